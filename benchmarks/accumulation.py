@@ -1,8 +1,8 @@
-"""How far each system's accumulated updates are from those of the one big batch they stand for.
+"""Measure how far each system's accumulated updates are from those of one big batch.
 
-Everything is float64 and deterministic, so a system that does the right arithmetic lands within rounding (1e-12) of
-the reference, which trains on each whole window concatenated. Six cases, K = 4 micro-batches per window, two
-optimizers, three epochs, the same micro-batches in the same order for everybody.
+Everything is float64 and deterministic, so correct arithmetic agrees with the reference up to rounding (1e-12). The
+reference trains on the concatenated micro-batches of each window. There are six cases with K = 4 micro-batches per
+window, two optimizers and three epochs; all systems get the same micro-batches in the same order.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from functools import partial
 
 import torch
 from measure import Batches, console, options, table, verdict, write
-from systems import edits, with_accelerate, with_hf_trainer, with_lightning, with_trueloop
+from systems import by_hand, with_accelerate, with_hf_trainer, with_lightning, with_trueloop
 from systems.task import Task
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from workloads import Batch
 
-GOAL = 1e-12  # of the whole trajectory, in every case
+GOAL = 1e-12  # largest relative deviation of the weights after any update, in every case
 WINDOW = 4
 MICRO_BATCH = 8
 CLASSES = 5
@@ -43,7 +43,7 @@ OPTIMIZERS: Mapping[str, Callable[[nn.Module], Optimizer]] = {
 
 SYSTEMS: Mapping[str, Callable[[Task], None]] = {
     "trueloop": with_trueloop.train,
-    "raw loop, loss / K": edits.accumulated,
+    "raw loop, loss / K": by_hand.accumulate,
     "Lightning accumulate_grad_batches": with_lightning.train,
     "Accelerate accumulate()": with_accelerate.train,
     "Accelerate, variable-size recipe": with_accelerate.train_counted,
@@ -53,7 +53,7 @@ SYSTEMS: Mapping[str, Callable[[Task], None]] = {
 
 
 class PerToken(nn.Module):
-    """The same small net at every position; gives logits (B, C, T), which `nn.CrossEntropyLoss` reads directly."""
+    """The same small network at every position; returns logits (B, C, T), the layout of `nn.CrossEntropyLoss`."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -65,24 +65,24 @@ class PerToken(nn.Module):
 
 
 def model(*, tokens: bool) -> nn.Module:
-    """Build the net, always with the same weights."""
+    """Create the network, always with the same weights."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES)).double()
     return PerToken(net) if tokens else net
 
 
 def micro_batches(count: int, last: int, *, tokens: bool) -> list[Batch]:
-    """Make one epoch; with tokens, each sequence has its own length and the rest of its targets is ignored."""
-    made = torch.Generator().manual_seed(1)
+    """Create the micro-batches of an epoch; with ``tokens``, targets after a sequence's length are `IGNORED`."""
+    generator = torch.Generator().manual_seed(1)
     batches: list[Batch] = []
-    for place in range(count):
-        size = last if place == count - 1 else MICRO_BATCH
+    for index in range(count):
+        size = last if index == count - 1 else MICRO_BATCH
         shape = (size, POSITIONS) if tokens else (size,)
-        inputs = torch.randn(*shape, 6, generator=made, dtype=torch.float64)
-        targets = torch.randint(CLASSES, shape, generator=made)
+        inputs = torch.randn(*shape, 6, generator=generator, dtype=torch.float64)
+        targets = torch.randint(CLASSES, shape, generator=generator)
         if tokens:
-            longest = 1 + (place * 3) % POSITIONS  # batches of long and of short sequences, as in sorted text
-            lengths = torch.randint(1, longest + 1, (size, 1), generator=made)
+            longest = 1 + (index * 3) % POSITIONS  # batches of long and of short sequences, as in sorted text
+            lengths = torch.randint(1, longest + 1, (size, 1), generator=generator)
             targets[torch.arange(POSITIONS) >= lengths] = IGNORED
         batches.append((inputs, targets))
     return batches
@@ -90,7 +90,7 @@ def micro_batches(count: int, last: int, *, tokens: bool) -> list[Batch]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
-    """How far a trajectory is from the reference's."""
+    """Distance of a trajectory from that of the reference."""
 
     of_weights: float
     """Largest ||theta - theta_ref|| / ||theta_ref|| over all updates."""
@@ -100,36 +100,36 @@ class Deviation:
 
 
 def trajectory(train: Callable[[Task], None], case: str, optimizer: str, epochs: int) -> Tensor:
-    """Return the parameters before training and after every update, (updates + 1, parameters)."""
+    """Return the parameters before training and after every update, shape (updates + 1, parameters)."""
     count, last, tokens = CASES[case]
-    trained = model(tokens=tokens)
-    points = [flat(trained)]
+    network = model(tokens=tokens)
+    points = [flatten_parameters(network)]
 
-    def recorded(built: nn.Module) -> Optimizer:
-        made = OPTIMIZERS[optimizer](built)
-        made.register_step_post_hook(lambda *_: points.append(flat(trained)))
-        return made
+    def make_optimizer(module: nn.Module) -> Optimizer:
+        created = OPTIMIZERS[optimizer](module)
+        created.register_step_post_hook(lambda *_: points.append(flatten_parameters(network)))
+        return created
 
     batches = Batches(micro_batches(count, last, tokens=tokens), length=count)
     loss = nn.CrossEntropyLoss(ignore_index=IGNORED)
-    train(Task(model=trained, loss=loss, batches=batches, optimizer=recorded, epochs=epochs, window=WINDOW))
+    train(Task(model=network, loss=loss, batches=batches, optimizer=make_optimizer, epochs=epochs, window=WINDOW))
     return torch.stack(points)
 
 
-def flat(trained: nn.Module) -> Tensor:
+def flatten_parameters(module: nn.Module) -> Tensor:
     """Copy all parameters into one vector."""
-    return torch.cat([p.detach().flatten().clone() for p in trained.parameters()])
+    return torch.cat([p.detach().flatten().clone() for p in module.parameters()])
 
 
 def deviation(points: Tensor, reference: Tensor) -> Deviation:
     """Compare two trajectories, update by update."""
     if points.shape != reference.shape:
-        raise ValueError(f"{len(points) - 1} updates, where the reference makes {len(reference) - 1}")
-    apart = (points - reference)[1:].norm(dim=1)
-    moved = (reference[1:] - reference[0]).norm(dim=1)
+        raise ValueError(f"{len(points) - 1} updates, but the reference makes {len(reference) - 1}")
+    distances = (points - reference)[1:].norm(dim=1)
+    movements = (reference[1:] - reference[0]).norm(dim=1)
     return Deviation(
-        of_weights=(apart / reference[1:].norm(dim=1)).max().item(),
-        of_movement=(apart / moved).max().item(),
+        of_weights=(distances / reference[1:].norm(dim=1)).max().item(),
+        of_movement=(distances / movements).max().item(),
         updates=len(points) - 1,
     )
 
@@ -138,7 +138,7 @@ def measure(epochs: int) -> dict[str, dict[str, dict[str, Deviation]]]:
     """Return optimizer -> system -> case -> deviation."""
     found: dict[str, dict[str, dict[str, Deviation]]] = {}
     for optimizer in OPTIMIZERS:
-        references = {case: trajectory(edits.one_big_batch, case, optimizer, epochs) for case in CASES}
+        references = {case: trajectory(by_hand.one_big_batch, case, optimizer, epochs) for case in CASES}
         found[optimizer] = {
             name: {case: deviation(trajectory(train, case, optimizer, epochs), references[case]) for case in CASES}
             for name, train in SYSTEMS.items()

@@ -1,11 +1,10 @@
-"""What a checkpoint costs: how long training waits for it, and its speed next to plain safetensors files.
+"""Measure the cost of a checkpoint: how long training waits, and the speed compared with plain safetensors files.
 
-The state is that of a model trained with AdamW: weights and two moments of each. Training waits for a blocking save to
-the end; for one written in the background it waits for the copy only. Plain safetensors is `save_file` of everything
-into one file, unsynced (the system has it in memory) and synced (the disk has it, as with every checkpoint). Loading
-ends in tensors that exist already, as `load_state_dict` does, with the files in the system's memory or only on the
-disk; plain safetensors maps the file and checks nothing, a checkpoint is read and every byte of it compared with its
-SHA-256.
+The state is that of a model trained with AdamW: weights, and two moments of each weight. Training waits until a
+blocking save is complete; for an asynchronous save, it waits only for the copy. Plain safetensors means `save_file` of
+everything into one file: unsynced (the file is in the page cache) or synced (it is on the disk, as every checkpoint).
+Loading copies into existing tensors, as `load_state_dict` does, with the files in the page cache or only on the disk.
+Plain safetensors maps the file and verifies nothing; a checkpoint is read, and its SHA-256 is verified.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ State = dict[str, dict[str, Tensor]]
 
 BLOCKING = "blocking save"
 WAITED = "asynchronous save, training waits"
-WHOLE = "asynchronous save, until it is whole"
+COMPLETE = "asynchronous save, until complete"
 OURS = "trueloop"
 PLAIN = "safetensors"
 SYNCED = "safetensors, synced"
 
-# what is compared, with what, and the largest ratio the project allows itself
+# task, system, reference, and goal: the largest ratio of their times
 GOALS = (
     ("stall", WAITED, BLOCKING, 0.10),
     ("save", OURS, SYNCED, 1 / 0.8),
@@ -44,25 +43,25 @@ GOALS = (
 
 
 def state_of(size_mib: int) -> State:
-    """Return weights and moments of that size in all."""
-    each = size_mib * MIB // 4 // LAYERS // 3
+    """Return weights and moments with a total size of ``size_mib``."""
+    numel = size_mib * MIB // 4 // LAYERS // 3
     generator = torch.Generator().manual_seed(0)
 
     def tensor() -> Tensor:
-        return torch.randn(each, generator=generator)
+        return torch.randn(numel, generator=generator)
 
     model = {f"layers.{layer}.weight": tensor() for layer in range(LAYERS)}
     moments = {f"{layer}.{name}": tensor() for layer in range(LAYERS) for name in ("exp_avg", "exp_avg_sq")}
     return {"model": model, "optimizer": moments}
 
 
-def flat(state: State) -> dict[str, Tensor]:
-    """Return all tensors under one name each."""
+def flatten_state(state: State) -> dict[str, Tensor]:
+    """Return all tensors by name, as one flat mapping."""
     return {f"{part}.{name}": tensor for part, tensors in state.items() for name, tensor in tensors.items()}
 
 
 def timed(work: Callable[[], object]) -> Cost:
-    """Run once; writing that is still under way elsewhere is waited for first, so that no save pays for another."""
+    """Run ``work`` once, after all pending writes to the disk, so that no save waits for the data of another one."""
     os.sync()
     wall, cpu = perf_counter(), process_time()
     work()
@@ -75,8 +74,8 @@ def sync(path: Path) -> None:
     os.close(handle)
 
 
-def forget(folder: Path) -> None:
-    """Make the system drop what it has of these files in memory."""
+def drop_from_page_cache(folder: Path) -> None:
+    """Remove the files of a folder from the page cache."""
     for path in (path for path in folder.rglob("*") if path.is_file()):
         sync(path)
         handle = os.open(path, os.O_RDONLY)
@@ -85,29 +84,33 @@ def forget(folder: Path) -> None:
 
 
 def stall(state: State, folder: Path, rounds: int) -> SideBySide:
-    """Compare how long training waits."""
+    """Compare how long training waits for a blocking and an asynchronous save."""
     blocking = Saver(CheckpointFolder(folder / "blocking", keep_last=1), blocking=True)
     background = Saver(CheckpointFolder(folder / "background", keep_last=1))
-    whole: dict[Saver, list[Cost]] = {blocking: [], background: []}
+    complete: dict[Saver, list[Cost]] = {blocking: [], background: []}
 
     def save(saver: Saver) -> Cost:
         cost = timed(lambda: saver.save(state, update=1, epoch=0, metrics={}))
         saver.wait()
-        whole[saver].append(Cost(saver.drain_events()[0].seconds, 0.0))  # type: ignore[union-attr]
+        complete[saver].append(Cost(saver.drain_events()[0].seconds, 0.0))  # type: ignore[union-attr]
         return cost
 
     found = interleave({BLOCKING: lambda: save(blocking), WAITED: lambda: save(background)}, rounds)
     blocking.close()
     background.close()
-    return SideBySide(costs={**found.costs, WHOLE: whole[background][-rounds:]})
+    return SideBySide(costs={**found.costs, COMPLETE: complete[background][-rounds:]})
 
 
 def saving(state: State, folder: Path, rounds: int) -> SideBySide:
-    """Compare writing a checkpoint in the place of the one before."""
-    ours, tensors, file = CheckpointFolder(folder / "ours", keep_last=1), flat(state), folder / "plain.safetensors"
+    """Compare writing a checkpoint that replaces the previous one."""
+    checkpoints, tensors, file = (
+        CheckpointFolder(folder / "ours", keep_last=1),
+        flatten_state(state),
+        folder / "plain.safetensors",
+    )
     new = file.with_suffix(".new")
 
-    def plain(*, synced: bool) -> Cost:
+    def save_plain(*, synced: bool) -> Cost:
         def work() -> None:
             save_file(tensors, new)
             if synced:
@@ -118,19 +121,19 @@ def saving(state: State, folder: Path, rounds: int) -> SideBySide:
 
     return interleave(
         {
-            PLAIN: lambda: plain(synced=False),
-            SYNCED: lambda: plain(synced=True),
-            OURS: lambda: timed(lambda: ours.save(state, update=1, epoch=0, metrics={})),
+            PLAIN: lambda: save_plain(synced=False),
+            SYNCED: lambda: save_plain(synced=True),
+            OURS: lambda: timed(lambda: checkpoints.save(state, update=1, epoch=0, metrics={})),
         },
         rounds,
     )
 
 
 def loading(state: State, folder: Path, rounds: int, *, from_disk: bool) -> SideBySide:
-    """Compare reading into tensors that exist, from what `saving` left."""
-    ours, file = CheckpointFolder(folder / "ours", writing=False), folder / "plain.safetensors"
-    target = {name: torch.zeros_like(tensor) for name, tensor in flat(state).items()}
-    checkpoint = ours.latest()
+    """Compare loading the files that `saving` wrote into existing tensors."""
+    checkpoints, file = CheckpointFolder(folder / "ours", writing=False), folder / "plain.safetensors"
+    target = {name: torch.zeros_like(tensor) for name, tensor in flatten_state(state).items()}
+    checkpoint = checkpoints.latest()
     assert checkpoint
 
     def load(read: Callable[[], Mapping[str, Tensor]]) -> Cost:
@@ -139,13 +142,17 @@ def loading(state: State, folder: Path, rounds: int, *, from_disk: bool) -> Side
                 target[name].copy_(tensor)
 
         if from_disk:
-            forget(folder)
+            drop_from_page_cache(folder)
         cost = timed(work)
-        assert all(map(torch.equal, target.values(), flat(state).values()))
+        assert all(map(torch.equal, target.values(), flatten_state(state).values()))
         return cost
 
     return interleave(
-        {PLAIN: lambda: load(lambda: load_file(file)), OURS: lambda: load(lambda: flat(ours.load(checkpoint)))}, rounds
+        {
+            PLAIN: lambda: load(lambda: load_file(file)),
+            OURS: lambda: load(lambda: flatten_state(checkpoints.load(checkpoint))),
+        },
+        rounds,
     )
 
 

@@ -1,10 +1,12 @@
-"""What each component of the production loop costs: lines of code, memory, and time per update with and without.
+"""Measure what each component of the production loop costs: lines of code, memory, and time per update.
 
-Once for the Trainer, and once for the programs that the lab's page writes out in bare PyTorch (`--texts`: those alone).
+The components are measured for the Trainer, and for the programs in bare PyTorch that the lab's page shows (`--texts`
+measures only these).
 
-Of the Trainer, the plain run has everything off that can be off: no clipping, a constant rate, no average, nothing
-written. Each other run switches one thing on and is compared with the plain one within a round. Memory is the peak of
-torch's CPU allocator over a whole short run, from the making of the model on, minus that of the plain run.
+In the plain run of the Trainer, everything optional is off: no clipping, a constant learning rate, no average of
+weights, no files. Every other run switches one component on and is compared with the plain run of the same round.
+Memory is the peak of PyTorch's CPU allocator over a complete short run, including the creation of the model, minus that
+of the plain run.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from unittest import mock
 import torch
 from measure import RESULTS, Batches, Cost, SideBySide, console, interleave, options, plain, table, write
 from systems.as_text import MINIMAL, measure_texts
-from systems.with_trueloop import Kept
+from systems.with_trueloop import UpdateRecorder
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 from workloads import Batch, gpt, gpt_batches, mlp, mlp_batches
@@ -48,29 +50,29 @@ OFF = TrainConfig(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """One thing that can be switched on."""
+    """A component that can be switched on."""
 
     modules: tuple[str, ...]
-    """The files that hold it, below src/trueloop."""
+    """Paths of the files that implement the component, below src/trueloop."""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Fields of TrainConfig that differ from the plain run."""
+    """Fields of TrainConfig that differ from those of the plain run."""
     pieces: int = 1
-    """Micro-batches each batch is cut into."""
+    """Number of micro-batches per batch."""
     writes: bool = False
-    """With a run folder, so with a journal."""
+    """True if the run has a run folder, and therefore a journal."""
     reporters: bool = False
-    """With the live display, drawn into nothing."""
+    """True if the run has a live display, whose output is discarded."""
     evaluates: bool = False
-    """Evaluates after the epoch, on as many batches as it trained on."""
+    """True if the run evaluates after each epoch, on as many batches as it trained on."""
     needs_blocks: bool = False
-    """Only for a model with repeated blocks."""
+    """True if the component only works for a model with repeated blocks."""
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
-    """What the run happens in."""
+    """Creates the context manager in which the run takes place."""
 
 
 @contextmanager
 def unguarded() -> Iterator[None]:
-    """Switch the guard off, which no setting does: no state is kept before a window or restored after it."""
+    """Switch off the guard against non-finite updates, for which there is no setting."""
     from trueloop.training.precision.nonfinite_guard import Guard
 
     def nothing(*_: Any) -> None:  # a plain function: a Mock costs more than what it replaces
@@ -81,8 +83,8 @@ def unguarded() -> Iterator[None]:
 
 
 @contextmanager
-def eager_again() -> Iterator[None]:
-    """Leave deterministic mode when the run is over: it holds for the whole process."""
+def deterministic_mode_reset() -> Iterator[None]:
+    """Leave deterministic mode after the run: the mode applies to the whole process."""
     try:
         yield
     finally:
@@ -98,11 +100,11 @@ def schedule(name: str, **more: Any) -> Component:
 
 TRAIN = "training/"
 COMPONENTS: Mapping[str, Component] = {
-    PLAIN: Component(modules=(f"{TRAIN}loop.py", f"{TRAIN}fit.py", f"{TRAIN}update.py", f"{TRAIN}ledger.py")),
+    PLAIN: Component(modules=(f"{TRAIN}loop.py", f"{TRAIN}fit.py", f"{TRAIN}update.py", f"{TRAIN}update_buffer.py")),
     "deterministic mode": Component(
-        modules=(f"{TRAIN}seeding.py",), settings={"deterministic": True}, around=eager_again
+        modules=(f"{TRAIN}seeding.py",), settings={"deterministic": True}, around=deterministic_mode_reset
     ),
-    "precision bf16": Component(modules=(f"{TRAIN}precision.py",), settings={"precision": "bf16"}),
+    "precision bf16": Component(modules=(f"{TRAIN}precision/mixed_precision.py",), settings={"precision": "bf16"}),
     "accumulation, K = 4": Component(modules=(f"{TRAIN}window.py",), pieces=4),
     "clipping": Component(modules=(f"{TRAIN}update.py",), settings={"clip": 1.0}),
     "schedule step": schedule("step"),
@@ -110,30 +112,34 @@ COMPONENTS: Mapping[str, Component] = {
     "schedule linear": schedule("linear"),
     "schedule onecycle": schedule("onecycle"),
     "schedule cosine, warm-up": schedule("cosine", warmup=0.1),
-    "average of weights (EMA)": Component(modules=(f"{TRAIN}average.py",), settings={"ema": 0.99}),
+    "average of weights (EMA)": Component(modules=(f"{TRAIN}optimizers/weight_average.py",), settings={"ema": 0.99}),
     "without the non-finite guard": Component(
-        modules=(f"{TRAIN}guard.py", f"{TRAIN}locate.py"), around=unguarded
+        modules=(f"{TRAIN}precision/nonfinite_guard.py", f"{TRAIN}precision/locate_nonfinite.py"), around=unguarded
     ),
-    "recompute": Component(modules=(f"{TRAIN}recompute.py",), settings={"recompute": True}, needs_blocks=True),
+    "recompute": Component(modules=(f"{TRAIN}memory/recompute.py",), settings={"recompute": True}, needs_blocks=True),
     "compile": Component(
-        modules=tuple(f"{TRAIN}{name}.py" for name in ("compiled", "whole", "region", "formulas")),
+        modules=tuple(
+            f"{TRAIN}compiled/{name}.py"
+            for name in ("compiled_loop", "compiled_step", "step_graph", "optimizer_formulas")
+        ),
         settings={"compile": True},
     ),
     "journal": Component(modules=("runs/journal.py",), writes=True),
     "journal and live progress": Component(modules=("cli/display.py",), writes=True, reporters=True),
     "checkpoint every 10 updates": Component(
-        modules=(f"{TRAIN}checkpoint.py", f"{TRAIN}state.py"), writes=True,
+        modules=(f"{TRAIN}checkpoint/checkpoints.py", f"{TRAIN}checkpoint/run_state.py"), writes=True,
         settings={"checkpoint": CheckpointConfig(every_epochs=1000, every_updates=10)},
     ),
     "evaluation after each epoch": Component(
-        modules=(f"{TRAIN}evaluate.py", f"{TRAIN}metrics.py"), evaluates=True, settings={"epochs": 2}
+        modules=(f"{TRAIN}evaluation/evaluate.py", f"{TRAIN}evaluation/metrics.py"), evaluates=True,
+        settings={"epochs": 2},
     ),
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A model, its data, and how long to look at it."""
+    """A model, its data, and the duration of its measurement."""
 
     model: Callable[[], nn.Module]
     batches: list[Batch]
@@ -144,12 +150,14 @@ class Workload:
 
     @property
     def components(self) -> dict[str, Component]:
-        """Those that this model can have."""
-        return {name: one for name, one in COMPONENTS.items() if self.has_blocks or not one.needs_blocks}
+        """The components that work for this model."""
+        return {
+            name: component for name, component in COMPONENTS.items() if self.has_blocks or not component.needs_blocks
+        }
 
 
 def workloads(*, quick: bool) -> dict[str, Workload]:
-    """The perceptron shows the fixed cost per update, the transformer what is left of it on real work."""
+    """Return a perceptron, whose updates are mostly fixed cost, and a transformer, which is dominated by arithmetic."""
     return {
         "mlp": Workload(
             model=mlp,
@@ -170,15 +178,15 @@ def workloads(*, quick: bool) -> dict[str, Workload]:
     }
 
 
-def cut(batch: Batch, pieces: int) -> list[Batch]:
-    """Cut one batch into micro-batches."""
+def split_batch(batch: Batch, pieces: int) -> list[Batch]:
+    """Split a batch into micro-batches."""
     return list(zip(batch[0].chunk(pieces), batch[1].chunk(pieces), strict=True))
 
 
 def fit(component: Component, load: Workload, batches: Batches) -> None:
-    """Train a fresh model with one component on."""
+    """Train a new model with one component."""
     config = replace(OFF, **component.settings)
-    reporters: list[Any] = [Kept()]
+    reporters: list[Any] = [UpdateRecorder()]
     with component.around(), tempfile.TemporaryDirectory() as folder, open_progress(component) as progress:
         trainer = Trainer(
             model=load.model(),
@@ -193,7 +201,7 @@ def fit(component: Component, load: Workload, batches: Batches) -> None:
 
 @contextmanager
 def open_progress(component: Component) -> Iterator[list[Any]]:
-    """Open the live display on a terminal that goes nowhere."""
+    """Open the live display on a terminal that discards its output."""
     if not component.reporters:
         yield []
         return
@@ -205,55 +213,55 @@ def open_progress(component: Component) -> Iterator[list[Any]]:
 
 
 def timed(component: Component, load: Workload) -> Cost:
-    """Return what one update cost, all its micro-batches together."""
+    """Return the mean cost of an update, including all its micro-batches."""
     pieces = component.pieces
-    micros = [micro for batch in load.batches for micro in cut(batch, pieces)]
+    micros = [micro for batch in load.batches for micro in split_batch(batch, pieces)]
     batches = Batches(micros, load.updates * pieces)
     fit(component, load, batches)
     cost = batches.clock.per_tick(load.warm * pieces)
     return Cost(cost.wall * pieces, cost.cpu * pieces)
 
 
-class Marked(Batches):
-    """Batches that leave a mark in the profile whenever one is drawn."""
+class ProfiledBatches(Batches):
+    """Batches that record an event in the profile whenever one is read."""
 
     def __iter__(self) -> Iterator[Any]:
         for batch in super().__iter__():
-            with record_function("batch drawn"):
+            with record_function("batch read"):
                 pass
             yield batch
 
 
 def peak_memory(component: Component, load: Workload) -> float:
-    """Return the peak of allocated tensor bytes from the third update on (what compiling needs comes before)."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it announces every start on stderr
+    """Return the peak of allocated tensor bytes from the third update on, after compilation has ended."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler writes to stderr at every start
     gc.collect()
     updates = 12
-    micros = [micro for batch in load.batches for micro in cut(batch, component.pieces)]
-    batches = Marked(micros, updates * component.pieces)
+    micros = [micro for batch in load.batches for micro in split_batch(batch, component.pieces)]
+    batches = ProfiledBatches(micros, updates * component.pieces)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         fit(component, replace(load, updates=updates), batches)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
-    marks = sorted(event["ts"] for event in events if event.get("name") == "batch drawn")
-    settled = marks[2 * component.pieces]
+    read_times = sorted(event["ts"] for event in events if event.get("name") == "batch read")
+    start = read_times[2 * component.pieces]
     allocations = sorted(((e["ts"], e["args"]) for e in events if e.get("name") == "[memory]"), key=itemgetter(0))
     before = allocations[0][1]["Total Allocated"] - allocations[0][1]["Bytes"]  # left over from earlier profiles
-    return max(args["Total Allocated"] for ts, args in allocations if ts >= settled) - before
+    return max(args["Total Allocated"] for ts, args in allocations if ts >= start) - before
 
 
 def code_lines(module: str) -> int:
     """Count a module's lines of code: no blank lines, comments or docstrings."""
     source = (PACKAGE / module).read_text()
-    words = {
+    ignored = {
         tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
     }  # fmt: skip
     lines = {
         line
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type not in words
+        if token.type not in ignored
         for line in range(token.start[0], token.end[0] + 1)
     }
     for node in ast.walk(ast.parse(source)):
@@ -270,21 +278,23 @@ def show(times: Mapping[str, SideBySide], memory: Mapping[str, Mapping[str, floa
     rows: list[list[str]] = []
     for name, component in COMPONENTS.items():
         row = [name, str(sum(code_lines(module) for module in component.modules))]
-        for load, found in times.items():
-            if name not in found.costs:
+        for load, measured in times.items():
+            if name not in measured.costs:
                 row += ["-", "-", "-"]
                 continue
             extra = (memory[load][name] - memory[load][PLAIN]) / MIB
             memory_cell = f"{memory[load][PLAIN] / MIB:.2f}" if name == PLAIN else f"{extra:+.2f}"
-            time_cell = f"{found.cost(name).median * 1e6:,.0f} µs" if name == PLAIN else str(found.ratio(name, PLAIN))
-            cpu_cell = "" if name == PLAIN else str(found.ratio(name, PLAIN, "cpu"))
+            time_cell = (
+                f"{measured.cost(name).median * 1e6:,.0f} µs" if name == PLAIN else str(measured.ratio(name, PLAIN))
+            )
+            cpu_cell = "" if name == PLAIN else str(measured.ratio(name, PLAIN, "cpu"))
             row += [memory_cell, time_cell, cpu_cell]
         rows.append(row)
     table("Each component against the plain loop, per update", columns, rows)
 
 
 def content(times: Mapping[str, SideBySide], memory: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Return what goes into the JSON."""
+    """Return the figures for the result file."""
     return {
         name: {
             "lines": {module: code_lines(module) for module in component.modules},
@@ -305,11 +315,11 @@ def content(times: Mapping[str, SideBySide], memory: Mapping[str, Mapping[str, f
 
 
 def show_texts(texts: Mapping[str, Any]) -> None:
-    """Print what the programs of the page cost."""
+    """Print the costs of the programs on the lab's page."""
     head = ["component", *(f"{load}: {clock}" for load in texts["found"] for clock in ("time ratio", "by CPU time"))]
     ratios = ("wall_ratio", "cpu_ratio")
     rows = [
-        [name, *(str(seen[name][which]) for seen in texts["found"].values() for which in ratios)]
+        [name, *(str(measured[name][which]) for measured in texts["found"].values() for which in ratios)]
         for name in texts["found"]["mlp"]
     ]
     table(f"The programs of the lab's page against the {MINIMAL}, per update", head, rows)
@@ -330,15 +340,17 @@ def trainer_part(*, quick: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure the Trainer's components, and the programs; a copy of the latter lies in the package, for the page."""
-    given = options(__doc__, flags={"texts": "only the programs of the lab's page; the rest of the result stays"})
-    texts = measure_texts(quick=given.quick)
+    """Measure the Trainer's components and the programs; the lab's page reads a copy of the latter in the package."""
+    arguments = options(
+        __doc__, flags={"texts": "measure only the programs of the lab's page; the other figures are kept"}
+    )
+    texts = measure_texts(quick=arguments.quick)
     show_texts(texts)
-    if not given.quick:
+    if not arguments.quick:
         COPY.write_text(json.dumps(texts, indent=1, default=plain) + "\n")
     path = RESULTS / "components.json"
-    before = json.loads(path.read_text()) if given.texts else trainer_part(quick=given.quick)
-    write("components", {**before, "texts": texts}, quick=given.quick)
+    before = json.loads(path.read_text()) if arguments.texts else trainer_part(quick=arguments.quick)
+    write("components", {**before, "texts": texts}, quick=arguments.quick)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What the journal of a run costs: time on the training thread, bytes per update, and the time to read it back.
+"""Measure the cost of a run's journal: time on the training thread, bytes per update, and the time to read it.
 
-Updates are reported as the loop does it: together, every tenth of a second. So how many share a line depends on how
-long an update takes, and three paces are measured. Losses and norms have all the digits of a float64, and the learning
-rate changes at every update.
+As in the training loop, all updates of a tenth of a second are reported together and share a line. The number of
+updates per line therefore depends on the duration of an update, and three durations are measured. Losses and norms have
+all digits of a float64, and the learning rate changes at every update.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trueloop.core.protocols import RunStarted, UpdateRow, UpdatesDone
 from trueloop.runs.journal import Journal
 
 PACES = {"1 ms": 100, "10 ms": 10, "100 ms": 1}
-"""Time of an update -> updates that are reported together."""
+"""Duration of an update -> number of updates that are reported together."""
 UPDATES = 1_000_000
 REPORT_US, SIZE_MB, READ_S = 20.0, 100.0, 5.0
 READ = (
@@ -37,21 +37,21 @@ READ = (
 
 
 def synthetic_updates(together: int, updates: int) -> Iterator[UpdatesDone]:
-    """Make up a run that looks like a real one."""
-    draw = random.Random(0)
+    """Yield the updates of a synthetic run whose values resemble those of a real run."""
+    generator = random.Random(0)
     rows: list[UpdateRow] = []
     for update in range(1, updates + 1):
-        loss, norm = 2.3 * math.exp(-update / 2e5) + 0.1 * draw.random(), draw.lognormvariate(0, 0.4)
+        loss, norm = 2.3 * math.exp(-update / 2e5) + 0.1 * generator.random(), generator.lognormvariate(0, 0.4)
         rate = 1e-3 * (0.5 + 0.5 * math.cos(math.pi * update / updates))
-        wait, total = 1e-5 * draw.random(), 0.1 / together * (1 + 0.1 * draw.random())
+        wait, total = 1e-5 * generator.random(), 0.1 / together * (1 + 0.1 * generator.random())
         rows.append(UpdateRow(update, update // 1000 + 1, loss, norm, rate, 64, wait, total, False))
         if len(rows) == together:
             yield UpdatesDone(rows=rows)
             rows = []
 
 
-def written(path: Path, together: int, updates: int) -> float:
-    """Write a journal; return the microseconds of an update spent in it."""
+def write_journal(path: Path, together: int, updates: int) -> float:
+    """Write a journal and return the microseconds per update that this takes."""
     journal = Journal(path)
     journal.report(RunStarted(name="benchmark", epochs=1, updates=updates, start_update=0, facts={}))
     spent = 0.0
@@ -64,18 +64,18 @@ def written(path: Path, together: int, updates: int) -> float:
 
 
 def read_back(path: Path, updates: int) -> tuple[float, float]:
-    """Read it in a process of its own; return seconds and peak memory in MiB."""
-    done = subprocess.run([sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=True)
-    count, seconds, peak = json.loads(done.stdout)
+    """Read a journal in a separate process; return the seconds and the peak memory in MiB."""
+    completed = subprocess.run([sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=True)
+    count, seconds, peak = json.loads(completed.stdout)
     assert count == updates
     return seconds, peak
 
 
 def main() -> None:
-    """Measure, print, and write down."""
+    """Measure, print and save."""
     quick = options(__doc__).quick
     updates, rounds = (UPDATES // 20, 2) if quick else (UPDATES, 3)
-    few = UPDATES // updates
+    scale = UPDATES // updates
     found: dict[str, Any] = {}
     rows: list[list[str]] = []
     for pace, together in PACES.items():
@@ -84,10 +84,10 @@ def main() -> None:
             micros: list[float] = []
             for _ in range(rounds):
                 path.unlink(missing_ok=True)
-                micros.append(written(path, together, updates))
-            size = few * path.stat().st_size / 1e6
+                micros.append(write_journal(path, together, updates))
+            size = scale * path.stat().st_size / 1e6
             reads = [read_back(path, updates) for _ in range(rounds)]
-        cost, seconds = Spread.of(micros), Spread.of([few * each for each, _ in reads])
+        cost, seconds = Spread.of(micros), Spread.of([scale * each for each, _ in reads])
         peak = max(each for _, each in reads)
         found[pace] = {"report_us": cost, "megabytes": size, "read_s": seconds, "peak_mib": peak}
         rows.append([pace, str(together), f"{cost.median:.1f}", f"{size:.0f}", f"{seconds.median:.1f}", f"{peak:.0f}"])

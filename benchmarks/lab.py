@@ -1,7 +1,8 @@
-"""What the lab's page does in a second: painted updates, gaps between them, first paint, how soon a bug is named.
+"""Measure the response times of the lab's page: painted updates per second, first paint, time until a bug is reported.
 
-A real server and a real headless Chromium on this machine; a painted update is an acknowledged frame, and a page
-acknowledges after it has painted. Then twenty sessions at once, as in a class, each acknowledging as a page does.
+A real server and a real headless Chromium run on this machine. A painted update is an acknowledged frame: a page
+acknowledges a frame after it has painted it. Then twenty sessions run concurrently, as in a class, and acknowledge
+frames as a page does.
 """
 
 from __future__ import annotations
@@ -45,15 +46,15 @@ WebSocket.prototype.send = function (text) {
 
 
 @contextmanager
-def served() -> Iterator[tuple[str, int]]:
-    """Run a lab; its address and process."""
+def run_lab() -> Iterator[tuple[str, int]]:
+    """Run a lab, and yield its address and process id."""
     command = [sys.executable, "-m", "trueloop", "lab", "--port", "0", "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        found = re.search(r"http://[\d.:]+/", process.stdout.readline())
-        assert found
+        address = re.search(r"http://[\d.:]+/", process.stdout.readline())
+        assert address
         try:
-            yield found[0], process.pid
+            yield address[0], process.pid
         finally:
             process.terminate()
 
@@ -66,8 +67,8 @@ def session(lab: str) -> Iterator[ClientConnection]:
         yield socket
 
 
-def painted(page: Page, seconds: float) -> dict[str, float]:
-    """Let the simulator train in the page, and count what it paints."""
+def measure_painting(page: Page, seconds: float) -> dict[str, float]:
+    """Let the simulator train in the page, and measure its painted updates."""
     page.goto(page.url.split("#")[0] + "#/simulator?epochs=1000")
     page.get_by_role("button", name=re.compile("train|play", re.IGNORECASE)).first.click()
     page.wait_for_function("() => window.acks.length > 20", timeout=60_000)
@@ -83,26 +84,32 @@ def painted(page: Page, seconds: float) -> dict[str, float]:
     }
 
 
-def in_the_browser(seconds: float) -> dict[str, float]:
-    """Open the page right after the server is up, then train in it."""
-    with served() as (lab, _), sync_playwright() as playwright:
+def measure_page(seconds: float) -> dict[str, float]:
+    """Open the page immediately after the server has started, then train in it."""
+    with run_lab() as (lab, _), sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.add_init_script(RECORD)
         page.goto(lab)
         page.wait_for_function("() => document.querySelector('#page > .page')?.children.length > 0")
-        first = page.evaluate("() => performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1000
-        found = {"first paint, s": first, **painted(page, seconds)}
+        first_paint_s = (
+            page.evaluate("() => performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1000
+        )
+        found = {"first paint, s": first_paint_s, **measure_painting(page, seconds)}
         browser.close()
     return found
 
 
 def frames(socket: ClientConnection, until: float, code: str = "") -> tuple[int, list[dict[str, Any]]]:
-    """Take frames and texts as a page does that paints 30 times a second, until a finding; count the frames."""
+    """Receive and acknowledge frames as a page that paints 30 times per second, until a finding with this code arrives.
+
+    Returns:
+        The number of frames, and the received messages.
+    """
     count, messages, painted_at = 0, [], 0.0
-    while (left := until - time.perf_counter()) > 0:
+    while (remaining_s := until - time.perf_counter()) > 0:
         try:
-            message = socket.recv(timeout=left)
+            message = socket.recv(timeout=remaining_s)
         except TimeoutError:
             break
         if isinstance(message, str):
@@ -118,43 +125,43 @@ def frames(socket: ClientConnection, until: float, code: str = "") -> tuple[int,
     return count, messages
 
 
-def begin(socket: ClientConnection, config: Mapping[str, Any], *bugs: str) -> None:
+def start_training(socket: ClientConnection, config: Mapping[str, Any], *bugs: str) -> None:
     socket.send(json.dumps({"do": "start", "config": config, "bugs": bugs, "points": []}))
     socket.send(json.dumps({"do": "run"}))
 
 
-def findings(patience: float) -> dict[str, float | str]:
-    """Seconds from switching a bug on, in a session that trains, to the sanitizer's word for it."""
-    found: dict[str, float | str] = {}
-    with served() as (lab, _), session(lab) as socket:
-        begin(socket, {})
+def findings(timeout_s: float) -> dict[str, float | str]:
+    """Return, for each injectable failure, the seconds from its injection into a running session to its finding."""
+    delays: dict[str, float | str] = {}
+    with run_lab() as (lab, _), session(lab) as socket:
+        start_training(socket, {})
         frames(socket, time.perf_counter() + 3)
         for code in [entry.code for entry in catalogue().values() if entry.failure.inject]:
             start = time.perf_counter()
-            begin(socket, {}, code)
-            _, messages = frames(socket, start + patience, code)
+            start_training(socket, {}, code)
+            _, messages = frames(socket, start + timeout_s, code)
             codes = [each["finding"]["code"] for each in messages if each["kind"] == "finding"]
             refused = [each["what"] for each in messages if each["kind"] == "refused"]
-            found[code] = time.perf_counter() - start if code in codes else (refused or ["not found"])[0]
-    return found
+            delays[code] = time.perf_counter() - start if code in codes else (refused or ["not found"])[0]
+    return delays
 
 
-def in_a_class(sessions: int, seconds: float) -> dict[str, float]:
-    """Let many sessions train at once; what each paints, and how soon the server answers a question meanwhile."""
-    with served() as (lab, pid):
+def measure_class(sessions: int, seconds: float) -> dict[str, float]:
+    """Train in many sessions concurrently; measure what each paints, and how fast the server answers requests."""
+    with run_lab() as (lab, pid):
         counts: list[int] = []
 
-        def pupil(place: int) -> None:
+        def run_session(seed: int) -> None:
             with session(lab) as socket:
-                begin(socket, {"seed": place, "epochs": 1000})
-                frames(socket, time.perf_counter() + 8)  # everybody has begun
+                start_training(socket, {"seed": seed, "epochs": 1000})
+                frames(socket, time.perf_counter() + 8)  # all sessions have started
                 counts.append(frames(socket, time.perf_counter() + seconds)[0])
 
-        pupils = [threading.Thread(target=pupil, args=(place,)) for place in range(sessions)]
-        for each in pupils:
+        threads = [threading.Thread(target=run_session, args=(seed,)) for seed in range(sessions)]
+        for each in threads:
             each.start()
         time.sleep(9)
-        waits, memory = [], held(pid)
+        waits, memory = [], memory_mib(pid)
         end = time.perf_counter() + seconds - 2
         while time.perf_counter() < end:
             start = time.perf_counter()
@@ -163,7 +170,7 @@ def in_a_class(sessions: int, seconds: float) -> dict[str, float]:
             urllib.request.urlopen(request).read()
             waits.append(1000 * (time.perf_counter() - start))
             time.sleep(0.05)
-        for each in pupils:
+        for each in threads:
             each.join()
     waits.sort()
     return {
@@ -175,46 +182,48 @@ def in_a_class(sessions: int, seconds: float) -> dict[str, float]:
     }
 
 
-def held(pid: int) -> float:
-    """Memory of a process and all below it, what they share counted once, in MiB."""
+def memory_mib(pid: int) -> float:
+    """Return the memory of a process and its descendants in MiB; shared memory is counted once."""
     total = 0
-    for each in [pid, *below(pid)]:
-        rollup = Path(f"/proc/{each}/smaps_rollup").read_text()
+    for process in [pid, *descendants(pid)]:
+        rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
         total += int(re.search(r"^Pss:\s+(\d+)", rollup, re.MULTILINE)[1])  # pyright: ignore[reportOptionalSubscript]
     return total / 1024
 
 
-def below(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     children = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [*children, *(inner for child in children for inner in below(child))]
+    return [*children, *(inner for child in children for inner in descendants(child))]
 
 
 def main() -> None:
-    asked = options(__doc__)
-    browser = in_the_browser(5 if asked.quick else 20)
-    named = findings(10.0)
-    times = [value for value in named.values() if isinstance(value, float)]
+    arguments = options(__doc__)
+    browser = measure_page(5 if arguments.quick else 20)
+    delays = findings(10.0)
+    times = [value for value in delays.values() if isinstance(value, float)]
     browser |= {"bug to finding, median, s": statistics.median(times), "bug to finding, worst, s": max(times)}
     late = [
-        code for code, value in named.items() if isinstance(value, str) or value > GOALS["bug to finding, worst, s"]
+        code for code, value in delays.items() if isinstance(value, str) or value > GOALS["bug to finding, worst, s"]
     ]
-    many = in_a_class(4 if asked.quick else 20, 5 if asked.quick else 15)
+    class_results = measure_class(4 if arguments.quick else 20, 5 if arguments.quick else 15)
     rows = [[name, f"{value:.3g}", f"{GOALS[name]:g}" if name in GOALS else ""] for name, value in browser.items()]
     table("One session", ["", "measured", "goal"], rows)
     table(
-        "From a bug to its name",
+        "From an injected bug to its finding",
         ["code", "s"],
-        [[code, f"{v:.2f}" if isinstance(v, float) else v] for code, v in named.items()],
+        [[code, f"{v:.2f}" if isinstance(v, float) else v] for code, v in delays.items()],
     )
-    table("A class", ["", "measured"], [[name, f"{value:.3g}"] for name, value in many.items()])
-    console.print(f"memory a session adds: {many['memory of all processes, MiB'] / many['sessions']:.0f} MiB")
+    table("A class", ["", "measured"], [[name, f"{value:.3g}"] for name, value in class_results.items()])
+    console.print(
+        f"memory per session: {class_results['memory of all processes, MiB'] / class_results['sessions']:.0f} MiB"
+    )
     write(
         "lab",
         {
-            "found": {"one session": browser, "findings": named, "later than the goal": late, "class": many},
+            "found": {"one session": browser, "findings": delays, "later than the goal": late, "class": class_results},
             "goals": GOALS,
         },
-        quick=asked.quick,
+        quick=arguments.quick,
     )
 
 

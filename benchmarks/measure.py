@@ -1,7 +1,8 @@
-"""Time several systems side by side, and write down what was found and on what.
+"""Time several systems side by side, and save the results with a description of the machine.
 
-A ratio of two times taken minutes apart on a shared machine says little. Here every round runs each system once, in an
-order that rotates, and only the ratio *within* a round counts; the median over the rounds is reported with its spread.
+The ratio of two times that were measured minutes apart on a shared machine is unreliable. Therefore every round runs
+each system once, in rotating order, and only ratios *within* a round are used; their median over the rounds is reported
+with its spread.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("trueloop", "torch", "numpy", "lightning", "accelerate", "transformers")
 console = Console(width=max(150, Console().width))
 
-torch.set_num_threads(1)  # two threads on a busy two-core machine measure the neighbours
+torch.set_num_threads(1)  # on a busy two-core machine, times of two threads depend on other processes
 
 
 class Cost(NamedTuple):
-    """What one update took, on average over a run."""
+    """Mean cost of an update over a run."""
 
     wall: float
-    """Seconds by the clock on the wall: what people wait for, neighbours on the machine included."""
+    """Seconds of wall time, which other processes of the machine also affect."""
     cpu: float
-    """Seconds this process had a processor: the steadier number where the machine is shared."""
+    """Seconds of CPU time of this process, which vary less on a shared machine."""
 
 
 class Clock:
@@ -49,20 +50,20 @@ class Clock:
         self.cpu: list[float] = []
 
     def tick(self) -> None:
-        """Note both times, in less than a microsecond."""
+        """Record both times, in less than a microsecond."""
         self.wall.append(time.perf_counter())
         self.cpu.append(time.process_time())
 
     def per_tick(self, warm: int) -> Cost:
-        """Mean cost from one tick to the next, leaving out the first ``warm``."""
+        """Return the mean cost between two ticks, without the first ``warm`` ticks."""
         count = len(self.wall) - 1 - warm
         return Cost((self.wall[-1] - self.wall[warm]) / count, (self.cpu[-1] - self.cpu[warm]) / count)
 
 
 class Batches:
-    """Ready-made batches, cycled to a length, on a clock that ticks whenever one is drawn.
+    """Prepared batches, repeated up to a length, with a clock that ticks whenever a batch is read.
 
-    A system that draws one batch ahead shifts all its ticks alike, so their differences stay right.
+    A system that reads one batch ahead shifts all its ticks equally, so that their differences remain correct.
     """
 
     def __init__(self, batches: Sequence[Any], length: int) -> None:
@@ -80,7 +81,7 @@ class Batches:
 
 
 class Indexed(Dataset[Any]):
-    """The same batches on the same clock, by index: for those who insist on a DataLoader (``batch_size=None``)."""
+    """The same batches with the same clock, by index: for systems that need a DataLoader (``batch_size=None``)."""
 
     def __init__(self, source: Batches, change: Callable[[Any], Any] = lambda batch: batch) -> None:
         self.batches = [change(batch) for batch in source.batches]
@@ -97,7 +98,7 @@ class Indexed(Dataset[Any]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Median over the rounds, and the range that holds the middle 80 % of them."""
+    """Median over the rounds, and the range of the middle 80 % of them."""
 
     median: float
     low: float
@@ -105,7 +106,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Summarise one number per round."""
+        """Summarise values, one per round."""
         if len(values) < 3:
             return cls(median=statistics.median(values), low=min(values), high=max(values))
         tenths = statistics.quantiles(values, n=10, method="inclusive")
@@ -117,31 +118,31 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideBySide:
-    """What an update cost every system in every round."""
+    """Cost of an update of every system in every round."""
 
     costs: Mapping[str, Sequence[Cost]]
 
     def cost(self, system: str, clock: str = "wall") -> Spread:
-        """Seconds per update."""
+        """Return the seconds per update."""
         return Spread.of([getattr(cost, clock) for cost in self.costs[system]])
 
     def ratio(self, system: str, reference: str, clock: str = "wall") -> Spread:
-        """How many times as long as the reference, compared within each round."""
+        """Return the time relative to the reference, compared within each round."""
         pairs = zip(self.costs[system], self.costs[reference], strict=True)
-        return Spread.of([getattr(mine, clock) / getattr(its, clock) for mine, its in pairs])
+        return Spread.of([getattr(cost, clock) / getattr(reference_cost, clock) for cost, reference_cost in pairs])
 
 
 def interleave(runs: Mapping[str, Callable[[], Cost]], rounds: int) -> SideBySide:
     """Run every system once per round, each round starting with another one.
 
     Args:
-        runs: system -> a function that trains once and returns what an update cost.
-        rounds: how often everybody runs; one more round is run first and thrown away.
+        runs: system -> function that trains once and returns the mean cost of an update.
+        rounds: number of measured rounds; one more round, which is not measured, runs first.
     """
     names = list(runs)
     costs: dict[str, list[Cost]] = {name: [] for name in names}
     for turn in range(-1, rounds):
-        for name in rotated(names, turn):
+        for name in rotate(names, turn):
             gc.collect()
             cost = runs[name]()
             if turn >= 0:
@@ -149,31 +150,31 @@ def interleave(runs: Mapping[str, Callable[[], Cost]], rounds: int) -> SideBySid
     return SideBySide(costs=costs)
 
 
-def rotated(names: Sequence[str], turn: int) -> Sequence[str]:
-    """Return the same names in another order each turn: each comes first, second and so on as often as the others."""
+def rotate(names: Sequence[str], turn: int) -> Sequence[str]:
+    """Return the names rotated by ``turn`` positions, so that all names are equally often at each position."""
     start = turn % len(names)
     return [*names[start:], *names[:start]]
 
 
 def verdict(value: float, goal: float) -> str:
-    """PASS when the value is at most the goal."""
+    """Return PASS if the value is at most the goal, else MISS."""
     return "[green]PASS[/]" if value <= goal else "[red]MISS[/]"
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print one table; the first column is text, the rest are numbers."""
-    drawn = Table(title=title, title_justify="left", title_style="bold")
-    for place, column in enumerate(columns):
-        drawn.add_column(column, justify="left" if place == 0 else "right")
+    """Print a table; the first column is text, the others are numbers."""
+    rich_table = Table(title=title, title_justify="left", title_style="bold")
+    for index, column in enumerate(columns):
+        rich_table.add_column(column, justify="left" if index == 0 else "right")
     for row in rows:
-        drawn.add_row(*row)
-    console.print(drawn)
+        rich_table.add_row(*row)
+    console.print(rich_table)
 
 
 def options(doc: str | None, flags: Mapping[str, str] | None = None) -> argparse.Namespace:
-    """Read the command line every benchmark shares, and flags of its own: name -> help."""
+    """Parse the options that all benchmarks share, and further flags: name -> help."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="about 20 seconds; rough numbers, nothing kept")
+    parser.add_argument("--quick", action="store_true", help="about 20 seconds; rough numbers, not saved")
     for name, words in (flags or {}).items():
         parser.add_argument(f"--{name}", action="store_true", help=words)
     return parser.parse_args()
@@ -190,14 +191,14 @@ def write(name: str, found: Mapping[str, Any], *, quick: bool) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Turn a Spread into something JSON knows."""
+    """Convert a `Spread` to a JSON value."""
     if isinstance(value, Spread):
         return {name: float(f"{number:.6g}") for name, number in asdict(value).items()}
     raise TypeError(f"cannot write {type(value).__name__} as JSON")
 
 
 def machine() -> dict[str, Any]:
-    """Describe where the numbers come from."""
+    """Describe the machine and its software."""
     return {
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
@@ -211,7 +212,7 @@ def machine() -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """Return the processor's own name for itself, with its family where the name says little."""
+    """Return the model name of the processor, with its family."""
     path = Path("/proc/cpuinfo")
     if not path.exists():
         return platform.processor() or platform.machine()
@@ -221,7 +222,7 @@ def cpu_model() -> str:
 
 
 def installed(package: str) -> bool:
-    """Tell whether a package is there, without importing it."""
+    """Return True if a package is installed, without importing it."""
     try:
         importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -1,7 +1,7 @@
-"""One batch with a NaN in it: which systems end with finite weights, and with which exit code.
+"""Measure which systems end with finite weights after one batch with a NaN, and with which exit code.
 
-Every system trains in a process of its own, on twenty batches of which the sixth holds one NaN among its inputs, with
-clipping at 1.0 and otherwise the defaults its own documentation gives. The exit code is the process's.
+Every system trains in a separate process on twenty batches. The inputs of the sixth batch contain one NaN. Gradients
+are clipped at 1.0; all other settings are the documented defaults.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 from measure import Batches, console, table, write
-from systems import edits, with_accelerate, with_hf_trainer, with_lightning
+from systems import by_hand, with_accelerate, with_hf_trainer, with_lightning
 from systems.task import Task, fused_adamw
 from torch import nn
 from workloads import mlp, mlp_batches
@@ -22,8 +22,8 @@ UPDATES = 20
 POISONED = 5  # counted from 0
 
 SYSTEMS: Mapping[str, Callable[[Task], None]] = {
-    "raw loop": edits.bare,
-    "raw loop with clipping": edits.production,
+    "raw loop": by_hand.bare,
+    "raw loop with clipping": by_hand.production,
     "Lightning": with_lightning.train,
     "Accelerate": with_accelerate.train,
     "HF Trainer": with_hf_trainer.train,
@@ -41,7 +41,7 @@ ALL = {"trueloop": by_trueloop, **SYSTEMS}
 
 
 def train(name: str) -> None:
-    """Train one system on the poisoned data, then print what became of the weights as one line of JSON."""
+    """Train one system on the poisoned data, then print the share of finite weights and the loss as JSON."""
     clean = mlp_batches(UPDATES)
     inputs, targets = clean[POISONED]
     inputs = inputs.clone()
@@ -59,12 +59,12 @@ def train(name: str) -> None:
 
 @torch.no_grad()
 def mean_loss(model: nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
-    """Return the loss over the clean data."""
+    """Return the mean loss over the clean data."""
     return sum(nn.functional.cross_entropy(model(x), y).item() for x, y in batches) / len(batches)
 
 
 def judge(name: str) -> dict[str, object]:
-    """Train in a child process; return its exit code and what became of the weights, or its last words."""
+    """Train in a child process; return its exit code with the state of the weights, or with its last error line."""
     child = subprocess.run([sys.executable, __file__, name], capture_output=True, text=True, check=False)
     if child.returncode:
         return {"exit": child.returncode, "last_words": child.stderr.strip().splitlines()[-1]}
@@ -78,9 +78,13 @@ def show(found: Mapping[str, Mapping[str, object]]) -> None:
          str(row["exit"]), str(row.get("last_words", ""))]
         for name, row in found.items()
     ]  # fmt: skip
-    table("One NaN in one batch", ["system", "finite weights", "loss on the clean data", "exit code", "it said"], rows)
-    kept = found["trueloop"].get("finite") == 1.0
-    console.print(f"{'[green]PASS[/]' if kept else '[red]MISS[/]'}  trueloop loses no weight")
+    table(
+        "One NaN in one batch",
+        ["system", "finite weights", "loss on the clean data", "exit code", "last error line"],
+        rows,
+    )
+    all_finite = found["trueloop"].get("finite") == 1.0
+    console.print(f"{'[green]PASS[/]' if all_finite else '[red]MISS[/]'}  all weights of trueloop stay finite")
 
 
 def main() -> None:

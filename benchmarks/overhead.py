@@ -1,7 +1,8 @@
-"""Time per update of each training system on the same small models, side by side.
+"""Measure the time per update of each training system on the same small models.
 
-The perceptron has so little arithmetic that the loop around it dominates; the transformer and the convolutional net
-say what is left of that on real work. Systems that clip, schedule and record are checked to end with the same weights.
+The perceptron has so little arithmetic that the loop around it dominates; the transformer and the convolutional network
+show the remaining difference on real work. The distance of the final weights from those of the hand-written loop is
+printed too.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any
 
 import torch
 from measure import Batches, Clock, Cost, SideBySide, console, interleave, options, table, verdict, write
-from systems import edits, with_accelerate, with_hf_trainer, with_lightning, with_trueloop
+from systems import by_hand, with_accelerate, with_hf_trainer, with_lightning, with_trueloop
 from systems.task import Task, adamw, fused_adamw, plain_adamw
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
-from workloads import Batch, cnn, cnn_batches, gpt, gpt_batches, joined, mlp, mlp_batches
+from workloads import Batch, cnn, cnn_batches, gpt, gpt_batches, join_batches, mlp, mlp_batches
 
 TRUELOOP = "trueloop"
 BARE = "bare five lines, default AdamW"
@@ -33,7 +34,7 @@ PEERS: Mapping[str, Callable[[Task], None]] = {
     "HF Trainer, fused": with_hf_trainer.train,
 }
 
-# what is compared, with what, and the largest ratio the project allows itself
+# task, system, reference, and goal: the largest ratio of their times
 GOALS = (
     ("mlp", TRUELOOP, BY_HAND_FUSED, 1.00),
     ("mlp", TRUELOOP, BARE, 0.85),
@@ -45,7 +46,7 @@ GOALS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A model, its data, and how long to look at it."""
+    """A model, its data, and the duration of its measurement."""
 
     model: Callable[[], nn.Module]
     batches: list[Batch]
@@ -56,46 +57,46 @@ class Workload:
 
 
 def workloads(*, quick: bool) -> dict[str, Workload]:
-    """List the workloads; quick looks at each for a few seconds."""
-    few = 3 if quick else 1
+    """Return the workloads; with ``quick``, each takes a few seconds."""
+    divisor = 3 if quick else 1
     return {
         "mlp": Workload(
-            model=mlp, batches=mlp_batches(), updates=900 // few, warm=100, rounds=2 if quick else 21, peers=True
+            model=mlp, batches=mlp_batches(), updates=900 // divisor, warm=100, rounds=2 if quick else 21, peers=True
         ),
-        "gpt": Workload(model=gpt, batches=gpt_batches(), updates=24 // few, warm=3, rounds=3 if quick else 15),
-        "cnn": Workload(model=cnn, batches=cnn_batches(), updates=180 // few, warm=20, rounds=3 if quick else 21),
+        "gpt": Workload(model=gpt, batches=gpt_batches(), updates=24 // divisor, warm=3, rounds=3 if quick else 15),
+        "cnn": Workload(model=cnn, batches=cnn_batches(), updates=180 // divisor, warm=20, rounds=3 if quick else 21),
     }
 
 
 def run(system: Callable[[Task], None], load: Workload, last: dict[str, Tensor], name: str, **task: Any) -> Cost:
-    """Train a fresh model once; keep its final weights in ``last`` and return what an update cost."""
+    """Train a new model once, store its final weights in ``last``, and return the mean cost of an update."""
     batches = Batches(load.batches, load.updates)
-    trained = load.model()
+    model = load.model()
     torch.manual_seed(0)
-    system(Task(model=trained, loss=nn.CrossEntropyLoss(), batches=batches, **task))
-    last[name] = torch.cat([p.detach().flatten() for p in trained.parameters()])
+    system(Task(model=model, loss=nn.CrossEntropyLoss(), batches=batches, **task))
+    last[name] = torch.cat([p.detach().flatten() for p in model.parameters()])
     return batches.clock.per_tick(load.warm)
 
 
 def compare(load: Workload) -> tuple[SideBySide, dict[str, Tensor]]:
-    """Time every system on one workload; also return the weights each ended with."""
+    """Time every system on one workload; also return the final weights of each system."""
     last: dict[str, Tensor] = {}
-    full: dict[str, Any] = {"clip": 1.0, "cosine": True, "record": True}
-    own = partial(with_trueloop.train, own_optimizer=True)
+    settings: dict[str, Any] = {"clip": 1.0, "cosine": True, "record": True}
+    trueloop = partial(with_trueloop.train, own_optimizer=True)
     runs = {
-        BARE: partial(run, edits.bare, load, last, BARE, optimizer=plain_adamw),
-        BY_HAND: partial(run, edits.production, load, last, BY_HAND, optimizer=adamw, **full),
-        BY_HAND_FUSED: partial(run, edits.production, load, last, BY_HAND_FUSED, optimizer=fused_adamw, **full),
-        TRUELOOP: partial(run, own, load, last, TRUELOOP, optimizer=fused_adamw, **full),
+        BARE: partial(run, by_hand.bare, load, last, BARE, optimizer=plain_adamw),
+        BY_HAND: partial(run, by_hand.production, load, last, BY_HAND, optimizer=adamw, **settings),
+        BY_HAND_FUSED: partial(run, by_hand.production, load, last, BY_HAND_FUSED, optimizer=fused_adamw, **settings),
+        TRUELOOP: partial(run, trueloop, load, last, TRUELOOP, optimizer=fused_adamw, **settings),
     }
     if load.peers:
         for name, peer in PEERS.items():
-            runs[name] = partial(run, peer, load, last, name, optimizer=fused_adamw, **full)
+            runs[name] = partial(run, peer, load, last, name, optimizer=fused_adamw, **settings)
     return interleave(runs, load.rounds), last
 
 
-class Stamped(nn.Module):
-    """A model that notes the time of every call, for runs whose data carries no clock."""
+class TimedModel(nn.Module):
+    """A model that records the time of every call, for runs whose data has no clock."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -109,18 +110,18 @@ class Stamped(nn.Module):
 
 
 def compare_textbook(*, quick: bool) -> SideBySide:
-    """Time whole runs as people set them up: a dataset goes in, epochs of shuffled batches come out."""
-    dataset = TensorDataset(*joined(cnn_batches()))
+    """Time whole runs on shuffled batches of a dataset."""
+    dataset = TensorDataset(*join_batches(cnn_batches()))
     epochs, warm = (3, 20) if quick else (8, 20)
     batch = 64
 
     def timed(train: Callable[[nn.Module], None]) -> Cost:
-        model = Stamped(cnn())
+        model = TimedModel(cnn())
         train(model)
         return model.clock.per_tick(warm)
 
     def by_textbook(model: nn.Module) -> None:
-        edits.textbook(model, nn.CrossEntropyLoss(), dataset, epochs=epochs, batch=batch)
+        by_hand.textbook(model, nn.CrossEntropyLoss(), dataset, epochs=epochs, batch=batch)
 
     def by_trueloop(model: nn.Module) -> None:
         with_trueloop.train_dataset(model, nn.CrossEntropyLoss(), dataset, epochs=epochs, batch=batch)
@@ -130,12 +131,12 @@ def compare_textbook(*, quick: bool) -> SideBySide:
 
 
 def references(found: SideBySide) -> list[str]:
-    """List what the others are compared with."""
+    """Return the names of the systems with which the others are compared."""
     return [name for name in (BARE, BY_HAND, BY_HAND_FUSED, TEXTBOOK) if name in found.costs]
 
 
 def show(name: str, found: SideBySide, last: Mapping[str, Tensor]) -> None:
-    """Print one workload's table: microseconds, the ratios, and how far the final weights are from the loop by hand."""
+    """Print the table of a workload: times, ratios, and the distance of the final weights from the loop by hand."""
     rows = [
         [
             system,
@@ -148,12 +149,12 @@ def show(name: str, found: SideBySide, last: Mapping[str, Tensor]) -> None:
         ]
         for system in found.costs
     ]
-    columns = ["system", "µs per update", *(f"/ {reference}" for reference in references(found)), "weights apart"]
+    columns = ["system", "µs per update", *(f"/ {reference}" for reference in references(found)), "distance of weights"]
     table(f"{name}: median ratio within a round (middle 80 % of the rounds), by wall and by CPU time", columns, rows)
 
 
 def content(found: SideBySide) -> dict[str, Any]:
-    """Return what goes into the JSON."""
+    """Return the figures for the result file."""
     return {
         system: {
             "seconds_per_update": found.cost(system),

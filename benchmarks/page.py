@@ -1,4 +1,4 @@
-"""Writes the figures of benchmarks/results into docs/benchmarks.md and README.md, so that none is typed by hand."""
+"""Write the figures of benchmarks/results into docs/benchmarks.md and README.md, so that none is typed by hand."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def share(value: float) -> str:
 
 
 def accumulation() -> str:
-    found = result("accumulation")["deviation"]["SGD"]
-    cases = list(found["trueloop"])
-    rows = [[name, *(share(measured[case]["of_movement"]) for case in cases)] for name, measured in found.items()]
+    by_system = result("accumulation")["deviation"]["SGD"]
+    cases = list(by_system["trueloop"])
+    rows = [[name, *(share(measured[case]["of_movement"]) for case in cases)] for name, measured in by_system.items()]
     return (
         "Deviation of the weights' trajectory from that of one big batch, relative to the movement of the weights; "
         "SGD, float64, 0 means below 1e-12 (`accumulation.py`):\n\n" + table(["system", *cases], rows)
@@ -37,16 +37,16 @@ def accumulation() -> str:
 
 
 def overhead() -> str:
-    found = result("overhead")["found"]
+    tasks_found = result("overhead")["found"]
     tasks = {"mlp": "MLP 32-64-10", "gpt": "small GPT", "cnn": "small CNN"}
     references = ["bare five lines, default AdamW", "by hand, default AdamW", "by hand, fused AdamW"]
     rows = [
         [tasks[task], name, *(ratio(measured["wall_ratio_to"][reference]) for reference in references)]
         for task in tasks
-        for name, measured in found[task].items()
+        for name, measured in tasks_found[task].items()
         if name not in references
     ]
-    defaults = found["textbook"]["trueloop, its default settings"]["wall_ratio_to"]["textbook loop"]
+    defaults = tasks_found["textbook"]["trueloop, its default settings"]["wall_ratio_to"]["textbook loop"]
     return (
         "Time per update with clipping, a schedule and a recorded norm, none of which the bare loop does: ratio within "
         "a round, median and middle 80 % (`overhead.py`):\n\n"
@@ -61,14 +61,17 @@ def fast() -> str:
     tasks = {"mlp": "MLP 32-64-10", "gpt": "small GPT", "cnn": "digits CNN"}
     textbooks = ("textbook, mixed precision", "textbook, float32")
     runs = [
-        [tasks[task], name, *(ratio(seen["wall_ratio_to"][each]) for each in textbooks)]
+        [tasks[task], name, *(ratio(measured["wall_ratio_to"][each]) for each in textbooks)]
         for task, systems in found["whole runs"].items()
-        for name, seen in systems.items()
+        for name, measured in systems.items()
         if name not in textbooks
     ]
-    loops, hand = found["loops"], "production loop by hand, fused"
+    loops, by_hand = found["loops"], "production loop by hand, fused"
     updates = [
-        [label(name), *(ratio(loops[task][name]["wall_ratio_to"][hand]) if name != hand else "1" for task in tasks)]
+        [
+            label(name),
+            *(ratio(loops[task][name]["wall_ratio_to"][by_hand]) if name != by_hand else "1" for task in tasks),
+        ]
         for name in loops["mlp"]
     ]
     return (
@@ -91,12 +94,12 @@ def processes() -> str:
         [
             tasks[name.split()[0]],
             engines[name.split()[1]],
-            f"{seen[references[0]]['seconds_per_update']['median'] * 1e3:.1f}",
-            *(ratio(seen["trueloop"]["wall_ratio_to"][each]) for each in references),
-            ratio(seen["trueloop"]["cpu_ratio_to"][references[1]]),
-            " / ".join(f"{seen[system]['messages_per_update']:g}" for system in systems),
+            f"{measured[references[0]]['seconds_per_update']['median'] * 1e3:.1f}",
+            *(ratio(measured["trueloop"]["wall_ratio_to"][each]) for each in references),
+            ratio(measured["trueloop"]["cpu_ratio_to"][references[1]]),
+            " / ".join(f"{measured[system]['messages_per_update']:g}" for system in systems),
         ]
-        for name, seen in data["found"].items()
+        for name, measured in data["found"].items()
     ]
     columns = [
         "task", "engine", "ms, bare", *(f"trueloop / {each}" for each in references), "/ by hand, CPU time",
@@ -122,12 +125,12 @@ def gpu() -> str:
     rows = [
         [
             name,
-            f"{1 / seen['seconds_per_update']['median']:.2f}",
-            ratio(seen["ratio_to"][loop]),
-            f"{100 * seen['share_of_product_rate']:.0f} %",
-            f"{seen['peak_mib'] / 1024:.1f}",
+            f"{1 / system['seconds_per_update']['median']:.2f}",
+            ratio(system["ratio_to"][loop]),
+            f"{100 * system['share_of_product_rate']:.0f} %",
+            f"{system['peak_mib'] / 1024:.1f}",
         ]
-        for name, seen in found["training"].items()
+        for name, system in found["training"].items()
     ]
     forward = ratio(found["forward only"]["inference_mode / no_grad"])
     return (
@@ -187,9 +190,9 @@ def texts() -> str:
     )
 
 
-def clock_gap(seen: dict[str, Any], one: str, other: str) -> float:
+def clock_gap(measured: dict[str, Any], first: str, second: str) -> float:
     """Return the difference between two median ratios."""
-    return abs(seen[one]["median"] - seen[other]["median"])
+    return abs(measured[first]["median"] - measured[second]["median"])
 
 
 def order() -> str:
@@ -245,8 +248,8 @@ def seeding(found: dict[str, Any]) -> str:
 def skipping(found: dict[str, Any]) -> str:
     names = ("samples before the position", "of these, read again", "shards before it", "of these, opened")
     rows: dict[tuple[str, ...], list[str]] = {}
-    for name, ways in found["resume"].items():
-        for workers, seen in ways.items():
+    for name, by_workers in found["resume"].items():
+        for workers, seen in by_workers.items():
             rows.setdefault((name, *map(str, seen.values())), []).append(workers.partition(" ")[0])
     cells = [[name, " or ".join(workers), *counts] for (name, *counts), workers in rows.items()]
     return "Data read to resume in the middle of an epoch (`order.py`):\n\n" + table(
@@ -256,7 +259,7 @@ def skipping(found: dict[str, Any]) -> str:
 
 def resume() -> str:
     found = result("resume")["found"]
-    rows = [[name, *(resumed(seen) for seen in cases.values())] for name, cases in found.items()]
+    rows = [[name, *(resume_text(seen) for seen in cases.values())] for name, cases in found.items()]
     return (
         "Final weights after SIGKILL in the middle of an epoch and the same command again, compared with the "
         "uninterrupted run; a checkpoint every 6 updates or every epoch (`resume.py`):\n\n"
@@ -264,7 +267,7 @@ def resume() -> str:
     )
 
 
-def resumed(seen: dict[str, Any]) -> str:
+def resume_text(seen: dict[str, Any]) -> str:
     if "error" in seen:
         return f"fails: {seen['error']}"
     if not seen["repeatable"]:
@@ -302,11 +305,11 @@ def checkpoints() -> str:
     rows = [
         [
             task,
-            f"{mine} / {its}",
-            *(f"{1e3 * found[task][name]['seconds']['median']:.0f}" for name in (mine, its)),
-            ratio(found[task][mine]["ratio_to"][its]),
+            f"{system} / {reference}",
+            *(f"{1e3 * found[task][name]['seconds']['median']:.0f}" for name in (system, reference)),
+            ratio(found[task][system]["ratio_to"][reference]),
         ]
-        for task, mine, its in pairs
+        for task, system, reference in pairs
     ]
     sizes = result("checkpoints")["settings"]["mib"]
     return (
@@ -318,17 +321,22 @@ def checkpoints() -> str:
 
 def faults() -> str:
     measured = result("faults")
-    hows = {"equal": "bitwise equal", "reported": "clear error, then equal", "failed": "failures", "not run": "not run"}
+    outcomes = {
+        "equal": "bitwise equal",
+        "reported": "clear error, then equal",
+        "failed": "failures",
+        "not run": "not run",
+    }
     found = measured["found"]
-    found = {**found, "all": {how: sum(counts[how] for counts in found.values()) for how in hows}}
-    hows = {how: words for how, words in hows.items() if how != "not run" or found["all"][how]}
+    found = {**found, "all": {outcome: sum(counts[outcome] for counts in found.values()) for outcome in outcomes}}
+    outcomes = {outcome: text for outcome, text in outcomes.items() if outcome != "not run" or found["all"][outcome]}
     rows = [
-        [label(fault), str(sum(counts.values())), *(str(counts[how]) for how in hows)]
+        [label(fault), str(sum(counts.values())), *(str(counts[outcome]) for outcome in outcomes)]
         for fault, counts in found.items()
     ]
     return (
         "Weights, journal and best value after a fault, compared with the undisturbed run (`make faults`, "
-        f"{measured['settings']['minutes']:.0f} minutes):\n\n" + table(["fault", "cases", *hows.values()], rows)
+        f"{measured['settings']['minutes']:.0f} minutes):\n\n" + table(["fault", "cases", *outcomes.values()], rows)
     )
 
 
@@ -342,13 +350,17 @@ def watch() -> str:
     rows = [
         [label(system), *(spread(seen["wall_ratio_to_bare"], 3) for seen in loads)] for system, loads in ratios.items()
     ]
-    gap = max(clock_gap(seen, "wall_ratio_to_bare", "cpu_ratio_to_bare") for loads in ratios.values() for seen in loads)
+    max_gap = max(
+        clock_gap(seen, "wall_ratio_to_bare", "cpu_ratio_to_bare") for loads in ratios.values() for seen in loads
+    )
     versions = {each["traincheck_version"] for each in found.values() if "traincheck_version" in each}
-    apart = "".join(f"; TrainCheck {each} in its own environment, over fewer updates" for each in sorted(versions))
+    traincheck_note = "".join(
+        f"; TrainCheck {each} in its own environment, over fewer updates" for each in sorted(versions)
+    )
     return (
         "Time per update of an unmodified script under each tool that searches for silent bugs, relative to the bare "
-        f"script within a round: median and middle 80 %; ratios of CPU time differ by at most {gap:.3f} (`watch.py`"
-        f"{apart}). `trueloop run` traced the first 16 updates fully and then sampled by the clock "
+        f"script within a round: median and middle 80 %; ratios of CPU time differ by at most {max_gap:.3f} (`watch.py`"
+        f"{traincheck_note}). `trueloop run` traced the first 16 updates fully and then sampled by the clock "
         "when this was measured; it traces 512 now, and bursts at fixed updates.\n\n"
         + table(["tool", *names.values()], rows)
     )
@@ -357,26 +369,26 @@ def watch() -> str:
 def lint() -> str:
     """Return the speed and memory of the linter."""
     found = result("lint")["found"]
-    few, many = found["peak_mib"].values()
+    eighth_mib, all_mib = found["peak_mib"].values()
     rows = [
         [
             f"files per second, {found['files']:,} files, {found['processes']} processes",
             f"{found['files_per_second']:,.0f}",
         ],
         ["seconds to the first finding in a single file", spread(found["seconds_to_first_finding"], 3)],
-        ["peak memory in MiB for an eighth of the files, and for all", f"{few:.0f}, {many:.0f}"],
+        ["peak memory in MiB for an eighth of the files, and for all", f"{eighth_mib:.0f}, {all_mib:.0f}"],
     ]
-    words = f"`trueloop lint`, {found['rules']} rules, on the source of the torch package (`lint.py`):\n\n" + table(
+    text = f"`trueloop lint`, {found['rules']} rules, on the source of the torch package (`lint.py`):\n\n" + table(
         ["", "measured"], rows
     )
     if peer := found.get("torchfix"):
         rates = peer["files_per_second_one_process"]
         rows = [[name, spread(each, 1)] for name, each in rates.items()]
-        words += (
+        text += (
             f"\nThe same with TorchFix {peer['version']}, on {peer['files']} of the files with one process each; it "
             "checks for other mistakes, mostly deprecated names:\n\n" + table(["", "files per second"], rows)
         )
-    return words
+    return text
 
 
 def journal() -> str:
@@ -417,38 +429,38 @@ def serving() -> str:
     )
 
 
-def room() -> str:
+def memory_options() -> str:
     """Return the memory saved and the time lost by each memory option."""
     rows = [
-        [name, *(f"{seen[which] / 2**20:.1f}" for which in ("plain_bytes", "roomy_bytes")), ratio(seen["cpu_ratio"])]
-        for name, seen in result("room")["found"].items()
+        [name, *(f"{seen[which] / 2**20:.1f}" for which in ("plain_bytes", "saving_bytes")), ratio(seen["cpu_ratio"])]
+        for name, seen in result("memory_options")["found"].items()
     ]
     return (
         "Peak memory of one forward and backward pass without and with each option, and the ratio of CPU time "
-        "(`room.py`):\n\n" + table(["", "MiB without", "MiB with", "time"], rows)
+        "(`memory_options.py`):\n\n" + table(["", "MiB without", "MiB with", "time"], rows)
     )
 
 
 def lab() -> str:
     """Return the response times of the lab."""
     data = result("lab")
-    found, many = data["found"], data["found"]["class"]
+    found, class_found = data["found"], data["found"]["class"]
     goals = {name: f"{value:g}" for name, value in data["goals"].items()}
     rows = [[name, f"{value:.3g}", goals.get(name, "")] for name, value in found["one session"].items()]
-    late = ", ".join(f"{code} {_seconds(found['findings'][code])}" for code in found["later than the goal"])
-    words = (
+    late_text = ", ".join(f"{code} {_seconds(found['findings'][code])}" for code in found["later than the goal"])
+    late_sentence = (
         f"Of {len(found['findings'])} failures that can be switched on, these are reported later than the goal: "
-        f"{late}. They are certain only after a schedule has ended, or when saved weights are used.\n"
+        f"{late_text}. They are certain only after a schedule has ended, or when saved weights are used.\n"
     )
     return (
         "`trueloop lab` in headless Chromium on the same machine, with the simulator at full speed (`lab.py`):\n\n"
         + table(["", "measured", "goal"], rows)
-        + (f"\n{words}" if late else "")
-        + f"\nWith {many['sessions']} sessions training together, each paints "
-        f"{many['painted updates/s each, median']:.1f} times a second (slowest: "
-        f"{many['painted updates/s each, least']:.1f}), requests of other pages are answered within "
-        f"{many['answer to a question p95, ms']:.0f} ms (95th percentile), and all processes use "
-        f"{many['memory of all processes, MiB']:.0f} MiB.\n"
+        + (f"\n{late_sentence}" if late_text else "")
+        + f"\nWith {class_found['sessions']} sessions training together, each paints "
+        f"{class_found['painted updates/s each, median']:.1f} times a second (slowest: "
+        f"{class_found['painted updates/s each, least']:.1f}), requests of other pages are answered within "
+        f"{class_found['answer to a question p95, ms']:.0f} ms (95th percentile), and all processes use "
+        f"{class_found['memory of all processes, MiB']:.0f} MiB.\n"
     )
 
 
@@ -472,7 +484,7 @@ SCRIPTS = {
     "speed.py": "whole runs; compiled updates",
     "processes.py": "two processes with DDP and FSDP",
     "gpu.py": "a GPT-2-sized model on a CUDA device",
-    "room.py": "memory options",
+    "memory_options.py": "memory options",
     "components.py": "lines, memory and time of each component",
     "nonfinite.py": "weights after a batch with a NaN",
     "resume.py": "weights after a kill in mid-epoch",
@@ -494,23 +506,28 @@ def measured_on() -> str:
     data = {path.stem: result(path.stem) for path in sorted(RESULTS.glob("*.json"))}
     machines = {name: machine(each["machine"]) for name, each in data.items()}
     peers = {name: peer_versions(each["machine"]["versions"]) for name, each in data.items()}
-    usual = max(set(peers.values()), key=lambda names: list(peers.values()).count(names))
-    one, *others = set(machines.values())
+    common_peers = max(set(peers.values()), key=list(peers.values()).count)
+    first_machine, *other_machines = set(machines.values())
     dates = sorted(each["machine"]["date"] for each in data.values())
-    where = "" if others else f" All of them on {one}."
-    without = ", ".join(f"`{name}`" for name in data if not peers[name])
-    unlike = f" (none with {without})" if without else ""
+    note = "" if other_machines else f" All of them on {first_machine}."
+    without_peers = ", ".join(f"`{name}`" for name in data if not peers[name])
+    missing = f" (none with {without_peers})" if without_peers else ""
     rows = []
-    for script, words in SCRIPTS.items():
+    for script, purpose in SCRIPTS.items():
         name = script.removesuffix(".py").removeprefix("make ")
         found = data.get(name)
         load = f"{found['machine']['load_average']:.1f}" if found else ""
-        cells = [f"`{script}`", words, load, settings_text(found.get("settings", {})) if found else "not measured yet"]
-        rows.append([*cells, machines.get(name, "")] if others else cells)
+        cells = [
+            f"`{script}`",
+            purpose,
+            load,
+            settings_text(found.get("settings", {})) if found else "not measured yet",
+        ]
+        rows.append([*cells, machines.get(name, "")] if other_machines else cells)
     return (
-        f"Measured from {dates[0]} to {dates[-1]}, one thread each.{where} Other systems{unlike}: {usual}. The load "
-        "average is that at the end, including the benchmark.\n\n"
-        + table(["script", "what it measures", "load", "settings", *(["machine"] if others else [])], rows)
+        f"Measured from {dates[0]} to {dates[-1]}, one thread each.{note} Other systems{missing}: {common_peers}. "
+        "The load average is that at the end, including the benchmark.\n\n"
+        + table(["script", "what it measures", "load", "settings", *(["machine"] if other_machines else [])], rows)
     )
 
 
@@ -530,19 +547,19 @@ def machine(facts: dict[str, Any]) -> str:
 
 def settings_text(settings: dict[str, Any]) -> str:
     """Return settings as one line."""
-    words = []
+    parts = []
     for name, value in settings.items():
         if isinstance(value, dict) and len(set(map(str, value.values()))) == 1:
             value = f"{next(iter(value.values()))} each"  # noqa: PLW2901 - the shorter form of the same value
-        inner = (
+        text = (
             f"({settings_text(value)})"
             if isinstance(value, dict)
             else f"{value:,}"
             if isinstance(value, int)
             else value
         )
-        words.append(f"{name.replace('_', ' ')} {inner}")
-    return ", ".join(words)
+        parts.append(f"{name.replace('_', ' ')} {text}")
+    return ", ".join(parts)
 
 
 HEADINGS = {
@@ -550,28 +567,19 @@ HEADINGS = {
     "faults": "Faults", "bitflip": "One flipped bit", "overhead": "Time per update",
     "speed": "Whole runs and compiled updates", "processes": "Two processes", "gpu": "On a GPU",
     "components": "Components", "texts": "Programs of the lab", "checkpoints": "Checkpoints",
-    "order": "Data order", "room": "Memory options", "watch": "The sanitizer", "lint": "The linter",
+    "order": "Data order", "memory_options": "Memory options", "watch": "The sanitizer", "lint": "The linter",
     "journal": "The journal", "runs": "Queries over runs", "serving": "Serving", "lab": "The lab",
 }  # fmt: skip
 LABELS = {
-    "silently other weights": "wrong weights, silently",
-    "named it, took the one before": "reported; previous checkpoint used",
-    "of those, NaN or infinite": "wrong weights with NaN or infinity",
-    "off by, median": "median deviation", "off by, at most": "largest deviation",
-    "SIGKILL again and again, 0 workers": "repeated SIGKILL, 0 workers",
-    "SIGKILL again and again, 2 workers": "repeated SIGKILL, 2 workers",
-    "SIGKILL at each touch of the disk": "SIGKILL at each disk access",
-    "something in the way": "path already taken",
-    "whole update compiled by hand": "update compiled by hand",
-    "watched, steady state": "`trueloop run`, sampled tracing",
-    "watched, shown in the lab": "the same with `--lab`",
-    "watched, every update in full": "`trueloop run`, full tracing of every update",
-}  # fmt: skip
-"""Words of the page for the names of a result, where they differ."""
+    "trueloop run, sampled tracing": "`trueloop run`, sampled tracing",
+    "trueloop run --lab, sampled tracing": "the same with `--lab`",
+    "trueloop run, full tracing": "`trueloop run`, full tracing of every update",
+}
+"""Words of the page for names in the results, where the two differ."""
 
 
 def label(name: str) -> str:
-    """Return what the page calls a name of a result."""
+    """Return the words of the page for a name in the results."""
     return LABELS.get(name, name)
 
 
@@ -580,8 +588,8 @@ def figures() -> str:
     writers = {
         "accumulation": accumulation, "nonfinite": nonfinite, "resume": resume, "faults": faults, "bitflip": bitflip,
         "overhead": overhead, "speed": fast, "processes": processes, "gpu": gpu, "components": components,
-        "texts": texts, "checkpoints": checkpoints, "order": order, "room": room, "watch": watch, "lint": lint,
-        "journal": journal, "runs": runs, "serving": serving, "lab": lab,
+        "texts": texts, "checkpoints": checkpoints, "order": order, "memory_options": memory_options, "watch": watch,
+        "lint": lint, "journal": journal, "runs": runs, "serving": serving, "lab": lab,
     }  # fmt: skip
     measured = {
         name: write for name, write in writers.items() if name == "texts" or (RESULTS / f"{name}.json").exists()
@@ -606,22 +614,22 @@ PEERS = {
 
 def summary() -> str:
     """Return the headline figures."""
-    off, flips = result("accumulation")["deviation"]["SGD"], result("bitflip")
+    deviations, flips = result("accumulation")["deviation"]["SGD"], result("bitflip")
     resumes, finite = result("resume")["found"], result("nonfinite")["found"]
-    tried = list(result("faults")["found"].values())
-    cases, lost = sum(sum(counts.values()) for counts in tried), sum(counts["failed"] for counts in tried)
+    faults_found = list(result("faults")["found"].values())
+    cases, lost = sum(sum(counts.values()) for counts in faults_found), sum(counts["failed"] for counts in faults_found)
     flip_count = flips["settings"]["flips"]
     rows = [
         headline("error of accumulated updates, ragged batches", "accumulation",
-                 lambda name: share(off[name]["both"]["of_movement"])),
+                 lambda name: share(deviations[name]["both"]["of_movement"])),
         headline("finite weights after one batch with a NaN", "nonfinite",
                  lambda name: f"{100 * finite[name]['finite']:.0f} %"),
         headline("final weights after SIGKILL and resume, a checkpoint every 6 updates", "resume",
-                 lambda name: resumed(resumes[name]["0 workers, every 6"])),
+                 lambda name: resume_text(resumes[name]["0 workers, every 6"])),
         [f"[runs with lost results](#{anchor('faults')}), of {cases:,} killed, damaged or out of disk space",
          str(lost), ""],
         headline(f"wrong weights loaded silently, of {flip_count} checkpoints with one flipped bit", "bitflip",
-                 lambda name: str(flips["found"][name]["silently other weights"])),
+                 lambda name: str(flips["found"][name]["wrong weights, silently"])),
         *loop_headlines(),
         *cost_headlines(),
     ]  # fmt: skip
@@ -630,10 +638,10 @@ def summary() -> str:
     )
 
 
-def headline(words: str, benchmark: str, cell: Callable[[str], str]) -> list[str]:
+def headline(text: str, benchmark: str, cell: Callable[[str], str]) -> list[str]:
     """Return the row of a figure that all peers have."""
-    others = (f"{system} {cell(names.get(benchmark, system))}" for system, names in PEERS.items())
-    return [f"[{words}](#{anchor(benchmark)})", cell("trueloop"), ", ".join(others)]
+    peers = (f"{system} {cell(names.get(benchmark, system))}" for system, names in PEERS.items())
+    return [f"[{text}](#{anchor(benchmark)})", cell("trueloop"), ", ".join(peers)]
 
 
 def loop_headlines() -> list[list[str]]:
@@ -643,15 +651,15 @@ def loop_headlines() -> list[list[str]]:
     def time(task: str, name: str) -> str:
         return "1" if name == hand else f"{loops[task][name]['wall_ratio_to'][hand]['median']:.2f}"
 
-    two = result("processes")["found"]["gpt ddp"]["trueloop"]["wall_ratio_to"]
+    ddp_ratios = result("processes")["found"]["gpt ddp"]["trueloop"]["wall_ratio_to"]
     return [
         *(headline(f"time per update, {words}, relative to the same work by hand", "speed",
                    lambda name, task=task: time(task, name))
           for task, words in (("mlp", "small MLP"), ("gpt", "small GPT"))),
         [f"[the same, compiled](#{anchor('speed')})", time("gpt", "trueloop --compile"),
-         f"compiled by hand {time('gpt', 'whole update compiled by hand')}"],
+         f"compiled by hand {time('gpt', 'update compiled by hand')}"],
         [f"[the same, two processes with DDP](#{anchor('processes')})",
-         f"{two['by hand: clipped, scheduled, recorded']['median']:.2f}", "by hand 1"],
+         f"{ddp_ratios['by hand: clipped, scheduled, recorded']['median']:.2f}", "by hand 1"],
     ]  # fmt: skip
 
 
@@ -663,8 +671,10 @@ def cost_headlines() -> list[list[str]]:
     ratios = {name: f"{seen['wall_ratio_to_bare']['median']:.3f}"
               for name, seen in {**watched["systems"], **watched.get("traincheck", {})}.items()}  # fmt: skip
     others = [name for name in ("set_detect_anomaly(True)", "TrainCheck, selective") if name in ratios]
-    linted, journal_us = result("lint")["found"], next(iter(result("journal")["found"].values()))["report_us"]
-    rates = {name: f"{each['median']:.0f}" for name, each in linted["torchfix"]["files_per_second_one_process"].items()}
+    lint_found, journal_us = result("lint")["found"], next(iter(result("journal")["found"].values()))["report_us"]
+    rates = {
+        name: f"{each['median']:.0f}" for name, each in lint_found["torchfix"]["files_per_second_one_process"].items()
+    }
     queries = result("runs")["found"]
     return [
         [f"[time training waits for a checkpoint](#{anchor('checkpoints')})",
@@ -672,7 +682,8 @@ def cost_headlines() -> list[list[str]]:
         [f"[first index in the middle of a shuffled epoch](#{anchor('order')})",
          f"{seek['trueloop, the middle of 4 million']:.2f} ms",
          f"RandomSampler {seek['torch RandomSampler, the same']:.0f} ms"],
-        [f"[time per update, small GPT under `trueloop run`](#{anchor('watch')})", ratios["watched, steady state"],
+        [f"[time per update, small GPT under `trueloop run`](#{anchor('watch')})",
+         ratios["trueloop run, sampled tracing"],
          ", ".join(f"{name} {ratios[name]}" for name in others)],
         [f"[files per second of the linter, one process](#{anchor('lint')})", rates["trueloop lint"],
          f"TorchFix {rates['TorchFix']}"],
@@ -692,7 +703,7 @@ def anchor(benchmark: str) -> str:
 def readme_figures() -> str:
     """Return the table of the README: trueloop and its peers, one row per promise."""
     systems = {"trueloop": {}, **PEERS}
-    off = result("accumulation")["deviation"]["SGD"]
+    deviations = result("accumulation")["deviation"]["SGD"]
     flips, loops = result("bitflip"), result("speed")["found"]["loops"]
     hand = PEERS["raw loop"]["speed"]
 
@@ -706,12 +717,12 @@ def readme_figures() -> str:
     finite = result("nonfinite")["found"]
     rows = [
         row("error of accumulated updates on ragged batches, as a share of the weights' movement", "accumulation",
-            lambda name: share(off[name]["both"]["of_movement"])),
+            lambda name: share(deviations[name]["both"]["of_movement"])),
         row("final weights after SIGKILL in mid-epoch and a resume, a checkpoint every 6 updates", "resume",
-            lambda name: resumed(resumes[name]["0 workers, every 6"])),
+            lambda name: resume_text(resumes[name]["0 workers, every 6"])),
         row(f"checkpoints with one flipped bit that load wrong weights silently, of {flips['settings']['flips']}",
             "bitflip",
-            lambda name: str(flips["found"][name]["silently other weights"])),
+            lambda name: str(flips["found"][name]["wrong weights, silently"])),
         row("finite weights left after one batch with a NaN", "nonfinite",
             lambda name: f"{100 * finite[name]['finite']:.0f} %"),
         *(row(f"time per update of {words}, relative to the same work written by hand", "speed",
@@ -719,13 +730,15 @@ def readme_figures() -> str:
           for task, words in (("mlp", "a small MLP"), ("gpt", "a small GPT"))),
     ]  # fmt: skip
     versions = result("accumulation")["machine"]["versions"]
-    named = ", ".join(f"{name} {versions[name]}" for name in ("torch", "lightning", "accelerate", "transformers"))
-    watched = spread(result("watch")["found"]["gpt"]["systems"]["watched, steady state"]["wall_ratio_to_bare"], 3)
-    tried = list(result("faults")["found"].values())
-    cases, lost = sum(sum(counts.values()) for counts in tried), sum(counts["failed"] for counts in tried)
+    libraries = ", ".join(f"{name} {versions[name]}" for name in ("torch", "lightning", "accelerate", "transformers"))
+    watched = spread(
+        result("watch")["found"]["gpt"]["systems"]["trueloop run, sampled tracing"]["wall_ratio_to_bare"], 3
+    )
+    faults_found = list(result("faults")["found"].values())
+    cases, lost = sum(sum(counts.values()) for counts in faults_found), sum(counts["failed"] for counts in faults_found)
     return (
         table(["", *systems], rows)
-        + f"\nEach system is used as its own documentation says, with {named}.\nAccelerate's recipe for samples of "
+        + f"\nEach system is used as its own documentation says, with {libraries}.\nAccelerate's recipe for samples of "
         "variable size and the HF Trainer's `compute_loss_func` also accumulate exactly;\nwith a checkpoint per epoch "
         f"{' and '.join(by_epoch) or 'none of them'} also resume bitwise. Times are medians with the\nmiddle 80 % of "
         f"interleaved rounds. Under `trueloop run`, an update of the small GPT takes {watched}\ntimes as long. Of "
@@ -737,17 +750,17 @@ def readme_figures() -> str:
 
 def page(text: str) -> str:
     """Return the page with its figures written again from the results."""
-    return replaced(text, figures())
+    return replace_figures(text, figures())
 
 
 def readme(text: str) -> str:
     """Return the README with its table written again from the results."""
-    return replaced(text, readme_figures())
+    return replace_figures(text, readme_figures())
 
 
-def replaced(text: str, written: str) -> str:
-    before, rest = text.split(BEGIN)
-    return before + BEGIN + "\n" + written + "\n" + END + rest.split(END)[1]
+def replace_figures(text: str, figures: str) -> str:
+    before, after = text.split(BEGIN)
+    return before + BEGIN + "\n" + figures + "\n" + END + after.split(END)[1]
 
 
 if __name__ == "__main__":

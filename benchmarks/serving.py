@@ -1,8 +1,9 @@
-"""An answer of each built-in recipe: with gradients, under no_grad, under inference_mode, exported, compiled; batched.
+"""Measure the time of an answer of each built-in recipe: eager, exported and compiled, single and batched.
 
-Weights are random, which costs nothing. A turn is as many calls as take a tenth of a second with gradients, the
-same for every way, all ways within one round. Kept memory is what autograd saves for a backward that never comes.
-The last table answers one sample after another, and 16 clients at once through the server's own batching, without HTTP.
+Weights are random, which does not affect the time. A turn consists of as many calls as take a tenth of a second with
+gradients on; the number is the same for every mode, and every round runs all modes. Saved memory is what autograd saves
+for a backward pass that is never run. The last table measures single samples in sequence, and 16 concurrent clients
+through the server's batching, without HTTP.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from measure import Cost, SideBySide, console, interleave, options, table, write
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from trueloop.app.export.export_run import samples
+from trueloop.app.export.export_run import capture_samples
 from trueloop.app.serving.batching import Batcher
 from trueloop.export.artifact import open_artifact
 from trueloop.export.exported_model import Model
@@ -38,33 +39,33 @@ CLIENTS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """A recipe's model, its input, and what was exported of it."""
+class RecipeModel:
+    """A recipe's model, an example input, and the folders of the exported models by format."""
 
     model: nn.Module
     inputs: tuple[Tensor, ...]
     artifacts: Mapping[str, Path]
 
 
-def subject(name: str, root: Path, kinds: tuple[str, ...]) -> Subject:
+def export_recipe(name: str, root: Path, kinds: tuple[str, ...]) -> RecipeModel:
     recipe = registry.load(name)
     parts = recipe.assemble(recipe.options)
     parts.model.eval()
-    names, batches, _ = samples(parts)
+    names, batches, _ = capture_samples(parts)
     folders: dict[str, Path] = {}
     for kind in kinds:
         folders[kind] = root / f"{name}-{kind}"
         folders[kind].mkdir()
         export(parts.model, ExportSpec(kind=kind, names=names, batches=batches), folders[kind], {})
-    return Subject(parts.model, batches[0], folders)
+    return RecipeModel(parts.model, batches[0], folders)
 
 
 def batch_of(inputs: tuple[Tensor, ...], size: int) -> tuple[Tensor, ...]:
     return tuple(each.repeat(-(-size // len(each)), *[1] * (each.dim() - 1))[:size].clone() for each in inputs)
 
 
-def ways(given: Subject, inputs: tuple[Tensor, ...], *, compiled: bool) -> dict[str, Callable[[], Any]]:
-    model = given.model
+def modes(recipe_model: RecipeModel, inputs: tuple[Tensor, ...], *, compiled: bool) -> dict[str, Callable[[], Any]]:
+    model = recipe_model.model
 
     def under(context: Any, called: Callable[..., Any]) -> Callable[[], Any]:
         def call() -> Any:
@@ -73,21 +74,21 @@ def ways(given: Subject, inputs: tuple[Tensor, ...], *, compiled: bool) -> dict[
 
         return call
 
-    found: dict[str, Callable[[], Any]] = {
+    calls: dict[str, Callable[[], Any]] = {
         GRAD: lambda: model(*inputs),
         NO_GRAD: under(torch.no_grad, model),
         INFERENCE: under(torch.inference_mode, model),
     }
-    for kind, folder in given.artifacts.items():
+    for kind, folder in recipe_model.artifacts.items():
         run = open_model(kind, open_artifact(folder).file, threads=1)
-        found[f"exported, {kind}"] = lambda run=run: run(inputs)
+        calls[f"exported, {kind}"] = lambda run=run: run(inputs)
     if compiled:
-        found[COMPILED] = under(torch.inference_mode, torch.compile(model))
-    return found
+        calls[COMPILED] = under(torch.inference_mode, torch.compile(model))
+    return calls
 
 
-def kept_bytes(call: Callable[[], Any]) -> int:
-    """What autograd keeps alive of one call, beyond the parameters it would keep anyway."""
+def saved_bytes(call: Callable[[], Any]) -> int:
+    """Return the bytes that autograd saves during one call, without parameters, which exist anyway."""
     total = 0
 
     def pack(tensor: Tensor) -> Tensor:
@@ -107,8 +108,8 @@ def turn(call: Callable[[], Any], times: int) -> Cost:
     return Cost((perf_counter() - wall) / times, (process_time() - cpu) / times)
 
 
-def compare(given: Subject, size: int, *, rounds: int, compiled: bool) -> tuple[SideBySide, dict[str, int]]:
-    calls = ways(given, batch_of(given.inputs, size), compiled=compiled)
+def compare(recipe_model: RecipeModel, size: int, *, rounds: int, compiled: bool) -> tuple[SideBySide, dict[str, int]]:
+    calls = modes(recipe_model, batch_of(recipe_model.inputs, size), compiled=compiled)
     for call in calls.values():
         for _ in range(3):
             call()
@@ -116,19 +117,21 @@ def compare(given: Subject, size: int, *, rounds: int, compiled: bool) -> tuple[
     calls[GRAD]()
     times = max(1, round(TURN_S / (perf_counter() - start)))
     found = interleave({name: lambda call=call: turn(call, times) for name, call in calls.items()}, rounds)
-    return found, {name: kept_bytes(calls[name]) for name in (GRAD, NO_GRAD, INFERENCE)}
+    return found, {name: saved_bytes(calls[name]) for name in (GRAD, NO_GRAD, INFERENCE)}
 
 
-def batching(given: Subject, *, requests: int, rounds: int) -> SideBySide:
-    """Answer single samples: alone, and many clients through a batcher."""
-    model = Model.open(given.artifacts["pt2"])
-    sample = tuple(each[0].numpy() for each in given.inputs)
+def batching(recipe_model: RecipeModel, *, requests: int, rounds: int) -> SideBySide:
+    """Time requests of single samples: from one client, and from many clients through a batcher."""
+    model = Model.open(recipe_model.artifacts["pt2"])
+    sample = tuple(each[0].numpy() for each in recipe_model.inputs)
 
-    def alone() -> Cost:
+    def one_client() -> Cost:
         return turn(lambda: model.run([sample]), requests)
 
-    def together(most: int) -> Cost:
-        batcher = Batcher(model.run, max_batch=most, delay_s=0.002 if most > 1 else 0.0, max_waiting=10 * CLIENTS)
+    def many_clients(max_batch: int) -> Cost:
+        batcher = Batcher(
+            model.run, max_batch=max_batch, delay_s=0.002 if max_batch > 1 else 0.0, max_waiting=10 * CLIENTS
+        )
         wall, cpu = perf_counter(), process_time()
         with ThreadPoolExecutor(CLIENTS) as clients:
             list(clients.map(lambda _: batcher.submit([sample]).result(), range(requests)))
@@ -138,45 +141,52 @@ def batching(given: Subject, *, requests: int, rounds: int) -> SideBySide:
 
     return interleave(
         {
-            "one client, one at a time": alone,
-            f"{CLIENTS} clients, one at a time": lambda: together(1),
-            f"{CLIENTS} clients, up to 32 together": lambda: together(32),
+            "one client, one at a time": one_client,
+            f"{CLIENTS} clients, one at a time": lambda: many_clients(1),
+            f"{CLIENTS} clients, up to 32 per batch": lambda: many_clients(32),
         },
         rounds,
     )
 
 
 def main() -> None:
-    asked = options(__doc__)
-    rounds, kinds = (3, ("pt2",)) if asked.quick else (15, KINDS)
+    arguments = options(__doc__)
+    rounds, kinds = (3, ("pt2",)) if arguments.quick else (15, KINDS)
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name in RECIPES[1:2] if asked.quick else RECIPES:
-            given = subject(name, Path(folder), kinds)
+        for name in RECIPES[1:2] if arguments.quick else RECIPES:
+            recipe_model = export_recipe(name, Path(folder), kinds)
             for size in SIZES:
-                costs, kept = compare(given, size, rounds=rounds, compiled=not asked.quick)
+                costs, saved = compare(recipe_model, size, rounds=rounds, compiled=not arguments.quick)
                 rows = [
-                    [way, f"{1e6 * costs.cost(way).median:.0f}", str(costs.ratio(way, GRAD)),
-                     f"{kept[way] / 1024:.1f}" if way in kept else ""]
-                    for way in costs.costs
+                    [mode, f"{1e6 * costs.cost(mode).median:.0f}", str(costs.ratio(mode, GRAD)),
+                     f"{saved[mode] / 1024:.1f}" if mode in saved else ""]
+                    for mode in costs.costs
                 ]  # fmt: skip
-                table(f"{name}, batch of {size}", ["way", "µs per call", "ratio to gradients on", "KiB kept"], rows)
+                table(f"{name}, batch of {size}", ["mode", "µs per call", "ratio to gradients on", "KiB saved"], rows)
                 found[f"{name}, {size}"] = {
-                    way: {"seconds": costs.cost(way), "ratio": costs.ratio(way, GRAD), "kept_bytes": kept.get(way)}
-                    for way in costs.costs
+                    mode: {
+                        "seconds": costs.cost(mode),
+                        "ratio": costs.ratio(mode, GRAD),
+                        "saved_bytes": saved.get(mode),
+                    }
+                    for mode in costs.costs
                 }
-            served = batching(given, requests=64 if asked.quick else 512, rounds=rounds)
+            served = batching(recipe_model, requests=64 if arguments.quick else 512, rounds=rounds)
             first = next(iter(served.costs))
             table(
                 f"{name}, requests of one sample",
-                ["way", "µs per request", f"ratio to {first}"],
-                [[way, f"{1e6 * served.cost(way).median:.0f}", str(served.ratio(way, first))] for way in served.costs],
+                ["mode", "µs per request", f"ratio to {first}"],
+                [
+                    [mode, f"{1e6 * served.cost(mode).median:.0f}", str(served.ratio(mode, first))]
+                    for mode in served.costs
+                ],
             )
             found[f"{name}, served"] = {
-                way: {"seconds": served.cost(way), "ratio": served.ratio(way, first)} for way in served.costs
+                mode: {"seconds": served.cost(mode), "ratio": served.ratio(mode, first)} for mode in served.costs
             }
     console.print("A ratio below 1 is faster.")
-    write("serving", {"found": found}, quick=asked.quick)
+    write("serving", {"found": found}, quick=arguments.quick)
 
 
 if __name__ == "__main__":

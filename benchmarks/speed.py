@@ -1,8 +1,8 @@
-"""Time per update against the loops people write, whole runs and compiled ones, side by side.
+"""Measure the time per update of trueloop and of usual training loops, in whole runs and on prepared batches.
 
-Whole runs: a dataset goes in, epochs of shuffled batches come out; trueloop with its default settings, the others as
-torch's tutorials and nanoGPT write them, with mixed precision and in float32, whichever is faster here. Loops: the
-same ready batches for everybody, also for torch.compile and for an update that was compiled as a whole by hand.
+Whole runs train on shuffled batches of a dataset: trueloop with its default settings, the others as in torch's
+tutorials and in nanoGPT, both with mixed precision and in float32. Loops train on the same prepared batches in all
+systems, also with torch.compile and with a hand-written update that is compiled as one program.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from typing import Any
 import numpy as np
 import torch
 from measure import Cost, SideBySide, console, interleave, options, table, verdict, write
-from overhead import PEERS, Stamped, Workload, run, workloads
-from systems import compiled, edits, textbook, with_trueloop
+from overhead import PEERS, TimedModel, Workload, run, workloads
+from systems import by_hand, compiled, textbook, with_trueloop
 from systems.task import Task, fused_adamw, plain_adamw
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
-from workloads import cnn, gpt, joined, mlp, mlp_batches
+from workloads import cnn, gpt, join_batches, mlp, mlp_batches
 
 DEFAULTS = "trueloop, its default settings"
 AMP, PLAIN = "textbook, mixed precision", "textbook, float32"
 BARE, BARE_COMPILED = "raw loop", "raw loop, torch.compile(model)"
 PRODUCTION = "production loop by hand, fused"
-WHOLE = "whole update compiled by hand"
+WHOLE = "update compiled by hand"
 TRUELOOP, COMPILED = "trueloop", "trueloop --compile"
 RIVALS = ("Lightning, barebones, fused", "Accelerate, fused", "HF Trainer, fused")
 
-RAW_SHARE = 0.35  # of the raw loop's time, which the compiled update of the small perceptron may take
-FASTER = 1.3  # times as fast as the textbook, on two of the three
+RAW_SHARE = 0.35  # goal: time of trueloop's compiled update of the small perceptron, relative to the raw loop
+FASTER = 1.3  # goal: speed relative to the textbook loop, in two of the three tasks
 
 
 class Slices(Dataset[Any]):
-    """Every slice of a text that is ``length`` long, and the one that begins a byte later."""
+    """The slices of ``length`` bytes of a text, each with the slice that begins one byte later as its target."""
 
     def __init__(self, text: bytes, length: int, count: int) -> None:
         self._text = torch.from_numpy(np.frombuffer(text, dtype=np.uint8).astype(np.int64))
@@ -52,13 +52,13 @@ def digits() -> TensorDataset:
     """Return scikit-learn's digits as images (N, 1, 8, 8) in [0, 1] and classes (N,)."""
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    images = torch.from_numpy(found.images).float().unsqueeze(1) / 16
-    return TensorDataset(images, torch.from_numpy(found.target).long())
+    dataset = load_digits()
+    images = torch.from_numpy(dataset.images).float().unsqueeze(1) / 16
+    return TensorDataset(images, torch.from_numpy(dataset.target).long())
 
 
 def text() -> bytes:
-    """Return the language reference that Python brings along."""
+    """Return the text of Python's language reference, which is part of Python's installation."""
     from pydoc_data.topics import topics
 
     return "\n".join(topics[name] for name in sorted(topics)).encode()
@@ -67,17 +67,17 @@ def text() -> bytes:
 def whole_runs(*, quick: bool) -> dict[str, SideBySide]:
     """Time whole runs of the three tasks."""
     rounds, loss = 3 if quick else 15, nn.CrossEntropyLoss()
-    points = TensorDataset(*joined(mlp_batches(count=50)))
+    points = TensorDataset(*join_batches(mlp_batches(count=50)))
     images, words, length = digits(), text(), 64
     updates, size = (24, 8) if quick else (60, 8)
     slices = Slices(words, length, updates * size)
 
     def timed(model: Callable[[], nn.Module], warm: int, train: Callable[[nn.Module], None]) -> Cost:
-        stamped = Stamped(model())
-        train(stamped)
-        return stamped.clock.per_tick(warm)
+        timed_model = TimedModel(model())
+        train(timed_model)
+        return timed_model.clock.per_tick(warm)
 
-    def on(dataset: Dataset[Any], epochs: int, batch: int) -> dict[str, Callable[[nn.Module], None]]:
+    def dataset_systems(dataset: Dataset[Any], epochs: int, batch: int) -> dict[str, Callable[[nn.Module], None]]:
         sizes: dict[str, Any] = {"epochs": epochs, "batch": batch}
         return {
             AMP: lambda model: textbook.tutorial(model, loss, dataset, use_amp=True, **sizes),
@@ -85,51 +85,51 @@ def whole_runs(*, quick: bool) -> dict[str, SideBySide]:
             DEFAULTS: lambda model: with_trueloop.train_dataset(model, loss, dataset, **sizes),
         }
 
-    def nano(model: nn.Module, *, use_amp: bool) -> None:
+    def train_nanogpt(model: nn.Module, *, use_amp: bool) -> None:
         textbook.nanogpt(model, loss, words, updates=updates, batch=size, length=length, use_amp=use_amp)
 
-    ways = {
-        "mlp": (mlp, 100, on(points, 6 if quick else 18, 32)),
+    tasks = {
+        "mlp": (mlp, 100, dataset_systems(points, 6 if quick else 18, 32)),
         "gpt": (
             gpt,
             4,
             {
-                AMP: partial(nano, use_amp=True),
-                PLAIN: partial(nano, use_amp=False),
-                DEFAULTS: on(slices, 1, size)[DEFAULTS],
+                AMP: partial(train_nanogpt, use_amp=True),
+                PLAIN: partial(train_nanogpt, use_amp=False),
+                DEFAULTS: dataset_systems(slices, 1, size)[DEFAULTS],
             },
         ),
-        "cnn": (cnn, 20, on(images, 3 if quick else 8, 64)),
+        "cnn": (cnn, 20, dataset_systems(images, 3 if quick else 8, 64)),
     }
     return {
         name: interleave({system: partial(timed, model, warm, train) for system, train in trains.items()}, rounds)
-        for name, (model, warm, trains) in ways.items()
+        for name, (model, warm, trains) in tasks.items()
     }
 
 
 def loops(load: Workload, rounds: int) -> SideBySide:
-    """Time everybody on the same ready batches of one task."""
-    last: dict[str, Tensor] = {}
-    full: dict[str, Any] = {"clip": 1.0, "cosine": True, "record": True}
-    own = partial(with_trueloop.train, own_optimizer=True)
+    """Time all systems on the same prepared batches of one task."""
+    final_weights: dict[str, Tensor] = {}
+    settings: dict[str, Any] = {"clip": 1.0, "cosine": True, "record": True}
+    trueloop = partial(with_trueloop.train, own_optimizer=True)
     systems: dict[str, Callable[[Task], None]] = {
-        PRODUCTION: edits.production,
-        TRUELOOP: own,
-        COMPILED: partial(own, compile=True),
-        WHOLE: compiled.whole,
+        PRODUCTION: by_hand.production,
+        TRUELOOP: trueloop,
+        COMPILED: partial(trueloop, compile=True),
+        WHOLE: compiled.update_as_one_program,
         **{name: PEERS[name] for name in RIVALS},
     }
     runs = {
-        BARE: partial(run, edits.bare, load, last, BARE, optimizer=plain_adamw),
-        BARE_COMPILED: partial(run, compiled.model_only, load, last, BARE_COMPILED, optimizer=plain_adamw),
+        BARE: partial(run, by_hand.bare, load, final_weights, BARE, optimizer=plain_adamw),
+        BARE_COMPILED: partial(run, compiled.model_only, load, final_weights, BARE_COMPILED, optimizer=plain_adamw),
     }
     for name, system in systems.items():
-        runs[name] = partial(run, system, load, last, name, optimizer=fused_adamw, **full)
+        runs[name] = partial(run, system, load, final_weights, name, optimizer=fused_adamw, **settings)
     return interleave(runs, rounds)
 
 
-def fastest_textbook(found: SideBySide) -> str:
-    """Return the one that was faster, mixed precision or not: the other would be a straw man."""
+def faster_textbook(found: SideBySide) -> str:
+    """Return the faster textbook loop, with or without mixed precision, for a fair comparison."""
     return min((AMP, PLAIN), key=lambda name: found.cost(name).median)
 
 
@@ -143,7 +143,7 @@ def show(title: str, found: SideBySide, reference: str) -> None:
 
 
 def content(found: SideBySide, references: tuple[str, ...]) -> dict[str, Any]:
-    """Return what goes into the JSON."""
+    """Return the figures for the result file."""
     return {
         name: {
             "seconds_per_update": found.cost(name),
@@ -155,18 +155,18 @@ def content(found: SideBySide, references: tuple[str, ...]) -> dict[str, Any]:
 
 
 def judge(whole: Mapping[str, SideBySide], looped: Mapping[str, SideBySide]) -> None:
-    """Say which goals are met, by wall and by CPU time."""
+    """Print which goals are met, by wall and by CPU time."""
     for clock in ("wall", "cpu"):
-        shares = {name: found.ratio(DEFAULTS, fastest_textbook(found), clock).median for name, found in whole.items()}
+        shares = {name: found.ratio(DEFAULTS, faster_textbook(found), clock).median for name, found in whole.items()}
         for name, share in shares.items():
             console.print(
                 f"{verdict(share, 1.0)}  {clock}, {name}: {DEFAULTS} takes {share:.3f} of the faster textbook"
             )
         mixed = {name: found.ratio(DEFAULTS, AMP, clock).median for name, found in whole.items()}
-        for book, those in (("the faster textbook", shares), (AMP, mixed)):
-            many = sum(share <= 1 / FASTER for share in those.values())
+        for reference, ratios in (("the faster textbook", shares), (AMP, mixed)):
+            wins = sum(share <= 1 / FASTER for share in ratios.values())
             console.print(
-                f"{verdict(-many, -2)}  {clock}: {FASTER} times as fast as {book} on {many} of {len(those)}, goal 2"
+                f"{verdict(-wins, -2)}  {clock}: {FASTER} times as fast as {reference}: {wins} of {len(ratios)}, goal 2"
             )
         share = looped["mlp"].ratio(COMPILED, BARE, clock)
         console.print(
@@ -185,11 +185,11 @@ def main() -> None:
     quick = options(__doc__).quick
     whole = whole_runs(quick=quick)
     for name, found in whole.items():
-        show(f"{name}: whole runs", found, fastest_textbook(found))
+        show(f"{name}: whole runs", found, faster_textbook(found))
     looped: dict[str, SideBySide] = {}
     for name, load in workloads(quick=quick).items():
         looped[name] = loops(load, rounds=2 if quick else 9)
-        show(f"{name}: ready batches", looped[name], BARE)
+        show(f"{name}: prepared batches", looped[name], BARE)
     judge(whole, looped)
     found = {
         "whole runs": {name: content(each, (AMP, PLAIN)) for name, each in whole.items()},

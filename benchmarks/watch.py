@@ -1,12 +1,13 @@
-"""What watching costs: time per update of one training script, bare and under each tool that looks for silent bugs.
+"""Measure the sanitizer's cost: time per update of a training script, bare and under tools that search for silent bugs.
 
-Every tool watches the same unmodified ``systems/script.py``. They take turns within one run of it, each for some
-updates, in rotating order: what lies where in memory makes more of a difference between two processes than watching
-does, while bare turns are within a thousandth of each other, and no slower than in a program without the sanitizer.
+Every tool watches the same unmodified ``systems/script.py``. The tools take turns within one run of the script, each
+for some updates, in rotating order. Separate processes cannot be compared: they differ more by their memory layout than
+by the sanitizer. Bare turns are within a thousandth of each other, and no slower than in a program without the
+sanitizer.
 
-TrainCheck has requirements of its own and replaces the program's source, so it is measured only where it is installed
-apart: ``python -m venv X && X/bin/pip install torch traincheck``, then ``python benchmarks/watch.py --traincheck X``,
-or ``TRAINCHECK=X make bench``.
+TrainCheck has its own requirements and replaces the program's source, so it is measured only if it is installed in a
+separate environment: ``python -m venv X && X/bin/pip install torch traincheck``, then
+``python benchmarks/watch.py --traincheck X``, or ``TRAINCHECK=X make bench``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from measure import RESULTS, Cost, SideBySide, Spread, console, interleave, machine, rotated, table, verdict, write
+from measure import RESULTS, Cost, SideBySide, Spread, console, interleave, machine, rotate, table, verdict, write
 
 from trueloop.core.findings import Report
 from trueloop.failures.load import catalogue
@@ -42,9 +43,9 @@ from trueloop.tracing import sampling
 
 SCRIPT = Path(__file__).parent / "systems" / "script.py"
 BARE = "bare"
-STEADY = "watched, steady state"
-LAB = "watched, shown in the lab"
-FULL = "watched, every update in full"
+STEADY = "trueloop run, sampled tracing"
+LAB = "trueloop run --lab, sampled tracing"
+FULL = "trueloop run, full tracing"
 ANOMALY = "set_detect_anomaly(True)"
 REFERENCE, SELECTIVE = "TrainCheck, reference run", "TrainCheck, selective"
 TRAINCHECK_UPDATES, TRAINCHECK_WARM, TRAINCHECK_ROUNDS = 40, 10, 2
@@ -52,32 +53,32 @@ TRAINCHECK_UPDATES, TRAINCHECK_WARM, TRAINCHECK_ROUNDS = 40, 10, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How long to look at a workload, and what watching it may cost."""
+    """Duration of the measurement of a workload, and goals for the cost of the sanitizer."""
 
     updates: int
-    """In each turn."""
+    """Number of updates in each turn."""
     warm: int
-    """Of those, at the start: they are not counted."""
+    """Number of updates at the start of each turn that are not measured."""
     rounds: int
     steady: float
-    """The largest ratio the project allows itself."""
+    """Goal: largest ratio to the bare script with sampled tracing."""
     full: float = 1.5
-    lightly: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Other constants of `levels`, by which the steady state begins at once."""
+    """Goal: largest ratio to the bare script with full tracing."""
+    sampling: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Constants of `tracing.sampling` to replace, so that sampled tracing begins immediately."""
 
 
 def loads(*, quick: bool) -> dict[str, Load]:
     """List the workloads of ``systems/script.py``.
 
-    The steady state begins after the initial updates with full tracing: after about 1,000 fast ones or 250
-    slow ones. A turn of slow ones is in it after the first; what comes in full once more later on, a thousandth of a
-    program's time at most, is left out of that.
+    Sampled tracing begins after `INITIAL_UPDATES` fully traced updates. The turns of slow workloads are too short for
+    that, so these workloads begin it after one update.
     """
-    lightly = {"INITIAL_UPDATES": 1, "UNBUDGETED_UPDATES": 0, "UNBUDGETED_S": 0.0}
+    one_update = {"INITIAL_UPDATES": 1}
     return {
-        "mlp": Load(updates=3000, warm=1500, rounds=2 if quick else 25, steady=1.02),
-        "gpt": Load(updates=24, warm=4, rounds=2 if quick else 30, steady=1.005, lightly=lightly),
-        "cnn": Load(updates=24, warm=4, rounds=2 if quick else 30, steady=1.005, lightly=lightly),
+        "mlp": Load(updates=3000, warm=1500, rounds=2 if quick else 25, steady=1.06),
+        "gpt": Load(updates=24, warm=4, rounds=2 if quick else 30, steady=1.01, full=1.04, sampling=one_update),
+        "cnn": Load(updates=24, warm=4, rounds=2 if quick else 30, steady=1.01, full=1.04, sampling=one_update),
     }
 
 
@@ -85,52 +86,52 @@ Reports = dict[str, list[Report]]
 
 
 def script(load: str, updates: int) -> list[tuple[float, float]]:
-    """Run the script in this process; return the times it noted, one per update and one behind the last."""
-    words = {"BENCH_WORKLOAD": load, "BENCH_UPDATES": str(updates)}
-    with mock.patch.dict(os.environ, words):
+    """Run the script in this process and return its recorded times: one per update, and one after the last update."""
+    environment = {"BENCH_WORKLOAD": load, "BENCH_UPDATES": str(updates)}
+    with mock.patch.dict(os.environ, environment):
         return runpy.run_path(str(SCRIPT), run_name="__main__")["times"]
 
 
 def cost(times: list[tuple[float, float]], warm: int) -> Cost:
-    """Return the mean cost of an update after the first ones."""
+    """Return the mean cost of an update, without the first ``warm`` updates."""
     count = len(times) - 1 - warm
     return Cost(*((times[-1][clock] - times[warm][clock]) / count for clock in (0, 1)))
 
 
 def contexts(
-    reports: list[Report], lightly: Mapping[str, float]
+    reports: list[Report], constants: Mapping[str, float]
 ) -> dict[str, Callable[[], AbstractContextManager[None]]]:
-    """Return what switches each system on, and off again; a watch's report goes to the others."""
+    """Return a context manager that activates each system; the sanitizer appends its reports to ``reports``."""
     return {
         BARE: bare,
-        STEADY: partial(watched, reports, **lightly),
-        LAB: partial(watched, reports, lab=True, **lightly),
+        STEADY: partial(watched, reports, **constants),
+        LAB: partial(watched, reports, lab=True, **constants),
         FULL: partial(watched, reports, INITIAL_UPDATES=10**9, MAX_BATCHES=10**9),
         ANOMALY: anomaly,
     }
 
 
 class Turns:
-    """Lets the systems take turns within one run of the script, whose clock it is.
+    """A clock for the script that lets the systems take turns within one run.
 
-    The script asks for the time at the start of every update: that is where one system gives way to the next.
+    The script reads the time at the start of every update; this is when one system can be replaced by the next.
     """
 
     def __init__(self, load: Load) -> None:
         self._load, self._clock, self._calls = load, time.perf_counter, 0
         self._new_reports: list[Report] = []
-        systems = contexts(self._new_reports, load.lightly)
+        systems = contexts(self._new_reports, load.sampling)
         self._order = [
-            (system, systems[system]) for turn in range(load.rounds + 1) for system in rotated(list(systems), turn)
+            (system, systems[system]) for turn in range(load.rounds + 1) for system in rotate(list(systems), turn)
         ]
         self._running = ExitStack()
         self.reports: Reports = {system: [] for system in systems}
 
     def __call__(self) -> float:
-        """Tell the time."""
+        """Return the time, and switch to the next system if a turn has ended."""
         if sys._getframe(1).f_code.co_filename == str(SCRIPT):  # noqa: SLF001
-            turn, place = divmod(self._calls, self._load.updates)
-            if not place:
+            turn, index = divmod(self._calls, self._load.updates)
+            if not index:
                 self._switch(turn)
             self._calls += 1
         return self._clock()
@@ -144,27 +145,27 @@ class Turns:
             self._running.enter_context(self._order[turn][1]())
 
     def costs(self, times: list[tuple[float, float]]) -> dict[str, list[Cost]]:
-        """Return the mean cost of an update in each turn; the first round is left out."""
-        count, found = self._load.updates, {system: list[Cost]() for system in self.reports}
+        """Return the mean cost of an update in each turn, without the first round."""
+        count, costs = self._load.updates, {system: list[Cost]() for system in self.reports}
         for turn, (system, _) in enumerate(self._order):
             if turn >= len(self.reports):
-                found[system].append(cost(times[turn * count : (turn + 1) * count], self._load.warm))
-        return found
+                costs[system].append(cost(times[turn * count : (turn + 1) * count], self._load.warm))
+        return costs
 
 
 def compare(name: str, load: Load) -> tuple[SideBySide, Reports]:
-    """Time the script under everybody but TrainCheck; also return what the watches said."""
+    """Time the script under every system except TrainCheck; also return the sanitizer's reports."""
     turns = Turns(load)
     with mock.patch.object(time, "perf_counter", turns):
         times = script(name, load.updates * (load.rounds + 1) * len(turns.reports))
-    return SideBySide(costs=turns.costs(times)), {name: made for name, made in turns.reports.items() if made}
+    return SideBySide(costs=turns.costs(times)), {name: reports for name, reports in turns.reports.items() if reports}
 
 
 def keep_memory() -> None:
-    """Let the C library give no memory back: whether a large buffer lies where it would is luck, worth a tenth."""
+    """Forbid the C library to return memory to the system: where large buffers lie changes times by a tenth."""
     if sys.platform == "linux":
-        for what in (-1, -3):  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, of malloc.h
-            ctypes.CDLL(None).mallopt(what, 1 << 30)
+        for option in (-1, -3):  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, of malloc.h
+            ctypes.CDLL(None).mallopt(option, 1 << 30)
 
 
 @contextmanager
@@ -175,42 +176,42 @@ def bare() -> Iterator[None]:
 
 @contextmanager
 def anomaly() -> Iterator[None]:
-    """Let torch look for NaN in every backward."""
+    """Let PyTorch search for NaN in every backward pass."""
     with torch.autograd.set_detect_anomaly(True):
         yield
 
 
 @contextmanager
-def watched(reports: list[Report], *, lab: bool = False, **changed: float) -> Iterator[None]:
-    """Watch with the whole catalogue, with other constants of `levels`."""
+def watched(reports: list[Report], *, lab: bool = False, **constants: float) -> Iterator[None]:
+    """Watch with all failures of the catalogue, with replaced constants of `tracing.sampling`."""
     folder = Path(tempfile.gettempdir()) / f"trueloop-bench-{os.getpid()}"
-    audience = LiveWriter(folder, {"name": "script.py"}) if lab else None
-    with mock.patch.multiple(sampling, **changed) if changed else bare():
+    writer = LiveWriter(folder, {"name": "script.py"}) if lab else None
+    with mock.patch.multiple(sampling, **constants) if constants else bare():
         watch = watching.Watch(
-            [WatchedFailure(entry.failure, entry.slug) for entry in catalogue().values()], observer=audience
+            [WatchedFailure(entry.failure, entry.slug) for entry in catalogue().values()], observer=writer
         )
         with watch:
             yield
         reports.append(watch.report())
 
 
-def own_words(reports: Reports) -> dict[str, Any]:
-    """Return the cost according to the reports, in seconds per update over the whole run, and what they found."""
-    for made in reports.values():
-        assert not any(each.problems for each in made), made[-1].problems
+def reported_costs(reports: Reports) -> dict[str, Any]:
+    """Return the costs that the sanitizer itself reports, in seconds per update of a turn, and its findings."""
+    for system_reports in reports.values():
+        assert not any(each.problems for each in system_reports), system_reports[-1].problems
     return {
         system: {
-            "seconds_per_update": Spread.of([each.overhead_s / max(1, each.updates) for each in made]),
-            "share": Spread.of([each.overhead_s / each.seconds for each in made]),
-            "updates_in_full": made[-1].updates_traced,
-            "findings": sorted({finding.code for each in made for finding in each.findings}),
+            "seconds_per_update": Spread.of([each.overhead_s / max(1, each.updates) for each in system_reports]),
+            "share": Spread.of([each.overhead_s / each.seconds for each in system_reports]),
+            "updates_in_full": system_reports[-1].updates_traced,
+            "findings": sorted({finding.code for each in system_reports for finding in each.findings}),
         }
-        for system, made in reports.items()
+        for system, system_reports in reports.items()
     }
 
 
 class TrainCheck:
-    """TrainCheck as its documentation has it used: trace a reference run, infer invariants, trace what they need."""
+    """TrainCheck as documented: trace a reference run, infer invariants, then trace only what the invariants need."""
 
     def __init__(self, venv: Path, load: str) -> None:
         self._bin, self._load = venv / "bin", load
@@ -219,12 +220,12 @@ class TrainCheck:
             shutil.copy(source, self._folder)
 
     def version(self) -> str:
-        """Return what is installed."""
-        words = "import importlib.metadata as m; print(m.version('traincheck'))"
-        return self._call("python", "-c", words).strip()
+        """Return the installed version."""
+        code = "import importlib.metadata as m; print(m.version('traincheck'))"
+        return self._call("python", "-c", code).strip()
 
     def compare(self, rounds: int) -> SideBySide:
-        """Time the script bare in that environment, and under both ways to trace it."""
+        """Time the script in TrainCheck's environment: bare, and with both kinds of tracing."""
         self.trace("reference")
         self._call("traincheck-infer", "-f", "reference", "-o", "invariants.json")
         runs: Mapping[str, Callable[[], Cost]] = {
@@ -235,32 +236,34 @@ class TrainCheck:
         return interleave(runs, rounds)
 
     def bare(self) -> Cost:
-        """Run the script."""
+        """Run the script without TrainCheck."""
         self._call("python", "script.py")
         return self._cost()
 
-    def trace(self, output: str, *words: str) -> Cost:
-        """Run it instrumented."""
+    def trace(self, output: str, *options: str) -> Cost:
+        """Run the script with TrainCheck's instrumentation; ``options`` are further options of traincheck-collect."""
         shutil.rmtree(self._folder / output, ignore_errors=True)
-        whole = ("-a", "--pyscript", "script.py", "--models-to-track", "model", "--output-dir", output, *words)
-        self._call("traincheck-collect", *whole)
+        arguments = ("-a", "--pyscript", "script.py", "--models-to-track", "model", "--output-dir", output, *options)
+        self._call("traincheck-collect", *arguments)
         return self._cost()
 
     def _cost(self) -> Cost:
         return cost(json.loads((self._folder / "times.json").read_text()), TRAINCHECK_WARM)
 
-    def _call(self, program: str, *words: str) -> str:
+    def _call(self, program: str, *arguments: str) -> str:
         (self._folder / "times.json").unlink(missing_ok=True)
         environment = os.environ | {
             "BENCH_WORKLOAD": self._load, "BENCH_UPDATES": str(TRAINCHECK_UPDATES),
             "BENCH_TIMES": str(self._folder / "times.json"), "PATH": f"{self._bin}{os.pathsep}{os.environ['PATH']}",
         }  # fmt: skip
-        command = [str(self._bin / program), *words]
-        done = subprocess.run(command, cwd=self._folder, env=environment, capture_output=True, text=True, check=True)
-        return done.stdout
+        command = [str(self._bin / program), *arguments]
+        completed = subprocess.run(
+            command, cwd=self._folder, env=environment, capture_output=True, text=True, check=True
+        )
+        return completed.stdout
 
 
-def show(name: str, found: SideBySide, said: Mapping[str, Any]) -> None:
+def show(name: str, found: SideBySide, reported: Mapping[str, Any]) -> None:
     """Print one workload's table."""
     rows = [
         [
@@ -269,16 +272,16 @@ def show(name: str, found: SideBySide, said: Mapping[str, Any]) -> None:
             f"{(found.cost(system).median - found.cost(BARE).median) * 1e6:+,.1f}",
             str(found.ratio(system, BARE)),
             str(found.ratio(system, BARE, "cpu")),
-            f"{said[system]['seconds_per_update'].median * 1e6:,.1f}" if system in said else "",
+            f"{reported[system]['seconds_per_update'].median * 1e6:,.1f}" if system in reported else "",
         ]
         for system in found.costs
     ]
-    columns = ["system", "µs per update", "more", "/ bare, wall", "/ bare, CPU", "as it says itself"]
+    columns = ["system", "µs per update", "more", "/ bare, wall", "/ bare, CPU", "reported by itself"]
     table(f"{name}: median within a round (middle 80 % of the rounds)", columns, rows)
 
 
 def content(found: SideBySide) -> dict[str, Any]:
-    """Return what goes into the JSON."""
+    """Return the figures for the result file."""
     return {
         system: {
             "seconds_per_update": found.cost(system),
@@ -292,55 +295,57 @@ def content(found: SideBySide) -> dict[str, Any]:
 def options() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="about half a minute; rough numbers, nothing kept")
+    parser.add_argument("--quick", action="store_true", help="about half a minute; rough numbers, not saved")
     parser.add_argument(
         "--traincheck",
         type=Path,
         default=os.environ.get("TRAINCHECK"),
         help="a virtual environment with torch and traincheck in it; also by the variable TRAINCHECK",
     )
-    parser.add_argument("--only", choices=["mlp", "gpt", "cnn"], help="one workload; the others' figures stay")
+    parser.add_argument(
+        "--only", choices=["mlp", "gpt", "cnn"], help="measure one workload; the figures of the others are kept"
+    )
     return parser.parse_args()
 
 
 def main() -> None:
-    """Measure, print, and write down."""
-    asked = options()
+    """Measure, print and save."""
+    arguments = options()
     keep_memory()
-    found: dict[str, Any] = earlier() if asked.only and not asked.quick else {}
-    for name, load in loads(quick=asked.quick).items():
-        if asked.only not in (None, name):
+    found: dict[str, Any] = earlier_results() if arguments.only and not arguments.quick else {}
+    for name, load in loads(quick=arguments.quick).items():
+        if arguments.only not in (None, name):
             continue
-        side, reports = compare(name, load)
-        said = own_words(reports)
-        show(name, side, said)
+        costs, reports = compare(name, load)
+        reported = reported_costs(reports)
+        show(name, costs, reported)
         for system, goal in ((STEADY, load.steady), (LAB, load.steady), (FULL, load.full)):
-            wall, cpu = (side.ratio(system, BARE, clock) for clock in ("wall", "cpu"))
+            wall, cpu = (costs.ratio(system, BARE, clock) for clock in ("wall", "cpu"))
             line = f"{name}: {system} / bare = {wall} by wall, {cpu} by CPU time, goal {goal}"
             console.print(f"{verdict(wall.median, goal)} {verdict(cpu.median, goal)}  {line}")
-        found[name] = {**found.get(name, {}), "systems": content(side), "as_it_says_itself": said}
-        if asked.traincheck:
-            traincheck = TrainCheck(asked.traincheck.resolve(), name)
-            traced = traincheck.compare(1 if asked.quick else TRAINCHECK_ROUNDS)
+        found[name] = {**found.get(name, {}), "systems": content(costs), "reported_by_itself": reported}
+        if arguments.traincheck:
+            traincheck = TrainCheck(arguments.traincheck.resolve(), name)
+            traced = traincheck.compare(1 if arguments.quick else TRAINCHECK_ROUNDS)
             show(f"{name}, TrainCheck {traincheck.version()} in an environment of its own", traced, {})
             found[name] |= {"traincheck": content(traced), "traincheck_version": traincheck.version()}
-    if not asked.traincheck:
-        console.print("TrainCheck is left out: it was not installed for this (--traincheck).")
-    settings = {"loads": {name: vars_of(load) for name, load in loads(quick=asked.quick).items()}}
-    write("watch", {"settings": settings, "found": found}, quick=asked.quick or len(found) < len(settings["loads"]))
+    if not arguments.traincheck:
+        console.print("TrainCheck was not measured: pass its environment with --traincheck.")
+    settings = {"loads": {name: load_settings(load) for name, load in loads(quick=arguments.quick).items()}}
+    write("watch", {"settings": settings, "found": found}, quick=arguments.quick or len(found) < len(settings["loads"]))
 
 
-def earlier() -> dict[str, Any]:
-    """Return what was measured before of every workload, on this machine."""
+def earlier_results() -> dict[str, Any]:
+    """Return the earlier results of every workload if they were measured on this machine with the same versions."""
     try:
-        kept = json.loads((RESULTS / "watch.json").read_text(encoding="utf-8"))
+        earlier = json.loads((RESULTS / "watch.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    now, same = machine(), ("cpu", "system", "python", "versions")
-    return kept["found"] if all(kept["machine"][name] == now[name] for name in same) else {}
+    current, names = machine(), ("cpu", "system", "python", "versions")
+    return earlier["found"] if all(earlier["machine"][name] == current[name] for name in names) else {}
 
 
-def vars_of(load: Load) -> dict[str, float]:
+def load_settings(load: Load) -> dict[str, float]:
     """Return the settings of a workload."""
     return {"updates": load.updates, "warm": load.warm, "rounds": load.rounds}
 

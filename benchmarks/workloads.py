@@ -1,4 +1,4 @@
-"""The models and the data of the benchmarks: small, seeded, and the same for every system."""
+"""Define the models and the data of the benchmarks, which are small, seeded, and the same for every system."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ Batch = tuple[Tensor, Tensor]
 
 
 def mlp(seed: int = 0, inputs: int = 32, hidden: int = 64) -> nn.Module:
-    """Build the 32-64-10 perceptron: so little arithmetic that the loop itself is what is measured."""
+    """Create the 32-64-10 perceptron, which has so little arithmetic that the loop dominates its time."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, 10))
 
 
 def mlp_batches(count: int = 50, batch: int = 32, seed: int = 1, inputs: int = 32) -> list[Batch]:
     """Make batches of inputs (B, 32) and classes (B,)."""
-    made = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     return [
-        (torch.randn(batch, inputs, generator=made), torch.randint(10, (batch,), generator=made)) for _ in range(count)
+        (torch.randn(batch, inputs, generator=generator), torch.randint(10, (batch,), generator=generator))
+        for _ in range(count)
     ]
 
 
@@ -50,7 +51,7 @@ class Block(nn.Module):
 
 
 class SmallGPT(nn.Module):
-    """A byte-level transformer; gives logits (B, V, T), the order `nn.CrossEntropyLoss` reads directly."""
+    """A byte-level transformer; returns logits (B, V, T), the layout of `nn.CrossEntropyLoss`."""
 
     def __init__(
         self, width: int = 96, layers: int = 3, heads: int = 4, length: int = 64, vocabulary: int = 256
@@ -78,8 +79,8 @@ def gpt(seed: int = 0) -> nn.Module:
 
 def gpt_batches(count: int = 8, batch: int = 8, length: int = 64, seed: int = 1) -> list[Batch]:
     """Make batches of tokens (B, T) and the tokens that follow them (B, T)."""
-    made = torch.Generator().manual_seed(seed)
-    texts = [torch.randint(256, (batch, length + 1), generator=made) for _ in range(count)]
+    generator = torch.Generator().manual_seed(seed)
+    texts = [torch.randint(256, (batch, length + 1), generator=generator) for _ in range(count)]
     return [(text[:, :-1].contiguous(), text[:, 1:].contiguous()) for text in texts]
 
 
@@ -95,13 +96,14 @@ def cnn(seed: int = 0, width: int = 16) -> nn.Module:
 
 def cnn_batches(count: int = 20, batch: int = 64, seed: int = 1) -> list[Batch]:
     """Make batches of images (B, 1, 8, 8) and classes (B,)."""
-    made = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     return [
-        (torch.randn(batch, 1, 8, 8, generator=made), torch.randint(10, (batch,), generator=made)) for _ in range(count)
+        (torch.randn(batch, 1, 8, 8, generator=generator), torch.randint(10, (batch,), generator=generator))
+        for _ in range(count)
     ]
 
 
-def joined(batches: Sequence[Batch]) -> Batch:
-    """Concatenate batches into the one big batch they came from."""
+def join_batches(batches: Sequence[Batch]) -> Batch:
+    """Concatenate batches into one batch."""
     inputs, targets = zip(*batches, strict=True)
     return torch.cat(inputs), torch.cat(targets)

@@ -1,4 +1,4 @@
-"""One thread per test: two shared cores make torch's thread pool slower, not faster."""
+"""Marks slow tests, runs each test on one thread, and provides the fixtures that several folders of tests share."""
 
 import gc
 import operator
@@ -19,7 +19,7 @@ from hypothesis import settings
 settings.register_profile("trueloop", deadline=None)  # timing is never asserted in a test
 settings.load_profile("trueloop")
 if hasattr(os, "register_at_fork"):
-    # A process group of an earlier test, dead but not collected, waits for its threads when a forked child collects it.
+    # A forked child that collected an earlier test's process group would wait for threads that it does not have.
     os.register_at_fork(after_in_child=gc.freeze)
 
 
@@ -35,19 +35,19 @@ SLOW = {
     "test_examples.py": "trains all examples and their broken copies",
     "test_site.py": "drives a real browser",
     "lab/test_workers.py": "starts and kills worker processes",
-    "lab/arena/test_judge_client.py": "judges runs in processes of their own",
+    "lab/arena/test_judge_client.py": "judges runs in separate processes",
     "training/compiled/test_compiled_loop.py": "compiles with Inductor",
 } | {
-    f"{file}::test_{name}": why
-    for why, tests in {
+    f"{file}::test_{name}": reason
+    for reason, tests in {
         "starts several processes": {
             "cli/test_torchrun.py": (
-                "two_machines_meet",
-                "the_first_error_is_shown",
-                "a_setting_that_cannot_work",
-                "a_killed_process_brings",
-                "a_process_that_is_always_killed",
-                "a_signal_reaches_them",
+                "two_machines_connect",
+                "only_the_first_error",
+                "an_invalid_setting_is",
+                "a_killed_process_restarts",
+                "a_repeatedly_killed",
+                "a_signal_lets",
             ),
             "failures/distributed/test_batches_repeated.py": ("an_untraced_rank",),
             "failures/distributed/test_ranks_diverged.py": ("an_untraced_rank", "run_"),
@@ -62,8 +62,8 @@ SLOW = {
         "kills and resumes many runs": {
             "app/training/test_trainer.py": ("a_shuffling_loader_resumes",),
             "app/training/test_data_feed.py": ("shards_killed", "data_that_knows"),
-            "training/test_fit.py": ("resuming_is_going_on",),
-            "training/checkpoint/test_checkpoints.py": ("sigkill_at", "a_crash_at_every"),
+            "training/test_fit.py": ("a_resumed_run_equals",),
+            "training/checkpoint/test_checkpoints.py": ("sigkill_at", "a_crash_at_any_file"),
             "runs/tracking/test_sync_client.py": (
                 "a_run_is_in_the_store",
                 "points_are",
@@ -76,80 +76,124 @@ SLOW = {
             ),
         },
         "trains until a claim can be judged": {
-            "lab/teaching/test_scenarios.py": ("the_claim_is_held",),
+            "lab/teaching/test_scenarios.py": ("the_claim_is_checked_against",),
             "cli/test_train.py": ("digits_reaches",),
             "failures/environment/test_starved.py": ("run_",),
         },
-        "counts tens of thousands of draws": {"data/test_order.py": ("every_permutation", "positions_and_adjacent")},
+        "compiles with Inductor": {
+            "autograd/test_stable_logs.py": ("compiled_functions_are",),
+            "healthy/test_healthy.py": tuple(
+                f"a_correct_program_has_no_findings[compiled_{kind}" for kind in ("trainer", "model", "step")
+            ),
+            "training/test_seeding.py": ("deterministic_mode",),
+        },
+        "starts interpreters that import PyTorch": {
+            "app/sanitizer/test_watch.py": ("an_unstopped_watch", "an_uncaught"),
+            "app/test_pytest_plugin.py": ("a_pytorch_error", "a_test_with_a_silent", "a_failing_proof"),
+            "cli/test_run.py": ("a_pytorch_error_is", "another_error_is_not", "os_exit_ends"),
+            "cli/test_torchrun.py": ("every_process_gets", "processes_save_and_end_if_the_launcher"),
+            "cli/test_train.py": ("the_printed_command",),
+            "data/test_worker_signals.py": ("only_a_sigterm_from_the_parent_ends_a_worker[1",),
+            "failures/pytorch_errors/test_worker_died.py": ("a_worker_that_exits",),
+            "lab/test_simulator.py": ("trueloop_run_reports_the_same",),
+            "test_docs.py": ("the_report_is",),
+        },
+        "starts many loader workers": {
+            "data/test_loader.py": ("the_number_of_workers_does_not",),
+            "data/test_shard_lanes.py": ("a_dataset_that_splits", "an_unfinished_epoch_ends"),
+            "data/test_streaming.py": ("more_workers_than",),
+        },
+        "runs thousands of updates": {
+            "guilty/test_guilty.py": ("the_one_failure_is_found_at_its_line_and_nothing_else[seq2seq_graph",),
+            "healthy/test_healthy.py": tuple(
+                f"a_correct_program_has_no_findings[{program}"
+                for program in ("continual_ewc", "late_change", "long_", "tbptt_overlapping")
+            ),
+            "promises/test_bounded.py": ("many_fully_traced", "many_updates", "models_that_come"),
+            "promises/test_restored.py": ("sampled_tracing_replaces",),
+            "verification/proofs/test_overfits_one_batch.py": ("an_input_that", "a_loss_whose_floor", "numbers_are"),
+        },
+        "tries many inputs": {
+            "core/test_untrusted_input.py": ("any_input",),
+            "data/test_streaming.py": ("resuming_at_any_window",),
+            "lab/teaching/test_inject.py": ("two_failures_give",),
+            "lab/teaching/test_pipeline.py": ("batches_and_left_out", "the_program_runs_as_a_file"),
+            "promises/test_any_text.py": ("every_program_keeps",),
+            "training/checkpoint/test_manifest.py": ("every_flipped_bit",),
+            "training/checkpoint/test_tensor_file.py": ("a_flipped_bit",),
+        },
+        "counts tens of thousands of draws": {
+            "data/test_order.py": ("all_permutations_of_few", "positions_and_adjacent")
+        },
         "parses the flags of every setting": {"app/training/test_recipe_settings.py": ("formatted_flags",)},
     }.items()
     for file, names in tests.items()
     for name in names
 }
-"""Files, folders and tests below tests/ that run in `make test-all` only, and why."""
+"""Files, folders and tests below tests/ that only `make test-all` runs -> the reason why they are slow."""
 QUICK = (
-    "browser/test_app.py::test_what_the_modules_do",
+    "browser/test_app.py::test_functions_of_the_modules",
     "browser/test_app.py::test_every_page_is",
     "browser/test_app.py::test_a_page_is_reached_by_keyboard",
-    "browser/test_app.py::test_an_address_that_is_none",
+    "browser/test_app.py::test_an_unknown_address",
     "distributed/test_collectives.py",
     "app/training/test_trainer.py::test_a_shuffling_loader_resumes_in_the_same_order[21-2-True]",
 )
-"""Of those, what `make test` runs nevertheless."""
+"""Tests of slow files that `make test` runs nevertheless."""
 
 
 def _slow_reason(item: pytest.Item) -> str | None:
     path = item.path.relative_to(Path(__file__).parent).as_posix() + "::" + item.name
     if path.startswith(QUICK):
         return None
-    return next((why for start, why in SLOW.items() if path.startswith(start)), None)
+    return next((reason for start, reason in SLOW.items() if path.startswith(start)), None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if reason := _slow_reason(item):
             item.add_marker(pytest.mark.slow(reason=reason))
-    # Files with slow tests first, then those of many tests: the last one keeps one worker busy, with nothing left to do
-    # for the others.
-    long = {item.path for item in items if item.get_closest_marker("slow")}
-    tests = Counter(item.path for item in items)
-    items.sort(key=lambda item: (item.path not in long, -tests[item.path]))
-    for name, lacks in LACKS.items():
+    # Files with slow tests start first, then files with many tests: if a long file came last, all workers but one would
+    # wait for it.
+    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
+    test_counts = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path not in slow_files, -test_counts[item.path]))
+    for name, is_unsupported in UNSUPPORTED.items():
         marked = [item for item in items if item.get_closest_marker(name)]
-        if marked and lacks():
+        if marked and is_unsupported():
             for item in marked:
-                item.add_marker(pytest.mark.skip(f"{name}: this version of torch cannot"))
+                item.add_marker(pytest.mark.skip(f"{name}: this version of torch does not support it"))
 
 
-def _of_torch(path: str) -> bool:
+def _torch_has(path: str) -> bool:
     import torch._dynamo.config
 
     return hasattr(operator.attrgetter(path.rpartition(".")[0])(torch), path.rpartition(".")[2])
 
 
-LACKS = {
-    "reads_saved": lambda: not _of_torch("_C._autograd.SavedTensor.unpack_hook"),
-    "compiles_updates": lambda: not _of_torch("_dynamo.config.trace_autograd_ops"),
-    "shards_on_cpu": lambda: not _of_torch("cpu.Stream.record_event"),
+UNSUPPORTED = {
+    "reads_saved": lambda: not _torch_has("_C._autograd.SavedTensor.unpack_hook"),
+    "compiles_updates": lambda: not _torch_has("_dynamo.config.trace_autograd_ops"),
+    "shards_on_cpu": lambda: not _torch_has("cpu.Stream.record_event"),
 }
-"""Markers of tests -> whether this version of torch lacks what they need."""
+"""Marker of tests -> function that returns whether this version of torch lacks what these tests need."""
 
 
 @pytest.fixture(autouse=True, scope="module")
-def only_the_new_is_collected():
-    """What is there before a file's first test stays: a search for garbage would take a second longer."""
+def freeze_existing_objects():
+    """Exempt objects that exist before a file's first test from garbage collection, which takes a second otherwise."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
-def the_process_goes_on():
-    """A program run in this process may not have ended it: pools would refuse work in every later test."""
+def interpreter_keeps_running():
+    """Fail if a test has shut down the interpreter's threads: pools would refuse work in every later test."""
     hook = sys.excepthook
     yield
     from concurrent.futures import thread
 
-    sys.excepthook = hook  # torch puts its own in place with a process group, and leaves it there
+    sys.excepthook = hook  # PyTorch sets another hook when it creates a process group, and never restores this one
     assert not thread._shutdown
 
 
@@ -160,8 +204,8 @@ def one_thread():
     torch.set_num_threads(1)
 
 
-def _beside(name: str):
-    """Load a module of this folder: what a test file cannot import from here."""
+def _load_module(name: str):
+    """Load a module of this folder, which test files in other folders cannot import."""
     import importlib.util
 
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
@@ -173,13 +217,13 @@ def _beside(name: str):
 @pytest.fixture(scope="session")
 def made_runs_module():
     """The module `made_runs.py`."""
-    return _beside("made_runs")
+    return _load_module("made_runs")
 
 
 @pytest.fixture(scope="session")
 def forker():
     """Starts Python programs in forks of one process that has imported torch; see `forked.py`."""
-    module = _beside("forked")
+    module = _load_module("forked")
     forker = module.Forker()
     yield forker
     forker.close()
@@ -187,38 +231,38 @@ def forker():
 
 @pytest.fixture(scope="module")
 def forker_with():
-    """The same of a process that has imported a framework too, which takes longer than any script of the tests."""
-    module, made = _beside("forked"), {}
-    yield lambda name: made.get(name) or made.setdefault(name, module.Forker(name))
-    for forker in made.values():
+    """`forker_with(framework)`: a forker whose process has also imported a framework, which takes seconds."""
+    module, forkers = _load_module("forked"), {}
+    yield lambda name: forkers.get(name) or forkers.setdefault(name, module.Forker(name))
+    for forker in forkers.values():
         forker.close()
 
 
 @pytest.fixture
-def nothing_drawn(request, monkeypatch):
-    """Runs draw no pictures, a second for each, which have tests of their own; but in tests that are marked `draws`."""
+def plots_disabled(request, monkeypatch):
+    """Let runs draw no plots, which take a second and are tested elsewhere; tests marked `draws` still draw them."""
     if not request.node.get_closest_marker("draws"):
-        from trueloop.runs import curves, report
+        from trueloop.runs import curves, html_page
 
-        monkeypatch.setattr(curves, "save_panels", lambda shown, title, path_png: path_png.write_bytes(b""))
-        monkeypatch.setattr(report, "render_svg", lambda panel: '<svg viewBox="0 0 1 1"></svg>')
+        monkeypatch.setattr(curves, "save_panels", lambda panels, title, path_png: path_png.write_bytes(b""))
+        monkeypatch.setattr(html_page, "render_svg", lambda panel: '<svg viewBox="0 0 1 1"></svg>')
 
 
 @pytest.fixture
 def made(tmp_path, made_runs_module):
-    """A folder of runs, made by hand."""
+    """A folder to which a test adds the runs it needs; see `made_runs.py`."""
     return made_runs_module.MadeRuns(tmp_path / "runs")
 
 
 @pytest.fixture(scope="session")
 def served():
-    """`Served(home, *words)`: the lab's server in a process of its own; see `served.py`."""
-    return _beside("served").Served
+    """`Served(home, *arguments)`: the lab's server in a separate process; see `served.py`."""
+    return _load_module("served").Served
 
 
 @pytest.fixture(scope="session")
 def lab_home(tmp_path_factory):
-    """The folder in which the lab finds runs (``runs``) and programs that tell how they are (``session``)."""
+    """The folder in which the lab finds runs (``runs``) and the addresses of watched programs (``session``)."""
     home = tmp_path_factory.mktemp("lab")
     (home / "session").mkdir(mode=0o700)
     return home
@@ -226,50 +270,50 @@ def lab_home(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def lab(served, lab_home):
-    """The address of a lab that runs as a user would start it."""
+    """The address of a lab that was started as a user starts it."""
     with served(lab_home, str(lab_home / "runs")) as address:
         yield address
 
 
 @pytest.fixture(scope="session")
 def made_artifacts(tmp_path_factory):
-    """Exported models of three layers, each made once; see `made_artifacts.py`."""
+    """Exported tiny models, each exported once per session; see `made_artifacts.py`."""
     import torch
 
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9):
         pytest.skip("this version of torch writes pickles into .pt2, which are refused")
-    return _beside("made_artifacts").MadeArtifacts(tmp_path_factory.mktemp("artifacts"))
+    return _load_module("made_artifacts").MadeArtifacts(tmp_path_factory.mktemp("artifacts"))
 
 
 @cache
 def made_up_module() -> ModuleType:
-    """Load it under a name inside of the package, so that its frames are taken for ours, as a real source's are."""
+    """Load `made_up.py` under a name in the package, so that its frames count as trueloop's, like those of hooks."""
     import trueloop
 
     assert trueloop.__file__
-    name = Path(trueloop.__file__).with_name("tracing") / "hooks" / "made_up.py"
+    path = Path(trueloop.__file__).with_name("tracing") / "hooks" / "made_up.py"
     module = ModuleType("trueloop.tracing.hooks.made_up")
-    exec(compile(Path(__file__).with_name("made_up.py").read_text(), str(name), "exec"), module.__dict__)
+    exec(compile(Path(__file__).with_name("made_up.py").read_text(), str(path), "exec"), module.__dict__)
     return module
 
 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put the made-up catalogue and source in the place of the real ones."""
+    """Replace the catalogue and the tracing hooks by made-up ones; see `made_up.py`."""
     from trueloop.failures import selection
     from trueloop.tracing.attach import Attachment
 
-    world = made_up_module()
-    entries = {entry.code: entry for entry in world.entries()}
-    attachment = Attachment(world.sources)
+    module = made_up_module()
+    entries = {entry.code: entry for entry in module.entries()}
+    attachment = Attachment(module.hooks)
     monkeypatch.setattr("trueloop.sanitizer.watch._attachment", lambda: attachment)
     monkeypatch.setattr(selection, "catalogue", lambda: entries)
     by_name = {name: entry for entry in entries.values() for name in (entry.code.lower(), entry.slug)}
-    monkeypatch.setattr(selection, "find_failure", lambda word: by_name.get(word.lower()))
+    monkeypatch.setattr(selection, "find_failure", lambda name: by_name.get(name.lower()))
 
 
 def _wait_for_threads() -> None:
-    """What a program's end does to its threads, without ending this process: no pool would take work any more."""
+    """Wait for threads as the end of a program does, but without a shutdown, after which no pool would accept work."""
     for thread in threading.enumerate():
         if thread not in (threading.main_thread(), threading.current_thread()) and not thread.daemon:
             thread.join(30)
@@ -277,7 +321,7 @@ def _wait_for_threads() -> None:
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
-    """Write programs in a folder that is the current one; what running them leaves in this process is put back."""
+    """Write programs to the current folder; restore afterwards what running them has changed in this process."""
     main = sys.modules["__main__"]
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -296,22 +340,24 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 
 @pytest.fixture
-def made_up_referee(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """A referee that knows at once what a job comes to, by its learning rate; returns the jobs it was given."""
+def fake_judge(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Replace the judge by one whose results depend only on the learning rate; return the list of its jobs."""
     from trueloop.lab.arena.judge_client import JudgeClient
-    from trueloop.lab.arena.trial import Found, Job, Trial
+    from trueloop.lab.arena.trial import Job, Trial, TrialFinding
 
     jobs: list[Any] = []
 
     def run(
-        self: JudgeClient, job: Job, tell: Any = lambda points: None, *, on_start: Any = lambda number: None
+        self: JudgeClient, job: Job, on_points: Any = lambda points: None, *, on_start: Any = lambda number: None
     ) -> Trial:
         jobs.append(job)
         on_start(len(jobs))
         updates = round(1000 * job.entry.lr)
-        tell([(1, 32, 0.5), (updates, 32 * updates, 0.97)])
+        on_points([(1, 32, 0.5), (updates, 32 * updates, 0.97)])
         if job.entry.lr > 5:
-            found = Found(code="GRD007", title="Not finite", severity="error", message="the loss is nan", line=80)
+            found = TrialFinding(
+                code="GRD007", title="Not finite", severity="error", message="the loss is nan", line=80
+            )
             return Trial(seed=job.seed, end="found", updates=7, examples=224, found=found)
         if job.entry.lr < 0.001:
             return Trial(seed=job.seed, end="not reached", updates=1500, examples=48000, accuracy=0.5)

@@ -1,10 +1,10 @@
 """`python -m trueloop ...` and `python script.py` without the 2 s that a new interpreter takes to import torch.
 
-One process a session imports everything that is dear, computes nothing, and forks a child for every program asked for.
-The child has its own session, streams, folder, environment and arguments, runs the program as `python` does, and ends
-as an interpreter ends. No picture is drawn in it: that is half the time of a short run, and has tests of its own.
+One process per session imports all slow modules, computes nothing, and forks a child for every requested program. The
+child has its own session, streams, folder, environment and arguments, runs the program as `python` does, and ends like
+an interpreter. It draws no plots: they take half the time of a short run and are tested elsewhere.
 
-What a test says of the start of an interpreter itself (what is imported, what a first line costs) needs a real one.
+A test of an interpreter's start (which modules it imports, how long it takes) needs a real interpreter instead.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ PRELOADED = (
 
 
 class Forker:
-    """The process that forks; `start` is to it what `subprocess.Popen` is to an interpreter.
+    """The process that forks; its `start` replaces `subprocess.Popen` with an interpreter.
 
     Args:
         also: modules to import in addition to `PRELOADED`.
     """
 
     def __init__(self, *also: str) -> None:
-        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._orders, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._folder = tempfile.TemporaryDirectory(prefix="trueloop-forked-")
         self._started: list[Forked] = []
-        with theirs:
+        with child_end:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno()), *also], env={**os.environ, "OMP_NUM_THREADS": "1"},
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+                [sys.executable, __file__, str(child_end.fileno()), *also], env={**os.environ, "OMP_NUM_THREADS": "1"},
+                pass_fds=[child_end.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
 
-    def start(self, *words: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> Forked:
-        """Run `python WORDS`: `-W error` or nothing; `-m`, a module and its arguments, or a script and its arguments.
+    def start(self, *arguments: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> Forked:
+        """Start `python ARGUMENTS`: optionally `-W error`; then `-m` and a module, or a script; then its arguments.
 
         Args:
-            words: as after `python`.
-            cwd: the program's folder.
-            env: its whole environment; None stands for this process's.
+            arguments: the command line after `python`.
+            cwd: the program's current folder.
+            env: all environment variables of the program; None = those of this process.
         """
         out, err = (Path(self._folder.name) / f"{len(self._started)}.{name}" for name in ("out", "err"))
         for path in (out, err):
-            path.touch()  # a reader may come before the child
+            path.touch()  # a test may read the file before the child has opened it
         order = {
-            "words": [str(word) for word in words], "cwd": str(cwd), "out": str(out), "err": str(err),
+            "arguments": [str(argument) for argument in arguments], "cwd": str(cwd), "out": str(out), "err": str(err),
             "env": {**(os.environ if env is None else env), "OMP_NUM_THREADS": "1"},
         }  # fmt: skip
         parent_socket, child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -69,21 +69,21 @@ class Forker:
         self._started.append(Forked(parent_socket, out, err))
         return self._started[-1]
 
-    def run(self, *words: str | Path, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str | Path, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run a program to its end."""
-        process = self.start(*words, cwd=cwd, **options)
+        process = self.start(*arguments, cwd=cwd, **options)
         out, err = process.communicate(timeout=200)
-        return subprocess.CompletedProcess(words, process.returncode, out, err)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def close(self) -> None:
-        """End the process that forks, and what a failed test has left running."""
+        """End the process that forks, and all programs that a failed test has left running."""
         for process in self._started:
             process.kill()
             process.wait()
         self._orders.close()
         try:
             self._process.wait(30)
-        except subprocess.TimeoutExpired:  # every program has ended; PyTorch keeps it open
+        except subprocess.TimeoutExpired:  # every program has ended, but PyTorch's threads still run
             self._process.kill()
             self._process.wait()
         self._folder.cleanup()
@@ -116,14 +116,14 @@ class Forked:
             return self._end()
         except TimeoutError:
             self.kill()
-            raise AssertionError(f"It goes on after {timeout} s: {self.said()}") from None
+            raise AssertionError(f"The program still runs after {timeout} s: {self.output()}") from None
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """Wait for the end, and return the output."""
         self.wait(timeout)
-        return self.said()
+        return self.output()
 
-    def said(self) -> tuple[str, str]:
+    def output(self) -> tuple[str, str]:
         """The current standard output and standard error."""
         return self._out.read_text(), self._err.read_text()
 
@@ -148,10 +148,10 @@ class Forked:
 
 def draw_nothing() -> None:
     """Disable plotting: an empty file for curves, an empty figure for each plot of a report."""
-    from trueloop.runs import curves, report
+    from trueloop.runs import curves, html_page
 
-    curves.save_panels = lambda shown, title, path_png: path_png.write_bytes(b"")
-    report.render_svg = lambda panel: '<svg viewBox="0 0 1 1"></svg>'
+    curves.save_panels = lambda panels, title, path_png: path_png.write_bytes(b"")
+    html_page.render_svg = lambda panel: '<svg viewBox="0 0 1 1"></svg>'
 
 
 # In the process that forks ---------------------------------------------------------------------------------------
@@ -159,11 +159,11 @@ def draw_nothing() -> None:
 
 def serve(orders: socket.socket) -> list[str] | None:
     """Fork for every order. Return the arguments of a program in each child, and None in the parent at the end."""
-    waiting = 0
+    running = 0
     while True:
         message, descriptors, _, _ = socket.recv_fds(orders, ORDER_BYTES, 1)
-        while waiting and os.waitpid(-1, os.WNOHANG if message else 0)[0]:
-            waiting -= 1
+        while running and os.waitpid(-1, os.WNOHANG if message else 0)[0]:
+            running -= 1
         if not message:
             return None
         if os.fork() == 0:  # a child that waits for the program and reports its end
@@ -172,24 +172,24 @@ def serve(orders: socket.socket) -> list[str] | None:
             pid = os.fork()
             if pid == 0:
                 child_socket.close()
-                return become(**json.loads(message))
+                return become_program(**json.loads(message))
             child_socket.send(str(pid).encode())
             status = os.waitpid(pid, 0)[1]
             child_socket.send(str(os.waitstatus_to_exitcode(status)).encode())
             os._exit(0)
         os.close(descriptors[0])
-        waiting += 1
+        running += 1
 
 
-def become(words: list[str], cwd: str, out: str, err: str, env: dict[str, str]) -> list[str]:
-    """Set up this child like a new process."""
+def become_program(arguments: list[str], cwd: str, out: str, err: str, env: dict[str, str]) -> list[str]:
+    """Set up this child like a new process; return its arguments."""
     os.setsid()
     for descriptor, path in ((1, out), (2, err)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), descriptor)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
-    return words
+    return arguments
 
 
 def main() -> None:
@@ -199,20 +199,20 @@ def main() -> None:
     for name in (*PRELOADED, *sys.argv[2:]):
         importlib.import_module(name)
     draw_nothing()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored if the tests run in the background
-    gc.freeze()  # or every child's first collection copies all pages
-    words = serve(socket.socket(fileno=int(sys.argv[1])))
-    if words is None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # SIGINT is ignored if the tests run in the background
+    gc.freeze()  # otherwise the first garbage collection of every child copies all memory pages
+    arguments = serve(socket.socket(fileno=int(sys.argv[1])))
+    if arguments is None:
         return
-    if words[:2] == ["-W", "error"]:
+    if arguments[:2] == ["-W", "error"]:
         warnings.simplefilter("error")
-        words = words[2:]
-    if words[0] == "-m":
-        sys.argv, sys.path[0] = words[1:], os.getcwd()
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        arguments = arguments[2:]
+    if arguments[0] == "-m":
+        sys.argv, sys.path[0] = arguments[1:], os.getcwd()
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
-        sys.argv, sys.path[0] = words, str(Path(words[0]).resolve().parent)
-        runpy.run_path(words[0], run_name="__main__")
+        sys.argv, sys.path[0] = arguments, str(Path(arguments[0]).resolve().parent)
+        runpy.run_path(arguments[0], run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Runs the programs of other people's frameworks under `trueloop run`, and writes down what came of it.
+"""Runs programs of training frameworks under `trueloop run`, and writes a table of the results.
 
-`make integrations` installs the frameworks and runs this. A program of tests/healthy/frameworks must be left in peace,
-one of tests/guilty/frameworks found at its author's line; the table goes into docs/integrations.md, between its marks.
+`make integrations` installs the frameworks and runs this. A program of tests/healthy/frameworks must have
+no finding; one of tests/guilty/frameworks must have the expected finding at its own line. The table goes into
+docs/integrations.md, between its marks.
 """
 
 from __future__ import annotations
@@ -23,40 +24,42 @@ NAMES = {"lightning": "Lightning", "hf": "Hugging Face Trainer", "accelerate": "
 
 
 def run(folder: Path) -> dict[str, str]:
-    """Run the tests; return for each program "passed", or what happened to it instead."""
+    """Run the tests; return "passed", "skipped" or "failure" by the name of the program."""
     report = folder / "report.xml"
     suites = [str(HERE / kind / "frameworks") for kind in ("healthy", "guilty")]
     command = [sys.executable, "-m", "pytest", *suites, "-p", "no:randomly", f"--junitxml={report}"]
     code = subprocess.run(command, cwd=HERE.parent, check=False).returncode
     if code:
         raise SystemExit(code)
-    told: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
     for case in ET.parse(report).iter("testcase"):
         _, _, name = case.attrib["name"].partition("[")
-        told[name.rstrip("]")] = next((child.tag for child in case if child.tag in {"skipped", "failure"}), "passed")
-    return told
+        outcomes[name.rstrip("]")] = next(
+            (child.tag for child in case if child.tag in {"skipped", "failure"}), "passed"
+        )
+    return outcomes
 
 
-def table(told: dict[str, str]) -> str:
-    """Return the table, of programs that were really run only."""
-    marked = runpy.run_path(str(HERE / "watching.py"), run_name="watching")["marked"]
+def render_table(outcomes: dict[str, str]) -> str:
+    """Return the table as Markdown; exit if a program was skipped."""
+    marked_lines = runpy.run_path(str(HERE / "watching.py"), run_name="watching")["marked_lines"]
     guilty: dict[str, Any] = runpy.run_path(str(HERE / "guilty" / "frameworks" / "test_frameworks.py"))
     lines = [
         "| framework | correct programs without a finding | found at the author's line | missed |",
         "|---|---|---|---|",
     ]
     for name, package in PACKAGES.items():
-        quiet = [path.stem for path in (HERE / "healthy" / "frameworks").glob(f"{name}_*.py")]
+        correct = [path.stem for path in (HERE / "healthy" / "frameworks").glob(f"{name}_*.py")]
         broken = [path for path in guilty["PROGRAMS"] if path.stem.startswith(f"{name}_")]
-        unseen = {stem for stem in (*quiet, *(path.stem for path in broken)) if told.get(stem) != "passed"}
-        if unseen:
-            raise SystemExit(f"not run: {', '.join(sorted(unseen))}")
-        codes = {path.stem: next(iter(marked(path)))[0] for path in broken}
+        not_run = {stem for stem in (*correct, *(path.stem for path in broken)) if outcomes.get(stem) != "passed"}
+        if not_run:
+            raise SystemExit(f"not run: {', '.join(sorted(not_run))}")
+        codes = {path.stem: next(iter(marked_lines(path)))[0] for path in broken}
         found = sorted({code for stem, code in codes.items() if stem not in guilty["MISSED"]})
         missed = sorted({code for stem, code in codes.items() if stem in guilty["MISSED"]})
-        which = ", ".join(f"`{stem}`" for stem in sorted(quiet))
+        names = ", ".join(f"`{stem}`" for stem in sorted(correct))
         lines.append(
-            f"| {NAMES[name]} {version(package)} | {which} | {', '.join(found)} | {', '.join(missed) or 'none'} |"
+            f"| {NAMES[name]} {version(package)} | {names} | {', '.join(found)} | {', '.join(missed) or 'none'} |"
         )
     return (
         "\n".join([*lines, "", f"With torch {version('torch')}, on Python {sys.version.split()[0]}, on a CPU."]) + "\n"
@@ -64,11 +67,11 @@ def table(told: dict[str, str]) -> str:
 
 
 def main() -> None:
-    """Run, and write."""
+    """Run the programs and write the table into the page."""
     with tempfile.TemporaryDirectory() as folder:
-        made = table(run(Path(folder)))
-    before, rest = PAGE.read_text().split(MARKS[0])
-    PAGE.write_text(before + MARKS[0] + made + MARKS[1] + rest.partition(MARKS[1])[2])
+        table = render_table(run(Path(folder)))
+    before, after = PAGE.read_text().split(MARKS[0])
+    PAGE.write_text(before + MARKS[0] + table + MARKS[1] + after.partition(MARKS[1])[2])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Exports tiny models, once in a session: a table of three columns and two classes, and bytes of text."""
+"""Exports two tiny models once per session: one for a table of three columns, with two classes, and one for text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS = ("age", "height", "weight")
 
 
 class Bytes(nn.Module):
-    """Bytes [B, T] to scores [B, T, 256] of the next one; T is at most 6."""
+    """Map bytes [B, T] to scores [B, T, 256] of the next byte; T is at most 6."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Bytes(nn.Module):
 def table_model() -> nn.Module:
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 2))
-    model(torch.randn(64, 3) + 1)  # running statistics of its own
+    model(torch.randn(64, 3) + 1)  # so that the running statistics differ from their defaults
     return model.eval()
 
 
@@ -39,20 +39,20 @@ def text_model() -> nn.Module:
     return Bytes().eval()
 
 
-def table_order(kind="pt2", **changes) -> ExportSpec:
+def table_spec(kind="pt2", **changes) -> ExportSpec:
     torch.manual_seed(4)
     reading = Reading(kind="table", columns=COLUMNS, description="Raw numbers.")
-    order = {
+    fields = {
         "kind": kind,
         "names": ("input",),
         "batches": [(torch.randn(4, 3),), (torch.randn(1, 3),)],
         "reading": reading,
         "answer": Answer(kind="class", labels=("no", "yes")),
     }
-    return ExportSpec(**{**order, **changes})
+    return ExportSpec(**{**fields, **changes})
 
 
-def text_order(kind="pt2") -> ExportSpec:
+def text_spec(kind="pt2") -> ExportSpec:
     torch.manual_seed(4)
     batches = [(torch.randint(256, (size, length)),) for size, length in ((3, 5), (1, 6), (2, 2))]
     reading = Reading(kind="text", length=6, description="Bytes.")
@@ -61,38 +61,39 @@ def text_order(kind="pt2") -> ExportSpec:
     )
 
 
-MODELS = {"table": (table_model, table_order), "text": (text_model, text_order)}
+MODELS = {"table": (table_model, table_spec), "text": (text_model, text_spec)}
 
 
 class MadeArtifacts:
-    """Artifacts by what they hold and their format."""
+    """Artifacts by model ("table" or "text") and format."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self.exported = {}
+        """(model, format) -> what `export` returned."""
 
-    def live(self, what: str = "table") -> nn.Module:
-        """The model, in eval mode."""
-        return MODELS[what][0]()
+    def live(self, name: str = "table") -> nn.Module:
+        """Return the PyTorch model, in eval mode."""
+        return MODELS[name][0]()
 
-    def order(self, what: str = "table", **changes) -> ExportSpec:
-        """What was asked for."""
-        return MODELS[what][1](**changes)
+    def spec(self, name: str = "table", **changes) -> ExportSpec:
+        """Return the specification of the export."""
+        return MODELS[name][1](**changes)
 
-    def folder(self, what: str = "table", kind: str = "pt2") -> Path:
-        """The artifact; not to be changed."""
-        folder = self._root / f"{what}-{kind}"
+    def folder(self, name: str = "table", kind: str = "pt2") -> Path:
+        """Return the folder of the artifact, which a test must not change."""
+        folder = self._root / f"{name}-{kind}"
         if not folder.exists():
             folder.mkdir()
-            make, order = MODELS[what]
-            about = {"run": {"name": what, "id": "0" * 32}}
-            self.exported[what, kind] = export(make(), order(kind), folder, about)
+            make_model, make_spec = MODELS[name]
+            about = {"run": {"name": name, "id": "0" * 32}}
+            self.exported[name, kind] = export(make_model(), make_spec(kind), folder, about)
         return folder
 
-    def copy(self, to: Path, what: str = "table", kind: str = "pt2") -> Path:
-        """One that may be changed."""
-        return Path(shutil.copytree(self.folder(what, kind), to))
+    def copy(self, to: Path, name: str = "table", kind: str = "pt2") -> Path:
+        """Copy the artifact to a folder that a test may change."""
+        return Path(shutil.copytree(self.folder(name, kind), to))
 
-    def model(self, what: str = "table", kind: str = "pt2") -> Model:
-        """Opened."""
-        return Model.open(self.folder(what, kind))
+    def model(self, name: str = "table", kind: str = "pt2") -> Model:
+        """Open the artifact."""
+        return Model.open(self.folder(name, kind))

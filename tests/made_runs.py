@@ -45,12 +45,12 @@ FACTS: dict[str, Any] = {
 
 
 def row(update: int, loss: float = 1.0, *, skipped: bool = False) -> UpdateRow:
-    """One update of 8 examples in 10 ms."""
+    """Return a row of the journal: one update of 8 examples that takes 10 ms."""
     return UpdateRow(update, (update - 1) // PER_EPOCH + 1, loss, 0.5, 0.001, 8, 0.001, 0.01, skipped)
 
 
 class MadeRuns:
-    """A folder of runs."""
+    """Writes runs into a folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -66,16 +66,16 @@ class MadeRuns:
         accuracies: Sequence[float] | None = None,
         facts: dict[str, Any] | None = None,
     ) -> Path:
-        """Write a run of two updates per epoch: after each, its validation loss.
+        """Write a run with two updates and one evaluation per epoch.
 
         Args:
-            name: of the folder.
+            name: name of the folder.
             losses: val/loss after each epoch.
-            end: the reason; empty for a run that was killed.
-            at: when it began.
-            checkpoints: updates of which a checkpoint lies on disk; all were saved once, as the journal says.
+            end: reason of the end; empty for a run that was killed.
+            at: time of all journal lines, in seconds since 1970.
+            checkpoints: updates whose checkpoints exist on disk; the journal lists a checkpoint after every epoch.
             accuracies: val/accuracy after each epoch.
-            facts: over `FACTS`.
+            facts: facts that replace those of `FACTS`.
         """
         run_facts = {**copy.deepcopy(FACTS), "run_id": hashlib.md5(os.fsencode(name)).hexdigest(), **(facts or {})}
         total = PER_EPOCH * len(losses)
@@ -111,13 +111,13 @@ class MadeRuns:
         return self.root / name
 
     def save(self, folder: Path, update: int, metrics: dict[str, float] | None = None) -> Path:
-        """Save a checkpoint of eight numbers."""
-        keeper = CheckpointFolder(folder / "checkpoints", keep_last=100, keep_best=100)
+        """Save a checkpoint with eight numbers."""
+        checkpoints = CheckpointFolder(folder / "checkpoints", keep_last=100, keep_best=100)
         state = {"model": {"weight": torch.arange(8.0) + update}, "position": {"update": update}}
-        return keeper.save(state, update=update, epoch=update // PER_EPOCH, metrics=metrics or {}).path
+        return checkpoints.save(state, update=update, epoch=update // PER_EPOCH, metrics=metrics or {}).path
 
     def hostile(self, name: str = HOSTILE.replace("/", "_")) -> Path:
-        """Write a run with hostile names."""
+        """Write a run whose names try to inject HTML, terminal codes and paths."""
         facts = {"recipe": HOSTILE, "config": {"monitor": {"metric": f"val/{HOSTILE}", "mode": "min"}}}
         return self.write(
             name,

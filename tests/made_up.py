@@ -1,4 +1,4 @@
-"""A made-up catalogue and a made-up source, so that the doors are tested apart from what is found behind them.
+"""A made-up catalogue and a made-up hook: they test commands and reports independently of the real detectors.
 
 ``optimizer.zero_grad()`` is an error here (GRD901), ``model.zero_grad()`` a warning (MEM901), ``model.half()`` a note
 (MDL901), and an exception that leaves the program a warning (ENV901).
@@ -12,7 +12,7 @@ from typing import Any
 from trueloop.core.findings import Evidence, Severity
 from trueloop.failures.failure import BaseDetector, Failure
 from trueloop.failures.load import Entry
-from trueloop.tracing.events import ErrorRaised, Event, TracingGap
+from trueloop.tracing.events import ErrorRaised, TracingGap
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
@@ -20,7 +20,7 @@ from trueloop.tracing.user_location import user_location
 
 
 class Hook:
-    """Tells three calls apart by a `Gap` of 1, 2 or 3 updates."""
+    """Reports three calls as a `TracingGap` of 1, 2 or 3 updates, which identifies the call."""
 
     def __init__(self, stream: EventStream) -> None:
         self._stream = stream
@@ -28,22 +28,25 @@ class Hook:
     def install_always(self, patches: Patches) -> None:
         import torch
 
-        patches.replace(torch.optim.Optimizer, "zero_grad", self._telling(1))
-        patches.replace(torch.nn.Module, "zero_grad", self._telling(2))
-        patches.replace(torch.nn.Module, "half", self._telling(3))
+        patches.replace(torch.optim.Optimizer, "zero_grad", self._reporting(1))
+        patches.replace(torch.nn.Module, "zero_grad", self._reporting(2))
+        patches.replace(torch.nn.Module, "half", self._reporting(3))
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Nothing more."""
+        """Install no hooks in addition to `install_always`."""
 
-    def _telling(self, kind: int) -> Callable[[Any], Callable[..., Any]]:
+    def _reporting(self, call_number: int) -> Callable[[Any], Callable[..., Any]]:
         stream = self._stream
 
         def make(original: Any) -> Callable[..., Any]:
-            tell = stream.isolated("calls", lambda: stream.emit(TracingGap(location=user_location(), updates=kind)))
+            def emit_gap() -> None:
+                stream.emit(TracingGap(location=user_location(), updates=call_number))
+
+            report = stream.isolated("calls", emit_gap)
 
             def call(*args: Any, **options: Any) -> Any:
                 if stream.active:
-                    tell()
+                    report()
                 return original(*args, **options)
 
             return call
@@ -51,12 +54,12 @@ class Hook:
         return make
 
 
-def sources(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
+def hooks(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
     return [Hook(stream)]
 
 
 def entries() -> list[Entry]:
-    made = [
+    failures = [
         ("GRD901", "gradient", "made-up-error", Severity.ERROR, _on_gap(1)),
         ("MEM901", "memory", "made-up-warning", Severity.WARNING, _on_gap(2)),
         ("MDL901", "model", "made-up-note", Severity.NOTE, _on_gap(3)),
@@ -70,8 +73,9 @@ def entries() -> list[Entry]:
             ),
             family,
             slug,
+            __name__,
         )
-        for code, family, slug, severity, detector in made
+        for code, family, slug, severity, detector in failures
     ]  # fmt: skip
 
 
@@ -93,20 +97,16 @@ References
 """
 
 
-def _on_gap(kind: int) -> Callable[[], Any]:
+def _on_gap(call_number: int) -> Callable[[], Any]:
     class OnGap(BaseDetector):
-        subscribes_to: tuple[type[Event], ...] = (TracingGap,)
-
-        def observe(self, event: TracingGap) -> Evidence | None:
-            if event.updates != kind:
+        def on_tracing_gap(self, event: TracingGap) -> Evidence | None:
+            if event.updates != call_number:
                 return None
-            return Evidence(message=f"call of kind {kind}", location=event.location)
+            return Evidence(message=f"call number {call_number}", location=event.location)
 
     return OnGap
 
 
 class _OnError(BaseDetector):
-    subscribes_to: tuple[type[Event], ...] = (ErrorRaised,)
-
-    def observe(self, event: ErrorRaised) -> Evidence | None:
-        return Evidence(message=f"it is a {type(event.error).__name__}", location=event.location)
+    def on_error_raised(self, event: ErrorRaised) -> Evidence | None:
+        return Evidence(message=f"the program raised {type(event.error).__name__}", location=event.location)

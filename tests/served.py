@@ -1,4 +1,4 @@
-"""The lab's server as a user would start it, in a process of its own."""
+"""Starts the lab's server as a user does, in a separate process."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from types import TracebackType
 
 
 class Served:
-    """A lab that runs for as long as the block lasts; gives its address.
+    """A context manager that runs a lab and gives its address.
 
     Args:
-        home: where it keeps what it keeps: caches, the scoreboard.
-        words: of its command line, besides.
-        port: 0 = one that is free.
+        home: folder of the lab's caches, leaderboard and session files.
+        arguments: additional arguments of its command line.
+        port: the lab's port; 0 chooses a free one.
     """
 
-    def __init__(self, home: Path, *words: str, port: int = 0) -> None:
-        kept = {
+    def __init__(self, home: Path, *arguments: str, port: int = 0) -> None:
+        folders = {
             "XDG_CACHE_HOME": str(home / "cache"),
             "XDG_DATA_HOME": str(home / "data"),
             "XDG_RUNTIME_DIR": str(home / "session"),
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "trueloop", "lab", *words, "--port", str(port), "--no-browser"],
+            [sys.executable, "-m", "trueloop", "lab", *arguments, "--port", str(port), "--no-browser"],
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **kept, "COLUMNS": "200"},
+            env={**os.environ, **folders, "COLUMNS": "200"},
         )
 
     def __enter__(self) -> str:
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], 60)
         line = self.process.stdout.readline() if ready else ""
-        found = re.search(r"http://127\.0\.0\.1:\d+/", line)
-        assert found, f"the lab said {line!r}"
-        return found[0]
+        address = re.search(r"http://127\.0\.0\.1:\d+/", line)
+        assert address, f"the lab printed {line!r}"
+        return address[0]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -21,7 +21,6 @@ from trueloop.lint.check_file import ActiveRule, lint_text
 from trueloop.lint.fix import fix_text
 from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
-from trueloop.tracing.events import ErrorRaised
 from trueloop.tracing.saved_tensors import UNSUPPORTED_TORCH
 
 HERE = Path(trueloop.failures.__file__).parent
@@ -36,7 +35,7 @@ UNFIXED = {
     "MDL012",
     "PRC004",
     "SCH006",
-}  # the text does not show what the author wants
+}  # failures without a fix: the source code does not show what the author intends
 
 every_failure = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.code}-{entry.slug}")
 every_failure_with_detector = pytest.mark.parametrize(
@@ -94,8 +93,8 @@ def test_explain_prints_the_page(entry: Entry, capsys: pytest.CaptureFixture[str
     explain_command(entry.slug)
     output = " ".join(capsys.readouterr().out.split())
     assert entry.code in output
-    for descriptions in (entry.failure.title, entry.failure.fix, *SECTIONS):
-        assert " ".join(descriptions.split()) in output
+    for text in (entry.failure.title, entry.failure.fix, *SECTIONS):
+        assert " ".join(text.split()) in output
     if entry.failure.detector is None:
         assert "Only the linter finds it" in output or "found by trueloop doctor" in output, (
             "the page states how the failure is detected"
@@ -112,10 +111,10 @@ def test_lint_reports_the_bad_script_and_not_the_good_one(entry: Entry):
     assert entry.failure.rule is not None
     rules = [ActiveRule(each.failure, each.slug, each.failure.rule) for each in ENTRIES if each.failure.rule]
     assert entry.failure.rule.may_match(entry.failure.bad.__contains__)
-    found = lint_text(entry.failure.bad, "bad.py", rules).findings
-    assert {each.code for each in found if each.severity != Severity.NOTE} <= {entry.code}
-    assert entry.code in {each.code for each in found}
-    assert all(each.message.endswith(".") and each.fix for each in found)
+    findings = lint_text(entry.failure.bad, "bad.py", rules).findings
+    assert {each.code for each in findings if each.severity != Severity.NOTE} <= {entry.code}
+    assert entry.code in {each.code for each in findings}
+    assert all(each.message.endswith(".") and each.fix for each in findings)
     good = lint_text(entry.failure.good, "good.py", rules).findings
     assert not [each for each in good if each.code == entry.code or each.severity != Severity.NOTE]
 
@@ -185,10 +184,10 @@ def run(entry: Entry, name: str, seed: int, folder: Path, script: str = "") -> t
     """Run a script of the page with all detectors and shifted seeds."""
     script = script or getattr(entry.failure, name)
     path = folder / f"{name}_script.py"
-    path.write_text(re.sub(r"seed\((\d+)\)", lambda found: f"seed({int(found[1]) + seed})", script))
-    for make in (torch.manual_seed, random.seed, np.random.seed):
-        make(seed)
-    raises = entry.failure.detector is not None and ErrorRaised in entry.failure.detector().subscribes_to
+    path.write_text(re.sub(r"seed\((\d+)\)", lambda match: f"seed({int(match[1]) + seed})", script))
+    for set_seed in (torch.manual_seed, random.seed, np.random.seed):
+        set_seed(seed)
+    raises = entry.failure.detector is not None and hasattr(entry.failure.detector, "on_error_raised")
     watch = Watch([WatchedFailure(each.failure, each.slug) for each in ENTRIES])
     watch.start()
     try:

@@ -1,4 +1,4 @@
-"""What README and docs say is true: the Python runs, the commands exist, the links lead somewhere."""
+"""Checks of README and docs: their Python code runs, their commands exist, and their links lead to existing pages."""
 
 from __future__ import annotations
 
@@ -38,35 +38,37 @@ class Block:
     text: str
 
     @property
-    def place(self) -> str:
+    def position(self) -> str:
+        """Path and line of the block."""
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
-def blocks(*languages: str) -> list[Block]:
-    found: list[Block] = []
+def find_blocks(*languages: str) -> list[Block]:
+    """Return all fenced blocks in these languages."""
+    blocks: list[Block] = []
     for page in PAPERS:
         text = page.read_text()
         for match in FENCE.finditer(text):
             if match[1] in languages:
                 line = text.count("\n", 0, match.start()) + 1
-                found.append(Block(page=page, line=line, language=match[1], text=match[2]))
-    return found
+                blocks.append(Block(page=page, line=line, language=match[1], text=match[2]))
+    return blocks
 
 
-PYTHON = blocks("python")
-# A block that starts with an import, or a docstring, is a whole program; anything else is an excerpt.
+PYTHON = find_blocks("python")
+# A block that starts with an import or a docstring is a complete program; any other block is an excerpt.
 PROGRAMS = [block for block in PYTHON if re.match(r'(?:#.*\n)*(?:import |from |""")', block.text)]
 
 
 def prose(page: Path) -> str:
-    """The page without its fenced blocks, whose brackets are not links."""
+    """Return the text of a page without its fenced blocks, whose brackets are not links."""
     return FENCE.sub("", page.read_text())
 
 
 def run_python(*arguments: str, folder: Path, forker: Any = None) -> None:
-    """Run Python with warnings as errors and one thread, and insist on exit code 0.
+    """Run Python with warnings as errors and one thread; fail unless the exit code is 0.
 
-    In a new interpreter, as a user would; with a forker in a fork, where torch is imported already.
+    Python runs in a new interpreter, as for a user, or, with a forker, in a fork that has already imported torch.
     """
     if forker is not None:
         done = forker.run("-W", "error", *arguments, cwd=folder)
@@ -77,19 +79,21 @@ def run_python(*arguments: str, folder: Path, forker: Any = None) -> None:
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
-@pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.place)
+@pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.position)
 def test_python_compiles(block: Block):
-    compile(block.text, block.place, "exec")
+    compile(block.text, block.position, "exec")
 
 
 def test_few_blocks_are_excerpts_that_are_compiled_only():
-    excerpts = [block.place for block in PYTHON if block not in PROGRAMS]
-    loops = [place for place in excerpts if place.startswith("docs/cheatsheet.md")]  # run by lab/teaching/test_sheet.py
+    excerpts = [block.position for block in PYTHON if block not in PROGRAMS]
+    loops = [
+        position for position in excerpts if position.startswith("docs/cheatsheet.md")
+    ]  # run by lab/teaching/test_sheet.py
     assert len(excerpts) - len(loops) <= 3, excerpts
 
 
 @pytest.mark.slow(reason="runs the programs of the guides")
-@pytest.mark.parametrize("block", PROGRAMS, ids=lambda block: block.place)
+@pytest.mark.parametrize("block", PROGRAMS, ids=lambda block: block.position)
 def test_a_whole_program_runs(block: Block, tmp_path: Path, forker: Any):
     script = tmp_path / "script.py"
     script.write_text(block.text)
@@ -106,11 +110,11 @@ def test_the_readme_example_is_about_20_lines():
 
 
 def command_lines() -> Iterator[tuple[str, list[str]]]:
-    """Every `trueloop ...` in a block or between backquotes that is written out in full."""
+    """Yield every `trueloop ...` in a block or between backquotes, with its position and its arguments."""
     for page in PAPERS:
         text = page.read_text()
-        found = re.findall(r"(?:^(?:\$ | {4})|`)(trueloop [a-z][^\n`]*)", text, flags=re.MULTILINE)
-        for line in found:
+        lines = re.findall(r"(?:^(?:\$ | {4})|`)(trueloop [a-z][^\n`]*)", text, flags=re.MULTILINE)
+        for line in lines:
             yield f"{page.relative_to(ROOT)}: {line}", shlex.split(line, comments=True)[1:]
 
 
@@ -123,8 +127,8 @@ def real_commands() -> set[str]:
     return {name for name in app if not name.startswith("-")}
 
 
-def is_shown(tokens: list[str]) -> bool:
-    """True for a line that could be typed; `trueloop train` in a sentence only names the command."""
+def is_complete_line(tokens: list[str]) -> bool:
+    """Return True for a line that could be typed; `trueloop train` in a sentence only names the command."""
     return len(tokens) > 1 or tokens == ["recipes"]
 
 
@@ -133,7 +137,7 @@ def test_a_command_line_parses(tokens: list[str]):
     from trueloop.cli.app import app
 
     assert tokens[0] in real_commands()
-    if is_shown(tokens):  # raises a CycloptsError for what does not fit
+    if is_complete_line(tokens):  # raises a CycloptsError for what does not fit
         app.parse_args(tokens, exit_on_error=False, print_error=False)
 
 
@@ -164,7 +168,9 @@ def test_the_recipe_of_the_page_is_trained_by_the_lines_of_the_page(tmp_path: Pa
     page = ROOT / "docs" / "your-own-recipe.md"
     [recipe] = [block for block in PYTHON if block.page == page]
     (tmp_path / "recipe.py").write_text(recipe.text)
-    lines = [line for place, line in COMMANDS.items() if place.startswith("docs/your-own-recipe.md") and len(line) > 1]
+    lines = [
+        line for position, line in COMMANDS.items() if position.startswith("docs/your-own-recipe.md") and len(line) > 1
+    ]
     assert len(lines) >= 3
     for line in lines:
         run_python("-m", "trueloop", *line, folder=tmp_path, forker=forker)
@@ -175,7 +181,7 @@ def test_the_recipe_of_the_page_is_trained_by_the_lines_of_the_page(tmp_path: Pa
 
 
 def settings(record: object, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (dotted name, default as Python writes it) for every leaf of a tree of dataclasses."""
+    """Yield (dotted name, repr of the default) for every field of nested dataclasses."""
     for field in fields(record):  # pyright: ignore[reportArgumentType]
         value = getattr(record, field.name)
         if is_dataclass(value):
@@ -194,10 +200,10 @@ def test_every_setting_is_listed_with_its_default():
 
 # Output ----------------------------------------------------------------------------------------------------------
 
-SHOWN = [block for block in blocks("text") if block.text.startswith("$ trueloop plan --parameters")]
+SHOWN = [block for block in find_blocks("text") if block.text.startswith("$ trueloop plan --parameters")]
 
 
-@pytest.mark.parametrize("block", SHOWN, ids=lambda block: block.place)
+@pytest.mark.parametrize("block", SHOWN, ids=lambda block: block.position)
 def test_what_a_command_prints_is_what_the_page_shows(
     block: Block, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -215,16 +221,16 @@ def test_the_page_on_scale_shows_what_it_speaks_of():
 
 REPORT = [
     block
-    for block in blocks("text")
+    for block in find_blocks("text")
     if block.page.name == "reading-a-report.md" or (block.page == README and block.text.startswith("trueloop: 4"))
 ]
-OWN_TO_A_RUN = re.compile(r"^(judged|traced|update) ")  # lines whose numbers another machine, or another day, changes
+VARYING_LINES = re.compile(r"^(judged|traced|update) ")  # lines whose numbers differ from run to run
 
 
-def printed(text: str) -> list[str]:
-    """Return the lines of a report, without the numbers that are one run's own."""
+def mask_numbers(text: str) -> list[str]:
+    """Return the lines of a report without the numbers that differ from run to run."""
     return [
-        re.sub(r"\d[\d.]*( (µs|ms|s)\b)?", "N", line) if OWN_TO_A_RUN.match(line) else line.rstrip()
+        re.sub(r"\d[\d.]*( (µs|ms|s)\b)?", "N", line) if VARYING_LINES.match(line) else line.rstrip()
         for line in text.splitlines()
     ]
 
@@ -232,20 +238,20 @@ def printed(text: str) -> list[str]:
 def test_the_report_is_the_one_that_is_read_line_by_line(forker: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "100")
     done = forker.run("-m", "trueloop", "run", "four_mistakes.py", cwd=ROOT / "examples" / "broken")
-    report = "\n".join(printed(done.stderr))
+    report = "\n".join(mask_numbers(done.stderr))
     assert len(REPORT) >= 11
     for block in REPORT:
-        for part in "\n".join(printed(block.text)).split("\n...\n"):
-            assert part in report, f"{block.place}: is no longer what is printed:\n{part}"
-    [told] = re.findall(r"its accuracy rises to (\d\.\d+)", README.read_text())
-    assert f"{float(done.stdout.split()[-1]):.2f}" == told
+        for part in "\n".join(mask_numbers(block.text)).split("\n...\n"):
+            assert part in report, f"{block.position} differs from the printed report:\n{part}"
+    [accuracy] = re.findall(r"its accuracy rises to (\d\.\d+)", README.read_text())
+    assert f"{float(done.stdout.split()[-1]):.2f}" == accuracy
 
 
 # Links -----------------------------------------------------------------------------------------------------------
 
 
 def slug(heading: str) -> str:
-    """What GitHub and mkdocs make of a heading: "The loss" -> "the-loss"."""
+    """Return the anchor that GitHub and mkdocs create for a heading: "The loss" -> "the-loss"."""
     return re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading.strip().lower()))
 
 
@@ -267,15 +273,22 @@ def test_relative_links_lead_somewhere(page: Path):
     assert not dead
 
 
-def test_the_architecture_names_files_that_exist():
-    named = set(re.findall(r"[\w./]*\w\.py\b", (ROOT / "ARCHITECTURE.md").read_text()))
+@pytest.mark.parametrize(("page", "least"), [("ARCHITECTURE.md", 20), ("docs/anatomy-of-a-finding.md", 15)])
+def test_the_architecture_names_files_that_exist(page: str, least: int):
+    named = set(re.findall(r"[\w./]*\w\.py\b", (ROOT / page).read_text())) - {"train.py", "hook.py"}
     files = [path.relative_to(ROOT).as_posix() for top in ("src", "tests") for path in (ROOT / top).rglob("*.py")]
-    assert len(named) > 20  # or the pattern above no longer finds them
+    assert len(named) >= least  # or the pattern above no longer finds them
     assert not {name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in files)}
 
 
+def test_the_way_of_a_finding_is_told_in_at_most_eight_files():
+    drawing = (ROOT / "docs" / "anatomy-of-a-finding.md").read_text().split("```")[1]
+    files = set(re.findall(r"[\w/]+/\w+\.py\b|failures/\w+/\w+/", drawing))
+    assert len(files) == 8
+
+
 def test_every_page_is_in_the_navigation_and_exists():
-    # Read by eye rather than by a YAML parser: mkdocs is a tool of development, not a dependency of this test.
+    # A regular expression replaces a YAML parser, because this test must not depend on mkdocs.
     nav = re.findall(r"^ +- [^:]+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
     nav = [page for page in nav if not page.startswith(WRITTEN)]
     assert sorted(nav) == sorted(str(page.relative_to(ROOT / "docs")) for page in DOCS)
@@ -295,7 +308,7 @@ def test_every_benchmark_is_in_the_table_of_the_page():
 
 
 def test_the_figures_are_those_of_the_results():
-    """Whoever measures again runs benchmarks/page.py; nothing is typed by hand."""
+    """benchmarks/page.py writes the figures into the pages after each measurement."""
     import importlib.util
 
     spec = importlib.util.spec_from_file_location("page", ROOT / "benchmarks" / "page.py")

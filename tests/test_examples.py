@@ -1,4 +1,4 @@
-"""The examples are correct, each twin has one mistake, and the pages show what they print."""
+"""The examples are correct, each broken copy (twin) has one mistake, and the pages show what they print."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL = {
     "actor_critic": ("--updates", "25"),
     "data_parallel": ("--epochs", "3"),
 }
-# What shows only after some epochs.
+# Options of twins whose mistake shows only after some epochs.
 LONGER = {
     "best_by_reference": ("--epochs", "6"),
     "recreated": ("--epochs", "4"),
@@ -43,27 +43,28 @@ LONGER = {
 }
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:Detected call of:UserWarning")  # torch's own word on SCH001 and SCH002
+pytestmark = pytest.mark.filterwarnings("ignore:Detected call of:UserWarning")  # PyTorch warns about SCH001 and SCH002
 
 
 @pytest.fixture(autouse=True)
-def _where_checkpoints_may_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
 
 
-def watched(script: Path, name: str, of: str) -> Any:
+def run_watched(script: Path, name: str, example: str) -> Any:
+    """Run an example or its twin with the sanitizer and small settings."""
     if name == "resumed_without_optimizer":
         watching["run"](script, "--save", "ckpt.pt", "--stop-after", "1", *TINY_TEXT, watched=False)
-    return watching["run"](script, *LONGER.get(name, SMALL[of]), watched=True)
+    return watching["run"](script, *LONGER.get(name, SMALL[example]), watched=True)
 
 
-def masked(lines: list[str]) -> list[str]:
-    """Findings in words, without numbers, and without how often they were seen: that depends on the length of a run."""
+def mask_numbers(lines: list[str]) -> list[str]:
+    """Return the words of printed findings without numbers and counts, which depend on the length of the run."""
     text = " ".join(line for line in lines if not line.startswith("  seen ")).replace("batches", "batch")
     return re.sub(r"-?\d[\d,.]*(e[-+]\d+)?", "0", re.sub(r"[-^]{3,}", "^", text)).split()
 
 
-def rendered(findings: list[Any]) -> list[str]:
+def render(findings: list[Any]) -> list[str]:
     from rich.console import Console
 
     from trueloop.reporting.text import print_findings
@@ -75,28 +76,32 @@ def rendered(findings: list[Any]) -> list[str]:
 
 @pytest.mark.parametrize("name", tutorial["CORRECT"])
 def test_a_correct_example_is_quiet(name: str):
-    done = watched(EXAMPLES / f"{name}.py", name, name)
+    done = run_watched(EXAMPLES / f"{name}.py", name, name)
     assert done.printed.strip()
     assert not done.report.problems
-    assert not [found for found in done.report.findings if found.code != "ENV001"]  # how long it waits is the machine's
+    assert not [
+        found for found in done.report.findings if found.code != "ENV001"
+    ]  # the waiting time depends on the machine
 
 
 @pytest.mark.parametrize("name", ["clipped_before_unscale", "resumed_without_optimizer"])
 def test_it_is_quiet_with_the_options_of_its_twin(name: str):
-    done = watched(EXAMPLES / "language_model.py", name, "language_model")
+    done = run_watched(EXAMPLES / "language_model.py", name, "language_model")
     assert not done.report.findings
 
 
 @pytest.mark.parametrize("twin", [twin for twin in TWINS if twin.at], ids=lambda twin: twin.name)
 def test_a_twin_has_its_failure_at_its_line_and_the_page_says_so(twin: Any):
     script = EXAMPLES / twin.script
-    done = watched(script, twin.name, twin.of)
+    done = run_watched(script, twin.name, twin.of)
     assert not done.report.problems
-    assert {found.code for found in done.findings} == {twin.code}, done.words
+    assert {found.code for found in done.findings} == {twin.code}, done.messages
     first = done.findings[0]
     assert script.read_text().splitlines()[first.location.line - 1].strip().startswith(twin.at)
-    shown = [line for found in RESULTS["runs"][twin.name]["report"] for line in found]
-    assert masked(shown) == masked(rendered(done.findings)), "run examples/tutorial/page.py --run " + twin.name
+    page_lines = [line for finding in RESULTS["runs"][twin.name]["report"] for line in finding]
+    assert mask_numbers(page_lines) == mask_numbers(render(done.findings)), (
+        "run examples/tutorial/page.py --run " + twin.name
+    )
 
 
 @pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.name)
@@ -113,7 +118,7 @@ def test_every_broken_script_is_a_twin():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(tutorial["CORRECT"])
 
 
-def imported(text: str) -> Iterator[str]:
+def imported_modules(text: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
@@ -124,7 +129,7 @@ def imported(text: str) -> Iterator[str]:
 def test_they_are_bare_torch():
     scripts = [*EXAMPLES.glob("*.py"), *(EXAMPLES / "broken").glob("*.py")]
     assert not [
-        path.name for path in scripts if any(name.startswith("trueloop") for name in imported(path.read_text()))
+        path.name for path in scripts if any(name.startswith("trueloop") for name in imported_modules(path.read_text()))
     ]
 
 
@@ -159,18 +164,20 @@ def test_the_linter_still_finds_what_the_pages_say(capsys: pytest.CaptureFixture
 
     monkeypatch.chdir(EXAMPLES)
     main(["lint", "--format", "json", "--select", ",".join(twin.code for twin in TWINS), "--jobs", "1", "."])
-    found: dict[str, set[str]] = {}
+    codes_by_file: dict[str, set[str]] = {}
     for each in json.loads(capsys.readouterr().out)["findings"]:
-        found.setdefault(Path(each["path"]).name, set()).add(each["code"])
-    assert {name: sorted(codes) for name, codes in found.items()} == RESULTS["lint"]
-    assert not [name for name in found if name.removesuffix(".py") in tutorial["CORRECT"]]
+        codes_by_file.setdefault(Path(each["path"]).name, set()).add(each["code"])
+    assert {name: sorted(codes) for name, codes in codes_by_file.items()} == RESULTS["lint"]
+    assert not [name for name in codes_by_file if name.removesuffix(".py") in tutorial["CORRECT"]]
 
 
 def test_the_command_of_the_page_prints_what_the_page_shows(forker: Any):
     run = RESULTS["runs"]["target_broadcast"]
     done = forker.run("-m", "trueloop", "run", run["command"], cwd=EXAMPLES, env={"COLUMNS": str(tutorial["COLUMNS"])})
-    assert masked(done.stdout.splitlines()) == masked(run["printed"])
-    assert [masked(each) for each in tutorial["findings"](done.stderr)] == [masked(each) for each in run["report"]]
+    assert mask_numbers(done.stdout.splitlines()) == mask_numbers(run["printed"])
+    assert [mask_numbers(each) for each in tutorial["findings"](done.stderr)] == [
+        mask_numbers(each) for each in run["report"]
+    ]
 
 
 def test_four_mistakes_are_four_findings(tmp_path: Path, forker: Any):

@@ -1,7 +1,6 @@
-"""The numbers and rules of the house, held by measurement: sizes, import direction, public surface, tidiness.
+"""Checks of the whole package: sizes, import direction, public names, docstrings, unsafe code, packaging.
 
-A failing test here is a design question, not a formatting one: split the thing, or say in the change why the number
-moves.
+If a limit is exceeded, split the module or function, or state in the change why the limit must be raised.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import ast
 import functools
 import importlib.metadata
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -54,18 +54,28 @@ PUBLIC = (
 PUBLIC_MAX = 24  # the sanitizer's door is a name of its own; what `Trainer` takes and returns would be missed
 EXTRAS = {"train", "track", "lab", "export", "demo", "dev", "all"}
 
-TOTAL_LINES_MAX = 94_500  # of all modules; may only fall, or grow with a reason in the commit
+TOTAL_LINES_MAX = 98_610  # of all modules; may only fall, or grow with a reason in the commit
 FUNCTION_LINES_MAX = 60
 PARAMETERS_MAX = 7
 LOOP_LINES_MAX = 150
 COMMAND_LINES_MAX = 90
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
-# Tests about the whole tree or several modules at once have no single module to be named after.
-MIRROR_NOTHING = {
+# Tests of the whole tree or of several modules, which are not named after one module.
+UNMIRRORED_FILES = {
     f"test_{name}.py"
-    for name in ("house", "docs", "site", "catalogue", "injections", "examples", "safe_fixes", "vocabulary")
+    for name in (
+        "house",
+        "docs",
+        "site",
+        "catalogue",
+        "injections",
+        "examples",
+        "safe_fixes",
+        "vocabulary",
+        "hand_written_updates",
+    )
 }
-MIRROR_NOTHING_FOLDERS = {"browser", "deploy", "distributed", "faults", "guilty", "healthy", "promises"}
+UNMIRRORED_FOLDERS = {"browser", "deploy", "distributed", "faults", "guilty", "healthy", "promises"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 MODULES = sorted(SRC.rglob("*.py"))
@@ -73,18 +83,18 @@ MODULES = sorted(SRC.rglob("*.py"))
 
 @functools.cache
 def trees() -> dict[Path, ast.Module]:
-    """Return every module of the package as a tree."""
+    """Return the syntax tree of every module of the package."""
     return {path: ast.parse(path.read_text(), filename=str(path)) for path in MODULES}
 
 
-def where(path: Path, node: ast.AST | None = None) -> str:
-    """Give the place in the form editors open: path:line."""
+def location(path: Path, node: ast.AST | None = None) -> str:
+    """Return "path:line", the form that editors open."""
     line = getattr(node, "lineno", None)
     return f"{path.relative_to(ROOT)}{f':{line}' if line else ''}"
 
 
 def nodes(kind: type | tuple[type, ...]) -> Iterator[tuple[Path, ast.AST]]:
-    """Walk every node of a kind in the whole package."""
+    """Yield every node of a type in the package, with the path of its module."""
     return ((path, node) for path, tree in trees().items() for node in ast.walk(tree) if isinstance(node, kind))
 
 
@@ -93,7 +103,7 @@ def line_count(path: Path) -> int:
 
 
 def function_lines(node: Function) -> int:
-    """Decorators, signature, docstring and body: what the reader scrolls past."""
+    """Return the number of lines of a function, including decorators and docstring."""
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     assert node.end_lineno is not None
     return node.end_lineno - first + 1
@@ -114,12 +124,12 @@ def test_the_package_does_not_grow():
 
 
 def test_no_function_is_too_long():
-    lengths = {f"{where(path, node)} {node.name}": function_lines(node) for path, node in functions()}
+    lengths = {f"{location(path, node)} {node.name}": function_lines(node) for path, node in functions()}
     assert not {name: length for name, length in lengths.items() if length > FUNCTION_LINES_MAX}
 
 
 def parameter_count(function: Function) -> int:
-    """Positional and keyword parameters; `self`, `cls`, `*args` and `**kwargs` do not count."""
+    """Return the number of parameters without `self`, `cls`, `*args` and `**kwargs`."""
     positional = [*function.args.posonlyargs, *function.args.args]
     if positional and positional[0].arg in {"self", "cls"}:
         positional = positional[1:]
@@ -127,7 +137,7 @@ def parameter_count(function: Function) -> int:
 
 
 def test_no_function_takes_too_many_parameters():
-    counts = {f"{where(path, node)} {node.name}": parameter_count(node) for path, node in functions()}
+    counts = {f"{location(path, node)} {node.name}": parameter_count(node) for path, node in functions()}
     assert not {name: count for name, count in counts.items() if count > PARAMETERS_MAX}
 
 
@@ -136,7 +146,7 @@ def test_the_loop_fits_on_one_screen():
 
 
 def command_files(app: App, folder: Path) -> Iterator[tuple[str, Path]]:
-    """Pair each command with its file; those of a sub-application lie in a folder of its name."""
+    """Yield each command with its file; the commands of a sub-application are in a folder with its name."""
     for name in app:
         if name.startswith("-"):
             continue
@@ -150,10 +160,9 @@ def command_files(app: App, folder: Path) -> Iterator[tuple[str, Path]]:
 def test_a_command_is_one_short_file():
     from trueloop.cli.app import app
 
-    # What several commands share (the wiring, the live display, reading TOML) is no command, and only a module.
     files = dict(command_files(app, SRC / "cli"))
     assert not {name for name, path in files.items() if not path.is_file()}
-    assert not {where(path): line_count(path) for path in files.values() if line_count(path) > COMMAND_LINES_MAX}
+    assert not {location(path): line_count(path) for path in files.values() if line_count(path) > COMMAND_LINES_MAX}
 
 
 # Layers ----------------------------------------------------------------------------------------------------------
@@ -166,7 +175,7 @@ def test_imports_follow_the_layers():
 
 
 def test_every_package_belongs_to_a_layer():
-    # The layers contract does not judge a package that it does not list, so a new one would escape it.
+    # The layers contract does not check packages that it does not list.
     listed = {name.strip().removeprefix("trueloop.") for layer in LAYERS for name in layer.split("|")}
     folders = {path.name for path in SRC.iterdir() if path.is_dir() and path.name != "__pycache__"}
     files = {path.name for path in SRC.iterdir() if path.is_file()}
@@ -214,7 +223,7 @@ def test_import_trueloop_stays_light():
 
 
 def test_modules_are_named_after_the_thing_in_them():
-    nameless = [where(path) for path in MODULES if NAMELESS & {*path.relative_to(SRC).with_suffix("").parts}]
+    nameless = [location(path) for path in MODULES if NAMELESS & {*path.relative_to(SRC).with_suffix("").parts}]
     assert not nameless
 
 
@@ -244,36 +253,36 @@ def test_every_public_name_is_documented(name: str):
 
     doc = getattr(trueloop, name).__doc__
     assert doc
-    assert not doc.startswith(f"{name}("), "that is the signature a dataclass writes for itself"
+    assert not doc.startswith(f"{name}("), "this is the signature that a dataclass generates"
 
 
 def public_definitions(path: Path, tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
-    """Yield what a reader of the module can reach by a name without underscore, methods included."""
-    yield where(path), tree
-    waiting: list[ast.Module | ast.ClassDef] = [tree]
-    while waiting:
-        for node in waiting.pop().body:
+    """Yield the module, and its public functions, classes and methods, each with its location."""
+    yield location(path), tree
+    queue: list[ast.Module | ast.ClassDef] = [tree]
+    while queue:
+        for node in queue.pop().body:
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or node.name.startswith("_"):
                 continue
-            yield f"{where(path, node)} {node.name}", node
+            yield f"{location(path, node)} {node.name}", node
             if isinstance(node, ast.ClassDef):
-                waiting.append(node)
+                queue.append(node)
 
 
 def is_declared_elsewhere(node: ast.AST) -> bool:
-    """Overloads and property setters share the docstring of the definition they belong to."""
+    """Return True for overloads and property setters, which share the docstring of another definition."""
     decorators = {ast.unparse(decorator) for decorator in getattr(node, "decorator_list", [])}
     return any(name.endswith(("overload", ".setter", ".deleter")) for name in decorators)
 
 
 def test_every_public_definition_has_a_docstring():
-    bare = [
+    undocumented = [
         name
         for path, tree in trees().items()
         for name, node in public_definitions(path, tree)
         if not is_declared_elsewhere(node) and not ast.get_docstring(node)  # pyright: ignore[reportArgumentType]
     ]
-    assert not bare
+    assert not undocumented
 
 
 # What must not be in the source ----------------------------------------------------------------------------------
@@ -287,7 +296,7 @@ def imported_modules(node: ast.Import | ast.ImportFrom) -> set[str]:
 
 def test_nothing_that_can_unpickle_is_imported():
     unsafe = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
-    found = [where(p, n) for p, n in nodes((ast.Import, ast.ImportFrom)) if imported_modules(n) & unsafe]
+    found = [location(p, n) for p, n in nodes((ast.Import, ast.ImportFrom)) if imported_modules(n) & unsafe]
     assert not found
 
 
@@ -297,9 +306,9 @@ def test_nothing_is_loaded_by_executing_it():
         allows_pickle = any(k.arg == "allow_pickle" and ast.unparse(k.value) != "False" for k in call.keywords)
         return name in {"torch.load", "eval", "exec", "builtins.eval", "builtins.exec"} or allows_pickle
 
-    found = [where(path, node) for path, node in nodes(ast.Call) if isinstance(node, ast.Call) and unsafe(node)]
+    found = [location(path, node) for path, node in nodes(ast.Call) if isinstance(node, ast.Call) and unsafe(node)]
     found += [
-        where(path, node)
+        location(path, node)
         for path, node in nodes(ast.ImportFrom)
         if isinstance(node, ast.ImportFrom) and node.module == "torch" and "load" in {a.name for a in node.names}
     ]
@@ -326,9 +335,9 @@ def does_nothing(statement: ast.stmt) -> bool:
 
 def test_no_error_is_swallowed():
     handlers = [(p, n) for p, n in nodes(ast.ExceptHandler) if isinstance(n, ast.ExceptHandler)]
-    silent = [where(p, h) for p, h in handlers if catches_everything(h) and all(map(does_nothing, h.body))]
+    silent = [location(p, h) for p, h in handlers if catches_everything(h) and all(map(does_nothing, h.body))]
     silent += [
-        where(path, call)
+        location(path, call)
         for path, call in nodes(ast.Call)
         if isinstance(call, ast.Call)
         and ast.unparse(call.func).endswith("suppress")
@@ -345,7 +354,7 @@ TEXT_BY_NAME = {".gitignore", "LICENSE", "Makefile", "run"}
 
 
 def text_files() -> Iterator[Path]:
-    """Everything people wrote: not the build outputs, the venv or runs."""
+    """Yield all text files that are not generated."""
     folders = ("src", "tests", "docs", "changes", "benchmarks", "examples", ".ci")
     for path in (*ROOT.iterdir(), *(path for folder in folders for path in (ROOT / folder).rglob("*"))):
         if path.is_file() and (path.suffix in TEXT or path.name in TEXT_BY_NAME):
@@ -357,10 +366,10 @@ def test_the_version_is_written_once():
 
     assert PYPROJECT["project"]["dynamic"] == ["version"]
     assert ROOT / PYPROJECT["tool"]["hatch"]["version"]["path"] == SRC / "version.py"
-    written = re.compile(rf"(?<![\w.]){re.escape(__version__)}(?![\w.])")
-    # The changelog names every release, a pinned package may have the same number, figures say what they are of.
-    elsewhere = {ROOT / "CHANGELOG.md", ROOT / "constraints.txt", *(ROOT / "benchmarks" / "results").glob("*.json")}
-    assert [path for path in text_files() if path not in elsewhere and written.search(path.read_text())] == [
+    pattern = re.compile(rf"(?<![\w.]){re.escape(__version__)}(?![\w.])")
+    # The changelog names every release, a pinned package may have the same version, and results name their version.
+    allowed = {ROOT / "CHANGELOG.md", ROOT / "constraints.txt", *(ROOT / "benchmarks" / "results").glob("*.json")}
+    assert [path for path in text_files() if path not in allowed and pattern.search(path.read_text())] == [
         SRC / "version.py"
     ]
 
@@ -373,27 +382,33 @@ def test_the_promised_extras_exist_and_the_core_does_without_torch():
 
 
 def test_every_extra_named_in_text_or_errors_exists():
-    known = set(PYPROJECT["project"]["optional-dependencies"])
-    named = {
-        (where(path), extra)
+    extras = set(PYPROJECT["project"]["optional-dependencies"])
+    used = {
+        (location(path), extra)
         for path in text_files()
         for group in re.findall(r"trueloop\[([a-z, ]+)\]", path.read_text())
         for extra in re.split(r", ?", group)
     }
     for path, node in nodes(ast.Call):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("MissingExtra"):
-            named |= {(where(path, node), a.value) for a in node.args[1:] if isinstance(a, ast.Constant)}
-    assert not {(place, extra) for place, extra in named if extra not in known}
+            used |= {(location(path, node), a.value) for a in node.args[1:] if isinstance(a, ast.Constant)}
+    assert not {(position, extra) for position, extra in used if extra not in extras}
 
 
 def test_changelog_fragments_have_a_kind():
-    kinds = {"feature", "bugfix", "doc", "removal", "misc"}  # towncrier's own, which pyproject.toml leaves as they are
+    kinds = {
+        "feature",
+        "bugfix",
+        "doc",
+        "removal",
+        "misc",
+    }  # towncrier's defaults, which pyproject.toml does not change
     assert not {"type", "fragment"} & PYPROJECT["tool"]["towncrier"].keys()
     fragments = [path for path in (ROOT / "changes").iterdir() if path.name != "README.md"]
     pattern = re.compile(rf"(\d+|\+[\w-]+)\.({'|'.join(kinds)})(\.\d+)?\.md")
-    # towncrier passes over a fragment whose name it does not understand, without a word.
-    assert not [where(path) for path in fragments if not pattern.fullmatch(path.name)]
-    assert not [where(path) for path in fragments if not path.read_text().strip()]
+    # towncrier silently ignores a fragment with another kind of name.
+    assert not [location(path) for path in fragments if not pattern.fullmatch(path.name)]
+    assert not [location(path) for path in fragments if not path.read_text().strip()]
 
 
 def test_the_licence_is_whole():
@@ -411,16 +426,16 @@ def test_the_makefile_has_every_target_that_is_named():
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, flags=re.MULTILINE))
     papers = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".ci").iterdir()]
-    # Between backquotes, in an indented block, after a prompt, or in a script: not "make sure" in a sentence.
+    # Matches between backquotes, in an indented block, after a prompt or in a script, not "make sure" in a sentence.
     command = re.compile(r"(?:`|^ {4}|^\$ |^)make (\w[\w-]*)(?=[\s`]*(?:$|`|#| {2}))", flags=re.MULTILINE)
-    named = {(where(path), target) for path in papers for target in command.findall(path.read_text())}
-    assert {target for _, target in named} >= {"demo", "test", "check"}
-    assert not {(place, target) for place, target in named if target not in targets}
+    used = {(location(path), target) for path in papers for target in command.findall(path.read_text())}
+    assert {target for _, target in used} >= {"demo", "test", "check"}
+    assert not {(position, target) for position, target in used if target not in targets}
 
 
 def test_no_path_of_one_machine_is_in_the_tree():
     machine = re.compile(r"(?:(?<![\w.~<])/(?:home|Users|root|work)/\w|[A-Z]:\\Users)")
-    found = [where(path) for path in text_files() if machine.search(path.read_text())]
+    found = [location(path) for path in text_files() if machine.search(path.read_text())]
     assert not found
 
 
@@ -429,15 +444,15 @@ def test_no_path_of_one_machine_is_in_the_tree():
 
 def test_tests_mirror_the_source_by_name():
     tests = ROOT / "tests"
-    strays: list[str] = []
+    unmatched: list[str] = []
     for path in sorted(tests.rglob("test_*.py")):
         relative = path.relative_to(tests)
-        if path.name in MIRROR_NOTHING or relative.parts[0] in MIRROR_NOTHING_FOLDERS:
+        if path.name in UNMIRRORED_FILES or relative.parts[0] in UNMIRRORED_FOLDERS:
             continue
         subject = SRC / relative.parent / path.stem.removeprefix("test_")
         if not subject.with_suffix(".py").is_file() and not subject.is_dir():
-            strays.append(where(path))
-    assert not strays
+            unmatched.append(location(path))
+    assert not unmatched
 
 
 def slow_marks(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
@@ -451,7 +466,18 @@ def slow_marks(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
 def test_a_slow_test_says_why():
     files = sorted((ROOT / "tests").rglob("*.py"))
     marks = [
-        (where(path, node), explained) for path in files for node, explained in slow_marks(ast.parse(path.read_text()))
+        (location(path, node), explained)
+        for path in files
+        for node, explained in slow_marks(ast.parse(path.read_text()))
     ]
     assert marks
     assert not [place for place, explained in marks if not explained]
+
+
+def test_the_tables_of_slow_and_quick_tests_name_tests_that_exist():
+    tables = runpy.run_path(str(ROOT / "tests" / "conftest.py"))
+    for entry in (*tables["SLOW"], *tables["QUICK"]):
+        file, _, name = entry.partition("::")
+        path = ROOT / "tests" / file
+        assert path.exists(), entry
+        assert not name or f"def {name.partition('[')[0]}" in path.read_text(), entry

@@ -31,6 +31,10 @@ EVERYTHING = Simulation(
 """Settings that most injections need; the last window of an epoch is incomplete."""
 
 
+ALSO_REPORTED = {"GRD006": ("MDL008",)}
+"""Other failures that an injected one entails: weights of zero in all layers keep each other at zero."""
+
+
 def run_lesson(text: str, folder: Path) -> Report:
     """Run a script with all detectors, as `trueloop run` does."""
     path = folder / "lesson.py"
@@ -40,7 +44,7 @@ def run_lesson(text: str, folder: Path) -> Report:
     watch.start()
     try:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PyTorch warns of some of them
+            warnings.simplefilter("ignore")  # PyTorch warns about some of the failures
             runpy.run_path(str(path), run_name="__main__")
     finally:
         report = watch.stop()
@@ -55,10 +59,12 @@ def test_run_reports_the_injected_failure_only(entry: Entry, seed: int, tmp_path
     assert entry.failure.inject is not None
     loop = write_script(replace(EVERYTHING, seed=seed), [entry.failure.inject]).loop
     assert loop.changed_lines()
-    found = {finding.code: finding for finding in run_lesson(loop.text(), tmp_path).findings}
-    assert entry.code in found
-    serious = {code for code, finding in found.items() if finding.severity != Severity.NOTE}
-    assert serious <= {entry.code}, [finding.message for finding in found.values()]
+    findings = {finding.code: finding for finding in run_lesson(loop.text(), tmp_path).findings}
+    assert entry.code in findings
+    serious = {code for code, finding in findings.items() if finding.severity != Severity.NOTE}
+    assert serious <= {entry.code, *ALSO_REPORTED.get(entry.code, ())}, [
+        finding.message for finding in findings.values()
+    ]
 
 
 def test_weights_stored_by_reference_are_reported_early():
@@ -68,7 +74,7 @@ def test_weights_stored_by_reference_are_reported_early():
     reported: list[tuple[str, int]] = []
     watch = Watch(
         [WatchedFailure(each.failure, each.slug) for each in ENTRIES],
-        on_finding=lambda finding: reported.append((finding.code, len(program.names["evaluations"]))),
+        on_finding=lambda finding: reported.append((finding.code, len(program.variables["evaluations"]))),
     )
     watch.start()
     try:

@@ -1,4 +1,4 @@
-"""The site as it is built: nothing from outside, no dead link, a page for each failure, test and public name."""
+"""Checks of the built site: it loads no other site, has no dead link, and has a page for each failure and name."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site(folder: Path) -> dict[str, str]:
-    """Every file of text by its path."""
-    kinds = {".html", ".css", ".js", ".svg"}
+    """Return the contents of all text files by their paths."""
+    suffixes = {".html", ".css", ".js", ".svg"}
     return {
         path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")
         for path in folder.rglob("*")
-        if path.suffix in kinds
+        if path.suffix in suffixes
     }
 
 
@@ -72,14 +72,14 @@ def test_it_is_looked_at_from_its_folder_wide_on_a_phone_and_in_the_dark(folder:
     sync_api = pytest.importorskip("playwright.sync_api")
     chromium = Path("/usr/bin/chromium")
     if not chromium.exists():
-        pytest.skip("There is no /usr/bin/chromium here: `make test` installs it where it may.")
-    trouble: list[str] = []
+        pytest.skip("/usr/bin/chromium is not installed; `make chromium` installs it.")
+    errors: list[str] = []
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(chromium), args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_context(color_scheme="dark").new_page()
-        page.on("request", lambda asked: asked.url.startswith("file://") or trouble.append(asked.url))
-        page.on("pageerror", lambda error: trouble.append(str(error)))
-        page.on("console", lambda said: said.type == "error" and trouble.append(said.text))
+        page.on("request", lambda request: request.url.startswith("file://") or errors.append(request.url))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda message: message.type == "error" and errors.append(message.text))
         for width in (390, 1440):
             page.set_viewport_size({"width": width, "height": 900})
             for name in ("index", "failures/index", "failures/never-cleared", "benchmarks", "proofs", "api/Trainer"):
@@ -95,7 +95,7 @@ def test_it_is_looked_at_from_its_folder_wide_on_a_phone_and_in_the_dark(folder:
         page.wait_for_url("**/failures/softmax-applied-twice.html")
         assert page.evaluate(paper) != dark, "the choice is kept"
         browser.close()
-    assert not trouble
+    assert not errors
 
 
 def test_every_link_within_the_site_leads_somewhere(site: dict[str, str]):
@@ -106,13 +106,14 @@ def test_every_link_within_the_site_leads_somewhere(site: dict[str, str]):
             if re.match(r"\w+:", link) or name == "404.html":
                 continue
             path, _, anchor = link.partition("#")
-            target = resolved(name, path)
+            target = resolve_link(name, path)
             if target not in anchors or (anchor and anchor not in anchors[target]):
                 dead.add(f"{name}: {link}")
     assert not dead
 
 
-def resolved(page: str, path: str) -> str:
+def resolve_link(page: str, path: str) -> str:
+    """Return the path that a relative link of a page leads to."""
     if not path:
         return page
     parts = page.split("/")[:-1]
@@ -136,14 +137,14 @@ def test_every_failure_has_a_page_that_the_terminal_and_the_linter_agree_with(si
 def test_signatures_are_those_of_todays_scripts_and_drawn(making: Any, site: dict[str, str]):
     signatures = making("signatures")
     assert not [entry.code for entry, _ in signatures.stale()], "make signatures"
-    wanted = {entry.code: entry for entry, _ in signatures.wanted()}
+    wanted = {entry.code: entry for entry, _ in signatures.injectable_failures()}
     assert {path.stem for path in signatures.FOLDER.glob("*.json")} == set(wanted)
     for entry in wanted.values():
-        told = signatures.kept(entry)
-        assert told["found"], f"{entry.code} is not found from any seed"
+        curves = signatures.read_signature(entry)
+        assert curves["found"], f"{entry.code} is not found from any seed"
         page = site[f"failures/{entry.slug}.html"]
-        assert page.count('<path class="line broken"') >= len(told["plots"]) - 1
-        assert page.count('role="img"') == len(told["plots"])
+        assert page.count('<path class="line broken"') >= len(curves["plots"]) - 1
+        assert page.count('role="img"') == len(curves["plots"])
 
 
 def test_every_public_name_is_told_of(making: Any, site: dict[str, str]):
@@ -163,9 +164,9 @@ def test_every_example_of_a_public_docstring_runs(making: Any):
     finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner()
     tried = 0
     for name, thing in making("reference").documented():
-        told = thing.fget if isinstance(thing, property) else thing
-        if ">>>" in (inspect.getdoc(told) or ""):
-            for test in finder.find(told, name, module=False, globs={}):
+        target = thing.fget if isinstance(thing, property) else thing
+        if ">>>" in (inspect.getdoc(target) or ""):
+            for test in finder.find(target, name, module=False, globs={}):
                 tried += runner.run(test).attempted
     assert tried >= 10
     assert not runner.summarize().failed
@@ -173,7 +174,7 @@ def test_every_example_of_a_public_docstring_runs(making: Any):
 
 def test_every_test_that_a_guide_names_is_shown(making: Any, site: dict[str, str]):
     proofs = making("proofs")
-    named = proofs.named(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    named = proofs.find_test_names(path.read_text() for path in (ROOT / "docs").glob("*.md"))
     assert len(named) > 50
     assert all(f'id="{proofs.anchor(path, name)}"' in site["proofs.html"] for path, name in named)
     with pytest.raises(LookupError, match="test_nowhere"):
@@ -188,7 +189,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, ModuleType]]:
-    """Install the guide's failure as a package of one's own; gives its entry, and the module of its tests."""
+    """Install the guide's failure as a package; return its catalogue entry and the module of its tests."""
     from trueloop.failures import load
 
     failure, tests = BLOCK.findall(GUIDE.read_text())
@@ -226,25 +227,27 @@ def test_the_failure_of_the_guide_keeps_what_every_failure_promises(example: tup
     assert {found.code for found in lint_text(failure.bad, "bad.py", rules).findings} == {"GRD901"}
     assert not lint_text(failure.good, "good.py", rules).findings
     torch.manual_seed(0)
-    assert watched(failure.bad, tmp_path) == {("GRD901", line_of(failure.bad, "clip_grad_norm_"))}
-    assert not watched(failure.good, tmp_path)
+    assert reported_lines(failure.bad, tmp_path) == {("GRD901", line_of(failure.bad, "clip_grad_norm_"))}
+    assert not reported_lines(failure.good, tmp_path)
     for script in (tests.HEAD + each for each in tests.FAULTY.values()):
-        assert watched(script, tmp_path) == {("GRD901", line_of(script, "# <- GRD901"))}
+        assert reported_lines(script, tmp_path) == {("GRD901", line_of(script, "# <- GRD901"))}
     for script in tests.CORRECT.values():
-        assert not watched(tests.HEAD + script, tmp_path)
+        assert not reported_lines(tests.HEAD + script, tmp_path)
     lesson = Simulation(dataset="moons", samples=60, clip=1.0, epochs=2)
     loop = write_script(lesson, [failure.inject]).loop
     assert [each.after for each in loop.changed_lines()] == [
         "norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm=0)"
     ]
-    assert {code for code, _ in watched(loop.text(), tmp_path)} == {"GRD901"}
+    assert {code for code, _ in reported_lines(loop.text(), tmp_path)} == {"GRD901"}
 
 
-def watched(script: str, folder: Path) -> set[tuple[str, int]]:
-    return {(each.code, each.location.line) for each in report(script, folder).findings if each.severity != "note"}
+def reported_lines(script: str, folder: Path) -> set[tuple[str, int]]:
+    """Return (code, line) of each finding that is more than a note."""
+    return {(each.code, each.location.line) for each in run_watched(script, folder).findings if each.severity != "note"}
 
 
-def report(script: str, folder: Path) -> Any:
+def run_watched(script: str, folder: Path) -> Any:
+    """Run a script with all detectors; return the report."""
     import runpy
 
     from trueloop.sanitizer.dispatch import WatchedFailure
@@ -257,8 +260,9 @@ def report(script: str, folder: Path) -> Any:
     return watch.report()
 
 
-def line_of(script: str, words: str) -> int:
-    return next(number for number, line in enumerate(script.splitlines(), 1) if words in line)
+def line_of(script: str, text: str) -> int:
+    """Return the number of the first line that contains a text."""
+    return next(number for number, line in enumerate(script.splitlines(), 1) if text in line)
 
 
 def test_a_new_failure_begins_with_two_files_and_the_next_code(tmp_path: Path):
@@ -269,7 +273,9 @@ def test_a_new_failure_begins_with_two_files_and_the_next_code(tmp_path: Path):
     spec.loader.exec_module(new_failure)
     code = new_failure.next_code("memory")
     assert code not in catalogue()
-    assert not [taken for taken in catalogue() if int(taken[3:]) >= new_failure.FIRST_EXTERNAL_CODE], "left to others"
+    assert not [used for used in catalogue() if int(used[3:]) >= new_failure.FIRST_EXTERNAL_CODE], (
+        "these codes are reserved for other packages"
+    )
     failure, test = new_failure.create_files("memory", "held_for_ever", tmp_path)
     names: dict[str, Any] = {"__doc__": "", "__name__": "held_for_ever"}
     exec(compile(failure.read_text(), str(failure), "exec"), names)

@@ -1,4 +1,4 @@
-"""`trueloop.verify`: a function per proof, all of them at once, and lessons for what is misspelt."""
+"""`trueloop.verify`: a function for each proof, one for all proofs, and suggestions for misspelt names."""
 
 import pytest
 import torch
@@ -43,17 +43,17 @@ def test_a_subject_goes_too(model, batch):
 
 
 def test_all_at_once(model, batch):
-    began, ended = [], []
-    found = trueloop.verify.prove(
+    started, ended = [], []
+    evidence = trueloop.verify.prove(
         {"model": model, "loss": nn.CrossEntropyLoss(), "batch": batch},
         select=["model"],
         ignore=["input-used"],
-        on_start=began.append,
+        on_start=started.append,
         on_end=ended.append,
     )
-    assert [each.proof for each in found] == [proof.name for proof in began] == [each.proof for each in ended]
-    assert "input-used" not in {each.proof for each in found}
-    assert all(each.ok for each in found)
+    assert [each.proof for each in evidence] == [proof.name for proof in started] == [each.proof for each in ended]
+    assert "input-used" not in {each.proof for each in evidence}
+    assert all(each.ok for each in evidence)
 
 
 def test_every_name_has_its_help():
@@ -63,10 +63,10 @@ def test_every_name_has_its_help():
 
 
 def test_misspelt_words_get_the_nearest(model):
-    with pytest.raises(InvalidConfig, match="Did you mean overfits-one-batch"):
+    with pytest.raises(InvalidConfig, match="Did you mean 'overfits-one-batch'"):
         trueloop.verify.overfit_one_batch(model)
-    with pytest.raises(InvalidConfig, match="Did you mean optimizer"):
+    with pytest.raises(InvalidConfig, match="Did you mean 'optimizer'"):
         trueloop.verify.input_used(model, optimiser=None)
-    with pytest.raises(InvalidConfig, match="Did you mean updates"):
+    with pytest.raises(InvalidConfig, match="Did you mean 'updates'"):
         trueloop.verify.overfits_one_batch(model, update=3)
     assert not hasattr(trueloop.verify, "__wrapped__")

@@ -1,7 +1,4 @@
-"""The words that are not used: names and sentences of the source, the tests and the documentation stay in plain terms.
-
-Each pattern is matched against lower-case text.
-"""
+"""A list of words and names that source code and documentation must not contain, as they are hard to understand."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PROSE = (
+PROSE = (  # regular expressions, matched without regard to case
     r"of torch's",
     r"of ours",
     r"whoever",
@@ -96,14 +93,15 @@ NAMES = {
     "Beside",
     "Bring",
 }
-"""No function, class or module is called this, with or without a leading underscore."""
+"""Names that no function, class or module may have, with or without a leading underscore."""
 EXTENSIONS = {".py", ".md", ".js", ".html", ".css", ".toml", ".yml", ".yaml"}
 
 
-def files() -> Iterator[Path]:
-    tops = ("src", "docs", "examples", "tools", "benchmarks", "changes")
-    every = (path for top in tops for path in sorted((ROOT / top).rglob("*")))
-    for path in (*sorted(ROOT.glob("*.md")), *every):
+def text_files() -> Iterator[Path]:
+    """Yield the text files that are not generated."""
+    folders = ("src", "docs", "examples", "tools", "benchmarks", "changes")
+    paths = (path for folder in folders for path in sorted((ROOT / folder).rglob("*")))
+    for path in (*sorted(ROOT.glob("*.md")), *paths):
         generated = {"vendor", "results", "signatures", "__pycache__"} & set(path.parts)
         if path.suffix in EXTENSIONS and not generated:
             yield path
@@ -113,7 +111,7 @@ def test_sentences_use_plain_words():
     pattern = re.compile(rf"\b({'|'.join(PROSE)})\b", flags=re.IGNORECASE)
     found = [
         f"{path.relative_to(ROOT)}:{number}: {match[0]}"
-        for path in files()
+        for path in text_files()
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         for match in pattern.finditer(line)
     ]

@@ -1,7 +1,7 @@
-"""Runs a script and returns its first updates, bit for bit: the gradients and the parameters of each optimizer.
+"""Runs a script and returns its first updates as digests: the gradients and the parameters of each optimizer.
 
-Loaded by ``runpy``, and only when needed: the sanitizer reads all modules of a program, and an optimizer in one of them
-would be taken for the program's own.
+Tests load this file with ``runpy`` and only when they need it: the sanitizer searches all imported modules, and would
+take an optimizer in this module for one of the program.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-UPDATES = 5  # of each optimizer: a gradient that was cut shows in the first
+UPDATES = 5  # number of recorded updates of each optimizer; a missing gradient shows in the first one
 
 
 def first_updates(script: str, folder: Path) -> list[tuple[str, ...]]:
-    """Run a script from fixed seeds, in a folder of its own.
+    """Run a script with fixed seeds in a new folder.
 
     Returns:
-        For each update ``("gradients", ...)`` and ``("parameters", ...)``, with a digest of each tensor.
+        ``("gradients", digest, ...)`` and ``("parameters", digest, ...)`` for each update.
     """
-    seen: list[tuple[str, ...]] = []
-    steps: dict[torch.optim.Optimizer, int] = {}  # holds the optimizers, so that no other one gets the same id
+    recorded: list[tuple[str, ...]] = []
+    steps: dict[
+        torch.optim.Optimizer, int
+    ] = {}  # keeps the optimizers alive, so that no new one gets the id of an old one
 
     def parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
         return [each for group in optimizer.param_groups for each in group["params"]]
@@ -34,26 +36,26 @@ def first_updates(script: str, folder: Path) -> list[tuple[str, ...]]:
     def before(optimizer: torch.optim.Optimizer, *_: object) -> None:
         steps[optimizer] = steps.get(optimizer, 0) + 1
         if steps[optimizer] <= UPDATES:
-            seen.append(("gradients", *(digest(each.grad) for each in parameters(optimizer))))
+            recorded.append(("gradients", *(digest(each.grad) for each in parameters(optimizer))))
 
     def after(optimizer: torch.optim.Optimizer, *_: object) -> None:
         if steps[optimizer] <= UPDATES:
-            seen.append(("parameters", *map(digest, parameters(optimizer))))
+            recorded.append(("parameters", *map(digest, parameters(optimizer))))
 
     folder.mkdir()
     (folder / "train.py").write_text(script)
     for seed in (torch.manual_seed, random.seed, np.random.seed):
         seed(0)
-    here = Path.cwd()
+    previous_folder = Path.cwd()
     hooks = register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
-    os.chdir(folder)  # checkpoints are written there
+    os.chdir(folder)  # where the script writes its checkpoints
     try:
         runpy.run_path(str(folder / "train.py"), run_name="__main__")
     finally:
-        os.chdir(here)
+        os.chdir(previous_folder)
         for hook in hooks:
             hook.remove()
-    return seen
+    return recorded
 
 
 def digest(tensor: torch.Tensor | None) -> str:

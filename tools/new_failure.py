@@ -1,4 +1,4 @@
-"""Creates the files of a new failure and of its tests: `make new-failure FAMILY=gradient NAME=clipped_to_nothing`.
+"""Create the files of a new failure and of its tests: `make new-failure FAMILY=gradient NAME=clipped_to_nothing`.
 
 The tests of the catalogue fail until the files are completed: see docs/writing-a-failure.md.
 """
@@ -21,7 +21,7 @@ FIRST_EXTERNAL_CODE: Final = 900
 FAILURE_TEMPLATE: Final = '''"""One sentence that states the mistake.
 
 What you see
-    The symptom: which curve, which number, and what people try without success.
+    The symptom: which curve, which number, and which usual remedies have no effect.
 
 Why it happens
     Why PyTorch raises no error.
@@ -33,7 +33,7 @@ When this is fine
     - Correct programs that look similar, one sentence each. Each has a test in tests/failures/{family}/.
 
 How it is detected
-    What is measured, with numbers, or what the text must contain.
+    What is measured, with numbers, or which source code is searched for.
 
 References
     Name, https://address
@@ -47,12 +47,10 @@ from trueloop.tracing.events import StepTaken
 
 
 class Detector(BaseDetector):
-    """What it detects, in one sentence."""
+    """Detects ... (one sentence)."""
 
-    subscribes_to = (StepTaken,)
-
-    def observe(self, event: StepTaken) -> Evidence | None:
-        """Return evidence where no correct program does this."""
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
+        """Return evidence if the program does something that no correct program does."""
         return None
 
 
@@ -118,10 +116,10 @@ def create_files(family: str, name: str, root: Path) -> list[Path]:
     """Create both files.
 
     Returns:
-        Their paths.
+        The paths of the module and of its test.
 
     Raises:
-        FileExistsError: the failure exists already.
+        FileExistsError: a module or test of this name exists already.
     """
     values = {"family": family, "code": next_code(family)}
     failure = root / "src" / "trueloop" / "failures" / family / f"{name}.py"

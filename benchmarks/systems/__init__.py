@@ -1,1 +1,1 @@
-"""One file per training system; each trains the same `Task` the way its own documentation tells its users to."""
+"""Train the same `Task` with each training system as its documentation says: one file per system."""

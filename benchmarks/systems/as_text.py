@@ -1,4 +1,4 @@
-"""The programs of the lab's production page, as they stand there, timed: each component against the minimal loop."""
+"""Time the programs of the lab's production page as the page shows them: each component against the minimal loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EPOCHS, BATCH, REPEATED = 2, 64, 4
 LOAD = DATA.replace("digits.data / 16", f"digits.data.repeat({REPEATED}, 0) / 16").replace(
     "digits.target)", f"digits.target.repeat({REPEATED}))"
 )
-"""The digits several times over: an epoch as long as those of small real tasks, which pay once for a checkpoint."""
+"""Repeats the digits, so that an epoch is as long as in small real tasks and contains many updates per checkpoint."""
 CNN = """
 model = nn.Sequential(
     nn.Unflatten(1, (1, 8, 8)),
@@ -41,8 +41,8 @@ SELECTIONS: Mapping[str, Selection] = {
 }
 
 
-def halves(selection: Selection, model: str) -> tuple[Any, Any]:
-    """Compile what a program does before training, and training itself, over fewer epochs and more data."""
+def compile_halves(selection: Selection, model: str) -> tuple[Any, Any]:
+    """Compile both parts of a program, before training and training itself, with fewer epochs and more data."""
     settings = production_program(selection).part("settings").replace("EPOCHS = 10", f"EPOCHS = {EPOCHS}")
     program = production_program(selection, {"settings": settings, "data": LOAD, **MODELS[model]})
     before, loop = program.halves
@@ -50,9 +50,9 @@ def halves(selection: Selection, model: str) -> tuple[Any, Any]:
 
 
 def timed(code: tuple[Any, Any]) -> Cost:
-    """Run one program in an empty folder and return what an update cost, all that belongs to an epoch included."""
+    """Run one program in an empty folder and return the mean cost of an update, including the work of an epoch."""
     names: dict[str, Any] = {"__name__": "__main__"}
-    clock, here = Clock(), Path.cwd()
+    clock, original_folder = Clock(), Path.cwd()
     with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
         os.chdir(folder)
         try:
@@ -62,22 +62,22 @@ def timed(code: tuple[Any, Any]) -> Cost:
                 exec(code[1], names)
                 clock.tick()
         finally:
-            os.chdir(here)
+            os.chdir(original_folder)
     updates = EPOCHS * -(-len(names["train_data"]) // BATCH)
-    whole = clock.per_tick(0)
-    return Cost(whole.wall / updates, whole.cpu / updates)
+    total = clock.per_tick(0)
+    return Cost(total.wall / updates, total.cpu / updates)
 
 
 def measure_texts(*, quick: bool) -> dict[str, Any]:
-    """Run every program on both models in turns; return what goes into the JSON, with the machine it was found on."""
+    """Time every program on both models in turns; return the figures for the result file, with the machine."""
     rounds = {"mlp": 2, "cnn": 1} if quick else {"mlp": 20, "cnn": 8}
     found: dict[str, Any] = {}
     for model in MODELS:
         torch.manual_seed(0)
         runs: dict[str, Callable[[], Cost]] = {
-            name: partial(timed, halves(each, model)) for name, each in SELECTIONS.items()
+            name: partial(timed, compile_halves(each, model)) for name, each in SELECTIONS.items()
         }
-        found[model] = _told(interleave(runs, rounds[model]))
+        found[model] = _figures(interleave(runs, rounds[model]))
     about = machine()
     about["versions"] = {"torch": about["versions"]["torch"]}
     examples = 1797 * REPEATED
@@ -85,12 +85,12 @@ def measure_texts(*, quick: bool) -> dict[str, Any]:
     return {"machine": about, "settings": settings, "found": found}
 
 
-def _told(seen: SideBySide) -> dict[str, Any]:
+def _figures(times: SideBySide) -> dict[str, Any]:
     return {
         name: {
-            "seconds_per_update": seen.cost(name),
-            "wall_ratio": seen.ratio(name, MINIMAL),
-            "cpu_ratio": seen.ratio(name, MINIMAL, "cpu"),
+            "seconds_per_update": times.cost(name),
+            "wall_ratio": times.ratio(name, MINIMAL),
+            "cpu_ratio": times.ratio(name, MINIMAL, "cpu"),
         }
         for name in SELECTIONS
     }

@@ -1,4 +1,4 @@
-"""Loops written by hand: the five lines of every tutorial, the production loop, and the two ways to accumulate."""
+"""Train with hand-written loops: the five lines of every tutorial, a production loop, and two ways to accumulate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader, Dataset
-from workloads import joined
+from workloads import join_batches
 
 from systems.task import Journal, Task, cosine
 
@@ -18,7 +18,7 @@ def bare(task: Task, call: Any = None) -> None:
 
     Args:
         task: the run.
-        call: what is called in the model's place, over the same parameters.
+        call: function to call instead of the model, with the same parameters; None = the model.
     """
     model, criterion = task.model if call is None else call, task.loss
     optimizer = task.optimizer(task.model)
@@ -68,17 +68,17 @@ def textbook(model: nn.Module, criterion: nn.Module, dataset: Dataset[Any], *, e
             schedule.step()
 
 
-def accumulated(task: Task) -> None:
+def accumulate(task: Task) -> None:
     """Train with the usual recipe: loss / K, step every K micro-batches and at the end of the epoch."""
     model, criterion = task.model, task.loss
     parameters = list(model.parameters())
     optimizer = task.optimizer(model)
     model.train()
     for _ in range(task.epochs):
-        for place, (inputs, targets) in enumerate(task.batches, start=1):
+        for number, (inputs, targets) in enumerate(task.batches, start=1):
             loss = criterion(model(inputs), targets) / task.window
             loss.backward()
-            if place % task.window == 0 or place == len(task.batches):
+            if number % task.window == 0 or number == len(task.batches):
                 if task.clip is not None:
                     clip_grad_norm_(parameters, task.clip)
                 optimizer.step()
@@ -86,14 +86,14 @@ def accumulated(task: Task) -> None:
 
 
 def one_big_batch(task: Task) -> None:
-    """Train on each whole window as the single batch it stands for: the reference."""
+    """Train on the concatenated micro-batches of each window as one batch; this is the reference."""
     model, criterion = task.model, task.loss
     optimizer = task.optimizer(model)
     batches = list(task.batches)
     model.train()
     for _ in range(task.epochs):
         for start in range(0, len(batches), task.window):
-            inputs, targets = joined(batches[start : start + task.window])
+            inputs, targets = join_batches(batches[start : start + task.window])
             optimizer.zero_grad()
             criterion(model(inputs), targets).backward()
             optimizer.step()

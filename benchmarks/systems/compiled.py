@@ -1,4 +1,4 @@
-"""What torch.compile gives a loop written by hand: the model alone, as everybody does, or the whole update."""
+"""Train with torch.compile in a hand-written loop: only the model is compiled, as usual, or the complete update."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from systems import edits
+from systems import by_hand
 from systems.task import Journal, Task, cosine, decay_groups
 
 
 def model_only(task: Task) -> None:
-    """Train with the bare five lines and ``torch.compile(model)``."""
-    edits.bare(task, call=torch.compile(task.model))
+    """Train with the five lines of every tutorial and ``torch.compile(model)``."""
+    by_hand.bare(task, call=torch.compile(task.model))
 
 
-def whole(task: Task) -> None:
+def update_as_one_program(task: Task) -> None:
     """Train with one program for forward, backward, clipping and AdamW, as an expert would write it for this run.
 
-    It takes one shape of batch, has no guard against what is not finite, and its optimizer has no state_dict.
+    The program accepts one batch shape, has no guard against non-finite values, and its optimizer has no state_dict.
     """
     assert task.clip is not None
     task.model.train()
@@ -32,17 +32,17 @@ def whole(task: Task) -> None:
     update = torch.compile(
         _update(task.model, task.loss, slots, rate, count, task.clip), fullgraph=True, options={"cpp_wrapper": True}
     )
-    carrier_optimizer = torch.optim.SGD([torch.zeros(1)], lr=1e-3)  # only to carry torch's schedule
-    schedule = cosine(carrier_optimizer, task.updates)
+    schedule_optimizer = torch.optim.SGD([torch.zeros(1)], lr=1e-3)  # torch's schedule needs an optimizer
+    schedule = cosine(schedule_optimizer, task.updates)
     journal = Journal()
     with torch._dynamo.config.patch(trace_autograd_ops=True):  # noqa: SLF001
         for inputs, targets in task.batches:
-            now = carrier_optimizer.param_groups[0]["lr"]
-            rate.fill_(now)
+            current_rate = schedule_optimizer.param_groups[0]["lr"]
+            rate.fill_(current_rate)
             loss, norm = update(inputs, targets)
-            carrier_optimizer.step()
+            schedule_optimizer.step()
             schedule.step()
-            journal.add(loss, norm, now)
+            journal.add(loss, norm, current_rate)
 
 
 def _update(model: nn.Module, criterion: nn.Module, slots: list[Any], rate: Tensor, count: Tensor, clip: float) -> Any:

@@ -1,7 +1,7 @@
-"""The same small run in every system, started again after a kill as that system's own documentation says.
+"""Train the same small run in every system, and resume it after a kill as that system's documentation says.
 
-Each function trains from nothing, or goes on from what lies in the job's folder: calling it again is the same command
-again. Everything is seeded as the documentation says; nothing is added that a user would have to invent.
+Each function starts a run, or resumes it from the files in the job's folder: a second call corresponds to running the
+same command again. Everything is seeded as documented; nothing is added that a user would have to invent.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class Job:
     """One run of one system."""
 
     folder: Path
-    """Where its checkpoints lie."""
+    """Folder of the checkpoints."""
     workers: int = 0
-    """Processes of the DataLoader."""
+    """Number of worker processes of the DataLoader."""
     every_updates: int | None = None
-    """A checkpoint after so many updates; None = after every epoch."""
+    """Number of updates between two checkpoints; None = a checkpoint after every epoch."""
     killed_in: int | None = None
-    """SIGKILL in this training step, counted from 1 in this process."""
+    """Training step of this process, from 1, in which it is killed by SIGKILL; None = it is not killed."""
 
 
-class Noisy(Dataset[tuple[Tensor, int]]):
-    """Points of four classes; every read adds fresh noise from torch's generator, the one that all systems restore."""
+class NoisyPoints(Dataset[tuple[Tensor, int]]):
+    """Points of four classes; every read adds new noise from torch's global generator, which all systems restore."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(1)
@@ -54,11 +54,11 @@ class Noisy(Dataset[tuple[Tensor, int]]):
         return self.points[index] + 0.3 * torch.randn(16), int(self.labels[index])
 
 
-class Named(Dataset[dict[str, Any]]):
-    """The same as mappings, as transformers wants them."""
+class NoisyMappings(Dataset[dict[str, Any]]):
+    """The samples of `NoisyPoints` as mappings, which transformers needs."""
 
     def __init__(self) -> None:
-        self.pairs = Noisy()
+        self.pairs = NoisyPoints()
 
     def __len__(self) -> int:
         return SAMPLES
@@ -69,30 +69,30 @@ class Named(Dataset[dict[str, Any]]):
 
 
 def network(job: Job) -> nn.Module:
-    """Build the model, which kills its process in the step that the job names."""
+    """Create the model, which kills its process in the step ``job.killed_in``."""
     model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 4))
     steps = itertools.count(1)
 
-    def doom(module: nn.Module, _inputs: object) -> None:
+    def kill_in_step(module: nn.Module, _inputs: object) -> None:
         if module.training and next(steps) == job.killed_in:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    model.register_forward_pre_hook(doom)
+    model.register_forward_pre_hook(kill_in_step)
     return model
 
 
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
-    """Build the optimizer that all systems but trueloop are given."""
+    """Create the optimizer of all systems except trueloop."""
     return torch.optim.AdamW(model.parameters(), lr=RATE)
 
 
 def loader(job: Job) -> DataLoader[Any]:
-    """Shuffle and batch, as every tutorial does."""
-    return DataLoader(Noisy(), batch_size=BATCH, shuffle=True, num_workers=job.workers)
+    """Create a DataLoader that shuffles, as in every tutorial."""
+    return DataLoader(NoisyPoints(), batch_size=BATCH, shuffle=True, num_workers=job.workers)
 
 
-def edits(job: Job) -> nn.Module:
-    """A loop with a general checkpoint of model, optimizer and epoch.
+def by_hand(job: Job) -> nn.Module:
+    """Train with a hand-written loop whose checkpoint contains model, optimizer and epoch.
 
     https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html
     """
@@ -122,7 +122,7 @@ def edits(job: Job) -> nn.Module:
 
 
 def by_lightning(job: Job) -> nn.Module:
-    """`seed_everything`, `ModelCheckpoint` and `fit(ckpt_path="last")`.
+    """Train with `seed_everything`, `ModelCheckpoint` and `fit(ckpt_path="last")`.
 
     https://lightning.ai/docs/pytorch/stable/common/checkpointing_basic.html
     """
@@ -134,7 +134,7 @@ def by_lightning(job: Job) -> nn.Module:
             super().__init__()
             self.model = network(job)
 
-        def training_step(self, batch: Any, _place: int) -> Tensor:
+        def training_step(self, batch: Any, _index: int) -> Tensor:
             points, labels = batch
             return nn.functional.cross_entropy(self.model(points), labels)
 
@@ -145,11 +145,11 @@ def by_lightning(job: Job) -> nn.Module:
         logging.getLogger(name).setLevel(logging.ERROR)
     lightning.seed_everything(SEED, workers=True)
     module = Module()
-    often = {"every_n_train_steps": job.every_updates} if job.every_updates else {"every_n_epochs": 1}
+    interval = {"every_n_train_steps": job.every_updates} if job.every_updates else {"every_n_epochs": 1}
     trainer = lightning.Trainer(
         accelerator="cpu", devices=1, max_epochs=EPOCHS, deterministic=True, logger=False,
         enable_progress_bar=False, enable_model_summary=False,
-        callbacks=[ModelCheckpoint(job.folder, save_last=True, **often)],
+        callbacks=[ModelCheckpoint(job.folder, save_last=True, **interval)],
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -158,10 +158,13 @@ def by_lightning(job: Job) -> nn.Module:
 
 
 def by_accelerate(job: Job, *, seedable: bool = False) -> nn.Module:
-    """`save_state`, `load_state` and `skip_first_batches`, as in the checkpointing example.
+    """Train with `save_state`, `load_state` and `skip_first_batches`, as in the checkpointing example.
 
-    https://huggingface.co/docs/accelerate/usage_guides/checkpoint; ``seedable`` is the documented option that makes the
-    order of an epoch repeatable.
+    https://huggingface.co/docs/accelerate/usage_guides/checkpoint
+
+    Args:
+        job: the run.
+        seedable: True to use the documented option that makes the order of an epoch repeatable.
     """
     from accelerate import Accelerator, DataLoaderConfiguration
     from accelerate.utils import set_seed
@@ -170,10 +173,10 @@ def by_accelerate(job: Job, *, seedable: bool = False) -> nn.Module:
     accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_seedable_sampler=seedable))
     model = network(job)
     model, optimizer, batches = accelerator.prepare(model, adamw(model), loader(job))
-    found = sorted(job.folder.glob("step_*"), key=lambda path: int(path.name[5:]))
-    done = int(found[-1].name[5:]) if found else 0
-    if found:
-        accelerator.load_state(str(found[-1]))
+    checkpoints = sorted(job.folder.glob("step_*"), key=lambda path: int(path.name[5:]))
+    done = int(checkpoints[-1].name[5:]) if checkpoints else 0
+    if checkpoints:
+        accelerator.load_state(str(checkpoints[-1]))
     first, skipped = divmod(done, len(batches))
     model.train()
     for epoch in range(first, EPOCHS):
@@ -194,12 +197,12 @@ def by_accelerate(job: Job, *, seedable: bool = False) -> nn.Module:
 
 
 def by_accelerate_seedable(job: Job) -> nn.Module:
-    """Accelerate with `use_seedable_sampler=True`."""
+    """Train with Accelerate and `use_seedable_sampler=True`."""
     return by_accelerate(job, seedable=True)
 
 
 def by_hf_trainer(job: Job) -> nn.Module:
-    """`train(resume_from_checkpoint=...)` with the newest checkpoint, as the example scripts find it.
+    """Train with `train(resume_from_checkpoint=...)` and the newest checkpoint, as the example scripts do.
 
     https://huggingface.co/docs/transformers/trainer
     """
@@ -210,23 +213,23 @@ def by_hf_trainer(job: Job) -> nn.Module:
     from systems.with_hf_trainer import OwnLoss
 
     set_seed(SEED)
-    often = {"save_strategy": "steps", "save_steps": job.every_updates} if job.every_updates else {
+    interval = {"save_strategy": "steps", "save_steps": job.every_updates} if job.every_updates else {
         "save_strategy": "epoch"
     }  # fmt: skip
     settings = TrainingArguments(
         output_dir=str(job.folder), num_train_epochs=EPOCHS, per_device_train_batch_size=BATCH, use_cpu=True, seed=SEED,
         learning_rate=RATE, lr_scheduler_type="constant", dataloader_num_workers=job.workers, report_to="none",
-        disable_tqdm=True, logging_strategy="no", save_total_limit=2, **often,
+        disable_tqdm=True, logging_strategy="no", save_total_limit=2, **interval,
     )  # fmt: skip
     model = network(job)
-    trainer = Trainer(model=OwnLoss(model, nn.CrossEntropyLoss()), args=settings, train_dataset=Named())
+    trainer = Trainer(model=OwnLoss(model, nn.CrossEntropyLoss()), args=settings, train_dataset=NoisyMappings())
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(job.folder)))
     return model
 
 
 def by_trueloop(job: Job) -> nn.Module:
-    """`Trainer(run_dir=...).fit(...)`, and the same again."""
+    """Train with `Trainer(run_dir=...).fit(...)`, which also resumes."""
     from trueloop import CheckpointConfig, OptimConfig, ScheduleConfig, TrainConfig, Trainer
 
     torch.manual_seed(SEED)
@@ -236,13 +239,13 @@ def by_trueloop(job: Job) -> nn.Module:
         optim=OptimConfig(lr=RATE), schedule=ScheduleConfig(name="constant"),
         checkpoint=CheckpointConfig(every_updates=job.every_updates),
     )  # fmt: skip
-    Trainer(model=model, objective=nn.CrossEntropyLoss(), config=config, run_dir=job.folder).fit(Noisy())
+    Trainer(model=model, objective=nn.CrossEntropyLoss(), config=config, run_dir=job.folder).fit(NoisyPoints())
     return model
 
 
 SYSTEMS: Mapping[str, Callable[[Job], nn.Module]] = {
     "trueloop": by_trueloop,
-    "raw loop, state_dict checkpoint": edits,
+    "raw loop, state_dict checkpoint": by_hand,
     "Lightning": by_lightning,
     "Accelerate": by_accelerate,
     "Accelerate, seedable sampler": by_accelerate_seedable,
@@ -251,6 +254,6 @@ SYSTEMS: Mapping[str, Callable[[Job], nn.Module]] = {
 
 
 def weights(model: nn.Module) -> Tensor:
-    """Everything a model has learned, statistics included, as one row of float64; counters are left out."""
-    learned = (value.detach() for value in model.state_dict().values() if value.is_floating_point())
-    return torch.cat([value.double().flatten() for value in learned])
+    """Return all learned values of a model, including BatchNorm statistics, as one float64 vector; omit counters."""
+    values = (value.detach() for value in model.state_dict().values() if value.is_floating_point())
+    return torch.cat([value.double().flatten() for value in values])

@@ -1,7 +1,7 @@
-"""A training script as anybody writes it, run unmodified by every tool that watches scripts.
+"""A usual training script, which every tool that watches scripts runs unmodified.
 
-What to train comes from the environment, since each tool has its own way with arguments. Importing nothing of
-trueloop's or of the benchmarks' clock, it runs in other environments as well; ``times`` is read by who ran it.
+Environment variables select the workload, because each tool treats arguments differently. The script imports neither
+trueloop nor `measure`, so it also runs in other environments; the benchmark reads ``times``.
 """
 
 import json
@@ -11,7 +11,7 @@ import time
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from workloads import cnn, cnn_batches, gpt, gpt_batches, joined, mlp, mlp_batches
+from workloads import cnn, cnn_batches, gpt, gpt_batches, join_batches, mlp, mlp_batches
 
 torch.set_num_threads(1)
 name, updates = os.environ["BENCH_WORKLOAD"], int(os.environ["BENCH_UPDATES"])
@@ -23,7 +23,7 @@ else:
     model, batches, size = cnn(width=128), cnn_batches(count=100), 128
 
 torch.manual_seed(0)
-loader = DataLoader(TensorDataset(*joined(batches)), batch_size=size, shuffle=True)
+loader = DataLoader(TensorDataset(*join_batches(batches)), batch_size=size, shuffle=True)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 criterion = nn.CrossEntropyLoss()
 times: list[tuple[float, float]] = []
@@ -40,5 +40,5 @@ while len(times) <= updates:
 
 weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 if "BENCH_TIMES" in os.environ:
-    with open(os.environ["BENCH_TIMES"], "w") as file:  # noqa: PTH123 - as anybody writes it
+    with open(os.environ["BENCH_TIMES"], "w") as file:  # noqa: PTH123 - as in a usual script
         json.dump(times, file)

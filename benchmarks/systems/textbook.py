@@ -1,4 +1,4 @@
-"""Whole runs as torch's tutorials and nanoGPT write them: mixed precision, loss scaling, clipping, a cosine schedule.
+"""Train whole runs as torch's tutorials and nanoGPT do: mixed precision, loss scaling, clipping, a cosine schedule.
 
 https://docs.pytorch.org/tutorials/recipes/recipes/amp_recipe.html and https://github.com/karpathy/nanoGPT (train.py)
 """
@@ -20,7 +20,7 @@ from systems.task import cosine, decay_groups
 def tutorial(
     model: nn.Module, criterion: nn.Module, dataset: Dataset[Any], *, epochs: int, batch: int, use_amp: bool
 ) -> None:
-    """Train as torch's recipe for mixed precision does; without ``use_amp`` it is the same loop in float32."""
+    """Train as in torch's recipe for mixed precision; without ``use_amp``, the same loop runs in float32."""
     loader = DataLoader(dataset, batch_size=batch, shuffle=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = cosine(optimizer, epochs * len(loader))
@@ -42,7 +42,7 @@ def tutorial(
 def nanogpt(
     model: nn.Module, criterion: nn.Module, text: bytes, *, updates: int, batch: int, length: int, use_amp: bool
 ) -> None:
-    """Train as nanoGPT does: random slices of one array, decay groups, the rate set by hand, every tenth loss read."""
+    """Train as nanoGPT does: random slices of one array, decay groups, hand-written schedule, every tenth loss read."""
     data = np.frombuffer(text, dtype=np.uint8)
     optimizer = torch.optim.AdamW(decay_groups(model, 0.1), lr=1e-3, betas=(0.9, 0.95))
     scaler = torch.amp.GradScaler("cpu", enabled=False)  # nanoGPT scales for float16 only

@@ -1,4 +1,4 @@
-"""Accelerate: a loop of one's own under `accelerator.accumulate`, and its recipe for samples of variable size.
+"""Train with Accelerate: a custom loop with `accelerator.accumulate`, and its recipe for samples of variable size.
 
 https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation
 """
@@ -16,12 +16,12 @@ from systems.task import Journal, Task, cosine
 
 
 def loader(task: Task) -> DataLoader:
-    """Wrap the ready-made batches, for `accumulate` learns from a prepared DataLoader where the epoch ends."""
+    """Wrap the prepared batches: `accumulate` needs a prepared DataLoader to know where the epoch ends."""
     return DataLoader(Indexed(task.batches), batch_size=None)
 
 
 def train(task: Task) -> None:
-    """Train under `accelerator.accumulate(model)`, the guide's first recipe."""
+    """Train with `accelerator.accumulate(model)`, the guide's first recipe."""
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=task.window)
     optimizer = task.optimizer(task.model)
     model, optimizer, batches = accelerator.prepare(task.model, optimizer, loader(task))
@@ -39,7 +39,7 @@ def train(task: Task) -> None:
 
 
 def train_fast(task: Task) -> None:
-    """Train with a window of one, nothing wrapped that need not be: no DataLoader, no `accumulate`."""
+    """Train with one micro-batch per update, without unnecessary wrappers: no DataLoader, no `accumulate`."""
     assert task.window == 1
     assert task.clip is not None
     accelerator = Accelerator(cpu=True)
@@ -61,7 +61,7 @@ def train_fast(task: Task) -> None:
 
 
 def train_counted(task: Task) -> None:
-    """Train with the guide's recipe for variable sizes: sum, count the window's targets first, divide."""
+    """Train with the guide's recipe for variable sizes: the summed loss divided by the window's number of targets."""
     assert isinstance(task.loss, CrossEntropyLoss)
     summed = CrossEntropyLoss(reduction="sum")
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=task.window)
@@ -69,8 +69,8 @@ def train_counted(task: Task) -> None:
     model, optimizer, batches = accelerator.prepare(task.model, optimizer, loader(task))
     model.train()
     for _ in range(task.epochs):
-        drawn = iter(batches)
-        while window := list(islice(drawn, task.window)):
+        iterator = iter(batches)
+        while window := list(islice(iterator, task.window)):
             items = sum(targets.ne(-100).sum() for _, targets in window)
             for inputs, targets in window:
                 loss = summed(model(inputs), targets) * task.window / items

@@ -1,4 +1,4 @@
-"""Hugging Face Trainer: a model that returns its own loss, and the documented `compute_loss_func`.
+"""Train with the Hugging Face Trainer: a model that returns its own loss, and the documented `compute_loss_func`.
 
 https://huggingface.co/docs/transformers/grad_accumulation and /trainer_recipes
 """
@@ -19,36 +19,36 @@ from systems.task import LOG_EVERY, Task, cosine
 
 
 class OwnLoss(nn.Module):
-    """The model, returning its mean loss with the logits as every transformers model does."""
+    """The model, which returns its mean loss and the logits, as every transformers model does."""
 
     def __init__(self, model: nn.Module, criterion: nn.Module) -> None:
         super().__init__()
         self.model, self.criterion = model, criterion
 
     def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the logits, and the loss where labels are given."""
+        """Return the logits, and the loss if labels are passed."""
         logits = self.model(x)
         return {"logits": logits} if labels is None else {"loss": self.criterion(logits, labels), "logits": logits}
 
 
 def counted_loss(outputs: dict[str, Tensor], labels: Tensor, num_items_in_batch: Tensor) -> Tensor:
-    """Divide the sum by the window's count, as the documentation's example does."""
+    """Return the summed loss divided by the number of targets in the window, as in the documentation's example."""
     return F.cross_entropy(outputs["logits"], labels, reduction="sum") / num_items_in_batch
 
 
 class FixedOrder(Trainer):
-    """The Trainer over the ready-made batches in their own order."""
+    """A Trainer that reads the prepared batches in their order."""
 
     task: Task
 
     def get_train_dataloader(self) -> Any:
-        """Return the batches as mappings, through a DataLoader that adds nothing; Trainer reads its attributes."""
+        """Return the batches as mappings in a DataLoader, because Trainer reads the attributes of a DataLoader."""
         mappings = Indexed(self.task.batches, lambda batch: {"x": batch[0], "labels": batch[1]})
         return DataLoader(mappings, batch_size=None)
 
 
 def train(task: Task, *, counted: bool = False) -> None:
-    """Train; ``counted`` passes `compute_loss_func`, with which Trainer counts the window's targets itself."""
+    """Train; with ``counted``, `compute_loss_func` is passed, so that Trainer counts the targets of the window."""
     optimizer = task.optimizer(task.model)
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingArguments(

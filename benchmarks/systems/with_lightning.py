@@ -1,4 +1,4 @@
-"""Lightning: `LightningModule` and `Trainer(accumulate_grad_batches=K, gradient_clip_val=...)`.
+"""Train with Lightning: `LightningModule` and `Trainer(accumulate_grad_batches=K, gradient_clip_val=...)`.
 
 https://lightning.ai/docs/pytorch/stable/common/trainer.html
 """
@@ -19,7 +19,7 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
 
 class Module(lightning.LightningModule):
-    """The task as Lightning wants it; keeps its own journal, which costs less than `self.log`."""
+    """The task as a LightningModule, with a `Journal`, which costs less than `self.log`."""
 
     def __init__(self, task: Task, *, use_self_log: bool) -> None:
         super().__init__()
@@ -30,14 +30,14 @@ class Module(lightning.LightningModule):
         self.latest_loss: Tensor | None = None
 
     def configure_optimizers(self) -> Any:
-        """Return the optimizer, and the schedule at the interval of an update."""
+        """Return the optimizer, and the schedule, which steps once per update."""
         optimizer = self.task.optimizer(self.model)
         if not self.task.cosine:
             return optimizer
         schedule = {"scheduler": cosine(optimizer, self.task.updates), "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
-    def training_step(self, batch: tuple[Tensor, Tensor], _place: int) -> Tensor:
+    def training_step(self, batch: tuple[Tensor, Tensor], _index: int) -> Tensor:
         """Return the micro-batch's mean loss."""
         inputs, targets = batch
         loss = self.criterion(self.model(inputs), targets)
@@ -49,7 +49,7 @@ class Module(lightning.LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Clip and keep the norm: the documented hook, and one pass less than clipping after `grad_norm()`."""
+        """Clip and record the norm, in the documented hook; `grad_norm()` before clipping would be one more pass."""
         if not self.task.record:
             super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
             return
@@ -63,7 +63,7 @@ class Module(lightning.LightningModule):
 
 
 def train(task: Task, *, use_self_log: bool = False) -> None:
-    """Train; ``barebones`` is Lightning's own fastest setting, and forbids `self.log`."""
+    """Train; ``barebones`` is Lightning's fastest setting, which does not allow `self.log`."""
     quiet = {"barebones": True} if not use_self_log else {
         "logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False,
     }  # fmt: skip

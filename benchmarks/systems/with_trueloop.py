@@ -1,4 +1,4 @@
-"""trueloop: `Trainer(model, loss, settings).fit(batches)`."""
+"""Train with trueloop: `Trainer(model, loss, settings).fit(batches)`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trueloop import OptimConfig, ScheduleConfig, TrainConfig, Trainer
 
 
 def train(task: Task, *, own_optimizer: bool = False, **settings: Any) -> None:
-    """Train; ``own_optimizer`` takes trueloop's default one in place of the task's."""
+    """Train; with ``own_optimizer``, trueloop's default optimizer is used instead of the task's."""
     config = TrainConfig(
         epochs=task.epochs,
         clip=task.clip,
@@ -22,28 +22,30 @@ def train(task: Task, *, own_optimizer: bool = False, **settings: Any) -> None:
         **settings,
     )
     optimizer = None if own_optimizer else lambda _parameters: task.optimizer(task.model)
-    trainer = Trainer(model=task.model, objective=task.loss, config=config, optimizer=optimizer, reporters=[Kept()])
+    trainer = Trainer(
+        model=task.model, objective=task.loss, config=config, optimizer=optimizer, reporters=[UpdateRecorder()]
+    )
     trainer.fit(task.batches, accumulate=task.window)
 
 
-class Kept:
-    """Keeps every reported update, as the loops by hand do."""
+class UpdateRecorder:
+    """Records every reported update, as the hand-written loops do."""
 
     def __init__(self) -> None:
         self.rows: list[Any] = []
 
     def report(self, event: Any) -> None:
-        """Take the updates, leave the rest."""
+        """Record updates; ignore other events."""
         if hasattr(event, "rows"):
             self.rows.extend(event.rows)
 
     def close(self) -> None:
-        """Nothing to let go."""
+        """Do nothing."""
 
 
 def train_dataset(
     model: nn.Module, loss: nn.Module, dataset: Dataset[Any], *, epochs: int, batch: int, **settings: Any
 ) -> None:
-    """Train with the default settings on a map-style dataset: own loader, fused optimizer, clipping, cosine."""
+    """Train on a map-style dataset with the default settings: trueloop's loader, fused optimizer, clipping, cosine."""
     config = TrainConfig(epochs=epochs, effective_batch=batch, device="cpu", workers=0, **settings)
     Trainer(model=model, objective=loss, config=config).fit(dataset)

@@ -1,4 +1,4 @@
-"""Draws a failure's measured curves next to the healthy ones, as SVG that takes its colours from the page."""
+"""Draw the measured curves of broken and healthy runs as SVG, whose colours the page sets."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ BANDS: Final = ("healthy", "broken")
 
 
 def figure(measured: dict[str, Any]) -> str:
-    """Return all plots of a failure, as one block of HTML."""
+    """Return all plots of a failure as one HTML element."""
     plots = "".join(_plot(plot) for plot in measured["plots"])
     return f'<div class="signature">{plots}</div>'
 
 
 def thumb(measured: dict[str, Any]) -> str:
-    """Return a small picture of what tells healthy and broken apart best, for a line of a table."""
+    """Return a small plot, for a table, of the quantity that differs most between healthy and broken runs."""
     plot = max(measured["plots"], key=lambda each: each["apart"])
     lines = "".join(
-        f'<path class="line {which}" d="M{"L".join(f"{_x(x):.0f} {_y(middle):.0f}" for x, _, middle, _ in run)}"/>'
+        f'<path class="line {which}" d="M{"L".join(f"{_x(x):.0f} {_y(middle):.0f}" for x, _, middle, _ in segment)}"/>'
         for which in BANDS
-        for run in _runs(*(plot[which][name] for name in ("x", "least", "middle", "most")))
+        for segment in _finite_segments(*(plot[which][name] for name in ("x", "least", "middle", "most")))
     )
-    lines += "".join(_lost(plot, which) for which in BANDS)
+    lines += "".join(_nonfinite_mark(plot, which) for which in BANDS)
     name = f"{plot['title']}: {plot['words']}"
     area = f"{LEFT} 0 {WIDTH - LEFT} {HEIGHT}"
     return f'<svg class="thumb" viewBox="{area}" role="img" aria-label="{escape(name)}">{lines}</svg>'
@@ -47,15 +47,15 @@ def _plot(plot: dict[str, Any]) -> str:
 
 
 def _axes(plot: dict[str, Any]) -> str:
-    low, high, foot = plot["low"], plot["high"], HEIGHT - BOTTOM
+    low, high, bottom = plot["low"], plot["high"], HEIGHT - BOTTOM
     middle = math.sqrt(low * high) if plot["log"] else (low + high) / 2
     values = ((0.0, low), (0.5, middle), (1.0, high)) if high > low else ((0.5, low),)
     labels = "".join(
-        f'<text x="{LEFT - 5}" y="{_y(place) + 3.5:.1f}" text-anchor="end">{value:.3g}</text>'
-        for place, value in values
+        f'<text x="{LEFT - 5}" y="{_y(share) + 3.5:.1f}" text-anchor="end">{value:.3g}</text>'
+        for share, value in values
     )
     return (
-        f'<path class="axis" d="M{LEFT} {TOP}V{foot}H{WIDTH - 4}" fill="none"/>{labels}'
+        f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{WIDTH - 4}" fill="none"/>{labels}'
         f'<text x="{LEFT}" y="{HEIGHT - 4}">0</text>'
         f'<text x="{WIDTH - 4}" y="{HEIGHT - 4}" text-anchor="end">update {plot["last"]}</text>'
     )
@@ -63,35 +63,35 @@ def _axes(plot: dict[str, Any]) -> str:
 
 def _band(plot: dict[str, Any], which: str) -> Iterator[str]:
     band = plot[which]
-    for run in _runs(band["x"], band["least"], band["middle"], band["most"]):
-        upper = [f"{_x(x):.1f} {_y(most):.1f}" for x, _, _, most in run]
-        lower = [f"{_x(x):.1f} {_y(least):.1f}" for x, least, _, _ in reversed(run)]
-        middle = [f"{_x(x):.1f} {_y(value):.1f}" for x, _, value, _ in run]
+    for segment in _finite_segments(band["x"], band["least"], band["middle"], band["most"]):
+        upper = [f"{_x(x):.1f} {_y(highest):.1f}" for x, _, _, highest in segment]
+        lower = [f"{_x(x):.1f} {_y(lowest):.1f}" for x, lowest, _, _ in reversed(segment)]
+        middle = [f"{_x(x):.1f} {_y(value):.1f}" for x, _, value, _ in segment]
         yield f'<path class="band {which}" d="M{"L".join(upper + lower)}Z"/>'
         yield f'<path class="line {which}" d="M{"L".join(middle)}"/>'
-    yield _lost(plot, which)
+    yield _nonfinite_mark(plot, which)
 
 
-def _lost(plot: dict[str, Any], which: str) -> str:
+def _nonfinite_mark(plot: dict[str, Any], which: str) -> str:
     """Mark the first update with a value that is not finite."""
-    lost = plot[which]["lost"]
-    if lost is None or not plot["last"]:
+    first_share = plot[which]["lost"]
+    if first_share is None or not plot["last"]:
         return ""
-    return f'<path class="lost" d="M{_x(lost / plot["last"]):.1f} {TOP}V{HEIGHT - BOTTOM}"/>'
+    return f'<path class="lost" d="M{_x(first_share / plot["last"]):.1f} {TOP}V{HEIGHT - BOTTOM}"/>'
 
 
-def _runs(*columns: Sequence[float | None]) -> Iterator[list[tuple[float, ...]]]:
-    """Cut curves where nothing finite was measured."""
-    run: list[tuple[float, ...]] = []
+def _finite_segments(*columns: Sequence[float | None]) -> Iterator[list[tuple[float, ...]]]:
+    """Split curves into segments without non-finite values."""
+    segment: list[tuple[float, ...]] = []
     for row in zip(*columns, strict=True):
         numbers = tuple(value for value in row if value is not None)
         if len(numbers) == len(row):
-            run.append(numbers)
-        elif run:
-            yield run
-            run = []
-    if run:
-        yield run
+            segment.append(numbers)
+        elif segment:
+            yield segment
+            segment = []
+    if segment:
+        yield segment
 
 
 def _x(share: float) -> float:

@@ -1,4 +1,4 @@
-"""Writes the catalogue's pages: one for each silent failure, an index of all, and one for the errors torch raises."""
+"""Write the catalogue's pages: one per silent failure, an index, and one about the errors that PyTorch raises."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ NO_CURVES: Final = (
     "The script of [the lab](../lab.md) has no single operation that could be broken this way, so there are no curves "
     "to show; see the two programs below."
 )
-NO_RULE: Final = "`trueloop lint` has no rule for it: the text alone does not prove it."
-NO_DETECTOR: Final = "`trueloop run` does not judge it: no event at run time proves it."
+NO_RULE: Final = "`trueloop lint` has no rule for this failure: source code alone does not prove it."
+NO_DETECTOR: Final = "`trueloop run` does not detect this failure: no event at run time proves it."
 MARK: Final = {True: "yes", False: ""}
 _CODE: Final = re.compile(r"(```.*?^```$|^ {4}.*?$)|(?<![\w`/\[-])`([A-Z]{3}\d{3})`(?![\w\]])", re.M | re.DOTALL)
 
 
 def path_of(entry: Entry) -> str:
-    """Return where the page of a failure lies; its slug is its word on the command line, too."""
+    """Return the path of the page of a failure, which ends with the failure's slug."""
     return entry.page.replace(".html", ".md")
 
 
 def pages() -> dict[str, str]:
-    """Return every page's text by its path."""
+    """Return the Markdown of every page by its path."""
     entries = catalogue().values()
     return {INDEX: _index(), ERRORS: _errors(), **{path_of(entry): _page(entry) for entry in entries}}
 
 
 def navigation() -> list[Any]:
-    """Return the pages as `nav` of mkdocs.yml wants them: by family."""
+    """Return the pages by family, in the format of `nav` in mkdocs.yml."""
     families = groupby(catalogue().values(), key=lambda entry: entry.family)
     return [
         {"All failures": INDEX},
@@ -52,8 +52,8 @@ def navigation() -> list[Any]:
     ]
 
 
-def linked(markdown: str, page: str) -> str:
-    """Let a code between backquotes lead to its page."""
+def add_links(markdown: str, page: str) -> str:
+    """Return Markdown in which every failure code in backquotes is a link to its page."""
 
     def link(match: re.Match[str]) -> str:
         entry = catalogue().get(match[2] or "")
@@ -73,12 +73,12 @@ def _page(entry: Entry) -> str:
         as_markdown(join_wrapped_lines(parts.pop(""))),
         f"**In short:** {as_markdown(failure.fix)}",
         *_section("What you see", parts.pop("What you see")),
-        *_looks(entry),
+        *_signature(entry),
     ]
     references = parts.pop("References")
     for heading, text in parts.items():
         blocks += _section(heading, text)
-    blocks += ["## A program that has it", _fenced(failure.bad), "## The same without it", _fenced(failure.good)]
+    blocks += ["## A program with it", _fenced(failure.bad), "## The program without it", _fenced(failure.good)]
     blocks += [
         "## References",
         "\n".join(f"- {as_markdown(line)}" for line in join_wrapped_lines(references).splitlines() if line),
@@ -89,16 +89,16 @@ def _page(entry: Entry) -> str:
 
 def _facts(entry: Entry) -> str:
     severity = entry.failure.severity.value
-    how = ", ".join(f"`trueloop {way}`" for way in _finders(entry)) or "no command yet"
+    commands = ", ".join(f"`trueloop {command}`" for command in _finders(entry)) or "no command yet"
     return (
         f'<p class="facts" markdown="1"><span class="severity {severity}">{severity}</span> &nbsp;`{entry.code}` · '
-        f"{entry.family}/{entry.slug} · found by {how}</p>"
+        f"{entry.family}/{entry.slug} · found by {commands}</p>"
     )
 
 
 def _finders(entry: Entry) -> list[str]:
-    ways = {"run": entry.failure.detector, "lint": entry.failure.rule, "doctor": entry.failure.checked_by_doctor}
-    return [name for name, way in ways.items() if way]
+    finders = {"run": entry.failure.detector, "lint": entry.failure.rule, "doctor": entry.failure.checked_by_doctor}
+    return [name for name, finder in finders.items() if finder]
 
 
 def _section(heading: str, text: str) -> Iterator[str]:
@@ -106,25 +106,25 @@ def _section(heading: str, text: str) -> Iterator[str]:
     yield as_markdown(join_wrapped_lines(text))
 
 
-def _looks(entry: Entry) -> Iterator[str]:
-    """Yield what was measured of it, where it can be put into the teaching script."""
-    signature = signatures.kept(entry)
+def _signature(entry: Entry) -> Iterator[str]:
+    """Yield the measured curves of a failure, if it can be injected into the teaching script."""
+    signature = signatures.read_signature(entry)
     yield "## What it looks like"
     if signature is None:
         yield NO_CURVES
         return
     changes = "; ".join(filter(None, map(_change, signature["changes"])))
     yield (
-        f"A small network on points in the plane, trained by the script of [the lab](../lab.md), correct and with this "
-        f"failure in it: {changes}. The lines are the median of {signature['seeds']} seeds, the bands reach from "
-        "the least to the greatest."
+        f"The script of [the lab](../lab.md) trains a small network on points in the plane, here without and with "
+        f"this failure: {changes}. The lines are medians over {signature['seeds']} seeds; the bands reach from the "
+        "lowest to the highest value."
     )
     yield '<p class="key"><i class="healthy"></i>healthy<i class="broken"></i>broken</p>'
     yield curves.figure(signature)
     if signature["raised"]:
         yield f"The broken script ends early: `{signature['raised']}`"
     if signature["message"]:
-        yield f"What `trueloop run` says of the broken one ({signature['found']} of {signature['seeds']} seeds):"
+        yield f"`trueloop run` reports for the broken script ({signature['found']} of {signature['seeds']} seeds):"
         yield f"> {as_markdown(signature['message'])}"
 
 
@@ -159,24 +159,24 @@ def _index() -> str:
     blocks = [
         "# Silent failures",
         (
-            f"All {len(entries)} mistakes that trueloop knows and that no exception tells of. Each page says what one "
-            "sees, why nothing raises, which correct programs look like it, and what to do; where it can be put into a "
-            "training script, it shows the curves that were measured with and without it. `trueloop failures` lists "
-            "the same in a terminal, `trueloop explain CODE` prints a page."
+            f"These are all {len(entries)} mistakes that trueloop knows and that raise no exception. Each page says "
+            "what you see, why PyTorch raises no error, how to fix the mistake, and which correct programs look "
+            "similar. For failures that can be injected into a training script, it shows curves measured with and "
+            "without the failure. `trueloop failures` prints this list, and `trueloop explain CODE` prints a page."
         ),
         (
-            "`run`: found while a script trains, by [the sanitizer](../sanitizer.md). `lint`: found in its text, by "
-            "[the linter](../linter.md). `doctor`: found before a run, by [the doctor](../doctor.md). A picture: it "
-            "can be switched on in [the lab](../lab.md), and was measured; blue is healthy, red and dashed is broken, "
-            "by what tells them apart best. `error`: no correct program does this. `warning`: a correct program hardly "
-            "ever does. `note`: slow or fragile, not wrong."
+            "`run`: [the sanitizer](../sanitizer.md) finds it while a script trains. `lint`: "
+            "[the linter](../linter.md) finds it in source code. `doctor`: [the doctor](../doctor.md) finds it before "
+            "a run. A picture: it can be switched on in [the lab](../lab.md); the picture shows the quantity that "
+            "differs most between healthy (blue) and broken (red, dashed) runs. `error`: no correct program does this. "
+            "`warning`: correct programs rarely do this. `note`: slow or fragile, but not wrong."
         ),
     ]
     for family, members in groupby(entries.values(), key=lambda entry: entry.family):
         blocks += [f"## {family.capitalize()}", _table(members)]
     blocks += [
         "## Errors that PyTorch raises",
-        f"They are not silent, and [explained](errors.md): {len(known_errors())}.",
+        f"trueloop also [explains](errors.md) {len(known_errors())} errors that PyTorch raises.",
     ]
     return "\n\n".join(blocks) + "\n"
 
@@ -185,9 +185,9 @@ def _table(members: Iterator[Entry]) -> str:
     rows = ["| code | failure | severity | run | lint | doctor | measured |", "|---|---|---|---|---|---|---|"]
     for entry in members:
         failure = entry.failure
-        ways = (failure.detector, failure.rule, failure.checked_by_doctor or None)
-        signature = signatures.kept(entry)
-        cells = " | ".join(MARK[way is not None] for way in ways)
+        finders = (failure.detector, failure.rule, failure.checked_by_doctor or None)
+        signature = signatures.read_signature(entry)
+        cells = " | ".join(MARK[finder is not None] for finder in finders)
         severity = f'<span class="severity {failure.severity}">{failure.severity}</span>'
         name = f'<a id="{entry.code}"></a>{entry.code}'
         picture = curves.thumb(signature) if signature else ""
@@ -199,12 +199,13 @@ def _errors() -> str:
     blocks = [
         "# Errors that PyTorch raises",
         (
-            "They are not silent, but hard to read. `python train.py 2>&1 | trueloop explain` names the one in a "
-            "traceback ([how](../explain.md)); under `trueloop run` it has the shapes and the lines of your program."
+            "These errors are not silent, but hard to read. `python train.py 2>&1 | trueloop explain` explains the "
+            "error in a traceback ([details](../explain.md)); `trueloop run` adds the shapes and the lines of your "
+            "program."
         ),
     ]
-    for kind, known in known_errors().items():
-        types = " or ".join(f"`{name}`" for name in sorted(known.exception_types))
-        blocks += [f"## {known.title} {{ #{kind} }}", f"{types} · `trueloop explain {kind}`"]
+    for kind, known_error in known_errors().items():
+        types = " or ".join(f"`{name}`" for name in sorted(known_error.exception_types))
+        blocks += [f"## {known_error.title} {{ #{kind} }}", f"{types} · `trueloop explain {kind}`"]
         blocks.append(as_markdown(join_wrapped_lines(inspect.cleandoc(error_page(kind)))))
     return "\n\n".join(blocks) + "\n"

@@ -1,7 +1,7 @@
-"""Adds the pages that are generated from the source to `mkdocs build`.
+"""Add the pages that are generated from source code to `mkdocs build`.
 
-The catalogue's pages come from its files, the API reference from the docstrings, the proofs from the tests that the
-guides name. Nothing of this is written into the working tree.
+The catalogue's pages are generated from the failure modules, the API reference from the docstrings, and the page of
+proofs from the tests that the guides name. No generated page is written into the working tree.
 """
 
 from __future__ import annotations
@@ -25,66 +25,66 @@ DARK: Final = ':root[data-theme="dark"] .codehilite'
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages, and their places in the navigation."""
+    """Add the generated pages to the site and to its navigation."""
     guides = [file.content_string for file in files.documentation_pages()]
     pages = {**failures.pages(), **reference.pages(), **proofs.pages(guides)}
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     files.append(File.generated(config, "code.css", content=_code_css()))
-    config.nav = _filled(config.nav or [])
+    config.nav = _insert_generated_pages(config.nav or [])
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let every test, failure and public name that a page mentions lead to its own page."""
+    """Turn every test, failure and public name that a page mentions into a link."""
     path = page.file.src_uri
     if path == "proofs.md":
         return markdown
-    return proofs.linked(failures.linked(reference.linked(markdown, path), path), path)
+    return proofs.add_links(failures.add_links(reference.add_links(markdown, path), path), path)
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Turn the index of the search into a script: one can be loaded from a folder, where nothing can be fetched."""
+    """Convert the search index to a script: pages opened from a folder can load scripts, but cannot fetch files."""
     site = Path(config.site_dir)
     entries = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
     for entry in entries:
-        entry["text"] = re.sub(r"\s#(?=\s)", "", entry["text"])  # the links of headings
+        entry["text"] = re.sub(r"\s#(?=\s)", "", entry["text"])  # the link symbols of headings
     pairs = zip([{"location": "#"}, *entries], entries, strict=False)
-    whole = [entry for before, entry in pairs if _is_new(before, entry)]
-    content = json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
+    sections = [entry for previous, entry in pairs if _is_new(previous, entry)]
+    content = json.dumps(sections, ensure_ascii=False, separators=(",", ":"))
     (site / "search-index.js").write_text(f"window.searchIndex = {content};\n", encoding="utf-8")
     shutil.rmtree(site / "search")
 
 
-def _is_new(before: dict[str, Any], entry: dict[str, Any]) -> bool:
-    """Return False for a page's first heading, which is the page's own title again."""
-    return "#" not in entry["location"] or "#" in before["location"]
+def _is_new(previous: dict[str, Any], entry: dict[str, Any]) -> bool:
+    """Return False for a page's first heading, which repeats the page's title."""
+    return "#" not in entry["location"] or "#" in previous["location"]
 
 
-def _filled(nav: list[Any]) -> list[Any]:
-    """Put the generated pages where the navigation has their names: "failures", "api"."""
-    written = {"failures": failures.navigation(), "api": reference.navigation()}
+def _insert_generated_pages(nav: list[Any]) -> list[Any]:
+    """Replace the names "failures" and "api" in the navigation by the generated pages."""
+    generated = {"failures": failures.navigation(), "api": reference.navigation()}
     filled: list[Any] = []
     for item in nav:
-        [(title, inside)] = item.items()
-        if isinstance(inside, list):
-            filled.append({title: _filled(inside)})
-        elif inside in written:
-            filled.append({title: written[inside]})
+        [(title, content)] = item.items()
+        if isinstance(content, list):
+            filled.append({title: _insert_generated_pages(content)})
+        elif content in generated:
+            filled.append({title: generated[content]})
         else:
             filled.append(item)
     return filled
 
 
 def _code_css() -> str:
-    """Return the colours of code, by day and by night; the background is the page's."""
+    """Return the colours of code in the light and the dark theme; the background is that of the page."""
     light, dark = HtmlFormatter(style="default"), HtmlFormatter(style="github-dark")
-    night = dark.get_style_defs(".codehilite")
+    dark_rules = dark.get_style_defs(".codehilite")
     blocks = [
         light.get_style_defs(".codehilite"),
-        re.sub(r"^\.codehilite", DARK, night, flags=re.MULTILINE),
+        re.sub(r"^\.codehilite", DARK, dark_rules, flags=re.MULTILINE),
         "@media (prefers-color-scheme: dark) {",
-        re.sub(r"^\.codehilite", ':root:not([data-theme="light"]) .codehilite', night, flags=re.MULTILINE),
+        re.sub(r"^\.codehilite", ':root:not([data-theme="light"]) .codehilite', dark_rules, flags=re.MULTILINE),
         "}",
         ".codehilite, .codehilite pre, .codehilite .err { background: none !important; border-color: var(--line); }",
         ".codehilite pre { background: var(--panel) !important; }",

@@ -1,4 +1,4 @@
-"""Turns what docstrings are written in into Markdown."""
+"""Convert the markup of docstrings to Markdown."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ _SPECIAL: Final = re.compile(r"([\\*_<>\[\]])")
 
 
 def as_markdown(text: str) -> str:
-    """Return Markdown that shows code and addresses as such, and everything else literally.
+    """Return Markdown in which code and addresses keep their markup, and all other characters are literal.
 
-    Indented code, and lists, stay what they are.
+    Indented code and lists are not changed.
     """
-    return "\n".join(line if line.startswith("    ") else _line(line) for line in text.splitlines())
+    return "\n".join(line if line.startswith("    ") else _convert_line(line) for line in text.splitlines())
 
 
 def in_cell(text: str) -> str:
-    """Return Markdown for a cell of a table."""
+    """Return Markdown for a table cell."""
     return as_markdown(text).replace("|", "\\|")
 
 
-def _line(line: str) -> str:
-    lead = re.match(r"\s*(?:[-*] )?", line)
-    start = lead.end() if lead else 0
-    pieces, place = [line[:start]], start
-    for found in _PIECES.finditer(line, start):
-        pieces.append(_SPECIAL.sub(r"\\\1", line[place : found.start()]))
-        pieces.append(f"`{found[1].strip('`')}`" if found[1] else f"<{found[2]}>")
-        place = found.end()
-    return "".join([*pieces, _SPECIAL.sub(r"\\\1", line[place:])])
+def _convert_line(line: str) -> str:
+    prefix = re.match(r"\s*(?:[-*] )?", line)
+    start = prefix.end() if prefix else 0
+    pieces, end = [line[:start]], start
+    for match in _PIECES.finditer(line, start):
+        pieces.append(_SPECIAL.sub(r"\\\1", line[end : match.start()]))
+        pieces.append(f"`{match[1].strip('`')}`" if match[1] else f"<{match[2]}>")
+        end = match.end()
+    return "".join([*pieces, _SPECIAL.sub(r"\\\1", line[end:])])

@@ -1,8 +1,8 @@
-"""Measures the curves of each injectable failure, and the healthy ones next to them, from real runs.
+"""Measure the curves of each injectable failure, and those of the healthy script, in real runs.
 
-`make signatures` runs what is missing or was measured of other scripts (some seconds for each) and writes one small
-JSON file per failure. The site draws from these files, so that building it trains nothing. Each carries the name of the
-two scripts it was measured of; `tests/test_site.py` compares that with the current scripts.
+`make signatures` measures the failures whose file is missing or was measured with other scripts (some seconds each),
+and writes one small JSON file per failure. The site draws its plots from these files, so building it trains nothing.
+Each file has a key of the two scripts with which it was measured; `tests/test_site.py` compares it with today's key.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ from trueloop.failures.load import Entry, catalogue
 from trueloop.failures.teaching_script import CannotInject
 
 FOLDER: Final = Path(__file__).parent / "signatures"
-SHOWN: Final = 2  # plots of a page: the training loss, and what tells the two runs apart best
+MAX_PLOTS: Final = 2  # plots of a page: the training loss, and the quantity that differs most between the runs
 BANDS: Final = ("healthy", "broken")
 
 
-def wanted() -> Iterator[tuple[Entry, str]]:
-    """Yield each failure that can be put into the teaching script, with the name of the two scripts."""
-    from trueloop.lab.teaching.signatures import pair
+def injectable_failures() -> Iterator[tuple[Entry, str]]:
+    """Yield each failure that can be injected into the teaching script, with the key of its two scripts."""
+    from trueloop.lab.teaching.signatures import write_pair
 
     for entry in catalogue().values():
         if entry.failure.inject is None:
             continue
         try:
-            yield entry, pair(entry.failure.inject).key()
+            yield entry, write_pair(entry.failure.inject).key()
         except CannotInject:
             continue
 
 
 def file_of(entry: Entry) -> Path:
-    """Return where a failure's curves lie."""
+    """Return the path of a failure's file."""
     return FOLDER / f"{entry.code}.json"
 
 
-def kept(entry: Entry) -> dict[str, Any] | None:
-    """Return what was measured of a failure; None where nothing was."""
+def read_signature(entry: Entry) -> dict[str, Any] | None:
+    """Return the measured curves of a failure; None if they were not measured."""
     file = file_of(entry)
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
 
 def stale() -> list[tuple[Entry, str]]:
     """Return the failures whose measurement is missing or out of date."""
-    return [(entry, key) for entry, key in wanted() if (kept(entry) or {}).get("key") != key]
+    return [(entry, key) for entry, key in injectable_failures() if (read_signature(entry) or {}).get("key") != key]
 
 
-def measured(entry: Entry, key: str) -> dict[str, Any]:
-    """Run both scripts from every seed, as the lab's page of signatures does, and return what the site needs."""
+def measure(entry: Entry, key: str) -> dict[str, Any]:
+    """Run both scripts with every seed, as the lab's page of signatures does, and return the content of the file."""
     from trueloop.lab.views.signature import Query, answer
 
-    answered = answer(Query(code=entry.code))
-    while "curves" not in answered:
-        answered = answer(Query(code=entry.code))
-    curves = answered["curves"]
+    reply = answer(Query(code=entry.code))
+    while "curves" not in reply:
+        reply = answer(Query(code=entry.code))
+    curves = reply["curves"]
     finding = curves["finding"]
     return {
         "written by": "make signatures",
@@ -67,18 +67,18 @@ def measured(entry: Entry, key: str) -> dict[str, Any]:
         "updates": curves["updates"],
         "raised": curves["raised"],
         "message": finding["message"] if finding else "",
-        "changes": answered["changes"],
-        "plots": [_rounded(plot) for plot in _distinguishable(curves["plots"])],
+        "changes": reply["changes"],
+        "plots": [_round_plot(plot) for plot in _distinguishable(curves["plots"])],
     }
 
 
 def _distinguishable(plots: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the loss, and the quantity in which the two differ most, if they differ in any other."""
+    """Return the plot of the loss, and that of the quantity that differs most, if another quantity differs."""
     first, *others = plots
-    return [first, *(plot for plot in others[: SHOWN - 1] if plot["apart"])]
+    return [first, *(plot for plot in others[: MAX_PLOTS - 1] if plot["apart"])]
 
 
-def _rounded(plot: dict[str, Any]) -> dict[str, Any]:
+def _round_plot(plot: dict[str, Any]) -> dict[str, Any]:
     bands = {
         which: {
             name: [None if value is None else round(value, 3) for value in values] if name != "lost" else values
@@ -90,18 +90,18 @@ def _rounded(plot: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure what is missing, or what is named."""
+    """Measure the named failures, or all that are missing or out of date."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("codes", nargs="*", help="measure these again; by default, those that are not up to date")
     codes = {code.upper() for code in parser.parse_args().codes}
-    todo = [(entry, key) for entry, key in wanted() if entry.code in codes] if codes else stale()
-    for entry, key in todo:
-        file_of(entry).write_text(json.dumps(measured(entry, key), separators=(",", ":")) + "\n", encoding="utf-8")
+    pending = [(entry, key) for entry, key in injectable_failures() if entry.code in codes] if codes else stale()
+    for entry, key in pending:
+        file_of(entry).write_text(json.dumps(measure(entry, key), separators=(",", ":")) + "\n", encoding="utf-8")
         print(f"{entry.code} {entry.failure.title}", flush=True)
-    known = {file_of(entry) for entry, _ in wanted()}
-    for left in set(FOLDER.glob("*.json")) - known:
-        left.unlink()
-        print(f"{left.name} removed: no failure has this code")
+    current_files = {file_of(entry) for entry, _ in injectable_failures()}
+    for obsolete in set(FOLDER.glob("*.json")) - current_files:
+        obsolete.unlink()
+        print(f"{obsolete.name} removed: no failure has this code")
 
 
 if __name__ == "__main__":

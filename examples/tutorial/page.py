@@ -1,4 +1,4 @@
-"""Runs the examples under trueloop and writes their output into the two tutorial pages and examples/README.md.
+"""Run the examples under trueloop, and write their output into the two tutorial pages and examples/README.md.
 
 python examples/tutorial/page.py --run                  # run all of them (ten minutes), then write the pages
 python examples/tutorial/page.py --run never_cleared    # run some of them
@@ -31,13 +31,15 @@ class Twin(NamedTuple):
 
     name: str
     of: str
+    """Name of the correct example."""
     code: str
+    """Code of the failure: "GRD001"."""
     at: str
-    """Beginning of the source line that the report of `trueloop run` names; empty where no run proves the failure."""
+    """Beginning of the source line that the report of `trueloop run` names; "" if no run proves the failure."""
     options: tuple[str, ...] = ()
     """Command-line options of both scripts of the pair."""
     first: tuple[str, ...] = ()
-    """Options of a run that comes before, without trueloop."""
+    """Options of an earlier run of the script, without trueloop; () = no earlier run."""
 
     @property
     def script(self) -> str:
@@ -101,13 +103,13 @@ class Case(NamedTuple):
 
 
 def cases() -> list[Case]:
-    """Return a run of every correct example and every twin; of an example also with the options of its twins."""
-    found = [Case(name, f"{name}.py") for name in CORRECT]
+    """Return a run of every correct example and every twin; if a twin has options, also of its example with them."""
+    runs = [Case(name, f"{name}.py") for name in CORRECT]
     for twin in TWINS:
-        found.append(Case(twin.name, twin.script, twin.options, twin.first))
+        runs.append(Case(twin.name, twin.script, twin.options, twin.first))
         if twin.options:
-            found.append(Case(f"{twin.of} for {twin.name}", f"{twin.of}.py", twin.options, twin.first))
-    return sorted(found, key=lambda case: "language_model" in case.key or "language_model" in case.script)
+            runs.append(Case(f"{twin.of} for {twin.name}", f"{twin.of}.py", twin.options, twin.first))
+    return sorted(runs, key=lambda case: "language_model" in case.key or "language_model" in case.script)
 
 
 def digest(script: str) -> str:
@@ -119,21 +121,21 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
     """Run a script under trueloop in a copy of examples/."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": str(COLUMNS), "PYTHONWARNINGS": "ignore"}
 
-    def python(*words: str) -> subprocess.CompletedProcess[str]:
+    def python(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=True
+            [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=True
         )
 
     if case.first:
         python(case.script, *case.first)
     report = folder / "report.json"
-    several = PROCESSES.get(case.script)
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", str(several)) if several else ()
-    done = python(*launcher, "-m", "trueloop", "run", "--json", str(report), case.script, *case.options)
+    processes = PROCESSES.get(case.script)
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", str(processes)) if processes else ()
+    completed = python(*launcher, "-m", "trueloop", "run", "--json", str(report), case.script, *case.options)
     report_json = json.loads(report.read_text(encoding="utf-8"))
     return {
-        "command": case.command, "digest": digest(case.script), "printed": done.stdout.splitlines(),
-        "headline": report_json["headline"], "report": findings(done.stderr),
+        "command": case.command, "digest": digest(case.script), "printed": completed.stdout.splitlines(),
+        "headline": report_json["headline"], "report": findings(completed.stderr),
         "codes": sorted({each["code"] for each in report_json["findings"] if each["severity"] != "note"}),
     }  # fmt: skip
 
@@ -143,7 +145,7 @@ FIGURE_DATA = {
     "target_broadcast": "torch.stack([y[val], model(x[val]).flatten()], 1).mul(100).round().div(100).tolist()",
     "logits_taken_for_probabilities": "netG(torch.randn(16, 32, 1, 1)).add(1).mul(8).round().int().flatten(1).tolist()",
 }
-"""What a figure shows of a pair of scripts: their memory, or an expression evaluated after they have run."""
+"""Data of the figures by twin: "memory", or an expression that is evaluated after both scripts have run."""
 RUN_AND_EVALUATE = """
 import json, runpy, sys, torch
 sys.argv = sys.argv[1:]
@@ -156,7 +158,7 @@ with torch.no_grad():
 
 
 def figure_data(name: str) -> dict[str, Any]:
-    """Run a twin and its correct example for the data of a figure."""
+    """Run a twin and its correct example, and return the data of a figure for each."""
     [twin] = [twin for twin in TWINS if twin.name == name]
     collect = memory_use if FIGURE_DATA[name] == "memory" else final_value
     return {script: collect(script, FIGURE_DATA[name]) for script in (f"{twin.of}.py", twin.script)}
@@ -164,17 +166,17 @@ def figure_data(name: str) -> dict[str, Any]:
 
 def final_value(script: str, expression: str) -> Any:
     """Return the value of an expression after a script has run."""
-    words = [sys.executable, "-W", "ignore", "-c", RUN_AND_EVALUATE.replace("EXPRESSION", expression), script]
+    command = [sys.executable, "-W", "ignore", "-c", RUN_AND_EVALUATE.replace("EXPRESSION", expression), script]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, cwd=EXAMPLES, env=environment, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    completed = subprocess.run(command, cwd=EXAMPLES, env=environment, capture_output=True, text=True, check=True)
+    return json.loads(completed.stdout.splitlines()[-1])
 
 
 def memory_use(script: str, _: str) -> list[int]:
     """Return the resident memory of a script in MiB after each printed line; Linux only."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    words, resident_mib = [sys.executable, "-W", "ignore", script], list[int]()
-    with subprocess.Popen(words, cwd=EXAMPLES, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    command, resident_mib = [sys.executable, "-W", "ignore", script], list[int]()
+    with subprocess.Popen(command, cwd=EXAMPLES, env=environment, stdout=subprocess.PIPE, text=True) as process:
         for _line in process.stdout or ():
             pages = int(Path(f"/proc/{process.pid}/statm").read_text(encoding="utf-8").split()[1])
             resident_mib.append(pages * os.sysconf("SC_PAGE_SIZE") // 2**20)
@@ -189,19 +191,19 @@ def findings(stderr: str) -> list[list[str]]:
 
 def lint_lines(script: str, code: str) -> list[str]:
     """Return the linter's output for a script."""
-    words = ["-m", "trueloop", "lint", "--format", "concise", "--quiet", "--select", code, script]
-    done = subprocess.run([sys.executable, *words], cwd=EXAMPLES, capture_output=True, text=True, check=False)
-    return done.stdout.splitlines()
+    arguments = ["-m", "trueloop", "lint", "--format", "concise", "--quiet", "--select", code, script]
+    completed = subprocess.run([sys.executable, *arguments], cwd=EXAMPLES, capture_output=True, text=True, check=False)
+    return completed.stdout.splitlines()
 
 
 def lint() -> dict[str, list[str]]:
     """Return the codes that the linter reports in each script, notes included."""
-    words = ["-m", "trueloop", "lint", "--format", "json", "--select", ",".join(twin.code for twin in TWINS), "."]
-    done = subprocess.run([sys.executable, *words], cwd=EXAMPLES, capture_output=True, text=True, check=False)
-    found: dict[str, set[str]] = {}
-    for each in json.loads(done.stdout)["findings"]:
-        found.setdefault(Path(each["path"]).name, set()).add(each["code"])
-    return {name: sorted(codes) for name, codes in sorted(found.items())}
+    arguments = ["-m", "trueloop", "lint", "--format", "json", "--select", ",".join(twin.code for twin in TWINS), "."]
+    completed = subprocess.run([sys.executable, *arguments], cwd=EXAMPLES, capture_output=True, text=True, check=False)
+    codes_by_script: dict[str, set[str]] = {}
+    for each in json.loads(completed.stdout)["findings"]:
+        codes_by_script.setdefault(Path(each["path"]).name, set()).add(each["code"])
+    return {name: sorted(codes) for name, codes in sorted(codes_by_script.items())}
 
 
 def run(names: list[str]) -> None:
@@ -228,8 +230,10 @@ def run(names: list[str]) -> None:
 
 def run_command(command: str) -> str:
     """Return the command line that runs a script under trueloop."""
-    several = PROCESSES.get(command.partition(" ")[0])
-    return f"torchrun --nproc-per-node {several} -m trueloop run {command}" if several else f"trueloop run {command}"
+    processes = PROCESSES.get(command.partition(" ")[0])
+    return (
+        f"torchrun --nproc-per-node {processes} -m trueloop run {command}" if processes else f"trueloop run {command}"
+    )
 
 
 # Writing ---------------------------------------------------------------------------------------------------------
@@ -238,21 +242,23 @@ BLOCK = re.compile(r"(<!-- (\w+)((?: [\w.]+)*) \(page\.py\) -->\n).*?(<!-- end -
 
 
 class Pages:
-    """Writes the generated blocks of a page; each public method writes the blocks of its name."""
+    """Writes the generated blocks of a page; each public method returns the content of the blocks with its name."""
 
     def __init__(self, results: dict[str, Any]) -> None:
         self._results = results
         self._twins = {twin.name: twin for twin in TWINS}
 
     def page(self, text: str) -> str:
-        """Return the page with all of its blocks written again."""
+        """Return the page with new content in all its blocks."""
         return BLOCK.sub(lambda m: m[1] + getattr(self, m[2])(*m[3].split()) + m[4], text)
 
     def printed(self, key: str) -> str:
         """Show the output of a script without trueloop."""
         run = self._run(key)
         lines = run["printed"]
-        last = min(len(lines) - 3, lines.index(result(lines)))  # a text that is generated at the end is shown in full
+        last = min(
+            len(lines) - 3, lines.index(result(lines))
+        )  # text that the model generates at the end is shown completely
         shown = lines if len(lines) < 7 else [*lines[:2], "...", *(line.rstrip() for line in lines[last:])]
         return fenced("text", [f"$ python {run['command']}", *shown])
 
@@ -262,19 +268,19 @@ class Pages:
         first, *others = run["report"]
         more = [f"... and {len(others)} more, for the other losses"] if others else []
         block = fenced("text", [f"$ {run_command(run['command'])}", "...", *first, *more])
-        found = self._twins[key].code in self._linted(self._twins[key])
-        return block + ("\n`trueloop lint` finds it too, without running the script.\n" if found else "")
+        found_by_lint = self._twins[key].code in self._linted(self._twins[key])
+        return block + ("\n`trueloop lint` finds it too, without running the script.\n" if found_by_lint else "")
 
     def summary(self, key: str) -> str:
         """Show the message and the line of a finding, then the result next to that of the correct script."""
         run = self._run(key)
         finding = run["report"][0]
         message = finding[: finding.index("")]
-        place = finding[len(message) + 1]
+        location = finding[len(message) + 1]
         command = f"$ {run_command(run['command'])}"
         if self._twins[key].code in self._linted(self._twins[key]):
             command += "    # trueloop lint finds it too"
-        return fenced("text", [command, *message, place, "", *self._results_of_pair(key)])
+        return fenced("text", [command, *message, location, "", *self._results_of_pair(key)])
 
     def quiet(self, key: str) -> str:
         """Show that `trueloop run` finds nothing in a correct script."""
@@ -292,16 +298,16 @@ class Pages:
         return fenced("text", self._results_of_pair(name))
 
     def broken(self, name: str) -> str:
-        """Show the lines of the mistake."""
+        """Show the lines with the mistake."""
         lines = [line for line in self._changes(name, context=2) if not line.startswith("+")]
-        texts = dedented([line[1:] for line in lines])
+        texts = dedent([line[1:] for line in lines])
         shown = [text if line else "..." for line, text in zip(lines, texts, strict=True)]
         return fenced("py", shown)  # an excerpt: the tests compile blocks marked "python"
 
     def fix(self, name: str) -> str:
         """Show the fix as a diff."""
         lines = self._changes(name)
-        texts = dedented([line[1:] for line in lines])
+        texts = dedent([line[1:] for line in lines])
         return fenced("diff", [f"{a[0]} {b}".rstrip() if a else "..." for a, b in zip(lines, texts, strict=True)])
 
     def index(self) -> str:
@@ -316,20 +322,20 @@ class Pages:
         return "\n".join(rows) + "\n"
 
     def linted(self) -> str:
-        """Count the scripts that `trueloop run` and `trueloop lint` find."""
+        """Count the scripts in which `trueloop run` and `trueloop lint` find the mistake."""
         by_run = [twin for twin in TWINS if twin.code in self._run(twin.name)["codes"]]
-        by_text = [twin for twin in TWINS if twin.code in self._linted(twin)]
-        both = [twin for twin in by_run if twin in by_text]
+        by_lint = [twin for twin in TWINS if twin.code in self._linted(twin)]
+        both = [twin for twin in by_run if twin in by_lint]
         return (
             f"Of the {len(TWINS)} broken scripts, `trueloop run` finds the mistake in {len(by_run)}, `trueloop lint` "
-            f"in {len(by_text)}, and both together in {len(by_run) + len(by_text) - len(both)}.\n"
+            f"in {len(by_lint)}, and both together in {len(by_run) + len(by_lint) - len(both)}.\n"
         )
 
     def machine(self) -> str:
         """Name the versions that the output comes from."""
-        made = self._results["made_with"]
+        versions = self._results["made_with"]
         return (
-            f"All output comes from torch {made['torch']} and Python {made['python']} on one CPU thread. Other "
+            f"All output comes from torch {versions['torch']} and Python {versions['python']} on one CPU thread. Other "
             "versions and machines print other digits, but get the same findings.\n"
         )
 
@@ -346,12 +352,14 @@ class Pages:
         return [f"{self._run(key)['command']:{width}}   {result(self._run(key)['printed'])}" for key in pair]
 
     def _changes(self, name: str, context: int = 1) -> list[str]:
-        """Return the lines of a unified diff from a twin to its correct example; "" separates two places."""
+        """Return the lines of a unified diff from a twin to its correct example; "" separates two hunks."""
         twin = self._twins[name]
         texts = [
             (EXAMPLES / script).read_text(encoding="utf-8").splitlines() for script in (twin.script, f"{twin.of}.py")
         ]
-        lines = list(difflib.unified_diff(*texts, n=context, lineterm=""))[3:]  # without the names and the first place
+        lines = list(difflib.unified_diff(*texts, n=context, lineterm=""))[
+            3:
+        ]  # without the file names and the first hunk header
         lines = ["" if line.startswith("@@") else line for line in lines]
         while lines[0].strip() == "":
             del lines[0]
@@ -360,7 +368,7 @@ class Pages:
         return lines
 
 
-def dedented(lines: list[str]) -> list[str]:
+def dedent(lines: list[str]) -> list[str]:
     """Return lines without their common indentation."""
     indent = min(len(line) - len(line.lstrip()) for line in lines if line.strip())
     return [line[indent:] for line in lines]

@@ -1,4 +1,4 @@
-"""Draws the figures of the tutorial pages from the output of the runs; called by page.py."""
+"""Draw the figures of the tutorial pages from the output of the runs; page.py calls `draw`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ NUMBER = r" +(-?[\d.]+(?:e[-+]?\d+)?)"
 def column(run: dict[str, Any], name: str) -> list[float]:
     """Return the numbers after a name in the printed lines of a script."""
     lines = [re.search(rf"\b{name}{NUMBER}", line) for line in run["printed"] if not line.startswith("best")]
-    return [float(found[1]) for found in lines if found]
+    return [float(match[1]) for match in lines if match]
 
 
-def which(runs: dict[str, Any]) -> Any:
+def training_losses(runs: dict[str, Any]) -> Any:
     """Draw the training losses of a correct classifier and seven broken ones."""
     names = [
         "never_cleared", "train_mode_left_on", "held_out_seen_in_training", "best_by_reference",
@@ -109,7 +109,7 @@ def draw(results: dict[str, Any], folder: Path) -> None:
     runs, data = results["runs"], results["figure_data"]
     folder.mkdir(parents=True, exist_ok=True)
     figures = {
-        "which": which(runs),
+        "which": training_losses(runs),
         "broadcast": broadcast(data["target_broadcast"]),
         "rates": rates(runs),
         "digits": digits(data["logits_taken_for_probabilities"]),

@@ -63,19 +63,19 @@ def evaluate(
     batch: int = 256,
     collate: Any = None,
 ) -> Evaluation:
-    """Measure a model: eval mode, no graph, means over items; every submodule's mode is restored afterwards.
+    """Return a model's mean loss and metrics, measured in eval mode without gradients; all modes are restored.
 
     Args:
-        model: on any device; the batches follow it.
+        model: the model, on any device; the batches are moved to that device.
         data: a map-style dataset, or an iterable of ready batches.
         objective: a ``torch.nn`` loss over ``(inputs, target)`` batches, or a function as for `Trainer`.
         metrics: name -> factory, such as ``{"accuracy": Accuracy}``.
-        batch: examples per forward pass, for a dataset; the numbers do not depend on it.
-        collate: samples -> batch, for a dataset.
+        batch: number of examples per forward pass, for a dataset; it does not change the result.
+        collate: function from a list of samples to a batch, for a dataset.
 
     Raises:
         InvalidData: there is nothing to evaluate on.
-        InvalidModel: metrics are asked for, but the objective does not tell output and target.
+        InvalidModel: metrics are requested, but the objective does not return the output and the target.
 
     Example:
         >>> import torch

@@ -8,7 +8,7 @@ from trueloop.analysis.operations import Loop
 from trueloop.failures.load import catalogue
 from trueloop.lint.check_file import ActiveRule, lint_text
 
-LEAVES = (
+LEAVING_BODIES = (
     "break",
     "f(); break",
     "if f(): raise ValueError\n  else: break",
@@ -17,7 +17,7 @@ LEAVES = (
     "for y in f():\n   continue\n  break",
     "def g():\n   for y in f(): continue\n  break",
 )
-GOES_ON = (
+REPEATING_BODIES = (
     "f()",
     "if f(): break",
     "if f(): continue\n  break",
@@ -26,7 +26,7 @@ GOES_ON = (
     "try: break\n  finally: f()",
     "for y in f(): pass\n  else: continue\n  break",
 )
-MANY_TURNS = (
+NEED_REPETITION = (
     "GRD001",
     "GRD004",
     "PRC004",
@@ -41,7 +41,9 @@ MANY_TURNS = (
 )
 
 
-@pytest.mark.parametrize(("body", "once"), [*((each, True) for each in LEAVES), *((each, False) for each in GOES_ON)])
+@pytest.mark.parametrize(
+    ("body", "once"), [*((each, True) for each in LEAVING_BODIES), *((each, False) for each in REPEATING_BODIES)]
+)
 @pytest.mark.parametrize("head", ["for x in f():", "while True:"])
 def test_a_loop_whose_body_ends_by_leaving_runs_at_most_once(head, body, once):
     assert Loop(ast.parse(f"{head}\n  {body}").body[0], None).runs_at_most_once() is once
@@ -53,7 +55,7 @@ def test_a_comprehension_may_run_several_times():
     ).runs_at_most_once()
 
 
-@pytest.mark.parametrize("code", MANY_TURNS)
+@pytest.mark.parametrize("code", NEED_REPETITION)
 def test_failures_of_loops_need_several_iterations(code):
     entry = catalogue()[code]
     assert entry.failure.rule is not None

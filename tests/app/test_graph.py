@@ -1,4 +1,4 @@
-"""The graph of a recipe's loss: as training would build it, frozen and recomputed as the recipe says."""
+"""The graph of a recipe's loss is the graph of training, with the recipe's frozen and recomputed layers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def recipe(objective: Any = None, **settings: Any) -> Recipe:
     return Recipe(name="small", summary="Small.", train=config, options=Options(), assemble=assemble)
 
 
-def test_one_micro_batch_is_run_and_its_tensors_are_named():
+def test_the_graph_covers_one_micro_batch_with_named_tensors():
     graph = graph_of(replace(recipe(), train=replace(recipe().train, micro_batch=5)))
     [inputs] = [memory for memory in graph.memories if memory.owner == "batch[0]"]
     assert inputs.size_b == 5 * 4 * 4
@@ -48,15 +48,15 @@ def test_one_micro_batch_is_run_and_its_tensors_are_named():
     assert {"0.0", "0.1", "1"} & {node.module.removesuffix(".linear") for node in graph.nodes} == {"0.0", "0.1", "1"}
 
 
-def test_what_the_recipe_freezes_and_recomputes_is_seen():
+def test_freezing_and_recomputation_change_the_graph():
     plain, frozen, recomputed = (graph_of(each) for each in (recipe(), recipe(freeze=("0.*",)), recipe(recompute=True)))
     assert len(frozen.frozen) == 4
     assert len(frozen.nodes) < len(plain.nodes)
     assert (plain.hooked, plain.unreachable) == (0, ())
     assert recomputed.hooked > 0
-    assert recomputed.alone_b < plain.alone_b
+    assert recomputed.graph_only_b < plain.graph_only_b
 
 
-def test_a_loss_without_a_graph_is_a_lesson():
+def test_a_loss_without_a_graph_is_refused():
     with pytest.raises(InvalidModel, match="does not depend on any trainable parameter"):
         graph_of(recipe(lambda model, batch: model(batch[0]).detach().mean()))

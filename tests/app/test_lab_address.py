@@ -1,4 +1,4 @@
-"""Where a lab is found, and how one is started that is nobody's child."""
+"""Finding a running lab, and starting a detached lab."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ def environment(tmp_path):
 
 
 @pytest.fixture
-def door():
+def open_port():
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         yield listening.getsockname()[1]
 
 
-def test_a_lab_that_runs_is_found(environment, door):
+def test_a_running_lab_is_found(environment, open_port):
     assert read_address(environment) == ""
-    write_address(environment, door)
-    assert read_address(environment) == f"http://127.0.0.1:{door}"
-    assert live_folder(environment).stat().st_mode & 0o077 == 0, "nobody else can say where it is"
+    write_address(environment, open_port)
+    assert read_address(environment) == f"http://127.0.0.1:{open_port}"
+    assert live_folder(environment).stat().st_mode & 0o077 == 0, "other users cannot write the address"
 
 
-def test_a_lab_that_has_ended_is_not_found(environment, door):
-    write_address(environment, door)
+def test_an_ended_lab_is_not_found(environment, open_port):
+    write_address(environment, open_port)
     path = live_folder(environment) / ADDRESS_FILE
-    told = json.loads(path.read_text())
-    path.write_text(json.dumps({**told, "mark": "0"}))
-    assert read_address(environment) == "", "its number was given to another process"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "mark": "0"}))
+    assert read_address(environment) == "", "its pid now belongs to another process"
 
 
 def test_a_lab_that_does_not_answer_is_not_found(environment):
@@ -53,12 +53,13 @@ def test_a_lab_that_does_not_answer_is_not_found(environment):
 
 
 @pytest.mark.parametrize(
-    "told", ["", "[]", "{}", '{"port": "x", "pid": 1, "mark": ""}', '{"port": 1e9, "pid": 1, "mark": ""}', "[" * 4096]
+    "content",
+    ["", "[]", "{}", '{"port": "x", "pid": 1, "mark": ""}', '{"port": 1e9, "pid": 1, "mark": ""}', "[" * 4096],
 )
-def test_an_invalid_address_is_ignored(environment, told):
+def test_an_invalid_address_is_ignored(environment, content):
     folder = live_folder(environment)
     folder.mkdir()
-    (folder / ADDRESS_FILE).write_text(told)
+    (folder / ADDRESS_FILE).write_text(content)
     assert read_address(environment) == ""
 
 
@@ -68,7 +69,7 @@ def test_an_unwritable_address_is_ignored(tmp_path):
 
 
 def children() -> set[str]:
-    """Processes of this one's; other tests may have left some for the session."""
+    """Return the child processes of this process, which include those of other tests."""
     tasks = Path("/proc/self/task").iterdir()
     return {child for task in tasks for child in (task / "children").read_text().split()}
 

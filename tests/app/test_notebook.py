@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import trueloop
-from trueloop.app.notebook import options
+from trueloop.app.notebook import parse_options
 from trueloop.core.errors import InvalidConfig
 
 MODEL = "import torch\nmodel = torch.nn.Linear(2, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
@@ -72,8 +72,8 @@ def test_codes_are_selected(cell: Callable[..., Any]):
 
 @pytest.mark.parametrize("line", ["--nonsense", "train()", "--select"])
 def test_unknown_words_are_rejected(line: str):
-    with pytest.raises(InvalidConfig, match="%%watch does not know"):
-        options(line)
+    with pytest.raises(InvalidConfig, match="%%watch has no option"):
+        parse_options(line)
 
 
 BROKEN = """\

@@ -10,7 +10,7 @@ from trueloop.app.output_file import check_writable, write_output
 from trueloop.core.errors import InvalidConfig, RunFolderError
 
 
-def test_the_path_stays_valid_after_a_change_of_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_path_stays_valid_after_a_change_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     place = check_writable(Path("page.html"), "page")
     assert place == tmp_path.resolve() / "page.html"

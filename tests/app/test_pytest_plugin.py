@@ -44,7 +44,7 @@ from trueloop.sanitizer import watch
 from trueloop.failures import selection
 import made_up
 entries = {entry.code: entry for entry in made_up.entries()}
-attachment = Attachment(made_up.sources)
+attachment = Attachment(made_up.hooks)
 watch._attachment = lambda: attachment
 selection.catalogue = lambda: entries
 """
@@ -57,17 +57,19 @@ def test_a_test_with_a_silent_failure_fails(tmp_path: Path, forker: Any):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     installed = entry_points(group="pytest11", name="trueloop")  # a checkout may be older than its installation
     plugin = [] if installed else ["-p", pytest_plugin.__name__]
-    done = forker.run("-m", "pytest", *plugin, "-p", "no:randomly", "-rA", "--tb=short", cwd=tmp_path)
-    ends = {line.split("::")[1].split()[0]: line.split()[0] for line in done.stdout.splitlines() if line[:4] in WORDS}
+    process = forker.run("-m", "pytest", *plugin, "-p", "no:randomly", "-rA", "--tb=short", cwd=tmp_path)
+    ends = {
+        line.split("::")[1].split()[0]: line.split()[0] for line in process.stdout.splitlines() if line[:4] in WORDS
+    }
     assert ends == {
         "test_error": "FAILED",
         "test_note": "PASSED",
         "test_not_watched": "PASSED",
         "test_its_own_assertion": "FAILED",
         "test_through_another_fixture": "FAILED",
-    }, done.stdout
-    assert "GRD901" in done.stdout
-    assert "assert (Finding(" in done.stdout, "a test's own failure comes first"
+    }, process.stdout
+    assert "GRD901" in process.stdout
+    assert "assert (Finding(" in process.stdout, "a test's own failure comes first"
 
 
 def test_a_pytorch_error_is_explained_in_its_own_section(tmp_path: Path):
@@ -80,12 +82,12 @@ def test_a_pytorch_error_is_explained_in_its_own_section(tmp_path: Path):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     plugin = [] if entry_points(group="pytest11", name="trueloop") else ["-p", pytest_plugin.__name__]
     command = [sys.executable, "-m", "pytest", *plugin, "-p", "no:randomly", "--tb=short"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "1 failed, 1 passed" in done.stdout
-    assert re.search(r"E   RuntimeError: (\w+: )?mat1 and mat2 shapes cannot be multiplied", done.stdout)
-    own = done.stdout.split("- Captured trueloop call -")[1]
-    assert "`x` has the shape (2, 3)" in own
-    assert "pytest_plugin.py" not in done.stdout
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 failed, 1 passed" in process.stdout
+    assert re.search(r"E   RuntimeError: (\w+: )?mat1 and mat2 shapes cannot be multiplied", process.stdout)
+    section = process.stdout.split("- Captured trueloop call -")[1]
+    assert "`x` has the shape (2, 3)" in section
+    assert "pytest_plugin.py" not in process.stdout
 
 
 WORDS = ("PASS", "FAIL", "ERRO")
@@ -132,7 +134,7 @@ def test_a_failing_proof_fails_the_test(tmp_path: Path, forker: Any):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     installed = entry_points(group="pytest11", name="trueloop")
     plugin = [] if installed else ["-p", pytest_plugin.__name__]
-    done = forker.run("-m", "pytest", *plugin, "-p", "no:randomly", "-rA", "--tb=short", cwd=tmp_path)
-    assert "PASSED test_proving.py::test_holds" in done.stdout
-    assert "FAILED test_proving.py::test_leaks" in done.stdout
-    assert "<samples-independent: broken." in done.stdout
+    process = forker.run("-m", "pytest", *plugin, "-p", "no:randomly", "-rA", "--tb=short", cwd=tmp_path)
+    assert "PASSED test_proving.py::test_holds" in process.stdout
+    assert "FAILED test_proving.py::test_leaks" in process.stdout
+    assert "<samples-independent: broken." in process.stdout

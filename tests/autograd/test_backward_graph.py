@@ -1,4 +1,4 @@
-"""The walk over a graph and its drawing, on graphs made by hand of plain objects."""
+"""Walks over graphs of plain objects, and positions for drawing them."""
 
 from __future__ import annotations
 
@@ -6,62 +6,62 @@ from types import SimpleNamespace
 
 import pytest
 
-from trueloop.autograd.backward_graph import depths, places, saved, walk
+from trueloop.autograd.backward_graph import node_depths, node_positions, saved_values, walk
 
 
-class Made:
-    """A node as torch's are: children, and what it has saved, raw and unpacked."""
+class FakeNode:
+    """A node like those of torch: it has children and saved values, raw and unpacked."""
 
-    def __init__(self, *children: Made | None, **kept: object) -> None:
+    def __init__(self, *children: FakeNode | None, **kept: object) -> None:
         self.next_functions = tuple((child, 0) for child in children)
         for name, value in kept.items():
             setattr(self, f"_raw_saved_{name}", SimpleNamespace(unpack_hook=None))
             setattr(self, f"_saved_{name}", value)
 
 
-def test_nodes_are_breadth_first_and_each_comes_once():
-    leaf = Made()
-    left, right = Made(leaf), Made(None, leaf)
-    found = walk(Made(left, right), 100)
-    assert found.nodes[1:] == [left, right, leaf]
-    assert found.edges == [(0, 1), (0, 2), (1, 3), (2, 3)]
-    assert found.offsets == [0.0, -0.5, 0.5, 0.0]
-    assert not found.cut
+def test_nodes_are_listed_once_in_breadth_first_order():
+    leaf = FakeNode()
+    left, right = FakeNode(leaf), FakeNode(None, leaf)
+    result = walk(FakeNode(left, right), 100)
+    assert result.nodes[1:] == [left, right, leaf]
+    assert result.edges == [(0, 1), (0, 2), (1, 3), (2, 3)]
+    assert result.row_offsets == [0.0, -0.5, 0.5, 0.0]
+    assert not result.cut
 
 
-def test_a_walk_that_is_cut_says_so_and_keeps_edges_within():
-    leaf = Made()
-    found = walk(Made(Made(leaf), Made(leaf)), 3)
-    assert (len(found.nodes), found.edges, found.cut) == (3, [(0, 1), (0, 2)], True)
+def test_a_truncated_walk_has_no_edges_to_missing_nodes():
+    leaf = FakeNode()
+    result = walk(FakeNode(FakeNode(leaf), FakeNode(leaf)), 3)
+    assert (len(result.nodes), result.edges, result.cut) == (3, [(0, 1), (0, 2)], True)
 
 
-def test_the_longest_way_counts():
+def test_the_depth_is_the_length_of_the_longest_path():
     #  0 -> 1 -> 2 -> 3 and 0 -> 3
     edges = [(0, 1), (0, 3), (1, 2), (2, 3)]
-    assert depths(4, edges) == [0, 1, 2, 3]
-    assert places(edges, [0.0, -0.5, 0.0, 0.5]) == [(3, 0.5), (2, 0.0), (1, 0.0), (0, 1.0)]
+    assert node_depths(4, edges) == [0, 1, 2, 3]
+    assert node_positions(edges, [0.0, -0.5, 0.0, 0.5]) == [(3, 0.5), (2, 0.0), (1, 0.0), (0, 1.0)]
 
 
-def test_what_is_saved_without_running_a_hook():
-    node = Made(weight="tensor", nothing=None)
-    assert list(saved(node)) == [("weight", "tensor", "kept")]
+def test_saved_values_are_read_without_running_hooks():
+    node = FakeNode(weight="tensor", nothing=None)
+    assert list(saved_values(node)) == [("weight", "tensor", "kept")]
 
-    class Hooked(Made):
+    class Hooked(FakeNode):
         @property
         def _saved_input(self) -> None:
             pytest.fail("the hook was run")
 
     hooked = Hooked()
     hooked._raw_saved_input = SimpleNamespace(unpack_hook=lambda packed: packed)
-    assert list(saved(hooked)) == [("input", None, "hooked")]
+    assert list(saved_values(hooked)) == [("input", None, "hooked")]
 
 
-def test_what_is_freed_is_told():
-    class Freed(Made):
+def test_freed_values_are_reported():
+    class Freed(FakeNode):
         _raw_saved_result = SimpleNamespace(unpack_hook=None)
 
         @property
         def _saved_result(self) -> None:
             raise RuntimeError("Trying to backward through the graph a second time")
 
-    assert list(saved(Freed())) == [("result", None, "freed")]
+    assert list(saved_values(Freed())) == [("result", None, "freed")]

@@ -1,4 +1,4 @@
-"""Freezing and thawing under a running optimizer: moments and groups of the rest, order, schedulers, and refusals."""
+"""Freezing and thawing during a run: moments and groups of other parameters, order, schedulers, and refusals."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Net(nn.Module):
         return self.head(self.body(x))
 
 
-def grouped(model: nn.Module, **more: object) -> torch.optim.Optimizer:
+def optimizer_with_groups(model: nn.Module, **more: object) -> torch.optim.Optimizer:
     matrices = [each for each in model.parameters() if each.ndim >= 2 and each.requires_grad]
-    rest = [each for each in model.parameters() if each.ndim < 2 and each.requires_grad]
+    others = [each for each in model.parameters() if each.ndim < 2 and each.requires_grad]
     groups = [
         {"name": "decay", "params": matrices, "weight_decay": 0.1},
-        {"name": "no_decay", "params": rest, "weight_decay": 0.0},
+        {"name": "no_decay", "params": others, "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=0.01, **more)
 
@@ -46,8 +46,8 @@ def model() -> nn.Module:
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_what_stays_keeps_its_moments_and_its_group(model: nn.Module, fused: bool):
-    optimizer = grouped(model, fused=fused)
+def test_other_parameters_keep_their_moments_and_group(model: nn.Module, fused: bool):
+    optimizer = optimizer_with_groups(model, fused=fused)
     step(model, optimizer)
     before = {name: copy.deepcopy(optimizer.state[each]) for name, each in model.head.named_parameters()}
     changed = freeze(model, "body.*", optimizer=optimizer)
@@ -60,8 +60,8 @@ def test_what_stays_keeps_its_moments_and_its_group(model: nn.Module, fused: boo
     assert len(optimizer.state) == 2
 
 
-def test_the_frozen_stand_still_though_they_had_momentum_decay_and_a_gradient(model: nn.Module):
-    optimizer = grouped(model)
+def test_frozen_parameters_do_not_change_despite_momentum_and_decay(model: nn.Module):
+    optimizer = optimizer_with_groups(model)
     step(model, optimizer)
     model(torch.randn(2, 3)).sum().backward()
     freeze(model, "body.*", optimizer=optimizer)
@@ -73,26 +73,26 @@ def test_the_frozen_stand_still_though_they_had_momentum_decay_and_a_gradient(mo
     assert not torch.equal(model.head.weight, head)
 
 
-def test_the_rest_trains_as_under_an_optimizer_that_never_held_the_frozen(model: nn.Module):
+def test_other_parameters_train_as_without_the_frozen_ones(model: nn.Module):
     twin = copy.deepcopy(model)
     freeze(twin, "body.*")
-    lone = grouped(twin)
-    optimizer = grouped(model)
+    without_frozen = optimizer_with_groups(twin)
+    optimizer = optimizer_with_groups(model)
     freeze(model, "body.*", optimizer=optimizer)
     for seed in range(3):
         step(model, optimizer, seed)
-        step(twin, lone, seed)
+        step(twin, without_frozen, seed)
     torch.testing.assert_close(model.state_dict(), twin.state_dict(), rtol=0, atol=0)
 
 
-def test_thawed_ones_come_back_in_the_models_order_with_fresh_moments(model: nn.Module):
-    optimizer = grouped(model)
+def test_thawed_parameters_return_in_the_models_order_with_new_moments(model: nn.Module):
+    optimizer = optimizer_with_groups(model)
     step(model, optimizer)
     freeze(model, "body.*", optimizer=optimizer)
     changed = thaw(model, "body.2.*", "body.1.*", optimizer=optimizer)
     assert changed.parameters == ("body.1.weight", "body.1.bias", "body.2.weight", "body.2.bias")
     assert changed.added == 4
-    fresh = grouped(model)
+    fresh = optimizer_with_groups(model)
     assert [[*map(id, a["params"])] for a in optimizer.param_groups] == [
         [*map(id, b["params"])] for b in fresh.param_groups
     ]
@@ -102,8 +102,8 @@ def test_thawed_ones_come_back_in_the_models_order_with_fresh_moments(model: nn.
     assert optimizer.state[model.head.weight]["step"] == 2
 
 
-def test_a_group_that_becomes_empty_stays_for_the_scheduler(model: nn.Module):
-    optimizer = grouped(model)
+def test_an_empty_group_is_kept_for_the_scheduler(model: nn.Module):
+    optimizer = optimizer_with_groups(model)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     freeze(model, "*.bias", "body.1.weight", optimizer=optimizer)
     assert [len(group["params"]) for group in optimizer.param_groups] == [3, 0]
@@ -115,20 +115,20 @@ def test_a_group_that_becomes_empty_stays_for_the_scheduler(model: nn.Module):
     step(model, optimizer)
 
 
-def test_state_dicts_fit_those_of_an_optimizer_built_anew(model: nn.Module):
-    optimizer = grouped(model)
+def test_state_dicts_fit_a_newly_built_optimizer(model: nn.Module):
+    optimizer = optimizer_with_groups(model)
     freeze(model, "body.0.*", optimizer=optimizer)
     thaw(model, "body.0.*", optimizer=optimizer)
     step(model, optimizer)
     twin = copy.deepcopy(model)
-    resumed = grouped(twin)
+    resumed = optimizer_with_groups(twin)
     resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # torch would share the moments
     step(model, optimizer)
     step(twin, resumed)
     torch.testing.assert_close(twin.state_dict(), model.state_dict(), rtol=0, atol=0)
 
 
-def test_an_optimizer_made_from_names_keeps_them(model: nn.Module):
+def test_an_optimizer_with_named_parameters_keeps_the_names(model: nn.Module):
     optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
     freeze(model, "body.*", optimizer=optimizer)
     assert optimizer.param_groups[0]["param_names"] == ["head.weight", "head.bias"]
@@ -137,7 +137,7 @@ def test_an_optimizer_made_from_names_keeps_them(model: nn.Module):
     optimizer.load_state_dict(optimizer.state_dict())
 
 
-EVERY = {
+OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
     "adam": lambda parameters: torch.optim.Adam(parameters, foreach=True),
     "adagrad": torch.optim.Adagrad,
@@ -148,9 +148,9 @@ EVERY = {
 }
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_others_go_on_with_what_they_now_hold(model: nn.Module, name: str):
-    optimizer = EVERY[name](model.parameters())
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_continues_after_freezing(model: nn.Module, name: str):
+    optimizer = OPTIMIZERS[name](model.parameters())
     step(model, optimizer)
     freeze(model, "body.*", optimizer=optimizer)
     step(model, optimizer)
@@ -161,8 +161,8 @@ def test_others_go_on_with_what_they_now_hold(model: nn.Module, name: str):
     assert moved == {"body.0.weight", "body.0.bias", "head.weight", "head.bias"}
 
 
-class Keeping(torch.optim.SGD):
-    """Keeps a list of its own until it is told of a change, as an optimizer may that is made to be quick."""
+class CachesParameters(torch.optim.SGD):
+    """An optimizer that caches a list of its parameters until `__setstate__` is called."""
 
     kept: tuple[nn.Parameter, ...] = ()
 
@@ -177,8 +177,8 @@ class Keeping(torch.optim.SGD):
         self.kept = ()
 
 
-def test_an_optimizer_that_keeps_lists_is_told(model: nn.Module):
-    optimizer = Keeping(model.parameters())
+def test_an_optimizer_that_caches_its_parameters_is_refreshed(model: nn.Module):
+    optimizer = CachesParameters(model.parameters())
     step(model, optimizer)
     freeze(model, "body.*", optimizer=optimizer)
     step(model, optimizer)
@@ -188,7 +188,7 @@ def test_an_optimizer_that_keeps_lists_is_told(model: nn.Module):
     assert len(optimizer.kept) == 4
 
 
-def test_a_tied_weight_goes_by_any_of_its_names_and_comes_back_once(model: nn.Module):
+def test_a_tied_weight_matches_by_any_name_and_is_added_once(model: nn.Module):
     model.body[2].weight = model.body[0].weight = nn.Parameter(torch.randn(4, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     changed = freeze(model, "body.2.weight", optimizer=optimizer)
@@ -198,18 +198,18 @@ def test_a_tied_weight_goes_by_any_of_its_names_and_comes_back_once(model: nn.Mo
     assert sum(each is model.body[0].weight for each in optimizer.param_groups[0]["params"]) == 1
 
 
-def test_again_is_nothing(model: nn.Module):
-    optimizer = grouped(model)
+def test_freezing_or_thawing_again_changes_nothing(model: nn.Module):
+    optimizer = optimizer_with_groups(model)
     freeze(model, "head.*", optimizer=optimizer)
-    again = freeze(model, "head.*", optimizer=optimizer)
-    assert (again.parameters, again.removed) == ((), 0)
+    repeated = freeze(model, "head.*", optimizer=optimizer)
+    assert (repeated.parameters, repeated.removed) == ((), 0)
     thaw(model, "head.*", optimizer=optimizer)
-    again = thaw(model, "head.*", optimizer=optimizer)
-    assert (again.parameters, again.added) == ((), 0)
+    repeated = thaw(model, "head.*", optimizer=optimizer)
+    assert (repeated.parameters, repeated.added) == ((), 0)
 
 
-def test_a_wrong_pattern_changes_nothing_and_is_named_with_the_nearest(model: nn.Module):
-    optimizer = grouped(model)
+def test_a_wrong_pattern_changes_nothing_and_the_error_has_a_suggestion(model: nn.Module):
+    optimizer = optimizer_with_groups(model)
     with pytest.raises(InvalidConfig, match=r"freeze has the pattern 'bdy\.\*'") as caught:
         freeze(model, "head.*", "bdy.*", optimizer=optimizer)
     assert caught.value.fix == "Did you mean 'body.*'?"
@@ -222,7 +222,7 @@ def test_a_wrong_pattern_changes_nothing_and_is_named_with_the_nearest(model: nn
     assert sum(len(group["params"]) for group in optimizer.param_groups) == 8
 
 
-def test_groups_that_differ_in_their_rate_are_not_guessed(model: nn.Module):
+def test_an_ambiguous_group_is_refused(model: nn.Module):
     freeze(model, "body.0.*")
     rates = [{"params": model.head.parameters(), "lr": 0.1}, {"name": "slow", "params": model.body[2].parameters()}]
     optimizer = torch.optim.SGD(rates, lr=0.001)
@@ -238,7 +238,7 @@ def test_groups_that_differ_in_their_rate_are_not_guessed(model: nn.Module):
     step(model, optimizer)
 
 
-def test_joint_state_and_whole_numbers_are_refused(model: nn.Module):
+def test_lbfgs_and_integer_parameters_are_refused(model: nn.Module):
     with pytest.raises(InvalidModel, match="LBFGS"):
         freeze(model, "head.*", optimizer=torch.optim.LBFGS(model.parameters()))
     assert model.head.weight.requires_grad

@@ -22,37 +22,37 @@ class Memory:
     name: str = "memory"
 
 
-def grown() -> Tensor:
+def recurrent_state() -> Tensor:
     return torch.ones(2, requires_grad=True) * 3
 
 
-def test_everything_that_holds_tensors_is_looked_into():
-    shared = grown()
+def test_tensors_in_all_containers_are_detached():
+    shared = recurrent_state()
     state = (
         shared,
-        [grown(), None, 3, "text"],
-        {"cache": Pair(grown(), grown()), "again": shared},
-        Memory([grown()], 7),
-        OrderedDict(a=grown()),
-        defaultdict(list, {"b": [grown()]}),
+        [recurrent_state(), None, 3, "text"],
+        {"cache": Pair(recurrent_state(), recurrent_state()), "again": shared},
+        Memory([recurrent_state()], 7),
+        OrderedDict(a=recurrent_state()),
+        defaultdict(list, {"b": [recurrent_state()]}),
     )
-    made = detach(state)
+    result = detach(state)
     tensors = [
-        *(made[0], made[1][0], made[2]["cache"].keys, made[2]["cache"].values, made[2]["again"]),
-        *(made[3].cells[0], made[4]["a"], made[5]["b"][0]),
+        *(result[0], result[1][0], result[2]["cache"].keys, result[2]["cache"].values, result[2]["again"]),
+        *(result[3].cells[0], result[4]["a"], result[5]["b"][0]),
     ]
     assert all(not tensor.requires_grad and tensor.grad_fn is None for tensor in tensors)
     assert all(torch.equal(tensor, torch.full((2,), 3.0)) for tensor in tensors)
-    assert made[2]["again"] is made[0]
-    assert made[1][1:] == [None, 3, "text"]
-    assert (made[3].step, made[3].name) == (7, "memory")
-    assert [type(each) for each in made] == [type(each) for each in state]
-    assert made[5]["new"] == []
+    assert result[2]["again"] is result[0]
+    assert result[1][1:] == [None, 3, "text"]
+    assert (result[3].step, result[3].name) == (7, "memory")
+    assert [type(each) for each in result] == [type(each) for each in state]
+    assert result[5]["new"] == []
     assert shared.requires_grad, "the original keeps its graph"
-    assert made[0].data_ptr() == shared.data_ptr(), "no copy"
+    assert result[0].data_ptr() == shared.data_ptr(), "no copy"
 
 
-def test_truncated_backpropagation_goes_back_one_stretch():
+def test_backward_ends_at_the_detached_state():
     torch.manual_seed(0)
     cell, data = nn.LSTM(2, 3), torch.randn(2, 4, 1, 2)
     _, state = cell(data[0])
@@ -65,24 +65,24 @@ def test_truncated_backpropagation_goes_back_one_stretch():
     assert not torch.allclose(truncated, torch.autograd.grad(out.sum(), cell.weight_hh_l0)[0])
 
 
-def test_a_packed_sequence():
-    packed = nn.utils.rnn.pack_sequence([grown(), grown()[:1]])
+def test_a_packed_sequence_is_detached():
+    packed = nn.utils.rnn.pack_sequence([recurrent_state(), recurrent_state()[:1]])
     assert not detach(packed).data.requires_grad
 
 
-def test_what_cannot_be_looked_into_is_named_with_its_place():
+def test_an_unknown_container_is_refused_with_its_path():
     class Cache:
         pass
 
     with pytest.raises(InvalidData, match=r"state\[1\]\['cache'\] is a Cache"):
-        detach((grown(), {"cache": Cache()}))
+        detach((recurrent_state(), {"cache": Cache()}))
 
 
-# torch 2.13 traces a Function by making one, of which it warns itself.
+# torch 2.13 warns of its own way to trace a Function.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 
-def test_the_value_stays_and_the_gradient_is_multiplied():
+def test_the_value_is_unchanged_and_the_gradient_multiplied():
     x, above = torch.randn(4, requires_grad=True), torch.tensor([1.0, -2.0, 0.5, 3.0])
     assert torch.equal(reverse_gradient(x, 0.5), x)
     assert torch.equal(torch.autograd.grad(reverse_gradient(x, 0.5), x, above)[0], above * -0.5)
@@ -90,12 +90,12 @@ def test_the_value_stays_and_the_gradient_is_multiplied():
     assert torch.equal(torch.autograd.grad(scale_gradient(x, 0), x, above)[0], torch.zeros(4))
 
 
-def test_nothing_is_copied():
+def test_the_input_is_not_copied():
     x = torch.randn(4, requires_grad=True)
     assert reverse_gradient(x).data_ptr() == x.data_ptr()
 
 
-def test_features_learn_against_the_domain_and_the_judge_with_it():
+def test_a_domain_adversarial_step():
     torch.manual_seed(0)
     features, judge, data = nn.Linear(3, 2), nn.Linear(2, 1), torch.randn(5, 3)
 
@@ -104,31 +104,31 @@ def test_features_learn_against_the_domain_and_the_judge_with_it():
         loss = judge(hidden if strength is None else reverse_gradient(hidden, strength)).square().mean()
         return torch.autograd.grad(loss, (features.weight, judge.weight))
 
-    plain, turned = gradients(None), gradients(0.3)
-    torch.testing.assert_close(turned[0], plain[0] * -0.3)
-    assert torch.equal(turned[1], plain[1])
+    plain, reversed_ = gradients(None), gradients(0.3)
+    torch.testing.assert_close(reversed_[0], plain[0] * -0.3)
+    assert torch.equal(reversed_[1], plain[1])
 
 
-def test_twice_and_under_vmap():
+def test_second_derivatives_and_vmap():
     x = torch.randn(3, 4, dtype=torch.float64)
-    made = torch.func.vmap(torch.func.grad(lambda row: scale_gradient(row, 3.0).square().sum()))(x)
-    torch.testing.assert_close(made, 6 * x)
+    result = torch.func.vmap(torch.func.grad(lambda row: scale_gradient(row, 3.0).square().sum()))(x)
+    torch.testing.assert_close(result, 6 * x)
     twice = torch.func.grad(torch.func.grad(lambda b: scale_gradient(b, 3.0) ** 3))(torch.tensor(2.0))
     assert twice == pytest.approx(3 * 3 * 6 * 2.0), "the factor comes in once for each derivative"
 
 
-def test_compiled_without_a_break():
+def test_compiling_needs_no_graph_break():
     compiled = torch.compile(lambda x: reverse_gradient(x, 2.0).square().sum(), backend="aot_eager", fullgraph=True)
     x = torch.randn(3)
     torch.testing.assert_close(torch.autograd.functional.jacobian(compiled, x), -4 * x)
 
 
 @pytest.mark.parametrize("strength", [-1.0, float("nan"), float("inf")])
-def test_a_strength_that_cannot_be_is_refused(strength: float):
+def test_an_invalid_strength_is_refused(strength: float):
     with pytest.raises(InvalidConfig, match=f"strength is {strength}"):
         reverse_gradient(torch.zeros(1), strength)
 
 
-def test_a_factor_that_cannot_be_is_refused():
+def test_an_invalid_factor_is_refused():
     with pytest.raises(InvalidConfig, match="factor is inf"):
         scale_gradient(torch.zeros(1), float("inf"))

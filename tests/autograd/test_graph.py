@@ -1,4 +1,4 @@
-"""What stands behind a loss: operations and modules, saved bytes and all who hold them, parameters not reached."""
+"""The graph of a loss: operations and modules, saved memory and its holders, and unreachable parameters."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def model() -> Net:
     return Net()
 
 
-def looked(model: nn.Module, x: Tensor, **named: Tensor) -> Graph:
+def inspected(model: nn.Module, x: Tensor, **named: Tensor) -> Graph:
     with record_modules(model):
         loss = F.cross_entropy(model(x), torch.zeros(len(x), dtype=torch.int64))
     return inspect(loss, model, {"x": x, "loss": loss, **named})
 
 
-def test_every_operation_has_the_module_that_made_it(model: Net):
-    graph = looked(model, torch.randn(5, 3))
+def test_every_operation_has_its_module(model: Net):
+    graph = inspected(model, torch.randn(5, 3))
     modules = {node.name: node.module for node in graph.nodes if not node.leaf}
-    assert modules["PowBackward0"] == ""  # of the root, whose name is empty
+    assert modules["PowBackward0"] == ""  # nodes of the root module have an empty name
     assert modules["ReluBackward0"] == "body.1"
     assert modules["NllLossBackward0"] == "", "outside of all"
     assert {node.module for node in graph.nodes if node.name == "AddmmBackward0"} == {"body.0", "head"}
     assert graph.nodes[0].tensor_name == "loss"
 
 
-def test_the_hooks_are_taken_off_even_after_an_error(model: Net):
+def test_the_hooks_are_removed_even_after_an_error(model: Net):
     with pytest.raises(RuntimeError), record_modules(model):
         model(torch.randn(5, 7))
     for module in model.modules():
@@ -56,9 +56,9 @@ def test_the_hooks_are_taken_off_even_after_an_error(model: Net):
         assert not module._forward_pre_hooks
 
 
-def test_bytes_are_those_of_the_tensors_and_shared_ones_count_once(model: Net):
+def test_shared_storages_count_once(model: Net):
     x = torch.randn(5, 3)
-    graph = looked(model, x)
+    graph = inspected(model, x)
     by_size = {memory.size_b: memory for memory in graph.memories}
     relu = by_size[5 * 4 * 4]
     names = {(graph.nodes[place].name, name) for place, name in relu.holders}
@@ -67,24 +67,24 @@ def test_bytes_are_those_of_the_tensors_and_shared_ones_count_once(model: Net):
     assert next(each for each in graph.memories if each.owner == "x").size_b == 5 * 3 * 4
     assert next(each for each in graph.memories if each.owner == "head.weight").size_b == 2 * 4 * 4
     assert [each.size_b for each in graph.memories] == sorted((each.size_b for each in graph.memories), reverse=True)
-    assert graph.alone_b == sum(each.size_b for each in graph.memories if not each.owner)
+    assert graph.graph_only_b == sum(each.size_b for each in graph.memories if not each.owner)
 
 
-def test_a_saved_view_keeps_all_of_what_it_is_a_view_of():
-    whole = torch.randn(1000, requires_grad=True).exp()
-    graph = inspect(whole[:2].exp().square().sum())
+def test_a_saved_view_keeps_its_full_storage():
+    full = torch.randn(1000, requires_grad=True).exp()
+    graph = inspect(full[:2].exp().square().sum())
     assert {memory.size_b for memory in graph.memories} >= {4000, 8}
 
 
-def test_parameters_that_the_loss_does_not_reach_are_named(model: Net):
+def test_unreachable_parameters_are_listed(model: Net):
     model.body[0].bias.requires_grad_(False)
-    graph = looked(model, torch.randn(5, 3))
+    graph = inspected(model, torch.randn(5, 3))
     assert graph.unreachable == ("unused.weight", "unused.bias")
     assert graph.frozen == ("body.0.bias",)
     assert {node.tensor_name for node in graph.nodes if node.leaf} == {"body.0.weight", "head.weight", "head.bias"}
 
 
-def test_after_backward_all_is_freed(model: Net):
+def test_after_backward_all_saved_tensors_are_freed(model: Net):
     loss = model(torch.randn(5, 3)).square().mean()
     assert not inspect(loss, model).released
     loss.backward(retain_graph=True)
@@ -92,11 +92,11 @@ def test_after_backward_all_is_freed(model: Net):
     loss.backward()
     graph = inspect(loss, model)
     assert graph.released
-    assert graph.alone_b == 0
+    assert graph.graph_only_b == 0
 
 
 @pytest.mark.reads_saved
-def test_what_is_checkpointed_is_not_computed_by_looking(model: Net):
+def test_inspecting_does_not_recompute_checkpointed_blocks(model: Net):
     runs: list[int] = []
 
     def body(x: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ def test_custom_functions_and_lists_of_saved_tensors():
     assert [kept.shape for kept in index.saved] == [(2,)]
 
 
-def test_looking_keeps_nothing_alive(model: Net):
+def test_inspecting_keeps_no_tensor_alive(model: Net):
     loss = model(torch.randn(5, 3)).square().mean()
     alive: list[int] = []
 
@@ -141,7 +141,7 @@ def test_looking_keeps_nothing_alive(model: Net):
 
 def test_a_tied_weight_is_one_leaf(model: Net):
     model.unused.weight = model.body[0].weight
-    graph = looked(model, torch.randn(5, 3))
+    graph = inspected(model, torch.randn(5, 3))
     assert graph.unreachable == ("unused.bias",)
     assert sum(node.tensor_name == "body.0.weight" for node in graph.nodes) == 1
 

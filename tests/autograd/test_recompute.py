@@ -1,4 +1,4 @@
-"""Blocks are computed again as far as asked: the graph keeps that much less, and gradients are bitwise the same."""
+"""Recomputed blocks: the graph keeps less memory, and gradients are bitwise the same."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Sequential(*(Block() for _ in range(4))), nn.Linear(8, 1))
 
 
-def test_half_is_spared_and_the_gradients_are_the_same(model: nn.Module):
+def test_half_of_the_memory_is_saved_with_the_same_gradients(model: nn.Module):
     x = torch.randn(16, 8)
     twin = copy.deepcopy(model)
     before = autograd.inspect(model(x).square().mean(), model)
-    made = recompute(model, lambda: model(x).square().mean(), spare_b=2 * 16 * 8 * 4)
-    assert 1 <= len(made.blocks) < 4
-    assert made.spares_b >= 2 * 16 * 8 * 4
-    assert made.costs_s > 0
+    recomputed = recompute(model, lambda: model(x).square().mean(), save_b=2 * 16 * 8 * 4)
+    assert 1 <= len(recomputed.blocks) < 4
+    assert recomputed.saves_b >= 2 * 16 * 8 * 4
+    assert recomputed.costs_s > 0
     loss = model(x).square().mean()
     after = autograd.inspect(loss, model)
     assert after.hooked > 0
-    assert after.alone_b < before.alone_b
+    assert after.graph_only_b < before.graph_only_b
     loss.backward()
     twin(x).square().mean().backward()
-    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
-        assert torch.equal(ours.grad, theirs.grad)
+    for gradients, expected in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(gradients.grad, expected.grad)
 
 
-def test_without_a_bound_all_are(model: nn.Module):
+def test_by_default_all_blocks_are_recomputed(model: nn.Module):
     x = torch.randn(16, 8)
-    made = recompute(model, lambda: model(x).square().mean())
-    assert made.blocks == ("0.0", "0.1", "0.2", "0.3")
-    assert len(made.costs) == 4
+    recomputed = recompute(model, lambda: model(x).square().mean())
+    assert recomputed.blocks == ("0.0", "0.1", "0.2", "0.3")
+    assert len(recomputed.costs) == 4
 
 
-def test_what_cannot_be_is_said(model: nn.Module):
+def test_models_that_cannot_be_recomputed_are_refused(model: nn.Module):
     x = torch.randn(16, 8)
     with pytest.raises(InvalidConfig, match="All 4 blocks together save"):
-        recompute(model, lambda: model(x).sum(), spare_b=2**40)
+        recompute(model, lambda: model(x).sum(), save_b=2**40)
     assert autograd.inspect(model(x).sum(), model).hooked == 0, "nothing was changed"
     with pytest.raises(InvalidModel, match="eval mode"):
         recompute(model.eval(), lambda: model(x).sum())

@@ -1,4 +1,4 @@
-"""Softplus, log-sigmoid and log1mexp: against 50 digits, both derivatives, vmap, autocast, and far out."""
+"""Softplus, log-sigmoid and log1mexp: against 50 digits, both derivatives, vmap, autocast, and large arguments."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from torch.autograd import gradcheck, gradgradcheck
 from trueloop.autograd.stable_logs import log1mexp, log_sigmoid, softplus
 from trueloop.core.errors import InvalidData
 
-# torch 2.13 traces a Function by making one, of which it warns itself.
+# torch 2.13 warns of its own way to trace a Function.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 INF = math.inf
 FUNCTIONS = (softplus, log_sigmoid, log1mexp)
 each = pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
-PLACES = (-700.0, -40.0, -20.5, -1.0, -0.7, -0.69, -0.25, -1e-3, -1e-12, 0.0, 1e-9, 0.5, 15.0, 20.5, 33.0, 700.0)
+POINTS = (-700.0, -40.0, -20.5, -1.0, -0.7, -0.69, -0.25, -1e-3, -1e-12, 0.0, 1e-9, 0.5, 15.0, 20.5, 33.0, 700.0)
 
 
-def allowed(function: Callable[..., Tensor]) -> list[float]:
-    return [place for place in PLACES if function is not log1mexp or place < 0]
+def tolerance(function: Callable[..., Tensor]) -> list[float]:
+    return [x_value for x_value in POINTS if function is not log1mexp or x_value < 0]
 
 
-def exactly(function: Callable[..., Tensor], x: float) -> float:
-    """The value to 50 digits beyond the smallest exponential here, by the defining formula, rounded to a float."""
+def exact_value(function: Callable[..., Tensor], x: float) -> float:
+    """Return the value of the defining formula, computed with enough digits and rounded to a float."""
     with localcontext(prec=400):
         if function is log1mexp:
             return float((1 - Decimal(x).exp()).ln())
@@ -39,9 +39,9 @@ def exactly(function: Callable[..., Tensor], x: float) -> float:
 
 
 @each
-def test_every_digit_is_right(function: Callable[..., Tensor]):
-    x = torch.tensor(allowed(function), dtype=torch.float64)
-    expected = torch.tensor([exactly(function, place) for place in x.tolist()], dtype=torch.float64)
+def test_values_are_correct_to_the_last_digit(function: Callable[..., Tensor]):
+    x = torch.tensor(tolerance(function), dtype=torch.float64)
+    expected = torch.tensor([exact_value(function, x_value) for x_value in x.tolist()], dtype=torch.float64)
     torch.testing.assert_close(function(x), expected, rtol=4e-16, atol=0)
 
 
@@ -53,9 +53,9 @@ def test_both_derivatives_agree_with_finite_differences(function: Callable[..., 
 
 
 @each
-def test_far_out_value_and_derivatives_are_finite(function: Callable[..., Tensor]):
-    places = [-1e4, -90.0] + ([90.0, 1e4] if function is not log1mexp else [])
-    x = torch.tensor(places, requires_grad=True)
+def test_values_and_derivatives_are_finite_far_from_zero(function: Callable[..., Tensor]):
+    points = [-1e4, -90.0] + ([90.0, 1e4] if function is not log1mexp else [])
+    x = torch.tensor(points, requires_grad=True)
     value = function(x)
     (first,) = torch.autograd.grad(value.sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), x)
@@ -66,7 +66,7 @@ def test_far_out_value_and_derivatives_are_finite(function: Callable[..., Tensor
         assert (first[0].item(), first[3].item()) == (1.0, 0.0)
 
 
-def test_the_ends():
+def test_values_at_infinity_and_zero():
     ends = torch.tensor([-INF, INF])
     assert softplus(ends).tolist() == [0.0, INF]
     assert log_sigmoid(ends).tolist() == [-INF, 0.0]
@@ -94,7 +94,7 @@ def test_vmap_and_torch_func(function: Callable[..., Tensor]):
 
 
 @each
-def test_halves_and_autocast(function: Callable[..., Tensor]):
+def test_half_precision_and_autocast(function: Callable[..., Tensor]):
     x = torch.tensor([-3.0, -0.5], dtype=torch.bfloat16, requires_grad=True)
     assert torch.equal(function(x), function(x.float()).bfloat16())
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -121,8 +121,10 @@ for function in (softplus, log_sigmoid, log1mexp):
 """
 
 
-def test_compiled_without_a_break_they_are_the_same(forker, tmp_path: Path):
-    script = tmp_path / "compiled.py"  # a program of its own: what other tests have left in torch is not to be compiled
+def test_compiled_functions_are_the_same(forker, tmp_path: Path):
+    script = (
+        tmp_path / "compiled.py"
+    )  # in a separate program, because other tests have changed the state of torch.compile
     script.write_text(COMPILED)
     done = forker.run(script, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from trueloop.autograd.stable_softmax import entropy, log_softmax, log_sum_exp, softmax
 from trueloop.core.errors import InvalidData
 
-# torch 2.13 traces a Function by making one, of which it warns itself.
+# torch 2.13 warns of its own way to trace a Function.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 INF = torch.inf
@@ -22,12 +22,12 @@ FUNCTIONS = (log_sum_exp, softmax, log_softmax, entropy)
 each = pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 
 
-def drawn(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+def random_logits(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(3))
 
 
-def torchs(function: Callable[..., Tensor], x: Tensor, dim: int) -> Tensor:
-    """What torch gives for logits that are harmless."""
+def torch_value(function: Callable[..., Tensor], x: Tensor, dim: int) -> Tensor:
+    """Return torch's value, which is correct for ordinary logits."""
     if function is log_sum_exp:
         return x.logsumexp(dim)
     if function is entropy:
@@ -38,43 +38,43 @@ def torchs(function: Callable[..., Tensor], x: Tensor, dim: int) -> Tensor:
 def gradient(function: Callable[..., Tensor], x: Tensor, above: Tensor | None = None, dim: int = -1) -> Tensor:
     x = x.detach().requires_grad_()
     value = function(x, dim)
-    (found,) = torch.autograd.grad(value, x, torch.ones_like(value) if above is None else above)
-    return found
+    (result,) = torch.autograd.grad(value, x, torch.ones_like(value) if above is None else above)
+    return result
 
 
 @each
 @pytest.mark.parametrize("dim", [0, 1, -1])
-def test_the_value_is_torchs_own_on_harmless_logits(function: Callable[..., Tensor], dim: int):
-    x = drawn(4, 5, 3)
-    torch.testing.assert_close(function(x, dim), torchs(function, x, dim), rtol=1e-13, atol=1e-13)
+def test_values_equal_those_of_torch_for_ordinary_logits(function: Callable[..., Tensor], dim: int):
+    x = random_logits(4, 5, 3)
+    torch.testing.assert_close(function(x, dim), torch_value(function, x, dim), rtol=1e-13, atol=1e-13)
 
 
 @each
 @pytest.mark.parametrize("dim", [0, -1])
 def test_first_and_second_derivatives_agree_with_finite_differences(function: Callable[..., Tensor], dim: int):
-    x = drawn(3, 4).requires_grad_()
+    x = random_logits(3, 4).requires_grad_()
     assert gradcheck(lambda x: function(x, dim), x)
     assert gradgradcheck(lambda x: function(x, dim), x)
 
 
 @each
-def test_under_a_mask_both_derivatives_agree_with_those_of_what_is_left(function: Callable[..., Tensor]):
+def test_derivatives_under_a_mask_equal_those_of_the_unmasked_logits(function: Callable[..., Tensor]):
     keep = torch.tensor([True, False, True, True, False])
-    few = drawn(2, 3).requires_grad_()
+    unmasked = random_logits(2, 3).requires_grad_()
 
-    def masked(few: Tensor) -> Tensor:
-        x = torch.full((2, 5), -INF, dtype=few.dtype)
-        x = x.masked_scatter(keep.expand(2, 5), few)
+    def masked(unmasked: Tensor) -> Tensor:
+        x = torch.full((2, 5), -INF, dtype=unmasked.dtype)
+        x = x.masked_scatter(keep.expand(2, 5), unmasked)
         value = function(x, -1)
         return value[..., keep] if value.dim() == 2 else value
 
-    torch.testing.assert_close(masked(few), function(few, -1))
-    assert gradcheck(masked, few)
-    assert gradgradcheck(masked, few)
+    torch.testing.assert_close(masked(unmasked), function(unmasked, -1))
+    assert gradcheck(masked, unmasked)
+    assert gradgradcheck(masked, unmasked)
 
 
 @each
-def test_a_row_masked_wholly_gives_no_nan_in_any_order(function: Callable[..., Tensor]):
+def test_a_fully_masked_row_gives_no_nan(function: Callable[..., Tensor]):
     x = torch.full((2, 3), -INF, requires_grad=True)
     value = function(x, -1)
     expected = {log_sum_exp: -INF, softmax: 0.0, log_softmax: -INF, entropy: 0.0}[function]
@@ -86,33 +86,33 @@ def test_a_row_masked_wholly_gives_no_nan_in_any_order(function: Callable[..., T
 
 
 @each
-def test_a_masked_position_gets_gradient_zero(function: Callable[..., Tensor]):
-    x = drawn(2, 4)
+def test_a_masked_position_has_gradient_zero(function: Callable[..., Tensor]):
+    x = random_logits(2, 4)
     x[:, 2] = -INF
     value = function(x, -1)
     above = torch.arange(value.numel(), dtype=x.dtype).reshape(value.shape) + 1
-    found = gradient(function, x, above)
-    assert torch.isfinite(found).all()
-    assert not found[:, 2].any()
-    assert found[:, [0, 1, 3]].any()
+    result = gradient(function, x, above)
+    assert torch.isfinite(result).all()
+    assert not result[:, 2].any()
+    assert result[:, [0, 1, 3]].any()
 
 
 @each
 @pytest.mark.parametrize("size", [1e4, -1e4])
-def test_float32_logits_of_ten_thousand_keep_their_digits(function: Callable[..., Tensor], size: float):
+def test_large_float32_logits_keep_their_digits(function: Callable[..., Tensor], size: float):
     near = torch.tensor([[0.0, 0.5, 1.0], [2.0, 2.0, 2.0]])  # exact beside 1e4 in float32
-    big = near + size
-    expected = torchs(function, near.double(), -1) + (size if function is log_sum_exp else 0)
+    large = near + size
+    expected = torch_value(function, near.double(), -1) + (size if function is log_sum_exp else 0)
     tolerance = {"rtol": 2e-7, "atol": 2e-7}
-    torch.testing.assert_close(function(big, -1).double(), expected, **tolerance)
+    torch.testing.assert_close(function(large, -1).double(), expected, **tolerance)
     rows = function in (softmax, log_softmax)
-    above = torch.tensor([1.0, -2.0, 3.0]).expand_as(big) if rows else torch.ones(2)
-    of_small = gradient(lambda x, dim: torchs(function, x, dim), near.double(), above.double())
-    torch.testing.assert_close(gradient(function, big, above).double(), of_small, rtol=1e-6, atol=1e-6)
+    above = torch.tensor([1.0, -2.0, 3.0]).expand_as(large) if rows else torch.ones(2)
+    of_small = gradient(lambda x, dim: torch_value(function, x, dim), near.double(), above.double())
+    torch.testing.assert_close(gradient(function, large, above).double(), of_small, rtol=1e-6, atol=1e-6)
 
 
 @each
-def test_logits_far_apart_stay_finite(function: Callable[..., Tensor]):
+def test_very_different_logits_stay_finite(function: Callable[..., Tensor]):
     x = torch.tensor([[1e4, -1e4, 0.0]], requires_grad=True)
     value = function(x, -1)
     expected = {
@@ -137,7 +137,7 @@ def test_an_overflow_is_not_hidden(function: Callable[..., Tensor], bad: float):
 
 @each
 def test_vmap_equals_a_loop_along_any_dimension(function: Callable[..., Tensor]):
-    x = drawn(4, 3, 5)
+    x = random_logits(4, 3, 5)
     for dim in (0, -1):
         looped = torch.stack([function(row, dim) for row in x])
         assert torch.equal(torch.func.vmap(lambda row, dim=dim: function(row, dim))(x), looped)
@@ -146,8 +146,8 @@ def test_vmap_equals_a_loop_along_any_dimension(function: Callable[..., Tensor])
 
 
 @each
-def test_gradients_per_sample_and_hessians_by_torch_func(function: Callable[..., Tensor]):
-    x = drawn(4, 3)
+def test_per_sample_gradients_and_hessians_of_torch_func(function: Callable[..., Tensor]):
+    x = random_logits(4, 3)
 
     def scalar(row: Tensor) -> Tensor:
         return function(row, -1).square().sum()
@@ -161,8 +161,8 @@ def test_gradients_per_sample_and_hessians_by_torch_func(function: Callable[...,
 
 @each
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_halves_are_computed_in_float32(function: Callable[..., Tensor], dtype: torch.dtype):
-    x = drawn(3, 40, dtype=torch.float32).to(dtype)
+def test_half_precision_is_computed_in_float32(function: Callable[..., Tensor], dtype: torch.dtype):
+    x = random_logits(3, 40, dtype=torch.float32).to(dtype)
     assert torch.equal(function(x, -1), function(x.float(), -1).to(dtype))
     assert gradient(function, x).dtype == dtype
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -172,9 +172,9 @@ def test_halves_are_computed_in_float32(function: Callable[..., Tensor], dtype: 
 
 
 @each
-def test_backward_inside_autocast_is_that_outside(function: Callable[..., Tensor]):
-    layer, data = nn.Linear(6, 5), drawn(4, 6, dtype=torch.float32)
-    found: list[Tensor] = []
+def test_backward_inside_autocast_equals_backward_outside(function: Callable[..., Tensor]):
+    layer, data = nn.Linear(6, 5), random_logits(4, 6, dtype=torch.float32)
+    result: list[Tensor] = []
     for backward_inside in (True, False):
         layer.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -183,16 +183,16 @@ def test_backward_inside_autocast_is_that_outside(function: Callable[..., Tensor
                 loss.backward()
         if not backward_inside:
             loss.backward()
-        found.append(layer.weight.grad.clone())
-    assert torch.equal(*found)
-    assert found[0].any()
+        result.append(layer.weight.grad.clone())
+    assert torch.equal(*result)
+    assert result[0].any()
 
 
 @each
-def test_compiled_without_a_break_it_is_the_same(function: Callable[..., Tensor]):
-    x = drawn(3, 4)
+def test_compiled_functions_are_the_same(function: Callable[..., Tensor]):
+    x = random_logits(3, 4)
     x[0, 1] = -INF
-    weight = drawn(3, 4)
+    weight = random_logits(3, 4)
 
     def loss(x: Tensor) -> Tensor:
         value = function(x.clone(), -1)
@@ -206,29 +206,29 @@ def test_compiled_without_a_break_it_is_the_same(function: Callable[..., Tensor]
 
 
 def test_without_a_gradient_nothing_is_saved():
-    kept: list[Tensor] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
-        softmax(drawn(3, 4))
-        assert not kept
-        softmax(drawn(3, 4).requires_grad_())
-    assert [tuple(tensor.shape) for tensor in kept] == [(3, 4)], "one tensor, its own output"
+    saved: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor):
+        softmax(random_logits(3, 4))
+        assert not saved
+        softmax(random_logits(3, 4).requires_grad_())
+    assert [tuple(tensor.shape) for tensor in saved] == [(3, 4)], "one tensor, its own output"
 
 
-def test_cross_entropy_from_it_is_torchs():
-    logits, target = drawn(6, 5).requires_grad_(), torch.tensor([0, 4, 2, 2, 1, 3])
-    ours = -log_softmax(logits)[torch.arange(6), target].mean()
-    theirs = F.cross_entropy(logits, target)
-    torch.testing.assert_close(ours, theirs)
-    torch.testing.assert_close(torch.autograd.grad(ours, logits), torch.autograd.grad(theirs, logits))
+def test_cross_entropy_from_log_softmax_equals_torch():
+    logits, target = random_logits(6, 5).requires_grad_(), torch.tensor([0, 4, 2, 2, 1, 3])
+    actual = -log_softmax(logits)[torch.arange(6), target].mean()
+    reference = F.cross_entropy(logits, target)
+    torch.testing.assert_close(actual, reference)
+    torch.testing.assert_close(torch.autograd.grad(actual, logits), torch.autograd.grad(reference, logits))
 
 
 def test_keepdim_and_an_empty_batch():
-    assert log_sum_exp(drawn(4, 5), 0, keepdim=True).shape == (1, 5)
-    assert softmax(drawn(0, 5)).shape == (0, 5)
+    assert log_sum_exp(random_logits(4, 5), 0, keepdim=True).shape == (1, 5)
+    assert softmax(random_logits(0, 5)).shape == (0, 5)
 
 
 @each
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
-def test_what_is_not_a_real_number_is_refused(function: Callable[..., Tensor], dtype: torch.dtype):
+def test_types_other_than_real_floats_are_refused(function: Callable[..., Tensor], dtype: torch.dtype):
     with pytest.raises(InvalidData, match=f"{function.__name__} got a tensor of type {str(dtype)[6:]}"):
         function(torch.ones(3, dtype=dtype))

@@ -9,15 +9,15 @@ from torch import Tensor
 from trueloop.autograd.straight_through import fake_quantise, one_hot_through, round_through, sign_through
 from trueloop.core.errors import InvalidConfig, InvalidData
 
-# torch 2.13 traces a Function by making one, of which it warns itself.
+# torch 2.13 warns of its own way to trace a Function.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 
-def drawn(*shape: int) -> Tensor:
+def random_values(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
 
 
-def test_rounding_passes_the_gradient_as_it_is():
+def test_rounding_passes_the_gradient_unchanged():
     x, above = torch.tensor([-1.5, 0.4, 0.5, 2.5], requires_grad=True), torch.tensor([1.0, -2.0, 3.0, 4.0])
     value = round_through(x)
     assert value.tolist() == [-2.0, 0.0, 0.0, 2.0]
@@ -39,13 +39,13 @@ def test_the_sign_has_two_values_and_a_window():
 
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_one_hot_has_the_gradient_of_softmax(dim: int):
-    x, above = drawn(4, 3).requires_grad_(), drawn(4, 3).flip(0)
+    x, above = random_values(4, 3).requires_grad_(), random_values(4, 3).flip(0)
     value = one_hot_through(x, dim, temperature=0.5)
     assert torch.equal(value.argmax(dim), x.argmax(dim))
     assert torch.equal(value.sum(dim), torch.ones_like(value.sum(dim)))
-    (ours,) = torch.autograd.grad(value, x, above)
+    (actual,) = torch.autograd.grad(value, x, above)
     (softs,) = torch.autograd.grad((x / 0.5).softmax(dim), x, above)
-    torch.testing.assert_close(ours, softs)
+    torch.testing.assert_close(actual, softs)
 
 
 def test_one_hot_under_masks_and_ties():
@@ -58,19 +58,19 @@ def test_one_hot_under_masks_and_ties():
 
 
 @pytest.mark.parametrize(("bits", "signed", "zero_point"), [(8, True, 0), (4, True, 1), (8, False, 128), (2, False, 0)])
-def test_fake_quantisation_is_torchs_own(bits: int, signed: bool, zero_point: int):
+def test_fake_quantisation_equals_that_of_torch(bits: int, signed: bool, zero_point: int):
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
-    x = (drawn(200).float() * 4).requires_grad_()
-    ours = fake_quantise(x, 0.03, bits=bits, signed=signed, zero_point=zero_point)
-    theirs = torch.fake_quantize_per_tensor_affine(x, 0.03, zero_point, low, high)
-    torch.testing.assert_close(ours, theirs)
-    assert len(ours.unique()) <= 2**bits
-    (of_ours,), (of_theirs,) = torch.autograd.grad(ours.sum(), x), torch.autograd.grad(theirs.sum(), x)
+    x = (random_values(200).float() * 4).requires_grad_()
+    actual = fake_quantise(x, 0.03, bits=bits, signed=signed, zero_point=zero_point)
+    expected = torch.fake_quantize_per_tensor_affine(x, 0.03, zero_point, low, high)
+    torch.testing.assert_close(actual, expected)
+    assert len(actual.unique()) <= 2**bits
+    (of_ours,), (of_theirs,) = torch.autograd.grad(actual.sum(), x), torch.autograd.grad(expected.sum(), x)
     assert torch.equal(of_ours, of_theirs)
     assert 0 < of_ours.sum() < len(x), "some are clipped, some are not"
 
 
-def test_the_scale_learns_as_a_learned_step_size():
+def test_the_gradient_of_the_scale_is_that_of_learned_step_sizes():
     x = torch.tensor([0.1, 0.26, 9.0, -9.0], dtype=torch.float64)
     scale = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
     fake_quantise(x, scale, bits=3).sum().backward()
@@ -79,17 +79,17 @@ def test_the_scale_learns_as_a_learned_step_size():
 
 
 def test_a_scale_for_each_filter():
-    x = drawn(3, 2, 2)
+    x = random_values(3, 2, 2)
     scale = torch.tensor([0.1, 0.2, 0.4], dtype=torch.float64).reshape(3, 1, 1).requires_grad_()
     value = fake_quantise(x, scale, bits=4)
-    for row, step, made in zip(x, scale.flatten(), value, strict=True):
-        assert torch.equal(made, fake_quantise(row, step.detach(), bits=4))
+    for row, step, result in zip(x, scale.flatten(), value, strict=True):
+        assert torch.equal(result, fake_quantise(row, step.detach(), bits=4))
     value.sum().backward()
     assert scale.grad.shape == (3, 1, 1)
 
 
 def test_vmap_equals_a_loop():
-    x = drawn(4, 5)
+    x = random_values(4, 5)
     for function in (round_through, sign_through, one_hot_through, lambda row: fake_quantise(row, 0.1)):
         assert torch.equal(torch.func.vmap(function)(x), torch.stack([function(row) for row in x]))
         grads = torch.func.vmap(torch.func.grad(lambda row, f=function: (f(row) * row).sum()))(x)
@@ -97,19 +97,19 @@ def test_vmap_equals_a_loop():
         torch.testing.assert_close(grads, torch.stack(looped))
 
 
-def test_a_scale_is_shared_or_given_for_each_sample_under_vmap():
-    x, scales = drawn(4, 5), torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+def test_a_scale_is_shared_or_per_sample_under_vmap():
+    x, scales = random_values(4, 5), torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
 
     def to_scale(row: Tensor, scale: Tensor) -> Tensor:
         return fake_quantise(row, scale, bits=4).square().sum()
 
-    made = torch.func.vmap(torch.func.grad(to_scale, argnums=1))(x, scales)
+    result = torch.func.vmap(torch.func.grad(to_scale, argnums=1))(x, scales)
     looped = [torch.func.grad(to_scale, argnums=1)(row, scale) for row, scale in zip(x, scales, strict=True)]
-    torch.testing.assert_close(made, torch.stack(looped))
+    torch.testing.assert_close(result, torch.stack(looped))
 
 
-def test_the_second_derivative_goes_through():
-    x = drawn(3).requires_grad_()
+def test_second_derivatives():
+    x = random_values(3).requires_grad_()
     (first,) = torch.autograd.grad(round_through(x * x).sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), x)
     assert torch.equal(second, torch.full_like(x, 2))
@@ -120,14 +120,14 @@ def test_the_second_derivative_goes_through():
     [round_through, sign_through, one_hot_through, lambda x: fake_quantise(x, 0.1)],
     ids=["round", "sign", "one_hot", "quantise"],
 )
-def test_compiled_without_a_break_it_is_the_same(function):
-    x = drawn(6)
+def test_compiled_functions_are_the_same(function):
+    x = random_values(6)
     compiled = torch.compile(lambda x: (function(x.clone()) * x).sum(), backend="aot_eager", fullgraph=True)
-    ours = torch.autograd.functional.jacobian(compiled, x)
-    torch.testing.assert_close(ours, torch.autograd.functional.jacobian(lambda x: (function(x) * x).sum(), x))
+    actual = torch.autograd.functional.jacobian(compiled, x)
+    torch.testing.assert_close(actual, torch.autograd.functional.jacobian(lambda x: (function(x) * x).sum(), x))
 
 
-def test_what_cannot_be_is_refused_by_name():
+def test_invalid_arguments_are_refused():
     x = torch.zeros(3, 4)
     with pytest.raises(InvalidConfig, match="bits is 1"):
         fake_quantise(x, 0.1, bits=1)

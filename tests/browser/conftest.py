@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,11 +26,11 @@ ARGUMENTS = [
 ]
 
 
-@pytest.fixture(scope="module")  # playwright's loop runs until it is closed, and other files have loops of their own
+@pytest.fixture(scope="module")  # each file has its own event loop, and playwright's runs until it is closed
 def browser() -> Iterator[Browser]:
     if not CHROMIUM.exists():
         pytest.skip("There is no /usr/bin/chromium here: `make test` installs it where it may.")
-    expect.set_options(timeout=30_000)  # where many share a machine
+    expect.set_options(timeout=30_000)  # enough on a busy machine
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
         yield launched
@@ -42,12 +41,12 @@ def browser() -> Iterator[Browser]:
 def open_page(lab: str, browser: Browser) -> Iterator[Callable[..., Page]]:
     """Open a page of the lab: ``open_page("simulator", width=390, dark=True)``.
 
-    A request to anywhere else, an error of the page and an error on its console fail the test.
+    A request to another server, an error of the page and an error on its console fail the test.
     """
     contexts: list[Any] = []
-    trouble: list[str] = []
+    problems: list[str] = []
 
-    def opened(name: str, *, params: str = "", width: int = 1280, height: int = 900, dark: bool = False) -> Page:
+    def open_one(name: str, *, params: str = "", width: int = 1280, height: int = 900, dark: bool = False) -> Page:
         context = browser.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
@@ -56,45 +55,37 @@ def open_page(lab: str, browser: Browser) -> Iterator[Callable[..., Page]]:
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(30_000)
-        page.on("request", lambda request: _local(request.url, lab, trouble))
-        page.on("pageerror", lambda error: trouble.append(f"page error: {error}"))
-        page.on("console", lambda said: said.type == "error" and trouble.append(f"console: {said.text}"))
+        page.on("request", lambda request: _local(request.url, lab, problems))
+        page.on("pageerror", lambda error: problems.append(f"page error: {error}"))
+        page.on("console", lambda message: message.type == "error" and problems.append(f"console: {message.text}"))
         page.goto(f"{lab}#/{name}{params and '?' + params}")
         page.wait_for_function("() => document.querySelector('#page > .page')?.children.length > 0")
         return page
 
-    opened.trouble = trouble  # type: ignore[attr-defined]
-    opened.allowed = "nothing"  # type: ignore[attr-defined] - part of what the browser may say on its console
-    yield opened
+    open_one.problems = problems  # type: ignore[attr-defined]
+    open_one.allowed = "nothing"  # type: ignore[attr-defined] - a text that the console may contain
+    yield open_one
     for context in contexts:
         context.close()
-    left = [each for each in trouble if opened.allowed not in each]  # type: ignore[attr-defined]
-    assert not left, "\n".join(left)
+    unexpected = [each for each in problems if open_one.allowed not in each]  # type: ignore[attr-defined]
+    assert not unexpected, "\n".join(unexpected)
 
 
 @pytest.fixture
 def axe() -> Callable[[Page], None]:
-    """Fail where a page cannot be used by everybody: the checks of axe-core, WCAG 2.1 A and AA."""
+    """Return a function that fails if a page violates WCAG 2.1 A or AA, by the checks of axe-core."""
 
-    def checked(page: Page) -> None:
+    def check_page(page: Page) -> None:
         found = Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}).response
-        told = [
+        violations = [
             f"{rule['id']}: {rule['help']}: {[node['html'][:160] for node in rule['nodes'][:3]]}"
             for rule in found["violations"]
         ]
-        assert not told, json.dumps(told, indent=1)
+        assert not violations, json.dumps(violations, indent=1)
 
-    return checked
+    return check_page
 
 
-def _local(url: str, lab: str, trouble: list[str]) -> None:
+def _local(url: str, lab: str, problems: list[str]) -> None:
     if not url.startswith((lab, lab.replace("http", "ws", 1), "data:", "blob:")):
-        trouble.append(f"a request to {url}")
-
-
-def until(true: Callable[[], bool], *, patience_s: float = 30.0) -> None:
-    """Wait for something that the page cannot be asked to wait for."""
-    end = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.05)
+        problems.append(f"a request to {url}")

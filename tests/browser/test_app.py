@@ -1,4 +1,4 @@
-"""The shell: navigation by mouse and keyboard, colours, phones, and what happens when the server is gone."""
+"""The frame around all pages: navigation by mouse and keyboard, colours, phones, the tour and the class view."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Opened = Callable[..., Page]
 PAGES = sorted(file.stem for file in (STATIC / "pages").glob("*.js"))
 
 
-def test_every_page_is_in_the_navigation_and_there(open_page: Opened):
+def test_every_page_is_in_the_navigation(open_page: Opened):
     page = open_page("arithmetic")
     links = page.locator("#nav a")
     assert sorted(link.get_attribute("href").removeprefix("#/") for link in links.all()) == PAGES
 
 
-def test_a_page_is_reached_by_keyboard_and_told(open_page: Opened):
+def test_a_page_is_reached_by_keyboard_and_announced(open_page: Opened):
     page = open_page("arithmetic")
     page.keyboard.press("Tab")
     expect(page.locator(".skip")).to_be_focused()
@@ -33,25 +33,25 @@ def test_a_page_is_reached_by_keyboard_and_told(open_page: Opened):
     expect(page.get_by_role("link", name="Arithmetic")).to_have_attribute("aria-current", "page")
 
 
-def test_an_address_that_is_none_leads_home(open_page: Opened):
+def test_an_unknown_address_opens_the_simulator(open_page: Opened):
     page = open_page("nonsense")
     expect(page.get_by_role("link", name="Simulator")).to_have_attribute("aria-current", "page")
 
 
-def test_colours_are_chosen_and_kept(open_page: Opened):
+def test_the_chosen_colours_are_stored(open_page: Opened):
     page = open_page("arithmetic")
-    paper = "() => getComputedStyle(document.body.parentElement).backgroundColor"
-    light = page.evaluate(paper)
-    for kind in ("light", "dark"):
+    background = "() => getComputedStyle(document.body.parentElement).backgroundColor"
+    light = page.evaluate(background)
+    for theme in ("light", "dark"):
         page.locator("#theme").click()
-        expect(page.locator("#theme")).to_have_attribute("aria-label", f"Colours: {kind}")
-    dark = page.evaluate(paper)
+        expect(page.locator("#theme")).to_have_attribute("aria-label", f"Colours: {theme}")
+    dark = page.evaluate(background)
     assert dark != light
     page.reload()
-    assert page.evaluate(paper) == dark
+    assert page.evaluate(background) == dark
 
 
-def test_paper_is_white_and_keeps_numbers_that_can_be_pressed(open_page: Opened):
+def test_a_printed_page_is_light_and_shows_numbers(open_page: Opened):
     page = open_page("modes", params="pass=1", dark=True)
     expect(page.locator(".side .cell").first).to_be_visible()
     page.emulate_media(media="print")
@@ -60,7 +60,7 @@ def test_paper_is_white_and_keeps_numbers_that_can_be_pressed(open_page: Opened)
     expect(page.locator(".player").first).to_be_hidden()
 
 
-def test_on_a_phone_the_menu_opens_and_nothing_hangs_over(open_page: Opened, axe: Callable[[Page], None]):
+def test_on_a_phone_the_menu_opens_and_nothing_overflows(open_page: Opened, axe: Callable[[Page], None]):
     page = open_page("arithmetic", width=360, height=740)
     expect(page.locator("#nav")).to_be_hidden()
     page.locator("#menu").click()
@@ -74,16 +74,16 @@ def test_on_a_phone_the_menu_opens_and_nothing_hangs_over(open_page: Opened, axe
         assert page.evaluate("() => document.documentElement.scrollWidth") <= 360, name
 
 
-def test_no_page_is_heavy(open_page: Opened):
+def test_every_page_loads_less_than_400_kb(open_page: Opened):
     for name in PAGES:
         page = open_page(name)
         loaded = "() => performance.getEntries().map((entry) => entry.decodedBodySize ?? 0)"
         assert sum(page.evaluate(loaded)) < 400_000, name
 
 
-def test_what_the_modules_do(open_page: Opened):
+def test_functions_of_the_modules(open_page: Opened):
     page = open_page("arithmetic")
-    told = page.evaluate("""async () => {
+    result = page.evaluate("""async () => {
         const { number, h } = await import("./dom.js");
         const { decodeFrame } = await import("./net.js");
         const { finite } = await import("./chart.js");
@@ -100,17 +100,17 @@ def test_what_the_modules_do(open_page: Opened):
             frame: [head.frame, [...planes[0]]],
         };
     }""")
-    assert told["numbers"] == ["NaN", "−∞", "1,234,567", "0.1235", "1.00e−7", "–"]  # noqa: RUF001 - minus signs
-    assert told["finite"] == [None, None, 2]
-    assert told["text"] == "&lt;b&gt;0x"
-    assert told["frame"] == [3, [7, 9]]
+    assert result["numbers"] == ["NaN", "−∞", "1,234,567", "0.1235", "1.00e−7", "–"]  # noqa: RUF001 - minus signs
+    assert result["finite"] == [None, None, 2]
+    assert result["text"] == "&lt;b&gt;0x"
+    assert result["frame"] == [3, [7, 9]]
 
 
-def test_the_tour_points_at_the_real_things_by_keyboard_and_can_be_taken_again(open_page: Opened, axe):
+def test_the_tour_highlights_elements_and_can_be_repeated(open_page: Opened, axe):
     page = open_page("arithmetic", params="batch=7")
     offer = page.locator("#tour")
     expect(offer).to_have_text("New here? Take the tour")
-    expect(page.get_by_role("dialog")).to_have_count(0)  # nothing begins by itself
+    expect(page.get_by_role("dialog")).to_have_count(0)  # the tour does not start by itself
     offer.press("Enter")
     dialog = page.get_by_role("dialog", name="Train a network")
     expect(dialog).to_be_focused()
@@ -135,13 +135,19 @@ def test_the_tour_points_at_the_real_things_by_keyboard_and_can_be_taken_again(o
     expect(page.locator(".tour, .tour-ring")).to_have_count(0)
     page.reload()
     expect(offer).to_have_text("Tour")
+    requests = []
+    page.route("**/pages/simulator.js", lambda route: requests.append(route))  # noqa: PLW0108 - a builtin has no signature
     offer.click()
+    expect(page.locator(".tour")).to_be_focused()
     page.keyboard.press("Escape")
     expect(page.locator(".tour")).to_have_count(0)
-    expect(offer).to_be_focused()
+    page.wait_for_function("document.activeElement.id === 'tour'")
+    requests.pop().continue_()
+    expect(page.locator("h1")).to_have_text("Simulator")
+    expect(offer).to_be_focused()  # a page that loads late leaves the focus where the user has put it
 
 
-def test_a_class_follows_steps_and_is_not_told_what_is_broken(open_page: Opened, axe):
+def test_the_class_view_shows_steps_and_hides_failures(open_page: Opened, axe):
     page = open_page("simulator", params="samples=60&epochs=1000&bugs=GRD001")
     page.get_by_role("button", name="Class", exact=True).click()
     page.get_by_label("Text size").select_option("very large")
@@ -168,22 +174,22 @@ def test_a_class_follows_steps_and_is_not_told_what_is_broken(open_page: Opened,
     assert "bugs=GRD001" in page.url
 
 
-def test_a_class_link_is_read_with_care(open_page: Opened):
+def test_an_invalid_class_link_is_ignored(open_page: Opened):
     page = open_page("arithmetic", params="class=%21%21")
     assert page.evaluate("""async () => {
         const { encodeView, decodeView } = await import("./classroom.js");
-        const told = { size: 125, hide: ["spoilers"], steps: ["größer → kleiner"] };
-        const word = encodeView(told, { bugs: "GRD001" });
+        const result = { size: 125, hide: ["spoilers"], steps: ["größer → kleiner"] };
+        const word = encodeView(result, { bugs: "GRD001" });
         const bad = { size: 9999, hide: ["everything", 3], steps: [1, "x".repeat(5000), ...Array(99).fill("y")] };
         const { view, params } = decodeView(encodeView(bad, { a: 1, b: "2" }));
-        const same = JSON.stringify(decodeView(word)) === JSON.stringify({ view: told, params: { bugs: "GRD001" } });
+        const same = JSON.stringify(decodeView(word)) === JSON.stringify({ view: result, params: { bugs: "GRD001" } });
         return [same, /^[\\w-]+$/.test(word), decodeView("!!"), decodeView("A".repeat(9000)),
           view.size, view.hide, view.steps.map(({ length }) => length), params];
     }""") == [True, True, None, None, 125, [], [160, *[1] * 11], {"b": "2"}]  # fmt: skip
     expect(page.locator("#steps")).to_be_hidden()
 
 
-def test_what_is_pressed_before_the_first_answer_is_done_after_it(open_page: Opened):
+def test_buttons_pressed_before_the_first_answer_take_effect_after_it(open_page: Opened):
     page = open_page("arithmetic")
     assert page.evaluate("""async () => {
         const { player } = await import("./player.js");
@@ -209,11 +215,11 @@ def test_what_is_pressed_before_the_first_answer_is_done_after_it(open_page: Ope
     }""") == [[], [3, 1, 0], True, True, [7, "abc", "NaN", "", "1e400"]]
 
 
-def test_a_page_that_writes_its_address_late_does_not_take_the_reader_back(open_page: Opened):
+def test_a_late_address_of_the_previous_page_is_ignored(open_page: Opened):
     page = open_page("sheet")
     expect(page.get_by_role("searchbox")).to_be_visible()
     moved = """() => {
-      location.hash = '#/arithmetic';  // its event comes when this script is done; until then the page still writes
+      location.hash = '#/arithmetic';  // the event comes after this script
       const field = document.querySelector('input[type=search]');
       field.value = 'GRD';
       field.dispatchEvent(new Event('input', { bubbles: true }));

@@ -1,4 +1,4 @@
-"""The arena in a browser: configure, practise, hand in, look at who is ahead, replay."""
+"""The arena in a real browser: configure, practise, submit, compare, replay."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PATIENCE_MS = 120_000  # the first run waits for torch
 
 @pytest.fixture
 def baseline(lab: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Put a made-up baseline on the lab's board, so that only one entry has to be run."""
+    """Store an invented result of the baseline, so that only one entry has to be run."""
     board = Leaderboard(tmp_path_factory.getbasetemp() / "lab0" / "data" / "trueloop" / "arena.sqlite3")
     if board.has_baseline("deep", DEEP.fingerprint):
         return
-    given = Submission(
+    submission = Submission(
         track="deep",
         track_fingerprint=DEEP.fingerprint,
         name="baseline",
@@ -33,7 +33,7 @@ def baseline(lab: str, tmp_path_factory: pytest.TempPathFactory) -> None:
         seeds=(1, 2),
         baseline=True,
     )
-    number = board.submit(given, time.time())
+    number = board.submit(submission, time.time())
     board.claim_next()
     trials = [Trial(seed=seed, end="reached", updates=400 * seed, examples=12800 * seed, time=1.0) for seed in (1, 2)]
     curve = [(update, 32 * update, update / 420) for update in range(1, 401)]
@@ -41,7 +41,7 @@ def baseline(lab: str, tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.mark.slow(reason="judges a whole entry")
-def test_a_loop_is_practised_handed_in_judged_and_replayed(open_page: Opened, baseline: None, axe):
+def test_an_entry_is_practised_submitted_judged_and_replayed(open_page: Opened, baseline: None, axe):
     page = open_page("arena", params=QUICK)
     expect(page.get_by_label("learning rate")).to_have_attribute("aria-valuetext", "0.1")
     expect(page.locator(".lead-now[data-track=deep]")).to_have_text("to beat: 600 updates")
@@ -61,9 +61,9 @@ def test_a_loop_is_practised_handed_in_judged_and_replayed(open_page: Opened, ba
     page.get_by_label("name on the leaderboard").fill(NAME)
     page.get_by_role("button", name="Hand in").click()
     expect(page.locator(".seeds li")).to_have_count(5, timeout=PATIENCE_MS)
-    told = page.get_by_label("Hand in").locator(".says")
-    expect(told).to_contain_text("reached the target on all 5 seeds", timeout=PATIENCE_MS)
-    expect(told).to_contain_text("Rank 1 in fewest updates")
+    result = page.get_by_label("Hand in").locator(".says")
+    expect(result).to_contain_text("reached the target on all 5 seeds", timeout=PATIENCE_MS)
+    expect(result).to_contain_text("Rank 1 in fewest updates")
 
     first = page.locator(".boards tbody tr").first
     expect(first.locator("button")).to_have_text(NAME)
@@ -78,7 +78,7 @@ def test_a_loop_is_practised_handed_in_judged_and_replayed(open_page: Opened, ba
     expect(entry.locator(".again li")).to_have_count(5)
 
 
-def test_boards_are_sorted_by_what_is_chosen_and_rows_open(open_page: Opened, baseline: None):
+def test_rankings_can_be_chosen_and_entries_opened(open_page: Opened, baseline: None):
     page = open_page("arena", params="track=deep")
     page.get_by_role("button", name="Fewest examples").click()
     expect(page.get_by_role("button", name="Fewest examples")).to_have_attribute("aria-pressed", "true")
@@ -111,8 +111,8 @@ def test_settings_are_in_the_address_and_in_the_code(open_page: Opened):
     expect(page).to_have_url(re.compile("track=digits"))
 
 
-def test_what_cannot_be_is_said_beside_the_setting_and_cannot_be_run(open_page: Opened):
-    open_page.allowed = "status of 400"  # type: ignore[attr-defined] - the browser says that it was refused, when it likes
+def test_an_invalid_setting_is_refused_and_cannot_be_run(open_page: Opened):
+    open_page.allowed = "status of 400"  # type: ignore[attr-defined] - the browser may log the refusal
     page = open_page("arena", params="track=deep")
     page.get_by_label("batch", exact=True).fill("1000000000")
     alert = page.get_by_label("Your loop").get_by_role("alert")
@@ -126,7 +126,7 @@ def test_what_cannot_be_is_said_beside_the_setting_and_cannot_be_run(open_page: 
 
 
 @pytest.mark.parametrize(("width", "dark"), [(360, False), (1440, True)])
-def test_it_fits_and_can_be_used_by_everybody(open_page: Opened, axe, baseline: None, width: int, dark: bool):
+def test_the_page_fits_and_is_accessible(open_page: Opened, axe, baseline: None, width: int, dark: bool):
     page = open_page("arena", params="track=deep", width=width, dark=dark)
     expect(page.locator(".boards tbody tr").first).to_be_visible()
     page.evaluate("() => { for (const each of document.querySelectorAll('details')) each.open = true; }")

@@ -1,4 +1,4 @@
-"""The page on train and eval: both pass at once, what differs and what agrees, and memory as it is measured."""
+"""The page on train and eval: passes of both networks, their differences, and measured memory."""
 # ruff: noqa: RUF001 - arithmetic is shown as it is written
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from playwright.sync_api import Page, expect
 Opened = Callable[..., Page]
 
 
-def opened(open_page: Opened, params: str = "", **how: object) -> Page:
-    page = open_page("modes", params=params, **how)
+def open_modes(open_page: Opened, params: str = "", **options: object) -> Page:
+    page = open_page("modes", params=params, **options)
     expect(page.locator(".status")).to_contain_text(re.compile(r"Both have the same weights|Pass \d"), timeout=30_000)
     return page
 
 
-def test_forward_passes_both_which_differ_left_and_agree_right(open_page: Opened, axe: Callable[[Page], None]):
-    page = opened(open_page)
+def test_repeated_passes_differ_only_in_train_mode(open_page: Opened, axe: Callable[[Page], None]):
+    page = open_modes(open_page)
     left, right = page.locator(".side.left"), page.locator(".side.right")
     forward = page.get_by_role("button", name="Forward both")
     expect(left).to_contain_text("No forward pass yet.")
@@ -43,14 +43,14 @@ def test_forward_passes_both_which_differ_left_and_agree_right(open_page: Opened
     axe(page)
 
 
-def test_a_batch_of_one_is_refused_left_in_torchs_words(open_page: Opened):
-    page = opened(open_page, "batch=1&pass=1")
+def test_a_batch_of_one_shows_the_error_of_torch(open_page: Opened):
+    page = open_modes(open_page, "batch=1&pass=1")
     expect(page.locator(".side.left .error")).to_contain_text("Expected more than 1 value per channel when training")
     expect(page.locator(".side.right .block")).to_have_count(4)
 
 
-def test_without_dropout_left_agrees_with_itself(open_page: Opened):
-    page = opened(open_page, "dropout=0&pass=2")
+def test_without_dropout_repeated_passes_are_equal(open_page: Opened):
+    page = open_modes(open_page, "dropout=0&pass=2")
     expect(page.locator(".side.left .badge.same")).to_be_visible()
     page.get_by_label("dropout").focus()
     for _ in range(6):
@@ -60,7 +60,7 @@ def test_without_dropout_left_agrees_with_itself(open_page: Opened):
 
 
 def test_memory_is_measured_with_and_without_a_graph(open_page: Opened, axe: Callable[[Page], None]):
-    page = opened(open_page)
+    page = open_modes(open_page)
     measure = page.get_by_role("button", name=re.compile("Measure"))
     measure.scroll_into_view_if_needed()
     rows = page.locator(".bars tbody tr")
@@ -81,7 +81,7 @@ def test_memory_is_measured_with_and_without_a_graph(open_page: Opened, axe: Cal
     axe(page)
 
 
-def test_it_can_be_used_on_a_phone_and_in_the_dark(open_page: Opened, axe: Callable[[Page], None]):
-    page = opened(open_page, "width=10&batch=8&pass=4", width=360, height=740, dark=True)
+def test_the_page_is_usable_on_a_phone_and_in_dark_mode(open_page: Opened, axe: Callable[[Page], None]):
+    page = open_modes(open_page, "width=10&batch=8&pass=4", width=360, height=740, dark=True)
     assert page.evaluate("() => document.documentElement.scrollWidth") == 360
     axe(page)

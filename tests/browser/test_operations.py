@@ -1,4 +1,4 @@
-"""The page on the six operations: the worked example in its cells, forward and back, the graph and its release."""
+"""The page on the six operations: the worked example, its calculations, and the graph."""
 # ruff: noqa: RUF001 - arithmetic is shown as it is written
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from playwright.sync_api import Locator, Page, expect
 Opened = Callable[..., Page]
 
 
-def opened(open_page: Opened, params: str = "", **how: object) -> Page:
-    page = open_page("operations", params=params, **how)
-    expect(page.locator(".line-now")).not_to_be_empty(timeout=30_000)  # the first page waits for torch
+def open_operations(open_page: Opened, params: str = "", **options: object) -> Page:
+    page = open_page("operations", params=params, **options)
+    expect(page.locator(".line-now")).not_to_be_empty(timeout=30_000)  # the first answer waits for torch
     return page
 
 
@@ -25,8 +25,8 @@ def station(page: Page, name: str) -> Locator:
     return page.locator(".stations").get_by_role("button", name=name, exact=True)
 
 
-def test_the_worked_example_is_walked_forward_and_back(open_page: Opened, axe: Callable[[Page], None]):
-    page = opened(open_page)
+def test_the_worked_example_is_stepped_forwards_and_backwards(open_page: Opened, axe: Callable[[Page], None]):
+    page = open_operations(open_page)
     on = page.get_by_role("button", name="One step forward")
     for _ in range(2):
         on.click()
@@ -53,8 +53,8 @@ def test_the_worked_example_is_walked_forward_and_back(open_page: Opened, axe: C
     assert cells(page, "model.weight.grad") == ["−1.1", "−2.2", "1.8", "3.6"]
 
 
-def test_a_number_says_how_it_came_about_to_the_mouse_and_to_the_keyboard(open_page: Opened):
-    page = opened(open_page, "step=4")
+def test_a_number_shows_its_calculation_by_mouse_and_keyboard(open_page: Opened):
+    page = open_operations(open_page, "step=4")
     weight = page.locator("[data-name='model.weight'] >> table.cells >> nth=0")
     weight.locator("button").nth(3).hover()
     expect(page.locator(".sum .numbers")).to_have_text("0.764 = 0.8 − 0.01 × 3.6")
@@ -68,7 +68,7 @@ def test_a_number_says_how_it_came_about_to_the_mouse_and_to_the_keyboard(open_p
 
 
 def test_the_graph_is_built_by_forward_and_released_by_backward(open_page: Opened):
-    page = opened(open_page, "step=2")
+    page = open_operations(open_page, "step=2")
     graph = page.locator(".graph-panel")
     expect(graph.locator(".node")).to_have_count(5)
     expect(graph.locator(".edge")).to_have_count(4)
@@ -84,8 +84,8 @@ def test_the_graph_is_built_by_forward_and_released_by_backward(open_page: Opene
     expect(page.locator(".torch-words")).to_contain_text("Trying to backward through the graph a second time")
 
 
-def test_the_small_network_shows_what_adam_keeps_and_the_address_can_be_shared(open_page: Opened):
-    page = opened(open_page)
+def test_the_small_network_shows_the_states_of_adam(open_page: Opened):
+    page = open_operations(open_page)
     page.get_by_label("example").select_option("irises")
     expect(page.locator("[data-name='first.weight']").first).to_be_visible()
     page.get_by_label("optimizer").select_option("adam")
@@ -99,18 +99,18 @@ def test_the_small_network_shows_what_adam_keeps_and_the_address_can_be_shared(o
     expect(page.get_by_label("example")).to_have_value("irises")
 
 
-def test_a_setting_out_of_bounds_is_refused_in_words(open_page: Opened):
-    page = opened(open_page, "example=irises")
+def test_a_setting_out_of_bounds_is_refused_with_a_message(open_page: Opened):
+    page = open_operations(open_page, "example=irises")
     page.get_by_label("seed").fill("1000")
     expect(page.get_by_role("alert").filter(has_text="seed")).to_have_text(
         "seed is 1000. It must be a whole number from 0 to 999."
     )
-    open_page.trouble[:] = [told for told in open_page.trouble if "400" not in told]  # type: ignore[attr-defined]
+    open_page.problems[:] = [each for each in open_page.problems if "400" not in each]  # type: ignore[attr-defined]
     page.get_by_label("seed").fill("7")
     expect(page.locator(".form .error")).to_be_hidden()
 
 
-def test_it_can_be_used_on_a_phone_and_in_the_dark(open_page: Opened, axe: Callable[[Page], None]):
-    page = opened(open_page, "example=irises&optimizer=momentum&step=7", width=360, height=740, dark=True)
+def test_the_page_is_usable_on_a_phone_and_in_dark_mode(open_page: Opened, axe: Callable[[Page], None]):
+    page = open_operations(open_page, "example=irises&optimizer=momentum&step=7", width=360, height=740, dark=True)
     assert page.evaluate("() => document.documentElement.scrollWidth") == 360
     axe(page)

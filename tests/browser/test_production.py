@@ -1,4 +1,4 @@
-"""The production loop grows in the browser: text, chart, Trainer call and costs follow the switches."""
+"""The production loop in a real browser: programs, chart and costs follow the switches."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ TEXT = (
 )
 
 
-def shows(page: Page, selection: Selection) -> None:
-    """Wait for the text of a selection, and hold what is shown against it to the letter."""
-    lines = [
-        sum(map(bool, made.text.split("\n"))) for made in (production_program(selection), trainer_program(selection))
-    ]
+def expect_programs(page: Page, selection: Selection) -> None:
+    """Wait until the page shows exactly the two programs of a selection."""
+    programs = (production_program(selection), trainer_program(selection))
+    lines = [sum(map(bool, program.text.split("\n"))) for program in programs]
     page.wait_for_function(
         f"() => / has {lines[0]} lines?.*trueloop {lines[1]}\\./.test(document.querySelector('.changes').textContent)"
     )
-    assert page.evaluate(TEXT) == [production_program(selection).text, trainer_program(selection).text]
+    assert page.evaluate(TEXT) == [program.text for program in programs]
 
 
-def test_the_loop_grows_switch_by_switch(open_page: Opened, axe: Callable[[Page], None]):
+def test_the_program_grows_with_each_switch(open_page: Opened, axe: Callable[[Page], None]):
     page = open_page("production")
-    shows(page, Selection())
+    expect_programs(page, Selection())
     assert page.locator(".code .changed").count() == 0
     page.get_by_label("Clipping").check()
-    shows(page, selected("clipping"))
+    expect_programs(page, selected("clipping"))
     assert [line.strip() for line in page.locator(".text .code-panel >> nth=0 >> .changed").all_text_contents()] == [
         "nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)"
     ]
@@ -45,7 +44,7 @@ def test_the_loop_grows_switch_by_switch(open_page: Opened, axe: Callable[[Page]
     expect(page.locator(".costs tr.on th")).to_have_text("Clippingon")
 
     page.get_by_label("Early stopping").check()
-    shows(page, selected("clipping", "early_stopping"))
+    expect_programs(page, selected("clipping", "early_stopping"))
     expect(page.get_by_label("Evaluation", exact=True)).to_be_checked()
     expect(page.get_by_text("Early stopping needs an evaluation.")).to_be_visible()
     page.locator(".gone summary").click()
@@ -54,15 +53,15 @@ def test_the_loop_grows_switch_by_switch(open_page: Opened, axe: Callable[[Page]
 
     page.get_by_label("Autocast", exact=True).check()
     page.get_by_label("Precision of autocast").select_option("fp16")
-    shows(page, selected("clipping", "early_stopping", "precision", precision="fp16"))
+    expect_programs(page, selected("clipping", "early_stopping", "precision", precision="fp16"))
     assert (
         page.evaluate("() => location.hash") == "#/production?on=precision%2Cclipping%2Cearly_stopping&precision=fp16"
     )
 
 
-def test_an_address_brings_a_selection_and_boxes_lead_to_lines(open_page: Opened, axe: Callable[[Page], None]):
+def test_an_address_restores_a_selection_and_boxes_lead_to_lines(open_page: Opened, axe: Callable[[Page], None]):
     page = open_page("production", params="on=accumulation,checkpoint", dark=True)
-    shows(page, selected("accumulation", "checkpoint"))
+    expect_programs(page, selected("accumulation", "checkpoint"))
     box = page.locator(".flow .box[data-box=window]")
     box.focus()
     pointed = page.locator(".code .pointed")
@@ -77,37 +76,36 @@ def test_an_address_brings_a_selection_and_boxes_lead_to_lines(open_page: Opened
     axe(page)
 
 
-def test_everything_is_reached_by_keyboard_and_can_be_kept(open_page: Opened):
+def test_the_page_is_usable_by_keyboard_and_programs_can_be_saved(open_page: Opened):
     page = open_page("production")
     button = page.get_by_role("button", name="Everything")
     expect(button).to_be_enabled()
     button.focus()
     page.keyboard.press("Enter")
-    shows(page, selected(*NAMES))
+    expect_programs(page, selected(*NAMES))
     page.get_by_label("Progress", exact=True).focus()
     page.keyboard.press("Space")
-    shows(page, selected(*[name for name in NAMES if name != "progress"]))
-    with page.expect_download() as kept:
+    expect_programs(page, selected(*[name for name in NAMES if name != "progress"]))
+    with page.expect_download() as download:
         page.get_by_role("button", name="Save as train.py").click()
-    assert (
-        Path(kept.value.path()).read_text() == production_program(selected(*[n for n in NAMES if n != "progress"])).text
-    )
+    expected = production_program(selected(*[name for name in NAMES if name != "progress"]))
+    assert Path(download.value.path()).read_text() == expected.text
     page.get_by_role("button", name="Minimal loop").click()
-    shows(page, Selection())
+    expect_programs(page, Selection())
     for name in NAMES[:2]:
         page.get_by_role("button", name="One step forward").click()
         expect(page.locator(f"#component-{name}")).to_be_checked()
-    shows(page, selected(*NAMES[:2]))
+    expect_programs(page, selected(*NAMES[:2]))
 
 
-def test_nonsense_in_the_address_is_said_and_leaves_the_minimal_loop(open_page: Opened):
-    open_page.allowed = "status of 400"  # type: ignore[attr-defined] - the browser says that it was refused, when it likes
+def test_an_invalid_address_shows_an_error_and_the_minimal_loop(open_page: Opened):
+    open_page.allowed = "status of 400"  # type: ignore[attr-defined] - the browser may log the refusal
     page = open_page("production", params="on=clippping")
     expect(page.locator(".components .error")).to_contain_text("Did you mean 'clipping'?")
-    shows(page, Selection())
+    expect_programs(page, Selection())
 
 
-def test_on_a_phone_nothing_hangs_over(open_page: Opened):
+def test_on_a_phone_nothing_overflows(open_page: Opened):
     page = open_page("production", params="on=checkpoint", width=360, height=740)
-    shows(page, selected("checkpoint"))
+    expect_programs(page, selected("checkpoint"))
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 360

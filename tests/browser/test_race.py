@@ -1,4 +1,4 @@
-"""The race of runs in a real browser: several real trainings in step, on shared axes."""
+"""The race of runs in a real browser: several synchronised trainings on shared axes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ EQUAL = {"samples": "60", "epochs": "40", "a": "optimizer=adam", "b": "optimizer
 
 
 def rows(page: Page) -> dict[str, list[str]]:
-    """The standing: cells by runner."""
+    """Return the cells of the table of standings, by runner."""
     cells = [row.locator("th, td").all_inner_texts() for row in page.locator(".standing tbody tr").all()]
     return {row[1]: row for row in cells}
 
 
-def test_three_run_to_the_end_in_step_and_are_compared(open_page: Opened, axe: Callable[[Page], None]):
+def test_three_synchronised_runs_are_compared(open_page: Opened, axe: Callable[[Page], None]):
     page = open_page("race", params=urlencode({**EQUAL, "c": "bugs=GRD001"}))
     expect(page.locator(".state")).to_have_text("ready")
     page.get_by_role("button", name="Step").click()
@@ -25,19 +25,20 @@ def test_three_run_to_the_end_in_step_and_are_compared(open_page: Opened, axe: C
     page.get_by_role("button", name="Train all").click()
     expect(page.locator(".state")).to_have_text("finished")
     expect(page.locator(".sim-status")).to_contain_text("The race is over.")
-    told = rows(page)
-    assert told.keys() == {"A", "B", "C"}
-    assert [row[3] for row in told.values()] == ["120"] * 3  # 48 points in batches of 16, 40 times
-    assert told["A"][3:8] == told["B"][3:8] != told["C"][3:8]  # the same seed
-    assert (told["A"][8], told["B"][2], told["C"][2], told["C"][8]) == ("✓", "the same as A", "with GRD001", "GRD001")
+    standings = rows(page)
+    assert standings.keys() == {"A", "B", "C"}
+    assert [row[3] for row in standings.values()] == ["120"] * 3  # 48 points in batches of 16, 40 times
+    assert standings["A"][3:8] == standings["B"][3:8] != standings["C"][3:8]  # the same seed
+    assert [standings[name][2] for name in "BC"] == ["the same as A", "with GRD001"]
+    assert [standings[name][8] for name in "AC"] == ["✓", "GRD001"]
     expect(page.get_by_label("Runner C", exact=True).locator(".verdict")).to_contain_text("GRD001 Gradients are never")
-    updates = int(told["A"][7].split()[0])
+    updates = int(standings["A"][7].split()[0])
     page.get_by_label("counted in").select_option("examples seen")
-    assert rows(page)["A"][7] == f"{updates * 16:,} examples"  # the goal is looked at after whole epochs
+    assert rows(page)["A"][7] == f"{updates * 16:,} examples"  # the accuracy is evaluated after each epoch
     axe(page)
 
 
-def test_runners_come_and_go_and_the_address_tells_of_them(open_page: Opened):
+def test_runners_are_added_and_removed_with_the_address(open_page: Opened):
     page = open_page("simulator", params="samples=60&epochs=40&optimizer=momentum&bugs=GRD001")
     page.get_by_role("button", name="Race").click()
     expect(page.locator(".lane h2")).to_contain_text(["Runner A", "Runner B"])
@@ -61,7 +62,7 @@ def test_runners_come_and_go_and_the_address_tells_of_them(open_page: Opened):
     expect(page.locator(".standing")).to_contain_text("optimizer adamw")
 
 
-def test_what_cannot_be_run_is_said_beside_its_field(open_page: Opened):
-    open_page.allowed = "status of 400"  # type: ignore[attr-defined] - the browser says that it was refused, when it likes
+def test_a_run_that_cannot_start_is_refused_with_a_message(open_page: Opened):
+    open_page.allowed = "status of 400"  # type: ignore[attr-defined] - the browser may log the refusal
     page = open_page("race", params=urlencode({**EQUAL, "b": "batch=0", "c": "bugs=NO"}))
     expect(page.locator(".sim-status")).to_contain_text("batch is 0")

@@ -1,4 +1,4 @@
-"""The cheat sheet is all there, can be searched, and prints on two pages."""
+"""The cheat sheet is complete, can be searched, and prints on two pages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from trueloop.failures.load import catalogue
 Opened = Callable[..., Page]
 
 
-def whole(page: Page) -> None:
-    """Wait until torch has told its arguments: a process has to import it."""
+def wait_until_complete(page: Page) -> None:
+    """Wait for the arguments of DataLoader, which come from a process that imports torch."""
     page.wait_for_selector(".arguments tbody tr:not([hidden])")
 
 
-def test_it_is_all_there_and_prints_on_two_pages(open_page: Opened, axe: Callable[[Page], None]):
+def test_the_sheet_is_complete_and_prints_on_two_pages(open_page: Opened, axe: Callable[[Page], None]):
     page = open_page("sheet")
-    whole(page)
+    wait_until_complete(page)
     expect(page.locator(".bugs tbody tr")).to_have_count(len(catalogue()))
     assert page.locator(".sheet h2").all_text_contents() == [
         "Words", "Counts", "DataLoader arguments", "Loops", "Silent failures"
@@ -31,23 +31,23 @@ def test_it_is_all_there_and_prints_on_two_pages(open_page: Opened, axe: Callabl
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 2
 
 
-def test_it_can_be_searched_and_the_search_be_shared(open_page: Opened):
+def test_the_sheet_can_be_searched_and_the_search_shared(open_page: Opened):
     page = open_page("sheet", params="find=clip+scaler")
     page.wait_for_selector(".bugs tbody tr:not([hidden])")
     expect(page.locator(".tools [role=status]")).to_have_text(re.compile(r"^[1-9]\d* found$"))
     expect(page.locator(".bugs tr:visible", has_text="PRC001")).to_have_count(1)
     expect(page.locator(".arguments")).to_be_hidden()
     page.get_by_label("Find").fill("pin_memory")
-    whole(page)
+    wait_until_complete(page)
     expect(page.locator(".arguments tbody tr:visible")).to_have_count(2)
     assert page.evaluate("() => location.hash") == "#/sheet?find=pin_memory"
     page.get_by_label("Find").fill("")
     expect(page.locator(".bugs tbody tr:visible")).to_have_count(len(catalogue()))
 
 
-def test_on_a_phone_nothing_hangs_over(open_page: Opened, axe: Callable[[Page], None]):
+def test_on_a_phone_nothing_overflows(open_page: Opened, axe: Callable[[Page], None]):
     page = open_page("sheet", width=360, height=740, dark=True)
-    whole(page)
+    wait_until_complete(page)
     expect(page.locator(".bugs tbody tr")).to_have_count(len(catalogue()))
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 360
     axe(page)

@@ -1,4 +1,4 @@
-"""The table of silent failures in a real browser: curves that were really run, filters, a page, links."""
+"""The list of silent failures in a real browser: measured curves, filters, pages and links."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from playwright.sync_api import expect
 
 
-def test_a_failure_is_run_and_its_page_opens(open_page, axe):
+def test_the_curves_and_the_page_of_a_failure_are_shown(open_page, axe):
     page = open_page("signatures", params="code=GRD001")
     row = page.locator("#sig-GRD001")
     expect(row.locator(".sig-plot").first).to_be_visible(timeout=120_000)
@@ -28,7 +28,7 @@ def test_a_failure_is_run_and_its_page_opens(open_page, axe):
     axe(page)
 
 
-def test_it_is_filtered_by_family_and_words(open_page, axe):
+def test_the_list_is_filtered_by_family_and_words(open_page, axe):
     page = open_page("signatures")
     total = page.locator(".sig").count()
     page.get_by_label("Family").select_option("evaluation")
@@ -40,10 +40,10 @@ def test_it_is_filtered_by_family_and_words(open_page, axe):
     expect(page.locator("#sig-CKP003")).to_be_hidden()
     expect(page).to_have_url(re.compile("search=clear"))
     page.get_by_label("Search").fill("CKP003")
-    unsafe = page.locator("#sig-CKP003")
-    expect(unsafe).to_contain_text("cannot be injected into the teaching loop")
-    unsafe.get_by_role("button", name="Open details").click()
-    expect(unsafe.locator(".sig-two")).to_contain_text("A script with the failure")
-    unsafe.get_by_role("button", name="Close details").click()
-    expect(unsafe.locator(".sig-page")).to_be_hidden()
+    not_injectable = page.locator("#sig-CKP003")
+    expect(not_injectable).to_contain_text("cannot be injected into the teaching loop")
+    not_injectable.get_by_role("button", name="Open details").click()
+    expect(not_injectable.locator(".sig-two")).to_contain_text("A script with the failure")
+    not_injectable.get_by_role("button", name="Close details").click()
+    expect(not_injectable.locator(".sig-page")).to_be_hidden()
     axe(page)

@@ -1,4 +1,4 @@
-"""The simulator's page in a real browser, on real training: everything that it says was computed by the server."""
+"""The simulator's page in a real browser with real training: the server computes everything that the page shows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from trueloop.failures.load import catalogue
-from trueloop.lab.teaching.datasets import Added
+from trueloop.lab.teaching.datasets import AddedPoint
 from trueloop.lab.teaching.inject import inject_failures
 from trueloop.lab.teaching.scenarios import SCENARIOS
 from trueloop.lab.teaching.script import teaching_loop
@@ -24,20 +24,20 @@ LONG = "samples=100&epochs=1000"
 SMALL = "samples=60&hidden=4-3&epochs=1000"
 
 
-def ready(page: Page, state: str = "ready") -> None:
+def wait_for_state(page: Page, state: str = "ready") -> None:
     expect(page.locator(".state")).to_have_text(state)
 
 
-def shown(page: Page, name: str) -> float:
-    """One of the live numbers."""
+def live_number(page: Page, name: str) -> float:
+    """Return one of the live numbers of the page."""
     text = page.locator(f"dl.live dd[data-k={name}]").inner_text()
-    found = re.match(r"[−\d.,e-]+", text)  # noqa: RUF001 - a minus sign
-    assert found, f"{name} is {text!r}"
-    return float(found[0].replace(",", "").replace("−", "-"))  # noqa: RUF001
+    match = re.match(r"[−\d.,e-]+", text)  # noqa: RUF001 - a minus sign
+    assert match, f"{name} is {text!r}"
+    return float(match[0].replace(",", "").replace("−", "-"))  # noqa: RUF001
 
 
-def trained(page: Page, updates: int) -> None:
-    """Wait until so many updates have been shown."""
+def wait_for_updates(page: Page, updates: int) -> None:
+    """Wait until the page shows at least this number of updates."""
     page.wait_for_function(
         "([cell, updates]) => parseInt(document.querySelector(cell)?.innerText.replace(',', '')) >= updates",
         arg=[UPDATE, updates],
@@ -45,7 +45,7 @@ def trained(page: Page, updates: int) -> None:
 
 
 def script(page: Page) -> str:
-    """The text of the code panel."""
+    """Return the source code in the code panel."""
     return page.evaluate(
         "() => [...document.querySelectorAll('.code-body .line')].map((line) => line.textContent).join('')"
     )
@@ -55,24 +55,30 @@ def address(page: Page) -> dict[str, str]:
     return page.evaluate("() => Object.fromEntries(new URLSearchParams(location.hash.split('?')[1] ?? ''))")
 
 
-def test_training_is_calm_at_first_then_learns_holds_and_steps(open_page: Opened, axe: Callable[[Page], None]):
+def test_the_page_starts_paused_then_trains_pauses_and_steps(open_page: Opened, axe: Callable[[Page], None]):
     page = open_page("simulator", params="dataset=blobs&" + LONG, height=800)
-    ready(page)
-    assert shown(page, "update") == 0
-    for part in (".board", ".sim-bar .play", "#page .thumbs", ".sim-curves", "#bug-GRD001"):  # nobody has to scroll
+    wait_for_state(page)
+    assert live_number(page, "update") == 0
+    for part in (
+        ".board",
+        ".sim-bar .play",
+        "#page .thumbs",
+        ".sim-curves",
+        "#bug-GRD001",
+    ):  # without scrolling
         expect(page.locator(part)).to_be_in_viewport()
     page.get_by_role("button", name="Train").click()
-    trained(page, 150)
-    assert max(shown(page, "loss"), shown(page, "held")) < 0.5
-    assert shown(page, "accuracy") > 90
+    wait_for_updates(page, 150)
+    assert max(live_number(page, "loss"), live_number(page, "held")) < 0.5
+    assert live_number(page, "accuracy") > 90
     page.get_by_role("button", name="Pause").click()
-    ready(page, "paused")
-    page.wait_for_timeout(300)  # frames that were on their way
-    held = shown(page, "update")
+    wait_for_state(page, "paused")
+    page.wait_for_timeout(300)  # the last frames may still arrive
+    paused_at = live_number(page, "update")
     page.wait_for_timeout(300)
-    assert shown(page, "update") == held
+    assert live_number(page, "update") == paused_at
     page.get_by_role("button", name="Step").click()
-    expect(page.locator(UPDATE)).to_contain_text(f"{held + 1:,.0f}/")
+    expect(page.locator(UPDATE)).to_contain_text(f"{paused_at + 1:,.0f}/")
     expect(page.locator(".verdict")).to_contain_text("No findings so far")
     axe(page)
     page.get_by_role("button", name="Reset").click()
@@ -82,9 +88,9 @@ def test_training_is_calm_at_first_then_learns_holds_and_steps(open_page: Opened
     assert address(page)["seed"] == "1"
 
 
-def test_a_failure_is_put_in_found_named_with_its_line_and_mended(open_page: Opened, axe: Callable[[Page], None]):
+def test_an_injected_failure_is_found_with_its_line_and_fixed_again(open_page: Opened, axe: Callable[[Page], None]):
     page = open_page("simulator", params=LONG)
-    ready(page)
+    wait_for_state(page)
     page.get_by_label(re.compile("^GRD001")).check()
     card = page.locator(".finding[data-code=GRD001]")
     expect(card).to_contain_text("Fix:")
@@ -100,7 +106,7 @@ def test_a_failure_is_put_in_found_named_with_its_line_and_mended(open_page: Ope
     expect(page.locator(".broken-lines del")).to_have_text("optimizer.zero_grad()")
     expect(page.locator("#bug-GRD002")).to_be_disabled()
     expect(page.locator("#bug-GRD002-why")).to_contain_text("Conflict: ")
-    trained(page, 60)
+    wait_for_updates(page, 60)
     axe(page)
     page.get_by_role("button", name="Fix all").click()
     expect(page.locator(".finding")).to_have_count(0)
@@ -112,9 +118,9 @@ def test_a_failure_is_put_in_found_named_with_its_line_and_mended(open_page: Ope
     expect(page.get_by_role("button", name=re.compile("Remove the run: .*with GRD001"))).to_have_count(0)
 
 
-def test_a_step_that_is_asked_for_while_a_setting_changes_is_made(open_page: Opened):
+def test_steps_requested_while_a_setting_changes_are_made(open_page: Opened):
     page = open_page("simulator", params=SMALL)
-    ready(page)
+    wait_for_state(page)
     page.evaluate("""() => {
         const button = document.querySelector('.sim-bar button[title="One update"]');
         const batch = document.querySelectorAll('.sim-knobs input[type=range]')[1];
@@ -125,30 +131,30 @@ def test_a_step_that_is_asked_for_while_a_setting_changes_is_made(open_page: Ope
     }""")
     expect(page.locator(UPDATE)).to_contain_text("2/")
     expect(page.locator(".sim-status")).to_have_text("Restarted: batch size 8.")
-    ready(page, "paused")
+    wait_for_state(page, "paused")
 
 
-def test_twins_go_in_step_until_they_part(open_page: Opened):
+def test_twin_runs_are_synchronised_and_their_first_difference_is_shown(open_page: Opened):
     page = open_page("simulator", params="bugs=GRD001&twin=1&play=1&" + LONG)
     expect(page.locator(".board")).to_have_count(2)
     expect(page.locator("dl.live dd[data-k=speed]")).to_have_text(re.compile(r"^\d[\d.]*\s*\d[\d.]*$"))
     expect(page.locator(".parted")).to_contain_text("They differ from update 2 on: gradient norm")
     page.get_by_role("button", name="Pause").click()
-    ready(page, "paused")
-    both = page.locator(f"{UPDATE} span")
+    wait_for_state(page, "paused")
+    updates = page.locator(f"{UPDATE} span")
     page.wait_for_function(
         f"() => new Set([...document.querySelectorAll('{UPDATE} span')].map((each) => each.innerText)).size === 1"
     )
-    at = both.first.inner_text()
+    before = updates.first.inner_text()
     page.get_by_role("button", name="Step").click()
-    expect(both.first).not_to_have_text(at)
+    expect(updates.first).not_to_have_text(before)
     assert address(page)["twin"] == "1"
     page.get_by_role("button", name="Twin run").click()
     expect(page.locator(".board")).to_have_count(1)
-    ready(page)
+    wait_for_state(page)
 
 
-def test_a_blow_up_is_told_as_an_event(open_page: Opened):
+def test_a_diverging_run_is_shown_as_an_event(open_page: Opened):
     page = open_page("simulator", params="optimizer=momentum&learning_rate=1000&activation=relu&play=1&" + LONG)
     expect(page.locator(".sim-events")).to_contain_text("the loss is NaN or infinite")
     expect(page.locator("#said")).to_contain_text(re.compile("GRD007|is NaN or infinite"))
@@ -156,9 +162,9 @@ def test_a_blow_up_is_told_as_an_event(open_page: Opened):
     expect(page.locator(".board-word")).to_be_visible()
 
 
-def test_a_weight_and_points_are_changed_by_hand(open_page: Opened):
+def test_a_weight_and_points_can_be_changed(open_page: Opened):
     page = open_page("simulator", params=SMALL)
-    ready(page)
+    wait_for_state(page)
     page.get_by_text("All weights as a table").click()
     cell = page.get_by_role("button", name=re.compile("^Weight from input x to tanh neuron 2 of layer 1"))
     cell.click()
@@ -179,36 +185,36 @@ def test_a_weight_and_points_are_changed_by_hand(open_page: Opened):
         page.keyboard.press(key)
     assert address(page)["points"].count("~") == 1
     page.get_by_role("button", name="Reset").click()
-    ready(page)
+    wait_for_state(page)
     points = [[float(part) for part in point.split("_")] for point in address(page)["points"].split("~")]
-    added = [Added(x, y, int(label)) for x, y, label in points]
+    added = [AddedPoint(x, y, int(label)) for x, y, label in points]
     small = Simulation(samples=60, hidden=(4, 3), epochs=1000)
     assert script(page).strip() == teaching_loop(small, added).text().strip()
     board.focus()
-    for key in ("ArrowRight", "ArrowUp", "Delete"):  # where the last one was added
+    for key in ("ArrowRight", "ArrowUp", "Delete"):  # at the point that was added last
         page.keyboard.press(key)
     assert "~" not in address(page)["points"]
 
 
-def test_an_address_brings_everything_back(open_page: Opened):
-    given = "dataset=moons&learning_rate=0.3&hidden=5&no_grad=false&seed=7&bugs=LOS001&points=0.5_-0.25_1"
-    page = open_page("simulator", params=given)
-    ready(page)
+def test_an_address_restores_all_settings(open_page: Opened):
+    params = "dataset=moons&learning_rate=0.3&hidden=5&no_grad=false&seed=7&bugs=LOS001&points=0.5_-0.25_1"
+    page = open_page("simulator", params=params)
+    wait_for_state(page)
     expect(page.get_by_role("radio", name="moons")).to_be_checked()
     expect(page.get_by_label("hidden layers")).to_have_value("5")
     expect(page.get_by_label(re.compile("^LOS001"))).to_be_checked()
     inject = catalogue()["LOS001"].failure.inject
     assert inject is not None
     config = Simulation(dataset="moons", learning_rate=0.3, hidden=(5,), no_grad=False, seed=7)
-    assert script(page).strip() == inject_failures(config, [inject], [Added(0.5, -0.25, 1)]).loop.text().strip()
-    assert address(page) == dict(part.split("=") for part in given.split("&"))
+    assert script(page).strip() == inject_failures(config, [inject], [AddedPoint(0.5, -0.25, 1)]).loop.text().strip()
+    assert address(page) == dict(part.split("=") for part in params.split("&"))
 
 
-def test_what_cannot_be_run_is_said_and_nothing_breaks(open_page: Opened):
-    open_page.allowed = "status of 400"  # type: ignore[attr-defined] - the browser says that it was refused, when it likes
+def test_settings_that_cannot_be_run_are_refused_with_a_message(open_page: Opened):
+    open_page.allowed = "status of 400"  # type: ignore[attr-defined] - the browser may log the refusal
     page = open_page("simulator", params="samples=60&seed=-3&nonsense=1")
     expect(page.locator(".sim-status")).to_contain_text("cannot be run")
-    ready(page)
+    wait_for_state(page)
     assert address(page) == {}
     page.get_by_label("hidden layers").fill("8, 900")
     expect(page.locator(".knobs .error").first).to_contain_text("hidden[1] is 900")
@@ -218,9 +224,9 @@ def test_what_cannot_be_run_is_said_and_nothing_breaks(open_page: Opened):
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_an_experiment_runs_and_says_what_was_measured(name: str, open_page: Opened):
+def test_an_experiment_runs_and_shows_its_measurements(name: str, open_page: Opened):
     page = open_page("simulator")
-    ready(page)
+    wait_for_state(page)
     card = page.locator(f".scenario[data-scenario={name}]")
     card.get_by_role("button", name="Run the experiment").click()
     expect(card.locator(".measured")).to_contain_text("Measured:", timeout=60_000)
@@ -229,73 +235,73 @@ def test_an_experiment_runs_and_says_what_was_measured(name: str, open_page: Ope
     card.get_by_role("button", name=re.compile("^Open:")).last.click()
     last = SCENARIOS[name].variants[-1]
     page.wait_for_function("() => location.hash.includes('?')")
-    told = {key: value for key, value in address(page).items() if key not in ("bugs", "hidden")}
-    wanted = {key: value for key, value in asdict(last.simulation).items() if key in told}
-    assert told == {
-        key: f"{value:g}" if isinstance(value, float) else str(value).lower() for key, value in wanted.items()
+    params = {key: value for key, value in address(page).items() if key not in ("bugs", "hidden")}
+    expected = {key: value for key, value in asdict(last.simulation).items() if key in params}
+    assert params == {
+        key: f"{value:g}" if isinstance(value, float) else str(value).lower() for key, value in expected.items()
     }
     assert address(page).get("bugs", "") == "-".join(last.bugs)
 
 
-def test_who_leaves_the_page_gives_the_worker_back(open_page: Opened):
+def test_leaving_the_page_closes_the_connection_to_its_worker(open_page: Opened):
     page = open_page("arithmetic")
     with page.expect_websocket() as opened:
         page.get_by_role("link", name="Simulator").click()
-    ready(page)
+    wait_for_state(page)
     with opened.value.expect_event("close"):
         page.get_by_role("link", name="Arithmetic").click()
     assert opened.value.is_closed()
 
 
-def test_what_the_modules_do(open_page: Opened):
-    """Long curves keep their extremes and their gaps; curves of different places share an axis; twins are compared."""
+def test_functions_of_the_modules(open_page: Opened):
+    """Long curves keep their extremes and gaps; curves with different updates share an axis; two runs are compared."""
     page = open_page("arithmetic")
-    told = page.evaluate("""async () => {
-        const { thinned, together } = await import("./pages/simulator/curves.js");
+    result = page.evaluate("""async () => {
+        const { downsample, alignCurves } = await import("./pages/simulator/curves.js");
         const { firstDifference } = await import("./pages/simulator/twin.js");
-        const { pace } = await import("./pages/simulator/pace.js");
+        const { createPace } = await import("./pages/simulator/pace.js");
         const xs = Array.from({ length: 20000 }, (_, i) => i + 1), ys = xs.map((x) => (x === 7001 ? 9 : x % 2));
         ys[12345] = -5;
         ys.fill("nan", 15000);
-        const [at, kept] = thinned([xs, ys]);
+        const [updates, values] = downsample([xs, ys]);
         const run = (loss, bugs) => ({ setup: { bugs }, series: { update: [1, 2, 3], loss, norm: loss, rate: loss } });
-        const sent = [], send = (what, more) => sent.push([what, more?.update]);
-        const held = (update) => ({ update, header: { updates_per_s: 8 }, send });
-        const joined = together([[[1, 2, 4], [10, 20, 40]], [[2, 3], ["nan", 3]]]);
-        const two = pace(() => [held(5), held(3)]);
-        two.play();
-        two.pause();
-        two.step();
+        const sent = [], send = (command, values) => sent.push([command, values?.update]);
+        const pausedAt = (update) => ({ update, header: { updates_per_s: 8 }, send });
+        const aligned = alignCurves([[[1, 2, 4], [10, 20, 40]], [[2, 3], ["nan", 3]]]);
+        const pace = createPace(() => [pausedAt(5), pausedAt(3)]);
+        pace.play();
+        pace.pause();
+        pace.step();
         return {
-            size: at.length, last: at.at(-1), gap: kept.at(-1),
-            highest: at[kept.indexOf(9)], lowest: at[kept.indexOf(-5)],
-            joined: joined.map((column) => column.map((each) => each ?? null)),
-            parted: firstDifference().say(run([1, 2, 3], ["X"]), run([1, 2, 4], [])),
-            same: firstDifference().say(run([1, 2, 3], ["X"]), run([1, 2, 3], [])),
+            size: updates.length, last: updates.at(-1), gap: values.at(-1),
+            highest: updates[values.indexOf(9)], lowest: updates[values.indexOf(-5)],
+            aligned: aligned.map((column) => column.map((each) => each ?? null)),
+            different: firstDifference().describe(run([1, 2, 3], ["X"]), run([1, 2, 4], [])),
+            same: firstDifference().describe(run([1, 2, 3], ["X"]), run([1, 2, 3], [])),
             sent,
         };
     }""")
-    assert told["size"] < 1600
-    assert (told["highest"], told["lowest"], told["last"], told["gap"]) == (7001, 12346, 20000, "nan")
-    assert told["joined"] == [[1, 2, 3, 4], [10, 20, None, 40], [None, "nan", 3, None]]
-    assert told["parted"] == "They differ from update 3 on: loss 3 with, 4 without."
-    assert told["same"].startswith("Up to update 3 they are bitwise equal")
-    goes, stops, steps = told["sent"][:2], told["sent"][2:6], told["sent"][6:]
-    assert goes == [["run_until", 7]] * 2  # four updates ahead of the slower one
-    assert stops == [["pause", None]] * 2 + [["run_until", 7]] * 2
-    assert steps == [["run_until", 6]] * 2
+    assert result["size"] < 1600
+    assert (result["highest"], result["lowest"], result["last"], result["gap"]) == (7001, 12346, 20000, "nan")
+    assert result["aligned"] == [[1, 2, 3, 4], [10, 20, None, 40], [None, "nan", 3, None]]
+    assert result["different"] == "They differ from update 3 on: loss 3 with, 4 without."
+    assert result["same"].startswith("Up to update 3 they are bitwise equal")
+    sent = result["sent"]
+    assert sent[:2] == [["run_until", 7]] * 2  # after play(): four updates ahead of the slower run
+    assert sent[2:6] == [["pause", None]] * 2 + [["run_until", 7]] * 2  # after pause()
+    assert sent[6:] == [["run_until", 6]] * 2  # after step()
 
 
 def test_everything_can_be_done_by_keyboard(open_page: Opened):
     page = open_page("simulator", params=LONG)
-    ready(page)
+    wait_for_state(page)
     page.locator("#main").focus()
     for _ in range(60):
         page.keyboard.press("Tab")
         if page.evaluate("() => document.activeElement.matches('.play')"):
             page.keyboard.press("Enter")
             break
-    trained(page, 3)
+    wait_for_updates(page, 3)
     for _ in range(60):
         page.keyboard.press("Tab")
         if page.evaluate("() => document.activeElement.id") == "bug-GRD001":
@@ -305,24 +311,24 @@ def test_everything_can_be_done_by_keyboard(open_page: Opened):
     assert page.evaluate("() => document.activeElement.id") == "bug-GRD001"
 
 
-def test_the_run_begins_anew_when_the_server_comes_back(served: Any, tmp_path: Path, browser: Any):
+def test_the_run_restarts_when_the_server_is_back(served: Any, tmp_path: Path, browser: Any):
     with served(tmp_path) as lab:
         port = re.search(r":(\d+)/", lab)
         assert port
         page = browser.new_page()
         page.goto(f"{lab}#/simulator?play=1&seed=5&{LONG}")
-        trained(page, 40)
+        wait_for_updates(page, 40)
     expect(page.locator(".sim-status")).to_contain_text("connection to the lab is lost")
-    ready(page, "not connected")
+    wait_for_state(page, "not connected")
     with served(tmp_path, port=int(port[1])):
         expect(page.locator(".sim-status")).to_contain_text("Restarted with the same settings", timeout=60_000)
-        trained(page, 5)
+        wait_for_updates(page, 5)
         assert address(page)["seed"] == "5"
         page.close()
 
 
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)])
-def test_on_a_phone_and_in_the_dark_it_can_be_used(
+def test_the_page_is_usable_on_a_phone_and_in_dark_mode(
     width: int, dark: bool, open_page: Opened, axe: Callable[[Page], None]
 ):
     page = open_page("simulator", params="dataset=digits&bugs=EVL001&play=1", width=width, dark=dark)

@@ -1,4 +1,4 @@
-"""The page that watches runs, in a real browser: a journal that grows, a script under the watch, several at once."""
+"""The watch page in a real browser: a growing journal, a watched script, several runs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def journal(lab_home: Path):
         each.close()
 
 
-def test_a_run_is_followed_while_it_trains(journal, open_page, axe):
+def test_a_growing_journal_is_followed(journal, open_page, axe):
     growing = journal("growing-1", started(), rows(1, 40), evaluated(40, 0.8))
     page = open_page("watch")
     page.get_by_label("Search").fill("growing")
@@ -95,8 +95,8 @@ def test_a_run_is_followed_while_it_trains(journal, open_page, axe):
     axe(page)
 
 
-def test_a_line_of_one_value_is_a_point(journal, open_page):
-    journal("brief-1", started(), rows(1, 20))  # told once, so that its memory was measured once
+def test_a_curve_of_one_value_is_a_point(journal, open_page):
+    journal("brief-1", started(), rows(1, 20))  # one event, so that memory has one value
     page = open_page("watch", params="runs=runs%2Fbrief-1")
     expect(page.get_by_role("figure", name="Memory (MiB)").locator("canvas")).to_be_visible()
     page.wait_for_function("""() => {
@@ -108,7 +108,7 @@ def test_a_line_of_one_value_is_a_point(journal, open_page):
     }""")
 
 
-def test_several_runs_lie_over_each_other(journal, open_page, axe):
+def test_several_runs_are_overlaid(journal, open_page, axe):
     for name, loss, lr in (("pair-a", 0.5, 0.001), ("pair-b", 0.7, 0.003)):
         ended = RunEnded(update=40, reason="finished", seconds=1.0)
         journal(name, started(lr=lr), rows(1, 40), evaluated(40, loss), ended)
@@ -120,10 +120,10 @@ def test_several_runs_lie_over_each_other(journal, open_page, axe):
     expect(loss.locator("figcaption")).to_contain_text("pair-a: Newest: train")
     expect(loss.locator("figcaption")).to_contain_text("pair-b: Newest: train")
     expect(loss).to_contain_text("Lines with circles: held-out data.")
-    beside = page.locator(".watch-compare")
-    expect(beside.get_by_role("row", name=re.compile("loss, val"))).to_contain_text("0.7")
-    expect(beside.get_by_role("row", name=re.compile("optim.lr"))).to_contain_text("0.003")
-    expect(beside.get_by_role("row", name=re.compile("epochs"))).to_have_count(0)
+    comparison = page.locator(".watch-compare")
+    expect(comparison.get_by_role("row", name=re.compile("loss, val"))).to_contain_text("0.7")
+    expect(comparison.get_by_role("row", name=re.compile("optim.lr"))).to_contain_text("0.003")
+    expect(comparison.get_by_role("row", name=re.compile("epochs"))).to_have_count(0)
     page.get_by_label("Details of").select_option("runs/pair-b")
     page.get_by_text("Show the code").click()
     expect(page.locator(".code-body")).to_contain_text("pair-b")
@@ -138,7 +138,7 @@ def test_a_script_under_run_lab_is_shown_while_it_runs_and_after(lab_home, lab, 
         assert running.stderr
         address = re.search(r"this run in the lab: (http\S+)", running.stderr.readline())
         assert address
-        assert address[1].startswith(lab), "the lab that runs already is the one that shows it"
+        assert address[1].startswith(lab), "the lab that is running already shows the script"
         page = open_page("watch", params=address[1].partition("?")[2])
         head = page.locator(".watch-head")
         expect(head).to_contain_text("mine.py")
@@ -165,10 +165,10 @@ def test_a_script_under_run_lab_is_shown_while_it_runs_and_after(lab_home, lab, 
     axe(page)
 
 
-def test_what_is_not_there_is_said(open_page, lab_home, lab):
+def test_a_missing_run_is_reported(open_page, lab_home, lab):
     (lab_home / "secret").mkdir(exist_ok=True)
     (lab_home / "secret" / "journal.jsonl").write_text(json.dumps({"event": "notice"}))
     page = open_page("watch", params="runs=runs/../secret")
     expect(page.locator(".watch-head")).to_contain_text("no longer exists")
-    page = open_page("watch", params="runs=%25")  # decoded once it is no code of anything
+    page = open_page("watch", params="runs=%25")  # a name that cannot be decoded
     expect(page.locator(".watch-head")).to_contain_text("'%' no longer exists")

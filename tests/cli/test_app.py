@@ -69,16 +69,16 @@ def test_version(capsys: pytest.CaptureFixture[str]):
     "words",
     [["--help"], ["--version"], ["recipes"], ["failures"], ["run", "--help"], ["train", "--help"], ["tran"]],
 )
-def test_these_words_import_nothing_heavy(words: list[str]):
+def test_these_commands_import_nothing_heavy(words: list[str]):
     script = (
         "import sys\n"
         f"for name in {HEAVY!r}:\n    sys.modules[name] = None\n"  # as if it were not installed
         "from trueloop.cli.app import main\n"
         f"sys.exit(main({words!r}))\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == (2 if words == ["tran"] else 0), done.stderr
-    assert "Traceback" not in done.stderr
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert process.returncode == (2 if words == ["tran"] else 0), process.stderr
+    assert "Traceback" not in process.stderr
 
 
 def test_python_dash_m_is_the_same_command():
@@ -100,7 +100,9 @@ def test_a_mistyped_option_points_to_its_commands_help(capsys: pytest.CaptureFix
     )
 
 
-def test_a_lesson_is_printed_in_its_three_parts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_an_error_is_printed_with_its_reason_and_fix(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     error = InvalidConfig("lr is -1.", why="It would climb.", fix="Give [bold]lr[/] > 0.")  # no markup of ours
     monkeypatch.setattr("trueloop.cli.app.app", raising(error))
     assert main([]) == 1
@@ -109,7 +111,7 @@ def test_a_lesson_is_printed_in_its_three_parts(monkeypatch: pytest.MonkeyPatch,
     assert err == "error: lr is -1.\nIt would climb.\nfix: Give [bold]lr[/] > 0.\n"
 
 
-def test_a_long_line_is_not_wrapped_so_that_paths_can_be_copied(
+def test_long_lines_are_not_wrapped_so_that_paths_can_be_copied(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     path = "/somewhere/" + "deep/" * 40
@@ -130,58 +132,60 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch):
         main([])
 
 
-def test_an_interruption_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_an_interruption_exits_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr("trueloop.cli.app.app", raising(KeyboardInterrupt()))
     assert main([]) == 130
     assert capsys.readouterr().err == "error: Interrupted.\n"
 
 
 @pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (3, 3), (130, 130)])
-def test_a_commands_number_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, returned: int | None, code: int):
+def test_the_number_a_command_returns_is_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, returned: int | None, code: int
+):
     monkeypatch.setattr("trueloop.cli.app.app", lambda *_a, **_k: returned)
     assert main([]) == code
 
 
 @pytest.mark.parametrize("words", [["recipes"], ["recipes", "--json"], ["--help"]])
-def test_a_reader_that_leaves_early_gets_no_traceback(words: list[str]):
+def test_a_reader_that_closes_early_causes_no_traceback(words: list[str]):
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "trueloop", *words], stdout=writing, stderr=subprocess.PIPE, text=True, check=False
         )
     finally:
         os.close(writing)
-    assert done.returncode == 1
-    assert done.stderr == ""
+    assert process.returncode == 1
+    assert process.stderr == ""
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")
 @pytest.mark.parametrize("words", [["recipes"], ["failures", "--json"], ["--help"], ["lint", __file__]])
-def test_an_output_that_takes_no_more_gets_words_and_no_traceback(words: list[str]):
+def test_a_full_disk_causes_a_message_and_no_traceback(words: list[str]):
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "trueloop", *words]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.splitlines() == [
+        process = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert process.returncode == 1
+    assert process.stderr.splitlines() == [
         "error: The output cannot be written: No space left on device.",
-        "fix: Free space, or write to another place.",
+        "fix: Free space, or write to another disk.",
     ]
 
 
 @pytest.mark.parametrize("words", [["recipes"], ["runs", "list"], ["--help"], ["lint", "-"]])
-def test_streams_that_are_closed_are_empty(words: list[str]):
+def test_closed_streams_are_replaced_by_the_null_device(words: list[str]):
     line = shlex.join([sys.executable, "-m", "trueloop", *words])
     assert subprocess.run(["sh", "-c", f"{line} <&- >&- 2>&-"], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("words", [["explain", "GRD001"], ["recipes"], ["recipes", "--json"]])
-def test_an_output_that_does_not_take_every_letter_gets_the_others(words: list[str]):
-    done = subprocess.run(
+def test_unencodable_characters_are_escaped(words: list[str]):
+    process = subprocess.run(
         [sys.executable, "-m", "trueloop", *words],
         capture_output=True,
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.isascii()
+    assert (process.returncode, process.stderr) == (0, b"")
+    assert process.stdout.isascii()

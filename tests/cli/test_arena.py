@@ -37,19 +37,19 @@ def board(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("words", [["tracks"], ["board"], ["show", "1"], ["show", "1", "--script"]], ids=" ".join)
-def test_it_is_answered_without_torch(words: list[str], board: Path):
-    given = [*words, *([] if words == ["tracks"] else ["--board", str(board)])]
-    command = [sys.executable, "-c", WITHOUT, "arena", *given]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "deep" in done.stdout
+def test_leaderboard_commands_need_no_torch(words: list[str], board: Path):
+    arguments = [*words, *([] if words == ["tracks"] else ["--board", str(board)])]
+    command = [sys.executable, "-c", WITHOUT, "arena", *arguments]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert "deep" in process.stdout
 
 
-def test_running_needs_torch_and_says_how_to_get_it(board: Path):
+def test_a_replay_needs_torch_and_names_the_extra(board: Path):
     command = [sys.executable, "-c", WITHOUT, "arena", "replay", "1", "--board", str(board)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "pip install 'trueloop[train]'" in done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 1
+    assert "pip install 'trueloop[train]'" in process.stderr
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]):

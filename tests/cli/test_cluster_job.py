@@ -26,11 +26,11 @@ WORDS = ("--config", "my run.toml", "--options.note", "it's $HOME and $(HOME)", 
 
 
 def job(**changes: Any) -> ClusterJob:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "recipe": "recipes/My_net.py:build", "words": WORDS, "nodes": 2, "processes": 4, "gpus": 4, "cpus": 16,
         "hours": 1.5, "image": "registry.local/team/net:1.2", "made_by": 'trueloop template "a b" \'\'\'"""\\',
     }  # fmt: skip
-    return ClusterJob(**{**given, **changes})
+    return ClusterJob(**{**fields, **changes})
 
 
 # SLURM -----------------------------------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ def directives(text: str) -> list[str]:
     return [line.removeprefix("#SBATCH ").split("#")[0].strip() for line in text.splitlines() if "#SBATCH" in line]
 
 
-def test_the_script_is_bash_and_says_what_the_job_is_given(tmp_path: Path):
+def test_the_script_is_bash_with_the_requested_resources(tmp_path: Path):
     text = job().text("slurm")
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
     assert directives(text) == [
@@ -53,20 +53,20 @@ def test_the_script_is_bash_and_says_what_the_job_is_given(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("code", "requeued"), [(0, False), (1, False), (143, True)])
-def test_the_script_passes_the_words_on_and_requeues_what_was_told_to_stop(tmp_path: Path, code: int, requeued: bool):
+def test_the_script_passes_arguments_on_and_requeues_a_stopped_job(tmp_path: Path, code: int, requeued: bool):
     for name, does in {"srun": f'printf "%s\\n" "$@"; exit {code}', "scontrol": 'echo "scontrol $*"'}.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{does}\n")
         (tmp_path / name).chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_CPUS_PER_TASK": "16", "SLURM_JOB_ID": "7"}
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash"], input=job().text("slurm"), env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == code
-    said = done.stdout.splitlines()
-    assert (said[-1] == "scontrol requeue 7") is requeued
+    assert process.returncode == code
+    lines = process.stdout.splitlines()
+    assert (lines[-1] == "scontrol requeue 7") is requeued
     launch = ["--run-dir", "runs/my-net", "--processes", "4"]
     command = ["--kill-on-bad-exit=1", "trueloop", "train", "recipes/My_net.py:build", *launch, *WORDS]
-    assert said[: len(command)] == command
+    assert lines[: len(command)] == command
 
 
 # Kubernetes ------------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def manifest(**changes: Any) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(job(**changes).text("kubernetes")))
 
 
-def test_the_manifest_is_valid_by_the_schema_of_kubernetes():
+def test_the_manifest_is_valid_in_kubernetes_schema():
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
     for changes in ({}, {"gpus": 0}, {"nodes": 1, "processes": 1}):
         for part in manifest(**changes):
@@ -84,23 +84,23 @@ def test_the_manifest_is_valid_by_the_schema_of_kubernetes():
                 kubernetes_validate.validate(part, version, strict=True)
 
 
-def test_the_pods_meet_at_the_first_and_may_do_nothing_they_need_not():
-    service, made = manifest()
-    spec = made["spec"]
+def test_the_pods_connect_to_the_first_and_have_no_privileges():
+    service, job_manifest = manifest()
+    spec = job_manifest["spec"]
     pod = spec["template"]["spec"]
     [container] = pod["containers"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 2, 2)
     assert service["spec"]["clusterIP"] == "None"
-    assert service["spec"]["selector"] == {"job-name": made["metadata"]["name"]}
+    assert service["spec"]["selector"] == {"job-name": job_manifest["metadata"]["name"]}
     # The name of a pod of an indexed Job is NAME-INDEX, in the domain of the headless service.
-    meeting = f"{made['metadata']['name']}-0.{pod['subdomain']}:{service['spec']['ports'][0]['port']}"
+    meeting = f"{job_manifest['metadata']['name']}-0.{pod['subdomain']}:{service['spec']['ports'][0]['port']}"
     assert pod["subdomain"] == service["metadata"]["name"]
     words = [word.replace("$$(", "$(") for word in container["command"]]
     launch = ["--run-dir", "/runs/my-net", "--processes", "4", "--nodes", "2", "--rendezvous", meeting]
     assert words == ["trueloop", "train", "recipes/My_net.py:build", *launch, *WORDS]
     assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     assert pod["securityContext"]["runAsNonRoot"] is True
-    assert not re.search("privileged|hostPath|hostNetwork", json.dumps(made))
+    assert not re.search("privileged|hostPath|hostNetwork", json.dumps(job_manifest))
     assert container["resources"] == {"requests": {"cpu": "16"}, "limits": {"nvidia.com/gpu": "4"}}
     assert {"name": "TRUELOOP_REQUIRE_GPU", "value": "1"} in container["env"], "no GPU, no run"
     assert "TRUELOOP_REQUIRE_GPU" not in job(gpus=0).text("kubernetes")
@@ -112,7 +112,7 @@ def test_the_pods_meet_at_the_first_and_may_do_nothing_they_need_not():
 # submitit --------------------------------------------------------------------------------------------------------
 
 
-def test_the_script_for_submitit_is_python_with_the_same_words():
+def test_the_script_for_submitit_is_python_with_the_same_command():
     tree = ast.parse(job().text("submitit"))
     [command] = [
         ast.literal_eval(node.value)
@@ -124,12 +124,12 @@ def test_the_script_for_submitit_is_python_with_the_same_words():
 
 
 @pytest.mark.slow(reason="submits a job through submitit")
-def test_submitit_runs_it_here_stops_it_and_goes_on(tmp_path: Path):
+def test_submitit_runs_stops_and_resumes_the_job(tmp_path: Path):
     """With its local executor: the real one that follows where there is no SLURM, its signal included."""
     for needed in ("submitit", "pkg_resources"):  # submitit 1.5.3 wants the second, which setuptools 82 has no more
         if importlib.util.find_spec(needed) is None:
             pytest.skip(f"{needed} is not installed")
-    stand_in = (  # for trueloop: works until it is told to stop, saves, and at the second start is done
+    fake_trueloop = (  # for trueloop: works until it is told to stop, saves, and at the second start is done
         f"#!{sys.executable}\n"
         "import os, signal, sys, time\nfrom pathlib import Path\n"
         "if Path('saved').exists(): Path('done').touch(); sys.exit(0)\n"
@@ -138,7 +138,7 @@ def test_submitit_runs_it_here_stops_it_and_goes_on(tmp_path: Path):
         "Path('task').write_text(str(os.getppid())); Path('ready').touch()\n"
         "time.sleep(60)\n"
     )
-    (tmp_path / "trueloop").write_text(stand_in)
+    (tmp_path / "trueloop").write_text(fake_trueloop)
     (tmp_path / "trueloop").chmod(0o755)
     (tmp_path / "submit.py").write_text(job(nodes=1, gpus=0, name="net").text("submitit"))
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
@@ -161,7 +161,7 @@ def wait_for(path: Path) -> None:
 # The command -----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_writes_a_new_file_and_never_over_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_command_never_overwrites_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "digits.sh"
     line = ["template", "slurm", "digits", "--processes", "2", "--output", str(path), "--", "--epochs", "3"]
     assert main(line) == 0
@@ -188,7 +188,7 @@ def test_the_command_writes_a_new_file_and_never_over_another(tmp_path: Path, ca
         ({"recipe": " "}, "RECIPE is ' '."),
     ],
 )
-def test_what_cannot_be_a_job(changes: dict[str, Any], word: str):
+def test_invalid_jobs_are_refused(changes: dict[str, Any], word: str):
     with pytest.raises(InvalidConfig) as error:
         job(**changes).text("kubernetes")
     assert word in error.value.what

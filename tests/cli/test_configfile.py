@@ -34,13 +34,13 @@ def read(tmp_path: Path, text: str) -> dict[str, Any]:
     return read_config(path, SETTINGS)
 
 
-def lesson(tmp_path: Path, text: str) -> InvalidConfig:
+def error_of(tmp_path: Path, text: str) -> InvalidConfig:
     with pytest.raises(InvalidConfig) as caught:
         read(tmp_path, text)
     return caught.value
 
 
-def test_tables_are_those_of_the_settings(tmp_path: Path):
+def test_tables_and_keys_are_those_of_the_settings(tmp_path: Path):
     text = """
     epochs = 3
     effective-batch = 32      # dashes as on the command line
@@ -84,7 +84,7 @@ def test_an_empty_file_sets_nothing(tmp_path: Path):
     ],
 )
 def test_a_typo_is_corrected(tmp_path: Path, text: str, what: str, fix: str):
-    error = lesson(tmp_path, text)
+    error = error_of(tmp_path, text)
     assert what in error.what
     assert error.fix == fix
 
@@ -106,15 +106,15 @@ def test_a_typo_is_corrected(tmp_path: Path, text: str, what: str, fix: str):
     ],
 )
 def test_a_value_of_the_wrong_type_is_named(tmp_path: Path, text: str, what: str):
-    assert what in lesson(tmp_path, text).what
+    assert what in error_of(tmp_path, text).what
 
 
-def test_the_recipes_own_value_is_offered_instead(tmp_path: Path):
-    assert lesson(tmp_path, "[optim]\nlr = []").fix == "The recipe's default is 0.001."
+def test_the_recipes_default_is_suggested(tmp_path: Path):
+    assert error_of(tmp_path, "[optim]\nlr = []").fix == "The recipe's default is 0.001."
 
 
-def test_broken_toml_says_where(tmp_path: Path):
-    error = lesson(tmp_path, "epochs = 3\nlr 0.1\n")
+def test_invalid_toml_is_reported_with_its_line(tmp_path: Path):
+    error = error_of(tmp_path, "epochs = 3\nlr 0.1\n")
     assert "is not TOML" in error.what
     assert "line 2" in error.what
 
@@ -126,12 +126,12 @@ def test_bytes_that_are_not_text_are_not_toml(tmp_path: Path):
         read_config(path, SETTINGS)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path):
+def test_a_missing_file_is_named(tmp_path: Path):
     with pytest.raises(InvalidConfig, match=r"nowhere\.toml'"):
         read_config(tmp_path / "nowhere.toml", SETTINGS)
 
 
-def test_a_folder_is_no_file(tmp_path: Path):
+def test_a_folder_is_refused(tmp_path: Path):
     with pytest.raises(InvalidConfig, match="Cannot read the settings file"):
         read_config(tmp_path, SETTINGS)
 
@@ -169,5 +169,5 @@ def toml(value: Any) -> str:
 
 @given(values=some_settings)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_setting_reads_back(tmp_path: Path, values: dict[str, Any]):
+def test_every_setting_round_trips(tmp_path: Path, values: dict[str, Any]):
     assert read(tmp_path, "\n".join(f"{key} = {toml(value)}" for key, value in values.items())) == values

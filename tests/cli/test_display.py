@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from trueloop.cli.display import NOTES_SHOWN, SPARKS, Display, can_redraw, sparkline
+from trueloop.cli.display import MAX_NOTES, Display, can_redraw
 from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded, RunStarted, UpdateRow, UpdatesDone
 
 HOSTILE = "[red]x[/red] [link=file:///x]\x1b[31m\n[/]"
@@ -53,12 +53,12 @@ def live(width=80, clock=None):
 
 def view_lines(display, width):
     page = Console(file=io.StringIO(), width=width, force_terminal=False)
-    with page.capture() as shown:
+    with page.capture() as printed:
         page.print(display.view())
-    return shown.get().splitlines()
+    return printed.get().splitlines()
 
 
-def test_a_plain_run_is_these_lines():
+def test_a_plain_run_prints_these_lines():
     clock = Clock()
     display, out = plain(clock)
     display.report(started(facts={"parameters": 27722, "device": "cpu"}))
@@ -85,7 +85,7 @@ def test_a_plain_run_is_these_lines():
     ]
 
 
-def test_a_resumed_run_of_unknown_length_says_so():
+def test_a_resumed_run_of_unknown_length_is_described():
     display, out = plain()
     display.report(started(updates=None, start_update=69))
     display.report(rows(70, 71, math.nan))
@@ -96,7 +96,7 @@ def test_a_resumed_run_of_unknown_length_says_so():
     ]
 
 
-def test_plain_lines_are_written_at_once_and_whole():
+def test_plain_lines_are_flushed_one_by_one():
     calls = []
 
     class Out(io.StringIO):
@@ -109,7 +109,7 @@ def test_plain_lines_are_written_at_once_and_whole():
     assert [text.count("\n") for text in calls] == [1, 2]
 
 
-def test_a_terminal_that_takes_ascii_only_gets_ascii():
+def test_an_ascii_terminal_gets_ascii():
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding="ascii")
     display = Display(console=Console(file=out), now=Clock())
@@ -119,18 +119,18 @@ def test_a_terminal_that_takes_ascii_only_gets_ascii():
 
 
 @pytest.mark.parametrize("mode", ["plain", "live"])
-def test_names_are_text_and_steer_nothing(mode):
+def test_names_are_printed_as_plain_text(mode):
     display, out = plain(width=200) if mode == "plain" else live(200)
     display.report(started(name=HOSTILE))
     display.report(rows(1, 5))
     display.report(evaluated(23, **{HOSTILE: 0.5}))
     display.report(Notice(update=1, kind=HOSTILE, message=HOSTILE, details={}))
-    shown = "[red]x[/red] [link=file:///x]\ufffd[31m\ufffd[/]"
-    assert out.getvalue().count(shown) >= 3  # the live view repeats it as its title
+    printed = "[red]x[/red] [link=file:///x]\ufffd[31m\ufffd[/]"
+    assert out.getvalue().count(printed) >= 3  # the live view repeats it as its title
     assert "\x1b[31m" not in out.getvalue()
     assert "\x1b]8" not in out.getvalue()
     if mode == "live":
-        assert any(shown[:20] in line for line in view_lines(display, 200))
+        assert any(printed[:20] in line for line in view_lines(display, 200))
     display.close()
 
 
@@ -173,7 +173,7 @@ def test_the_view_is_redrawn_by_time_and_never_per_update():
     display.close()
 
 
-def test_an_evaluation_stays_above_the_view_and_the_view_goes_at_the_end():
+def test_evaluations_stay_above_the_view_and_the_view_is_removed_at_the_end():
     display, out = live(120)
     display.report(started())
     assert "\x1b[?25l" in out.getvalue()
@@ -186,7 +186,7 @@ def test_an_evaluation_stays_above_the_view_and_the_view_goes_at_the_end():
     display.close()
 
 
-def test_closing_after_an_error_shows_the_cursor_again_and_gives_stdout_back():
+def test_closing_shows_the_cursor_and_restores_stdout():
     before = sys.stdout
     display, out = live()
     display.report(started())
@@ -198,7 +198,7 @@ def test_closing_after_an_error_shows_the_cursor_again_and_gives_stdout_back():
     assert sys.stdout is before
 
 
-def test_a_process_that_dies_of_an_exception_leaves_the_cursor_shown():
+def test_an_exception_leaves_the_cursor_visible():
     script = (
         "from trueloop.cli.display import Display\n"
         "from trueloop.core.protocols import RunStarted\n"
@@ -207,16 +207,16 @@ def test_a_process_that_dies_of_an_exception_leaves_the_cursor_shown():
         "display.report(RunStarted(name='x', epochs=1, updates=1, start_update=0, facts={}))\n"
         "raise SystemExit(3)\n"
     )
-    ours, theirs = pty.openpty()
+    controller, terminal = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"}
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=theirs, stderr=theirs, env=environment)
-    os.close(theirs)
-    seen = b""
-    while chunk := _read(ours):
-        seen += chunk
-    os.close(ours)
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=terminal, stderr=terminal, env=environment)
+    os.close(terminal)
+    output = b""
+    while chunk := _read(controller):
+        output += chunk
+    os.close(controller)
     assert process.wait() == 3
-    assert seen.count(b"\x1b[?25l") == seen.count(b"\x1b[?25h") == 1
+    assert output.count(b"\x1b[?25l") == output.count(b"\x1b[?25h") == 1
 
 
 def _read(descriptor):
@@ -229,7 +229,7 @@ def _read(descriptor):
 @pytest.mark.parametrize(
     ("mode", "error"), [("plain", BrokenPipeError(32, "Broken pipe")), ("live", OSError(5, "Input/output error"))]
 )
-def test_a_reader_that_goes_away_does_not_stop_the_run(mode, error):
+def test_a_closed_output_does_not_stop_the_run(mode, error):
     class Gone(io.StringIO):
         def write(self, text):
             raise error
@@ -243,21 +243,21 @@ def test_a_reader_that_goes_away_does_not_stop_the_run(mode, error):
     assert sys.stdout is before
 
 
-def test_a_flood_of_notes_is_cut_and_says_so():
+def test_the_number_of_printed_notes_is_limited():
     display, out = plain()
     for k in range(1, 100):
         display.report(Notice(update=k, kind="not_finite", message=f"number {k}", details={}))
     display.report(Notice(update=100, kind="early_stop", message="another kind", details={}))
     lines = out.getvalue().splitlines()
     assert lines[-3:] == [
-        f"note: number {NOTES_SHOWN}",
+        f"note: number {MAX_NOTES}",
         "note: further notes of this kind (not_finite) are in the journal only",
         "note: another kind",
     ]
-    assert len(lines) == NOTES_SHOWN + 2
+    assert len(lines) == MAX_NOTES + 2
 
 
-def test_a_view_needs_a_terminal_that_can():
+def test_the_live_view_needs_a_capable_terminal():
     utf8 = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     assert can_redraw(Console(file=utf8, force_terminal=True, _environ={"TERM": "xterm"}))
@@ -266,13 +266,7 @@ def test_a_view_needs_a_terminal_that_can():
     assert not can_redraw(Console(file=utf8))
 
 
-def test_sparks_run_from_the_least_to_the_greatest():
-    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == SPARKS
-    assert sparkline([0.1 + 0.2, 0.3]) == "▁▁"
-    assert sparkline([]) == ""
-
-
-def test_the_doctors_line_stands_below_the_first():
+def test_the_doctors_line_is_printed_second():
     display, out = plain()
     display.report(started(facts={"doctor": {"line": "torch 2.13.0, 2 cores; nothing is wrong", "found": []}}))
     assert out.getvalue().splitlines()[1:] == ["doctor: torch 2.13.0, 2 cores; nothing is wrong"]

@@ -1,4 +1,4 @@
-"""`trueloop doctor`: the page, the JSON, what is asked for, and the exit code."""
+"""`trueloop doctor`: the page, the JSON, the options and the exit code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MACHINE = Machine(
 
 
 class Reading:
-    """Stands for `read_machine`: remembers what it was asked for."""
+    """Replaces `read_machine`, and records its arguments."""
 
     def __init__(self) -> None:
         self.machine = MACHINE
@@ -51,29 +51,29 @@ def reading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Reading:
     return fake
 
 
-def asked(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
+def run_doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
     code = main(["doctor", "--json", *words])
     record = json.loads(capsys.readouterr().out)
     assert record["would_fail"] is bool(code)
     return code, {each["check"]: each for each in record["checks"]} | {"line": record["line"]}
 
 
-def test_the_page(reading: Reading, capsys: pytest.CaptureFixture[str]):
+def test_the_page_lists_checks_by_group(reading: Reading, capsys: pytest.CaptureFixture[str]):
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "software"
     assert lines[1].split() == ["ok", "Python", "Python", "3.12.1", "on", "Linux."]
-    place = next(n for n, line in enumerate(lines) if "Shared memory" in line)
-    assert lines[place].split()[:3] == ["warning", "Shared", "memory"]
-    assert lines[place + 1].split()[0] == "fix:"
-    assert lines[place + 2].strip() == "more: trueloop explain ENV003"
+    index = next(n for n, line in enumerate(lines) if "Shared memory" in line)
+    assert lines[index].split()[:3] == ["warning", "Shared", "memory"]
+    assert lines[index + 1].split()[0] == "fix:"
+    assert lines[index + 2].strip() == "more: trueloop explain ENV003"
     assert lines[-1].endswith("checks in a container (docker): 1 warning. A run can start.")
     assert not any(line != line.rstrip() for line in lines)
     assert (reading.folder, reading.deep) == (Path("runs"), True)
 
 
-def test_what_would_fail_is_exit_code_1(reading: Reading, capsys: pytest.CaptureFixture[str]):
-    code, checks = asked(capsys, "--workers", "3", "--batch-mib", "32")
+def test_a_run_that_would_fail_exits_with_1(reading: Reading, capsys: pytest.CaptureFixture[str]):
+    code, checks = run_doctor(capsys, "--workers", "3", "--batch-mib", "32")
     assert code == 1
     assert checks["shared-memory"]["level"] == "error"
     assert checks["shared-memory"]["page"] == "ENV003"
@@ -83,33 +83,37 @@ def test_what_would_fail_is_exit_code_1(reading: Reading, capsys: pytest.Capture
     assert capsys.readouterr().out.endswith("A run would fail.\n")
 
 
-def test_options_are_weighed(reading: Reading, capsys: pytest.CaptureFixture[str]):
-    _, checks = asked(capsys, "--checkpoint-mib", "1024", "--processes", "2", "--workers", "2", "--device", "cuda:1")
+def test_options_are_compared_with_the_machine(reading: Reading, capsys: pytest.CaptureFixture[str]):
+    _, checks = run_doctor(
+        capsys, "--checkpoint-mib", "1024", "--processes", "2", "--workers", "2", "--device", "cuda:1"
+    )
     assert "take 4.0 GiB" in checks["disk"]["message"]
     assert checks["worker-count"]["level"] == "ok", "4 of 4"
     assert checks["gpu"]["level"] == "error"
-    _, checks = asked(capsys, "--workers", "0")
+    _, checks = run_doctor(capsys, "--workers", "0")
     assert checks["shared-memory"]["level"] == "ok"
 
 
-def test_a_recipe_is_weighed_and_an_option_wins(reading: Reading, capsys: pytest.CaptureFixture[str]):
-    _, checks = asked(capsys, "--for", "digits")
+def test_a_recipes_requirements_are_checked_and_options_override_them(
+    reading: Reading, capsys: pytest.CaptureFixture[str]
+):
+    _, checks = run_doctor(capsys, "--for", "digits")
     assert "checkpoints of" in checks["disk"]["message"]
-    _, checks = asked(capsys, "--for", "digits", "--checkpoint-mib", "1", "--run-dir", "there", "--quick")
+    _, checks = run_doctor(capsys, "--for", "digits", "--checkpoint-mib", "1", "--run-dir", "there", "--quick")
     assert "4 checkpoints of 1.0 MiB" in checks["disk"]["message"]
     assert (reading.folder, reading.deep) == (Path("there"), False)
 
 
-def test_one_check_alone(reading: Reading, capsys: pytest.CaptureFixture[str]):
-    code, checks = asked(capsys, "--only", "disk", "--only", "cpu_fallback")
+def test_single_checks_can_be_selected(reading: Reading, capsys: pytest.CaptureFixture[str]):
+    code, checks = run_doctor(capsys, "--only", "disk", "--only", "cpu_fallback")
     assert (code, set(checks)) == (0, {"disk", "cpu-fallback", "line"})
     reading.machine = replace(MACHINE, environment={"TRUELOOP_REQUIRE_GPU": "1"})
-    assert asked(capsys, "--only", "cpu-fallback")[0] == 1
-    assert asked(capsys, "--only", "disk")[0] == 0
+    assert run_doctor(capsys, "--only", "cpu-fallback")[0] == 1
+    assert run_doctor(capsys, "--only", "disk")[0] == 0
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--only", "dsk"], "There is no check 'dsk'.\nfix: Did you mean disk?"),
         (["--for", "digit"], "'digit' is neither a recipe nor a run."),
@@ -118,12 +122,14 @@ def test_one_check_alone(reading: Reading, capsys: pytest.CaptureFixture[str]):
         (["--batch-mib", "nan"], "--batch-mib is nan."),
     ],
 )
-def test_what_cannot_be_is_named(words: list[str], said: str, reading: Reading, capsys: pytest.CaptureFixture[str]):
+def test_invalid_options_are_named(
+    words: list[str], message: str, reading: Reading, capsys: pytest.CaptureFixture[str]
+):
     assert main(["doctor", *words]) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_it_answers_where_there_is_no_torch():
+def test_a_missing_torch_is_diagnosed():
     script = (
         "import sys, importlib.util\n"
         "sys.modules['torch'] = sys.modules['numpy'] = None\n"
@@ -131,7 +137,7 @@ def test_it_answers_where_there_is_no_torch():
         "importlib.util.find_spec = lambda name, *a: None if name == 'torch' else found(name, *a)\n"
         "from trueloop.cli.app import main\nsys.exit(main(['doctor', '--quick']))\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stderr
-    assert "pip install 'trueloop[train]'" in done.stdout
-    assert done.stdout.endswith("A run would fail.\n")
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert process.returncode == 1, process.stderr
+    assert "pip install 'trueloop[train]'" in process.stdout
+    assert process.stdout.endswith("A run would fail.\n")

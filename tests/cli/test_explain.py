@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("made_up")
 
 
 @pytest.mark.parametrize("word", ["GRD901", "grd901", "made-up-error"])
-def test_a_page_has_everything_its_file_tells(word: str, capsys: pytest.CaptureFixture[str]):
+def test_a_page_has_every_section(word: str, capsys: pytest.CaptureFixture[str]):
     assert main(["explain", word]) == 0
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[:8] == [
@@ -34,14 +34,14 @@ def test_a_page_has_everything_its_file_tells(word: str, capsys: pytest.CaptureF
         "When this is fine",
         "How it is detected",
         "References",
-        "A program that has it",
+        "A program with it",
     ):
         assert heading in lines
     assert "  bad = 1" in lines
     assert lines[-1] == "In short: Do otherwise."
 
 
-def test_a_name_that_is_none_is_corrected(capsys: pytest.CaptureFixture[str]):
+def test_an_unknown_name_gets_a_suggestion(capsys: pytest.CaptureFixture[str]):
     assert main(["explain", "GRD910"]) == 1
     assert capsys.readouterr().err.startswith(
         "error: 'GRD910' is not a failure of the catalogue.\nfix: Did you mean GR"
@@ -63,7 +63,7 @@ def piped(monkeypatch: pytest.MonkeyPatch, text: str, *, terminal: bool = False)
 
 
 @pytest.mark.parametrize(("text", "terminal"), [("", False), ("  \n", False), (SHAPES, True)])
-def test_without_a_name_and_a_text_it_is_wrong_usage(
+def test_a_missing_name_and_text_are_wrong_usage(
     text: str, terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     piped(monkeypatch, text, terminal=terminal)
@@ -72,7 +72,7 @@ def test_without_a_name_and_a_text_it_is_wrong_usage(
 
 
 @pytest.mark.parametrize("words", [["explain"], ["explain", "-"]])
-def test_a_traceback_behind_a_pipe_is_answered_with_the_users_line(
+def test_a_piped_traceback_is_explained_with_the_users_line(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     piped(monkeypatch, SHAPES)
@@ -86,9 +86,7 @@ def test_a_traceback_behind_a_pipe_is_answered_with_the_users_line(
     assert "  The shapes of two tensors do not match in an operation." in lines, "the page"
 
 
-def test_what_is_read_is_passed_on_where_that_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_echo_prints_the_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     piped(monkeypatch, SHAPES)
     assert main(["explain", "-", "--echo"]) == 0
     assert capsys.readouterr().out.startswith(SHAPES + "RuntimeError: mat1")
@@ -99,7 +97,7 @@ def test_what_is_read_is_passed_on_where_that_is_asked_for(
     assert json.loads(out)["errors"][0]["location"] == {"path": "train.py", "line": 12, "function": "forward"}
 
 
-def test_a_message_in_quotes_a_file_and_a_kind(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_a_message_a_file_and_a_kind_are_explained(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     assert main(["explain", "CUDA out of memory. Tried to allocate 2.00 GiB."]) == 0
     assert "2.00 GiB were requested" in capsys.readouterr().out
     (tmp_path / "train.log").write_text(SHAPES)
@@ -112,7 +110,7 @@ def test_a_message_in_quotes_a_file_and_a_kind(capsys: pytest.CaptureFixture[str
     ]
 
 
-def test_a_file_whose_name_has_blanks_and_a_message_that_is_no_name(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_file_names_with_spaces_and_long_messages_are_distinguished(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     (tmp_path / "my run.log").write_text(SHAPES)
     assert main(["explain", str(tmp_path / "my run.log")]) == 0
     assert "train.py:12" in capsys.readouterr().out
@@ -120,22 +118,22 @@ def test_a_file_whose_name_has_blanks_and_a_message_that_is_no_name(capsys: pyte
     assert "Out of memory" in capsys.readouterr().out
 
 
-def test_what_is_no_text_is_read_as_far_as_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_undecodable_input_is_searched(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe\n" + SHAPES.encode()), encoding="utf-8"))
     assert main(["explain"]) == 0
     assert "train.py:12" in capsys.readouterr().out
 
 
-def test_a_text_of_which_nothing_is_known_is_exit_code_1_and_names_the_nearest(capsys: pytest.CaptureFixture[str]):
+def test_an_unknown_error_exits_with_1_and_names_similar_errors(capsys: pytest.CaptureFixture[str]):
     assert main(["explain", "RuntimeError: the mat1 shapes cannot be multiplied with mat2"]) == 1
     out = capsys.readouterr().out
-    assert "trueloop knows no page for this error" in out
+    assert "trueloop has no page on this error" in out
     assert "Similar: Tensor shapes do not match (trueloop explain shape-mismatch)" in out
     assert main(["explain", "all is well"]) == 1
-    assert "found no error in this text" in capsys.readouterr().out
+    assert "contains no error that trueloop knows" in capsys.readouterr().out
 
 
-def test_our_own_message_leads_to_the_page_it_names(capsys: pytest.CaptureFixture[str]):
+def test_a_finding_of_trueloop_leads_to_its_page(capsys: pytest.CaptureFixture[str]):
     assert main(["explain", "trueloop: error GRD001 train.py:3: made up"]) == 0
     assert capsys.readouterr().out.startswith("GRD001 Gradients are never cleared\n")
 
@@ -150,7 +148,7 @@ def test_a_page_as_json(capsys: pytest.CaptureFixture[str]):
     assert json.loads(capsys.readouterr().out)["kind"] == "shape-mismatch"
 
 
-def test_nothing_that_was_printed_can_steer_the_terminal(capsys: pytest.CaptureFixture[str]):
+def test_control_characters_are_not_printed(capsys: pytest.CaptureFixture[str]):
     assert main(["explain", "RuntimeError: size mismatch, got \x07 [bold]3[/]\x9b2J"]) == 0
     out = capsys.readouterr().out
     assert "[bold]3[/]" in out

@@ -31,7 +31,7 @@ def test_code_and_addresses_are_never_wrapped(entry: Entry, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("kind", known_errors())
-def test_the_page_of_an_error_keeps_its_addresses_whole(kind: str, monkeypatch, capsys):
+def test_addresses_on_error_pages_are_not_wrapped(kind: str, monkeypatch, capsys):
     lines = printed(kind, monkeypatch, capsys)
     for address in re.findall(r"https://[^\s,;)]+", error_page(kind)):
         assert any(address in line for line in lines), address

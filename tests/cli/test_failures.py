@@ -18,14 +18,14 @@ def listed(made_up: None, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "catalogue", selection.catalogue)
 
 
-def test_the_list_is_by_family(capsys: pytest.CaptureFixture[str]):
+def test_failures_are_listed_by_family(capsys: pytest.CaptureFixture[str]):
     assert main(["failures"]) == 0
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[:3] == ["gradient", "  GRD901  made-up-error  A made-up-error", ""]
     assert lines[-1] == "4 failures; details of one: trueloop explain GRD901"
 
 
-def test_programs_get_json(capsys: pytest.CaptureFixture[str]):
+def test_json_lists_every_failure(capsys: pytest.CaptureFixture[str]):
     assert main(["failures", "--json"]) == 0
     first, *others = json.loads(capsys.readouterr().out)
     assert len(others) == 3
@@ -43,16 +43,16 @@ def test_programs_get_json(capsys: pytest.CaptureFixture[str]):
     }
 
 
-def test_papers_get_a_table(capsys: pytest.CaptureFixture[str]):
+def test_the_markdown_table_lists_every_failure(capsys: pytest.CaptureFixture[str]):
     assert main(["failures", "--table"]) == 0
     assert capsys.readouterr().out.splitlines()[:3] == [
-        "| code | failure | severity | run time | text | lab | title |",
+        "| code | failure | severity | run time | linter | lab | title |",
         "| --- | --- | --- | --- | --- | --- | --- |",
         "| GRD901 | gradient/made-up-error | error | yes | no | no | A made-up-error |",
     ]
 
 
-def test_the_table_says_for_each_how_it_is_found():
+def test_the_table_names_how_each_failure_is_found():
     rows = {
         row.split(" | ")[0][2:]: row.split(" | ")[3:6] for row in module.markdown(catalogue().values()).splitlines()
     }

@@ -52,7 +52,7 @@ def spec(tmp_path: Path) -> str:
     return f"{tmp_path / 'small.py'}:build"
 
 
-def test_the_page_names_what_is_never_reached_and_what_is_kept(spec: str, capsys: pytest.CaptureFixture[str]):
+def test_the_page_lists_unreached_parameters_and_saved_tensors(spec: str, capsys: pytest.CaptureFixture[str]):
     assert main(["graph", spec]) == 0
     out = capsys.readouterr().out
     assert "never reached by this loss: forgotten.weight, forgotten.bias" in out
@@ -60,12 +60,12 @@ def test_the_page_names_what_is_never_reached_and_what_is_kept(spec: str, capsys
     assert "keeps mat1: 8 × 3 float32, 96 bytes, batch[0]" in out  # noqa: RUF001 - as it is printed
 
 
-def test_json_holds_everything_and_settings_work(spec: str, capsys: pytest.CaptureFixture[str]):
+def test_json_has_the_graph_and_settings_apply(spec: str, capsys: pytest.CaptureFixture[str]):
     assert main(["graph", spec, "--json", "--options.hidden", "6", "--effective-batch", "4"]) == 0
     graph = json.loads(capsys.readouterr().out)
     assert graph["unreachable"] == ["forgotten.weight", "forgotten.bias"]
     assert [4, 6] in [tensor["shape"] for node in graph["nodes"] for tensor in node["saved"]]
-    assert graph["alone_b"] == sum(each["size_b"] for each in graph["memories"] if not each["owner"])
+    assert graph["graph_only_b"] == sum(each["size_b"] for each in graph["memories"] if not each["owner"])
 
 
 def test_the_picture_is_written(spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -75,7 +75,7 @@ def test_the_picture_is_written(spec: str, tmp_path: Path, capsys: pytest.Captur
     assert str(path) in capsys.readouterr().out
 
 
-def test_what_verify_takes_has_a_graph_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_proof_target_has_a_graph(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     text = RECIPE.partition("def assemble")[0] + (
         "def build():\n    return {'model': Net(4), 'loss': nn.CrossEntropyLoss(),\n"
         "            'batch': (torch.randn(5, 3), torch.arange(5) % 2)}\n\n\ndef bare():\n    return Net(4)\n"
@@ -93,12 +93,12 @@ def test_what_verify_takes_has_a_graph_too(tmp_path: Path, capsys: pytest.Captur
     assert main(["graph", f"{spec}:build", "--effective-batch", "2"]) == 2
 
 
-def test_a_picture_that_cannot_be_written_is_refused_first(spec: str, capsys: pytest.CaptureFixture[str]):
+def test_an_unwritable_picture_is_refused_first(spec: str, capsys: pytest.CaptureFixture[str]):
     assert main(["graph", spec, "--svg", "graph.png"]) == 1
     assert "A picture cannot be written to 'graph.png'" in capsys.readouterr().err
 
 
-def test_a_large_graph_is_not_printed_unasked(capsys: pytest.CaptureFixture[str]):
+def test_a_large_graph_is_printed_only_with_tree(capsys: pytest.CaptureFixture[str]):
     assert main(["graph", "text", "--effective-batch", "2"]) == 0
     short = capsys.readouterr().out
     assert "--tree prints all" in short
@@ -107,7 +107,7 @@ def test_a_large_graph_is_not_printed_unasked(capsys: pytest.CaptureFixture[str]
     assert "Nodes, from the loss down" in capsys.readouterr().out
 
 
-def test_help_and_words_that_are_wrong(capsys: pytest.CaptureFixture[str]):
+def test_help_is_printed_and_wrong_usage_refused(capsys: pytest.CaptureFixture[str]):
     assert main(["graph", "--help"]) == 0
     assert "--svg" in capsys.readouterr().out
     assert main(["graph"]) == 2

@@ -28,14 +28,14 @@ def lines(file: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line, parse_constant=refuse) for line in file.getvalue().splitlines()]
 
 
-def test_each_event_is_one_line_without_what_is_bulky():
+def test_each_event_is_one_line_without_long_facts():
     file, clock = io.StringIO(), Clock()
-    told = JsonLines(file, now=clock)
-    told.report(RunStarted(name="digits", epochs=1, updates=9, start_update=0, facts=FACTS))
-    told.report(Evaluated(update=3, epoch=1, split="val", metrics={"loss": float("nan")}, tables={"confusion": [[1]]},
-                          seconds=0.5, best=True))  # fmt: skip
-    told.report(Notice(update=3, kind="early_stop", message="enough\nnow", details={}))
-    told.report(RunEnded(update=3, reason="early_stop", seconds=2.0))
+    reporter = JsonLines(file, now=clock)
+    reporter.report(RunStarted(name="digits", epochs=1, updates=9, start_update=0, facts=FACTS))
+    metrics, tables = {"loss": float("nan")}, {"confusion": [[1]]}
+    reporter.report(Evaluated(update=3, epoch=1, split="val", metrics=metrics, tables=tables, seconds=0.5, best=True))
+    reporter.report(Notice(update=3, kind="early_stop", message="enough\nnow", details={}))
+    reporter.report(RunEnded(update=3, reason="early_stop", seconds=2.0))
     started, evaluated, noted, ended = lines(file)
     assert started["event"] == "run_started"
     assert started["facts"] == {"recipe": "digits", "device": "cpu"}
@@ -44,15 +44,15 @@ def test_each_event_is_one_line_without_what_is_bulky():
     assert (ended["event"], ended["reason"], ended["time"]) == ("run_ended", "early_stop", 1000.0)
 
 
-def test_progress_is_told_now_and_then():
+def test_progress_is_written_periodically():
     file, clock = io.StringIO(), Clock()
-    told = JsonLines(file, now=clock)
-    told.report(RunStarted(name="digits", epochs=1, updates=8, start_update=0, facts={}))
-    told.report(rows(1, 2))
+    reporter = JsonLines(file, now=clock)
+    reporter.report(RunStarted(name="digits", epochs=1, updates=8, start_update=0, facts={}))
+    reporter.report(rows(1, 2))
     assert len(lines(file)) == 1
     clock.seconds += PROGRESS_INTERVAL_S
-    told.report(rows(3, 4))
-    told.report(rows(5, 6))
+    reporter.report(rows(3, 4))
+    reporter.report(rows(5, 6))
     _, progress = lines(file)
     assert progress == {
         "event": "progress", "time": 1000.0 + PROGRESS_INTERVAL_S, "epoch": 1, "update": 4, "updates": 8, "loss": 0.5,
@@ -61,14 +61,14 @@ def test_progress_is_told_now_and_then():
     }  # fmt: skip
 
 
-def test_a_reader_that_is_gone_does_not_end_the_run():
+def test_a_closed_output_does_not_end_the_run():
     class Gone(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
-    told = JsonLines(Gone())
-    told.report(RunEnded(update=3, reason="finished", seconds=2.0))
-    told.close()
+    reporter = JsonLines(Gone())
+    reporter.report(RunEnded(update=3, reason="finished", seconds=2.0))
+    reporter.close()
     file = io.StringIO()
     file.close()
     JsonLines(file).report(RunEnded(update=3, reason="finished", seconds=2.0))

@@ -16,7 +16,7 @@ def row(**progress: object) -> Row:
     )  # fmt: skip
 
 
-def test_an_entry_is_followed_from_the_queue_to_its_last_seed():
+def test_progress_is_described_from_the_queue_to_the_last_seed():
     assert progress_text(row(), 2) == ("in the queue, 2 ahead", 0, None)
     assert progress_text(row(), 0) == ("the judge is starting", 0, None)
     progress = {"seed": 1, "of": 5, "update": 120, "accuracy": 0.931}
@@ -36,7 +36,7 @@ def test_without_a_terminal_each_stage_is_one_line():
     assert out.getvalue() == "seed 1 of 5\nseed 2 of 5\n"
 
 
-def test_a_quiet_one_says_nothing():
+def test_a_quiet_display_prints_nothing():
     out = io.StringIO()
     with JudgingDisplay(out, quiet=True) as display:
         display.show(row(), 1)

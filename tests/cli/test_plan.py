@@ -19,9 +19,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from trueloop.cli.plan import plan_command
-from trueloop.cli.plan_page import print_plan
+from trueloop.cli.plan_output import print_plan
 from trueloop.cli.timeline import timeline
-from trueloop.core.arithmetic import LARGEST, Plan, plan
+from trueloop.core.arithmetic import MAX_INDEX, Plan, plan
 from trueloop.core.errors import InvalidConfig
 
 SCRIPT = """
@@ -52,9 +52,9 @@ def plain_terminal(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "80")
 
 
-def page(made: Plan, width: int) -> str:
+def page(sizes: Plan, width: int) -> str:
     file = io.StringIO()
-    print_plan(made, Console(file=file, width=width, highlight=False, force_terminal=False))
+    print_plan(sizes, Console(file=file, width=width, highlight=False, force_terminal=False))
     return file.getvalue()
 
 
@@ -85,21 +85,21 @@ def plans(largest: int) -> st.SearchStrategy[Plan]:
     [
         (
             FIRST,
-            {"iterations per epoch": 313, "examples in the last": 16, "updates in all": 939, "examples seen": 30000},
+            {"iterations per epoch": 313, "last iteration": 16, "updates in the run": 939, "examples seen": 30000},
         ),
-        (f"{FIRST} --accumulate 4", {"effective batch": 128, "updates per epoch": 79, "updates in all": 237}),
-        ("--dataset 100 --batch 16 --drop-last", {"iterations per epoch": 6, "never seen per epoch": 4}),
+        (f"{FIRST} --accumulate 4", {"effective batch": 128, "updates per epoch": 79, "updates in the run": 237}),
+        ("--dataset 100 --batch 16 --drop-last", {"iterations per epoch": 6, "left out per epoch": 4}),
         (f"{FIRST} --processes 2", {"iterations per epoch": 157, "forward passes": 942, "scheduler ticks": 471}),
     ],
 )
-def test_the_numbers_are_on_the_page(line: str, rows: dict[str, int], capsys: pytest.CaptureFixture[str]):
+def test_the_page_has_the_numbers(line: str, rows: dict[str, int], capsys: pytest.CaptureFixture[str]):
     run(line)
     out = capsys.readouterr().out
     for name, value in rows.items():
         assert re.search(rf"^ *{name} +{value}(  |$)", out, flags=re.MULTILINE), (name, out)
 
 
-def test_a_number_comes_with_its_formula(capsys: pytest.CaptureFixture[str]):
+def test_each_number_has_its_formula(capsys: pytest.CaptureFixture[str]):
     run(f"{FIRST} --accumulate 4 --sample-bytes 3072")
     out = capsys.readouterr().out
     assert re.search(r"iterations per epoch +313  = ceil\(10000 / 32\)\n", out)
@@ -114,21 +114,21 @@ def test_a_pipe_gets_no_colour_codes_and_no_trailing_spaces(capsys: pytest.Captu
     assert not re.search(r" $", out, flags=re.MULTILINE)
 
 
-def test_the_partial_and_the_short_are_told_apart_by_shape_and_by_colour():
-    made = plan(dataset=100, batch=16, accumulate=4)
-    (row,) = timeline(made, 80)
+def test_partial_iterations_and_short_windows_differ_in_shape_and_colour():
+    sizes = plan(dataset=100, batch=16, accumulate=4)
+    (row,) = timeline(sizes, 80)
     assert row.plain == "epoch 1  [████](██▄·)  updates 1–2"
     styles = {row.plain[span.start]: span.style for span in row.spans}
     assert styles["█"] != styles["▄"]
     assert styles["["] != styles["("]
 
 
-def test_what_drop_last_leaves_out_is_drawn():
+def test_examples_that_drop_last_leaves_out_are_drawn():
     (row,) = timeline(plan(dataset=100, batch=16, drop_last=True), 80)
     assert row.plain == "epoch 1  [█][█][█][█][█][█]×  updates 1–6"
 
 
-def test_long_epochs_and_long_runs_are_left_out_in_the_middle():
+def test_the_middle_of_long_epochs_and_runs_is_left_out():
     rows = [row.plain for row in timeline(plan(dataset=10000, batch=32, epochs=100, accumulate=4), 80)]
     assert rows == [
         "epoch 1    [████][████][████][████] ⋯ 73 more ⋯ [████](▄···)  updates 1–79",
@@ -139,35 +139,37 @@ def test_long_epochs_and_long_runs_are_left_out_in_the_middle():
     ]
 
 
-def test_the_legend_explains_every_mark_that_is_drawn_and_no_other():
+def test_the_legend_explains_exactly_the_drawn_marks():
     marks = "█▄·×"
-    for made in (
+    for sizes in (
         plan(dataset=96, batch=16),
         plan(dataset=100, batch=16, accumulate=4),
         plan(dataset=90, batch=16, accumulate=3, drop_last=True),
         plan(dataset=20, batch=64),
     ):
-        drawn = {mark for row in timeline(made, 80) for mark in row.plain if mark in marks}
-        explained = re.findall(rf"^([{marks}])  ", page(made, 80), flags=re.MULTILINE)
-        assert sorted(explained) == sorted(drawn)
+        marks_drawn = {mark for row in timeline(sizes, 80) for mark in row.plain if mark in marks}
+        explained = re.findall(rf"^([{marks}])  ", page(sizes, 80), flags=re.MULTILINE)
+        assert sorted(explained) == sorted(marks_drawn)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
 def test_a_terminal_without_unicode_gets_ascii(encoding: str):
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", SCRIPT, *f"{FIRST} --accumulate 4".split()],
         capture_output=True,
         check=False,
         env=os.environ | {"PYTHONIOENCODING": encoding, "COLUMNS": "80"},
     )
-    assert done.returncode == 0, done.stderr.decode()
-    assert "[####](+___)  updates 1-79" in done.stdout.decode("ascii")
+    assert process.returncode == 0, process.stderr.decode()
+    assert "[####](+___)  updates 1-79" in process.stdout.decode("ascii")
 
 
-def test_it_does_without_torch():
-    done = subprocess.run([sys.executable, "-c", SCRIPT, *FIRST.split()], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "313" in done.stdout
+def test_the_command_needs_no_torch():
+    process = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *FIRST.split()], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    assert "313" in process.stdout
 
 
 # JSON ------------------------------------------------------------------------------------------------------------
@@ -176,8 +178,8 @@ def test_it_does_without_torch():
 def test_json_is_one_object_and_nothing_else(capsys: pytest.CaptureFixture[str]):
     run(f"{FIRST} --accumulate 4 --processes 2 --sample-bytes 3072 --json")
     captured = capsys.readouterr()
-    made = plan(dataset=10000, batch=32, epochs=3, accumulate=4, processes=2, sample_bytes=3072)
-    assert json.loads(captured.out) == made.as_dict()
+    sizes = plan(dataset=10000, batch=32, epochs=3, accumulate=4, processes=2, sample_bytes=3072)
+    assert json.loads(captured.out) == sizes.as_dict()
     assert captured.err == ""
 
 
@@ -197,7 +199,7 @@ def test_json_is_one_object_and_nothing_else(capsys: pytest.CaptureFixture[str])
         ("--dataset 100 --batch 10 --epoch 3", "Did you mean --epochs"),
     ],
 )
-def test_a_word_that_is_no_size_is_one_message(line: str, named: str, capsys: pytest.CaptureFixture[str]):
+def test_an_argument_that_is_not_a_number_is_one_message(line: str, named: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as end:
         run(line)
     captured = capsys.readouterr()
@@ -217,9 +219,7 @@ def test_a_word_that_is_no_size_is_one_message(line: str, named: str, capsys: py
         (f"--dataset {10**30} --batch 10", "dataset is above"),
     ],
 )
-def test_a_size_that_cannot_be_trained_is_an_error_with_its_value(
-    line: str, named: str, capsys: pytest.CaptureFixture[str]
-):
+def test_an_impossible_size_is_an_error_with_its_value(line: str, named: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(InvalidConfig, match=named) as error:
         run(line)
     assert error.value.fix
@@ -229,42 +229,42 @@ def test_a_size_that_cannot_be_trained_is_an_error_with_its_value(
 # Laws ------------------------------------------------------------------------------------------------------------
 
 
-@given(plans(LARGEST), st.integers(20, 200))
-def test_the_page_never_fails_and_never_exceeds_the_width(made: Plan, width: int):
-    lines = page(made, width).splitlines()
+@given(plans(MAX_INDEX), st.integers(20, 200))
+def test_the_page_never_fails_and_never_exceeds_the_width(sizes: Plan, width: int):
+    lines = page(sizes, width).splitlines()
     assert lines
     assert max(map(cell_len, lines)) <= width
 
 
 @given(plans(5000), st.integers(60, 200))
-def test_no_value_is_cut_off(made: Plan, width: int):
-    text = page(made, width)
-    for value in (made.effective_batch, made.iterations_per_epoch, made.updates, made.examples_seen):
+def test_no_value_is_cut_off(sizes: Plan, width: int):
+    text = page(sizes, width)
+    for value in (sizes.effective_batch, sizes.iterations_per_epoch, sizes.updates, sizes.examples_seen):
         assert re.search(rf"  {value if value < 1_000_000 else format(value, ',')}(  |\n)", text)
 
 
 @given(plans(2000), st.integers(60, 200))
-def test_the_windows_drawn_and_left_out_add_up(made: Plan, width: int):
-    for row in timeline(made, width):
+def test_the_windows_drawn_and_left_out_add_up(sizes: Plan, width: int):
+    for row in timeline(sizes, width):
         if row.plain.startswith("⋯"):
             continue
-        drawn = len(re.findall(r"[\[(]", row.plain))
+        marks_drawn = len(re.findall(r"[\[(]", row.plain))
         left_out = sum(int(count) for count in re.findall(r"(\d+) more", row.plain))
-        assert drawn + left_out == made.updates_per_epoch
-        assert row.plain.count("(") == made.short_last_window
-        assert row.plain.count("▄") == made.partial_last_batch
-        assert row.plain.count("×") == (made.never_seen_per_epoch > 0)
+        assert marks_drawn + left_out == sizes.updates_per_epoch
+        assert row.plain.count("(") == sizes.short_last_window
+        assert row.plain.count("▄") == sizes.partial_last_batch
+        assert row.plain.count("×") == (sizes.never_seen_per_epoch > 0)
 
 
 @given(st.integers(1, 200), st.integers(1, 20), st.integers(1, 8), st.integers(1, 3), st.booleans())
-def test_where_there_is_room_every_iteration_is_drawn(
+def test_every_iteration_is_drawn_if_the_width_suffices(
     dataset: int, batch: int, accumulate: int, processes: int, drop: bool
 ):
     assume(not drop or dataset >= batch * processes)
-    made = plan(dataset=dataset, batch=batch, accumulate=accumulate, processes=processes, drop_last=drop)
-    (row,) = timeline(made, 1000)
-    assert row.plain.count("█") + row.plain.count("▄") == made.iterations_per_epoch
-    assert row.plain.count("·") == made.accumulate - made.last_window
+    sizes = plan(dataset=dataset, batch=batch, accumulate=accumulate, processes=processes, drop_last=drop)
+    (row,) = timeline(sizes, 1000)
+    assert row.plain.count("█") + row.plain.count("▄") == sizes.iterations_per_epoch
+    assert row.plain.count("·") == sizes.accumulate - sizes.last_window
 
 
 # A model and machines --------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def test_a_model_needs_no_dataset(capsys: pytest.CaptureFixture[str]):
     assert both.endswith(out)
 
 
-def test_json_of_a_model_is_beside_that_of_the_run(capsys: pytest.CaptureFixture[str]):
+def test_json_has_the_model_next_to_the_run(capsys: pytest.CaptureFixture[str]):
     run(f"{SEVEN} --json")
     model = json.loads(capsys.readouterr().out)
     assert (model["parameters"], model["devices"], model["moment_bytes"]) == (7 * 10**9, 64, 56 * 10**9)
@@ -305,8 +305,8 @@ def test_a_models_page_never_exceeds_the_width(
     assert "…" not in out
 
 
-def test_nothing_said_is_wrong_usage(capsys: pytest.CaptureFixture[str]):
+def test_missing_sizes_are_wrong_usage(capsys: pytest.CaptureFixture[str]):
     from trueloop.cli.app import main
 
     assert main(["plan"]) == 2
-    assert "Give --dataset and --batch, or --parameters." in capsys.readouterr().err
+    assert "Pass --dataset and --batch, or --parameters." in capsys.readouterr().err

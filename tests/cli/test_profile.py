@@ -17,7 +17,7 @@ def profile(line: str) -> int:
     return main(["profile", *shlex.split(line)])
 
 
-def test_the_page_tells_the_split_and_the_bottleneck(
+def test_the_page_has_the_phases_and_the_bottleneck(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -32,10 +32,10 @@ def test_the_page_tells_the_split_and_the_bottleneck(
 def test_json_is_one_object(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert profile("tabular --updates 1 --effective-batch 16 --json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["updates"], told["device"], told["trace"]) == (1, "cpu", None)
-    assert sum(told["split"].values()) == pytest.approx(1)
-    assert told["bottleneck"] == told["backward"][0]["name"]
+    record = json.loads(capsys.readouterr().out)
+    assert (record["updates"], record["device"], record["trace"]) == (1, "cpu", None)
+    assert sum(record["split"].values()) == pytest.approx(1)
+    assert record["bottleneck"] == record["backward"][0]["name"]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,25 +13,25 @@ from trueloop.cli.program_output import read_file, read_stream
 from trueloop.core.errors import InvalidConfig
 
 
-def test_lines_are_passed_on_and_the_last_ones_kept(monkeypatch: pytest.MonkeyPatch):
+def test_lines_are_echoed_and_the_last_ones_returned(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(program_output, "MAX_LINES", 2)
     echo = io.StringIO()
     assert read_stream(["a\n", "b\n", "c"], echo) == "b\nc"
     assert echo.getvalue() == "a\nb\nc"
 
 
-def test_a_log_that_is_not_text_is_read_as_far_as_it_is(tmp_path: Path):
+def test_an_undecodable_log_is_read(tmp_path: Path):
     path = tmp_path / "train.log"
     path.write_bytes(b"\xff\xfe bad\nValueError: x\n")
     assert read_file(path).endswith("ValueError: x\n")
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
+def test_an_unreadable_file_is_named(tmp_path: Path):
     with pytest.raises(InvalidConfig, match=r"none\.log' cannot be read: No such file"):
         read_file(tmp_path / "none.log")
 
 
-def test_the_errors_of_a_notebook(tmp_path: Path):
+def test_the_outputs_of_a_notebook_are_read(tmp_path: Path):
     path = tmp_path / "train.ipynb"
     error = {"output_type": "error", "ename": "E", "evalue": "v", "traceback": ["---", "E  Traceback", "E: v"]}
     printed = {"output_type": "stream", "text": ["epoch 1\n"]}
@@ -43,7 +43,7 @@ def test_the_errors_of_a_notebook(tmp_path: Path):
 
 
 @pytest.mark.parametrize("text", ["[]", '{"cells": [3]}', '{"cells": 3}', '{"cells": [{"outputs": 3}]}', "[" * 99_999])
-def test_what_is_only_called_a_notebook_is_read_as_text(tmp_path: Path, text: str):
+def test_an_invalid_notebook_is_read_as_text(tmp_path: Path, text: str):
     path = tmp_path / "train.ipynb"
     path.write_text(text)
     assert read_file(path) == text

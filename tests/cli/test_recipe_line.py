@@ -1,4 +1,4 @@
-"""What is typed after `trueloop train RECIPE`, what its help shows, and the words that start the same run again."""
+"""The command line after `trueloop train RECIPE`, its help, and the command that resumes the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trueloop.recipes import registry
 DIGITS = registry.load("digits")
 
 
-def typed(words: str) -> RecipeCommandLine:
+def parse(words: str) -> RecipeCommandLine:
     lines: list[RecipeCommandLine] = []
 
     def act(line: RecipeCommandLine) -> int:
@@ -30,22 +30,22 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "400")  # a setting and its doc on one line
 
 
-def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Return a page with its frame and its columns' gaps taken out."""
+def printed_page(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Return a printed page without its frame and the gaps between columns."""
     assert main(words) == 0
     return " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
-def test_nothing_typed_is_nothing_overridden():
-    line = typed("")
+def test_without_arguments_nothing_is_overridden():
+    line = parse("")
     assert (line.run_dir, line.config, line.fresh, line.smoke, line.json) == (None, None, False, False, False)
     assert not line.allow_change
     assert line.overrides == {}
     assert line.settings == collect_settings(DIGITS)
 
 
-def test_flags_of_the_run_and_settings_are_told_apart():
-    line = typed("--run-dir here --config run.toml --fresh --smoke --json --epochs 3 --options.width 4")
+def test_flags_of_the_run_and_settings_are_separated():
+    line = parse("--run-dir here --config run.toml --fresh --smoke --json --epochs 3 --options.width 4")
     assert (line.run_dir, line.config, line.fresh, line.smoke, line.json) == (
         Path("here"),
         Path("run.toml"),
@@ -54,24 +54,24 @@ def test_flags_of_the_run_and_settings_are_told_apart():
     assert line.overrides == {"epochs": 3, "options.width": 4}
 
 
-def test_the_same_run_again_repeats_what_it_means_and_not_how_it_was_started():
-    line = typed("--fresh --json --config run.toml --no-drop-last --clip none --epochs=3")
-    again = line.resume_command("digits", Path("runs/a b"))
-    assert again[:5] == ["trueloop", "train", "digits", "--run-dir", "runs/a b"]
-    assert again[5:] == ["--config", "run.toml", "--epochs", "3", "--no-drop-last", "--clip", "none"]
-    assert typed(" ".join(again[7:])).overrides == line.overrides
+def test_the_resume_command_keeps_settings_and_drops_start_flags():
+    line = parse("--fresh --json --config run.toml --no-drop-last --clip none --epochs=3")
+    resume_command = line.resume_command("digits", Path("runs/a b"))
+    assert resume_command[:5] == ["trueloop", "train", "digits", "--run-dir", "runs/a b"]
+    assert resume_command[5:] == ["--config", "run.toml", "--epochs", "3", "--no-drop-last", "--clip", "none"]
+    assert parse(" ".join(resume_command[7:])).overrides == line.overrides
     assert line.resume_command("digits", None)[:5] == ["trueloop", "train", "digits", "--config", "run.toml"]
 
 
-def test_a_change_is_allowed_once_and_not_in_the_words_that_start_it_again():
-    line = typed("--run-dir here --allow-change")
+def test_the_resume_command_drops_allow_change():
+    line = parse("--run-dir here --allow-change")
     assert line.allow_change
     assert "--allow-change" not in line.resume_command("digits", Path("here"))
 
 
 @pytest.mark.usefixtures("wide_terminal")
 def test_help_shows_every_flag_with_its_doc(capsys: pytest.CaptureFixture[str]):
-    page = shown(capsys, "train", "digits", "--help")
+    page = printed_page(capsys, "train", "digits", "--help")
     for setting in collect_settings(DIGITS).values():
         assert setting.flag in page
         assert setting.doc in page
@@ -92,11 +92,11 @@ def test_help_shows_every_flag_with_its_doc(capsys: pytest.CaptureFixture[str]):
     ],
 )
 def test_help_shows_the_recipes_own_defaults(capsys: pytest.CaptureFixture[str], recipe: str, line: str):
-    assert line in shown(capsys, "train", recipe, "--help")
+    assert line in printed_page(capsys, "train", recipe, "--help")
 
 
-def test_the_recipe_that_is_asked_for_knows_how_to_be_asked_again():
-    line = typed("--epochs 3 --run-dir somewhere --fresh")
+def test_a_configured_recipe_records_its_command():
+    line = parse("--epochs 3 --run-dir somewhere --fresh")
     recipe = line.from_arguments(DIGITS, "path/to.py:build", {"epochs": 9, "optim.lr": 0.5})
     assert (recipe.train.epochs, recipe.train.optim.lr) == (3, 0.5)
     assert recipe.command == ("trueloop", "train", "path/to.py:build", "--epochs", "3")

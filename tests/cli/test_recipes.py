@@ -24,6 +24,6 @@ def test_no_line_is_wider_than_the_terminal(capsys: pytest.CaptureFixture[str]):
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
-def test_json_is_a_list_of_the_same(capsys: pytest.CaptureFixture[str]):
+def test_json_lists_the_same_recipes(capsys: pytest.CaptureFixture[str]):
     assert main(["recipes", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [dataclasses.asdict(listing) for listing in registry.listings()]

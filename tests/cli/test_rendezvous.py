@@ -21,7 +21,7 @@ def port() -> int:
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "expected"),
     [
         ("node1:29500", ("node1", 29500)),
         ("10.0.0.7:1", ("10.0.0.7", 1)),
@@ -29,36 +29,36 @@ def port() -> int:
         ("[fe80::1%eth0]:29500", ("fe80::1%eth0", 29500)),
     ],
 )
-def test_host_and_port(text: str, place: tuple[str, int]):
-    assert host_and_port(text) == place
+def test_addresses_are_split(text: str, expected: tuple[str, int]):
+    assert host_and_port(text) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["", "node1", ":29500", "node1:", "node1:0", "node1:65536", "tcp://a:1", "a b:1", "::1:80"]
 )
-def test_what_is_no_place(text: str):
+def test_invalid_addresses_are_refused(text: str):
     with pytest.raises(InvalidConfig) as error:
         host_and_port(text)
     assert error.value.what == f"--rendezvous is {text!r}."
 
 
 @pytest.mark.parametrize(
-    ("text", "here"),
+    ("text", "is_local_host"),
     # The second is an address for documentation (RFC 5737), the third a name that cannot exist (RFC 2606).
     [("localhost:29500", True), ("192.0.2.1:29500", False), ("nobody.invalid:29500", False)],
 )
-def test_whether_it_is_this_machine(text: str, here: bool):
-    assert is_local(text) is here
+def test_addresses_of_this_machine_are_recognised(text: str, is_local_host: bool):
+    assert is_local(text) is is_local_host
 
 
-def test_nobody_listens(port: int, monkeypatch: pytest.MonkeyPatch):
+def test_an_address_without_a_listener_times_out(port: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rendezvous, "is_local", lambda _: False)
     with pytest.raises(ProcessLost, match=f"Nothing answers at localhost:{port}") as error:
         wait_for_listener(f"localhost:{port}", timeout_s=0.1)
     assert "Start the same command on localhost" in error.value.fix
 
 
-def test_one_who_listens_later_is_waited_for(port: int, monkeypatch: pytest.MonkeyPatch):
+def test_a_late_listener_is_waited_for(port: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rendezvous, "is_local", lambda _: False)
     opened: list[socket.socket] = []
     timer = threading.Timer(0.2, lambda: opened.append(socket.create_server(("localhost", port))))
@@ -70,12 +70,12 @@ def test_one_who_listens_later_is_waited_for(port: int, monkeypatch: pytest.Monk
     opened[0].close()
 
 
-def test_this_machine_and_nowhere_are_not_waited_for(port: int):
+def test_this_machine_is_not_waited_for(port: int):
     wait_for_listener(None, timeout_s=0)
     wait_for_listener(f"localhost:{port}", timeout_s=0)
 
 
-def test_the_store_is_held_by_one_only(port: int):
+def test_only_the_rendezvous_machine_opens_the_store(port: int):
     store = open_store(f"localhost:{port}")
     assert store is not None
     socket.create_connection(("localhost", port)).close()

@@ -37,13 +37,13 @@ def test_json_is_one_object(run_dir, capsys):
     }
 
 
-def test_what_lies_there_is_replaced(run_dir):
+def test_an_old_report_is_replaced(run_dir):
     (run_dir / "report.html").write_text("old")
     report_command(run_dir)
     assert (run_dir / "report.html").read_text().startswith("<!DOCTYPE html>")
 
 
-def test_no_folder_or_no_journal_is_a_clear_error(tmp_path):
+def test_a_missing_folder_or_journal_is_an_error(tmp_path):
     with pytest.raises(RunFolderError, match="There is no journal to read at .*absent: No such file or directory"):
         report_command(tmp_path / "absent")
     with pytest.raises(RunFolderError, match=r"There is no journal to read at .*journal\.jsonl: No such file"):

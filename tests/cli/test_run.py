@@ -1,4 +1,4 @@
-"""`trueloop run` on the command line: which words are ours, which are the script's, and what bad ones lead to."""
+"""`trueloop run` on the command line: options of trueloop, arguments of the script, and wrong usage."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from trueloop.sanitizer.run_program import ProgramCommand
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[ProgramCommand, RunOptions]]:
-    """What reaches the sanitizer."""
-    heard: list[tuple[ProgramCommand, RunOptions]] = []
+def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[ProgramCommand, RunOptions]]:
+    """Calls of the sanitizer, which does not run."""
+    received: list[tuple[ProgramCommand, RunOptions]] = []
 
-    def sanitize(program: ProgramCommand, wishes: RunOptions) -> int:
-        heard.append((program, wishes))
+    def sanitize(program: ProgramCommand, options: RunOptions) -> int:
+        received.append((program, options))
         return 9
 
     monkeypatch.setattr(module, "sanitize", sanitize)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
-    return heard
+    return received
 
 
 def script(*arguments: str) -> ProgramCommand:
@@ -39,7 +39,7 @@ def script(*arguments: str) -> ProgramCommand:
 
 
 @pytest.mark.parametrize(
-    ("words", "program", "wishes"),
+    ("words", "program", "options"),
     [
         (["train.py"], script(), {}),
         (["train.py", "--json", "x", "--help", "-m"], script("--json", "x", "--help", "-m"), {}),
@@ -57,15 +57,15 @@ def script(*arguments: str) -> ProgramCommand:
         (["--strict", "-m", "package.job"], ProgramCommand(target="package.job", module=True), {"strict": True}),
     ],
 )  # fmt: skip
-def test_our_words_come_first_and_the_others_are_the_scripts(
-    asked: list[tuple[ProgramCommand, RunOptions]], words: list[str], program: ProgramCommand, wishes: dict[str, Any]
+def test_options_before_the_script_are_trueloops(
+    calls: list[tuple[ProgramCommand, RunOptions]], words: list[str], program: ProgramCommand, options: dict[str, Any]
 ):
     assert main(["run", *words]) == 9
-    ((ran, wished),) = asked
-    assert ran == program
-    given = {name: getattr(wished, name) for name in RunOptions.__slots__}  # pyright: ignore[reportAttributeAccessIssue]
-    changed = {name: value for name, value in given.items() if value not in (None, False, (), [])}
-    assert changed == wishes
+    ((actual_program, actual_options),) = calls
+    assert actual_program == program
+    values = {name: getattr(actual_options, name) for name in RunOptions.__slots__}  # pyright: ignore[reportAttributeAccessIssue]
+    changed = {name: value for name, value in values.items() if value not in (None, False, (), [])}
+    assert changed == options
 
 
 @pytest.mark.parametrize(
@@ -80,21 +80,21 @@ def test_our_words_come_first_and_the_others_are_the_scripts(
         (["--json"], "--json"),
     ],
 )
-def test_wrong_usage_is_2_with_a_word(
-    asked: list[tuple[ProgramCommand, RunOptions]], words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_wrong_usage_exits_with_2_and_a_message(
+    calls: list[tuple[ProgramCommand, RunOptions]], words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["run", *words]) == 2
     out, err = capsys.readouterr()
     assert not out
     assert message in err
     assert err.endswith("fix: trueloop run --help\n")
-    assert not asked
+    assert not calls
 
 
 @pytest.mark.parametrize(
     "words", [["--select", "NOPE"], ["--ignore", "NOPE"], ["--json", "missing/r.json"], ["--html", "."]]
 )
-def test_a_wish_that_cannot_be_met_is_said_before_the_script_starts(
+def test_invalid_options_are_refused_before_the_script_starts(
     program: Callable[..., Path], words: list[str], capsys: pytest.CaptureFixture[str]
 ):
     program("print('started')")
@@ -104,7 +104,7 @@ def test_a_wish_that_cannot_be_met_is_said_before_the_script_starts(
     assert err.startswith("error: ")
 
 
-def test_help_is_a_page(capsys: pytest.CaptureFixture[str]):
+def test_help_lists_the_options(capsys: pytest.CaptureFixture[str]):
     assert main(["run", "--help"]) == 0
     out = capsys.readouterr().out
     assert "Usage: trueloop run [OPTIONS] SCRIPT [ARGUMENTS]" in out
@@ -118,26 +118,26 @@ def trueloop(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, **options)
 
 
-def test_a_script_that_never_imports_torch_does_not_pay_for_it(program: Callable[..., Path]):
+def test_a_script_without_torch_does_not_import_it(program: Callable[..., Path]):
     program("import sys\nprint('torch' in sys.modules, sys.argv, input())\nsys.exit(7)\n")
-    done = trueloop("run", "--strict", "train.py", "--lr", "1", input="typed\n")
-    assert (done.returncode, done.stdout) == (7, "False ['train.py', '--lr', '1'] typed\n")
-    assert done.stderr == "trueloop: nothing to judge: the program never imported torch\n"
+    process = trueloop("run", "--strict", "train.py", "--lr", "1", input="typed\n")
+    assert (process.returncode, process.stdout) == (7, "False ['train.py', '--lr', '1'] typed\n")
+    assert process.stderr == "trueloop: nothing to judge: the program never imported torch\n"
 
 
 def test_a_script_may_close_standard_output(program: Callable[..., Path]):
     program("import sys\nprint('x')\nsys.stdout.close()\n")
-    done = trueloop("run", "--quiet", "train.py")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "x\n", "")
+    process = trueloop("run", "--quiet", "train.py")
+    assert (process.returncode, process.stdout, process.stderr) == (0, "x\n", "")
 
 
-def test_os_exit_leaves_without_a_report(program: Callable[..., Path]):
+def test_os_exit_ends_without_a_report(program: Callable[..., Path]):
     program("import os, torch\nos._exit(6)\n")
-    done = trueloop("run", "train.py")
-    assert (done.returncode, done.stdout, done.stderr) == (6, "", "")
+    process = trueloop("run", "train.py")
+    assert (process.returncode, process.stdout, process.stderr) == (6, "", "")
 
 
-def test_ctrl_c_is_the_scripts_and_the_report_still_comes(program: Callable[..., Path]):
+def test_ctrl_c_reaches_the_script_and_the_report_is_printed(program: Callable[..., Path]):
     program(
         """\
         import time, torch
@@ -180,15 +180,15 @@ DISTRIBUTED = """\
 
 
 @pytest.mark.slow(reason="starts torchrun")
-def test_the_ranks_of_torchrun_end_in_one_report(program: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
+def test_ranks_of_torchrun_print_one_report(program: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
     folder = program(DISTRIBUTED).parent
     monkeypatch.setenv("TMPDIR", str(folder))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*torchrun, "-m", "trueloop", "run", "--json", "r.json", "train.py"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert len([line for line in done.stderr.splitlines() if line.startswith("trueloop: ")]) == 1
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert process.returncode == 0, process.stderr
+    assert len([line for line in process.stderr.splitlines() if line.startswith("trueloop: ")]) == 1
     report = json.loads((folder / "r.json").read_text())
     assert report["problems"] == []
     (found,) = report["findings"]  # of both ranks, or of the one that read last
@@ -214,13 +214,13 @@ train()
 """
 
 
-def test_an_error_of_torchs_is_explained_behind_its_own_traceback(tmp_path: Path):
+def test_a_pytorch_error_is_explained_after_its_traceback(tmp_path: Path):
     (tmp_path / "train.py").write_text(MISFIT)
     command = [sys.executable, "-m", "trueloop", "run", "--json", "r.json", "--html", "r.html", "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stdout == "tried\n"
-    trace, report = done.stderr.split("\ntrueloop: RuntimeError, explained below.")
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.returncode == 1
+    assert process.stdout == "tried\n"
+    trace, report = process.stderr.split("\ntrueloop: RuntimeError, explained below.")
     bare = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert trace.replace(f"{tmp_path}/", "") == bare.stderr.replace(f"{tmp_path}/", "")
     assert "expects in_features=9, but the input has the shape (16, 8)" in " ".join(report.split())
@@ -229,10 +229,10 @@ def test_an_error_of_torchs_is_explained_behind_its_own_traceback(tmp_path: Path
     assert "Error that ended the run" in (tmp_path / "r.html").read_text()
 
 
-def test_an_error_of_the_programs_own_is_not(tmp_path: Path):
+def test_another_error_is_not_explained(tmp_path: Path):
     (tmp_path / "train.py").write_text(MISFIT.replace("    model(x)\n\ntrain", "    {}['x']\n\ntrain"))
     command = [sys.executable, "-m", "trueloop", "run", "--json", "r.json", "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "KeyError: 'x'\n\ntrueloop: Not judged" in done.stderr
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.returncode == 1
+    assert "KeyError: 'x'\n\ntrueloop: Not judged" in process.stderr
     assert json.loads((tmp_path / "r.json").read_text())["error"] is None

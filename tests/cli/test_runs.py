@@ -1,4 +1,4 @@
-"""All questions at once: without torch, and two processes at a time."""
+"""All `trueloop runs` commands: without torch, and in concurrent processes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ sys.exit(main())
 
 def without_torch(made, *words: str) -> str:
     command = [sys.executable, "-c", WITHOUT, "runs", *words, "--root", str(made.root)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
+    return process.stdout
 
 
 @pytest.mark.parametrize(
@@ -43,34 +43,34 @@ def without_torch(made, *words: str) -> str:
     ],
     ids=lambda words: words[0],
 )
-def test_every_question_is_answered_without_torch(made, words):
+def test_queries_need_no_torch(made, words):
     made.run("a", checkpoints=(2, 4, 6))
     made.run("b")
     assert without_torch(made, *words).strip()
 
 
-def test_a_picture_needs_matplotlib_and_says_how_to_get_it(made):
+def test_a_png_needs_matplotlib_and_names_the_extra(made):
     made.run("a")
     command = [sys.executable, "-c", WITHOUT, "runs", "plot", "a", "--png", "x.png", "--root", str(made.root)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=made.root)
-    assert done.returncode == 1
-    assert "pip install 'trueloop[train]'" in done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, check=False, cwd=made.root)
+    assert process.returncode == 1
+    assert "pip install 'trueloop[train]'" in process.stderr
     assert not (made.root / "x.png").exists()
 
 
 @pytest.mark.parametrize(
     "words", [["list"], ["show", "é"], ["best"], ["compare", "é", "é"], ["plot", "é", "é"], ["gc", "--keep-best", "1"]]
 )
-def test_an_output_that_knows_only_ascii_is_written_to_as_well(made, words):
+def test_an_ascii_output_gets_every_command(made, words):
     made.run("é漢", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
     command = [sys.executable, "-m", "trueloop", "runs", *words, "--root", str(made.root)]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "40"}
-    done = subprocess.run(command, capture_output=True, check=False, env=environment)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.isascii()
+    process = subprocess.run(command, capture_output=True, check=False, env=environment)
+    assert (process.returncode, process.stderr) == (0, b"")
+    assert process.stdout.isascii()
 
 
-def test_help_is_shown_where_nothing_is_asked(capsys):
+def test_help_is_printed_without_a_subcommand(capsys):
     assert main(["runs"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in SUBCOMMANDS)
@@ -78,7 +78,7 @@ def test_help_is_shown_where_nothing_is_asked(capsys):
     assert 'Unknown command "lst". Did you mean "list"?' in capsys.readouterr().err
 
 
-def test_two_who_remove_and_one_who_lists_at_once(made):
+def test_two_removals_and_a_list_may_run_concurrently(made):
     for k in range(6):
         made.run(f"r{k}", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
     words = [["gc", "--keep-best", "1", "--yes"], ["gc", "--keep-best", "1", "--yes"], ["list"]]
@@ -89,39 +89,39 @@ def test_two_who_remove_and_one_who_lists_at_once(made):
         )
         for each in words
     ]  # fmt: skip
-    told = []
+    records = []
     for process in processes:
         out, err = process.communicate()
         assert (process.returncode, err) == (0, "")
-        told.append(json.loads(out))
-    removed = [item["path"] for plan in told[:2] for item in plan["items"]]
+        records.append(json.loads(out))
+    removed = [item["path"] for plan in records[:2] for item in plan["items"]]
     assert len(removed) == len(set(removed)), "nothing is removed twice"
-    assert [run["state"] for run in told[2]] == ["finished"] * 6
+    assert [run["state"] for run in records[2]] == ["finished"] * 6
     main(["runs", "gc", "--keep-best", "1", "--yes", "--root", str(made.root)])
     assert sorted(path.name for path in made.root.glob("*/checkpoints/*")) == sorted(
         ["update-000000004", "update-000000006"] * 6
     )
 
 
-SPOILT = [None, True, -1, 10**30, 1e308, "x", "nan", [], {}, {"a": {"b": 1}}, "\x1b[31m", "../../x", "9" * 5000]
+CORRUPT_VALUES = [None, True, -1, 10**30, 1e308, "x", "nan", [], {}, {"a": {"b": 1}}, "\x1b[31m", "../../x", "9" * 5000]
 
 
-def spoil(value: object, draw: random.Random) -> object:
-    """Put something else in the place of one value, however deep."""
+def corrupt(value: object, draw: random.Random) -> object:
+    """Replace one value at any depth by another."""
     if isinstance(value, dict) and value and draw.random() < 0.75:
         key = draw.choice(list(value))
-        return {**value, key: spoil(value[key], draw)}
-    return draw.choice(SPOILT)
+        return {**value, key: corrupt(value[key], draw)}
+    return draw.choice(CORRUPT_VALUES)
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_no_spoilt_journal_breaks_a_question(made, capsys, seed):
+def test_no_corrupt_journal_crashes_a_query(made, capsys, seed):
     draw = random.Random(seed)
     path = made.run("a", checkpoints=(2, 4, 6), accuracies=(0.1, 0.2, 0.3)) / "journal.jsonl"
     made.run("b", checkpoints=(2,))
     lines = path.read_text().splitlines()
-    at = draw.randrange(len(lines))
-    lines[at] = json.dumps(spoil(json.loads(lines[at]), draw))
+    index = draw.randrange(len(lines))
+    lines[index] = json.dumps(corrupt(json.loads(lines[index]), draw))
     path.write_text("\n".join(lines) + "\n")
     for words in (
         ["list"], ["list", "--json", "--sort", "val/loss"], ["list", "--sort", "duration", "--filter", "started>1"],

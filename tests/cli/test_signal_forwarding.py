@@ -39,7 +39,7 @@ def first(folder: Path, number: signal.Signals) -> SignalForwarder:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_the_second_leaves_and_takes_the_folder_along(leaving, monkeypatch, tmp_path: Path, number, code):
+def test_a_second_signal_exits_and_removes_the_folder(leaving, monkeypatch, tmp_path: Path, number, code):
     monkeypatch.setattr(signal_forwarding, "FORWARDED_WITHIN_S", -1.0)
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -49,12 +49,12 @@ def test_the_second_leaves_and_takes_the_folder_along(leaving, monkeypatch, tmp_
     assert not folder.exists()
 
 
-def test_a_second_sigterm_within_moments_is_the_first_one_again(leaving, tmp_path: Path):
+def test_a_duplicate_sigterm_is_ignored(leaving, tmp_path: Path):
     first(tmp_path, signal.SIGTERM)(signal.SIGTERM, None)
     assert tmp_path.exists()
 
 
-def test_torchrun_installs_this_handler_and_has_its_own_back_afterwards(tmp_path: Path):
+def test_torchruns_handler_is_replaced_and_restored(tmp_path: Path):
     from torch.distributed.elastic.multiprocessing import api
 
     own = api._terminate_process_handler
@@ -64,7 +64,7 @@ def test_torchrun_installs_this_handler_and_has_its_own_back_afterwards(tmp_path
     assert api._terminate_process_handler is own
 
 
-def test_torchrun_is_quiet_only_inside():
+def test_torchruns_log_is_disabled_only_in_the_block():
     from torch.distributed.elastic.agent.server import api
 
     level = logging.getLogger(api.__name__).level

@@ -1,6 +1,6 @@
 import math
 
-from trueloop.cli.sparks import BLOCKS, draw_panel
+from trueloop.cli.sparks import BLOCKS, draw_panel, sparkline
 from trueloop.runs.panels import Curve, Panel
 
 
@@ -12,7 +12,7 @@ def panel(*curves, **more):
     return Panel(name="p", title="Loss", caption="", curves=curves, **more)
 
 
-def test_all_curves_on_one_scale():
+def test_all_curves_share_one_scale():
     title, falling, flat = draw_panel(panel(curve("a", [1, 2, 3, 4], [4, 3, 2, 1]), curve("b", [1, 4], [1, 1])), 46)
     assert title == "Loss  (updates 1 to 4)"
     assert falling.startswith("  a  ")
@@ -31,7 +31,7 @@ def test_a_shorter_run_ends_earlier():
     assert short.count("█") + short.count("▁") < long.count("█") + long.count("▁")
 
 
-def test_constants_log_scales_and_pale_curves():
+def test_constants_log_scales_and_raw_curves_are_drawn():
     (_, line) = draw_panel(panel(curve("c", [1, 2], [3, 3]), curve("raw", [1], [9], kind="raw")), 60)
     assert "▅" in line
     title, line = draw_panel(panel(curve("g", [1, 2, 3], [0.001, 1, 1000]), log=True), 60)
@@ -39,8 +39,14 @@ def test_constants_log_scales_and_pale_curves():
     assert "▅" in line
 
 
-def test_names_cannot_steer_the_terminal():
+def test_names_cannot_control_the_terminal():
     lines = list(draw_panel(panel(curve("\x1b[31m" + "x" * 50, [1], [0.5])), 80))
     assert all(line.isprintable() for line in lines)
     assert "…" in lines[1]
     assert math.isclose(float(lines[1].split()[-1]), 0.5)
+
+
+def test_sparklines_run_from_the_lowest_to_the_highest_value():
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == BLOCKS
+    assert sparkline([0.1 + 0.2, 0.3]) == "▁▁"
+    assert sparkline([]) == ""

@@ -47,7 +47,7 @@ def test_a_metric_of_one_split_leaves_the_other_empty(capsys: pytest.CaptureFixt
     assert ["f1", "0.5000"] in rows
 
 
-def test_it_says_where_everything_lies(capsys: pytest.CaptureFixture[str]):
+def test_paths_of_all_outputs_are_printed(capsys: pytest.CaptureFixture[str]):
     lines = page(capsys, FINISHED)
     assert "digits finished" in lines[0]
     places = {line[:18].strip(): line[18:].strip() for line in lines}
@@ -59,18 +59,18 @@ def test_it_says_where_everything_lies(capsys: pytest.CaptureFixture[str]):
     assert places["time"] == "1 min 23 s, 400 updates, 20 epochs"
 
 
-def test_it_says_how_to_go_on(capsys: pytest.CaptureFixture[str]):
+def test_next_commands_are_printed(capsys: pytest.CaptureFixture[str]):
     lines = page(capsys, FINISHED)
     assert "Look closer   trueloop report runs/mine   (or open runs/mine/report.html)" in lines
     assert "Train longer  trueloop train digits --run-dir runs/mine --epochs 40" in lines
 
 
-def test_training_longer_is_longer_than_the_run_that_was_continued(capsys: pytest.CaptureFixture[str]):
+def test_training_longer_doubles_the_epochs_of_a_resumed_run(capsys: pytest.CaptureFixture[str]):
     lines = page(capsys, replace(FINISHED, epochs=30))
     assert "Train longer  trueloop train digits --run-dir runs/mine --epochs 60" in lines
 
 
-def test_training_longer_replaces_the_epochs_that_were_given(capsys: pytest.CaptureFixture[str]):
+def test_training_longer_replaces_the_epochs_option(capsys: pytest.CaptureFixture[str]):
     lines = page(capsys, FINISHED, [*AGAIN, "--epochs", "20", "--seed", "1"])
     assert "Train longer  trueloop train digits --run-dir runs/mine --seed 1 --epochs 40" in lines
 
@@ -82,20 +82,20 @@ def test_a_command_longer_than_the_terminal_stays_on_one_line(capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("reason", ["interrupted", "preempted"])
-def test_a_run_that_was_stopped_is_saved_and_says_how_to_resume(capsys: pytest.CaptureFixture[str], reason: str):
+def test_a_stopped_run_prints_how_to_resume(capsys: pytest.CaptureFixture[str], reason: str):
     lines = page(capsys, replace(FINISHED, reason=reason, weights=None))
     assert f"digits {reason}, everything is saved" in lines[0]
     assert f"Resume       {' '.join(AGAIN)}" in lines
     assert not [line for line in lines if line.startswith(("weights", "Train longer"))]
 
 
-def test_an_early_stop_says_so(capsys: pytest.CaptureFixture[str]):
+def test_an_early_stop_is_named(capsys: pytest.CaptureFixture[str]):
     lines = page(capsys, replace(FINISHED, reason="early_stop"))
     assert "digits stopped early" in lines[0]
     assert not [line for line in lines if line.startswith("Train longer")], "it would stop again"
 
 
-def test_a_smoke_test_has_nothing_to_go_on_with(capsys: pytest.CaptureFixture[str]):
+def test_a_smoke_test_prints_no_next_command(capsys: pytest.CaptureFixture[str]):
     nothing = {
         "run_dir": None,
         "weights": None,
@@ -109,11 +109,11 @@ def test_a_smoke_test_has_nothing_to_go_on_with(capsys: pytest.CaptureFixture[st
     assert not [line for line in lines if "runs/mine" in line]
 
 
-def test_skipped_updates_are_told(capsys: pytest.CaptureFixture[str]):
+def test_skipped_updates_are_counted(capsys: pytest.CaptureFixture[str]):
     assert [line for line in page(capsys, replace(FINISHED, skipped=3)) if line.startswith("skipped") and "3" in line]
     assert not [line for line in page(capsys, FINISHED) if line.startswith("skipped")]
 
 
-def test_a_continued_run_says_from_where(capsys: pytest.CaptureFixture[str]):
+def test_a_resumed_run_names_its_first_update(capsys: pytest.CaptureFixture[str]):
     text = " ".join(page(capsys, replace(FINISHED, resumed_from=200)))
-    assert "400 updates, 20 epochs, continued from update 200" in text
+    assert "400 updates, 20 epochs, resumed after update 200" in text

@@ -1,4 +1,4 @@
-"""Real torchrun, with small programs for workers: what reaches them, what comes back, how each kind of end looks."""
+"""Real torchrun with small programs as workers: arguments, exit codes, errors, restarts and signals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trueloop.cli.torchrun import (
 from trueloop.core.errors import InvalidConfig, ProcessLost, TrueloopError
 from trueloop.training.config import TrainConfig
 
-# A worker: writes down that it has started, then does what `act` says; as in `trueloop train`, its end is told.
+# A worker records its start, runs `act`, and reports its outcome as `trueloop train` does.
 WORKER = """
 import json, os, signal, sys, time
 from pathlib import Path
@@ -56,8 +56,8 @@ def workers(tmp_path: Path) -> Callable[..., int]:
         script = tmp_path / "worker.py"
         script.write_text(WORKER % act)
         given: dict[str, Any] = {"processes": 2, "max_restarts": 0, **launch}
-        wanted = Launch(**given)
-        return run_processes(wanted, [sys.executable, str(script), str(tmp_path), *words])
+        requested = Launch(**given)
+        return run_processes(requested, [sys.executable, str(script), str(tmp_path), *words])
 
     return run
 
@@ -80,22 +80,22 @@ def started(folder: Path) -> list[str]:
     return sorted(path.name.removeprefix("started-") for path in folder.glob("started-*"))
 
 
-def test_every_process_gets_the_words_as_they_are(
+def test_every_process_gets_the_arguments_unchanged(
     workers: Callable[..., int], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     words = ["train", "a b", "$HOME$$", "${local_rank}", "--epochs", "3", ""]
     assert workers("pass", *words) == 0
-    said = [json.loads((tmp_path / f"started-0-{rank}").read_text()) for rank in range(2)]
-    assert [one[0] for one in said] == [words, words]
-    assert {one[1]["WORLD_SIZE"] for one in said} == {"2"}
+    records = [json.loads((tmp_path / f"started-0-{rank}").read_text()) for rank in range(2)]
+    assert [one[0] for one in records] == [words, words]
+    assert {one[1]["WORLD_SIZE"] for one in records} == {"2"}
     threads = threads_per_process(2)
-    assert {one[1]["OMP_NUM_THREADS"] for one in said} == {str(threads)}
+    assert {one[1]["OMP_NUM_THREADS"] for one in records} == {str(threads)}
     noun = "thread" if threads == 1 else "threads"
     assert capfd.readouterr().err == f"Starting 2 processes; {threads} {noun} each (OMP_NUM_THREADS).\n"
 
 
-def test_a_setting_that_cannot_work_is_said_once_and_not_tried_again(
+def test_an_invalid_setting_is_reported_once_and_not_retried(
     workers: Callable[..., int], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     with pytest.raises(TrueloopError) as error:
@@ -105,7 +105,7 @@ def test_a_setting_that_cannot_work_is_said_once_and_not_tried_again(
     assert "label" not in capfd.readouterr().err
 
 
-def test_the_first_error_is_shown_and_those_that_follow_from_it_are_not(
+def test_only_the_first_error_is_printed(
     workers: Callable[..., int], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     act = "time.sleep(0 if rank == '1' else 30); raise ValueError('shapes (3,) and (4,)')"
@@ -118,7 +118,7 @@ def test_the_first_error_is_shown_and_those_that_follow_from_it_are_not(
     assert {name[0] for name in started(tmp_path)} == {"0", "1"}, "the same again is not tried a third time"
 
 
-def test_a_killed_process_brings_all_of_them_back(
+def test_a_killed_process_restarts_all_processes(
     workers: Callable[..., int], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     act = (
@@ -137,7 +137,7 @@ def test_a_killed_process_brings_all_of_them_back(
     assert "Restart 1: rank 1 was killed.\n" in capfd.readouterr().err
 
 
-def test_a_process_that_is_always_killed(workers: Callable[..., int]):
+def test_a_repeatedly_killed_process_is_reported(workers: Callable[..., int]):
     with pytest.raises(ProcessLost, match="Rank 1 was killed by SIGKILL") as error:
         workers("time.sleep(0.5 * (rank == '0')); os.kill(os.getpid(), 9)", max_restarts=0)
     assert "dmesg" in error.value.why
@@ -147,7 +147,7 @@ def test_a_process_that_is_always_killed(workers: Callable[..., int]):
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143)], ids=str
 )
-def test_a_signal_reaches_them_and_they_have_time_to_save(
+def test_a_signal_lets_the_processes_save(
     workers: Callable[..., int], tmp_path: Path, capfd: pytest.CaptureFixture[str], number: signal.Signals, code: int
 ):
     act = (
@@ -172,7 +172,7 @@ def test_a_signal_reaches_them_and_they_have_time_to_save(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of it")
-def test_where_the_launcher_is_killed_its_processes_save_and_end(tmp_path: Path):
+def test_processes_save_and_end_if_the_launcher_is_killed(tmp_path: Path):
     script = tmp_path / "worker.py"
     act = (
         "with Interrupt() as stop:\n"
@@ -202,33 +202,31 @@ def wait_for(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_two_machines_meet(workers: Callable[..., int], tmp_path: Path):
+def test_two_machines_connect(workers: Callable[..., int], tmp_path: Path):
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
-        place = f"localhost:{probe.getsockname()[1]}"
+        address = f"localhost:{probe.getsockname()[1]}"
     script = tmp_path / "worker.py"
     script.write_text(WORKER % "pass")
     other = (
         "import sys; from trueloop.cli.torchrun import Launch, run_processes;"
-        f"sys.exit(run_processes(Launch(processes=1, nodes=2, rendezvous={place!r}), sys.argv[1:]))"
+        f"sys.exit(run_processes(Launch(processes=1, nodes=2, rendezvous={address!r}), sys.argv[1:]))"
     )
     command = [sys.executable, "-c", other, sys.executable, str(script), str(tmp_path)]
-    beside = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    other_machine = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     try:
-        assert workers("pass", processes=1, nodes=2, rendezvous=place) == 0
+        assert workers("pass", processes=1, nodes=2, rendezvous=address) == 0
     finally:
-        assert beside.wait(60) == 0
-    said = [json.loads((tmp_path / f"started-0-{rank}").read_text())[1] for rank in range(2)]
-    assert [(one["WORLD_SIZE"], one["GROUP_RANK"], one["LOCAL_RANK"]) for one in said] == [
+        assert other_machine.wait(60) == 0
+    records = [json.loads((tmp_path / f"started-0-{rank}").read_text())[1] for rank in range(2)]
+    assert [(one["WORLD_SIZE"], one["GROUP_RANK"], one["LOCAL_RANK"]) for one in records] == [
         ("2", "0", "0"),
         ("2", "1", "0"),
     ]
 
 
 @pytest.mark.parametrize(("code", "why"), [(130, None), (143, None), (0, "did not connect"), (1, "did not connect")])
-def test_machines_that_do_not_come_back_after_all_were_told_to_stop(
-    code: int, why: str | None, monkeypatch: pytest.MonkeyPatch
-):
+def test_stopped_machines_do_not_reconnect(code: int, why: str | None, monkeypatch: pytest.MonkeyPatch):
     """Ctrl-C on one of them ends the processes on each, and torchrun on the others waits for it to return."""
 
     def run(_: Any) -> None:
@@ -255,12 +253,12 @@ STEP = {
 }  # fmt: skip
 
 
-def test_no_flag_starts_nothing_and_neither_does_one_of_the_processes():
+def test_without_flags_or_in_a_launched_process_nothing_is_launched():
     assert launch_from_options(None, None, None, None, {}) is None
     assert launch_from_options(2, None, None, None, {"TRUELOOP_OUTCOMES": "there", "RANK": "0"}) is None
 
 
-def test_what_is_asked_for():
+def test_flags_define_the_launch():
     assert launch_from_options(2, None, None, None, {}) == Launch(processes=2, nodes=1, rendezvous=None, max_restarts=3)
     asked = launch_from_options(8, 2, "[fe80::1%eth0]:29500", 0, {})
     assert asked is not None
@@ -268,13 +266,13 @@ def test_what_is_asked_for():
     assert asked.size == 16
 
 
-def test_in_a_step_of_slurm_the_machines_are_known():
+def test_a_slurm_step_defines_the_machines():
     filled = Launch(processes=8, nodes=2, rendezvous="n1:61441", max_restarts=3)
     assert launch_from_options(8, None, None, None, STEP) == launch_from_options(8, 2, None, None, STEP) == filled
     assert launch_from_options(8, 1, None, None, STEP) == Launch(processes=8)
-    said = launch_from_options(8, 2, "other:1", None, STEP)
-    assert said
-    assert said.rendezvous == "other:1"
+    launch = launch_from_options(8, 2, "other:1", None, STEP)
+    assert launch
+    assert launch.rendezvous == "other:1"
 
 
 @pytest.mark.parametrize(
@@ -283,10 +281,10 @@ def test_in_a_step_of_slurm_the_machines_are_known():
         ((0, None, None, None), {}, "--processes is 0."),
         ((2, 0, None, None), {}, "--nodes is 0."),
         ((2, None, None, -1), {}, "--max-restarts is -1."),
-        ((None, 2, "a:1", None), {}, "--nodes is given without --processes."),
-        ((None, None, None, 3), {}, "--max-restarts is given without --processes."),
+        ((None, 2, "a:1", None), {}, "--nodes was passed without --processes."),
+        ((None, None, None, 3), {}, "--max-restarts was passed without --processes."),
         ((2, 2, None, None), {}, "--nodes is 2, but there is no --rendezvous."),
-        ((2, None, "a:1", None), {}, "--nodes is not given"),
+        ((2, None, "a:1", None), {}, "--nodes is missing"),
         ((2, 2, "a", None), {}, "--rendezvous is 'a'."),
         ((2, 2, "a:99999", None), {}, "--rendezvous is 'a:99999'."),
         ((2, None, None, None), {"LOCAL_RANK": "0", "WORLD_SIZE": "4"}, "already one of 4."),
@@ -298,7 +296,7 @@ def test_in_a_step_of_slurm_the_machines_are_known():
         ),
     ],
 )
-def test_what_does_not_fit_together(asked: Any, environment: dict[str, str], word: str):
+def test_contradictory_flags_are_refused(asked: Any, environment: dict[str, str], word: str):
     with pytest.raises(InvalidConfig) as error:
         launch_from_options(*asked, environment)
     assert word in error.value.what
@@ -310,13 +308,15 @@ def test_what_does_not_fit_together(asked: Any, environment: dict[str, str], wor
     [
         (TrainConfig(effective_batch=3), 0, "effective_batch is 3, but there are 4 processes"),
         (TrainConfig(epochs=0), 0, "epochs is 0"),
-        (TrainConfig(device="cuda:1"), 8, "device is 'cuda:1', one GPU, but 4 processes"),
+        (TrainConfig(device="cuda:1"), 8, "device is 'cuda:1', a single GPU, but 4 processes"),
         (TrainConfig(device="cuda"), 2, "--processes is 4, but this machine has 2 GPUs"),
         (TrainConfig(device="cuda"), 0, "--processes is 4, but this machine has 0 GPUs"),
         (TrainConfig(), 1, "--processes is 4, but this machine has 1 GPU."),
     ],
 )
-def test_what_no_process_could_do(config: TrainConfig, gpus: int, word: str, monkeypatch: pytest.MonkeyPatch):
+def test_impossible_settings_are_refused_before_the_launch(
+    config: TrainConfig, gpus: int, word: str, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     with pytest.raises(InvalidConfig) as error:
         check_parallel_config(Launch(processes=4), config)
@@ -326,12 +326,12 @@ def test_what_no_process_could_do(config: TrainConfig, gpus: int, word: str, mon
 @pytest.mark.parametrize(
     ("config", "gpus"), [(TrainConfig(), 0), (TrainConfig(), 4), (TrainConfig(device="cpu"), 1), (TrainConfig(), 8)]
 )
-def test_what_fits(config: TrainConfig, gpus: int, monkeypatch: pytest.MonkeyPatch):
+def test_possible_settings_are_accepted(config: TrainConfig, gpus: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     check_parallel_config(Launch(processes=4), config)
 
 
-def test_the_command_of_a_process_keeps_the_current_folder_off_the_path(monkeypatch: pytest.MonkeyPatch):
+def test_the_worker_command_excludes_the_current_folder_from_the_path(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "argv", ["/usr/bin/trueloop", "train"])
     assert worker_command(["train", "digits"]) == [
         sys.executable, "-u", "-P", "-m", "trueloop", "train", "digits",

@@ -23,16 +23,16 @@ from trueloop.recipes.recipe import Recipe
 
 
 class FakeRun:
-    """Stands for `run_recipe`: remembers what it was asked and answers with a summary."""
+    """Replaces `run_recipe`: records its arguments and returns a summary."""
 
     def __init__(self) -> None:
         self.recipe = registry.load("digits")
-        self.asked: dict[str, Any] = {}
+        self.arguments: dict[str, Any] = {}
         self.reporters: Sequence[Reporter] = ()
         self.reason = "finished"
 
-    def __call__(self, recipe: Recipe, *, run_dir: Any, reporters: Sequence[Reporter], **asked: bool) -> RunSummary:
-        self.recipe, self.reporters, self.asked = recipe, reporters, {"run_dir": run_dir, **asked}
+    def __call__(self, recipe: Recipe, *, run_dir: Any, reporters: Sequence[Reporter], **arguments: bool) -> RunSummary:
+        self.recipe, self.reporters, self.arguments = recipe, reporters, {"run_dir": run_dir, **arguments}
         run_dir = run_dir if isinstance(run_dir, Path) else Path("runs/chosen")
         return RunSummary(
             run_dir=run_dir,
@@ -64,59 +64,59 @@ def train(line: str) -> int:
     return main(["train", *shlex.split(line)])
 
 
-def test_a_recipe_alone_runs_as_it_is(run: FakeRun):
+def test_a_recipe_without_flags_runs_unchanged(run: FakeRun):
     assert train("digits") == 0
     assert run.recipe == registry.load("digits")
-    assert isinstance(run.asked["run_dir"], RunFolderChooser)
-    assert (run.asked["fresh"], run.asked["smoke"], run.asked["allow_change"]) == (False, False, False)
+    assert isinstance(run.arguments["run_dir"], RunFolderChooser)
+    assert (run.arguments["fresh"], run.arguments["smoke"], run.arguments["allow_change"]) == (False, False, False)
     (display,) = run.reporters
     assert isinstance(display, Display)
     assert display.mode == "plain", "standard output is no terminal here"
 
 
-def test_the_store_is_named_by_a_flag_or_else_by_the_environment(run: FakeRun, monkeypatch: pytest.MonkeyPatch):
+def test_the_store_is_set_by_a_flag_or_the_environment(run: FakeRun, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TRUELOOP_STORE", "tensorboard:tb")
     assert train("digits") == 0
-    assert run.asked["store"] == "tensorboard:tb"
+    assert run.arguments["store"] == "tensorboard:tb"
     assert train("digits --store sqlite") == 0
-    assert run.asked["store"] == "sqlite"
+    assert run.arguments["store"] == "sqlite"
 
 
 @pytest.mark.parametrize(
     ("store", "again"), [("sqlite", " --store sqlite"), ("postgresql://me:s3cret@h/d", ""), ("http://s3cret@h", "")]
 )
-def test_the_line_that_goes_on_names_the_store_unless_it_holds_a_password(
+def test_the_resume_command_omits_a_store_with_a_password(
     run: FakeRun, capsys: pytest.CaptureFixture[str], store: str, again: str
 ):
     assert train(f"digits --store {store} --run-dir there") == 0
-    said = capsys.readouterr().out
-    assert f"trueloop train digits --run-dir there{again} --epochs 40" in " ".join(said.split())
-    assert "s3cret" not in said
+    output = capsys.readouterr().out
+    assert f"trueloop train digits --run-dir there{again} --epochs 40" in " ".join(output.split())
+    assert "s3cret" not in output
     assert "s3cret" not in json.dumps(run.recipe.command)
 
 
-def test_flags_of_the_run_reach_it(run: FakeRun):
+def test_flags_of_the_run_are_passed_on(run: FakeRun):
     assert train("digits --run-dir 'my run' --fresh --smoke") == 0
-    assert run.asked == {
+    assert run.arguments == {
         "run_dir": Path("my run"), "fresh": True, "smoke": True, "allow_change": False, "store": None,
     }  # fmt: skip
     assert train("digits --run-dir 'my run' --allow-change") == 0
-    assert run.asked == {
+    assert run.arguments == {
         "run_dir": Path("my run"), "fresh": False, "smoke": False, "allow_change": True, "store": None,
     }  # fmt: skip
 
 
-def test_fresh_alone_is_a_new_folder_each_time(run: FakeRun, capsys: pytest.CaptureFixture[str]):
+def test_fresh_creates_a_new_folder_each_time(run: FakeRun, capsys: pytest.CaptureFixture[str]):
     paths: list[Path] = []
     for _ in range(3):
         assert train("digits --fresh") == 0
-        paths.append(run.asked["run_dir"]({}))
+        paths.append(run.arguments["run_dir"]({}))
         assert f"New run in {paths[-1]}.\n" in capsys.readouterr().out
     assert len(set(paths)) == 3
     assert all(path.is_dir() and path.match("runs/digits-*") for path in paths)
 
 
-def test_the_command_line_beats_the_file_and_the_file_beats_the_recipe(run: FakeRun):
+def test_flags_override_the_file_and_the_file_overrides_the_recipe(run: FakeRun):
     Path("run.toml").write_text("epochs = 5\neffective_batch = 8\n[optim]\nlr = 0.5\n[options]\nwidth = 4\n")
     assert train("digits --config run.toml --optim.lr 0.25 --epochs 6") == 0
     assert (run.recipe.train.optim.lr, run.recipe.train.epochs) == (0.25, 6)
@@ -124,13 +124,13 @@ def test_the_command_line_beats_the_file_and_the_file_beats_the_recipe(run: Fake
     assert run.recipe.train.schedule == registry.load("digits").train.schedule
 
 
-def test_a_value_given_on_the_line_that_equals_the_recipes_still_beats_the_file(run: FakeRun):
+def test_a_flag_with_the_recipes_default_overrides_the_file(run: FakeRun):
     Path("run.toml").write_text("epochs = 5\n")
     assert train("digits --config run.toml --epochs 20") == 0
     assert run.recipe.train.epochs == 20
 
 
-def test_options_from_both_need_only_fit_together(run: FakeRun):
+def test_options_of_file_and_flags_are_validated_together(run: FakeRun):
     Path("run.toml").write_text("[options]\nwidth = 10\n")  # not divisible by the recipe's 4 heads
     assert train("text --config run.toml --options.heads 5") == 0
     assert (run.recipe.options.width, run.recipe.options.heads) == (10, 5)
@@ -158,7 +158,7 @@ def test_bad_input_is_one_message_and_no_run(
     assert out == ""
     assert err.startswith(f"error: {message}")
     assert err.count("error:") == 1
-    assert run.asked == {}
+    assert run.arguments == {}
     assert list(Path().iterdir()) == []
 
 
@@ -191,12 +191,12 @@ def test_json_lines_end_with_the_summary(run: FakeRun, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("flags", ["", "--json"])
 @pytest.mark.parametrize(("reason", "code"), [("interrupted", 130), ("preempted", 143), ("early_stop", 0)])
-def test_a_run_that_was_stopped_says_so_by_its_exit_code(run: FakeRun, flags: str, reason: str, code: int):
+def test_a_stopped_run_has_its_own_exit_code(run: FakeRun, flags: str, reason: str, code: int):
     run.reason = reason
     assert train(f"digits {flags}") == code
 
 
-def test_a_lesson_from_the_run_is_exit_code_1(
+def test_an_error_of_the_run_exits_with_1(
     run: FakeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def empty(*_given: object, **_options: object) -> RunSummary:
@@ -207,7 +207,7 @@ def test_a_lesson_from_the_run_is_exit_code_1(
     assert capsys.readouterr() == ("", "error: The dataset is empty.\nfix: Give it rows.\n")
 
 
-def test_a_recipe_of_ones_own(run: FakeRun):
+def test_a_users_recipe_is_trained(run: FakeRun):
     Path("mine.py").write_text(
         "from dataclasses import replace\n"
         "from trueloop.recipes import digits\n"
@@ -217,7 +217,7 @@ def test_a_recipe_of_ones_own(run: FakeRun):
     assert (run.recipe.name, run.recipe.options.width) == ("small", 2)
 
 
-def test_help_without_a_recipe_lists_them(run: FakeRun, capsys: pytest.CaptureFixture[str]):
+def test_help_without_a_recipe_lists_the_recipes(run: FakeRun, capsys: pytest.CaptureFixture[str]):
     assert train("--help") == 0
     page = capsys.readouterr().out
     assert [name for name in ("digits", "tabular", "text") if f"\n{name} " in page] == ["digits", "tabular", "text"]
@@ -241,7 +241,7 @@ def test_digits_reaches_97_percent(tmp_path: Path, capsys: pytest.CaptureFixture
         assert Path(summary[place]).exists()
 
 
-def test_the_command_it_prints_continues_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_printed_command_resumes_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     first = real(capsys, f"tabular --run-dir {tmp_path}/run --epochs 1 --options.width 4")
     assert shlex.split(first["resume"])[:2] == ["trueloop", "train"]
     again = real(capsys, shlex.join(shlex.split(first["resume"])[2:]))

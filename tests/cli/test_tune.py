@@ -21,9 +21,9 @@ def pace(per_s: float) -> Throughput:
 
 
 @pytest.fixture(autouse=True)
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Recipe]:
-    """Stand for the attempts themselves; tells what was asked for."""
-    asked: list[Recipe] = []
+def recipes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Recipe]:
+    """Replace the measurements; return the recipes that were passed to them."""
+    recipes: list[Recipe] = []
     trials = [
         Trial(setting="", value=None, throughput=pace(1000)),
         Trial(setting="threads", value=2, throughput=pace(2500)),
@@ -31,17 +31,17 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Recipe]:
     ]
 
     def tune(recipe: Recipe, *, seconds: float, compiled: bool, on_trial: Any) -> TuningResult:
-        asked.append(recipe)
+        recipes.append(recipe)
         for trial in trials:
             on_trial(trial)
-        left_alone = {"compile": "why"}
+        not_tried = {"compile": "why"}
         return TuningResult(
-            trials=trials, chosen={"threads": 2}, before=pace(1000), after=pace(2500), not_tried=left_alone
+            trials=trials, chosen={"threads": 2}, before=pace(1000), after=pace(2500), not_tried=not_tried
         )
 
     monkeypatch.setattr("trueloop.app.training.tuning.tune_recipe", tune)
     monkeypatch.chdir(tmp_path)
-    return asked
+    return recipes
 
 
 def tune(line: str) -> int:
@@ -52,32 +52,32 @@ def test_the_table_and_the_command_that_uses_it(capsys: pytest.CaptureFixture[st
     assert tune("tabular") == 0
     out = capsys.readouterr().out
     assert "unchanged" in out
-    assert "2,500 examples/s   2.50 x  25.6 ms per update, waiting 25 %" in out
+    assert "2,500 examples/s   2.50 x  25.6 ms per update, 25 % of it waiting for data" in out
     assert "micro_batch 64    does not fit into the memory" in out
     assert "compile stays unchanged: why." in out
     assert "2.50 times as fast" in out
     assert out.endswith("\ntrueloop train tabular --threads 2\n")
 
 
-def test_what_did_not_fit_before_has_no_ratio(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+def test_a_recipe_that_did_not_fit_has_no_speedup(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     found = TuningResult(trials=[], chosen={"micro_batch": 8}, before=None, after=pace(2500), largest_micro_batch=8)
     monkeypatch.setattr("trueloop.app.training.tuning.tune_recipe", lambda *_, **__: found)
     assert tune("tabular") == 0
     out = capsys.readouterr().out
     assert "The largest tried micro-batch that fits into memory is 8." in out
-    assert "2,500 examples/s; the original settings did not fit into memory" in out
+    assert "2,500 examples/s (the original settings did not fit into memory)" in out
     assert tune("tabular --json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["before"], told["largest_micro_batch"]) == (None, 8)
+    record = json.loads(capsys.readouterr().out)
+    assert (record["before"], record["largest_micro_batch"]) == (None, 8)
 
 
-def test_what_is_written_is_read_by_train(asked: list[Recipe], capsys: pytest.CaptureFixture[str]):
+def test_the_written_file_is_read_by_train(recipes: list[Recipe], capsys: pytest.CaptureFixture[str]):
     assert tune("tabular --optim.lr 0.25 --epochs 3 --write tuned.toml") == 0
     assert tomllib.loads(Path("tuned.toml").read_text()) == {"optim": {"lr": 0.25}, "epochs": 3, "threads": 2}
-    assert (asked[0].train.optim.lr, asked[0].train.epochs) == (0.25, 3)
+    assert (recipes[0].train.optim.lr, recipes[0].train.epochs) == (0.25, 3)
     assert capsys.readouterr().out.endswith("trueloop train tabular --config tuned.toml\n")
     assert tune("tabular --config tuned.toml --json") == 0
-    assert asked[1].train.threads == 2
+    assert recipes[1].train.threads == 2
     assert json.loads(capsys.readouterr().out)["chosen"] == {"threads": 2}
 
 

@@ -36,7 +36,7 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_what_holds_is_0(file, capsys):
+def test_proofs_that_hold_exit_with_0(file, capsys):
     assert main(["verify", file, "--select", "samples-independent,mask-respected"]) == 0
     out = capsys.readouterr().out
     assert "✓ samples-independent" in out
@@ -44,7 +44,7 @@ def test_what_holds_is_0(file, capsys):
     assert "1 hold, 1 not applicable" in out
 
 
-def test_what_is_broken_is_1_with_its_fix(file, capsys):
+def test_a_broken_proof_exits_with_1_and_prints_its_fix(file, capsys):
     assert main(["verify", f"{file}:leaky", "--select", "model"]) == 1
     out = capsys.readouterr().out
     assert "✗ samples-independent" in out
@@ -54,9 +54,9 @@ def test_what_is_broken_is_1_with_its_fix(file, capsys):
 
 def test_json_is_one_object(file, capsys):
     assert main(["verify", f"{file}:leaky", "--select", "samples-independent", "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["ok"] is False
-    [proof] = told["proofs"]
+    record = json.loads(capsys.readouterr().out)
+    assert record["ok"] is False
+    [proof] = record["proofs"]
     assert proof["verdict"] == "broken"
     assert proof["charts"][0]["kind"] == "grid"
 
@@ -69,7 +69,7 @@ def test_a_page_is_written(file, tmp_path, capsys):
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_reasons_are_given_where_they_are_asked_for(file, capsys):
+def test_verbose_prints_the_reasons(file, capsys):
     assert main(["verify", file, "--select", "mask-respected", "--verbose"]) == 0
     assert "No position of the batch is masked" in capsys.readouterr().out
 
@@ -82,7 +82,7 @@ def test_the_list_names_every_proof(capsys):
     assert all(name in out for name in all_proofs())
 
 
-def test_causal_can_be_said_on_the_line(file, tmp_path, capsys):
+def test_causal_can_be_set_by_a_flag(file, tmp_path, capsys):
     path = tmp_path / "sequence_file.py"
     path.write_text(
         "import torch\nfrom torch import nn\n"
@@ -95,9 +95,9 @@ def test_causal_can_be_said_on_the_line(file, tmp_path, capsys):
     assert "position 0 changes" in capsys.readouterr().out
 
 
-def test_wrong_usage_is_2_and_a_misspelt_proof_a_lesson(file, capsys):
+def test_wrong_usage_exits_with_2_and_a_misspelt_proof_with_1(file, capsys):
     assert main(["verify"]) == 2
-    assert "Nothing to verify is named" in capsys.readouterr().err
+    assert "The target is missing" in capsys.readouterr().err
     assert main(["verify", file, "--select", "input-usd"]) == 1
-    assert "Did you mean input-used" in capsys.readouterr().err
+    assert "Did you mean 'input-used'" in capsys.readouterr().err
     assert main(["verify", file, "--jsn"]) == 2

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from trueloop.core.arithmetic import LARGEST, Plan, plan
+from trueloop.core.arithmetic import MAX_INDEX, Plan, plan
 from trueloop.core.errors import InvalidConfig
 
 SIZES = st.fixed_dictionaries(
@@ -54,7 +54,7 @@ def epoch_of_lists(made: Plan) -> list[list[list[int]]]:
 # Known figures ---------------------------------------------------------------------------------------------------
 
 
-def test_ten_thousand_in_batches_of_32():
+def test_ten_thousand_examples_in_batches_of_32():
     made = plan(dataset=10000, batch=32, epochs=3)
     assert (made.iterations_per_epoch, made.last_batch, made.updates, made.examples_seen) == (313, 16, 939, 30000)
     assert made.effective_batch == 32
@@ -62,19 +62,19 @@ def test_ten_thousand_in_batches_of_32():
     assert not made.short_last_window
 
 
-def test_accumulating_four():
+def test_accumulating_four_micro_batches():
     made = plan(dataset=10000, batch=32, epochs=3, accumulate=4)
     assert (made.effective_batch, made.updates_per_epoch, made.updates) == (128, 79, 237)
     assert (made.last_window, made.last_window_examples, made.short_last_window) == (1, 16, True)
     assert (made.iterations, made.forward_passes, made.scheduler_ticks) == (939, 939, 237)
 
 
-def test_a_thousand_in_batches_of_64():
+def test_a_thousand_examples_in_batches_of_64():
     made = plan(dataset=1000, batch=64, epochs=5)
     assert (made.iterations_per_epoch, made.last_batch, made.updates, made.examples_seen) == (16, 40, 80, 5000)
 
 
-def test_a_hundred_in_batches_of_16_with_and_without_the_last():
+def test_a_hundred_examples_in_batches_of_16_with_and_without_the_last():
     assert plan(dataset=100, batch=16).iterations_per_epoch == 7
     dropped = plan(dataset=100, batch=16, drop_last=True)
     assert (dropped.iterations_per_epoch, dropped.never_seen_per_epoch, dropped.last_batch) == (6, 4, 16)
@@ -91,7 +91,7 @@ def test_two_processes_halve_the_iterations_and_keep_the_examples():
 
 
 @given(SIZES)
-def test_every_count_of_an_epoch_is_what_dealing_it_out_gives(sizes: dict[str, Any]):
+def test_every_count_of_an_epoch_equals_a_simulation(sizes: dict[str, Any]):
     made = planned(sizes)
     windows = epoch_of_lists(made)
     iterations = [iteration for window in windows for iteration in window]
@@ -110,7 +110,7 @@ def test_every_count_of_an_epoch_is_what_dealing_it_out_gives(sizes: dict[str, A
 
 
 @given(SIZES)
-def test_the_run_is_its_epochs_one_after_the_other(sizes: dict[str, Any]):
+def test_counts_of_a_run_are_those_of_an_epoch_times_the_epochs(sizes: dict[str, Any]):
     made = planned(sizes)
     updates = ticks = iterations = calls = seen = 0
     for _ in range(made.epochs):
@@ -139,7 +139,7 @@ def test_pytorch_loaders_and_samplers_agree(sizes: dict[str, Any]):
 
 
 @given(SIZES, st.integers(1, 6))
-def test_cutting_the_effective_batch_differently_leaves_the_updates_alone(sizes: dict[str, Any], cut: int):
+def test_splitting_the_effective_batch_differently_keeps_the_updates(sizes: dict[str, Any], cut: int):
     whole = planned(sizes | {"accumulate": cut, "drop_last": False})
     same = plan(**sizes | {"accumulate": 1, "drop_last": False, "batch": whole.batch * cut})
     assert same.effective_batch == whole.effective_batch
@@ -179,14 +179,14 @@ def test_the_weight_of_the_partial_batch_in_a_mean_of_means_is_noted():
     assert weight_of_last / weight_of_other == 2
 
 
-def test_the_short_window_is_noted_with_what_a_careless_loop_makes_of_it():
+def test_the_short_window_is_noted_with_the_result_of_a_careless_loop():
     text = notes(dataset=10000, batch=32, accumulate=4)
     assert "1 of 4 micro-batches, 16 examples" in text
     steps = sum((i + 1) % 4 == 0 for i in range(313))
     assert f"makes {steps} updates per epoch instead of 79" in text
 
 
-def test_what_drop_last_leaves_out_is_noted():
+def test_examples_that_drop_last_leaves_out_are_noted():
     assert "leaves 4 of 100 examples out of every epoch" in notes(dataset=100, batch=16, drop_last=True)
     assert "drop_last changes nothing here" in notes(dataset=96, batch=16, drop_last=True)
 
@@ -199,14 +199,14 @@ def test_a_last_micro_batch_of_one_is_noted():
 
 
 def test_the_schedule_is_counted_in_updates_and_the_note_says_so():
-    assert "237 times in all; once per iteration would be 939 times" in notes(
+    assert "237 times in total; once per iteration would be 939 times" in notes(
         dataset=10000, batch=32, epochs=3, accumulate=4
     )
     assert "schedule" not in notes(dataset=20, batch=64, accumulate=3)  # one iteration, one update
 
 
 @given(st.integers(1, 300), st.integers(1, 9))
-def test_what_the_distributed_sampler_repeats_is_noted(dataset: int, processes: int):
+def test_repeats_of_the_distributed_sampler_are_noted(dataset: int, processes: int):
     from torch.utils.data import DistributedSampler
 
     data: Any = range(dataset)
@@ -217,7 +217,7 @@ def test_what_the_distributed_sampler_repeats_is_noted(dataset: int, processes: 
 
 
 def test_idle_processes_are_noted():
-    assert "3 of them would get no example in the last iteration" in notes(dataset=9, batch=2, processes=4)
+    assert "3 of these would get no example in the last iteration" in notes(dataset=9, batch=2, processes=4)
 
 
 # Errors ----------------------------------------------------------------------------------------------------------
@@ -225,11 +225,11 @@ def test_idle_processes_are_noted():
 
 @pytest.mark.parametrize("name", ["dataset", "batch", "epochs", "accumulate", "processes", "sample_bytes"])
 @pytest.mark.parametrize("value", [0, -3, 3.5, 3.0, True, "x", [1], float("nan"), 2**63])
-def test_a_size_that_is_not_a_whole_number_from_1_on_is_named_with_its_value(name: str, value: Any):
+def test_a_size_that_is_not_a_positive_integer_is_named_with_its_value(name: str, value: Any):
     with pytest.raises(InvalidConfig) as error:
         plan(**{"dataset": 100, "batch": 10, name: value})
     assert error.value.what.startswith(f"{name} is ")
-    assert (repr(value) if value != 2**63 else str(LARGEST)) in error.value.what
+    assert (repr(value) if value != 2**63 else str(MAX_INDEX)) in error.value.what
     assert name in error.value.fix
 
 
@@ -253,15 +253,15 @@ def test_dropping_everything_is_an_error(batch: int, processes: int):
     assert "nothing would be trained" in error.value.why
 
 
-def test_whole_numbers_of_numpy_are_whole_numbers():
+def test_integers_of_numpy_are_accepted():
     made = plan(dataset=np.int64(100), batch=np.int32(16))  # pyright: ignore[reportArgumentType]
     assert made == plan(dataset=100, batch=16)
     assert type(made.dataset) is int
 
 
 def test_the_largest_sizes_still_work():
-    made = plan(dataset=LARGEST, batch=1, epochs=LARGEST)
-    assert made.examples_seen == LARGEST**2
+    made = plan(dataset=MAX_INDEX, batch=1, epochs=MAX_INDEX)
+    assert made.examples_seen == MAX_INDEX**2
 
 
 # As a dictionary -------------------------------------------------------------------------------------------------
@@ -311,11 +311,11 @@ def test_a_plan_is_frozen():
         plan(dataset=100, batch=10).batch = 3  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_it_needs_the_standard_library_only():
+def test_arithmetic_needs_only_the_standard_library():
     script = (
         "import sys; before = set(sys.modules); import trueloop.core.arithmetic\n"
         "new = {name.split('.')[0] for name in set(sys.modules) - before}\n"
         "assert new <= set(sys.stdlib_module_names) | {'trueloop'}, new"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr

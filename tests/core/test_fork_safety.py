@@ -8,7 +8,7 @@ from trueloop.core.fork_safety import handles_closed_after_fork
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
-def test_a_child_closes_what_lies_in_the_set_and_the_parent_keeps_it():
+def test_a_child_closes_the_handles_and_the_parent_keeps_them():
     handles = handles_closed_after_fork()
     inside, outside = os.open(os.devnull, os.O_RDONLY), os.open(os.devnull, os.O_RDONLY)
     handles.add(inside)
@@ -30,6 +30,6 @@ def test_a_child_closes_what_lies_in_the_set_and_the_parent_keeps_it():
         os.close(each)
 
 
-def test_where_nothing_forks_it_is_a_set(monkeypatch: pytest.MonkeyPatch):
+def test_without_fork_it_is_a_plain_set(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(os, "register_at_fork", raising=False)
     assert handles_closed_after_fork() == set()

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trueloop.core.formatting import (
+    did_you_mean,
     format_count,
     format_duration,
     format_float,
@@ -48,6 +49,11 @@ def test_a_noun_agrees_with_its_count(count: int, noun: str, text: str):
 )
 def test_sizes_are_in_binary_units(count_bytes: int, text: str):
     assert format_size(count_bytes) == text
+
+
+def test_the_most_similar_choice_is_suggested():
+    assert did_you_mean("epoch", ["batch", "epochs", "seed"]) == "Did you mean 'epochs'? "
+    assert did_you_mean("epoch", ["batch", "seed"]) == ""
 
 
 @pytest.mark.parametrize(

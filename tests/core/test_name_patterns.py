@@ -10,7 +10,7 @@ from trueloop.core.name_patterns import format_names, match_names
 NAMES = ["encoder.0.weight", "encoder.0.bias", "head.weight", "head.bias"]
 
 
-def test_each_name_once_in_its_own_order():
+def test_each_name_is_returned_once_in_order():
     assert match_names(NAMES, ["head.*", "*.bias"], option="freeze", why="") == [NAMES[1], NAMES[2], NAMES[3]]
     assert match_names(NAMES, [], option="freeze", why="") == []
 
@@ -23,7 +23,7 @@ def test_each_name_once_in_its_own_order():
         ("zzz", "The parameters are called: encoder.0.weight, encoder.0.bias, head.weight, head.bias."),
     ],
 )
-def test_a_pattern_that_matches_nothing_gets_the_nearest(pattern: str, fix: str):
+def test_a_pattern_without_a_match_gets_a_suggestion(pattern: str, fix: str):
     with pytest.raises(InvalidConfig) as caught:
         match_names(NAMES, ["head.*", pattern], option="thaw", why="It would stay.")
     assert (caught.value.what, caught.value.why) == (

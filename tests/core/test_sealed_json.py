@@ -3,7 +3,7 @@
 from trueloop.core.sealed_json import seal, unseal
 
 
-def test_only_the_very_bytes_come_back():
+def test_only_unchanged_bytes_are_unsealed():
     content = {"a": [1, "ä"], "b": None}
     text = seal(content)
     assert unseal(text) == content

@@ -162,3 +162,15 @@ def test_moved_lines_and_similar_words_do_not_cut_the_graph():
         "model.eval()",
     ):
         assert not cuts_graph(text, Fix((Edit(0, 0, new),), safe=True)), new
+
+
+def test_the_joined_text_of_several_files_serves_the_nodes_of_each():
+    first, second = SourceText("a = 1\n", 10), SourceText("b = (\n    2)\n# end", 100)
+    joined = first.joined([second])
+    node = ast.parse(second.source).body[0]
+    ast.increment_lineno(node, 100)
+    assert joined.segment(node) == "b = (\n    2)"
+    assert [joined.line(number) for number in (10, 11, 12, 101, 103, 104)] == ["", "a = 1", "", "b = (", "# end", ""]
+    edit = joined.insert_after(node, "c = 3")
+    assert edit is not None
+    assert edit.start == edit.end == len("a = 1\n\nb = (\n    2)\n")

@@ -66,7 +66,7 @@ def test_a_complete_record_is_parsed():
         ({"name": "a", "batch": "3"}, "batch is '3'"),
         ({"name": "a", "clip": float("nan")}, "clip is nan"),
         ({"name": "a", "clip": float("inf")}, "clip is inf"),
-        ({"name": "a", "sampler": "ramdom"}, "'random' perhaps"),
+        ({"name": "a", "sampler": "ramdom"}, "Did you mean 'random'?"),
         ({"name": "a", "widths": [1] * 5}, "widths has 5 items"),
         ({"name": "a", "widths": [1, 65]}, "widths[1] is 65"),
         ({"name": "a", "widths": "12"}, "a list"),
@@ -83,7 +83,7 @@ def test_an_invalid_value_is_named(given: dict[str, Any], words: str):
 
 
 def test_a_value_that_is_not_an_object_is_refused():
-    with pytest.raises(InvalidConfig, match="This is \\[1\\]"):
+    with pytest.raises(InvalidConfig, match="The input is \\[1\\]"):
         parse_record(Request, [1])  # pyright: ignore[reportArgumentType]
 
 

@@ -12,7 +12,7 @@ from trueloop.data.collate import GatheredBatch, collate, pad_sequences
 
 Point = namedtuple("Point", ["x", "y"])
 
-TORCH_TAKES = [
+STACKABLE = [
     [torch.ones(2), torch.zeros(2)],
     [(torch.ones(2), 1), (torch.zeros(2), 0)],
     [(torch.ones(2), 1.5, "a"), (torch.zeros(2), 0.5, "b")],
@@ -46,8 +46,8 @@ def assert_same(actual, expected):
         assert actual == expected
 
 
-@pytest.mark.parametrize("samples", TORCH_TAKES, ids=range(len(TORCH_TAKES)))
-def test_what_torch_stacks_is_stacked_alike(samples):
+@pytest.mark.parametrize("samples", STACKABLE, ids=range(len(STACKABLE)))
+def test_samples_are_stacked_as_by_torch(samples):
     assert_same(collate(samples), default_collate(samples))
 
 
@@ -72,7 +72,7 @@ def test_tensor_columns_are_unchanged():
     assert collate({"x": column})["x"] is column
 
 
-def test_a_gathered_batch_is_passed_on_and_still_a_sequence_of_samples():
+def test_a_gathered_batch_is_returned_unchanged_and_is_a_sequence():
     batch = [torch.arange(6).reshape(3, 2), torch.arange(3)]
     gathered = GatheredBatch(batch, 3)
     assert collate(gathered) is batch
@@ -99,7 +99,7 @@ def test_a_gathered_batch_is_passed_on_and_still_a_sequence_of_samples():
         ([], "no samples"),
     ],
 )
-def test_samples_that_do_not_stack_are_named(samples, message):
+def test_samples_that_cannot_be_stacked_are_described(samples, message):
     with pytest.raises(InvalidData, match=message):
         collate(samples)
 
@@ -108,7 +108,7 @@ lengths = st.lists(st.integers(1, 20), min_size=1, max_size=8)
 
 
 @given(lengths, st.integers(-5, 5), st.sampled_from([(), (3,), (2, 2)]))
-def test_padding_keeps_every_token_and_masks_the_rest(lengths, padding, inner):
+def test_padding_keeps_every_token_and_masks_the_padding(lengths, padding, inner):
     samples = [torch.randn(length, *inner) for length in lengths]
     padded, mask = pad_sequences(samples, padding)
     assert padded.shape == (len(lengths), max(lengths), *inner)
@@ -130,7 +130,7 @@ def test_sequence_targets_get_their_own_padding(lengths):
     assert pad_sequences(samples, target_padding=-1)[1].min() == (-1 if len(set(lengths)) > 1 else 1)
 
 
-def test_targets_of_one_shape_are_stacked():
+def test_targets_of_equal_shape_are_stacked():
     samples = [(torch.ones(2), 0, "a"), (torch.ones(3), 1, "b")]
     (padded, mask), label, text = pad_sequences(samples, padding_value=9)
     assert padded.tolist() == [[1, 1, 9], [1, 1, 1]]
@@ -149,7 +149,7 @@ def test_lists_of_numbers_are_sequences():
     assert target.tolist() == [[3, 4], [6, -100]]
 
 
-def test_fields_of_a_mapping_are_padded_by_kind():
+def test_sequence_fields_of_a_mapping_are_padded():
     samples = [
         {"ids": [1, 2, 3], "kind": [0, 0, 1], "labels": [1, 2, 3], "weight": 0.5},
         {"ids": [4], "kind": [1], "labels": [4], "weight": 1.5},
@@ -162,7 +162,7 @@ def test_fields_of_a_mapping_are_padded_by_kind():
     assert batch["attention_mask"].tolist() == [[True] * 3, [True, False, False]]
 
 
-def test_fields_are_padded_by_choice():
+def test_only_the_listed_fields_are_padded():
     samples = [
         {"picture": torch.ones(4), "source": torch.ones(2), "translated": torch.ones(1)},
         {"picture": torch.ones(4), "source": torch.ones(3), "translated": torch.ones(2)},
@@ -179,7 +179,7 @@ def test_fields_are_padded_by_choice():
         pad_sequences(samples, {"sauce": 7})
 
 
-def test_a_mask_of_the_samples_is_kept():
+def test_a_mask_in_the_samples_is_padded_and_returned():
     samples = [{"ids": [1, 2], "attention_mask": [0, 1]}, {"ids": [3], "attention_mask": [1]}]
     assert pad_sequences(samples)["attention_mask"].tolist() == [[0, 1], [1, 0]]
 
@@ -187,8 +187,8 @@ def test_a_mask_of_the_samples_is_kept():
 @pytest.mark.parametrize(
     ("samples", "message"),
     [
-        ([torch.ones(2), torch.ones(0)], r"Sample 1 of the batch has a sequence of shape \(0,\)"),
-        ([torch.ones(2), torch.tensor(1.0)], r"Sample 1 of the batch has a sequence of shape \(\)"),
+        ([torch.ones(2), torch.ones(0)], r"Sample 1 of the batch: sequence has shape \(0,\)"),
+        ([torch.ones(2), torch.tensor(1.0)], r"Sample 1 of the batch: sequence has shape \(\)"),
         ([torch.ones(2, 3), torch.ones(2, 4)], r"Sample 1 .* shape \(2, 4\) .*\(2, 3\)"),
         ([torch.ones(2), torch.ones(2).int()], "Sample 1 .* torch.int32; sample 0 .* torch.float32"),
         ([(torch.ones(1), torch.ones(1).byte()), (torch.ones(2), torch.ones(2).byte())], "uint8 cannot hold .* -100"),
@@ -196,17 +196,17 @@ def test_a_mask_of_the_samples_is_kept():
         ([], "no samples"),
     ],
 )
-def test_sequences_that_cannot_be_padded_are_named(samples, message):
+def test_sequences_that_cannot_be_padded_are_described(samples, message):
     with pytest.raises(InvalidData, match=message):
         pad_sequences(samples)
 
 
-def test_paddings_by_field_need_fields():
+def test_padding_values_by_field_need_mappings():
     with pytest.raises(InvalidData, match="a sample is a Tensor"):
         pad_sequences([torch.ones(1)], {"x": 0})
 
 
-def test_both_collate_in_a_plain_loader():
+def test_both_functions_work_in_a_plain_loader():
     samples = [torch.ones(length) for length in (1, 3, 2)]
     [(padded, mask)] = DataLoader(samples, batch_size=3, collate_fn=pad_sequences)  # pyright: ignore[reportArgumentType]
     assert padded.sum(1).tolist() == mask.sum(1).tolist() == [1, 3, 2]

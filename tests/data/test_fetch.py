@@ -24,15 +24,15 @@ class Noise:
         return torch.tensor([random.random(), float(np.random.rand()), float(torch.rand(()))])
 
 
-class Many(Noise):
-    """Reads in one go, as columns."""
+class ReadsBatches(Noise):
+    """A dataset that reads a batch in one call."""
 
     def __getitems__(self, indices):
         assert type(indices) is list
         return {"x": indices, "noise": torch.rand(len(indices))}
 
 
-def test_tensors_are_copied_at_once_with_the_batch_torch_would_make():
+def test_tensors_are_indexed_directly():
     x, y = torch.randn(5, 2), torch.arange(5)
     for data in (TensorData(x, y), TensorDataset(x, y)):
         batch = FetchBatch(data, None, seed=0, seed_samples=True)(0, INDICES)
@@ -42,12 +42,12 @@ def test_tensors_are_copied_at_once_with_the_batch_torch_would_make():
         assert FetchBatch(data, list, seed=0, seed_samples=True)(0, INDICES)[0][1] == 3
 
 
-def test_a_dataset_that_reads_many_is_asked_once():
-    batch = FetchBatch(Many(), None, seed=0, seed_samples=False)(0, INDICES)
+def test_a_dataset_with_getitems_is_read_with_one_call():
+    batch = FetchBatch(ReadsBatches(), None, seed=0, seed_samples=False)(0, INDICES)
     assert batch["x"].tolist() == [3, 1]
 
 
-def test_the_noise_of_a_sample_depends_on_seed_epoch_and_index_only():
+def test_random_numbers_of_a_sample_depend_only_on_seed_epoch_and_index():
     def noise(seed, epoch, *indices):
         return FetchBatch(Noise(), None, seed=seed, seed_samples=True)(epoch, torch.tensor(indices))
 
@@ -59,35 +59,35 @@ def test_the_noise_of_a_sample_depends_on_seed_epoch_and_index_only():
     assert len(different.flatten().unique()) == 12
 
 
-def test_reading_many_and_collating_are_seeded_by_their_first_sample():
+def test_getitems_and_collate_are_seeded_by_the_first_index():
     def noisy_collate(samples):
         return torch.rand(2)
 
-    for data, collate in ((Many(), None), (Noise(), noisy_collate)):
+    for data, collate in ((ReadsBatches(), None), (Noise(), noisy_collate)):
         fetch = FetchBatch(data, collate, seed=0, seed_samples=True)
-        first, again = fetch(0, INDICES), fetch(0, INDICES)
-        assert str(first) == str(again)
+        first, repeated = fetch(0, INDICES), fetch(0, INDICES)
+        assert str(first) == str(repeated)
         assert str(first) != str(fetch(1, INDICES))
 
 
 @pytest.mark.parametrize("seed_samples", [True, False])
-def test_the_global_generators_are_left_alone_unless_asked(seed_samples):
+def test_the_global_generators_change_only_without_seeding(seed_samples):
     before = torch.get_rng_state()
     FetchBatch(Noise(), None, seed=0, seed_samples=seed_samples)(0, INDICES)
     assert torch.equal(torch.get_rng_state(), before) == seed_samples
 
 
-def test_samples_that_make_no_batch_are_named_by_their_place_in_the_dataset():
+def test_samples_that_cannot_be_collated_are_listed_by_index():
     fetch = FetchBatch([torch.ones(n) for n in (1, 2, 3, 4)], None, seed=0, seed_samples=True)
     with pytest.raises(
         InvalidData, match=r"(?s)Sample 1 of the batch is float32\[2\].*these samples of the dataset: \[3, 1\]"
     ):
         fetch(0, INDICES)
-    answer = fetch.__getitems__((0, [3, 1]))
-    assert isinstance(answer, InvalidData)
-    assert str(pickle.loads(pickle.dumps(answer))) == str(answer)
+    error = fetch.__getitems__((0, [3, 1]))
+    assert isinstance(error, InvalidData)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
-def test_a_collate_of_ones_own_gets_the_samples():
+def test_a_custom_collate_receives_the_samples():
     fetch = FetchBatch([torch.ones(n) for n in (1, 2, 3, 4)], pad_sequences, seed=0, seed_samples=False)
     assert fetch(0, INDICES)[1].sum(1).tolist() == [4, 2]

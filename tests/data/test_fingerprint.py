@@ -28,7 +28,7 @@ def test_the_same_content_has_the_same_fingerprint(make):
     assert int(word.split(":")[0]) == len(make())
 
 
-def test_any_change_in_a_small_dataset_is_seen():
+def test_any_change_of_a_small_dataset_changes_the_fingerprint():
     variants = [
         [(torch.tensor([1.0, 2.0]), 1)],
         [(torch.tensor([1.0, 2.5]), 1)],
@@ -49,11 +49,11 @@ def test_any_change_in_a_small_dataset_is_seen():
     assert len({fingerprint(variant) for variant in variants}) == len(variants)
 
 
-def test_a_change_of_the_order_of_names_is_none():
+def test_the_order_of_keys_does_not_matter():
     assert fingerprint([{"a": 1, "b": 2}]) == fingerprint([{"b": 2, "a": 1}])
 
 
-def test_a_large_dataset_is_sampled():
+def test_of_a_large_dataset_only_some_samples_are_read():
     read = []
 
     class Large:
@@ -68,7 +68,7 @@ def test_a_large_dataset_is_sampled():
     assert len(read) == len(set(read)) == 256
 
 
-def test_augmentation_neither_changes_the_fingerprint_nor_is_disturbed():
+def test_augmentation_does_not_change_the_fingerprint():
     class Noisy(TensorDataset):
         def __getitem__(self, index):
             return self.tensors[0][index] + torch.rand(()) + np.random.rand()
@@ -80,14 +80,14 @@ def test_augmentation_neither_changes_the_fingerprint_nor_is_disturbed():
     assert np.random.get_state()[1].tolist() == before[1]
 
 
-def test_what_cannot_be_hashed_is_said():
+def test_samples_that_cannot_be_hashed_give_a_partial_fingerprint():
     word = fingerprint([(object(), 1)])
     assert word.startswith("1:partial:")
     assert fingerprint([(object(), 1)]) == word
     assert fingerprint([(object(), 2)]) != word
 
 
-def test_data_without_size_is_refused():
+def test_data_without_a_length_is_refused():
     with pytest.raises(InvalidData, match="0 samples"):
         fingerprint([])
     with pytest.raises(InvalidData, match="no length"):

@@ -15,7 +15,7 @@ from trueloop.data.folders import ImageFolder, TextFiles
 
 @pytest.fixture
 def pictures(tmp_path):
-    """Two classes, in an order the file system need not give: dog has one red picture, cat two in a nested folder."""
+    """A folder of two classes: dog has one red picture, cat has two in a nested folder."""
     for name in ("dog/1.png", "cat/deep/2.PNG", "cat/1.bmp"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,26 +46,26 @@ def test_images_are_resized_to_height_and_width(pictures, size, shape):
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
-def test_images_have_the_channels_asked_for(pictures, channels):
+def test_images_have_the_requested_channels(pictures, channels):
     image, _ = ImageFolder(pictures, channels=channels)[0]
     assert image.shape == (channels, 2, 4)
     if channels == 4:
         assert image[3].min() == 1  # opaque
 
 
-def test_an_unreadable_image_is_named(pictures):
+def test_an_unreadable_image_is_reported_with_its_path(pictures):
     (pictures / "cat" / "1.bmp").write_bytes(b"not a picture")
-    whole = (pictures / "dog" / "1.png").read_bytes()
-    (pictures / "dog" / "1.png").write_bytes(whole[: len(whole) // 2])
+    uninterrupted = (pictures / "dog" / "1.png").read_bytes()
+    (pictures / "dog" / "1.png").write_bytes(uninterrupted[: len(uninterrupted) // 2])
     data = ImageFolder(pictures)
     for index, name in ((0, "1.bmp"), (2, "1.png")):
         with pytest.raises(InvalidData, match=f"{name} cannot be read as an image"):
             data[index]
 
 
-def test_deep_pixels_are_refused_rather_than_cut_off(pictures):
-    deep = np.full((2, 4), 40_000, dtype=np.uint16)
-    Image.fromarray(deep).save(pictures / "dog" / "1.png")
+def test_pixels_with_more_than_8_bits_are_refused(pictures):
+    deep_image = np.full((2, 4), 40_000, dtype=np.uint16)
+    Image.fromarray(deep_image).save(pictures / "dog" / "1.png")
     with pytest.raises(InvalidData, match=r"1\.png has pixels of mode I;16"):
         ImageFolder(pictures)[2]
 
@@ -83,14 +83,14 @@ def test_folders_without_images_are_refused(pictures, tmp_path_factory):
         ImageFolder(pictures, channels=2)
 
 
-def test_without_pillow_the_install_command_is_given(pictures, monkeypatch):
+def test_a_missing_pillow_is_reported_with_the_install_command(pictures, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingExtra, match=r"trueloop\[demo\]"):
         ImageFolder(pictures)
 
 
 @given(st.lists(st.binary(max_size=30), min_size=1, max_size=5), st.none() | st.integers(1, 12))
-def test_pieces_hold_every_byte_of_every_document(tmp_path_factory, documents, length):
+def test_pieces_contain_every_byte_of_every_document(tmp_path_factory, documents, length):
     folder = tmp_path_factory.mktemp("texts")
     for i, document in enumerate(documents):
         (folder / f"{i}.txt").write_bytes(document)
@@ -107,7 +107,7 @@ def test_pieces_hold_every_byte_of_every_document(tmp_path_factory, documents, l
     assert len(pieces) == expected
 
 
-def test_text_files_are_chosen_by_folder_pattern_or_name(tmp_path):
+def test_text_files_are_selected_by_folder_pattern_or_name(tmp_path):
     (tmp_path / "b.txt").write_text("bb")
     (tmp_path / "a.txt").write_text("ä")
     (tmp_path / "c.md").write_text("ccc")
@@ -120,7 +120,7 @@ def test_text_files_are_chosen_by_folder_pattern_or_name(tmp_path):
     assert mask.sum() == 3
 
 
-def test_text_files_that_cannot_be_read_are_named(tmp_path):
+def test_unreadable_text_files_are_reported(tmp_path):
     path = tmp_path / "a.txt"
     with pytest.raises(InvalidData, match=r"a\.txt cannot be read"):
         TextFiles(path)

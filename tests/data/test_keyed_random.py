@@ -4,14 +4,14 @@ from trueloop.data.keyed_random import derive_keys, hash_positions
 
 
 def splitmix64(state: int) -> int:
-    """The reference, in Python's own integers."""
+    """Compute the reference with Python's integers."""
     state %= 2**64
     state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     state = (state ^ (state >> 27)) * 0x94D049BB133111EB % 2**64
     return state ^ (state >> 31)
 
 
-def test_hashed_is_splitmix64():
+def test_hash_positions_equals_splitmix64():
     key = derive_keys("test", 0, 0, 1)[0]
     positions = np.array([0, 1, 2, 10**15, 2**63 - 1], dtype=np.uint64)
     expected = [splitmix64(int(key) + int(p) * 0x9E3779B97F4A7C15) for p in positions]
@@ -19,12 +19,12 @@ def test_hashed_is_splitmix64():
 
 
 def test_keys_differ_by_purpose_seed_and_epoch():
-    drawn = [
-        tuple(derive_keys(*what, 4))
-        for what in [("a", 0, 0), ("b", 0, 0), ("a", 1, 0), ("a", 0, 1), ("a", -1, 0), ("a", 10, 0)]
+    keys = [
+        tuple(derive_keys(*purpose, 4))
+        for purpose in [("a", 0, 0), ("b", 0, 0), ("a", 1, 0), ("a", 0, 1), ("a", -1, 0), ("a", 10, 0)]
     ]
-    assert len(set(drawn)) == len(drawn)
-    assert tuple(derive_keys("a", 0, 0, 4)) == drawn[0]
+    assert len(set(keys)) == len(keys)
+    assert tuple(derive_keys("a", 0, 0, 4)) == keys[0]
 
 
 def test_keys_are_the_same_on_every_machine():

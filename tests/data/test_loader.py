@@ -17,8 +17,8 @@ from trueloop.data.order import class_weights, order
 from trueloop.data.samplers import OrderSampler
 
 
-class Squares:
-    """Map-style, counts its reads, adds noise from every generator."""
+class NoisySquares:
+    """A map-style dataset that counts its reads and adds noise from every generator."""
 
     def __init__(self, n):
         self.n, self.read = n, []
@@ -31,7 +31,7 @@ class Squares:
         return torch.tensor([index, index**2]), random.random() + float(np.random.rand()) + float(torch.rand(()))
 
 
-class Rows:
+class RowDataset:
     """A stand-in for a Hugging Face dataset: rows of Python values; ``__getitems__`` gives a list of them."""
 
     def __init__(self, n):
@@ -54,7 +54,7 @@ class Rows:
         return [{name: column[i] for name, column in columns.items()} for i in range(len(keys))]
 
 
-def flat(source, epoch, skip_updates=0):
+def micro_batches_as_text(source, epoch, skip_updates=0):
     return [(str(micro.data), micro.closes_window, list(micro.indices)) for micro in source.epoch(epoch, skip_updates)]
 
 
@@ -63,62 +63,64 @@ def test_a_loader_is_a_batch_source():
     assert source.updates_per_epoch == 3
 
 
-def test_batches_come_in_the_order_with_their_indices():
+def test_batches_follow_the_order_and_have_their_indices():
     x = torch.randn(10, 3)
     loader = Loader(TensorData(x, torch.arange(10)), effective_batch=4, micro_batch=3, seed=5)
-    drawn = list(loader.epoch(2))
-    assert [len(micro.indices) for micro in drawn] == [3, 1, 3, 1, 2]
-    assert [micro.closes_window for micro in drawn] == [False, True, False, True, True]
-    assert [i for micro in drawn for i in micro.indices] == order(10, 5, 2).take(0, 10).tolist()
-    for micro in drawn:
+    draws = list(loader.epoch(2))
+    assert [len(micro.indices) for micro in draws] == [3, 1, 3, 1, 2]
+    assert [micro.closes_window for micro in draws] == [False, True, False, True, True]
+    assert [i for micro in draws for i in micro.indices] == order(10, 5, 2).take(0, 10).tolist()
+    for micro in draws:
         assert type(micro.indices) is list
         assert micro.data[1].tolist() == micro.indices
         assert torch.equal(micro.data[0], x[micro.indices])
     assert (loader.micro_batches_per_epoch, loader.updates_per_epoch, loader.examples_per_epoch) == (5, 3, 10)
 
 
-def test_batches_are_those_of_a_plain_loader():
+def test_batches_equal_those_of_a_plain_loader():
     data = TensorDataset(torch.randn(20, 3), torch.arange(20))
     for dataset in (data, [data[i] for i in range(20)]):
-        ours = [micro.data for micro in Loader(dataset, effective_batch=8, seed=3).epoch(0)]
-        theirs = DataLoader(data, batch_size=8, sampler=OrderSampler(20, seed=3))
-        for one, other in zip(ours, theirs, strict=True):
+        actual = [micro.data for micro in Loader(dataset, effective_batch=8, seed=3).epoch(0)]
+        reference = DataLoader(data, batch_size=8, sampler=OrderSampler(20, seed=3))
+        for one, other in zip(actual, reference, strict=True):
             assert type(one) is type(other)
             assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize(
-    "make", [Squares, Rows, lambda n: TensorData(torch.arange(n))], ids=["squares", "rows", "tensors"]
+    "make", [NoisySquares, RowDataset, lambda n: TensorData(torch.arange(n))], ids=["squares", "rows", "tensors"]
 )
-def test_any_number_of_workers_gives_the_same_batches(make):
+def test_the_number_of_workers_does_not_change_the_batches(make):
     loaders = [Loader(make(23), effective_batch=8, micro_batch=3, seed=1, workers=w) for w in (0, 1, 2)]
     for epoch, skip in ((0, 0), (3, 1), (1, 0), (1, 3)):
-        expected = flat(loaders[0], epoch, skip)
-        assert len(expected) == len(flat(loaders[0], epoch)) - 3 * min(skip, 2) - 3 * (skip == 3)
-        assert flat(loaders[1], epoch, skip) == expected
-        assert flat(loaders[2], epoch, skip) == expected
+        expected = micro_batches_as_text(loaders[0], epoch, skip)
+        assert len(expected) == len(micro_batches_as_text(loaders[0], epoch)) - 3 * min(skip, 2) - 3 * (skip == 3)
+        assert micro_batches_as_text(loaders[1], epoch, skip) == expected
+        assert micro_batches_as_text(loaders[2], epoch, skip) == expected
 
 
-def test_an_epoch_left_half_way_does_not_disturb_the_next():
-    loader = Loader(Squares(40), effective_batch=4, workers=1)
-    expected = flat(Loader(Squares(40), effective_batch=4), 1)
+def test_an_unfinished_epoch_does_not_change_the_next():
+    loader = Loader(NoisySquares(40), effective_batch=4, workers=1)
+    expected = micro_batches_as_text(Loader(NoisySquares(40), effective_batch=4), 1)
     half = loader.epoch(0)
     next(half)
-    assert flat(loader, 1) == expected
+    assert micro_batches_as_text(loader, 1) == expected
     with pytest.raises(InvalidConfig, match="Another epoch of this loader was started"):
         next(half)
 
 
-def test_epochs_in_this_process_may_overlap():
-    loader = Loader(Squares(12), effective_batch=4)
-    expected = [flat(loader, 0), flat(loader, 1)]
-    both = list(zip(loader.epoch(0), loader.epoch(1), strict=True))
-    assert [[(str(m.data), m.closes_window, m.indices) for m in ms] for ms in zip(*both, strict=True)] == expected
+def test_epochs_without_workers_may_overlap():
+    loader = Loader(NoisySquares(12), effective_batch=4)
+    expected = [micro_batches_as_text(loader, 0), micro_batches_as_text(loader, 1)]
+    interleaved = list(zip(loader.epoch(0), loader.epoch(1), strict=True))
+    assert [
+        [(str(m.data), m.closes_window, m.indices) for m in ms] for ms in zip(*interleaved, strict=True)
+    ] == expected
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("make", [Squares, Rows], ids=["squares", "rows"])
-def test_the_global_generators_are_never_touched(make, workers):
+@pytest.mark.parametrize("make", [NoisySquares, RowDataset], ids=["squares", "rows"])
+def test_the_global_generators_do_not_change(make, workers):
     def state():
         return random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
 
@@ -131,13 +133,13 @@ def test_the_global_generators_are_never_touched(make, workers):
 
 
 def test_skipped_samples_are_not_read():
-    data = Squares(20)
+    data = NoisySquares(20)
     loader = Loader(data, effective_batch=6, micro_batch=2)
-    whole = flat(loader, 4)
+    uninterrupted = micro_batches_as_text(loader, 4)
     data.read.clear()
-    assert flat(loader, 4, 2) == whole[6:]
+    assert micro_batches_as_text(loader, 4, 2) == uninterrupted[6:]
     assert len(data.read) == 8
-    assert flat(loader, 4, 4) == []
+    assert micro_batches_as_text(loader, 4, 4) == []
     with pytest.raises(InvalidData, match="5 updates cannot be skipped"):
         loader.epoch(4, 5)
 
@@ -146,7 +148,7 @@ def test_skipped_samples_are_not_read():
 def test_processes_share_every_window(n, effective, processes, data):
     micro = data.draw(st.integers(1, effective))
     dataset = TensorData(torch.arange(n))
-    alone = Loader(dataset, effective_batch=effective)
+    single = Loader(dataset, effective_batch=effective)
     ranks = [
         Loader(dataset, effective_batch=effective, micro_batch=micro, processes=processes, rank=rank)
         for rank in range(processes)
@@ -159,23 +161,23 @@ def test_processes_share_every_window(n, effective, processes, data):
             windows[-1] += part.indices
         windows += [[]] if parts[0].closes_window else []
     assert windows.pop() == []
-    assert [sorted(window) for window in windows] == [sorted(micro.indices) for micro in alone.epoch(1)]
+    assert [sorted(window) for window in windows] == [sorted(micro.indices) for micro in single.epoch(1)]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_process_without_a_share_keeps_step(workers):
+def test_a_process_without_samples_gets_padding(workers):
     loader = Loader(
-        Squares(5), effective_batch=4, micro_batch=2, processes=2, rank=1, order="sequential", workers=workers
+        NoisySquares(5), effective_batch=4, micro_batch=2, processes=2, rank=1, order="sequential", workers=workers
     )
-    drawn = list(loader.epoch(0))
-    assert [list(micro.indices) for micro in drawn] == [[1, 3], []]
-    assert torch.as_tensor(drawn[1].data[0]).flatten()[0] == 4  # of the other process's share, and nothing of it counts
-    assert is_padding(drawn[1])
-    assert drawn[1].closes_window
+    draws = list(loader.epoch(0))
+    assert [list(micro.indices) for micro in draws] == [[1, 3], []]
+    assert torch.as_tensor(draws[1].data[0]).flatten()[0] == 4  # of the other process's share, and nothing of it counts
+    assert is_padding(draws[1])
+    assert draws[1].closes_window
 
 
-def test_rows_of_python_values_become_tensors():
-    micro = next(Loader(Rows(6), effective_batch=3, order="sequential").epoch(0))
+def test_rows_of_numbers_become_tensors():
+    micro = next(Loader(RowDataset(6), effective_batch=3, order="sequential").epoch(0))
     assert micro.data["x"].tolist() == [[0, 1], [1, 2], [2, 3]]
     assert micro.data["label"].tolist() == [0, 1, 0]
     assert micro.data["text"] == ["0", "1", "2"]
@@ -183,50 +185,54 @@ def test_rows_of_python_values_become_tensors():
 
 def test_hugging_face_datasets_work_directly():
     datasets = pytest.importorskip("datasets")
-    rows = Rows(6)
+    rows = RowDataset(6)
     data = datasets.Dataset.from_dict(rows.columns)
-    assert flat(Loader(data, effective_batch=4), 0) == flat(Loader(rows, effective_batch=4), 0)
+    assert micro_batches_as_text(Loader(data, effective_batch=4), 0) == micro_batches_as_text(
+        Loader(rows, effective_batch=4), 0
+    )
     micro = next(Loader(data.with_format("torch"), effective_batch=3, order="sequential").epoch(0))
     assert micro.data["x"].tolist() == [[0, 1], [1, 2], [2, 3]]
 
 
-def test_classes_are_drawn_equally_often_by_weight():
+def test_class_weights_draw_classes_equally_often():
     labels = torch.tensor([0] * 900 + [1] * 100)
     loader = Loader(TensorData(labels), effective_batch=100, order=class_weights(labels))
-    drawn = torch.cat([micro.data[0] for epoch in range(10) for micro in loader.epoch(epoch)])
-    assert len(drawn) == 10_000
-    assert abs(int(drawn.sum()) - 5000) <= 5 * math.sqrt(10_000 / 4)  # 5 sigma of the binomial: 250
+    draws = torch.cat([micro.data[0] for epoch in range(10) for micro in loader.epoch(epoch)])
+    assert len(draws) == 10_000
+    assert abs(int(draws.sum()) - 5000) <= 5 * math.sqrt(10_000 / 4)  # 5 sigma of the binomial: 250
 
 
-def test_parts_of_a_split_and_a_collate_of_ones_own():
+def test_a_split_with_a_custom_collate():
     sequences = [torch.full((length,), length) for length in range(1, 21)]
     train, held_out = split(sequences, [0.8, 0.2])
-    seen = set()
+    received = set()
     for part in (train, held_out):
         for micro in Loader(part, effective_batch=4, collate=pad_sequences).epoch(0):
             padded, mask = micro.data
             assert mask.sum(1).tolist() == padded.max(1).values.tolist()
-            seen |= set(padded.max(1).values.tolist())
-    assert seen == set(range(1, 21))
+            received |= set(padded.max(1).values.tolist())
+    assert received == set(range(1, 21))
 
 
-def test_the_last_partial_micro_batch_can_be_left_out():
+def test_drop_last_drops_the_partial_micro_batch():
     loader = Loader(TensorData(torch.arange(100)), effective_batch=64, micro_batch=16, drop_last=True)
     assert [len(micro.indices) for micro in loader.epoch(0)] == [16] * 6
     assert loader.updates_per_epoch == 2
     assert loader.examples_per_epoch == 96
 
 
-def test_cheap_data_gets_no_workers():
-    for data in (TensorData(torch.arange(10)), Squares(10)):
+def test_fast_data_gets_no_workers():
+    for data in (TensorData(torch.arange(10)), NoisySquares(10)):
         loader = Loader(data, effective_batch=4, workers=None)
-        expected = flat(Loader(Squares(10) if isinstance(data, Squares) else data, effective_batch=4), 0)
-        assert flat(loader, 0) == expected
+        expected = micro_batches_as_text(
+            Loader(NoisySquares(10) if isinstance(data, NoisySquares) else data, effective_batch=4), 0
+        )
+        assert micro_batches_as_text(loader, 0) == expected
         assert loader.workers == 0
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_batch_that_cannot_be_made_is_one_clear_message(workers):
+def test_samples_that_cannot_be_collated_give_a_clear_message(workers):
     ragged = [torch.ones(1 + i % 2) for i in range(4)]
     loader = Loader(ragged, effective_batch=4, order="sequential", workers=workers)
     with pytest.raises(InvalidData) as caught:
@@ -244,13 +250,13 @@ def test_a_batch_that_cannot_be_made_is_one_clear_message(workers):
         ({"order": "sorted"}, "sorted"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(options, message):
+def test_invalid_settings_are_refused(options, message):
     with pytest.raises(InvalidConfig, match=message):
         Loader(TensorData(torch.arange(10)), effective_batch=4, **options)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device to pin for")
-def test_pinning_without_a_device_is_refused():
+def test_pin_memory_without_a_gpu_is_refused():
     with pytest.raises(InvalidConfig, match="pin_memory"):
         Loader(TensorData(torch.arange(10)), effective_batch=4, pin_memory=True)
 
@@ -262,7 +268,7 @@ def test_pinned_batches_are_pinned(workers):
     assert all(micro.data[0].is_pinned() for micro in loader.epoch(0))
 
 
-def test_data_that_cannot_be_ordered_is_refused():
+def test_data_without_a_length_is_refused():
     class Stream(IterableDataset):
         def __iter__(self):
             return iter(range(3))

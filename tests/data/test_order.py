@@ -23,7 +23,7 @@ epochs = st.integers(0, 10**6)
 
 
 def chi_square_bound(degrees: int) -> float:
-    """Mean + 6 standard deviations: a flat draw exceeds it less than once in a million."""
+    """Mean + 6 standard deviations: a uniform draw exceeds it less than once in a million."""
     return degrees + 6 * math.sqrt(2 * degrees) + 12
 
 
@@ -57,7 +57,7 @@ def test_random_order_is_a_bijection_across_chunks(n):
 @example(10**15, 0, 0, None)
 @example(2**49 + 1, 0, 0, None)
 @example(2**62, 0, 0, None)
-def test_huge_orders_stay_inside_and_never_repeat(n, seed, epoch, data):
+def test_huge_orders_stay_in_range_and_never_repeat(n, seed, epoch, data):
     start = n // 3 if data is None else data.draw(st.integers(0, n - 1000))
     block = order(n, seed, epoch).take(start, start + 1000)
     ends = order(n, seed, epoch).at(torch.tensor([0, n - 1]))
@@ -67,7 +67,7 @@ def test_huge_orders_stay_inside_and_never_repeat(n, seed, epoch, data):
 
 
 @given(st.integers(1, 10**15), seeds, epochs, st.data())
-def test_any_position_is_reached_alone(n, seed, epoch, data):
+def test_any_position_can_be_computed_alone(n, seed, epoch, data):
     start = data.draw(st.integers(0, n - 1))
     stop = data.draw(st.integers(start, min(n, start + 50)))
     shuffled = order(n, seed, epoch)
@@ -77,22 +77,22 @@ def test_any_position_is_reached_alone(n, seed, epoch, data):
 
 
 @given(st.integers(50, 10**15), seeds, epochs)
-def test_epochs_and_seeds_give_other_orders(n, seed, epoch):
-    # Two flat orders agree on 30 given positions with a probability below 1 / 50**20.
+def test_epochs_and_seeds_change_the_order(n, seed, epoch):
+    # Two uniform orders agree on 30 given positions with a probability below 1 / 50**20.
     here = order(n, seed, epoch)
     blocks = [o.take(0, 30) for o in (here, here.for_epoch(epoch + 1), order(n, seed + 1, epoch))]
     assert len({tuple(block.tolist()) for block in blocks}) == 3
     assert torch.equal(here.for_epoch(epoch).take(0, 30), blocks[0])
 
 
-def test_the_order_of_this_version_is_pinned():
-    # Resuming and comparing runs across versions rests on these numbers.
+def test_the_order_does_not_change_between_versions():
+    # Runs of different versions can be compared, and resumed, only with the same numbers.
     assert order(10, 0, 0).take(0, 10).tolist() == [3, 0, 2, 7, 4, 8, 5, 6, 1, 9]
     assert order(10**15, 7, 3).take(10**12, 10**12 + 3).tolist() == [130456575843818, 78103517458731, 657742701847027]
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
-def test_every_permutation_of_a_few_is_as_likely(n):
+def test_all_permutations_of_few_items_are_equally_likely(n):
     draws = 3000
     counts = Counter(tuple(order(n, seed, 0).take(0, n).tolist()) for seed in range(draws))
     table = torch.tensor([counts[p] for p in permutations(range(n))])
@@ -100,7 +100,7 @@ def test_every_permutation_of_a_few_is_as_likely(n):
 
 
 @pytest.mark.parametrize("n", [10, 100, 257, 300])
-def test_positions_and_adjacent_pairs_are_flat(n):
+def test_positions_and_adjacent_pairs_are_uniform(n):
     draws = 2000
     table = torch.stack([order(n, seed, 5).take(0, n) for seed in range(draws)])
     first = torch.bincount(table[:, 0], minlength=n)
@@ -112,7 +112,7 @@ def test_positions_and_adjacent_pairs_are_flat(n):
 
 
 @pytest.mark.parametrize("n", [10**6, 10**12, 2**40 + 1])
-def test_a_long_order_is_flat_in_place_and_pairs(n):
+def test_a_long_order_is_uniform_in_positions_and_pairs(n):
     places = (order(n, 3, 1).take(0, 10**6 // 2).double() / n * 50).long()  # 50 bins
     pairs = torch.bincount(places[:-1] * 50 + places[1:], minlength=2500)
     assert chi_square(torch.bincount(places, minlength=50)) < chi_square_bound(49)
@@ -146,11 +146,11 @@ def test_weighted_draws_follow_the_weights():
 
 
 @given(seeds, epochs, st.integers(1, 500), st.data())
-def test_a_weighted_draw_depends_on_its_position_only(seed, epoch, n, data):
+def test_a_weighted_draw_depends_only_on_its_position(seed, epoch, n, data):
     start = data.draw(st.integers(0, 10**12))
-    drawn = WeightedOrder.from_weights([1.0] * n, draws=10**15, seed=seed).for_epoch(epoch)
-    block = drawn.take(start, start + 20)
-    assert torch.equal(drawn.at(torch.tensor([start + 7, start])), block[[7, 0]])
+    draws = WeightedOrder.from_weights([1.0] * n, draws=10**15, seed=seed).for_epoch(epoch)
+    block = draws.take(start, start + 20)
+    assert torch.equal(draws.at(torch.tensor([start + 7, start])), block[[7, 0]])
     assert 0 <= int(block.min()) <= int(block.max()) < n
 
 
@@ -159,12 +159,12 @@ def test_class_weights_draw_every_class_equally_often():
     weights = class_weights(labels)
     assert weights[labels == 0].sum().item() == pytest.approx(0.5, rel=1e-12)
     assert weights[labels == 1].sum().item() == pytest.approx(0.5, rel=1e-12)
-    drawn = labels[WeightedOrder.from_weights(weights, draws=10_000).take(0, 10_000)]
-    assert abs(int(drawn.sum()) - 5000) <= 5 * math.sqrt(10_000 / 4)  # 5 sigma of the binomial: 250
+    draws = labels[WeightedOrder.from_weights(weights, draws=10_000).take(0, 10_000)]
+    assert abs(int(draws.sum()) - 5000) <= 5 * math.sqrt(10_000 / 4)  # 5 sigma of the binomial: 250
 
 
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=60))
-def test_class_weights_add_up_by_class(labels):
+def test_class_weights_have_equal_sums_per_class(labels):
     weights = class_weights(labels)
     classes = set(labels)
     for label in classes:
@@ -178,14 +178,14 @@ def test_class_weights_add_up_by_class(labels):
     [order(10, 0, 0), SequentialOrder(size=10), WeightedOrder.from_weights([1.0] * 10)],
     ids=["random", "seq", "weighted"],
 )
-def test_positions_outside_are_refused(somewhere, positions):
+def test_positions_out_of_range_are_refused(somewhere, positions):
     with pytest.raises(InvalidData, match=r"not within \[0, 10\)"):
         somewhere.at(torch.tensor(positions))
     with pytest.raises(InvalidData, match=r"not within \[0, 10\)"):
         somewhere.take(5, 11)
 
 
-def test_positions_are_one_dimensional_integers():
+def test_positions_must_be_one_dimensional_integers():
     with pytest.raises(InvalidData, match="float32"):
         order(10, 0, 0).at(torch.tensor([1.0]))
     assert order(10, 0, 0).at(torch.tensor([], dtype=torch.int64)).tolist() == []
@@ -193,7 +193,7 @@ def test_positions_are_one_dimensional_integers():
 
 
 @pytest.mark.parametrize("size", [0, -3, 2**62 + 1])
-def test_impossible_sizes_are_refused(size):
+def test_invalid_sizes_are_refused(size):
     with pytest.raises(InvalidData, match=str(size)):
         RandomOrder(size=size)
 
@@ -207,12 +207,12 @@ def test_impossible_sizes_are_refused(size):
         ([], "0 samples"),
     ],
 )
-def test_weights_that_cannot_be_drawn_from_are_refused(weights, message):
+def test_invalid_weights_are_refused(weights, message):
     with pytest.raises(InvalidData, match=message):
         WeightedOrder.from_weights(weights)
 
 
-def test_weights_and_labels_are_one_per_sample():
+def test_weights_and_labels_need_one_entry_per_sample():
     with pytest.raises(InvalidData, match="shape"):
         WeightedOrder.from_weights(torch.ones(2, 2))
     with pytest.raises(InvalidData, match="shape"):
@@ -221,13 +221,13 @@ def test_weights_and_labels_are_one_per_sample():
         choose_order([1.0, 1.0, 1.0], 4, 0)
 
 
-def test_an_order_is_chosen_by_name_weights_or_directly():
+def test_an_order_is_given_by_name_by_weights_or_directly():
     assert choose_order("random", 5, 9) == RandomOrder(size=5, seed=9)
     assert choose_order("sequential", 5, 9) == SequentialOrder(size=5)
     for weights in ([0.0, 1.0], torch.tensor([0.0, 1.0]), np.array([0.0, 1.0])):
         assert choose_order(weights, 2, 9).take(0, 2).tolist() == [1, 1]
-    own = order(3, 0, 0)
-    assert choose_order(own, 5, 9) is own
+    custom = order(3, 0, 0)
+    assert choose_order(custom, 5, 9) is custom
     with pytest.raises(InvalidConfig, match="shuffled"):
         choose_order("shuffled", 5, 9)
     with pytest.raises(InvalidData, match="0 samples"):

@@ -11,7 +11,7 @@ from trueloop.data.samplers import OrderSampler, WindowSampler
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.booleans())
-def test_windows_are_k_batches_and_the_last_may_be_short(n, k, known):
+def test_windows_have_k_batches_and_the_last_may_be_shorter(n, k, known):
     batches = list(range(n)) if known else lambda: iter(range(n))
     source = IterableSource(batches, accumulate=k)
     drawn = list(source.epoch(0))
@@ -27,7 +27,7 @@ def test_windows_are_k_batches_and_the_last_may_be_short(n, k, known):
 
 
 @given(st.integers(1, 20), st.integers(1, 5))
-def test_at_most_one_batch_is_read_ahead_and_none_of_a_closed_window(n, k):
+def test_at_most_one_batch_is_read_ahead(n, k):
     read = []
 
     def batches():
@@ -89,7 +89,7 @@ def test_a_stream_has_no_length():
     assert [micro.closes_window for micro in source.epoch(0)] == [False, False, True, True]
 
 
-def test_a_generator_lasts_for_one_epoch():
+def test_a_generator_can_be_used_for_one_epoch():
     source = IterableSource(i for i in range(3))
     assert len(list(source.epoch(0))) == 3
     with pytest.raises(InvalidData, match="(?s)generator has no batches left.*only once"):
@@ -97,26 +97,26 @@ def test_a_generator_lasts_for_one_epoch():
 
 
 @pytest.mark.parametrize("empty", [lambda: iter(()), iter(())], ids=["function", "iterator"])
-def test_no_batches_at_all_are_refused_when_drawn(empty):
+def test_data_without_batches_is_refused_when_read(empty):
     with pytest.raises(InvalidData, match="yields no batches"):
         list(IterableSource(empty).epoch(0))
 
 
-def test_no_batches_at_all_are_refused_at_once_where_the_length_says_so():
+def test_data_of_length_zero_is_refused_at_construction():
     with pytest.raises(InvalidData, match="list yields no batches"):
         IterableSource([])
     with pytest.raises(InvalidData, match="DataLoader yields no batches"):
         IterableSource(DataLoader(TensorDataset(torch.ones(3)), batch_size=4, drop_last=True))
 
 
-def test_settings_that_cannot_work_are_refused():
+def test_invalid_settings_are_refused():
     with pytest.raises(InvalidConfig, match="accumulate is 0"):
         IterableSource([1], accumulate=0)
     with pytest.raises(InvalidData, match="int has no batches"):
         IterableSource(3)
 
 
-class Walk(IterableDataset):
+class StatefulStream(IterableDataset):
     """A stream that differs each time unless its state is loaded; counts its items."""
 
     def __init__(self, n):
@@ -137,70 +137,70 @@ class Walk(IterableDataset):
         self.at, self.seen, self.resumes = state["at"], state["seen"], True
 
 
-def drawn(source, epoch, skip=0):
+def read_epoch(source, epoch, skip=0):
     return [(micro.data, micro.closes_window) for micro in source.epoch(epoch, skip)]
 
 
 @given(st.integers(1, 12), st.integers(1, 4), st.data())
-def test_a_state_of_its_own_is_loaded_instead_of_drawing_and_dropping(n, k, data):
-    source = IterableSource(Walk(n), accumulate=k)
+def test_the_state_of_the_data_is_loaded_instead_of_reading_and_dropping(n, k, data):
+    source = IterableSource(StatefulStream(n), accumulate=k)
     assert isinstance(source, StatefulPosition)
-    whole, states = [[], []], []
+    uninterrupted, states = [[], []], []
     for epoch in (0, 1):
         for micro in source.epoch(epoch):
-            whole[epoch].append((micro.data, micro.closes_window))
+            uninterrupted[epoch].append((micro.data, micro.closes_window))
             if micro.closes_window:
                 states.append((epoch, source.position_state()))
         states.append((epoch, source.position_state()))  # as saved at the end of an epoch
-    following = drawn(source, 2)
+    following = read_epoch(source, 2)
     epoch, state = data.draw(st.sampled_from(states))
-    walk = Walk(n)
+    walk = StatefulStream(n)
     resumed = IterableSource(walk, accumulate=k)
     resumed.load_position_state(state)
     updates, at_end = state["updates"], data.draw(st.booleans()) and state["updates"] * k >= n
     if at_end and state["ended"]:  # the run had gone on to the next epoch before it was saved
-        epoch, updates, left = epoch + 1, 0, [*whole, following][epoch + 1]
+        epoch, updates, left = epoch + 1, 0, [*uninterrupted, following][epoch + 1]
     else:
-        left = whole[epoch][updates * k :]
+        left = uninterrupted[epoch][updates * k :]
     assert resumed.position_state() == state
-    assert drawn(resumed, epoch, updates) == left
+    assert read_epoch(resumed, epoch, updates) == left
     assert walk.given == len(left)  # nothing was read again
-    for later in range(epoch + 1, 3):
-        assert drawn(resumed, later) == [*whole, following][later]
+    for later_epoch in range(epoch + 1, 3):
+        assert read_epoch(resumed, later_epoch) == [*uninterrupted, following][later_epoch]
 
 
-def test_the_state_is_that_before_the_batch_looked_ahead():
-    walk = Walk(9)
+def test_the_state_does_not_include_the_batch_read_ahead():
+    walk = StatefulStream(9)
     source = IterableSource(DataLoader(walk, batch_size=None), accumulate=2)
     states = [source.position_state()["state"]["at"] for micro in source.epoch(0) if micro.closes_window]
     assert states == [2, 4, 6, 8, 9]
 
 
-def test_data_without_a_state_says_so():
-    source = IterableSource(DataLoader(Walk(4), num_workers=1, batch_size=2))
+def test_data_without_a_state_has_no_position():
+    source = IterableSource(DataLoader(StatefulStream(4), num_workers=1, batch_size=2))
     list(source.epoch(0))
     assert source.position_state() is None
-    assert IterableSource(Walk(4)).position_state() is None  # not begun
-    stateful = IterableSource(Walk(4))
+    assert IterableSource(StatefulStream(4)).position_state() is None  # not begun
+    stateful = IterableSource(StatefulStream(4))
     next(stateful.epoch(0))
     source.load_position_state(stateful.position_state())
     with pytest.raises(InvalidData, match="(?s)a DataLoader cannot restore.*num_workers=0"):
         source.epoch(0, 1)
 
 
-def test_a_function_that_makes_stateful_data_is_honoured():
-    source = IterableSource(lambda: Walk(6))
+def test_a_function_that_returns_stateful_data_is_supported():
+    source = IterableSource(lambda: StatefulStream(6))
     batches = source.epoch(0)
     next(batches), next(batches)
-    again = IterableSource(lambda: Walk(6))
-    again.load_position_state(source.position_state())
-    assert [micro.data for micro in again.epoch(0, 2)] == [micro.data for micro in batches]
+    reopened = IterableSource(lambda: StatefulStream(6))
+    reopened.load_position_state(source.position_state())
+    assert [micro.data for micro in reopened.epoch(0, 2)] == [micro.data for micro in batches]
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata's own
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_torchdatas_loader_is_honoured(shuffle, workers):
+def test_torchdatas_stateful_loader_is_supported(shuffle, workers):
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
     def make():
@@ -211,10 +211,10 @@ def test_torchdatas_loader_is_honoured(shuffle, workers):
 
     torch.manual_seed(0)
     source = IterableSource(make(), accumulate=3)
-    whole, states, generators = [[], [], []], [], []
+    uninterrupted, states, generators = [[], [], []], [], []
     for epoch in (0, 1, 2):
         for micro in source.epoch(epoch):
-            whole[epoch].append(micro.data.tolist())
+            uninterrupted[epoch].append(micro.data.tolist())
             if micro.closes_window:
                 states.append((epoch, source.position_state()))
                 generators.append(torch.get_rng_state())
@@ -226,7 +226,7 @@ def test_torchdatas_loader_is_honoured(shuffle, workers):
         resumed.load_position_state(state)
         torch.set_rng_state(generator)
         skip = state["updates"] if state["epoch"] == epoch else 0
-        assert numbers(resumed, epoch, skip) == whole[epoch][skip * 3 :]
+        assert numbers(resumed, epoch, skip) == uninterrupted[epoch][skip * 3 :]
         if state["epoch"] != epoch:  # at an epoch's end the generators are those of the uninterrupted run
-            for later in range(epoch + 1, 3):
-                assert numbers(resumed, later) == whole[later]
+            for later_epoch in range(epoch + 1, 3):
+                assert numbers(resumed, later_epoch) == uninterrupted[later_epoch]

@@ -11,7 +11,7 @@ def draw() -> tuple[float, float, float]:
     return random.random(), float(np.random.rand()), float(torch.rand(()))
 
 
-def test_generators_go_on_as_if_nothing_had_been_drawn():
+def test_generators_continue_as_if_nothing_had_been_drawn():
     seed_generators(1)
     expected = [draw(), draw()]
     seed_generators(1)
@@ -33,7 +33,7 @@ def test_generators_are_restored_after_an_error():
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1])
-def test_a_seed_starts_all_three(seed):
+def test_a_seed_seeds_all_three_generators(seed):
     seed_generators(seed)
     expected = draw()
     draw()

@@ -14,7 +14,7 @@ processes_counts = st.integers(1, 7)
 
 
 @given(sizes, processes_counts, st.integers(0, 5), st.data())
-def test_ranks_share_the_epoch_without_overlap_or_gap(n, processes, epoch, data):
+def test_ranks_split_the_epoch_without_overlap_or_gap(n, processes, epoch, data):
     start = data.draw(st.integers(0, n))
     shares = []
     for rank in range(processes):
@@ -30,13 +30,13 @@ def test_ranks_share_the_epoch_without_overlap_or_gap(n, processes, epoch, data)
 
 
 @given(sizes, processes_counts)
-def test_drop_last_gives_every_rank_as_many(n, processes):
+def test_with_drop_last_every_rank_has_the_same_number(n, processes):
     shares = [list(OrderSampler(n, processes=processes, rank=r, drop_last=True)) for r in range(processes)]
     assert {len(share) for share in shares} == {n // processes}
     assert len({index for share in shares for index in share}) == n // processes * processes
 
 
-def test_samplers_run_past_a_block():
+def test_samplers_continue_after_a_block():
     n = 3 * 2**16 + 5
     shares = [list(OrderSampler(n, processes=3, rank=rank)) for rank in range(3)]
     assert shares == [order(n, 0, 0).take(0, n)[rank::3].tolist() for rank in range(3)]
@@ -44,7 +44,7 @@ def test_samplers_run_past_a_block():
     assert [i for batch in batches for i in batch] == order(n, 0, 0).take(0, n).tolist()
 
 
-def test_every_kind_of_sampler_feeds_a_plain_loader():
+def test_every_sampler_works_with_a_plain_loader():
     data = TensorDataset(torch.arange(100))
     sequential = torch.cat(
         [x for (x,) in DataLoader(data, batch_size=8, sampler=OrderSampler(data, order="sequential"))]
@@ -67,15 +67,15 @@ def test_every_kind_of_sampler_feeds_a_plain_loader():
 
 
 def brute_force(n: int, effective: int, step: int, drop_last: bool) -> list[tuple[int, int, bool]]:
-    """Cut an epoch as the words say it: one position after the other."""
+    """Split an epoch into windows and micro-batches, one position after the other."""
     cuts = []
     for window in range(0, n, effective):
         stop = min(window + effective, n)
         inner = []
         for start in range(window, stop, step):
             end = min(start + step, stop)
-            whole = end == min(start + step, window + effective)
-            if whole or not drop_last:
+            full = end == min(start + step, window + effective)
+            if full or not drop_last:
                 inner.append((start, end))
         cuts += [(a, b, (a, b) == inner[-1]) for a, b in inner]
     return cuts
@@ -89,7 +89,7 @@ def brute_force(n: int, effective: int, step: int, drop_last: bool) -> list[tupl
     drop=st.booleans(),
     data=st.data(),
 )
-def test_windows_hold_the_same_samples_however_they_are_cut(n, effective, processes, epoch, drop, data):
+def test_windows_have_the_same_samples_for_any_micro_batch(n, effective, processes, epoch, drop, data):
     micro = data.draw(st.none() | st.integers(1, effective))
     step = min((micro or -(-effective // processes)) * processes, effective)
     expected = brute_force(n, effective, step, drop)
@@ -112,15 +112,15 @@ def test_windows_hold_the_same_samples_however_they_are_cut(n, effective, proces
 
 
 @given(n=sizes, effective=st.integers(1, 80), processes=processes_counts, data=st.data())
-def test_skipping_updates_equals_dropping_them(n, effective, processes, data):
+def test_skipping_updates_equals_reading_and_dropping_them(n, effective, processes, data):
     rank = data.draw(st.integers(0, processes - 1))
     micro = data.draw(st.integers(1, effective))
     sampler = WindowSampler(n, effective_batch=effective, micro_batch=micro, processes=processes, rank=rank)
     skip = data.draw(st.integers(0, sampler.updates_per_epoch))
-    whole = [(cut.indices_B.tolist(), cut.closes_window) for cut in sampler.micro_batches(1)]
-    closing = [i for i, (_, closes) in enumerate(whole) if closes]
-    rest = whole[closing[skip - 1] + 1 :] if skip else whole
-    assert [(cut.indices_B.tolist(), cut.closes_window) for cut in sampler.micro_batches(1, skip)] == rest
+    full = [(skipped.indices_B.tolist(), skipped.closes_window) for skipped in sampler.micro_batches(1)]
+    closing = [i for i, (_, closes) in enumerate(full) if closes]
+    rest = full[closing[skip - 1] + 1 :] if skip else full
+    assert [(skipped.indices_B.tolist(), skipped.closes_window) for skipped in sampler.micro_batches(1, skip)] == rest
     sampler.set_epoch(1, skip)
     assert list(sampler) == [indices for indices, _ in rest if indices]
     assert len(sampler) == len(list(sampler))
@@ -133,7 +133,7 @@ def test_skipping_updates_equals_dropping_them(n, effective, processes, data):
     processes=st.integers(1, 4),
     drop=st.booleans(),
 )
-def test_the_counts_are_those_of_the_plan(n, batch, accumulate, processes, drop):
+def test_the_numbers_of_updates_and_batches_match_the_epoch(n, batch, accumulate, processes, drop):
     sizes = {"processes": processes, "drop_last": drop}
     effective = batch * accumulate * processes
     if drop and n < batch * processes:
@@ -149,13 +149,13 @@ def test_the_counts_are_those_of_the_plan(n, batch, accumulate, processes, drop)
     assert sampler.examples_per_epoch == planned.examples_per_epoch
 
 
-def test_seeking_in_a_huge_epoch_draws_nothing_before():
+def test_skipping_in_a_huge_epoch_computes_no_skipped_index():
     sampler = WindowSampler(10**15, effective_batch=1000, micro_batch=10)
-    cut = next(sampler.micro_batches(0, 10**11))
-    assert cut.indices_B.tolist() == order(10**15, 0, 0).take(10**14, 10**14 + 10).tolist()
+    skipped = next(sampler.micro_batches(0, 10**11))
+    assert skipped.indices_B.tolist() == order(10**15, 0, 0).take(10**14, 10**14 + 10).tolist()
 
 
-def test_weights_make_an_epoch_of_as_many_draws():
+def test_a_weighted_epoch_has_one_draw_per_weight():
     sampler = WindowSampler(10, effective_batch=4, order=WeightedOrder.from_weights([1.0] * 10, draws=25))
     assert sampler.examples_per_epoch == 25
     assert sampler.updates_per_epoch == 7
@@ -172,12 +172,12 @@ def test_weights_make_an_epoch_of_as_many_draws():
         ({"effective_batch": 4, "order": "shuffle"}, "shuffle"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(options, message):
+def test_invalid_settings_are_refused(options, message):
     with pytest.raises(InvalidConfig, match=message):
         WindowSampler(10, **options)
 
 
-def test_positions_beyond_the_epoch_are_refused():
+def test_a_start_beyond_the_epoch_is_refused():
     with pytest.raises(InvalidData, match="4 updates cannot be skipped: the epoch has 3"):
         WindowSampler(10, effective_batch=4).micro_batches(0, 4)
     with pytest.raises(InvalidData, match="11 cannot be skipped"):

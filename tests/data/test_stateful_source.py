@@ -4,7 +4,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from trueloop.data.stateful_source import iterate_next_epoch, stateful_part
 
 
-class Counts(IterableDataset):
+class StatefulCounter(IterableDataset):
     """Saves its position; after its end it is exhausted once, and then restarts."""
 
     def __init__(self, n=5):
@@ -24,15 +24,15 @@ class Counts(IterableDataset):
         self.at, self.loaded = state["at"], True
 
 
-class Restarts(Counts):
-    """As torchdata's StatefulDataLoader: a state taken at the end begins the next epoch at once."""
+class RestartsAtEnd(StatefulCounter):
+    """Like torchdata's StatefulDataLoader: a state saved at the end of an epoch starts the next one."""
 
     def load_state_dict(self, state):
         super().load_state_dict({"at": state["at"] % self.n})
 
 
-def test_what_knows_the_position_is_the_iterable_or_the_dataset_behind_it():
-    data = Counts()
+def test_the_stateful_part_is_the_iterable_or_its_dataset():
+    data = StatefulCounter()
     assert stateful_part(data) is data
     assert stateful_part(DataLoader(data)) is data
     assert stateful_part(DataLoader(data, num_workers=1)) is None  # the worker's copy would move, not this one
@@ -41,8 +41,8 @@ def test_what_knows_the_position_is_the_iterable_or_the_dataset_behind_it():
     assert stateful_part(None) is None
 
 
-def test_the_epoch_after_an_end_is_whole_either_way():
-    for kind in (Counts, Restarts):
+def test_the_epoch_after_an_end_is_complete():
+    for kind in (StatefulCounter, RestartsAtEnd):
         data = kind()
         assert list(data) == [1, 2, 3, 4, 5]
         state, other = data.state_dict(), kind()
@@ -51,8 +51,8 @@ def test_the_epoch_after_an_end_is_whole_either_way():
         assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_opening_twice_draws_from_the_generators_once():
-    data = Counts()
+def test_opening_an_epoch_twice_draws_random_numbers_once():
+    data = StatefulCounter()
     loader = DataLoader(data, batch_size=2)
     torch.manual_seed(1)
     list(loader)  # draws a base seed

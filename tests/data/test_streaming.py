@@ -14,7 +14,7 @@ from trueloop.data.shards import Shards
 from trueloop.data.streaming import ShardLoader
 
 
-class Numbered:
+class NumberedSamples:
     """Shards whose sample i of shard s is the number 1000 s + i, with noise; remembers what was opened and read."""
 
     def __init__(self, lengths):
@@ -29,64 +29,66 @@ class Numbered:
 
 
 def shards(lengths, *, known=True, **settings):
-    return Shards(range(len(lengths)), Numbered(lengths), sizes=lengths if known else None, **settings)
+    return Shards(range(len(lengths)), NumberedSamples(lengths), sizes=lengths if known else None, **settings)
 
 
-def everything(lengths):
+def all_samples(lengths):
     return sorted(1000 * shard + i for shard, length in enumerate(lengths) for i in range(length))
 
 
-def flat(source, epoch, skip_updates=0):
+def micro_batches_as_text(source, epoch, skip_updates=0):
     return [(str(micro.data), micro.closes_window) for micro in source.epoch(epoch, skip_updates)]
 
 
 def windows(source, epoch, skip_updates=0):
-    found, window = [], []
+    all_windows, window = [], []
     for micro in source.epoch(epoch, skip_updates):
         window += [] if is_padding(micro) else micro.data[0].tolist()
         if micro.closes_window:
-            found.append(window)
+            all_windows.append(window)
             window = []
     assert not window
-    return found
+    return all_windows
 
 
-lengths_of = st.lists(st.integers(0, 14), min_size=1, max_size=7).filter(any)
+shard_lengths = st.lists(st.integers(0, 14), min_size=1, max_size=7).filter(any)
 buffers = st.integers(0, 5)
-widths = st.integers(1, 4)
+interleaves = st.integers(1, 4)
 
 
-def test_it_is_a_batch_source_that_knows_its_position():
+def test_a_shard_loader_is_a_batch_source_with_a_position():
     source: BatchSource = ShardLoader(shards([5, 6]), effective_batch=4)
     assert isinstance(source, StatefulPosition)
     assert source.updates_per_epoch == 3
     assert ShardLoader(shards([5, 6], known=False), effective_batch=4).updates_per_epoch is None
 
 
-@given(lengths_of, buffers, widths, st.integers(1, 20), st.booleans(), st.data())
-def test_windows_hold_every_sample_once_and_the_cut_changes_nothing(lengths, buffer, width, effective, known, data):
+@given(shard_lengths, buffers, interleaves, st.integers(1, 20), st.booleans(), st.data())
+def test_windows_have_every_sample_once_for_any_micro_batch(lengths, buffer, width, effective, known, data):
     micro = data.draw(st.integers(1, effective))
     source = ShardLoader(
         shards(lengths, known=known, buffer=buffer, interleave=width),
         effective_batch=effective, micro_batch=micro, seed=3,
     )  # fmt: skip
-    found = windows(source, 1)
+    all_windows = windows(source, 1)
     total = sum(lengths)
-    assert sorted(sample for window in found for sample in window) == everything(lengths)
-    assert [len(window) for window in found] == [effective] * (total // effective) + [total % effective] * (
+    assert sorted(sample for window in all_windows for sample in window) == all_samples(lengths)
+    assert [len(window) for window in all_windows] == [effective] * (total // effective) + [total % effective] * (
         total % effective > 0
     )
-    whole = ShardLoader(shards(lengths, buffer=buffer, interleave=width), effective_batch=effective, seed=3)
-    assert windows(whole, 1) == found
-    assert whole.updates_per_epoch == len(found)
+    all_micro_batches = ShardLoader(shards(lengths, buffer=buffer, interleave=width), effective_batch=effective, seed=3)
+    assert windows(all_micro_batches, 1) == all_windows
+    assert all_micro_batches.updates_per_epoch == len(all_windows)
     sizes = [len(micro_batch.data[0]) for micro_batch in source.epoch(1)]
     assert max(sizes) <= micro
 
 
-@given(lengths_of, buffers, widths, st.integers(1, 12), st.integers(1, 5), st.booleans(), st.data())
+@given(shard_lengths, buffers, interleaves, st.integers(1, 12), st.integers(1, 5), st.booleans(), st.data())
 def test_processes_share_every_window(lengths, buffer, width, effective, processes, known, data):
     micro = data.draw(st.integers(1, effective))
-    alone = windows(ShardLoader(shards(lengths, buffer=buffer, interleave=width), effective_batch=effective), 2)
+    single_process = windows(
+        ShardLoader(shards(lengths, buffer=buffer, interleave=width), effective_batch=effective), 2
+    )
     ranks = [
         ShardLoader(
             shards(lengths, known=known, buffer=buffer, interleave=width),
@@ -94,129 +96,134 @@ def test_processes_share_every_window(lengths, buffer, width, effective, process
         )
         for rank in range(processes)
     ]  # fmt: skip
-    together, window = [], []
+    merged, window = [], []
     for parts in zip(*(list(loader.epoch(2)) for loader in ranks), strict=True):  # as many micro-batches on each rank
         assert len({part.closes_window for part in parts}) == 1
         for part in parts:
-            own = [] if is_padding(part) else part.data[0].tolist()
+            own_samples = [] if is_padding(part) else part.data[0].tolist()
             assert len(part.data[0])
-            assert len(own) <= micro
-            window += own
+            assert len(own_samples) <= micro
+            window += own_samples
         if parts[0].closes_window:
-            together.append(sorted(window))
+            merged.append(sorted(window))
             window = []
-    assert together == [sorted(samples) for samples in alone]
+    assert merged == [sorted(samples) for samples in single_process]
 
 
 @pytest.mark.parametrize(("processes", "known", "own_only"), [(2, True, True), (4, True, True), (3, True, False),
                                                               (2, False, False)])  # fmt: skip
-def test_a_process_reads_its_own_shards_only_where_it_can(processes, known, own_only):
+def test_a_process_reads_only_its_own_shards_if_possible(processes, known, own_only):
     lengths = [7, 3, 9, 4, 12, 5, 2, 6]
     opened = []
     for rank in range(processes):
         data = shards(lengths, known=known)
         windows(ShardLoader(data, effective_batch=6, processes=processes, rank=rank), 0)
         opened.append(set(data.read.opened))
-    counts = Counter(shard for own in opened for shard in own)
+    counts = Counter(shard for own_samples in opened for shard in own_samples)
     assert counts == dict.fromkeys(range(8), 1 if own_only else processes)
 
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_any_number_of_workers_gives_the_same_batches(workers, known):
+def test_the_number_of_workers_does_not_change_the_batches(workers, known):
     lengths = [40, 0, 9, 23, 17]
-    ours, theirs = (
+    without_workers, with_workers = (
         ShardLoader(
             shards(lengths, known=known, buffer=6, interleave=3), effective_batch=8, micro_batch=3, seed=1, workers=w
         )
         for w in (0, workers)
     )
     for epoch, skip in ((0, 0), (1, 4), (1, 12)):
-        assert flat(theirs, epoch, skip) == flat(ours, epoch, skip)
-    assert ours.position_state() == theirs.position_state()
+        assert micro_batches_as_text(with_workers, epoch, skip) == micro_batches_as_text(without_workers, epoch, skip)
+    assert without_workers.position_state() == with_workers.position_state()
 
 
 def test_more_workers_than_lanes_change_nothing():
     one_lane = shards([9, 5], interleave=1)
-    expected = flat(ShardLoader(one_lane, effective_batch=4), 0)
-    assert flat(ShardLoader(one_lane, effective_batch=4, workers=2), 0) == expected
+    expected = micro_batches_as_text(ShardLoader(one_lane, effective_batch=4), 0)
+    assert micro_batches_as_text(ShardLoader(one_lane, effective_batch=4, workers=2), 0) == expected
 
 
-@given(lengths_of, buffers, widths, st.integers(1, 9), st.booleans(), st.booleans(), st.data())
-def test_resuming_at_any_window_is_no_interruption(lengths, buffer, width, effective, known, drop_last, data):
-    cut = {"effective_batch": effective, "micro_batch": max(1, effective // 2), "drop_last": drop_last}
-    made = lambda: shards(lengths, known=known, buffer=buffer, interleave=width)  # noqa: E731
-    if drop_last and sum(lengths) < cut["micro_batch"]:
+@given(shard_lengths, buffers, interleaves, st.integers(1, 9), st.booleans(), st.booleans(), st.data())
+def test_resuming_at_any_window_changes_nothing(lengths, buffer, width, effective, known, drop_last, data):
+    options_ = {"effective_batch": effective, "micro_batch": max(1, effective // 2), "drop_last": drop_last}
+    make_shards = lambda: shards(lengths, known=known, buffer=buffer, interleave=width)  # noqa: E731
+    if drop_last and sum(lengths) < options_["micro_batch"]:
         return
-    source, whole, states = ShardLoader(made(), **cut), [], [None]
+    source, all_micro_batches, states = ShardLoader(make_shards(), **options_), [], [None]
     for micro in source.epoch(4):
-        whole.append((str(micro.data), micro.closes_window))
+        all_micro_batches.append((str(micro.data), micro.closes_window))
         if micro.closes_window:
             states.append(source.position_state())
-    closed = [0] + [i + 1 for i, (_, closes) in enumerate(whole) if closes]
-    done = data.draw(st.integers(0, len(closed) - 1))
-    skipping, restored = ShardLoader(made(), **cut), ShardLoader(made(), **cut)
-    assert flat(skipping, 4, done) == whole[closed[done] :]  # reads and drops where sizes are unknown
-    if not known and done:
-        restored.load_position_state(states[done])
-        assert restored.position_state() == states[done]  # a checkpoint before the next window loses nothing
-        assert flat(restored, 4, done) == whole[closed[done] :]
-        assert flat(restored, 5) == flat(source, 5)
+    closed = [0] + [i + 1 for i, (_, closes) in enumerate(all_micro_batches) if closes]
+    windows_done = data.draw(st.integers(0, len(closed) - 1))
+    skipping, restored = ShardLoader(make_shards(), **options_), ShardLoader(make_shards(), **options_)
+    assert (
+        micro_batches_as_text(skipping, 4, windows_done) == all_micro_batches[closed[windows_done] :]
+    )  # reads and drops where sizes are unknown
+    if not known and windows_done:
+        restored.load_position_state(states[windows_done])
+        assert restored.position_state() == states[windows_done]  # a checkpoint before the next window loses nothing
+        assert micro_batches_as_text(restored, 4, windows_done) == all_micro_batches[closed[windows_done] :]
+        assert micro_batches_as_text(restored, 5) == micro_batches_as_text(source, 5)
     with pytest.raises(InvalidData, match="updates cannot be skipped"):
-        flat(ShardLoader(made(), **cut), 4, len(closed))
+        micro_batches_as_text(ShardLoader(make_shards(), **options_), 4, len(closed))
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_resumed_epoch_reads_only_the_current_shards(known):
-    lengths, done = [30] * 12, 30  # 30 windows of 8: 240 samples in 3 lanes of 120, so 2 shards and 20 samples of each
+    lengths, windows_done = (
+        [30] * 12,
+        30,
+    )  # 30 windows of 8: 240 samples in 3 lanes of 120, so 2 shards and 20 samples of each
     first = shards(lengths, known=known, interleave=3, buffer=5)
     source = ShardLoader(first, effective_batch=8)
     epoch = source.epoch(0)
-    for _ in range(done):
+    for _ in range(windows_done):
         next(epoch)
-    rest = [str(micro.data) for micro in epoch]
+    expected = [str(micro.data) for micro in epoch]
     data = shards(lengths, known=known, interleave=3, buffer=5)
     resumed = ShardLoader(data, effective_batch=8)
     if not known:
-        at = ShardLoader(first, effective_batch=8)
-        epoch = at.epoch(0)
-        for _ in range(done):
+        interrupted = ShardLoader(first, effective_batch=8)
+        epoch = interrupted.epoch(0)
+        for _ in range(windows_done):
             next(epoch)
-        resumed.load_position_state(at.position_state())
-    drawn = resumed.epoch(0, done)
-    assert next(drawn).data is not None
-    lanes = first_lanes(resumed)
+        resumed.load_position_state(interrupted.position_state())
+    remaining = resumed.epoch(0, windows_done)
+    assert next(remaining).data is not None
+    lanes = lanes_of(resumed)
     assert sorted(data.read.opened) == sorted(lane[2] for lane in lanes)
     assert len(data.read.read) <= 3 * (20 + 5 + 1) + 8  # the place, the buffer, one batch
-    assert [str(micro.data) for micro in drawn] == rest[1:]
+    assert [str(micro.data) for micro in remaining] == expected[1:]
     assert set(data.read.opened) == {shard for lane in lanes for shard in lane[2:]}
 
 
-def first_lanes(loader):
+def lanes_of(loader):
     return loader._shard_epoch(0).lanes
 
 
-@given(lengths_of, st.integers(1, 9), st.integers(1, 9), widths, st.booleans())
-def test_the_last_partial_micro_batch_can_be_left_out(lengths, effective, micro, width, known):
+@given(shard_lengths, st.integers(1, 9), st.integers(1, 9), interleaves, st.booleans())
+def test_drop_last_drops_the_partial_micro_batch(lengths, effective, micro, width, known):
     micro = min(micro, effective)
     total = sum(lengths)
     make = lambda known: ShardLoader(  # noqa: E731
         shards(lengths, known=known, interleave=width), effective_batch=effective, micro_batch=micro, drop_last=True
     )
-    rest = total % effective
-    kept = total - rest % micro
-    if not kept:
+    expected = total % effective
+    sample_count = total - expected % micro
+    if not sample_count:
         with pytest.raises(InvalidData, match="drop_last"):
             make(True)
         return
     source = make(known)
     sizes = [len(batch.data[0]) for batch in source.epoch(0)]
-    assert sum(sizes) == kept
-    assert sum(batch.closes_window for batch in source.epoch(0)) == math.ceil(kept / effective)
-    assert source.updates_per_epoch in (None, math.ceil(kept / effective))
+    assert sum(sizes) == sample_count
+    assert sum(batch.closes_window for batch in source.epoch(0)) == math.ceil(sample_count / effective)
+    assert source.updates_per_epoch in (None, math.ceil(sample_count / effective))
 
 
-def test_epochs_differ_and_come_again():
+def test_epochs_differ_and_can_be_repeated():
     source = ShardLoader(shards([30] * 4), effective_batch=16)
     first, second = windows(source, 0), windows(source, 1)
     assert first != second
@@ -224,17 +231,17 @@ def test_epochs_differ_and_come_again():
     assert windows(ShardLoader(shards([30] * 4), effective_batch=16, seed=1), 0) != first
 
 
-def test_unshuffled_is_as_it_lies():
+def test_without_shuffling_the_order_is_that_of_the_shards():
     source = ShardLoader(shards([3, 2, 4]), effective_batch=4, shuffle=False)
     assert windows(source, 5) == [[0, 1, 2, 1000], [1001, 2000, 2001, 2002], [2003]]
 
 
 def test_several_shards_are_mixed_in_each_window():
-    found = windows(ShardLoader(shards([40] * 8, interleave=4, buffer=0), effective_batch=20), 0)
-    assert all(len({sample // 1000 for sample in window}) == 4 for window in found)
+    all_windows = windows(ShardLoader(shards([40] * 8, interleave=4, buffer=0), effective_batch=20), 0)
+    assert all(len({sample // 1000 for sample in window}) == 4 for window in all_windows)
 
 
-def test_indices_count_through_the_shards_where_sizes_are_known():
+def test_indices_count_over_all_shards_if_sizes_are_known():
     lengths = [3, 4, 2]
     for micro in ShardLoader(shards(lengths), effective_batch=4).epoch(0):
         starts = {0: 0, 1: 3, 2: 7}
@@ -243,7 +250,7 @@ def test_indices_count_through_the_shards_where_sizes_are_known():
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_the_global_generators_are_never_touched(workers):
+def test_the_global_generators_do_not_change(workers):
     source = ShardLoader(shards([9, 9], buffer=3), effective_batch=4, workers=workers)
     before = random.getstate(), torch.get_rng_state().tolist()
     for _ in source.epoch(0):
@@ -254,15 +261,15 @@ def test_the_global_generators_are_never_touched(workers):
 def test_seeding_can_be_switched_off():
     torch.manual_seed(0)
     source = ShardLoader(shards([4]), effective_batch=4, seed_samples=False)
-    first, second = flat(source, 0), flat(source, 0)
+    first, second = micro_batches_as_text(source, 0), micro_batches_as_text(source, 0)
     assert first != second  # the noise is the global generators'
 
 
-def test_a_collate_of_ones_own_draws_the_same_numbers_again():
+def test_a_custom_collate_draws_the_same_numbers_again():
     def noisy(samples):
         return torch.tensor([number for number, _ in samples]) + torch.rand(())
 
-    a, b = (flat(ShardLoader(shards([9]), effective_batch=4, collate=noisy), 0) for _ in range(2))
+    a, b = (micro_batches_as_text(ShardLoader(shards([9]), effective_batch=4, collate=noisy), 0) for _ in range(2))
     assert a == b
     assert len(set(a)) == 3
 
@@ -275,7 +282,7 @@ def test_sequences_are_padded():
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_batch_that_cannot_be_made_is_one_clear_message(workers):
+def test_samples_that_cannot_be_collated_give_a_clear_message(workers):
     data = Shards(["a"], lambda _: (torch.ones(1 + i % 2) for i in range(4)), buffer=0)
     with pytest.raises(InvalidData) as caught:
         list(ShardLoader(data, effective_batch=4, workers=workers).epoch(0))
@@ -284,15 +291,15 @@ def test_a_batch_that_cannot_be_made_is_one_clear_message(workers):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_no_samples_at_all_are_refused(workers):
+def test_shards_without_samples_are_refused(workers):
     data = Shards([1, 2], lambda _: ())
     with pytest.raises(InvalidData, match="hold no samples"):
         list(ShardLoader(data, effective_batch=4, workers=workers).epoch(0))
 
 
-def test_cheap_data_gets_no_workers():
+def test_fast_data_gets_no_workers():
     source = ShardLoader(shards([9, 5]), effective_batch=4, workers=None)
-    assert flat(source, 0) == flat(ShardLoader(shards([9, 5]), effective_batch=4), 0)
+    assert micro_batches_as_text(source, 0) == micro_batches_as_text(ShardLoader(shards([9, 5]), effective_batch=4), 0)
     assert source.workers == 0
 
 
@@ -318,17 +325,17 @@ def test_a_position_of_another_order_is_refused(changed):
         ({"rank": 1}, "rank is 1"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(options, message):
+def test_invalid_settings_are_refused(options, message):
     with pytest.raises(InvalidConfig, match=message):
         ShardLoader(shards([5]), **{"effective_batch": 4, **options})
 
 
 @settings(max_examples=20)
-@given(lengths_of, st.integers(1, 9), st.integers(0, 3))
-def test_laws_hold_with_a_worker_too(lengths, effective, skip):
-    ours, theirs = (
+@given(shard_lengths, st.integers(1, 9), st.integers(0, 3))
+def test_a_worker_changes_no_batch(lengths, effective, skip):
+    without_workers, with_workers = (
         ShardLoader(shards(lengths, known=False, interleave=2, buffer=3), effective_batch=effective, workers=workers)
         for workers in (0, 1)
     )
     skip = min(skip, math.ceil(sum(lengths) / effective))
-    assert flat(theirs, 0, skip) == flat(ours, 0, skip)
+    assert micro_batches_as_text(with_workers, 0, skip) == micro_batches_as_text(without_workers, 0, skip)

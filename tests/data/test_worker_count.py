@@ -31,15 +31,13 @@ class Clock:
         (1e-2, 10_000, 8, 2, 3),
         (1e-2, 10_000, 8, 8, 0),
         (1e-2, 10_000, 1, 1, 0),
-        (1e-2, 100, 8, 1, 0),  # an epoch of a second: gone before the workers have started
-        (1e-5, 10**9, 8, 1, 0),  # cheaper to read than to hand over
+        (1e-2, 100, 8, 1, 0),  # an epoch of one second ends before the workers have started
+        (1e-5, 10**9, 8, 1, 0),  # reading a sample is faster than sending it
         (1e2, 5, 8, 1, 0),
         (1e2, 6, 8, 1, 7),
     ],
 )
-def test_workers_are_started_where_they_bring_more_than_they_cost(
-    monkeypatch, sample_s, samples, cores, processes, expected
-):
+def test_workers_are_started_if_they_save_time(monkeypatch, sample_s, samples, cores, processes, expected):
     clock = Clock(sample_s)
     monkeypatch.setattr(worker_count.time, "perf_counter", clock.perf_counter)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)

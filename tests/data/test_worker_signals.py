@@ -29,12 +29,12 @@ while True:
 """
 
 
-def stranger_sends(number: int, pid: int) -> None:
+def send_from_other_process(number: int, pid: int) -> None:
     subprocess.run([sys.executable, "-c", f"import os; os.kill({pid}, {int(number)})"], check=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_a_strangers_signal_is_nothing_and_the_parents_sigterm_the_end(number: signal.Signals):
+def test_only_a_sigterm_from_the_parent_ends_a_worker(number: signal.Signals):
     with (
         block_stop_signals()
     ):  # NumPy, which SCRIPT imports first, may start threads that hold nothing back by themselves
@@ -42,13 +42,13 @@ def test_a_strangers_signal_is_nothing_and_the_parents_sigterm_the_end(number: s
     with worker:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "ready\n"
-        stranger_sends(number, worker.pid)
+        send_from_other_process(number, worker.pid)
         assert [worker.stdout.readline() for _ in range(20)] == [".\n"] * 20
         worker.terminate()
         assert worker.wait(20) == 0
 
 
-class Pids(Dataset):
+class WorkerPids(Dataset):
     """Each sample is the process that read it."""
 
     def __len__(self) -> int:
@@ -59,10 +59,10 @@ class Pids(Dataset):
         return os.getpid()
 
 
-def test_the_workers_of_a_loader_read_on():
-    stream = Loader(Pids(), effective_batch=4, workers=2, order="sequential").epoch(0)
+def test_the_workers_of_a_loader_continue_after_a_signal():
+    stream = Loader(WorkerPids(), effective_batch=4, workers=2, order="sequential").epoch(0)
     pids = {int(pid) for _ in range(2) for pid in next(stream).data}
     assert len(pids) == 2
     for pid in pids:
-        stranger_sends(signal.SIGTERM, pid)
+        send_from_other_process(signal.SIGTERM, pid)
     assert sum(len(micro.data) for micro in stream) == 400 - 8

@@ -1,4 +1,4 @@
-"""Commands of several processes: start them as a user does, or forked from here, and read what they left behind."""
+"""Starts commands of several processes, as a user does or by forks of this process, and reads their results."""
 
 import contextlib
 import io
@@ -22,7 +22,7 @@ from trueloop.runs import read_journal
 
 RECIPE = Path(__file__).with_name("failing.py")
 PATIENCE_S = 120
-# What every forked process would import for itself.
+# Modules that every forked process would import otherwise.
 IMPORTS = (
     "matplotlib.backends.backend_agg",
     "torch._dynamo",
@@ -33,61 +33,64 @@ IMPORTS = (
 
 @dataclass(kw_only=True)
 class Started:
-    """A command that runs, and everything it has started."""
+    """A started command with all its processes."""
 
     pids: list[int]
-    said: Path
+    log: Path
+    """Path of the outputs, without their suffix: the number of the process."""
     mark: str
-    codes: dict[int, int] = field(default_factory=dict)
+    """Value of the environment variable MARK, by which all processes of the command are found."""
+    exit_codes: dict[int, int] = field(default_factory=dict)
+    """By process id."""
 
     def wait(self):
-        """Wait for the end; return exit codes in order."""
+        """Wait for the end; return the exit codes in the order of the processes."""
         deadline = time.monotonic() + PATIENCE_S
-        while len(self.codes) < len(self.pids):
-            for pid in [pid for pid in self.pids if pid not in self.codes]:
+        while len(self.exit_codes) < len(self.pids):
+            for pid in [pid for pid in self.pids if pid not in self.exit_codes]:
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if ended:
-                    self.codes[pid] = os.waitstatus_to_exitcode(status)
+                    self.exit_codes[pid] = os.waitstatus_to_exitcode(status)
             if time.monotonic() > deadline:
                 self.kill()
-                pytest.fail(f"It hangs:\n{self.words()}")
+                pytest.fail(f"The command hangs:\n{self.output()}")
             time.sleep(0.01)
-        return [self.codes[pid] for pid in self.pids]
+        return [self.exit_codes[pid] for pid in self.pids]
 
-    def words(self, process=0):
-        return self.said.with_suffix(f".{process}").read_text()
+    def output(self, process=0):
+        return self.log.with_suffix(f".{process}").read_text()
 
-    def wait_until(self, happened):
+    def wait_until(self, condition):
         deadline = time.monotonic() + PATIENCE_S
-        while not happened():
+        while not condition():
             if time.monotonic() > deadline:
                 self.kill()
-                pytest.fail(f"It does not happen:\n{self.words()}")
+                pytest.fail(f"The condition does not become true:\n{self.output()}")
             time.sleep(0.02)
 
-    def family(self):
-        """Return every living process that was started here, or by those."""
-        found = []
+    def processes(self):
+        """Return the ids of all living processes that this command has started, directly or indirectly."""
+        pids = []
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if self.mark.encode() in (path / "environ").read_bytes() and "\nState:\tZ" not in (
                     (path / "status").read_text()
                 ):
-                    found.append(int(path.name))
-        return found
+                    pids.append(int(path.name))
+        return pids
 
     def kill(self):
-        for pid in {*self.family(), *(pid for pid in self.pids if pid not in self.codes)}:
+        for pid in {*self.processes(), *(pid for pid in self.pids if pid not in self.exit_codes)}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
 
 @dataclass(kw_only=True)
-class Place:
-    """A run folder, and who trains in it."""
+class RunFolder:
+    """A run folder, and the commands that train in it."""
 
     path: Path
-    words: tuple = ()
+    arguments: tuple = ()
     variables: dict = field(default_factory=dict)
     _started: list = field(default_factory=list)
 
@@ -95,79 +98,91 @@ class Place:
     def run_dir(self):
         return self.path / "run"
 
-    def launch(self, *words, within=(), **variables):
-        """Start `trueloop train` as a user does; `within` is what runs it elsewhere."""
+    def launch(self, *arguments, prefix=(), **variables):
+        """Start `trueloop train` as a user does; `prefix` is a command that runs it, such as `ip netns exec`."""
         started, environment = self._start(variables)
-        command = [*within, sys.executable, "-m", "trueloop", *self._command(words)]
-        with started.said.with_suffix(".0").open("w") as said:
-            child = subprocess.Popen(command, env=environment, stdout=said, stderr=said, cwd=self.path)
-        child.returncode = 0  # it is waited for by its number, here
+        command = [*prefix, sys.executable, "-m", "trueloop", *self._command(arguments)]
+        with started.log.with_suffix(".0").open("w") as log:
+            child = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=self.path)
+        child.returncode = 0  # `Started.wait` waits for the process by its id
         started.pids.append(child.pid)
         return started
 
-    def fork_launcher(self, *words, **variables):
-        """Do the same without importing torch once more; the processes themselves are new."""
+    def fork_launcher(self, *arguments, **variables):
+        """Start `trueloop train` with a forked launcher, which saves one import of torch; ranks are new processes."""
         started, environment = self._start(variables)
         if pid := os.fork():
             started.pids.append(pid)
         else:
-            _become(self._command(words), environment, started.said.with_suffix(".0"))
+            _run_command(self._command(arguments), environment, started.log.with_suffix(".0"))
         return started
 
-    def fork(self, *words, processes=2, come=None, command=None, **variables):
-        """Start the processes themselves, without a launcher; `come` of them do."""
+    def fork(self, *arguments, processes=2, started_processes=None, command=None, **variables):
+        """Fork the ranks without a launcher; only `started_processes` of them if that is given."""
         started, environment = self._start(variables)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
-        for rank in range(come or processes):
-            here = {"RANK": str(rank), "WORLD_SIZE": str(processes), **place} if processes > 1 else {}
+            master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+        for rank in range(started_processes or processes):
+            ranks = {"RANK": str(rank), "WORLD_SIZE": str(processes), **master} if processes > 1 else {}
             if pid := os.fork():
                 started.pids.append(pid)
             else:
-                _become(command or self._command(words), {**environment, **here}, started.said.with_suffix(f".{rank}"))
+                log = started.log.with_suffix(f".{rank}")
+                _run_command(command or self._command(arguments), {**environment, **ranks}, log)
         return started
 
     def result(self):
-        """What the run left that must not depend on what happened on the way."""
+        """Return the results that an interruption must not change: weights, updates, evaluations, reason of the end."""
         history = read_journal(self.run_dir)
         updates = history.updates
         columns = (updates.update, updates.epoch, updates.loss, updates.grad_norm, updates.lr, updates.examples)
-        evaluated = {(each.update, each.split): dict(each.metrics) for each in history.evaluations}
+        evaluated = {
+            (evaluation.update, evaluation.split): dict(evaluation.metrics) for evaluation in history.evaluations
+        }
         weights = {name: value.numpy().tobytes() for name, value in self.weights().items()}
         return weights, list(zip(*columns, strict=True)), evaluated, history.end.reason
 
     def weights(self):
         return load_file(self.run_dir / "final" / "model.safetensors")
 
-    def ended(self):
-        """Why, as the journal's last line says."""
+    def end_reason(self):
+        """Return the reason of the end from the journal's last line."""
         return json.loads((self.run_dir / "journal.jsonl").read_text().splitlines()[-1]).get("reason")
 
-    def journaled(self, event):
+    def journal_lines(self, event):
         lines = map(json.loads, (self.run_dir / "journal.jsonl").read_text().splitlines())
         return [line for line in lines if line["event"] == event]
 
-    def notes(self):
-        return {line["kind"]: line["message"] for line in self.journaled("notice")}
+    def notices(self):
+        return {line["kind"]: line["message"] for line in self.journal_lines("notice")}
 
-    def _command(self, words):
-        return ["train", str(RECIPE), "--run-dir", str(self.run_dir), "--log-format", "plain", *self.words, *words]
+    def _command(self, arguments):
+        return [
+            "train",
+            str(RECIPE),
+            "--run-dir",
+            str(self.run_dir),
+            "--log-format",
+            "plain",
+            *self.arguments,
+            *arguments,
+        ]
 
     def _start(self, variables):
         self.path.mkdir(exist_ok=True)
         mark = uuid.uuid4().hex
-        started = Started(pids=[], said=self.path / f"said-{len(self._started)}", mark=mark)
+        started = Started(pids=[], log=self.path / f"output-{len(self._started)}", mark=mark)
         self._started.append(started)
-        given = {**self.variables, **variables, "MARK": mark, "OMP_NUM_THREADS": "1"}
-        return started, {**os.environ, **{name.upper(): str(value) for name, value in given.items()}}
+        added = {**self.variables, **variables, "MARK": mark, "OMP_NUM_THREADS": "1"}
+        return started, {**os.environ, **{name.upper(): str(value) for name, value in added.items()}}
 
 
-def _become(command, environment, said):
-    """Run a command line in this forked process, and end it; curves are not drawn, which takes longer than the rest."""
+def _run_command(command, environment, log):
+    """Run a command line in this forked process without drawing plots, which take most of the time; end the process."""
     code = 1
     try:
-        out = os.open(said, os.O_WRONLY | os.O_CREAT)
+        out = os.open(log, os.O_WRONLY | os.O_CREAT)
         os.dup2(out, 1)
         os.dup2(out, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
@@ -181,9 +196,9 @@ def _become(command, environment, said):
         Figure.savefig = lambda _, target, **__: target.write(b"" if isinstance(target, io.BytesIO) else "<svg/>")
         code = main(command)
         sys.stdout.flush()
-    except SystemExit as stop:
-        code = stop.code
-    except BaseException:  # noqa: BLE001 - as the interpreter does
+    except SystemExit as exit_request:
+        code = exit_request.code
+    except BaseException:  # noqa: BLE001 - the interpreter prints every error, too
         traceback.print_exc()
     finally:
         sys.stderr.flush()

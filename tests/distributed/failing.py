@@ -1,14 +1,15 @@
 """A recipe that fails on demand: small, in float64, with dropout, BatchNorm and an average of the weights.
 
-FAULTS in the environment says what happens where, a word for each: "1/0/forward/9/kill" is in the launcher's attempt 1,
-in rank 0, at the ninth training forward pass of that process, SIGKILL.
+The environment variable FAULTS lists faults as words: "1/0/forward/9/kill" sends SIGKILL in the launcher's attempt 1,
+in rank 0, at the ninth training forward pass of that process.
 
-places: assemble, sample (a training sample is read), forward, evaluate (forward passes), sync (of a file to the disk)
-actions:  kill (this process), launcher (kill it), both, term, int (signals to the launcher), stop (SIGTERM to this
-        process), raise, full (no space left), nan, hang
+stages: assemble, sample (a training sample is read), forward (training), evaluate (forward pass of an evaluation),
+        sync (of a file to the disk)
+actions: kill (this process), launcher (kill it), both, term, int (signals to the launcher), stop (SIGTERM to this
+        process), raise, full (no space left), nan, hang, wider (ranks build different models)
 
-SLOW_S is how many seconds a training forward pass takes at least.
-TRAINED names a folder where every process writes down which samples it trained on, a line for each forward pass.
+SLOW_S is the minimum duration of a training forward pass in seconds.
+TRAINED names a folder in which every process writes the samples it trained on, one line per forward pass.
 """
 
 import errno
@@ -28,21 +29,22 @@ TRAIN, VAL, CLASSES = 68, 17, 3
 RANK, ATTEMPT = int(os.environ.get("RANK", "0")), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 FAULTS = [word.split("/") for word in os.environ.get("FAULTS", "").split()]
 LAUNCHER = os.getppid()
-_seen = {}
+_counts = {}
+"""Number of times that this process has reached each stage."""
 
 
-def at(place):
-    """Perform this process's action; return it."""
-    _seen[place] = count = _seen.get(place, 0) + 1
-    here = (str(ATTEMPT), str(RANK), place)
-    for *where, when, action in FAULTS:
-        if tuple(where) == here and int(when) == count:
-            act(action)
+def reach(stage):
+    """Count that this process reaches a stage, and perform the action planned for it; return the action, or ""."""
+    _counts[stage] = count = _counts.get(stage, 0) + 1
+    current = (str(ATTEMPT), str(RANK), stage)
+    for *planned, number, action in FAULTS:
+        if tuple(planned) == current and int(number) == count:
+            perform(action)
             return action
     return ""
 
 
-def act(action):
+def perform(action):
     if action in ("launcher", "both"):
         os.kill(LAUNCHER, signal.SIGKILL)
     if action in ("kill", "both"):
@@ -60,7 +62,7 @@ def act(action):
 
 
 def sync(handle, real=os.fsync):
-    at("sync")
+    reach("sync")
     real(handle)
 
 
@@ -75,21 +77,21 @@ class Options:
 
 
 class Samples(torch.utils.data.Dataset):
-    """Noise [6] and its own number, which the model only looks at to write it down."""
+    """Samples of noise [6] and their index, which the model only writes down."""
 
-    def __init__(self, count, seed, *, watched=False):
-        make = torch.Generator().manual_seed(seed)
-        self.x = torch.randn(count, 7, generator=make, dtype=torch.float64)
+    def __init__(self, count, seed, *, is_training=False):
+        generator = torch.Generator().manual_seed(seed)
+        self.x = torch.randn(count, 7, generator=generator, dtype=torch.float64)
         self.x[:, 6] = torch.arange(count)
-        self.y = torch.randint(CLASSES, (count,), generator=make)
-        self.watched = watched
+        self.y = torch.randint(CLASSES, (count,), generator=generator)
+        self.is_training = is_training
 
     def __len__(self):
         return len(self.x)
 
     def __getitem__(self, index):
-        if self.watched:
-            at("sample")
+        if self.is_training:
+            reach("sample")
         return self.x[index], self.y[index]
 
 
@@ -102,7 +104,7 @@ class Net(nn.Module):
         self.double()
 
     def forward(self, x):
-        action = at("forward" if self.training else "evaluate")
+        action = reach("forward" if self.training else "evaluate")
         if self.training and "TRAINED" in os.environ:
             with (Path(os.environ["TRAINED"]) / f"{RANK}").open("a") as file:
                 print(*map(int, x[:, 6].tolist()), file=file)
@@ -111,12 +113,12 @@ class Net(nn.Module):
 
 
 def assemble(options):
-    at("assemble")
+    reach("assemble")
     width = options.width + (RANK if any(fault[-1] == "wider" for fault in FAULTS) else 0)
     return Parts(
         model=Net(width, options.dropout, options.batchnorm),
         objective=nn.CrossEntropyLoss(),
-        train=Samples(TRAIN, 1, watched=True),
+        train=Samples(TRAIN, 1, is_training=True),
         val=Samples(VAL, 2),
         test=Samples(9, 3),
     )
@@ -128,7 +130,7 @@ def build():
         summary="Fails on demand.",
         train=TrainConfig(
             epochs=3,
-            effective_batch=12,  # five windows and a short one of 8
+            effective_batch=12,  # five full windows and one of 8 samples
             workers=0,
             threads=1,
             device="cpu",

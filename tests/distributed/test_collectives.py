@@ -56,8 +56,8 @@ def collectives_of_both():
 
 
 @pytest.mark.shards_on_cpu
-def test_gradients_travel_once_per_window_and_counts_with_them(together):
-    one, other = together(collectives_of_both, processes=2)
+def test_gradients_travel_once_per_window_and_counts_with_them(run_processes):
+    one, other = run_processes(collectives_of_both, processes=2)
     assert one == other
     for engine, more in {
         "ddp": {"gloo:all_reduce": 1},  # one bucket, in which sums and counts travel; nothing else is said
@@ -89,9 +89,9 @@ def another_branch():
     return results
 
 
-def test_a_parameter_that_is_used_later_only_is_trained(together):
+def test_a_parameter_that_is_used_later_only_is_trained(run_processes):
     """The first window leaves `right` unused, so DDP looks for unused ones in every later window too."""
-    one, other = together(another_branch, processes=2)
+    one, other = run_processes(another_branch, processes=2)
     for mine, theirs in zip(one, other, strict=True):
         assert torch.equal(mine, theirs)
         assert not torch.equal(mine, Fork().right.weight)
@@ -114,8 +114,8 @@ def unused_later():
     return model.right.weight.detach().clone()
 
 
-def test_a_parameter_that_goes_unused_is_named_at_once(together):
-    one, other = together(unused_later, processes=2)
+def test_a_parameter_that_goes_unused_is_named_at_once(run_processes):
+    one, other = run_processes(unused_later, processes=2)
     assert torch.equal(one, other)
 
 
@@ -138,13 +138,13 @@ def sharded_branches():
 
 
 @pytest.mark.shards_on_cpu
-def test_branches_of_a_process_s_own_are_trained_whole_and_refused_where_sharded(together):
+def test_branches_of_a_process_s_own_are_trained_whole_and_refused_where_sharded(run_processes):
     """FSDP would add the gradient of the one to that of the other, and say nothing."""
-    one, other = together(one_branch_each, "ddp", processes=2)
+    one, other = run_processes(one_branch_each, "ddp", processes=2)
     assert torch.equal(one, other)
     assert all(map(torch.ne, one, torch.cat([each.detach().flatten() for each in Fork().parameters()])))
     said = "In this window left.weight got a gradient on process 0, but none on process 1."
-    assert together(sharded_branches, processes=2) == [said, said]
+    assert run_processes(sharded_branches, processes=2) == [said, said]
 
 
 def odd_label(engine):
@@ -164,8 +164,8 @@ def odd_label(engine):
         pytest.param("fsdp", "Target 9 is out of bounds", marks=pytest.mark.shards_on_cpu),
     ],
 )
-def test_an_error_in_one_process_s_share_is_its_own_and_ends_the_others_at_once(together, engine, said):
-    results = sorted(together(odd_label, engine, processes=2))
+def test_an_error_in_one_process_s_share_is_its_own_and_ends_the_others_at_once(run_processes, engine, said):
+    results = sorted(run_processes(odd_label, engine, processes=2))
     assert results[0] == "Another process of this run is gone, or cannot be reached."
     assert results[1].startswith(said)
 
@@ -177,8 +177,8 @@ def run_together():
     return results
 
 
-def test_a_model_with_synchronised_statistics_is_run_by_all_or_none(together):
-    assert together(run_together, processes=2) == [[False, True]] * 2
+def test_a_model_with_synchronised_statistics_is_run_by_all_or_none(run_processes):
+    assert run_processes(run_together, processes=2) == [[False, True]] * 2
 
 
 def words():
@@ -214,8 +214,8 @@ def words():
     }
 
 
-def test_the_words_they_exchange(together):
-    results = together(words, processes=3)
+def test_the_words_they_exchange(run_processes):
+    results = run_processes(words, processes=3)
     assert results[0] == results[1] == results[2]
     assert results[0]["total"] == [6.0, 6.0, 3 * 2.0**24 + 3]
     assert results[0]["gather"] == [{"rank": rank} for rank in range(3)]
@@ -246,16 +246,16 @@ def of_the_program(backend):
         return error.what
 
 
-def test_a_group_of_the_program_s_own_is_used_where_hosts_can_talk_in_it(together):
-    assert together(of_the_program, "cpu:gloo", processes=2) == [[2.0], [2.0]]
+def test_a_group_of_the_program_s_own_is_used_where_hosts_can_talk_in_it(run_processes):
+    assert run_processes(of_the_program, "cpu:gloo", processes=2) == [[2.0], [2.0]]
     refused = "The program has created its process group for cuda:gloo only."  # as after backend="nccl"
-    assert together(of_the_program, "cuda:gloo", processes=2) == [refused, refused]
-    assert together(of_the_program, "cuda:gloo", processes=1) == [[1.0]]
+    assert run_processes(of_the_program, "cuda:gloo", processes=2) == [refused, refused]
+    assert run_processes(of_the_program, "cuda:gloo", processes=1) == [[1.0]]
 
 
-def test_models_of_other_shapes_are_refused_and_other_weights_made_alike(together):
-    (said, one), (_, other) = together(different_models, processes=2)
-    assert "Process 1 has built another model than process 0: weight is ((2, 4)" in said
+def test_models_of_other_shapes_are_refused_and_other_weights_made_alike(run_processes):
+    (said, one), (_, other) = run_processes(different_models, processes=2)
+    assert "Process 1 has built a different model than process 0: weight is ((2, 4)" in said
     assert torch.equal(one, other)
 
 

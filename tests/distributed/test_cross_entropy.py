@@ -53,7 +53,7 @@ def trained(parallel, *, chunked):
 
 
 @pytest.mark.parametrize("parallel", ["ddp", pytest.param("fsdp", marks=pytest.mark.shards_on_cpu)])
-def test_two_processes_train_as_one_does_with_torchs_own(together, parallel):
+def test_two_processes_train_as_one_does_with_torchs_own(run_processes, parallel):
     alone = trained(parallel, chunked=False)
-    for weights in together(lambda: trained(parallel, chunked=True), processes=2):
+    for weights in run_processes(lambda: trained(parallel, chunked=True), processes=2):
         assert weights == pytest.approx(alone, rel=1e-12, abs=1e-13)

@@ -83,9 +83,9 @@ def sharded(shard):
 
 
 @pytest.mark.parametrize("processes", [2, 3])
-def test_what_is_trained_on_and_measured_is_the_same(together, processes):
+def test_what_is_trained_on_and_measured_is_the_same(run_processes, processes):
     alone = everything()
-    reported = together(everything, processes=processes)
+    reported = run_processes(everything, processes=processes)
     for kind, (weights, metrics, tables) in alone.items():
         for rank, of in enumerate(reported):
             assert torch.equal(of[kind][0], reported[0][kind][0]), (kind, rank)
@@ -111,8 +111,8 @@ def samplers():
     return weights
 
 
-def test_a_distributed_sampler_deals_by_itself(together):
-    one, other = together(samplers, processes=2)
+def test_a_distributed_sampler_deals_by_itself(run_processes):
+    one, other = run_processes(samplers, processes=2)
     data = dataset(24)
     order = [index for start in range(0, 24, 8) for index in range(start, start + 8)]
     alone = train([data[order[i : i + 8]] for i in range(0, 24, 8)])[0]
@@ -130,8 +130,8 @@ def normalised():
     return mean.tolist(), model[1].num_batches_tracked.item(), torch.rand(2).tolist(), model[0].weight.tolist()
 
 
-def test_statistics_are_the_first_process_s_and_random_numbers_each_one_s_own(together):
-    one, other = together(normalised, processes=2)
+def test_statistics_are_the_first_process_s_and_random_numbers_each_one_s_own(run_processes):
+    one, other = run_processes(normalised, processes=2)
     assert one[:2] == other[:2]
     assert one[1] == 6
     assert one[2] != other[2]

@@ -123,9 +123,9 @@ def far(a, b):
         pytest.param(3, 2, "fsdp", marks=pytest.mark.shards_on_cpu),
     ],
 )
-def test_the_run_is_the_same_on_any_number_of_processes(together, case, processes, micro, parallel):
+def test_the_run_is_the_same_on_any_number_of_processes(run_processes, case, processes, micro, parallel):
     weights, rows, evaluated = train(case)
-    results = together(train, case, micro, parallel, processes=processes)
+    results = run_processes(train, case, micro, parallel, processes=processes)
     for own, _, _ in results:
         assert torch.equal(own, results[0][0])
         assert far(own, weights) < EXACT
@@ -146,7 +146,7 @@ def sharded_optimizers():
 
 
 @pytest.mark.shards_on_cpu
-def test_every_optimizer_steps_sharded_weights(together):
-    results, _ = together(sharded_optimizers, processes=2)
+def test_every_optimizer_steps_sharded_weights(run_processes):
+    results, _ = run_processes(sharded_optimizers, processes=2)
     for name, weights in zip(OPTIMIZERS, results, strict=True):
         assert far(weights, train("mean", optimizer=name)[0]) < EXACT, name

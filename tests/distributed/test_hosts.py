@@ -42,7 +42,7 @@ def machines():
         ip("netns", "del", name)
 
 
-def test_a_machine_that_is_cut_off_is_noticed_and_the_run_goes_on(machines, place, uninterrupted):
+def test_a_machine_that_is_cut_off_is_noticed_and_the_run_goes_on(machines, run_folder, uninterrupted):
     words = (
         "--processes",
         "1",
@@ -53,16 +53,16 @@ def test_a_machine_that_is_cut_off_is_noticed_and_the_run_goes_on(machines, plac
         "--parallel.keepalive-timeout-s",
         "2",
     )
-    both = [place.launch(*words, within=("ip", "netns", "exec", name), slow_s=0.2) for name in machines]
-    both[0].wait_until((place.run_dir / "checkpoints" / "update-000000004").exists)
+    both = [run_folder.launch(*words, prefix=("ip", "netns", "exec", name), slow_s=0.2) for name in machines]
+    both[0].wait_until((run_folder.run_dir / "checkpoints" / "update-000000004").exists)
     ip("-n", machines[1], "link", "set", "cable", "down")
     for rank, each in enumerate(both):
         each.wait_until(
             lambda each=each, rank=rank: (
-                f"Rank {rank}: Another process of this run is gone, or cannot be reached" in each.words()
+                f"Rank {rank}: Another process of this run is gone, or cannot be reached" in each.output()
             )
         )
     ip("-n", machines[1], "link", "set", "cable", "up")
-    assert [each.wait() for each in both] == [[0], [0]], [each.words() for each in both]
-    assert place.result() == uninterrupted
-    assert "cannot be reached" in place.notes()["process_lost"]
+    assert [each.wait() for each in both] == [[0], [0]], [each.output() for each in both]
+    assert run_folder.result() == uninterrupted
+    assert "cannot be reached" in run_folder.notices()["process_lost"]

@@ -185,14 +185,14 @@ def kinds(notes):
 
 
 @pytest.fixture(scope="module")
-def lived(together, tmp_path_factory):
+def lived(run_processes, tmp_path_factory):
     """Return the folder with all runs, and what each of two processes has to tell."""
     root = tmp_path_factory.mktemp("shards")
     train(root / "alone")
     train(root / "from-alone", epochs=1)
     train(root / "fp16-alone", epochs=1, **float16())
     shutil.copytree(root / "from-alone", root / "one-epoch")
-    return root, together(pair, root, processes=2)
+    return root, run_processes(pair, root, processes=2)
 
 
 def test_two_processes_end_where_one_does_and_a_resumed_run_to_the_bit(lived):
@@ -247,7 +247,7 @@ def test_a_damaged_shard_is_named_and_all_take_the_checkpoint_before(lived):
     assert far(shipped(root / "torn"), shipped(root / "whole")) == 0
 
 
-def test_a_run_goes_on_as_two_as_three_and_as_one(lived, together):
+def test_a_run_goes_on_as_two_as_three_and_as_one(lived, run_processes):
     root, (results, _) = lived
     alone = shipped(root / "alone")
     assert kinds(results["from alone"]) == ["resumed", "resumed_inexact"]  # the same run, nothing had to be allowed
@@ -256,7 +256,7 @@ def test_a_run_goes_on_as_two_as_three_and_as_one(lived, together):
     assert "parallel.engine: was fsdp, is ddp" in results["to ddp"][1][1]
     assert far(shipped(root / "to-ddp"), alone) < EXACT
 
-    three = together(train, root / "three", 2, processes=3)[0]
+    three = run_processes(train, root / "three", 2, processes=3)[0]
     assert "on.processes: was 2, is 3" in three[1][1]
     last = train(root / "three")
     assert kinds(last) == ["resumed", "resumed_inexact"]

@@ -87,7 +87,7 @@ CASES: dict[str, tuple[str, RunRequirements, dict[str, Any], Level, str, str]] =
         DEFAULT,
         {"packages": {"torchvision": Package(version="0.28.0+cu128")}},
         Level.WARNING,
-        "a build for cu128",
+        "built for cu128",
         "whl/cpu",
     ),
     "torchvision that does not import": (
@@ -136,7 +136,7 @@ CASES: dict[str, tuple[str, RunRequirements, dict[str, Any], Level, str, str]] =
     "a container without a GPU assigned": (
         "cpu-fallback",
         DEFAULT,
-        {"torch": CUDA, "on_bus": ("NVIDIA",), "container": "docker"},
+        {"torch": CUDA, "gpu_makers_on_bus": ("NVIDIA",), "container": "docker"},
         Level.WARNING,
         "on the PCI bus",
         "docker run --gpus all",
@@ -210,7 +210,7 @@ CASES: dict[str, tuple[str, RunRequirements, dict[str, Any], Level, str, str]] =
         RunRequirements(workers=4),
         {"quota": 1.5},
         Level.WARNING,
-        "4 loader workers are requested, but 1.5 cores are usable; the group's limit is 1.5 of 8",
+        "4 loader workers are requested, but 1.5 cores are usable; the cgroup's limit is 1.5 of 8",
         "--workers 0 ",
     ),
     "more threads than the group's share": (
@@ -218,7 +218,7 @@ CASES: dict[str, tuple[str, RunRequirements, dict[str, Any], Level, str, str]] =
         DEFAULT,
         {"torch": replace(CPU, threads=8), "quota": 2.0},
         Level.WARNING,
-        "8 threads per operation share 2 cores (the group's limit; torch counts 8)",
+        "8 threads per operation share 2 cores (the cgroup's limit; torch counts 8)",
         "OMP_NUM_THREADS=2",
     ),
     "threads of several processes": (
@@ -276,7 +276,7 @@ CASES: dict[str, tuple[str, RunRequirements, dict[str, Any], Level, str, str]] =
         RunRequirements(workers=80),
         {"open_files": (256, 4096)},
         Level.ERROR,
-        "256 files may be open at once (ulimit -n), but 80 workers alone need 304",
+        "256 files may be open at the same time (ulimit -n), but 80 workers alone need 304",
         "ulimit -n 4096",
     ),
     "few open files": (

@@ -55,7 +55,7 @@ def test_a_container_with_cgroup_version_2(tmp_path: Path):
     seen = read_machine(tmp_path, root=root, environment={})
     assert (seen.quota, seen.memory_limit_bytes, seen.processes_left) == (1.5, 2**20, 60)
     assert (seen.memory_bytes, seen.available_bytes) == (4 * 2**20, 2**20 - 600_000 + 100_000)
-    assert (seen.device_files, seen.on_bus, seen.container) == (("/dev/nvidia0",), ("NVIDIA",), "podman")
+    assert (seen.device_files, seen.gpu_makers_on_bus, seen.container) == (("/dev/nvidia0",), ("NVIDIA",), "podman")
     assert seen.usable_cores == min(1.5, len(os.sched_getaffinity(0)))
 
 
@@ -80,7 +80,7 @@ def test_nested_groups_of_cgroup_version_1(tmp_path: Path):
 def test_missing_kernel_files_are_no_error(tmp_path: Path):
     seen = read_machine(tmp_path / "none", root=tmp_path, environment={})
     assert (seen.memory_bytes, seen.available_bytes, seen.quota, seen.shared) == (None, None, None, None)
-    assert (seen.driver, seen.device_files, seen.on_bus, seen.container) == ("", (), (), "")
+    assert (seen.driver, seen.device_files, seen.gpu_makers_on_bus, seen.container) == ("", (), (), "")
     assert seen.folder is not None
     assert (seen.folder.path, seen.folder.kind, seen.folder.writable) == (str(tmp_path), "", True)
 

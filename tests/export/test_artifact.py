@@ -1,4 +1,4 @@
-"""Checksums first: a damaged, exchanged or invented artifact is refused before anything is made of it."""
+"""A damaged, exchanged or forged artifact is rejected by its checksums before anything in it is used."""
 
 import json
 import os

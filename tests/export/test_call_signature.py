@@ -1,4 +1,4 @@
-"""Models as they are called: tensors in, tensors out, by name."""
+"""Arguments and outputs of models are converted to named tensors."""
 
 import pytest
 import torch
@@ -22,9 +22,9 @@ def test_arguments_have_the_names_of_parameters():
 @pytest.mark.parametrize(
     ("args", "options", "named"),
     [
-        ((torch.zeros(1),), {"scale": torch.zeros(1)}, "scale"),  # mask is left out between
-        ((torch.zeros(1), "dark"), {}, "mask = str"),
-        ((torch.zeros(1, dtype=torch.bfloat16),), {}, r"image = torch.bfloat16 tensor"),
+        ((torch.zeros(1),), {"scale": torch.zeros(1)}, "scale"),  # the call omits mask, which comes before
+        ((torch.zeros(1), "dark"), {}, "argument mask of type str"),
+        ((torch.zeros(1, dtype=torch.bfloat16),), {}, "argument image of type torch.bfloat16 tensor"),
     ],
 )
 def test_other_things_than_tensors_are_refused(args, options, named):

@@ -1,13 +1,13 @@
-"""What a sample's outputs mean."""
+"""Outputs of a sample are interpreted as answers."""
 
 import pytest
 import torch
 
 from trueloop.export.artifact import Description
 from trueloop.export.exported_model import interpret_outputs
-from trueloop.export.io_description import Answer, Array, Extent
+from trueloop.export.io_description import Answer, Array, SizeRange
 
-ONE = (Array(name="scores", dtype="float32", shape=(Extent(lowest=1),)),)
+ONE = (Array(name="scores", dtype="float32", shape=(SizeRange(lowest=1),)),)
 
 
 def told(outputs, *, raw=False, **meaning):

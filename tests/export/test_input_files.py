@@ -1,4 +1,4 @@
-"""Files that the model reads: pictures, texts, tables; and what it says of those it does not."""
+"""Input files are read: images, texts, tables; files that do not fit have clear errors."""
 
 import struct
 
@@ -9,15 +9,15 @@ from PIL import Image
 from trueloop.core.errors import InvalidConfig, InvalidData
 from trueloop.export.artifact import Description
 from trueloop.export.input_files import parse_json_samples, read_samples
-from trueloop.export.io_description import Array, Extent, Reading
+from trueloop.export.io_description import Array, Reading, SizeRange
 
 
 def fixed(*sizes):
-    return tuple(Extent(lowest=size, highest=size) for size in sizes)
+    return tuple(SizeRange(lowest=size, highest=size) for size in sizes)
 
 
 def describe(reading, *shape, dtype="float32", names=("input",)):
-    arrays = tuple(Array(name=name, dtype=dtype, shape=(Extent(lowest=1), *shape)) for name in names)
+    arrays = tuple(Array(name=name, dtype=dtype, shape=(SizeRange(lowest=1), *shape)) for name in names)
     return Description(kind="pt2", inputs=arrays, outputs=arrays[:1], reading=reading)
 
 
@@ -107,7 +107,7 @@ def test_tables_that_do_not_fit(tmp_path, text, words):
 
 
 def test_texts_are_utf8(tmp_path):
-    description = describe(Reading(kind="text", length=8), Extent(lowest=1, highest=8), dtype="int64")
+    description = describe(Reading(kind="text", length=8), SizeRange(lowest=1, highest=8), dtype="int64")
     (tmp_path / "t.txt").write_text("né")
     ((found,),) = read_samples(description, tmp_path / "t.txt")
     assert found.tolist() == list("né".encode())

@@ -1,4 +1,4 @@
-"""Archives that torch.export.load would unpickle or evaluate are refused; each of these runs code there."""
+"""Archives that torch.export.load would unpickle or evaluate are rejected; torch would run code from each of them."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ from trueloop.export.pt2_archive import refuse_code
 
 
 class Bomb:
-    """Leaves a mark where it is unpickled."""
+    """Creates a folder when it is unpickled."""
 
     def __init__(self, mark):
         self.mark = str(mark)
@@ -27,7 +27,7 @@ class Bomb:
 
 @pytest.fixture
 def rewritten(made_artifacts, tmp_path):
-    """Write the archive of a text model anew: member by member, changed, with others added."""
+    """Return a function that copies the archive of a text model, with changed and added members."""
 
     def write(change=lambda name, content: content, added=()):
         source, path = made_artifacts.folder("text") / "model.pt2", tmp_path / "model.pt2"
@@ -55,6 +55,11 @@ def test_what_trueloop_wrote_passes(made_artifacts, rewritten):
     refuse_code(rewritten())
 
 
+@pytest.mark.parametrize("operator", ["_operator.floordiv", "math.ceil", "torch.sym_max"])
+def test_arithmetic_with_sizes_passes(rewritten, operator):
+    refuse_code(rewritten(replaced(b"torch.ops.aten.embedding.default", operator.encode())))
+
+
 def test_example_inputs_are_never_unpickled(rewritten, tmp_path, monkeypatch):
     mark = tmp_path / "ran"
     path = rewritten(lambda name, content: pickled(mark) if name == "data/sample_inputs/model.pt" else content)
@@ -62,9 +67,9 @@ def test_example_inputs_are_never_unpickled(rewritten, tmp_path, monkeypatch):
         refuse_code(path)
     assert not mark.exists()
     monkeypatch.setattr(logging, "raiseExceptions", False)
-    with contextlib.suppress(AssertionError):  # afterwards it finds that this was no tuple
+    with contextlib.suppress(AssertionError):  # raised after unpickling, because the object is not a tuple
         torch.export.load(path)
-    assert mark.exists(), "torch itself runs it: the reason for all this"
+    assert mark.exists(), "torch itself runs the pickle, which is why it is rejected"
 
 
 def replaced(old, new):
@@ -116,7 +121,7 @@ def test_an_archive_whose_members_cannot_be_read_is_refused(rewritten):
     content = bytearray(path.read_bytes())
     at = content.rindex(b"PK\x01\x02")
     while at >= 0:
-        content[at + 8] |= 1  # encrypted, says the directory
+        content[at + 8] |= 1  # marks the member as encrypted
         at = content.rfind(b"PK\x01\x02", 0, at)
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match="no readable archive"):

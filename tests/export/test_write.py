@@ -1,4 +1,4 @@
-"""Three formats: answers are the live model's, at any batch size, and nothing in train mode is exported."""
+"""In all three formats, answers equal those of the original model at any batch size; train mode is rejected."""
 
 import json
 
@@ -10,7 +10,7 @@ from torch import nn
 from trueloop.core.errors import InvalidConfig, InvalidModel, MissingExtra
 from trueloop.export.artifact import open_artifact
 from trueloop.export.exported_model import Model
-from trueloop.export.io_description import Extent
+from trueloop.export.io_description import SizeRange
 from trueloop.export.parity import compare_outputs
 from trueloop.export.write import ExportSpec, export
 
@@ -35,16 +35,16 @@ def test_the_answers_are_those_of_the_live_model(made_artifacts, what, kind):
 def test_sizes_that_may_differ_are_described(made_artifacts, what, kind):
     (array,) = open_artifact(made_artifacts.folder(what, kind)).description.inputs
     batch, *rest = array.shape
-    assert batch == Extent(lowest=1)
+    assert batch == SizeRange(lowest=1)
     if what == "table":
-        assert rest == [Extent(lowest=3, highest=3)]
-    else:  # proven by torch.export; of a trace, what was seen
-        assert rest == [Extent(lowest=1, highest=6)]
+        assert rest == [SizeRange(lowest=3, highest=3)]
+    else:  # sizes proven by torch.export; for a trace, those of the samples
+        assert rest == [SizeRange(lowest=1, highest=6)]
     assert (array.lowest, array.highest) == ((0, 255) if what == "text" else (None, None))
 
 
 def test_one_sample_at_a_time_where_that_is_asked_for(made_artifacts, tmp_path):
-    done = export(made_artifacts.live(), made_artifacts.order(dynamic_batch=False), tmp_path, {})
+    done = export(made_artifacts.live(), made_artifacts.spec(dynamic_batch=False), tmp_path, {})
     assert done.parity.batches == (1,) * 5
     model = Model.open(tmp_path)
     assert model.description.largest_batch == 1
@@ -58,14 +58,14 @@ def test_a_model_in_train_mode_is_refused(made_artifacts, tmp_path, kind):
     model = made_artifacts.live()
     model[3].train()
     with pytest.raises(InvalidModel, match=r"^3 is in train mode"):
-        export(model, made_artifacts.order(kind=kind), tmp_path, {})
+        export(model, made_artifacts.spec(kind=kind), tmp_path, {})
     assert not list(tmp_path.iterdir())
     assert model[3].training
     assert not model[1].training, "modes are as they were"
 
 
 class Forgetful(nn.Module):
-    """Gives other answers whenever it is asked."""
+    """Returns other outputs in every call."""
 
     def __init__(self):
         super().__init__()
@@ -78,7 +78,7 @@ class Forgetful(nn.Module):
 
 def test_other_answers_are_refused_and_not_described(made_artifacts, tmp_path):
     with pytest.raises(InvalidModel, match="differ: largest difference"):
-        export(Forgetful().eval(), made_artifacts.order(), tmp_path, {})
+        export(Forgetful().eval(), made_artifacts.spec(), tmp_path, {})
     assert not (tmp_path / "manifest.json").exists()
 
 
@@ -95,7 +95,7 @@ def test_sizes_that_are_computed_are_proven_too(tmp_path):
 
 
 class Pooled(nn.Module):
-    """The mean of the vectors that a mask leaves."""
+    """The mean of the vectors that a mask selects."""
 
     def __init__(self):
         super().__init__()
@@ -112,11 +112,11 @@ def test_several_inputs_whose_sizes_go_together(tmp_path, kind):
     ids, mask = done.description.inputs
     assert (ids.name, mask.name, ids.dtype, mask.dtype) == ("ids", "mask", "int64", "float32")
     highest = None if kind == "pt2" else 5
-    assert [array.shape[1] for array in (ids, mask)] == [Extent(lowest=1, highest=highest)] * 2
+    assert [array.shape[1] for array in (ids, mask)] == [SizeRange(lowest=1, highest=highest)] * 2
 
 
 class Baked(nn.Module):
-    """A trace keeps the number of rows that it was made with."""
+    """A model whose trace contains the number of rows of the example."""
 
     def __init__(self):
         super().__init__()
@@ -128,7 +128,7 @@ class Baked(nn.Module):
 
 def test_a_branch_that_the_trace_lost_shows(made_artifacts, tmp_path):
     with pytest.raises(InvalidModel, match="fails on inputs|exported model differ"):
-        export(Baked().eval(), made_artifacts.order(kind="torchscript"), tmp_path, {})
+        export(Baked().eval(), made_artifacts.spec(kind="torchscript"), tmp_path, {})
 
 
 def test_what_torch_cannot_export_is_told_in_its_words(made_artifacts, tmp_path):
@@ -137,27 +137,27 @@ def test_what_torch_cannot_export_is_told_in_its_words(made_artifacts, tmp_path)
             return x * 2 if x.sum().item() > 0 else x
 
     with pytest.raises(InvalidModel, match="torch cannot export Deciding to pt2"):
-        export(Deciding().eval(), made_artifacts.order(), tmp_path, {})
+        export(Deciding().eval(), made_artifacts.spec(), tmp_path, {})
 
 
 def test_samples_are_needed(made_artifacts, tmp_path):
     with pytest.raises(InvalidConfig, match="0 batches"):
-        export(made_artifacts.live(), made_artifacts.order(batches=[]), tmp_path, {})
+        export(made_artifacts.live(), made_artifacts.spec(batches=[]), tmp_path, {})
 
 
 def test_a_missing_runtime_is_named(made_artifacts, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"trueloop\[export\]"):
-        export(made_artifacts.live(), made_artifacts.order(kind="onnx"), tmp_path, {})
+        export(made_artifacts.live(), made_artifacts.spec(kind="onnx"), tmp_path, {})
 
 
 def test_the_manifest_tells_parity_and_nothing_of_this_machine(made_artifacts):
     folder = made_artifacts.folder("table", "pt2")
-    told = json.loads((folder / "manifest.json").read_text())
-    assert told["about"]["parity"]["samples"] == 5
-    assert told["about"]["parity"]["difference"] <= told["about"]["parity"]["allowed"]
-    assert told["about"]["run"]["id"] == "0" * 32
-    assert set(told["files"]) == {"model.pt2"}
+    output = json.loads((folder / "manifest.json").read_text())
+    assert output["about"]["parity"]["samples"] == 5
+    assert output["about"]["parity"]["difference"] <= output["about"]["parity"]["allowed"]
+    assert output["about"]["run"]["id"] == "0" * 32
+    assert set(output["files"]) == {"model.pt2"}
     assert b"made_artifacts.py" not in (folder / "model.pt2").read_bytes(), "lines of the source are left out"
 
 

@@ -35,18 +35,18 @@ class RunResult(NamedTuple):
         return self.report.findings
 
     @property
-    def places(self) -> set[tuple[str, int | None]]:
-        """(code, line) of each finding that is more than a note."""
+    def reported_lines(self) -> set[tuple[str, int | None]]:
+        """(code, line) of each finding that is more than a note; None as line for findings outside the script."""
         return {
-            (found.code, found.location.line if found.location and found.location.path == str(self.path) else None)
-            for found in self.findings
-            if found.severity != Severity.NOTE
+            (each.code, each.location.line if each.location and each.location.path == str(self.path) else None)
+            for each in self.findings
+            if each.severity != Severity.NOTE
         }
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., RunResult]:
-    """Run a script in this process, from its own file, with all detectors of the catalogue attached."""
+    """Write a script to a file and run it in this process with all detectors of the catalogue."""
 
     def run(script: str, name: str = "train.py") -> RunResult:
         import numpy as np
@@ -68,8 +68,8 @@ def run(tmp_path: Path) -> Callable[..., RunResult]:
     return run
 
 
-def _codes_without_means(report: Report) -> set[str]:
-    """Return the codes that this version of PyTorch gives no means to judge, according to the verdicts."""
+def _unsupported_codes(report: Report) -> set[str]:
+    """Return the codes of failures that this version of PyTorch cannot detect, according to the verdicts."""
     return {
         each.code for each in report.verdicts if each.verdict is Verdict.NOT_JUDGED and each.reason == UNSUPPORTED_TORCH
     }
@@ -77,18 +77,18 @@ def _codes_without_means(report: Report) -> set[str]:
 
 @pytest.fixture
 def run_reports(run: Callable[..., RunResult]) -> Callable[[str], RunResult]:
-    """Run a script whose faulty lines end in ``# <- GRD001``: exactly these must be found, and nothing else."""
+    """Run a script whose faulty lines end in marks such as ``# <- GRD001``: exactly these must be found."""
 
     def check(script: str) -> RunResult:
         lines = textwrap.dedent(script).splitlines()
         expected = {(mark[1], number) for number, line in enumerate(lines, 1) for mark in MARK.finditer(line)}
         assert expected, "no line is marked"
-        ran = run(script)
-        missed = {code for code, _ in expected - ran.places}
-        if missed and missed == _codes_without_means(ran.report) & missed and ran.places <= expected:
+        result = run(script)
+        missed = {code for code, _ in expected - result.reported_lines}
+        if missed and missed <= _unsupported_codes(result.report) and result.reported_lines <= expected:
             pytest.skip(UNSUPPORTED_TORCH)
-        assert ran.places == expected, [f"{found.code} {found.location}: {found.message}" for found in ran.findings]
-        return ran
+        assert result.reported_lines == expected, _messages(result.findings)
+        return result
 
     return check
 
@@ -99,16 +99,17 @@ def run_is_clean(
 ) -> Callable[..., RunResult]:
     """Run a correct script: nothing may be found, except notes of the failure given by ``note``.
 
-    ``lint --fix`` must not change its training, unless ``correct`` is False: a faulty script that a run cannot detect.
+    ``lint --fix`` must not change its training. ``correct`` is False for a faulty script that no run can detect.
     """
 
     def check(script: str, note: str = "", *, correct: bool = True) -> RunResult:
-        ran = run(script)
+        result = run(script)
         if correct:
             same_training_after_fix(textwrap.dedent(script))
-        assert not ran.places, _words(ran.findings)
-        assert {each.code for each in ran.findings} == ({note} if note else set()), _words(ran.findings)
-        return ran
+        assert not result.reported_lines, _messages(result.findings)
+        notes = {each.code for each in result.findings} - {"ENV001"}  # on a busy machine every program waits for data
+        assert notes == ({note} if note else set()), _messages(result.findings)
+        return result
 
     return check
 
@@ -121,10 +122,10 @@ COMMENT = re.compile(r"#[^\n]*")
 
 @pytest.fixture
 def lint_reports() -> Callable[..., list[Finding]]:
-    """Lint a script whose faulty lines end in ``# <- GRD001``: the rules must find exactly these, and nothing else.
+    """Lint a script whose faulty lines end in marks such as ``# <- GRD001``: exactly these must be found.
 
-    Where a finding has a fix, it is applied: the result must parse, keep every comment, no longer have the finding, and
-    have nothing left to fix. Notes are checked only where the script has a mark for them.
+    All fixes of the findings are applied: the fixed script must parse, keep every comment, and have nothing left to
+    fix. Notes are checked only at marked lines.
     """
 
     def check(script: str, *, fixes: bool | None = None) -> list[Finding]:
@@ -133,37 +134,37 @@ def lint_reports() -> Callable[..., list[Finding]]:
             (mark[1], number) for number, line in enumerate(script.splitlines(), 1) for mark in MARK.finditer(line)
         }
         assert expected, "no line is marked"
-        found = lint_text(script, "train.py", RULES).findings
-        serious = [each for each in found if each.severity != Severity.NOTE or _place(each) in expected]
-        assert {_place(each) for each in serious} == expected, _words(found)
+        findings = lint_text(script, "train.py", RULES).findings
+        checked = [each for each in findings if each.severity != Severity.NOTE or _code_and_line(each) in expected]
+        assert {_code_and_line(each) for each in checked} == expected, _messages(findings)
         if fixes is not None:
-            assert all((each.autofix is not None) is fixes for each in serious), _words(found)
-        if any(each.autofix for each in serious):
+            assert all((each.autofix is not None) is fixes for each in checked), _messages(findings)
+        if any(each.autofix for each in checked):
             fixed = fix_text(script, "train.py", RULES, unsafe=True)
-            left = {_place(each)[0] for each in fixed.result.findings if each.autofix}
-            assert not left, fixed.text
+            remaining = {each.code for each in fixed.result.findings if each.autofix}
+            assert not remaining, fixed.text
             assert all(comment in fixed.text for comment in COMMENT.findall(script)), fixed.text
             assert fix_text(fixed.text, "train.py", RULES, unsafe=True).text == fixed.text
-        return serious
+        return checked
 
     return check
 
 
 @pytest.fixture
 def lint_is_clean(same_training_after_fix: Callable[[str], None]) -> Callable[..., None]:
-    """Lint a correct script, or a faulty one that the text alone does not reveal: no error, no warning.
+    """Lint a correct script, or a faulty one whose source code does not show the mistake: no error, no warning.
 
     Notes are allowed, except those of the failure given by ``code``. ``lint --fix`` must not change its training.
     """
 
     def check(script: str, code: str = "") -> None:
         same_training_after_fix(textwrap.dedent(script))
-        found = [
+        findings = [
             each
             for each in lint_text(textwrap.dedent(script), "train.py", RULES).findings
             if each.severity != Severity.NOTE or each.code == code
         ]
-        assert not found, _words(found)
+        assert not findings, _messages(findings)
 
     return check
 
@@ -187,23 +188,23 @@ def updates(tmp_path: Path) -> Callable[[str], list[tuple[str, ...]]]:
 def same_training_after_fix(updates: Callable[[str], list[tuple[str, ...]]]) -> Callable[[str], None]:
     """Apply the safe fixes to a correct program: its gradients and parameters must stay the same, bit for bit.
 
-    Where the fixes change nothing in the text there is nothing to run.
+    If the fixes do not change the script, it is not run.
     """
 
     def check(script: str) -> None:
         fixed = fix_text(script, "train.py", RULES).text
         if fixed != script:
             before = updates(script)
-            assert before, f"no optimizer stepped, so that nothing shows what the fix changes:\n{fixed}"
-            assert updates(fixed) == before, f"the safe fix changes how it trains:\n{fixed}"
+            assert before, f"no optimizer stepped, so the effect of the fix cannot be compared:\n{fixed}"
+            assert updates(fixed) == before, f"the safe fix changes the training:\n{fixed}"
 
     return check
 
 
-def _place(found: Finding) -> tuple[str, int]:
-    assert found.location is not None
-    return found.code, found.location.line
+def _code_and_line(finding: Finding) -> tuple[str, int]:
+    assert finding.location is not None
+    return finding.code, finding.location.line
 
 
-def _words(found: list[Finding] | tuple[Finding, ...]) -> list[str]:
-    return [f"{each.code} {each.location}: {each.message}" for each in found]
+def _messages(findings: list[Finding] | tuple[Finding, ...]) -> list[str]:
+    return [f"{each.code} {each.location}: {each.message}" for each in findings]

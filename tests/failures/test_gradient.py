@@ -7,30 +7,20 @@ from typing import Any
 import pytest
 
 from trueloop.failures.gradient import always_zero, never_received
-from trueloop.tracing.events import NO_REFS, Ref, Refs, StepTaken, WatchEnded
+from trueloop.tracing.events import Ref, Refs, StepTaken, WatchEnded
+from trueloop.tracing.trackers.accumulation_windows import AccumulationWindows
+from trueloop.tracing.trackers.tensor_origins import TensorOrigins
 
 
 def step_taken(update: int, optimizer: Ref, parameters: Refs, **overrides: Any) -> StepTaken:
-    options: dict[str, Any] = {"with_gradient": parameters, "zero_gradients": NO_REFS} | overrides
+    options: dict[str, Any] = {"with_gradient": parameters} | overrides
     return StepTaken(
         update=update,
         backward_count=update,
         optimizer=optimizer,
-        learning_rates=(),
         parameters=parameters,
-        reused_gradients=NO_REFS,
-        reused_at=None,
-        backwards=1,
-        cleared_between=False,
-        cleared_at=None,
         grad_norm=1.0,
-        grad_norm_after_backward=None,
-        nonfinite_gradients=NO_REFS,
-        frozen_changed=NO_REFS,
-        frozen=NO_REFS,
-        scaler=None,
-        closure=False,
-        seconds=0.0,
+        live_parameters={},
         **options,
     )
 
@@ -43,20 +33,29 @@ def create_optimizer(number: int) -> tuple[Ref, Refs, Ref]:
 def train_models(detector: Any, trials: int, steps: int = 20) -> list[Any]:
     """Train one model after the other, each with a parameter that never has a useful gradient."""
     found: list[Any] = []
-    missing_field = "zero_gradients" if isinstance(detector, always_zero.Detector) else "with_gradient"
     for number in range(trials):
         optimizer, parameters, first = create_optimizer(number)
         for step in range(steps):
             update = number * steps + step
-            event = step_taken(update, optimizer, parameters, **{missing_field: frozenset((first,))})
-            evidence = detector.observe(event)
+            if isinstance(detector, always_zero.Detector):
+                fields = {"gradient_norms": {first: 0.0}}
+            else:
+                fields = {"with_gradient": frozenset((first,))}
+            event = step_taken(update, optimizer, parameters, **fields)
+            evidence = detector.on_step_taken(event)
             found += evidence if isinstance(evidence, list) else []
     return found
 
 
+def new_detector(module):
+    detector = module.Detector()
+    detector.origins, detector.windows = TensorOrigins(), AccumulationWindows()
+    return detector
+
+
 @pytest.mark.parametrize("module", [always_zero, never_received])
 def test_state_of_deleted_optimizers_is_released(module):
-    detector = module.Detector()
+    detector = new_detector(module)
     train_models(detector, 300)
     sizes = [len(each) for each in vars(detector).values() if hasattr(each, "__len__")]
     assert sum(sizes) <= 12
@@ -64,22 +63,24 @@ def test_state_of_deleted_optimizers_is_released(module):
 
 @pytest.mark.parametrize("module", [always_zero, never_received])
 def test_deleted_optimizers_are_still_reported(module):
-    detector = module.Detector()
+    detector = new_detector(module)
     found = train_models(detector, 10)
     assert {each.dedup_key.name for each in found} >= {f"SGD {number}" for number in range(6)}
-    found += detector.observe(WatchEnded(update=10_000, backward_count=10_000))
+    found += detector.on_watch_ended(WatchEnded(update=10_000, backward_count=10_000))
     assert len(found) == 10
     assert detector.inconclusive() == ""
 
 
 def test_gradients_of_deleted_optimizers_count():
-    detector = never_received.Detector()
+    detector = new_detector(never_received)
     first_optimizer, parameters, first = create_optimizer(0)
     (second,) = parameters - {first}
     for update in range(20):
-        detector.observe(step_taken(update, first_optimizer, parameters, with_gradient=frozenset((first,))))
+        detector.on_step_taken(step_taken(update, first_optimizer, parameters, with_gradient=frozenset((first,))))
     del first_optimizer
     second_optimizer, *_ = create_optimizer(1)
     for update in range(20, 200):
-        found = detector.observe(step_taken(update, second_optimizer, parameters, with_gradient=frozenset((second,))))
+        found = detector.on_step_taken(
+            step_taken(update, second_optimizer, parameters, with_gradient=frozenset((second,)))
+        )
         assert not found

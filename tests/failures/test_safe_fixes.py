@@ -12,6 +12,7 @@ import pytest
 
 import trueloop
 from trueloop.analysis.interpreter.interpreter import interpret
+from trueloop.analysis.project import parse_module
 from trueloop.core.source_text import Edit, Fix, SourceText, cuts_graph
 from trueloop.failures.load import Entry, catalogue
 from trueloop.lint.check_file import ActiveRule
@@ -102,7 +103,7 @@ def test_fixes_that_can_change_training_where_the_finding_is_wrong_are_not_safe(
 def test_a_rule_does_not_call_a_fix_safe_that_cuts_the_graph(entry: Entry):
     assert entry.failure.rule is not None
     text = SourceText(entry.failure.bad)
-    hits = entry.failure.rule.find(interpret(text, ast.parse(entry.failure.bad)))
+    hits = entry.failure.rule.find(interpret(parse_module("bad.py", entry.failure.bad)))
     fixes = [hit.fix for hit in hits if hit.fix is not None]
     assert not [fix for fix in fixes if fix.safe and cuts_graph(text, fix)]
 

@@ -1,8 +1,8 @@
-"""The fault campaign: hurt a run in every way a machine can, and see that nothing was lost. `make faults` runs it.
+"""The fault campaign: damage a run in every way a machine can, and check that nothing was lost. `make faults` runs it.
 
-Each case starts a run, does one thing to it (a kill, a flipped bit, a full disk ...), and starts the same command
-again until it finishes. Then the trained weights, the journal of every update and the best evaluation must be bitwise
-those of the uninterrupted run; or there was one clear error, and they are once its cause is gone.
+Each case starts a run, causes one fault (a kill, a flipped bit, a full disk ...), and starts the same command again
+until it finishes. Then the weights, the journal and the best evaluation must be bitwise those of the uninterrupted run.
+Alternatively, the run may stop with one clear error, if it gives these results after the cause is removed.
 """
 
 from __future__ import annotations
@@ -23,76 +23,79 @@ from pathlib import Path
 from typing import Any
 
 from cases import Case, cases
-from kinds import Known, Verdict
+from kinds import Baseline, Verdict
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from runs import Place, difference, preload, result_of
+from runs import CaseFolder, difference, preload, result_of
 
 ROOT = Path(__file__).parents[2]
-HOWS = ("equal", "reported", "failed", "not run")
+OUTCOMES = ("equal", "reported", "failed", "not run")
 
 
-def prepare(scratch: Path) -> Known:
-    """Run uninterrupted: once as a user does, and once for each number of workers in a fork; all must agree."""
-    as_user = Place(path=scratch / "uninterrupted")
+def prepare(scratch: Path) -> Baseline:
+    """Run without faults: once as a user does, and in a fork with 0 and with 2 workers; all results must be equal."""
+    as_user = CaseFolder(path=scratch / "uninterrupted")
     child = as_user.start_fresh()
     forked = {
-        workers: Place(path=scratch / f"{workers} workers", words=("--workers", str(workers))) for workers in (0, 2)
+        workers: CaseFolder(path=scratch / f"{workers} workers", arguments=("--workers", str(workers)))
+        for workers in (0, 2)
     }
     seconds = {}
-    for workers, place in forked.items():
-        began = time.monotonic()
-        if (ended := place.run()).code:
+    for workers, folder in forked.items():
+        started_at = time.monotonic()
+        if (ended := folder.run()).code:
             sys.exit(f"The uninterrupted run with {workers} workers fails:\n{ended.err}")
-        seconds[workers] = time.monotonic() - began
+        seconds[workers] = time.monotonic() - started_at
     if (ended := child.wait()).code:
         sys.exit(f"The uninterrupted run fails:\n{ended.err}")
     uninterrupted = result_of(as_user.run_dir)
-    for workers, place in forked.items():
-        if wrong := difference(uninterrupted, result_of(place.run_dir)):
+    for workers, folder in forked.items():
+        if wrong := difference(uninterrupted, result_of(folder.run_dir)):
             sys.exit(f"The uninterrupted run with {workers} workers: {wrong}")
-    return Known(uninterrupted=uninterrupted, seconds=seconds, stopped=stopped_late(scratch, uninterrupted.rows[-1][0]))
+    return Baseline(
+        uninterrupted=uninterrupted, seconds=seconds, stopped=stopped_late(scratch, uninterrupted.rows[-1][0])
+    )
 
 
 def stopped_late(scratch: Path, updates: int) -> Path:
-    """Return the folder of a run that was killed when four fifths of its updates were saved."""
-    place = Place(path=scratch / "stopped")
-    child = place.start()
-    child.wait_until(lambda: any(int(path.name[7:16]) > 0.8 * updates for path in place.checkpoints.glob("update-*")))
+    """Return the folder of a run that was killed after a checkpoint in the last fifth of its updates."""
+    folder = CaseFolder(path=scratch / "stopped")
+    child = folder.start()
+    child.wait_until(lambda: any(int(path.name[7:16]) > 0.8 * updates for path in folder.checkpoints.glob("update-*")))
     child.signal_at(0, 9)
-    if not child.wait().killed or len(list(place.checkpoints.glob("update-*"))) < 3:
+    if not child.wait().killed or len(list(folder.checkpoints.glob("update-*"))) < 3:
         sys.exit("The run could not be killed late.")
-    return place.run_dir
+    return folder.run_dir
 
 
-def judge(case: Case, known: Known, path: Path) -> Verdict:
-    """Run one case in its own folder, in one lane."""
-    place = Place(path=path, words=case.words, pictures=case.pictures)
+def judge(case: Case, baseline: Baseline, path: Path) -> Verdict:
+    """Run one case in its own folder."""
+    folder = CaseFolder(path=path, arguments=case.arguments, draws_curves=case.draws_curves)
     try:
-        verdict = case.act(place, known)
-    except Exception as error:  # noqa: BLE001 - whatever a case trips over is its finding
+        verdict = case.act(folder, baseline)
+    except Exception as error:  # noqa: BLE001 - any error in a case is its result
         verdict = Verdict("failed", f"{type(error).__name__}: {error}")
-    if verdict.how != "failed":
+    if verdict.outcome != "failed":
         shutil.rmtree(path, ignore_errors=True)
     return verdict
 
 
-def run_all(chosen: Sequence[Case], known: Known, scratch: Path, *, jobs: int, console: Console) -> list[Verdict]:
-    """Run all cases on as many lanes as there are cores; each lane forks its own children."""
+def run_all(chosen: Sequence[Case], baseline: Baseline, scratch: Path, *, jobs: int, console: Console) -> list[Verdict]:
+    """Run all cases in ``jobs`` processes, each of which forks the runs of its cases."""
     verdicts: list[Verdict] = [Verdict("not run")] * len(chosen)
-    gc.freeze()  # the children shall not copy pages only to count references
-    lanes = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("fork"))
-    with lanes, Progress(console=console) as progress:
+    gc.freeze()  # otherwise reference counts would make the children copy memory pages
+    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("fork"))
+    with pool, Progress(console=console) as progress:
         bar = progress.add_task("faults", total=len(chosen))
-        waiting = {
-            lanes.submit(judge, case, known, scratch / f"{number:04d}"): number for number, case in enumerate(chosen)
+        futures = {
+            pool.submit(judge, case, baseline, scratch / f"{number:04d}"): number for number, case in enumerate(chosen)
         }
-        for done in as_completed(waiting):
-            number = waiting[done]
-            verdicts[number] = done.result()
-            if verdicts[number].how == "failed":
+        for future in as_completed(futures):
+            number = futures[future]
+            verdicts[number] = future.result()
+            if verdicts[number].outcome == "failed":
                 progress.console.print(f"[red]{number:04d} {chosen[number].fault}:[/] {verdicts[number].detail}")
             progress.advance(bar)
     return verdicts
@@ -100,20 +103,20 @@ def run_all(chosen: Sequence[Case], known: Known, scratch: Path, *, jobs: int, c
 
 def tally(chosen: Sequence[Case], verdicts: Sequence[Verdict]) -> dict[str, Counter[str]]:
     """Count the verdicts of each fault."""
-    found: dict[str, Counter[str]] = {}
+    counts_by_fault: dict[str, Counter[str]] = {}
     for case, verdict in zip(chosen, verdicts, strict=True):
-        found.setdefault(case.fault, Counter())[verdict.how] += 1
-    return found
+        counts_by_fault.setdefault(case.fault, Counter())[verdict.outcome] += 1
+    return counts_by_fault
 
 
-def show(found: dict[str, Counter[str]], console: Console) -> None:
+def show(counts_by_fault: dict[str, Counter[str]], console: Console) -> None:
     """Print the table."""
     table = Table(title="Faults", title_justify="left", title_style="bold")
     table.add_column("fault")
-    for head in ("cases", "bitwise equal", "clear error, then equal", "failures", "not run here"):
-        table.add_column(head, justify="right")
+    for heading in ("cases", "bitwise equal", "clear error, then equal", "failures", "not run here"):
+        table.add_column(heading, justify="right")
     total: Counter[str] = Counter()
-    for fault, counts in found.items():
+    for fault, counts in counts_by_fault.items():
         total += counts
         table.add_row(fault, *cells(counts))
     table.add_section()
@@ -122,7 +125,7 @@ def show(found: dict[str, Counter[str]], console: Console) -> None:
 
 
 def cells(counts: Counter[str]) -> list[str]:
-    return [str(counts.total()), *(str(counts[how] or "") for how in HOWS)]
+    return [str(counts.total()), *(str(counts[outcome] or "") for outcome in OUTCOMES)]
 
 
 def description(case: Case) -> str:
@@ -131,7 +134,7 @@ def description(case: Case) -> str:
 
 
 def record(chosen: Sequence[Case], verdicts: Sequence[Verdict], **settings: Any) -> dict[str, Any]:
-    """What is written down: the counts of each fault, and every failure in words."""
+    """Return the content of the result file: the counts of each fault, and every failure with its detail."""
     sys.path.append(str(ROOT / "benchmarks"))
     from measure import machine
 
@@ -139,11 +142,14 @@ def record(chosen: Sequence[Case], verdicts: Sequence[Verdict], **settings: Any)
         "benchmark": "faults",
         "machine": machine(),
         "settings": settings,
-        "found": {fault: {how: counts[how] for how in HOWS} for fault, counts in tally(chosen, verdicts).items()},
+        "found": {
+            fault: {outcome: counts[outcome] for outcome in OUTCOMES}
+            for fault, counts in tally(chosen, verdicts).items()
+        },
         "failures": [
             {"fault": case.fault, "case": description(case), "detail": verdict.detail}
             for case, verdict in zip(chosen, verdicts, strict=True)
-            if verdict.how == "failed"
+            if verdict.outcome == "failed"
         ],
     }
 
@@ -152,7 +158,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sample", action="store_true", help="a few of each fault, in about a minute")
     parser.add_argument("--only", default="", help="faults whose name contains this")
-    parser.add_argument("--seed", type=int, default=0, help="of the instants")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random instants")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, help="where to write the JSON; else benchmarks/results, if all were run")
     parser.add_argument("--keep", action="store_true", help="keep the folders of the failures")
@@ -160,29 +166,31 @@ def options() -> argparse.Namespace:
 
 
 def main() -> int:
-    given, console = options(), Console(width=max(120, Console().width), highlight=False)
+    arguments, console = options(), Console(width=max(120, Console().width), highlight=False)
     preload()
-    began = time.monotonic()
+    started_at = time.monotonic()
     scratch = Path(tempfile.mkdtemp(prefix="trueloop-faults-"))
     try:
-        known = prepare(scratch)
-        files = sorted(path.name for path in max((known.stopped / "checkpoints").glob("update-*")).iterdir())
-        everything = cases(files, seed=given.seed, sample=given.sample)
-        chosen = [case for case in everything if given.only in case.fault]
-        verdicts = run_all(chosen, known, scratch, jobs=given.jobs, console=console)
+        baseline = prepare(scratch)
+        files = sorted(path.name for path in max((baseline.stopped / "checkpoints").glob("update-*")).iterdir())
+        everything = cases(files, seed=arguments.seed, sample=arguments.sample)
+        chosen = [case for case in everything if arguments.only in case.fault]
+        verdicts = run_all(chosen, baseline, scratch, jobs=arguments.jobs, console=console)
     finally:
-        if given.keep:
+        if arguments.keep:
             console.print(f"kept in {scratch}")
         else:
             shutil.rmtree(scratch, ignore_errors=True)
     show(tally(chosen, verdicts), console)
-    minutes = round((time.monotonic() - began) / 60, 1)
+    minutes = round((time.monotonic() - started_at) / 60, 1)
     console.print(f"{len(chosen)} cases in {minutes} minutes")
-    out = given.out or (None if given.sample or given.only else ROOT / "benchmarks" / "results" / "faults.json")
+    out = arguments.out or (
+        None if arguments.sample or arguments.only else ROOT / "benchmarks" / "results" / "faults.json"
+    )
     if out:
-        found = record(chosen, verdicts, seed=given.seed, jobs=given.jobs, minutes=minutes)
+        found = record(chosen, verdicts, seed=arguments.seed, jobs=arguments.jobs, minutes=minutes)
         out.write_text(json.dumps(found, indent=1) + "\n")
-    return 1 if any(verdict.how == "failed" for verdict in verdicts) else 0
+    return 1 if any(verdict.outcome == "failed" for verdict in verdicts) else 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The faults: what is done to a run, and what must be true of it afterwards.
+"""The faults: how each one damages a run, and what must be true of the run afterwards.
 
-Each function takes a `Place`, does one thing to a run in it, lets the same command finish, and says how that went.
+Each function causes one fault in a run in a `CaseFolder`, lets the same command finish, and returns the verdict.
 """
 
 from __future__ import annotations
@@ -20,84 +20,92 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from runs import Ended, Place, Result, difference, result_of, weights_of
+from runs import CaseFolder, Ended, Result, difference, result_of, weights_of
 
 TRUNCATIONS = 64
-MARKER = "unpickled"  # the file that a hostile pickle makes
+MARKER = "unpickled"  # name of the file that a hostile pickle creates
 
 
 class Verdict(NamedTuple):
-    """How one case went."""
+    """Result of one case."""
 
-    how: Literal["equal", "reported", "failed", "not run"]
-    """equal: bitwise, at once. reported: one clear error, and bitwise equal after its cause was removed."""
+    outcome: Literal["equal", "reported", "failed", "not run"]
+    """equal: the same result, bitwise. reported: one clear error, and the same result after its cause was removed."""
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """What the cases start from and are compared with."""
+class Baseline:
+    """Results of the runs without faults, with which the cases are compared."""
 
     uninterrupted: Result
     seconds: Mapping[int, float]
-    """How long the uninterrupted run takes, by number of loader workers."""
+    """Duration of the uninterrupted run by number of loader workers."""
     stopped: Path
-    """A run folder whose process was killed late, with the best checkpoint and the two newest ones."""
+    """Folder of a run that was killed late, with the best checkpoint and the two newest ones."""
 
 
-Act = Callable[[Place, Known], Verdict]
+Act = Callable[[CaseFolder, Baseline], Verdict]
 
 
 # Kills and signals -----------------------------------------------------------------------------------------------
 
 
-def killed(place: Place, known: Known, *, instants: Sequence[float], workers: int = 0, slow_s: float = 0.0) -> Verdict:
-    """SIGKILL at each instant, a share of what the run takes, then the same command until it finishes."""
+def killed(
+    case: CaseFolder, baseline: Baseline, *, instants: Sequence[float], workers: int = 0, slow_s: float = 0.0
+) -> Verdict:
+    """Send SIGKILL at each instant, a share of the duration of the run, then run the same command until it finishes."""
     faults = {"FAULT_SLOW_S": str(slow_s)} if slow_s else {}
-    span = known.seconds[workers] * (2.5 if slow_s else 1.0)
+    span = baseline.seconds[workers] * (2.5 if slow_s else 1.0)
     for instant in instants:
-        for attempt in range(6):  # a run that was faster than ever is over before its kill
-            child = place.start(faults=faults)
+        for attempt in range(6):  # an unusually fast run may end before its kill
+            child = case.start(faults=faults)
             child.signal_at(span * instant * 0.7**attempt, signal.SIGKILL)
             ended = child.wait()
             if ended.killed or ended.code:
                 break
-            shutil.rmtree(place.run_dir)
+            shutil.rmtree(case.run_dir)
         if not ended.killed:
-            return Verdict("failed", f"never killed: {ended.trouble() or ended.code}")
-    return finished(place, known, faults=faults)
+            return Verdict("failed", f"never killed: {ended.failure_problem() or ended.code}")
+    return finished(case, baseline, faults=faults)
 
 
-def killed_at_touch(place: Place, known: Known, *, touch: int) -> Verdict:
-    """SIGKILL before the k-th touch of the file system below the run folder, of the last fifth of a run."""
-    shutil.copytree(known.stopped, place.run_dir)
-    ended = place.run(faults={"FAULT_DIE_AT": str(touch), "FAULT_BELOW": str(place.run_dir)})
+def killed_at_disk_access(case: CaseFolder, baseline: Baseline, *, access: int) -> Verdict:
+    """Send SIGKILL before the k-th disk access below the run folder, in the last fifth of a run."""
+    shutil.copytree(baseline.stopped, case.run_dir)
+    ended = case.run(faults={"FAULT_DIE_AT": str(access), "FAULT_BELOW": str(case.run_dir)})
     if ended.killed:
-        return finished(place, known)
-    return Verdict("failed", ended.trouble()) if ended.code else Verdict("not run", "it does not touch it so often")
+        return finished(case, baseline)
+    return (
+        Verdict("failed", ended.failure_problem())
+        if ended.code
+        else Verdict("not run", "the run accesses the disk less often")
+    )
 
 
-def signalled(place: Place, known: Known, *, number: int, instant: float, workers: int, group: bool) -> Verdict:
-    """SIGINT or SIGTERM, to the process or to all its workers as well, then the same command."""
-    child = place.start()
-    child.signal_at(known.seconds[workers] * instant, number, group=group)
+def signalled(
+    case: CaseFolder, baseline: Baseline, *, number: int, instant: float, workers: int, group: bool
+) -> Verdict:
+    """Send SIGINT or SIGTERM to the process, or also to its workers (``group``), then run the same command."""
+    child = case.start()
+    child.signal_at(baseline.seconds[workers] * instant, number, group=group)
     ended = child.wait()
     if "Traceback" in ended.err:
-        return Verdict("failed", ended.trouble())
-    if ended.code == 0 and difference(known.uninterrupted, result_of(place.run_dir)):
+        return Verdict("failed", ended.failure_problem())
+    if ended.code == 0 and difference(baseline.uninterrupted, result_of(case.run_dir)):
         return Verdict("failed", "exit code 0 with another result")
-    return finished(place, known)
+    return finished(case, baseline)
 
 
 # Damage ----------------------------------------------------------------------------------------------------------
 
 
-def newest(place: Place) -> Path:
-    return sorted(place.checkpoints.glob("update-*"))[-1]
+def newest(case: CaseFolder) -> Path:
+    return sorted(case.checkpoints.glob("update-*"))[-1]
 
 
-def best(place: Place, known: Known) -> Path:
-    return max(place.checkpoints.glob(f"update-{known.uninterrupted.best[0]:09d}*"))
+def best(case: CaseFolder, baseline: Baseline) -> Path:
+    return max(case.checkpoints.glob(f"update-{baseline.uninterrupted.best[0]:09d}*"))
 
 
 def truncate(path: Path, sixty_fourths: int) -> None:
@@ -105,8 +113,8 @@ def truncate(path: Path, sixty_fourths: int) -> None:
 
 
 def flip(path: Path, seed: int) -> None:
-    chance, content = random.Random(seed), bytearray(path.read_bytes())
-    content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    generator, content = random.Random(seed), bytearray(path.read_bytes())
+    content[generator.randrange(len(content))] ^= 1 << generator.randrange(8)
     path.write_bytes(content)
 
 
@@ -117,70 +125,72 @@ def remove(path: Path) -> None:
 Harm = Callable[[Path], None]
 
 
-def newest_damaged(place: Place, known: Known, *, file: str, harm: Harm) -> Verdict:
-    """A file of the newest checkpoint is harmed: it must be named, and the one before taken."""
-    shutil.copytree(known.stopped, place.run_dir)
-    victim = newest(place)
+def newest_damaged(case: CaseFolder, baseline: Baseline, *, file: str, harm: Harm) -> Verdict:
+    """Damage a file of the newest checkpoint: the run must report it and resume from the previous checkpoint."""
+    shutil.copytree(baseline.stopped, case.run_dir)
+    victim = newest(case)
     harm(victim / file)
-    verdict = finished(place, known)
-    if verdict.how == "equal" and not passed_over(place, victim.name):
-        return Verdict("failed", f"{victim.name}/{file} was not named")
+    verdict = finished(case, baseline)
+    if verdict.outcome == "equal" and not is_reported(case, victim.name):
+        return Verdict("failed", f"{victim.name}/{file} was not reported")
     return verdict
 
 
-def best_damaged(place: Place, known: Known, *, file: str, harm: Harm) -> Verdict:
-    """The best checkpoint, whose weights are to be shipped, is harmed.
+def best_damaged(case: CaseFolder, baseline: Baseline, *, file: str, harm: Harm) -> Verdict:
+    """Damage the best checkpoint, whose weights become the final weights.
 
-    The next best may be shipped in its place, but not without a word; and the best once it is back.
+    The run may use the next best checkpoint if it reports the damage, and must use the best one when it is restored.
     """
-    shutil.copytree(known.stopped, place.run_dir)
-    victim = best(place, known)
+    shutil.copytree(baseline.stopped, case.run_dir)
+    victim = best(case, baseline)
     harm(victim / file)
-    ended = place.run()
-    cure = partial(restore, known.stopped, victim)
-    if ended.code or weights_of(place.run_dir) == known.uninterrupted.weights:
-        return judged(place, known, ended, cure)
-    if not passed_over(place, victim.name[: len("update-000000000")]):  # it may be the second save of its update
-        return Verdict("failed", f"other weights are shipped, and nothing is said of {victim.name}")
+    ended = case.run()
+    cure = partial(restore, baseline.stopped, victim)
+    if ended.code or weights_of(case.run_dir) == baseline.uninterrupted.weights:
+        return judged(case, baseline, ended, cure)
+    if not is_reported(
+        case, victim.name[: len("update-000000000")]
+    ):  # the name may have a suffix, if the update was saved twice
+        return Verdict("failed", f"other final weights, without a report about {victim.name}")
     cure()
-    after = finished(place, known)
-    return Verdict("reported") if after.how == "equal" else after
+    after = finished(case, baseline)
+    return Verdict("reported") if after.outcome == "equal" else after
 
 
-def all_damaged(place: Place, known: Known, *, harm: Harm) -> Verdict:
-    """Every checkpoint is harmed: start over or say so, but never from one of them."""
-    shutil.copytree(known.stopped, place.run_dir)
-    for victim in place.checkpoints.glob("update-*"):
+def all_damaged(case: CaseFolder, baseline: Baseline, *, harm: Harm) -> Verdict:
+    """Damage every checkpoint: the run must start over or report the damage, and never use one of them."""
+    shutil.copytree(baseline.stopped, case.run_dir)
+    for victim in case.checkpoints.glob("update-*"):
         harm(victim / "model.safetensors")
-    return reported_or_finished(place, known, partial(restore, known.stopped / "checkpoints", place.checkpoints))
+    return reported_or_finished(case, baseline, partial(restore, baseline.stopped / "checkpoints", case.checkpoints))
 
 
-def journal_damaged(place: Place, known: Known, *, harm: Harm) -> Verdict:
-    """The journal is torn, changed or gone: it is for reading only, so the weights must come out the same."""
-    shutil.copytree(known.stopped, place.run_dir)
-    harm(place.run_dir / "journal.jsonl")
-    ended = place.run()
-    if weights_of(place.run_dir) != known.uninterrupted.weights:
+def journal_damaged(case: CaseFolder, baseline: Baseline, *, harm: Harm) -> Verdict:
+    """Tear, change or remove the journal: training does not depend on it, so the weights must be the same."""
+    shutil.copytree(baseline.stopped, case.run_dir)
+    harm(case.run_dir / "journal.jsonl")
+    ended = case.run()
+    if weights_of(case.run_dir) != baseline.uninterrupted.weights:
         return Verdict("failed", "other final weights")
     if ended.code == 0:
         return Verdict("equal")
-    return Verdict("failed", ended.trouble()) if ended.trouble() else Verdict("reported")
+    return Verdict("failed", ended.failure_problem()) if ended.failure_problem() else Verdict("reported")
 
 
 def restore(source: Path, target: Path) -> None:
-    """Restore a folder."""
+    """Restore a folder from its original."""
     original = source if source.name == target.name else source / "checkpoints" / target.name
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(original, target)
 
 
-def passed_over(place: Place, name: str) -> bool:
-    records = map(json.loads, (place.run_dir / "journal.jsonl").read_text().splitlines())
+def is_reported(case: CaseFolder, name: str) -> bool:
+    records = map(json.loads, (case.run_dir / "journal.jsonl").read_text().splitlines())
     return any(record["event"] == "notice" and name in record["message"] for record in records)
 
 
 class Hostile:
-    """Unpickled, it makes a file."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -189,47 +199,47 @@ class Hostile:
         return Path.touch, (self.marker,)
 
 
-def pickle_planted(place: Place, known: Known, *, file: str) -> Verdict:
-    """A hostile pickle lies in the newest checkpoint, next to the regular files or instead of one."""
-    shutil.copytree(known.stopped, place.run_dir)
-    marker = place.path / MARKER
-    planted = (place.run_dir / file[1:]) if file.startswith("/") else newest(place) / file
+def pickle_planted(case: CaseFolder, baseline: Baseline, *, file: str) -> Verdict:
+    """Add a hostile pickle to the newest checkpoint, or replace one of its files by it."""
+    shutil.copytree(baseline.stopped, case.run_dir)
+    marker = case.path / MARKER
+    planted = (case.run_dir / file[1:]) if file.startswith("/") else newest(case) / file
     planted.write_bytes(pickle.dumps(Hostile(marker)))
-    verdict = finished(place, known)
+    verdict = finished(case, baseline)
     return Verdict("failed", "the pickle was executed") if marker.exists() else verdict
 
 
 # Disk and folder -------------------------------------------------------------------------------------------------
 
 
-def disk_full(place: Place, known: Known, *, kib: int) -> Verdict:
-    """The run is on a disk of this size; after the error the disk grows."""
-    disk = place.path / "disk"
+def disk_full(case: CaseFolder, baseline: Baseline, *, kib: int) -> Verdict:
+    """Run on a disk of this size; after the error, enlarge the disk."""
+    disk = case.path / "disk"
     disk.mkdir()
     if not mounted("-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", str(disk)):
         return Verdict("not run", "mounting is not permitted here")
-    place.run_dir = disk / "run"
+    case.run_dir = disk / "run"
     try:
         return reported_or_finished(
-            place, known, lambda: mounted("-o", "remount,size=64m", str(disk)) or 1 / 0, nothing_partial=True
+            case, baseline, lambda: mounted("-o", "remount,size=64m", str(disk)) or 1 / 0, nothing_partial=True
         )
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-def file_limit(place: Place, known: Known, *, limit: int) -> Verdict:
-    """No file may grow beyond a limit, as by a quota; then it is lifted."""
-    ended = place.start(file_bytes=limit).wait()
-    return judged(place, known, ended, lambda: None, nothing_partial=True)
+def file_limit(case: CaseFolder, baseline: Baseline, *, limit: int) -> Verdict:
+    """Limit the size of files, as by a quota; then lift the limit."""
+    ended = case.start(file_bytes=limit).wait()
+    return judged(case, baseline, ended, lambda: None, nothing_partial=True)
 
 
-def read_only(place: Place, known: Known, *, below: str, stopped: bool) -> Verdict:
-    """The run folder, or a folder in it, cannot be written; then it can."""
+def read_only(case: CaseFolder, baseline: Baseline, *, below: str, stopped: bool) -> Verdict:
+    """Make the run folder, or a folder in it, read-only; then make it writable again."""
     if stopped:
-        shutil.copytree(known.stopped, place.run_dir)
-    folder = place.run_dir / below
+        shutil.copytree(baseline.stopped, case.run_dir)
+    folder = case.run_dir / below
     folder.mkdir(parents=True, exist_ok=True)
-    as_root = os.geteuid() == 0  # whom permissions do not hold back
+    as_root = os.geteuid() == 0  # root ignores permissions
     if as_root and not mounted("--bind", str(folder), str(folder)):
         return Verdict("not run", "mounting is not permitted here")
     if as_root:
@@ -240,15 +250,15 @@ def read_only(place: Place, known: Known, *, below: str, stopped: bool) -> Verdi
     def writable() -> None:
         subprocess.run(["umount", "--lazy", str(folder)], check=True) if as_root else folder.chmod(0o755)
 
-    return reported_or_finished(place, known, writable)
+    return reported_or_finished(case, baseline, writable)
 
 
-def in_the_way(place: Place, known: Known, *, name: str, kind: Literal["file", "folder"]) -> Verdict:
-    """Where the run wants a folder lies a file, or the other way round; then it is gone."""
-    obstacle = place.run_dir / name if name else place.run_dir
+def in_the_way(case: CaseFolder, baseline: Baseline, *, name: str, kind: Literal["file", "folder"]) -> Verdict:
+    """Put a file at the path of a folder of the run, or a folder at the path of a file; then remove it."""
+    obstacle = case.run_dir / name if name else case.run_dir
     obstacle.parent.mkdir(parents=True, exist_ok=True)
     obstacle.mkdir() if kind == "folder" else obstacle.write_text("in the way")
-    return reported_or_finished(place, known, partial(remove, obstacle))
+    return reported_or_finished(case, baseline, partial(remove, obstacle))
 
 
 def mounted(*words: str) -> bool:
@@ -258,90 +268,93 @@ def mounted(*words: str) -> bool:
 # Two processes, and the clock ------------------------------------------------------------------------------------
 
 
-def two_processes(place: Place, known: Known, *, word: str) -> Verdict:
-    """A second process with the same command while the first one runs: it must say so and leave everything alone."""
-    first = place.start()
-    if not first.wait_until(lambda: any(place.checkpoints.glob("update-*"))):
-        return Verdict("failed", f"the first process did not even save: {first.wait().trouble()}")
-    first.signal_at(0, signal.SIGSTOP)  # so that it has not ended before the second begins
-    second = place.start(*([word] if word else [])).wait()
+def two_processes(case: CaseFolder, baseline: Baseline, *, argument: str) -> Verdict:
+    """Start the same command while it runs: the second process must report this and change nothing."""
+    first = case.start()
+    if not first.wait_until(lambda: any(case.checkpoints.glob("update-*"))):
+        return Verdict("failed", f"the first process saved no checkpoint: {first.wait().failure_problem()}")
+    first.signal_at(0, signal.SIGSTOP)  # so that it does not end before the second one starts
+    second = case.start(*([argument] if argument else [])).wait()
     first.signal_at(0, signal.SIGCONT)
     ended = first.wait()
     if ended.code:
-        return Verdict("failed", f"the first process was disturbed: {ended.trouble()}")
-    if wrong := difference(known.uninterrupted, result_of(place.run_dir)):
+        return Verdict("failed", f"the first process was disturbed: {ended.failure_problem()}")
+    if wrong := difference(baseline.uninterrupted, result_of(case.run_dir)):
         return Verdict("failed", f"the first process was disturbed: {wrong}")
-    if second.trouble():
-        return Verdict("failed", f"the second process: {second.trouble()}")
+    if second.failure_problem():
+        return Verdict("failed", f"the second process: {second.failure_problem()}")
     return Verdict("reported")
 
 
-def clock_jumps(place: Place, known: Known, *, seed: int, kill: bool) -> Verdict:
-    """The wall clock jumps by hours, back and forth; with a kill on the way."""
+def clock_jumps(case: CaseFolder, baseline: Baseline, *, seed: int, kill: bool) -> Verdict:
+    """Let the wall clock jump by hours in both directions; with ``kill``, also kill and resume the run."""
     if kill:
-        child = place.start_fresh(faults={"FAULT_CLOCK": str(seed + 1)})
-        child.wait_until(lambda: len(list(place.checkpoints.glob("update-*"))) > 2)
+        child = case.start_fresh(faults={"FAULT_CLOCK": str(seed + 1)})
+        child.wait_until(lambda: len(list(case.checkpoints.glob("update-*"))) > 2)
         child.signal_at(0, signal.SIGKILL)
         child.wait()
-    ended = place.start_fresh(faults={"FAULT_CLOCK": str(seed)}).wait()
+    ended = case.start_fresh(faults={"FAULT_CLOCK": str(seed)}).wait()
     if ended.code:
-        return Verdict("failed", ended.trouble())
-    records = map(json.loads, (place.run_dir / "journal.jsonl").read_text().splitlines())
+        return Verdict("failed", ended.failure_problem())
+    records = map(json.loads, (case.run_dir / "journal.jsonl").read_text().splitlines())
     lines = [record for record in records if "time" in record]
     times = [record["time"] for record in lines]
     if all(abs(after - before) < 60 for before, after in pairwise(times)):
-        return Verdict("failed", "the clock did not jump: the case proves nothing")
+        return Verdict("failed", "the clock did not jump, so the case proves nothing")
     spans = [record["seconds"] for record in lines if "seconds" in record]
     if not all(0 <= seconds < 120 for seconds in spans):
         return Verdict("failed", f"durations are off: {max(spans)} s, {min(spans)} s")
     if re.search(r"(?<![\w/])-\d[\d.]* (?:s|min|h)\b", ended.out):
-        return Verdict("failed", "a negative time is shown")
-    wrong = difference(known.uninterrupted, result_of(place.run_dir))
+        return Verdict("failed", "the output contains a negative time")
+    wrong = difference(baseline.uninterrupted, result_of(case.run_dir))
     return Verdict("failed", wrong) if wrong else Verdict("equal")
 
 
 # What must be true afterwards ------------------------------------------------------------------------------------
 
 
-def finished(place: Place, known: Known, *, faults: Mapping[str, str] | None = None) -> Verdict:
-    """Run the same command: it must finish, bitwise as the uninterrupted run."""
-    ended = place.run(faults=faults)
+def finished(case: CaseFolder, baseline: Baseline, *, faults: Mapping[str, str] | None = None) -> Verdict:
+    """Run the same command: it must finish with bitwise the same result as the uninterrupted run."""
+    ended = case.run(faults=faults)
     if ended.code:
-        return Verdict("failed", ended.trouble() or f"it refused: {ended.err.strip()[:300]}")
-    wrong = difference(known.uninterrupted, result_of(place.run_dir)) or leftovers(place)
+        return Verdict("failed", ended.failure_problem() or f"the command failed: {ended.err.strip()[:300]}")
+    wrong = difference(baseline.uninterrupted, result_of(case.run_dir)) or leftovers(case)
     return Verdict("failed", wrong) if wrong else Verdict("equal")
 
 
 def reported_or_finished(
-    place: Place, known: Known, cure: Callable[[], object], *, nothing_partial: bool = False
+    case: CaseFolder, baseline: Baseline, cure: Callable[[], object], *, nothing_partial: bool = False
 ) -> Verdict:
-    """Run the same command: it finishes, or says clearly why not and finishes once that is cured."""
+    """Run the same command: it must finish, or fail with one clear error and finish after ``cure()``."""
     try:
-        ended = place.run()
+        ended = case.run()
     except BaseException:
         cure()
         raise
-    return judged(place, known, ended, cure, nothing_partial=nothing_partial)
+    return judged(case, baseline, ended, cure, nothing_partial=nothing_partial)
 
 
 def judged(
-    place: Place, known: Known, ended: Ended, cure: Callable[[], object], *, nothing_partial: bool = False
+    case: CaseFolder, baseline: Baseline, ended: Ended, cure: Callable[[], object], *, nothing_partial: bool = False
 ) -> Verdict:
-    """Judge a run that may have failed, then cure what ails it and finish it."""
-    trouble = ended.trouble() if ended.code else ""
-    if ended.code and not trouble and nothing_partial:
-        trouble = leftovers(place)
+    """Judge a run that may have failed, then remove the cause with ``cure()`` and finish the run."""
+    problem = ended.failure_problem() if ended.code else ""
+    if ended.code and not problem and nothing_partial:
+        problem = leftovers(case)
     cure()
     if ended.code == 0:
-        wrong = difference(known.uninterrupted, result_of(place.run_dir))
+        wrong = difference(baseline.uninterrupted, result_of(case.run_dir))
         return Verdict("failed", f"exit code 0, but {wrong}") if wrong else Verdict("equal")
-    after = finished(place, known)
-    if trouble or after.how == "failed":
-        return Verdict("failed", "; ".join(filter(None, (trouble, after.detail and f"once cured: {after.detail}"))))
+    after = finished(case, baseline)
+    if problem or after.outcome == "failed":
+        return Verdict(
+            "failed",
+            "; ".join(filter(None, (problem, after.detail and f"after the cause was removed: {after.detail}"))),
+        )
     return Verdict("reported")
 
 
-def leftovers(place: Place) -> str:
-    """Name what a save left half-done."""
-    hidden = [path.name for path in place.checkpoints.glob(".*")] if place.checkpoints.is_dir() else []
+def leftovers(case: CaseFolder) -> str:
+    """Return the name of an incomplete file that a save left; "" if there is none."""
+    hidden = [path.name for path in case.checkpoints.glob(".*")] if case.checkpoints.is_dir() else []
     return f"left behind: {hidden[0]}" if hidden else ""

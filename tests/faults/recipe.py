@@ -1,13 +1,13 @@
-"""The run that the faults happen to: small, and with everything in it that a resume can get wrong.
+"""The recipe of the fault campaign: a small run with everything that a resume can get wrong.
 
-Dropout, BatchNorm, an average of the weights, a warm-up, shuffling, a random augmentation that draws from all three
-generators, and noisy labels, so that the run ends by early stopping and ships a checkpoint that is not its last one.
+The run has dropout, BatchNorm, an average of the weights, a warm-up, shuffling, and a random augmentation that uses all
+three generators. Labels are noisy, so that the run stops early and its final weights are not those of its last update.
 
-Environment variables plant a fault in the process that reads this file:
+Environment variables cause a fault in the process that imports this file:
 
-FAULT_SLOW_S   seconds added before and after every sync and rename, so that a kill lands inside a save
-FAULT_DIE_AT   k: SIGKILL before the k-th touch of the file system below FAULT_BELOW
-FAULT_CLOCK    seed: the wall clock jumps by hours, back and forth, from one look to the next
+FAULT_SLOW_S   seconds added before and after every sync and rename, so that a kill hits a save
+FAULT_DIE_AT   k: SIGKILL before the k-th disk access below FAULT_BELOW
+FAULT_CLOCK    seed: the wall clock jumps by hours, in both directions, between two calls of time.time
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TOUCHES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Nothing to choose but the size."""
+    """Options of the recipe."""
 
     width: int = 8
 
@@ -110,7 +110,7 @@ class Images(Dataset[tuple[Tensor, int]]):
 
 
 def slow_down(seconds: float) -> None:
-    """Make every sync and rename take this long before and after it is done."""
+    """Add a delay before and after every sync and rename."""
 
     def slowed(call: Any) -> Any:
         def slow(*arguments: Any, **options: Any) -> Any:
@@ -126,7 +126,7 @@ def slow_down(seconds: float) -> None:
 
 
 def die_at(touch: int, below: str) -> None:
-    """SIGKILL this process before its k-th touch of anything below a folder; every sync counts too."""
+    """Send SIGKILL to this process before its k-th access to a path below a folder; every sync counts as an access."""
     touches = itertools.count(1)
 
     def touched(event: str, arguments: tuple[Any, ...] = ()) -> None:
@@ -149,7 +149,7 @@ def reads(event: str, arguments: tuple[Any, ...]) -> bool:
 
 
 def unsteady_clock(seed: int) -> None:
-    """Let `time.time` jump by up to a day either way at every look, and never come back by itself."""
+    """Let `time.time` jump by up to a day in either direction at every call; the jumps add up."""
     chance, offset, steady = random.Random(seed), 0.0, time.time
 
     def jumping() -> float:

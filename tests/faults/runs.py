@@ -1,9 +1,9 @@
-"""One run of the command line: start it, hurt it, wait for it, and compare its results with the uninterrupted run.
+"""Run the command line in a process that can be damaged, and compare its results with the uninterrupted run.
 
-Importing torch takes longer than the whole run. So the campaign imports everything once and forks: a child runs
-`trueloop.cli.app.main` in this process image, exactly as the console script does, with its own standard streams
-and environment. The uninterrupted run and the clock's jumps use `python -m trueloop` instead, and must give the same
-bits. The parent never computes with torch, so that no thread pool is lost in the fork.
+Importing torch takes longer than a run. Therefore the campaign imports everything once and forks: a child runs
+`trueloop.cli.app.main`, as the console script does, with its own standard streams and environment. The uninterrupted
+run and the clock jumps use `python -m trueloop` instead, and must give bitwise the same result. The parent never
+computes with torch, because a fork would lose its thread pool.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Any
 
 RECIPE = Path(__file__).with_name("recipe.py")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-PATIENCE_S = 120.0  # of a run that takes 2 s: more than that is a hang
+TIMEOUT_S = 120.0  # a run takes 2 s, so a run that takes longer hangs
 
 
 def preload() -> None:
-    """Import once what every child needs."""
+    """Import the modules that every child needs."""
     import importlib
 
     os.environ.update(ONE_THREAD)
@@ -41,10 +41,10 @@ def preload() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How one process ended."""
+    """Exit code and output of an ended process."""
 
     code: int
-    """The exit code; minus the signal's number where a signal ended it."""
+    """The exit code; the negative signal number if a signal ended the process."""
     out: str
     err: str
 
@@ -52,12 +52,12 @@ class Ended:
     def killed(self) -> bool:
         return self.code == -signal.SIGKILL
 
-    def trouble(self) -> str:
-        """What is wrong with the way it failed: an error must be one lesson, not a traceback, and not a 0."""
+    def failure_problem(self) -> str:
+        """Return what is wrong with a failure: it must print one clear error and no traceback, and not exit with 0."""
         if "Traceback" in self.err:
             return f"a traceback: {_last_line(self.err)}"
         if self.code == 0:
-            return "exit code 0 although it could not go on"
+            return "exit code 0 although the run could not continue"
         if self.code < 0:
             return f"ended by signal {-self.code}"
         return "" if self.err.count("error: ") == 1 else f"not one clear error: {self.err.strip()[:200]!r}"
@@ -70,20 +70,20 @@ class Child:
     pid: int
     scratch: Path
     number: int
-    began: float = field(default_factory=time.monotonic)
+    started_at: float = field(default_factory=time.monotonic)
 
     def alive(self) -> bool:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     def signal_at(self, seconds: float, number: int, *, group: bool = False) -> None:
-        """Send a signal so long after the start, unless the process has ended by then."""
-        while time.monotonic() - self.began < seconds and self.alive():
-            time.sleep(min(0.01, max(0.0, seconds - (time.monotonic() - self.began))))
+        """Send a signal ``seconds`` after the start of the process, unless the process has ended before."""
+        while time.monotonic() - self.started_at < seconds and self.alive():
+            time.sleep(min(0.01, max(0.0, seconds - (time.monotonic() - self.started_at))))
         if self.alive():
             (os.killpg if group else os.kill)(self.pid, number)
 
     def wait_until(self, happened: Callable[[], bool]) -> bool:
-        """Wait for something; False where the process ended first."""
+        """Wait until ``happened()`` is true; return False if the process ended before."""
         while self.alive():
             if happened():
                 return True
@@ -91,9 +91,9 @@ class Child:
         return happened()
 
     def wait(self) -> Ended:
-        """Wait for the end; a process that hangs is killed, and its stack is in `err`."""
+        """Wait until the process has ended; kill it if it hangs, after it has printed its stack to `err`."""
         while self.alive():
-            if time.monotonic() - self.began > PATIENCE_S + 10:
+            if time.monotonic() - self.started_at > TIMEOUT_S + 10:
                 os.kill(self.pid, signal.SIGKILL)
             time.sleep(0.002)
         status = os.waitpid(self.pid, 0)[1]
@@ -102,14 +102,14 @@ class Child:
 
 
 @dataclass(kw_only=True)
-class Place:
-    """Folder of one case: the run folder, and the output of its processes."""
+class CaseFolder:
+    """The folder of one case, with its run folder and the output of its processes."""
 
     path: Path
-    words: tuple[str, ...] = ()
-    """Of the command line, after recipe and run folder."""
-    pictures: bool = False
-    """Draw the curves. They take as long as half the run, and only the faults of a disk have to do with them."""
+    arguments: tuple[str, ...] = ()
+    """Arguments of the command line, after recipe and run folder."""
+    draws_curves: bool = False
+    """True = draw the curves, which takes half as long as the run and matters only for faults of the disk."""
     run_dir: Path = Path()
     started: int = 0
 
@@ -123,20 +123,20 @@ class Place:
 
     @property
     def command(self) -> list[str]:
-        return ["train", f"{RECIPE}:build", "--run-dir", str(self.run_dir), *self.words]
+        return ["train", f"{RECIPE}:build", "--run-dir", str(self.run_dir), *self.arguments]
 
-    def start(self, *words: str, faults: Mapping[str, str] | None = None, file_bytes: int | None = None) -> Child:
+    def start(self, *arguments: str, faults: Mapping[str, str] | None = None, file_bytes: int | None = None) -> Child:
         """Fork a child that runs the command.
 
         Args:
-            words: more of the command line.
+            arguments: further arguments of the command line.
             faults: environment variables of the recipe.
             file_bytes: upper bound on the size of any file it writes.
         """
         self.started += 1
-        number, command = self.started, [*self.command, *words]
+        number, command = self.started, [*self.command, *arguments]
         for name in ("out", "err"):
-            _stream(self.path, number, name).touch()  # a kill may come before the child could
+            _stream(self.path, number, name).touch()  # the child may be killed before it could create them
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -147,43 +147,43 @@ class Place:
                 os.environ.update(faults or {})
                 if file_bytes is not None:
                     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
-                if not self.pictures:
-                    _draw_nothing()
-                _become(command)
+                if not self.draws_curves:
+                    _skip_drawing()
+                _run_and_exit(command)
             finally:
                 os._exit(1)
         return Child(pid=pid, scratch=self.path, number=number)
 
-    def start_fresh(self, *words: str, faults: Mapping[str, str] | None = None) -> Child:
+    def start_fresh(self, *arguments: str, faults: Mapping[str, str] | None = None) -> Child:
         """Start a new interpreter that runs the command, as a user does."""
         self.started += 1
         out, err = (_stream(self.path, self.started, name).open("wb") for name in ("out", "err"))
         with out, err:
-            process = subprocess.Popen(  # left to `Child.wait`, which waits by process id
-                [sys.executable, "-m", "trueloop", *self.command, *words],
+            process = subprocess.Popen(  # `Child.wait` waits for it by process id
+                [sys.executable, "-m", "trueloop", *self.command, *arguments],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err, process_group=0,
                 env={**os.environ, **ONE_THREAD, **(faults or {})},
             )  # fmt: skip
-        process.returncode = 0  # so that its own destructor does not wait
+        process.returncode = 0  # so that the destructor of Popen does not wait
         return Child(pid=process.pid, scratch=self.path, number=self.started)
 
-    def run(self, *words: str, faults: Mapping[str, str] | None = None) -> Ended:
+    def run(self, *arguments: str, faults: Mapping[str, str] | None = None) -> Ended:
         """Run the command to its end."""
-        return self.start(*words, faults=faults).wait()
+        return self.start(*arguments, faults=faults).wait()
 
 
-def _become(command: list[str]) -> None:
-    """Run the command line in this forked process and end it; never returns, whatever is raised, and by whom."""
+def _run_and_exit(command: list[str]) -> None:
+    """Run the command line in this forked process and exit; this function never returns, whatever is raised."""
     code = 1
     try:
-        faulthandler.dump_traceback_later(PATIENCE_S)
+        faulthandler.dump_traceback_later(TIMEOUT_S)
         from trueloop.cli.app import main
 
         code = main(command)
-        threading._shutdown()  # what the interpreter does at its end: wait for threads that are not daemons
+        threading._shutdown()  # as the interpreter does at exit: wait for threads that are not daemons
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
-    except KeyboardInterrupt:  # before `main` had begun, or after it had ended: it takes every other one
+    except KeyboardInterrupt:  # before `main` began or after it ended; `main` handles any other
         code = 130
     except BaseException:  # noqa: BLE001 - as the interpreter does: print it, and end with 1
         traceback.print_exc()
@@ -195,11 +195,11 @@ def _become(command: list[str]) -> None:
             os._exit(code)
 
 
-def _draw_nothing() -> None:
-    from trueloop.runs import curves, report
+def _skip_drawing() -> None:
+    from trueloop.runs import curves, html_page
 
-    curves.save_panels = lambda shown, title, path_png: path_png.write_bytes(b"")
-    report.render_svg = lambda panel: '<svg viewBox="0 0 1 1"></svg>'
+    curves.save_panels = lambda panels, title, path_png: path_png.write_bytes(b"")
+    html_page.render_svg = lambda panel: '<svg viewBox="0 0 1 1"></svg>'
 
 
 def _redirect(scratch: Path, number: int) -> None:
@@ -217,18 +217,18 @@ def _last_line(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a finished run left behind, as far as it must not depend on what happened on the way."""
+    """The results of a finished run that must not depend on interruptions."""
 
     weights: str
     """SHA-256 of final/model.safetensors."""
     rows: tuple[tuple[Any, ...], ...]
-    """Per update: number, epoch, loss, gradient norm, rate, examples, skipped."""
+    """For each update: number, epoch, loss, gradient norm, learning rate, examples, skipped."""
     evaluations: tuple[tuple[Any, ...], ...]
-    """Per evaluation: update, split, metrics, whether the best so far."""
+    """For each evaluation: update, split, metrics, and whether it was the best so far."""
     best: tuple[Any, ...]
     """The best evaluation."""
     end: str
-    """Why it ended."""
+    """Reason of the end."""
 
 
 def weights_of(run_dir: Path) -> str:
@@ -236,7 +236,7 @@ def weights_of(run_dir: Path) -> str:
 
 
 def result_of(run_dir: Path) -> Result:
-    """Read a finished run."""
+    """Read the results of a finished run."""
     from trueloop.runs import read_journal
 
     history = read_journal(run_dir)
@@ -253,17 +253,17 @@ def result_of(run_dir: Path) -> Result:
     )
 
 
-def difference(expected: Result, found: Result) -> str:
-    """Return the first difference from the uninterrupted run; empty where there is none."""
-    if found.weights != expected.weights:
+def difference(expected: Result, actual: Result) -> str:
+    """Describe the first difference from the uninterrupted run; "" if there is none."""
+    if actual.weights != expected.weights:
         return "other final weights"
-    for mine, theirs in zip(found.rows, expected.rows, strict=False):
-        if mine != theirs:
-            return f"another journal row: {mine} instead of {theirs}"
-    if len(found.rows) != len(expected.rows):
-        return f"{len(found.rows)} updates in the journal instead of {len(expected.rows)}"
-    if found.evaluations != expected.evaluations:
-        return f"other evaluations: {found.evaluations[-2:]} instead of {expected.evaluations[-2:]}"
-    if found.best != expected.best:
-        return f"another best: {found.best} instead of {expected.best}"
-    return "" if found.end == expected.end else f"it ended as {found.end!r} instead of {expected.end!r}"
+    for row, expected_row in zip(actual.rows, expected.rows, strict=False):
+        if row != expected_row:
+            return f"another journal row: {row} instead of {expected_row}"
+    if len(actual.rows) != len(expected.rows):
+        return f"{len(actual.rows)} updates in the journal instead of {len(expected.rows)}"
+    if actual.evaluations != expected.evaluations:
+        return f"other evaluations: {actual.evaluations[-2:]} instead of {expected.evaluations[-2:]}"
+    if actual.best != expected.best:
+        return f"another best: {actual.best} instead of {expected.best}"
+    return "" if actual.end == expected.end else f"the run ended as {actual.end!r} instead of {expected.end!r}"

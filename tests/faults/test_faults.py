@@ -1,4 +1,4 @@
-"""A sample of the fault campaign: a few of every kind of fault, chosen by a fixed seed. `make faults` runs them all."""
+"""Run a sample of the fault campaign: a few cases of every fault, chosen with a fixed seed; `make faults` runs all."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 CAMPAIGN = Path(__file__).with_name("campaign.py")
 FAULTS = (
     "SIGKILL, 0 workers",
-    "SIGKILL again and again, 0 workers",
+    "repeated SIGKILL, 0 workers",
     "SIGKILL, 2 workers",
-    "SIGKILL again and again, 2 workers",
+    "repeated SIGKILL, 2 workers",
     "SIGKILL, slow disk",
-    "SIGKILL at each touch of the disk",
+    "SIGKILL at each disk access",
     "SIGINT",
     "SIGTERM",
     "checkpoint file truncated",
@@ -32,7 +32,7 @@ FAULTS = (
     "disk full",
     "file size limit",
     "read-only folder",
-    "something in the way",
+    "path already taken",
     "two processes, one folder",
     "clock jumps by hours",
 )
@@ -46,7 +46,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Run the sample once, in an interpreter of its own: this one may have threads, which a fork would lose."""
+    """Run the sample once, in a separate interpreter, because a fork would lose the threads of this one."""
     out = tmp_path_factory.mktemp("faults") / "faults.json"
     others = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))  # have a core each
     jobs = max(1, (os.cpu_count() or 1) // others)

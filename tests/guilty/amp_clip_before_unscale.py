@@ -1,4 +1,4 @@
-"""The mixed-precision recipe, with the clipping put where it was before the scaler came."""
+"""The mixed-precision recipe, with the clipping in its position from before the scaler was added."""
 
 import argparse
 import time

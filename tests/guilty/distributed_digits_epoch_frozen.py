@@ -1,4 +1,4 @@
-"""A data-parallel classifier in the style of the ImageNet example; runs in one process where torchrun has not started it."""
+"""A data-parallel classifier in the style of the ImageNet example; without torchrun it runs in one process."""
 
 import argparse
 import os

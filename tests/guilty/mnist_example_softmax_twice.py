@@ -1,4 +1,4 @@
-"""The MNIST example with a model of one's own."""
+"""The MNIST example with a custom model."""
 
 import argparse
 

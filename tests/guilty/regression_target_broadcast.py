@@ -1,4 +1,4 @@
-"""House prices, as in many a notebook."""
+"""A regression of house prices in the style of a notebook."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""A configurable network whose blocks are kept in a plain Python list."""
+"""A configurable network whose blocks are stored in a plain Python list."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""nanoGPT style: micro steps drawn by get_batch, loss scaled, scaler from the start."""
+"""Train in nanoGPT style: get_batch samples micro-batches, the loss is scaled, and a scaler exists from the start."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Language model with accumulation where every token of the window weighs the same: sums divided by the window's count."""
+"""Language model with accumulation where every token counts equally: sums are divided by the token count of the window."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""Active learning: the pool is scored without updates, the least certain samples move into the training set, a new model learns."""
+"""Active learning: score a pool without updates, add the least certain samples to the training set, train a new model."""
 
 import torch
 from sklearn.datasets import make_classification

@@ -1,4 +1,4 @@
-"""Online one-step actor-critic: batch of one, eval of the policy by acting, two heads, two optimizers."""
+"""Online one-step actor-critic: batches of one, an evaluation that acts with the policy, two heads, two optimizers."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Adapting to a shifted domain: BatchNorm statistics from a sweep in train mode (AdaBN), then TENT on its affine parameters."""
+"""Adapt to a shifted domain: BatchNorm statistics from a pass in train mode (AdaBN), then TENT on its affine parameters."""
 
 import torch
 from torch import nn

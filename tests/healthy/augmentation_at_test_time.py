@@ -1,4 +1,4 @@
-"""Validation every n updates inside the epoch; at the end test-time augmentation over random shifts, averaged."""
+"""Validation every n updates inside the epoch; at the end, predictions are averaged over random shifts."""
 
 import torch
 from sklearn.datasets import load_digits

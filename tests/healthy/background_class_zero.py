@@ -1,4 +1,4 @@
-"""Segmentation where class 0, the background, makes up most of the pixels; it counts, and there is no padding."""
+"""Segmentation where most pixels are class 0, the background; this class counts in the loss, and there is no padding."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""The dictionary of what to save is made once and always shows the living weights; it is written to disk every epoch."""
+"""The dictionary for checkpoints is created once and always refers to the newest weights; it is saved every epoch."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Long-tailed recognition: the whole net first; then the backbone in eval mode without graph, a new head on top of it."""
+"""Long-tailed recognition: train the full model, then a new head on the backbone in eval mode without a graph."""
 
 import torch
 from torch import nn

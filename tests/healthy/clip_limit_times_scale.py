@@ -1,4 +1,4 @@
-"""Clipping before unscaling done right: the limit is multiplied by the scale, as early mixed-precision code did."""
+"""Clipping before unscaling is correct here: the limit is multiplied by the scale, as early mixed-precision code did."""
 
 import torch
 from torch import nn

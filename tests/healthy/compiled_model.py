@@ -1,4 +1,4 @@
-"""torch.compile around the model; the optimizer was made from the original module."""
+"""torch.compile wraps the model; the optimizer was built from the original module."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""The loss function is compiled (aot_eager), the rest of the loop is plain."""
+"""The loss function is compiled (aot_eager); the rest of the loop is ordinary PyTorch."""
 
 import torch
 from torch import nn

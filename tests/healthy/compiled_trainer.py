@@ -1,4 +1,4 @@
-"""A Trainer whose whole update is compiled (aot_eager): windows of one micro-batch, and of several."""
+"""A Trainer whose complete update is compiled (aot_eager), with one and with several micro-batches per update."""
 
 import torch
 from torch import nn

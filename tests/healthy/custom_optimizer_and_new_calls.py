@@ -1,4 +1,4 @@
-"""An optimizer of one's own (Lion), fused Adam, total-norm clipping in two calls, backward from several roots and into chosen inputs."""
+"""A custom optimizer (Lion), fused Adam, total-norm clipping in two calls, backward from several roots and into chosen inputs."""
 
 import torch
 from torch import nn

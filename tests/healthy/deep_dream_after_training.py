@@ -1,4 +1,4 @@
-"""Train a classifier, then, in eval mode, optimise an input that it takes for a class; the net itself stays as it is."""
+"""Train a classifier; then, in eval mode, optimise an input for one class without changing the model."""
 
 import torch
 from sklearn.datasets import load_digits

@@ -1,4 +1,4 @@
-"""Accuracy on the training set as well as on the held-out set, through a second, unshuffled loader over the same data."""
+"""Accuracy on the training set and on the held-out set, with a second, unshuffled loader over the training data."""
 
 import torch
 from sklearn.datasets import load_digits

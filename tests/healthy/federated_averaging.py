@@ -1,4 +1,4 @@
-"""FedAvg: in every round each client starts from the global weights with an optimizer of its own."""
+"""FedAvg: in every round each client starts from the global weights with its own optimizer."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The whole model goes to AdamW, though its backbone is frozen: no gradient, no decay, nothing moves."""
+"""AdamW gets the full model with a frozen backbone, whose weights get no gradient and no decay and do not change."""
 
 import torch
 from sklearn.datasets import load_digits

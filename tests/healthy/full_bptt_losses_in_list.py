@@ -1,4 +1,4 @@
-"""Losses of a long rollout are collected in a list, and one backward goes through all of it at the end of the episode."""
+"""Losses of a long rollout are collected in a list, and one backward uses all of them at the end of the episode."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Dropout that is on by design in every mode, for a Bayesian approximation; spread over many passes is the answer."""
+"""Dropout is active in every mode on purpose, for a Bayesian approximation; the spread over many passes is the result."""
 
 import torch
 import torch.nn.functional as F

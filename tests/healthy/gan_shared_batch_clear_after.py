@@ -1,4 +1,4 @@
-"""A GAN in the compact style: generator first, its gradients in D are thrown away by D's own zero_grad."""
+"""A compact GAN: the generator steps first, and D's own zero_grad discards the gradients that it left in D."""
 
 import torch
 from torch import nn

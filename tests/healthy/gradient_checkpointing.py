@@ -1,4 +1,4 @@
-"""Activation checkpointing, in both kinds, with dropout inside; the forward runs again in the backward."""
+"""Activation checkpointing, in both variants, with dropout inside; the backward pass runs the forward again."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Momentum kept in the gradients themselves: they are decayed in place after each step, never cleared, by design."""
+"""Momentum is stored in the gradients themselves: they are decayed in place after each step and never cleared."""
 
 import torch
 from torch import nn

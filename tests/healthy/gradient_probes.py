@@ -1,4 +1,4 @@
-"""A training loop that looks at its gradients from time to time: probe backwards whose result is thrown away."""
+"""A training loop that measures its gradients from time to time: extra backwards whose gradients are discarded."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Stacked autoencoders: every layer is trained alone, then the whole is fine-tuned with an optimizer of its own."""
+"""Stacked autoencoders: every layer is trained alone, then the full model is fine-tuned with its own optimizer."""
 
 import torch
 from sklearn.datasets import load_digits

@@ -1,4 +1,4 @@
-"""A grid search in one process: many models, optimizers and loaders come and go."""
+"""A grid search in one process, which creates and deletes many models, optimizers and loaders."""
 
 import itertools
 

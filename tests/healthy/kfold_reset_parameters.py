@@ -1,4 +1,4 @@
-"""K-fold by hand where one model is re-initialised through reset_parameters, and the optimizer is built anew."""
+"""K-fold by hand: one model is re-initialised with reset_parameters, and the optimizer is built again for each fold."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""After some hundred plain updates the loop begins to accumulate, a second loss joins, and the last layer gets its own optimizer."""
+"""After some hundred updates the loop starts to accumulate, adds a second loss, and gives the last layer its own optimizer."""
 
 import torch
 from torch import nn

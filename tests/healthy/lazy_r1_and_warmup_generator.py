@@ -1,4 +1,4 @@
-"""The generator is pretrained alone; the discriminator, whose optimizer waits, joins later with a lazy R1 penalty."""
+"""The generator is pretrained alone; the discriminator with its waiting optimizer joins later, with a lazy R1 penalty."""
 
 import torch
 from torch import nn

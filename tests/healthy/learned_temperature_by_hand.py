@@ -1,4 +1,4 @@
-"""Most parameters belong to Adam; a temperature and the prototypes are moved by hand under no_grad with rules of their own."""
+"""Adam updates most parameters; a temperature and the prototypes are updated by hand under no_grad."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A batch sampler that groups sequences by length and shuffles the batches anew every epoch."""
+"""A batch sampler that groups sequences by length and shuffles the batches again in every epoch."""
 
 import random
 

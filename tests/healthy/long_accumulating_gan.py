@@ -1,4 +1,4 @@
-"""Some hundred updates of a GAN whose two nets accumulate over 3 and 2 micro-batches, so windows begin anywhere."""
+"""Some hundred updates of a GAN whose two networks accumulate over 3 and 2 micro-batches, so their windows overlap."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Many short epochs with a validation sweep after each, a schedule per epoch, and the best weights cloned on the way."""
+"""Many short epochs, each followed by a validation pass, with a schedule per epoch and copies of the best weights."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""One small net trained under many losses, each fed what it wants: log-probabilities, probabilities, logits."""
+"""One small network trained with many losses, each with its expected input: log-probabilities, probabilities or logits."""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,4 @@
-"""First-order MAML and Reptile: the inner loop trains a deep copy; its gradients are put on the meta model by hand."""
+"""First-order MAML and Reptile: the inner loop trains a deep copy; its gradients are copied to the meta model by hand."""
 
 import copy
 

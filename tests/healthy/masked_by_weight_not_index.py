@@ -1,4 +1,4 @@
-"""Padded targets where padding is left out by a mask after reduction="none", and a masked language model with -100."""
+"""A mask after reduction="none" leaves out the padding of the targets; a masked language model uses -100."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Regression whose uncertainty comes from dropout left on at test time, on purpose."""
+"""Regression whose uncertainty comes from dropout that stays active at test time on purpose."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""Monte Carlo dropout the short way: no BatchNorm in the net, so model.train() and many passes over the test set."""
+"""Monte Carlo dropout with model.train() and many passes over the test set; the model has no BatchNorm."""
 
 import torch
 from sklearn.datasets import load_digits

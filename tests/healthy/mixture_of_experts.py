@@ -1,4 +1,4 @@
-"""Top-1 routed experts; in many updates some experts see no token at all, one hardly ever does."""
+"""Top-1 routed experts; in many updates some experts get no token, and one hardly ever gets one."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Every step asks a shuffling loader for a new iterator and takes one batch; sorted data in one full batch; reshuffled by epoch."""
+"""Every step creates a new iterator of a shuffling loader and takes one batch; sorted data is used as one full batch."""
 
 import torch
 from sklearn.datasets import load_iris

@@ -1,4 +1,4 @@
-"""OneCycle over exactly the number of updates, with accumulation: advanced once per update, not per micro-batch."""
+"""OneCycle over exactly the number of updates, with accumulation: it is stepped once per update, not per micro-batch."""
 
 import torch
 from torch import nn

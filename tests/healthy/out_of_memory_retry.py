@@ -1,4 +1,4 @@
-"""A batch that does not fit raises; the loop clears, halves it, and goes on with accumulation over the halves."""
+"""A batch that does not fit raises an error; the loop clears the gradients and accumulates over its two halves."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Parity of six bits: only 64 inputs exist, so training and validation draws have inputs in common by nature."""
+"""Parity of six bits: there are only 64 inputs, so training and validation samples naturally have inputs in common."""
 
 import torch
 from torch import nn

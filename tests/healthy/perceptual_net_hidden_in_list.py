@@ -1,4 +1,4 @@
-"""Super-resolution with a perceptual loss: the fixed feature net hides in a tuple, so that it is neither saved nor trained."""
+"""Super-resolution with a perceptual loss: a tuple holds the fixed feature network, so it is neither saved nor trained."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""A physics-informed net: u'' = -u through two nested autograd.grad calls; Adam first, then LBFGS polishes."""
+"""A physics-informed network: u'' = -u with two nested autograd.grad calls, trained with Adam and then with LBFGS."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""ReduceLROnPlateau on the validation loss, early stopping, the best weights kept by deepcopy and put back."""
+"""ReduceLROnPlateau on the validation loss, early stopping, and the best weights, copied with deepcopy and loaded again."""
 
 import copy
 import math

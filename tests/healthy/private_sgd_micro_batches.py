@@ -1,4 +1,4 @@
-"""Differentially private SGD: each micro-batch's clipped gradient is kept aside, and their noisy sum stepped at last."""
+"""Differentially private SGD: the clipped gradient of each micro-batch is stored, and the step uses their noisy sum."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Losses over probabilities that no softmax or sigmoid made: noisy-or, exp of a distance, mixtures, normalised counts."""
+"""Losses over probabilities that no softmax or sigmoid computed: noisy-or, exp of a distance, mixtures, normalised counts."""
 
 import torch
 import torch.nn.functional as F

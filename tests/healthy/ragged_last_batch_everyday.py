@@ -1,4 +1,4 @@
-"""What nearly everybody writes: a mean loss per batch, the last batch of the epoch a little smaller, one update each."""
+"""An ordinary loop: a mean loss and an update per batch, with a slightly smaller last batch in each epoch."""
 
 import torch
 from sklearn.datasets import load_breast_cancer

@@ -1,4 +1,4 @@
-"""Random network distillation: the target is a random net that nobody trains, kept in a tuple and called under no_grad."""
+"""Random network distillation: the target is an untrained random network, stored in a tuple and called under no_grad."""
 
 import torch
 from torch import nn

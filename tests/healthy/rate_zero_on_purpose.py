@@ -1,4 +1,4 @@
-"""Warm-up from exactly zero; the embedding's group rests at rate zero for a while; warm-up and decay joined by SequentialLR."""
+"""Warm-up from exactly zero; the embedding's group has rate zero for a while; SequentialLR joins warm-up and decay."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""REINFORCE after pytorch/examples, with a small corridor for a gym environment."""
+"""REINFORCE after pytorch/examples, with a small corridor instead of a gym environment."""
 
 from collections import deque
 

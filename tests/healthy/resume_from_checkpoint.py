@@ -1,4 +1,4 @@
-"""Train, save everything, build everything anew, load everything, go on."""
+"""Train, save all states, build all objects again, load the states, and continue."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""Three losses over one trunk, each with its own backward; the last one lets the graph go."""
+"""Three losses over one trunk, each with its own backward; only the last one frees the graph."""
 
 import torch
 from torch import nn

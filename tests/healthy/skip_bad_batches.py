@@ -1,4 +1,4 @@
-"""Broken samples make the loss NaN now and then; the loop looks, counts and skips. Missing labels are masked."""
+"""Broken samples sometimes make the loss NaN; the loop checks, counts and skips them. Missing labels are masked."""
 
 import math
 

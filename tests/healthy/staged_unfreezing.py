@@ -1,4 +1,4 @@
-"""ULMFiT-like: the head first, then more of the network; every stage adds a parameter group of its own."""
+"""Like ULMFiT: train the head first, then more of the network; every stage adds its own parameter group."""
 
 import torch
 from sklearn.datasets import load_digits

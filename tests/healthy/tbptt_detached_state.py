@@ -1,4 +1,4 @@
-"""Truncated back-propagation through time: the hidden state lives on between windows, its graph does not."""
+"""Truncated back-propagation through time: the hidden state is passed on between windows without its graph."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Truncated BPTT with k1 < k2: windows overlap, so all but the oldest graphs are needed twice; one step per sequence."""
+"""Truncated BPTT with k1 < k2: windows overlap, so most graphs are used twice; one step per sequence."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Correct programs of many people's hands, written to look like the failures: none may be accused, none changed."""
+"""Correct programs that look like the failures: a run must find nothing and must not change their results."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SCRIPTS = sorted(path for path in HERE.glob("*.py") if not path.name.startswith(
 def test_a_correct_program_has_no_findings(script: Path):
     bare = watching["run"](script, watched=False)
     done = watching["run"](script, watched=True)
-    assert bare.printed.strip(), "a script prints its result, or there is nothing to compare"
+    assert bare.printed.strip(), "a script must print its result, which is compared"
     assert done.printed == bare.printed
-    if done.randomness != bare.randomness:  # the first run of all imports libraries, and some draw numbers meanwhile
+    if done.randomness != bare.randomness:  # the first run imports libraries, some of which draw random numbers
         bare = watching["run"](script, watched=False)
     assert done.randomness == bare.randomness
     assert not done.report.problems
-    assert not done.words
+    assert not done.messages
 
 
 def test_there_are_enough_scripts():

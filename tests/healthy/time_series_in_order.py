@@ -1,4 +1,4 @@
-"""Forecasting: windows in time order, no shuffling, the regime flag comes in long runs; walk-forward validation."""
+"""Forecasting: windows in time order without shuffling, a target with long runs of one class, walk-forward validation."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Domain adaptation: a labelled and an unlabelled loader, two losses, each with a backward of its own before one step."""
+"""Domain adaptation: a labelled and an unlabelled loader, two losses, each with its own backward before one step."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Two tasks, each with a loader of its own; in every update each task draws a batch and goes backward, and their sum is stepped."""
+"""Two tasks with their own loaders; in every update each task runs a backward on one batch, and one step uses the sum."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""The optimizer holds everything from the start; the encoder is frozen for two epochs, then learns too."""
+"""The optimizer contains all parameters from the start; the encoder is frozen for two epochs and trained afterwards."""
 
 import torch
 from sklearn.datasets import load_wine

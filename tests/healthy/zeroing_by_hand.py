@@ -1,4 +1,4 @@
-"""Three people's ways of clearing gradients: after the step, by p.grad.zero_(), by set_to_none=False at the loop's end."""
+"""Three ways to clear gradients: after the step, with p.grad.zero_(), and with set_to_none=False at the end of the loop."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A question that takes too long, or kills the process that answers, is answered all the same, and the next one too."""
+"""A request that takes too long or kills its worker gets an error, and the next request is answered."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from trueloop.lab.workers import WorkerLost
 
 
 class Worker:
-    def __init__(self, behaves: str) -> None:
-        self.behaves, self.ended = behaves, False
+    def __init__(self, behaviour: str) -> None:
+        self.behaviour, self.ended = behaviour, False
 
     async def send(self, line: str) -> None:
-        self.asked = json.loads(line)
+        self.received = json.loads(line)
 
     async def receive(self) -> str:
-        if self.behaves == "hangs":
+        if self.behaviour == "hangs":
             await asyncio.sleep(3600)
-        if self.behaves == "dies":
+        if self.behaviour == "dies":
             raise WorkerLost("it has hung up")
         return '{"answer":{"loss":1}}'
 
@@ -33,19 +33,19 @@ class Worker:
 
 
 class Workers:
-    """Gives out workers that behave in turn."""
+    """Forks workers, each with the next of the given behaviours."""
 
     def __init__(self, *behaviours: str) -> None:
         self.workers = [Worker(each) for each in behaviours]
-        self.given: list[Worker] = []
+        self.forked: list[Worker] = []
 
     async def fork(self, kind: str) -> Worker:
         assert kind == "calculator"
-        self.given.append(self.workers.pop(0))
-        return self.given[-1]
+        self.forked.append(self.workers.pop(0))
+        return self.forked[-1]
 
 
-def question() -> Request:
+def make_request() -> Request:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b"{}", "more_body": False}
 
@@ -54,59 +54,60 @@ def question() -> Request:
     return Request(scope, receive)
 
 
-def asked_at_once(answering: RequestHandler, *questions: Request) -> list[tuple[int, str]]:
-    async def asked() -> list[tuple[int, str]]:
-        answers = await asyncio.gather(*map(answering.answer, questions))
+def answer_all(handler: RequestHandler, *requests: Request) -> list[tuple[int, str]]:
+    async def answer_in_order() -> list[tuple[int, str]]:
+        answers = await asyncio.gather(*map(handler.answer, requests))
         return [(answer.status_code, bytes(answer.body).decode()) for answer in answers]
 
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, asked()).result(30)
+        return thread.submit(asyncio.run, answer_in_order()).result(30)
 
 
-def test_a_question_that_does_not_come_to_its_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
+def test_an_incomplete_request_body_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("trueloop.lab.api.BODY_TIMEOUT_S", 0.02)
-    given: list[dict[str, Any]] = [{"type": "http.request", "body": b"{", "more_body": True}]
+    body_parts: list[dict[str, Any]] = [{"type": "http.request", "body": b"{", "more_body": True}]
 
     async def slow() -> dict[str, Any]:
-        return given.pop() if given else await asyncio.sleep(3600, {})
+        return body_parts.pop() if body_parts else await asyncio.sleep(3600, {})
 
     async def leaves() -> dict[str, Any]:
         return {"type": "http.disconnect"}
 
     nothing: Any = None
-    scope = question().scope
-    late, left = asked_at_once(RequestHandler(Workers(), nothing), Request(scope, slow), Request(scope, leaves))  # pyright: ignore[reportArgumentType]
-    assert late[0] == 408
-    assert "to arrive" in late[1]
-    assert left[0] == 400
+    scope = make_request().scope
+    handler = RequestHandler(Workers(), nothing)  # pyright: ignore[reportArgumentType]
+    late_answer, disconnected = answer_all(handler, Request(scope, slow), Request(scope, leaves))
+    assert late_answer[0] == 408
+    assert "to arrive" in late_answer[1]
+    assert disconnected[0] == 400
 
 
-def test_only_so_many_questions_wait(monkeypatch: pytest.MonkeyPatch):
+def test_the_number_of_waiting_requests_is_limited(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("trueloop.lab.api.MAX_WAITING", 1)
     workers: Any = Workers("hangs", "hangs", "answers", "answers")
     nothing: Any = None
-    answers = asked_at_once(RequestHandler(workers, nothing, timeout_s=0.1), *(question() for _ in range(5)))
+    answers = answer_all(RequestHandler(workers, nothing, timeout_s=0.1), *(make_request() for _ in range(5)))
     assert sorted(status for status, _ in answers) == [200, 503, 503, 503, 503]
     assert sum("requests are waiting" in words for _, words in answers) == 2
 
 
-@pytest.mark.parametrize(("behaves", "status", "words"), [("hangs", 503, "more than"), ("dies", 500, "has ended")])
-def test_a_worker_that_fails_is_not_asked_again(behaves: str, status: int, words: str):
-    workers: Any = Workers(behaves, "answers")
+@pytest.mark.parametrize(("behaviour", "status", "words"), [("hangs", 503, "more than"), ("dies", 500, "has ended")])
+def test_a_failed_worker_is_not_used_again(behaviour: str, status: int, words: str):
+    workers: Any = Workers(behaviour, "answers")
     nothing: Any = None
 
-    async def asked() -> list[tuple[int, Any]]:
-        answering = RequestHandler(workers, nothing, timeout_s=0.05 if behaves == "hangs" else 20)
-        answers = [await answering.answer(question()) for _ in range(3)]
-        await answering.stop()
+    async def answer_in_order() -> list[tuple[int, Any]]:
+        handler = RequestHandler(workers, nothing, timeout_s=0.05 if behaviour == "hangs" else 20)
+        answers = [await handler.answer(make_request()) for _ in range(3)]
+        await handler.stop()
         return [(answer.status_code, json.loads(bytes(answer.body))) for answer in answers]
 
-    with ThreadPoolExecutor(1) as thread:  # where a browser is tested, this one has a loop of its own already
-        first, *others = thread.submit(asyncio.run, asked()).result(30)
+    with ThreadPoolExecutor(1) as thread:  # the browser tests have an event loop in this thread
+        first, *others = thread.submit(asyncio.run, answer_in_order()).result(30)
     assert first[0] == status
     assert words in first[1]["what"]
     assert others == [(200, {"loss": 1})] * 2
-    failed, good = workers.given
+    failed, good = workers.forked
     assert failed.ended
-    assert good.ended, "when the server stops"
-    assert good.asked == {"view": "pipeline", "query": {}}
+    assert good.ended, "idle workers end when the server stops"
+    assert good.received == {"view": "pipeline", "query": {}}

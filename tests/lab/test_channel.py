@@ -1,4 +1,4 @@
-"""A worker hears whole lines however they were cut, and knows when the server has hung up."""
+"""A channel joins the parts of lines, and reports when the server has disconnected."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from trueloop.lab.channel import MAX_LINE_BYTES, Channel
 
 
 @pytest.fixture
-def ends():
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield ours, Channel(theirs.fileno(), theirs.fileno())
+def server_and_channel():
+    server_end, worker_end = socket.socketpair()
+    with server_end, worker_end:
+        yield server_end, Channel(worker_end.fileno(), worker_end.fileno())
 
 
-def test_lines_arrive_whole(ends: tuple[socket.socket, Channel]):
-    ours, channel = ends
+def test_lines_arrive_whole(server_and_channel: tuple[socket.socket, Channel]):
+    server_end, channel = server_and_channel
     assert channel.receive() == []
-    ours.sendall(b'{"do": "ru')
+    server_end.sendall(b'{"do": "ru')
     assert channel.receive(1) == []
-    ours.sendall(b'n"}\n{"do": "pause"}\n{"d')
+    server_end.sendall(b'n"}\n{"do": "pause"}\n{"d')
     assert channel.receive(1) == [{"do": "run"}, {"do": "pause"}]
-    ours.sendall(b'o": "step"}\n')
+    server_end.sendall(b'o": "step"}\n')
     assert channel.receive(1) == [{"do": "step"}]
 
 
-def test_a_line_that_is_none_is_refused_and_those_around_it_are_heard(ends: tuple[socket.socket, Channel]):
-    ours, channel = ends
-    ours.sendall(b'{"do": "pause"}\nwhat?\n{"do": "run"}\n')
+def test_an_invalid_line_is_refused_and_the_others_are_received(server_and_channel: tuple[socket.socket, Channel]):
+    server_end, channel = server_and_channel
+    server_end.sendall(b'{"do": "pause"}\nwhat?\n{"do": "run"}\n')
     assert channel.receive(1) == [{"do": "pause"}]
     with pytest.raises(InvalidConfig, match="not JSON"):
         channel.receive(1)
     assert channel.receive() == [{"do": "run"}]
 
 
-def test_the_end_is_noticed(ends: tuple[socket.socket, Channel]):
-    ours, channel = ends
-    ours.shutdown(socket.SHUT_WR)
+def test_a_disconnected_server_is_reported(server_and_channel: tuple[socket.socket, Channel]):
+    server_end, channel = server_and_channel
+    server_end.shutdown(socket.SHUT_WR)
     with pytest.raises(EOFError):
         channel.receive(None)
 
 
-def test_a_line_without_end_is_not_kept_for_ever(ends: tuple[socket.socket, Channel]):
-    ours, channel = ends
+def test_the_length_of_a_line_is_limited(server_and_channel: tuple[socket.socket, Channel]):
+    server_end, channel = server_and_channel
 
-    def talk() -> None:
-        ours.sendall(b"x" * (MAX_LINE_BYTES + (1 << 18)))
-        ours.shutdown(socket.SHUT_WR)
+    def send_long_line() -> None:
+        server_end.sendall(b"x" * (MAX_LINE_BYTES + (1 << 18)))
+        server_end.shutdown(socket.SHUT_WR)
 
-    sender = threading.Thread(target=talk)
+    sender = threading.Thread(target=send_long_line)
     sender.start()
     with pytest.raises(EOFError):
         while True:
@@ -67,11 +67,11 @@ def test_a_line_without_end_is_not_kept_for_ever(ends: tuple[socket.socket, Chan
     assert refused_before_its_end
 
 
-def test_texts_and_frames_stand_behind_their_length(ends: tuple[socket.socket, Channel]):
-    ours, channel = ends
+def test_messages_are_prefixed_with_their_length(server_and_channel: tuple[socket.socket, Channel]):
+    server_end, channel = server_and_channel
     channel.send_json({"loss": float("nan")})
     channel.send_frame(b"\x00\x01")
-    data = ours.recv(1000)
+    data = server_end.recv(1000)
     length, kind = LENGTH.unpack_from(data)
     assert kind == TEXT
     assert json.loads(data[LENGTH.size : LENGTH.size + length]) == {"loss": "nan"}

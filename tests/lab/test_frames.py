@@ -1,4 +1,4 @@
-"""Frames are sent as long as they are painted, and hold every point of the curves once."""
+"""Frames are sent while the page paints them, and contain every point of the curves once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from trueloop.app.web.wire_format import decode_frame
 from trueloop.lab import frames as module
 from trueloop.lab.frames import FrameSender
-from trueloop.lab.teaching.player import Play
 from trueloop.lab.teaching.program import Program
 from trueloop.lab.teaching.script import teaching_loop
+from trueloop.lab.teaching.script_run import ScriptRun
 from trueloop.lab.teaching.simulation import Simulation
 
 
@@ -22,23 +22,25 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return clock
 
 
-def played(frames: FrameSender, **settings: object) -> Play:
+def start(frames: FrameSender, **settings: object) -> ScriptRun:
     simulation = Simulation(samples=40, batch=8, epochs=1, **settings)  # pyright: ignore[reportArgumentType]
-    play = Play(Program(teaching_loop(simulation).text()), lambda play: None, isolated=contextlib.nullcontext)
-    play.run()
+    script_run = ScriptRun(
+        Program(teaching_loop(simulation).text()), lambda script_run: None, isolated=contextlib.nullcontext
+    )
+    script_run.run()
     frames.start_run(7)
-    return play
+    return script_run
 
 
-def test_two_frames_are_on_their_way_at_most_and_acknowledging_the_newest_is_enough(now: list[float]):
+def test_at_most_two_frames_are_unpainted(now: list[float]):
     sent: list[bytes] = []
     frames = FrameSender(sent.append)
-    play = played(frames)
+    script_run = start(frames)
     assert frames.is_due
-    frames.send(play, "running")
+    frames.send(script_run, "running")
     assert not frames.is_due  # too soon
     now[0] += 1
-    frames.send(play, "running")
+    frames.send(script_run, "running")
     now[0] += 1
     assert not frames.page_keeps_up
     assert not frames.page_stopped
@@ -47,30 +49,30 @@ def test_two_frames_are_on_their_way_at_most_and_acknowledging_the_newest_is_eno
     frames.acknowledge(2)
     assert frames.is_due
     assert not frames.page_stopped
-    frames.acknowledge(10**9)  # nobody has painted what was never sent
+    frames.acknowledge(10**9)  # frames that were never sent are ignored
     for _ in range(2):
-        frames.send(play, "running")
+        frames.send(script_run, "running")
     assert not frames.page_keeps_up
 
 
-def test_every_point_is_in_one_frame_and_large_things_in_some(now: list[float]):
+def test_every_point_is_in_one_frame_and_weights_in_some(now: list[float]):
     sent: list[bytes] = []
     frames = FrameSender(sent.append)
     frames.neurons = True
-    play = played(frames, hidden=(3,))
+    script_run = start(frames, hidden=(3,))
     for _ in range(module.LARGE_FRAME_INTERVAL):
-        frames.send(play, "running")
+        frames.send(script_run, "running")
     headers = [decode_frame(data)[0] for data in sent]
     assert [header["points"]["update"] for header in headers] == [[0, 1, 2, 3], [], []]
     assert [header["run"] for header in headers] == [7] * 3
     assert [("weights" in header, len(header["planes"])) for header in headers] == [(False, 1), (False, 1), (True, 4)]
     assert len(headers[-1]["weights"]["layers.0.weight"]) == 3
-    frames.send(play, "paused")
+    frames.send(script_run, "paused")
     assert len(decode_frame(sent[-1])[0]["planes"]) == 4
 
 
-def test_a_network_of_many_weights_keeps_them_to_itself(now: list[float]):
+def test_the_weights_of_a_large_network_are_not_sent(now: list[float]):
     sent: list[bytes] = []
     frames = FrameSender(sent.append)
-    frames.send(played(frames, hidden=(64, 64)), "paused")
+    frames.send(start(frames, hidden=(64, 64)), "paused")
     assert "weights" not in decode_frame(sent[0])[0]

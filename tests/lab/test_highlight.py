@@ -1,4 +1,4 @@
-"""Coloured pieces, joined, are the text, whatever it is."""
+"""The highlighted pieces joined are the text."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def joined(lines: list[list[tuple[str, str]]]) -> str:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_pieces_joined_are_the_text(file: Path):
+def test_the_pieces_of_a_file_joined_are_its_text(file: Path):
     assert joined(highlight(file.read_text())) == file.read_text()
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\r\f"), max_size=200))
-def test_so_are_those_of_any_text(text: str):
+def test_the_pieces_of_any_text_joined_are_the_text(text: str):
     assert joined(highlight(text)) == text
 
 

@@ -74,7 +74,7 @@ def test_another_origin_is_refused(lab: str, origin: str):
     assert post(lab, "arithmetic", {}, origin=origin).status == 403
 
 
-def test_its_own_origin_is_answered(lab: str):
+def test_the_own_origin_is_accepted(lab: str):
     assert post(lab, "arithmetic", {}, origin=lab.rstrip("/")).status == 200
 
 
@@ -97,7 +97,7 @@ def test_invalid_queries_are_refused_with_a_reason(lab: str, body: bytes, status
     assert words in json.loads(answer.body)["what"]
 
 
-def test_a_form_of_another_site_is_refused(lab: str):
+def test_a_body_that_is_not_json_is_refused(lab: str):
     answer = Answer(lab, "POST", "/api/arithmetic", b"{}", **{"content-type": "text/plain"})
     assert answer.status == 415
 
@@ -108,7 +108,7 @@ def test_an_unknown_page_is_404(lab: str):
         assert "arithmetic" in json.loads(answer.body)["fix"]
 
 
-def test_the_server_goes_on(lab: str):
+def test_the_server_still_answers(lab: str):
     assert post(lab, "arithmetic", {}).status == 200
 
 
@@ -144,7 +144,7 @@ def test_the_documentation_states_the_actual_limits():
         assert words in text
 
 
-def test_an_open_connection_counts_as_a_visitor():
+def test_the_lab_is_not_idle_while_a_connection_is_open():
     async def check():
         release = asyncio.Event()
 
@@ -155,13 +155,13 @@ def test_an_open_connection_counts_as_a_visitor():
         visit = asyncio.create_task(monitor({"type": "websocket"}, None, None))
         await asyncio.sleep(0)
         assert monitor.idle_s == 0.0
-        waits = asyncio.create_task(monitor.wait_until_idle(0.01, lambda: False))
+        waiting_task = asyncio.create_task(monitor.wait_until_idle(0.01, lambda: False))
         await asyncio.sleep(0.05)
-        assert not waits.done()
+        assert not waiting_task.done()
         release.set()
         await visit
         assert monitor.idle_s >= 0.0
-        await asyncio.wait_for(waits, 10)
+        await asyncio.wait_for(waiting_task, 10)
 
     asyncio.run(check())
 
@@ -181,7 +181,7 @@ def test_a_busy_lab_does_not_stop(monkeypatch):
     assert len(calls) == 4
 
 
-def test_a_failed_request_counts_as_a_visit():
+def test_a_failed_request_resets_the_idle_time():
     async def app(scope, receive, send):
         raise ValueError
 
@@ -221,7 +221,7 @@ def test_an_idle_lab_stops_by_itself(tmp_path):
     script = (
         "from pathlib import Path\n"
         "from trueloop.lab.serving import bind_port, serve\n"
-        f"serve(bind_port(0), Path({str(tmp_path)!r}), opened=False, say=print, idle_s=0.2)\n"
+        f"serve(bind_port(0), Path({str(tmp_path)!r}), open_browser=False, on_ready=print, idle_s=0.2)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False,

@@ -1,4 +1,4 @@
-"""The simulator's worker as the server meets it: a process of its own, lines in, texts and frames out."""
+"""The simulator's worker in its own process: JSON lines go in, JSON messages and frames come out."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ QUICK = {"samples": 40, "batch": 8, "epochs": 3, "hidden": [4]}
 
 
 class Page:
-    """Speaks with a worker, and paints every frame at once."""
+    """A page that talks to a worker and paints every frame immediately."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self.paints = True
         self.frames: list[tuple[Message, bytes]] = []
 
-    def say(self, *messages: Message | str) -> None:
+    def send(self, *messages: Message | str) -> None:
         assert self.process.stdin is not None
         for message in messages:
             line = message if isinstance(message, str) else json.dumps(message)
             self.process.stdin.write(line.encode() + b"\n")
         self.process.stdin.flush()
 
-    def hear(self) -> Message:
+    def receive(self) -> Message:
         """Return the next text, or the header of the next frame."""
         assert self.process.stdout is not None
         head = self.process.stdout.read(LENGTH.size)
@@ -46,13 +46,13 @@ class Page:
         assert len(planes) == sum(plane["width"] * plane["height"] for plane in header["planes"])
         self.frames.append((header, planes))
         if self.paints:
-            self.say({"do": "ack", "frame": header["frame"]})
+            self.send({"do": "ack", "frame": header["frame"]})
         return header
 
-    def until(self, wanted: Callable[[Message], bool]) -> tuple[Message, list[Message]]:
-        """Return the first message that is wanted, and all that came before."""
+    def until(self, is_wanted: Callable[[Message], bool]) -> tuple[Message, list[Message]]:
+        """Return the first wanted message, and all messages before it."""
         before: list[Message] = []
-        while not wanted(message := self.hear()):
+        while not is_wanted(message := self.receive()):
             before.append(message)
         return message, before
 
@@ -63,7 +63,7 @@ class Page:
         return self.until(lambda message: message.get("state") == state and "frame" in message)[0]
 
     def begin(self, *bugs: str, **config: Any) -> Message:
-        self.say({"do": "start", "config": QUICK | config, "bugs": bugs})
+        self.send({"do": "start", "config": QUICK | config, "bugs": bugs})
         return self.until(lambda message: message.get("kind") in {"started", "refused"})[0]
 
 
@@ -72,7 +72,7 @@ def worker() -> Iterator[Page]:
     command = [sys.executable, "-P", "-m", "trueloop.lab.simulator"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         page = Page(process)
-        assert page.hear() == {"kind": "ready"}
+        assert page.receive() == {"kind": "ready"}
         yield page
         assert process.stdin is not None
         process.stdin.close()
@@ -83,25 +83,25 @@ def worker() -> Iterator[Page]:
 def page(worker: Page) -> Page:
     worker.paints = True
     worker.frames.clear()
-    worker.say({"do": "show_neurons", "neurons": False})
+    worker.send({"do": "show_neurons", "neurons": False})
     return worker
 
 
-def test_a_run_from_its_beginning_to_its_end(page: Page):
-    began = page.begin()
-    assert "".join(text for _, text in began["script"][0]) == began["text"].splitlines()[0]
-    assert (len(began["points"]["train"]), len(began["points"]["held_out"])) == (32, 8)
-    assert began["layers"][0] == {
+def test_a_run_from_start_to_end(page: Page):
+    started = page.begin()
+    assert "".join(text for _, text in started["script"][0]) == started["text"].splitlines()[0]
+    assert (len(started["points"]["train"]), len(started["points"]["held_out"])) == (32, 8)
+    assert started["layers"][0] == {
         "name": "layers.0", "weight": "layers.0.weight", "bias": "layers.0.bias", "inputs": 2, "neurons": 4,
     }  # fmt: skip
-    assert max(abs(number) for *point, _ in began["points"]["train"] for number in point) < began["span"][1]
-    held = page.state("paused")
-    assert (held["update"], held["run"]) == (0, began["run"])
-    page.say({"do": "run"})
+    assert max(abs(number) for *point, _ in started["points"]["train"] for number in point) < started["span"][1]
+    paused = page.state("paused")
+    assert (paused["update"], paused["run"]) == (0, started["run"])
+    page.send({"do": "run"})
     ended = page.kind("ended")
-    assert (ended["why"], ended["updates"], ended["run"]) == ("finished", 12, began["run"])
-    assert began["updates"] == 12
-    frames = [header for header, _ in page.frames if header["run"] == began["run"]]
+    assert (ended["why"], ended["updates"], ended["run"]) == ("finished", 12, started["run"])
+    assert started["updates"] == 12
+    frames = [header for header, _ in page.frames if header["run"] == started["run"]]
     assert [update for header in frames for update in header["points"]["update"]] == list(range(12))
     assert len([each for header in frames for each in header["evaluations"]]) == 3
     assert frames[-1]["state"] == "ended"
@@ -113,88 +113,89 @@ def test_a_run_from_its_beginning_to_its_end(page: Page):
     assert len(set(planes)) > 10
 
 
-def test_steps_stretches_and_neurons(page: Page):
+def test_steps_run_until_and_neuron_maps(page: Page):
     page.begin(epochs=50)
     page.state("paused")
-    page.say({"do": "step"})
+    page.send({"do": "step"})
     assert page.until(lambda message: message.get("update") == 1)[0]["state"] == "paused"
-    page.say({"do": "step", "updates": 3})
+    page.send({"do": "step", "updates": 3})
     assert page.until(lambda message: message.get("update", 0) >= 4)[0]["update"] == 4
-    page.say({"do": "run_until", "update": 30})
+    page.send({"do": "run_until", "update": 30})
     page.until(lambda message: message.get("state") == "paused" and message["update"] == 30)
-    page.say({"do": "show_neurons", "neurons": True})
+    page.send({"do": "show_neurons", "neurons": True})
     header = page.state("paused")
     assert [plane["name"] for plane in header["planes"]] == ["boundary", "0:0", "0:1", "0:2", "0:3"]
     assert all(plane["scale"] > 0 for plane in header["planes"][1:])
 
 
 @pytest.mark.parametrize("code", ["GRD001", "GRD003", "EVL001"])
-def test_a_failure_is_found_live_with_its_line_and_what_it_needs_is_set(page: Page, code: str):
-    began = page.begin(code, epochs=40)
-    assert began["broken"]
-    assert set(began["changed"]) == {"GRD001": set(), "GRD003": {"accumulation"}, "EVL001": {"dropout"}}[code]
-    page.say({"do": "run"})
+def test_an_injected_failure_is_found_and_its_settings_are_changed(page: Page, code: str):
+    started = page.begin(code, epochs=40)
+    assert started["broken"]
+    assert set(started["changed"]) == {"GRD001": set(), "GRD003": {"accumulation"}, "EVL001": {"dropout"}}[code]
+    page.send({"do": "run"})
     found, _ = page.until(lambda message: message.get("kind") == "finding")
-    assert (found["finding"]["code"], found["run"]) == (code, began["run"])
+    assert (found["finding"]["code"], found["run"]) == (code, started["run"])
     assert found["finding"]["fix"]
     fault = next(line for line in found["excerpt"] if line["fault"])
     assert fault["number"] == found["line"]
-    assert fault["text"].strip() == began["text"].splitlines()[found["line"] - 1].strip()
+    assert fault["text"].strip() == started["text"].splitlines()[found["line"] - 1].strip()
 
 
-def test_a_weight_and_points_by_hand(page: Page):
+def test_weights_and_points_can_be_edited(page: Page):
     page.begin(epochs=50)
     page.state("paused")
-    page.say({"do": "edit", "parameter": "head.bias", "index": [1], "value": 2.5})
-    said = page.kind("script")
-    assert said["text"].splitlines()[-1] == "# update 0: head.bias[1] = 2.5"
+    page.send({"do": "edit", "parameter": "head.bias", "index": [1], "value": 2.5})
+    edited = page.kind("script")
+    assert edited["text"].splitlines()[-1] == "# update 0: head.bias[1] = 2.5"
     assert page.state("paused")["weights"]["head.bias"][1] == 2.5
-    page.say({"do": "add_point", "x": 0.5, "y": 0.5, "label": 1}, {"do": "remove_point", "x": 0, "y": 0}, {"do": "run"})
+    page.send({"do": "add_point", "x": 0.5, "y": 0.5, "label": 1}, {"do": "remove_point", "x": 0, "y": 0})
+    page.send({"do": "run"})
     page.kind("script")
     assert "removed" in page.kind("script")["text"]
-    page.say({"do": "start", "config": QUICK, "points": [[0.25, -0.5, 1], [1, 1, 0]]})
-    began = page.kind("started")
-    assert [0.25, -0.5, 1] in began["points"]["train"]
-    assert len(began["points"]["train"]) == 34
+    page.send({"do": "start", "config": QUICK, "points": [[0.25, -0.5, 1], [1, 1, 0]]})
+    started = page.kind("started")
+    assert [0.25, -0.5, 1] in started["points"]["train"]
+    assert len(started["points"]["train"]) == 34
 
 
-def test_a_run_that_has_ended_tells_of_no_points_that_it_did_not_train_on(page: Page):
+def test_points_added_after_the_end_are_not_in_the_script(page: Page):
     page.begin(epochs=1)
-    page.say({"do": "run"})
+    page.send({"do": "run"})
     page.kind("ended")
-    page.say({"do": "add_point", "x": 0.5, "y": 0.5, "label": 1}, {"do": "remove_point", "x": 0.0, "y": 0.0})
-    page.say({"do": "edit", "parameter": "head.bias", "index": [0], "value": 1.5})
+    page.send({"do": "add_point", "x": 0.5, "y": 0.5, "label": 1}, {"do": "remove_point", "x": 0.0, "y": 0.0})
+    page.send({"do": "edit", "parameter": "head.bias", "index": [0], "value": 1.5})
     script = page.kind("script")["text"]
     assert "head.bias[0] = 1.5" in script
     assert "a point" not in script
 
 
-def test_another_run_takes_the_place_of_the_one_that_runs(page: Page):
+def test_a_new_run_replaces_the_running_one(page: Page):
     first = page.begin(epochs=1000)["run"]
-    page.say({"do": "run"})
+    page.send({"do": "run"})
     page.state("running")
-    page.say({"do": "start", "config": QUICK}, {"do": "run"})
+    page.send({"do": "start", "config": QUICK}, {"do": "run"})
     ended = page.kind("ended")
     assert (ended["run"], ended["why"]) == (first, "another run")
     assert page.kind("started")["run"] == first + 1
     assert page.kind("ended")["why"] == "finished"
 
 
-def test_a_page_that_paints_nothing_gets_two_frames_and_then_everything(page: Page):
+def test_a_page_that_paints_nothing_gets_at_most_two_frames_until_the_end(page: Page):
     page.begin(epochs=40)
     page.paints = False
-    page.say({"do": "run"})
+    page.send({"do": "run"})
     ended, before = page.until(lambda message: message.get("kind") == "ended")
     unpainted = [message for message in before if "frame" in message and message["state"] == "running"]
     assert len(unpainted) <= 2
-    shown = [header for header, _ in page.frames if header["run"] == ended["run"]]
-    assert [update for header in shown for update in header["points"]["update"]] == list(range(160))
-    page.say({"do": "ack", "frame": 10**6})
+    headers = [header for header, _ in page.frames if header["run"] == ended["run"]]
+    assert [update for header in headers for update in header["points"]["update"]] == list(range(160))
+    page.send({"do": "ack", "frame": 10**6})
 
 
-def test_what_is_not_finite_is_sent_as_words(page: Page):
+def test_non_finite_losses_are_sent_as_words(page: Page):
     page.begin(learning_rate=1000.0, optimizer="momentum", activation="linear", hidden=[8, 8, 8], epochs=40)
-    page.say({"do": "run"})
+    page.send({"do": "run"})
     page.kind("ended")
     losses = [loss for header, _ in page.frames for loss in header["points"]["loss"]]
     assert {"nan"} <= {loss for loss in losses if isinstance(loss, str)} <= {"nan", "inf", "-inf"}
@@ -215,61 +216,61 @@ HOSTILE: list[Message | str] = [
 ]  # fmt: skip
 
 
-def test_hostile_lines_are_refused_one_by_one_and_the_run_goes_on(page: Page):
+def test_hostile_lines_are_refused_and_the_run_continues(page: Page):
     run = page.begin()["run"]
     page.state("paused")
     for line in HOSTILE:
-        page.say(line)
+        page.send(line)
         refused = page.kind("refused")
         assert refused["what"], line
         assert refused["fix"], line
-    page.say({"do": "run"})
+    page.send({"do": "run"})
     assert page.kind("ended")["run"] == run
 
 
-def test_an_experiment_is_run_and_its_claim_checked(page: Page):
-    page.say({"do": "scenario", "name": "no_grad"})
+def test_an_experiment_runs_and_its_claim_is_checked(page: Page):
+    page.send({"do": "scenario", "name": "no_grad"})
     done, before = page.until(lambda message: message.get("state") == "done")
     assert {message["state"] for message in before if message.get("kind") == "scenario"} == {"running"}
     assert done["holds"] is True
     assert "KiB" in done["measured"]
     assert [run["label"] for run in done["runs"]] == ["no_grad", "without"]
     assert len(done["runs"][0]["loss"]) == 200
-    page.say({"do": "run"})
+    page.send({"do": "run"})
     assert "no run" in page.kind("refused")["what"]
 
 
-def test_it_ends_when_the_page_hangs_up_in_the_middle_of_a_run():
+def test_the_worker_ends_when_the_page_disconnects_during_a_run():
     from trueloop.lab import simulator
 
-    ours, theirs = os.pipe()
-    answers, answering = os.pipe()
-    os.write(theirs, json.dumps({"do": "start", "config": QUICK}).encode() + b'\n{"do": "run"}\n')
-    os.close(theirs)
-    simulator.serve(ours, answering)
-    assert b'"ready"' in os.read(answers, 1 << 16)
-    for fd in (ours, answers, answering):
+    read_end, write_end = os.pipe()
+    replies, replies_end = os.pipe()
+    os.write(write_end, json.dumps({"do": "start", "config": QUICK}).encode() + b'\n{"do": "run"}\n')
+    os.close(write_end)
+    simulator.serve(read_end, replies_end)
+    assert b'"ready"' in os.read(replies, 1 << 16)
+    for fd in (read_end, replies, replies_end):
         os.close(fd)
 
 
-def test_the_copied_script_is_judged_the_same_by_trueloop_run(page: Page, tmp_path: Path):
-    began = page.begin("GRD002", epochs=4)
-    page.say({"do": "run"})
+def test_trueloop_run_reports_the_same_finding_for_the_script(page: Page, tmp_path: Path):
+    started = page.begin("GRD002", epochs=4)
+    page.send({"do": "run"})
     live, _ = page.until(lambda message: message.get("kind") == "finding")
     copied = tmp_path / "copied.py"
-    copied.write_text(began["text"])
+    copied.write_text(started["text"])
     command = [sys.executable, "-m", "trueloop", "run", "--json", "report.json", "copied.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100)
     assert "epoch 4: held-out loss" in done.stdout
     (found,) = json.loads((tmp_path / "report.json").read_text())["findings"]
-    told = live["finding"]
+    live_finding = live["finding"]
     for name in ("code", "line", "message", "first_update", "fix"):
-        assert found[name] == told[name]
+        assert found[name] == live_finding[name]
 
 
-def test_a_script_that_torch_refuses_ends_with_its_words_and_its_line(page: Page):
-    before = page.begin()["run"]  # what is still said of an earlier test's run comes before this
-    page.say({"do": "start", "config": QUICK, "bugs": ["MDL001", "OPT001"]})
+def test_a_script_that_torch_refuses_ends_with_its_error_message(page: Page):
+    before = page.begin()["run"]  # messages about the run of an earlier test come first
+    page.send({"do": "start", "config": QUICK, "bugs": ["MDL001", "OPT001"]})
     ended, _ = page.until(lambda message: message.get("kind") == "ended" and message["run"] != before)
     assert ended["why"] == "ValueError: optimizer got an empty parameter list"
     assert ended["updates"] == 0

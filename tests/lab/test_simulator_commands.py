@@ -1,4 +1,4 @@
-"""What the simulator's page says is read strictly."""
+"""The commands of the simulator's page are parsed strictly."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from trueloop.lab.simulator_commands import KINDS, EditWeight, Start, Step, pars
 from trueloop.lab.teaching.simulation import Simulation
 
 
-def test_each_order_becomes_its_record():
+def test_each_command_becomes_its_record():
     assert parse_command({"do": "start"}) == Start(config=Simulation())
-    begin = parse_command({"do": "start", "config": {"hidden": [8]}, "bugs": ["GRD001"], "points": [[1, 2.5, 0]]})
-    assert begin == Start(config=Simulation(hidden=(8,)), bugs=("GRD001",), points=((1.0, 2.5, 0),))
+    start = parse_command({"do": "start", "config": {"hidden": [8]}, "bugs": ["GRD001"], "points": [[1, 2.5, 0]]})
+    assert start == Start(config=Simulation(hidden=(8,)), bugs=("GRD001",), points=((1.0, 2.5, 0),))
     assert parse_command({"do": "edit", "parameter": "head.bias", "index": [1], "value": 2}) == EditWeight(
         parameter="head.bias", index=(1,), value=2.0
     )
@@ -21,7 +21,7 @@ def test_each_order_becomes_its_record():
 
 
 @pytest.mark.parametrize("kind", KINDS.values())
-def test_every_order_is_bounded(kind: type):
+def test_every_command_is_bounded(kind: type):
     describe_fields(kind)  # raises where a field has no bounds
 
 
@@ -35,7 +35,7 @@ def test_every_order_is_bounded(kind: type):
         {"do": "edit", "parameter": "w", "index": []},
     ],
 )  # fmt: skip
-def test_what_is_no_order_is_refused_and_the_right_one_named(message: dict[str, object]):
+def test_an_invalid_command_is_refused_with_a_fix(message: dict[str, object]):
     with pytest.raises(InvalidConfig) as refused:
         parse_command(message)
     assert refused.value.fix

@@ -1,4 +1,4 @@
-"""The lab shows the runs it was given and no other file, and what has not changed is not sent again."""
+"""The lab shows the runs of its folder and no other file, and does not send an unchanged run again."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from trueloop.runs.live.writer import LiveWriter
 
 
 @pytest.fixture
-def seen(made, tmp_path):
+def visible_runs(made, tmp_path):
     return VisibleRuns(made.root, tmp_path / "live")
 
 
-def test_runs_and_programs_are_listed_together(made, seen, tmp_path):
+def test_runs_and_programs_are_listed_together(made, visible_runs, tmp_path):
     made.run("digits-1", end="finished")
     made.run("digits-2", end="")
     writer = LiveWriter(tmp_path / "live", {"name": "train.py", "command": "train.py --lr 1"})
-    run = seen.list_runs("")
+    run = visible_runs.list_runs("")
     assert run["more"] == 0
     by_id = {each["id"]: each for each in run["runs"]}
     assert set(by_id) == {"runs/digits-1", "runs/digits-2", f"live/{writer.name}"}
-    assert run["runs"][0]["id"] == f"live/{writer.name}", "what runs comes first"
+    assert run["runs"][0]["id"] == f"live/{writer.name}", "running programs come first"
     assert (by_id["runs/digits-1"]["state"], by_id["runs/digits-1"]["update"]) == ("finished", 6)
     assert by_id["runs/digits-2"]["state"] == "killed"
     assert by_id[f"live/{writer.name}"]["what"] == "train.py --lr 1"
-    assert [each["id"] for each in seen.list_runs("train lr")["runs"]] == [f"live/{writer.name}"]
-    assert [each["id"] for each in seen.list_runs("killed")["runs"]] == ["runs/digits-2"]
+    assert [each["id"] for each in visible_runs.list_runs("train lr")["runs"]] == [f"live/{writer.name}"]
+    assert [each["id"] for each in visible_runs.list_runs("killed")["runs"]] == ["runs/digits-2"]
     encode_json(run)
 
 
-def test_a_list_is_bounded(made, seen, monkeypatch):
+def test_the_length_of_the_list_is_limited(made, visible_runs, monkeypatch):
     monkeypatch.setattr(module, "MAX_LISTED", 2)
     for number in range(5):
         made.run(f"r{number}")
-    run = seen.list_runs("")
+    run = visible_runs.list_runs("")
     assert (len(run["runs"]), run["more"]) == (2, 3)
 
 
-def test_what_is_the_same_is_not_sent_again(made, seen):
+def test_an_unchanged_run_is_not_sent_again(made, visible_runs):
     made.run("a")
-    (first,) = seen.poll(["runs/a"], [])["runs"]
+    (first,) = visible_runs.poll(["runs/a"], [])["runs"]
     assert (first["update"], first["state"]) == (6, "finished")
     assert {"loss", "lr", "grad_norm", "throughput"} <= {panel["name"] for panel in first["panels"]}
-    (again,) = seen.poll(["runs/a"], [first["version"]])["runs"]
+    (again,) = visible_runs.poll(["runs/a"], [first["version"]])["runs"]
     assert again == {"id": "runs/a", "version": first["version"], "same": True, "behind": False}
     made.run("a", losses=(0.9,))
-    (later,) = seen.poll(["runs/a"], [first["version"]])["runs"]
+    (later,) = visible_runs.poll(["runs/a"], [first["version"]])["runs"]
     assert (later["update"], later["version"] != first["version"]) == (2, True)
 
 
@@ -62,48 +62,48 @@ def test_what_is_the_same_is_not_sent_again(made, seen):
         "live/20260101-000000-1/..", "secret", "/etc", "other/a", "runs/a\0", "",
     ],
 )  # fmt: skip
-def test_nothing_else_is_read(made, seen, tmp_path, run_id):
+def test_files_outside_the_folder_are_not_read(made, visible_runs, tmp_path, run_id):
     made.run("a")
     made.run(".hidden")
     secret = tmp_path / "secret"
     secret.mkdir()
     (secret / "journal.jsonl").write_bytes((made.root / "a" / "journal.jsonl").read_bytes())
     (made.root / "link").symlink_to(secret)
-    (run,) = seen.poll([run_id], [])["runs"]
+    (run,) = visible_runs.poll([run_id], [])["runs"]
     assert set(run) == {"id", "version", "missing"}
-    assert [each["id"] for each in seen.list_runs("")["runs"]] == ["runs/a"]
+    assert [each["id"] for each in visible_runs.list_runs("")["runs"]] == ["runs/a"]
 
 
-def test_a_journal_that_is_a_link_is_not_followed(made, seen, tmp_path):
+def test_a_journal_that_is_a_link_is_not_followed(made, visible_runs, tmp_path):
     (tmp_path / "secret.txt").write_text("secret")
     (made.root / "b").mkdir(parents=True)
     (made.root / "b" / "journal.jsonl").symlink_to(tmp_path / "secret.txt")
-    (run,) = seen.poll(["runs/b"], [])["runs"]
+    (run,) = visible_runs.poll(["runs/b"], [])["runs"]
     assert run["state"] == "damaged"
     assert "secret" not in json.dumps({**run, "id": ""})
-    assert seen.list_runs("")["runs"] == []
+    assert visible_runs.list_runs("")["runs"] == []
 
 
-def test_a_hostile_run_is_text(made, seen):
+def test_a_hostile_run_is_shown_as_text(made, visible_runs):
     folder = made.hostile()
-    (run,) = seen.poll([f"runs/{folder.name}"], [])["runs"]
+    (run,) = visible_runs.poll([f"runs/{folder.name}"], [])["runs"]
     assert run["checkpoints"][0]["name"] == "etc"
     assert run["checkpoints"][0]["there"] is False
     encode_json(run)
 
 
-def test_few_are_kept_in_memory(made, seen, monkeypatch):
+def test_few_readers_stay_open(made, visible_runs, monkeypatch):
     monkeypatch.setattr(module, "MAX_READERS", 2)
     for name in "abc":
         made.run(name)
-        seen.poll([f"runs/{name}"], [])
-    assert list(seen._readers) == ["runs/b", "runs/c"]
+        visible_runs.poll([f"runs/{name}"], [])
+    assert list(visible_runs._readers) == ["runs/b", "runs/c"]
 
 
-def test_a_program_is_shown_while_it_runs_and_after(seen, tmp_path):
+def test_a_program_is_shown_while_it_runs_and_after(visible_runs, tmp_path):
     writer = LiveWriter(tmp_path / "live", {"name": "train.py", "command": "train.py"})
     run_id = f"live/{writer.name}"
-    (first,) = seen.poll([run_id], [])["runs"]
+    (first,) = visible_runs.poll([run_id], [])["runs"]
     assert (first["state"], first["kind"]) == ("running", "watched")
     finding = {"code": "GRD001", "title": "t", "severity": "error", "message": "m", "path": "/x.py", "line": 3}
     lines = [{"number": 3, "text": "step()", "fault": True, "words": ["here"]}, None]
@@ -118,7 +118,7 @@ def test_a_program_is_shown_while_it_runs_and_after(seen, tmp_path):
         "verdicts": [{"code": "GRD001", "verdict": "fired", "reason": ""}], "problems": [], "error": None,
     }  # fmt: skip
     writer.write_end(3, 0, {"report": report, "nothing": ""})
-    (run,) = seen.poll([run_id], [first["version"]])["runs"]
+    (run,) = visible_runs.poll([run_id], [first["version"]])["runs"]
     assert (run["state"], run["words"], run["update"]) == ("finished", "1 error", 3)
     assert (run["findings"][0]["count"], run["findings"][0]["line"]) == (7, 3)
     assert run["findings"][0]["excerpts"][0]["lines"] == [lines[0], None]
@@ -129,7 +129,7 @@ def test_a_program_is_shown_while_it_runs_and_after(seen, tmp_path):
     encode_json(run)
 
 
-def test_a_hostile_program_is_text(seen, tmp_path):
+def test_a_hostile_program_is_shown_as_text(visible_runs, tmp_path):
     writer = LiveWriter(tmp_path / "live", {"name": ["<b>"], "command": 3})
     folder = tmp_path / "live" / writer.name
     finding = {"severity": "<b>", "line": "x", "count": 1e999, "path": {}}
@@ -137,19 +137,19 @@ def test_a_hostile_program_is_text(seen, tmp_path):
     writer.write_end(
         1, 0, {"report": {"verdicts": [3], "problems": [{}], "findings": [1], "error": [], "headline": {}}}
     )
-    (run,) = seen.poll([f"live/{writer.name}"], [])["runs"]
+    (run,) = visible_runs.poll([f"live/{writer.name}"], [])["runs"]
     assert run["findings"][0]["severity"] == "warning"
     encode_json(run)
     (folder / "now").write_bytes(encode_position({"s": "x", "updates": 1e308, "pid": "1", "timing": {"a": []}}))
-    (run,) = seen.poll([f"live/{writer.name}"], [])["runs"]
+    (run,) = visible_runs.poll([f"live/{writer.name}"], [])["runs"]
     assert run["state"] == "killed"
     encode_json(run)
 
 
-def test_a_run_that_was_given_alone_is_the_only_one(made, tmp_path):
+def test_a_folder_of_one_run_shows_only_this_run(made, tmp_path):
     made.run("a")
     made.run("b")
-    seen = VisibleRuns(made.root / "a", tmp_path / "live")
-    assert [each["id"] for each in seen.list_runs("")["runs"]] == ["runs/a"]
-    first, second = seen.poll(["runs/a", "runs/b"], [])["runs"]
+    visible_runs = VisibleRuns(made.root / "a", tmp_path / "live")
+    assert [each["id"] for each in visible_runs.list_runs("")["runs"]] == ["runs/a"]
+    first, second = visible_runs.poll(["runs/a", "runs/b"], [])["runs"]
     assert (first["update"], "missing" in second) == (6, True)

@@ -1,4 +1,4 @@
-"""Live sessions: many and apart, bounded, closed with a reason; and whatever hostile is sent is refused."""
+"""Live sessions are independent, limited in number, and closed with a reason; hostile messages are refused."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def address(lab: str) -> str:
     return f"ws://{urlsplit(lab).netloc}/live/simulator"
 
 
-def texts(socket: ClientConnection, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+def wait_for_message(socket: ClientConnection, is_wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     end = time.monotonic() + 60
     while time.monotonic() < end:
         message = socket.recv(timeout=60)
-        if isinstance(message, str) and wanted(json.loads(message)):
+        if isinstance(message, str) and is_wanted(json.loads(message)):
             return json.loads(message)
-    raise AssertionError("it was not said")
+    raise AssertionError("the message did not arrive")
 
 
 def kind(name: str) -> Callable[[dict[str, Any]], bool]:
@@ -36,7 +36,7 @@ def kind(name: str) -> Callable[[dict[str, Any]], bool]:
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null"])
-def test_another_sites_page_opens_no_session(lab: str, origin: Any):
+def test_another_origin_cannot_open_a_session(lab: str, origin: Any):
     with pytest.raises(InvalidStatus) as refused, connect(address(lab), origin=origin):
         pass
     assert refused.value.response.status_code == 403
@@ -59,34 +59,34 @@ def test_another_sites_page_opens_no_session(lab: str, origin: Any):
         '{"do":\n"nonsense"}',
     ],
 )
-def test_what_cannot_be_met_is_refused_in_words_and_the_session_goes_on(lab: str, message: str):
+def test_an_invalid_message_is_refused_and_the_session_continues(lab: str, message: str):
     with connect(address(lab)) as socket:
-        texts(socket, kind("ready"))
+        wait_for_message(socket, kind("ready"))
         socket.send(message)
-        refused = texts(socket, kind("refused"))
+        refused = wait_for_message(socket, kind("refused"))
         assert refused["what"]
         assert refused["fix"]
         socket.send(json.dumps({"do": "start", "config": {}, "bugs": [], "points": []}))
-        assert texts(socket, kind("started"))["config"]["dataset"] == "spiral"
+        assert wait_for_message(socket, kind("started"))["config"]["dataset"] == "spiral"
 
 
-def test_a_message_without_end_closes_the_session(lab: str):
+def test_a_message_that_is_too_large_closes_the_session(lab: str):
     with pytest.raises(ConnectionClosed), connect(address(lab)) as socket:
-        texts(socket, kind("ready"))
+        wait_for_message(socket, kind("ready"))
         socket.send("x" * (1 << 20))
-        texts(socket, kind("never"))
+        wait_for_message(socket, kind("never"))
 
 
-def test_sessions_are_apart(lab: str):
-    with connect(address(lab)) as one, connect(address(lab)) as two:
-        for socket, seed in ((one, 1), (two, 2)):
-            texts(socket, kind("ready"))
+def test_sessions_are_independent(lab: str):
+    with connect(address(lab)) as first, connect(address(lab)) as second:
+        for socket, seed in ((first, 1), (second, 2)):
+            wait_for_message(socket, kind("ready"))
             socket.send(json.dumps({"do": "start", "config": {"seed": seed}, "bugs": [], "points": []}))
-        assert [texts(socket, kind("started"))["config"]["seed"] for socket in (one, two)] == [1, 2]
+        assert [wait_for_message(socket, kind("started"))["config"]["seed"] for socket in (first, second)] == [1, 2]
 
 
 class Socket:
-    """A browser's end that says nothing."""
+    """The socket of a browser that sends and reads nothing."""
 
     def __init__(self) -> None:
         self.closed: tuple[int, str] | None = None
@@ -107,11 +107,11 @@ class Socket:
 
 
 class Worker:
-    def __init__(self, *, dies: bool = False, speaks: bool = False) -> None:
-        self.dies, self.speaks, self.ended = dies, speaks, False
+    def __init__(self, *, dies: bool = False, sends: bool = False) -> None:
+        self.dies, self.sends, self.ended = dies, sends, False
 
     async def receive(self) -> str:
-        if self.speaks:
+        if self.sends:
             return "{}"
         if self.dies:
             raise WorkerLost("killed")
@@ -136,18 +136,16 @@ class Workers:
         (Worker(), {"max_sessions": 0}, BUSY),
         (Worker(), {"idle_s": 0.02}, IDLE),
         (Worker(dies=True), {}, LOST),
-        (Worker(speaks=True), {"send_timeout_s": 0.02}, IDLE),
+        (Worker(sends=True), {"send_timeout_s": 0.02}, IDLE),
     ],
 )
-def test_a_session_is_closed_with_its_reason_and_its_worker_given_back(
-    worker: Worker, limits: dict[str, Any], code: int
-):
+def test_a_session_is_closed_with_a_reason_and_its_worker_ended(worker: Worker, limits: dict[str, Any], code: int):
     socket: Any = Socket()
     workers: Any = Workers(worker)
     sessions = LiveSessions(workers, **limits)
-    with ThreadPoolExecutor(1) as thread:  # where a browser is tested, this one has a loop of its own already
+    with ThreadPoolExecutor(1) as thread:  # the browser tests have an event loop in this thread
         thread.submit(asyncio.run, sessions.serve(socket, "simulator")).result(30)
-    assert socket.accepted, "or the browser could not read the reason"
+    assert socket.accepted, "otherwise the browser cannot read the reason"
     assert socket.closed is not None
     assert socket.closed[0] == code
     assert socket.closed[1]

@@ -11,13 +11,13 @@ from trueloop.failures.load import catalogue
 from trueloop.lint.check_file import ActiveRule, lint_text
 
 
-def failure(find, words=(), code="GRD001"):
+def active_rule(find, words=(), code="GRD001"):
     rule = Rule(words, find)
-    known = Failure(code=code, title="T", severity=Severity.ERROR, doc="", bad="", good="", fix="Fix it.", rule=rule)
-    return ActiveRule(known, "slug", rule)
+    made_up = Failure(code=code, title="T", severity=Severity.ERROR, doc="", bad="", good="", fix="Fix it.", rule=rule)
+    return ActiveRule(made_up, "slug", rule)
 
 
-def calls(name):
+def find_calls(name):
     def find(source):
         return (
             Hit(message="It is called.", node=node)
@@ -28,7 +28,7 @@ def calls(name):
     return find
 
 
-BAD = failure(calls("bad"), ("bad",))
+BAD = active_rule(find_calls("bad"), ("bad",))
 
 
 def test_a_finding_has_line_column_end_and_function():
@@ -57,7 +57,7 @@ def test_rules_without_their_required_words_are_skipped():
     def find(source):
         raise AssertionError
 
-    assert lint_text("x = 1", "a.py", [failure(find, ("x", "y"))]).findings == ()
+    assert lint_text("x = 1", "a.py", [active_rule(find, ("x", "y"))]).findings == ()
 
 
 def test_comments_suppress_and_unused_ones_are_listed():
@@ -88,7 +88,8 @@ def test_an_internal_error_is_reported_and_other_files_are_linted():
         raise KeyError("x")
 
     assert (
-        "trueloop itself failed: KeyError: 'x' (test_check_file.py:" in lint_text("x", "a.py", [failure(find)]).problem
+        "trueloop itself failed: KeyError: 'x' (test_check_file.py:"
+        in lint_text("x", "a.py", [active_rule(find)]).problem
     )
 
 

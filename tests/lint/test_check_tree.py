@@ -1,10 +1,13 @@
 import json
 import linecache
+import textwrap
+from pathlib import Path
 
 import pytest
 
+from trueloop.analysis.project import Project
 from trueloop.failures.load import catalogue
-from trueloop.lint.check_file import ActiveRule
+from trueloop.lint.check_file import ActiveRule, FileResult
 from trueloop.lint.check_tree import (
     MIN_FILES_FOR_PROCESSES,
     LintJob,
@@ -13,6 +16,7 @@ from trueloop.lint.check_tree import (
     lint_file,
     lint_files,
 )
+from trueloop.lint.files import read_text
 
 RULES = [
     ActiveRule(e.failure, e.slug, e.failure.rule)
@@ -91,3 +95,173 @@ def test_several_processes_return_results_in_order(tmp_path):
     assert [read.result for read in together] == [read.result for read in alone]
     assert [read.result.path for read in together] == [str(path) for path in paths]
     assert sum(len(read.result.findings) for read in together) == len(paths) // 2
+
+
+# Several files ---------------------------------------------------------------------------------------------------
+
+PROJECT = {
+    "engine.py": """\
+        import torch
+
+        def evaluate(model, loader):
+            with torch.no_grad():
+                return sum((model(x).argmax(1) == y).sum().item() for x, y in loader)
+
+        def train_epoch(model, loader, criterion, optimizer):
+            for x, y in loader:
+                loss = criterion(model(x), y)
+                loss.backward()
+                optimizer.step()
+        """,
+    "main.py": """\
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader, TensorDataset
+        import engine
+        from models import Net
+        from utils.optim import build_optimizer, build_scheduler
+
+        def main(epochs=10):
+            data = TensorDataset(torch.randn(96, 8), torch.randint(0, 4, (96,)))
+            train, held_out = DataLoader(data, batch_size=16, shuffle=True), DataLoader(data, batch_size=16)
+            model = Net()
+            criterion = nn.CrossEntropyLoss()
+            optimizer = build_optimizer(model)
+            scheduler = build_scheduler(optimizer, epochs * len(train))
+            for epoch in range(epochs):
+                engine.train_epoch(model, train, criterion, optimizer)
+                scheduler.step()
+                print(engine.evaluate(model, held_out))
+
+        if __name__ == "__main__":
+            main()
+        """,
+    "models.py": """\
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.5))
+                self.head = nn.Linear(16, 4)
+
+            def forward(self, x):
+                return torch.softmax(self.head(self.body(x)), dim=1)
+        """,
+    "trainer.py": """\
+        class Trainer:
+            def __init__(self, model, optimizer, loader, criterion):
+                self.model, self.optimizer, self.loader, self.criterion = model, optimizer, loader, criterion
+
+            def fit(self, epochs):
+                for epoch in range(epochs):
+                    for x, y in self.loader:
+                        self.criterion(self.model(x), y).backward()
+                        self.optimizer.step()
+        """,
+    "utils/optim.py": """\
+        import torch
+
+        def build_optimizer(model):
+            return torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+        def build_scheduler(optimizer, steps):
+            return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
+        """,
+    "with_trainer.py": """\
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader, TensorDataset
+        from trainer import Trainer
+
+        data = TensorDataset(torch.randn(96, 8), torch.randint(0, 4, (96,)))
+        model = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        Trainer(model, optimizer, DataLoader(data, batch_size=16, shuffle=True), nn.CrossEntropyLoss()).fit(5)
+        """,
+}
+CORRECTIONS = {
+    "engine.py": {
+        "    with torch": "    model.eval()\n    with torch",
+        "    for x, y in loader:\n        loss": "    model.train()\n    for x, y in loader:\n        loss",
+        "loss.backward()": "optimizer.zero_grad()\n        loss.backward()",
+    },
+    "main.py": {"epochs * len(train)": "epochs"},
+    "models.py": {"torch.softmax(self.head(self.body(x)), dim=1)": "self.head(self.body(x))"},
+    "trainer.py": {"self.criterion(self.model": "self.optimizer.zero_grad(); self.criterion(self.model"},
+}
+
+
+def write_project(folder: Path, texts: dict[str, str], *, correct: bool = False) -> list[Path]:
+    for name, text in texts.items():
+        path, content = folder / name, textwrap.dedent(text)
+        for before, after in CORRECTIONS.get(name, {}).items() if correct else ():
+            assert before in content, before
+            content = content.replace(before, after)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+    return sorted(folder.rglob("*.py"))
+
+
+def lint_project(paths: list[Path], jobs: int = 1) -> list[FileResult]:
+    job = LintJob(RULES, project=Project(map(str, paths), read_text))
+    return [each.result for each in lint_files(paths, job, jobs=jobs)]
+
+
+def test_what_several_files_do_together_is_found_once_with_both_places(tmp_path):
+    results = lint_project(write_project(tmp_path, PROJECT))
+    found = {
+        (each.code, str(each.location)[len(str(tmp_path)) + 1 :]): {Path(place.path).name for place, _ in each.related}
+        for result in results
+        for each in result.findings
+    }
+    assert found == {
+        ("EVL001", "engine.py:5"): {"engine.py", "main.py"},
+        ("LOS001", "engine.py:9"): {"models.py", "main.py"},
+        ("GRD001", "engine.py:11"): {"engine.py", "main.py", "optim.py"},
+        ("SCH007", "main.py:17"): {"engine.py", "optim.py"},
+        ("GRD001", "trainer.py:9"): {"trainer.py", "with_trainer.py"},
+    }
+    assert sum(len(result.findings) for result in results) == len(found)
+
+
+def test_a_correct_project_is_clean(tmp_path):
+    assert not [
+        each for result in lint_project(write_project(tmp_path, PROJECT, correct=True)) for each in result.findings
+    ]
+
+
+def test_each_file_alone_shows_nothing(tmp_path):
+    job = LintJob(RULES)
+    read = lint_files(write_project(tmp_path, PROJECT), job, jobs=1)
+    assert {each.code for result in read for each in result.result.findings} <= {"GRD001"}
+
+
+def test_a_comment_in_the_file_of_a_finding_suppresses_it(tmp_path):
+    commented = PROJECT["engine.py"].replace("(model(x), y)", "(model(x), y)  # trueloop: ignore[LOS001]")
+    texts = {**PROJECT, "engine.py": commented}
+    results = lint_project(write_project(tmp_path, texts))
+    assert "LOS001" not in {each.code for result in results for each in result.findings}
+    used = {Path(path).name: line for result in results for path, line in result.used_elsewhere}
+    assert used == {"engine.py": 9}
+
+
+def test_a_finding_in_another_file_has_no_fix(tmp_path):
+    paths = write_project(tmp_path, PROJECT)
+    job = LintJob(RULES, fix=True, unsafe=True, project=Project(map(str, paths), read_text))
+    results = {each.result.path: each for each in lint_files(paths, job, jobs=1)}
+    elsewhere = [f for path, each in results.items() for f in each.result.findings if f.location.path != path]
+    assert elsewhere
+    assert not [each for each in elsewhere if each.autofix is not None]
+
+
+@pytest.mark.slow(reason="starts a pool of processes")
+def test_several_processes_follow_imports_as_one_does(tmp_path):
+    paths = write_project(tmp_path, PROJECT)
+    for number in range(MIN_FILES_FOR_PROCESSES):
+        copied = tmp_path / f"copy{number}.py"
+        copied.write_text(textwrap.dedent(PROJECT["with_trainer.py"]))
+        paths.append(copied)
+    paths.sort()
+    assert lint_project(paths, jobs=2) == lint_project(paths)

@@ -5,7 +5,7 @@ import pytest
 from trueloop.lint.files import MAX_FILE_BYTES, Unreadable, decode, discover, read_bytes
 
 
-def found(root, *paths, exclude=()):
+def discovered(root, *paths, exclude=()):
     return sorted(path.relative_to(root).as_posix() for path in discover(paths or (root,), exclude=exclude))
 
 
@@ -29,51 +29,51 @@ def tree(tmp_path):
 
 
 def test_python_files_and_notebooks_outside_environments_are_found(tree):
-    assert found(tree) == ["a.py", "c.ipynb", "d.pyw", "src/e.py", "src/gen/f.py"]
+    assert discovered(tree) == ["a.py", "c.ipynb", "d.pyw", "src/e.py", "src/gen/f.py"]
 
 
 def test_a_named_file_is_linted_whatever_its_suffix(tree):
-    assert found(tree, tree / "b.txt", tree / "venv") == ["b.txt", "venv/g.py"]
+    assert discovered(tree, tree / "b.txt", tree / "venv") == ["b.txt", "venv/g.py"]
 
 
 def test_no_file_is_yielded_twice(tree):
-    assert found(tree, tree / "src", tree / "src" / "e.py", tree) == found(tree)
+    assert discovered(tree, tree / "src", tree / "src" / "e.py", tree) == discovered(tree)
 
 
 def test_the_innermost_gitignore_takes_precedence(tree):
     (tree / ".gitignore").write_text("gen/\n*.pyw\n")
-    assert found(tree) == ["a.py", "c.ipynb", "src/e.py"]
+    assert discovered(tree) == ["a.py", "c.ipynb", "src/e.py"]
     (tree / "src" / ".gitignore").write_text("!gen/\ne.py\n")
-    assert found(tree) == ["a.py", "c.ipynb", "src/gen/f.py"]
+    assert discovered(tree) == ["a.py", "c.ipynb", "src/gen/f.py"]
 
 
 def test_gitignore_files_of_parent_folders_apply_in_a_repository(tree):
     (tree / ".gitignore").write_text("f.py\n")
-    assert found(tree, tree / "src") == ["src/e.py", "src/gen/f.py"], "in no repository"
+    assert discovered(tree, tree / "src") == ["src/e.py", "src/gen/f.py"], "in no repository"
     (tree / ".git").mkdir()
-    assert found(tree, tree / "src") == ["src/e.py"]
+    assert discovered(tree, tree / "src") == ["src/e.py"]
 
 
 def test_an_excluded_folder_is_searched_if_named(tree):
     (tree / ".git").mkdir()
     (tree / ".gitignore").write_text("src/\n")
-    assert "src/e.py" not in found(tree)
-    assert found(tree, tree / "src") == ["src/e.py", "src/gen/f.py"]
-    assert found(tree, tree / "src" / "gen") == ["src/gen/f.py"]
+    assert "src/e.py" not in discovered(tree)
+    assert discovered(tree, tree / "src") == ["src/e.py", "src/gen/f.py"]
+    assert discovered(tree, tree / "src" / "gen") == ["src/gen/f.py"]
 
 
 def test_exclude_patterns_apply(tree):
-    assert found(tree, exclude=["src/gen", "*.ipynb"]) == ["a.py", "d.pyw", "src/e.py"]
+    assert discovered(tree, exclude=["src/gen", "*.ipynb"]) == ["a.py", "d.pyw", "src/e.py"]
 
 
 def test_a_cycle_of_links_terminates_and_is_reported(tree):
-    files = found(tree)
+    files = discovered(tree)
     (tree / "src" / "loop").symlink_to(tree, target_is_directory=True)
     (tree / "twice").symlink_to(tree / "src", target_is_directory=True)
     (tree / "self").symlink_to("self")
     (tree / "gone.py").symlink_to("nowhere")
     (tree / "round.py").symlink_to("round.py")
-    assert found(tree) == sorted([*files, "src/loop", "gone.py", "round.py"])
+    assert discovered(tree) == sorted([*files, "src/loop", "gone.py", "round.py"])
     with pytest.raises(Unreadable, match="a link to an enclosing folder"):
         read_bytes(tree / "src" / "loop")
     for name, words in (("gone.py", "No such file"), ("round.py", "Too many levels of symbolic links")):
@@ -83,7 +83,7 @@ def test_a_cycle_of_links_terminates_and_is_reported(tree):
 
 def test_a_fifo_does_not_block(tree):
     os.mkfifo(tree / "pipe.py")
-    assert "pipe.py" not in found(tree)
+    assert "pipe.py" not in discovered(tree)
 
 
 @pytest.mark.parametrize(
@@ -121,4 +121,4 @@ def test_an_unreadable_folder_is_reported_and_others_are_searched(tree):
     while len(str(deep)) < 4088:  # so deep that the path of "pyvenv.cfg" is too long
         deep /= "d" * min(200, 4094 - len(str(deep)) - 1)
         deep.mkdir()
-    assert found(tree) == ["a.py", "c.ipynb", "d.pyw", "src/e.py", "src/gen/f.py"]
+    assert discovered(tree) == ["a.py", "c.ipynb", "d.pyw", "src/e.py", "src/gen/f.py"]

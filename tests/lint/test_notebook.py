@@ -21,12 +21,12 @@ CELLS = [
 ]
 
 
-def raw(**how):
-    return json.dumps({"cells": CELLS, "metadata": {}, "nbformat": 4}, **({"indent": 1} | how)) + "\n"
+def notebook_text(**options):
+    return json.dumps({"cells": CELLS, "metadata": {}, "nbformat": 4}, **({"indent": 1} | options)) + "\n"
 
 
 def test_magics_are_hidden_and_line_numbers_kept():
-    notebook = Notebook(raw())
+    notebook = Notebook(notebook_text())
     compile(notebook.text, "nb", "exec")
     lines = notebook.text.splitlines()
     for number, line in enumerate(lines, 1):
@@ -41,7 +41,7 @@ def test_magics_are_hidden_and_line_numbers_kept():
 
 @pytest.mark.parametrize("how", [{"indent": 1}, {"indent": 2}, {"indent": None}, {"ensure_ascii": False, "indent": 4}])
 def test_only_changed_cells_are_rewritten(how):
-    before = raw(**how)
+    before = notebook_text(**how)
     notebook = Notebook(before)
     assert notebook.render(notebook.text) == before
     after = notebook.render(notebook.text.replace("    y = x\n", "    y = x + 1\n    z = 'ü'\n"))
@@ -69,9 +69,9 @@ def test_a_cell_may_contain_the_cell_marker():
 
 
 def test_cell_lines_have_file_lines():
-    notebook = Notebook(raw())
+    notebook = Notebook(notebook_text())
     cell = notebook.cells[0]
-    assert raw().splitlines()[cell.lines[1] - 1].strip() == '"import torch\\n",'
+    assert notebook_text().splitlines()[cell.lines[1] - 1].strip() == '"import torch\\n",'
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Watches with the whole catalogue, as a user's run is watched."""
+"""Watches with all failures of the catalogue, as `trueloop run` starts them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from trueloop.sanitizer.watch import Watch
 
 
 @pytest.fixture
-def whole() -> Callable[[], Watch]:
-    """Make a watch for every failure of the catalogue."""
+def new_watch() -> Callable[[], Watch]:
+    """Create a watch for all failures of the catalogue."""
     return lambda: Watch([WatchedFailure(entry.failure, entry.slug) for entry in catalogue().values()])

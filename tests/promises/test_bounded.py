@@ -65,7 +65,7 @@ def points(watch: Watch) -> int:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is forgotten now and then is forgotten early, so that a short run shows it."""
-    monkeypatch.setattr("trueloop.tracing.hooks.graphs.MAX_MARKERS", 16)
+    monkeypatch.setattr("trueloop.failures.memory.graph_kept.hook.MAX_MARKERS", 16)
 
 
 def tiny() -> Callable[[], None]:
@@ -167,9 +167,9 @@ def grown(watch: Watch, update: Callable[[], None], times: int) -> dict[str, int
     return {path: size - early.get(path, 0) for path, size in late.items() if size > early.get(path, 0)}
 
 
-def test_many_updates(whole: Callable[[], Watch]):
+def test_many_updates(new_watch: Callable[[], Watch]):
     torch.manual_seed(0)
-    with whole() as watch:
+    with new_watch() as watch:
         update = tiny()
         for _ in range(2_000):
             update()
@@ -181,12 +181,12 @@ def test_many_updates(whole: Callable[[], Watch]):
 
 @pytest.mark.parametrize("make", [tiny, everything, wrong], ids=lambda make: make.__name__)
 def test_many_fully_traced_updates(
-    make: Callable[[], Callable[[], None]], whole: Callable[[], Watch], monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], Callable[[], None]], new_watch: Callable[[], Watch], monkeypatch: pytest.MonkeyPatch
 ):
     for name in ("INITIAL_UPDATES", "MAX_BATCHES"):
         monkeypatch.setattr(f"trueloop.tracing.sampling.{name}", 1 << 40)
     torch.manual_seed(0)
-    with whole() as watch:
+    with new_watch() as watch:
         update = make()
         for _ in range(300):
             update()
@@ -197,21 +197,21 @@ def test_many_fully_traced_updates(
     assert not watch.report().problems
 
 
-def test_a_loop_without_an_optimizer(whole: Callable[[], Watch]):
+def test_a_loop_without_an_optimizer(new_watch: Callable[[], Watch]):
     torch.manual_seed(0)
-    with whole() as watch:
+    with new_watch() as watch:
         update = by_hand()
         for _ in range(4_500):
             update()
         more = grown(watch, update, 600)
     assert sum(more.values()) < 100, more
-    assert watch.report().updates == 0
+    assert watch.report().updates > 5_000
     assert not watch.report().problems
 
 
-def test_models_that_come_and_go(whole: Callable[[], Watch]):
+def test_models_that_come_and_go(new_watch: Callable[[], Watch]):
     torch.manual_seed(0)
-    with whole() as watch:
+    with new_watch() as watch:
         update = trials()
         for _ in range(700):  # the layers of 256 models and the lines of 64 optimizers are remembered
             update()

@@ -61,7 +61,7 @@ def in_a_child(act: Callable[[], bool]) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def test_threads_that_train_at_the_same_time(whole: Callable[[], Watch]):
+def test_threads_that_train_at_the_same_time(new_watch: Callable[[], Watch]):
     alone = [train(seed) for seed in range(4)]
     together: dict[int, Tensor] = {}
     start = threading.Barrier(4)
@@ -70,7 +70,7 @@ def test_threads_that_train_at_the_same_time(whole: Callable[[], Watch]):
         start.wait()
         together[seed] = train(seed)
 
-    with whole() as watch:
+    with new_watch() as watch:
         threads = [threading.Thread(target=run, args=(seed,)) for seed in range(4)]
         for thread in threads:
             thread.start()
@@ -168,7 +168,7 @@ def test_threads_that_train_concurrently_do_not_crash(race: str):
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_watches_of_several_threads(whole: Callable[[], Watch]):
+def test_watches_of_several_threads(new_watch: Callable[[], Watch]):
     """They begin and end at any moment; there is one attachment, and in the end it is off."""
     before = nn.Module.__call__, torch.autograd.backward
     reports, start = [], threading.Barrier(3)
@@ -176,7 +176,7 @@ def test_watches_of_several_threads(whole: Callable[[], Watch]):
     def run(seed: int) -> None:
         start.wait()
         for _ in range(5):
-            with whole() as watch:
+            with new_watch() as watch:
                 train(seed, updates=3)
             reports.append(watch.report())
 
@@ -191,9 +191,9 @@ def test_watches_of_several_threads(whole: Callable[[], Watch]):
 
 
 @forks
-def test_a_forked_child_is_not_traced_and_the_parent_goes_on(whole: Callable[[], Watch]):
+def test_a_forked_child_is_not_traced_and_the_parent_goes_on(new_watch: Callable[[], Watch]):
     alone = train(3)
-    with whole() as watch:
+    with new_watch() as watch:
         train(1)
         seen = watch.report().updates
 
@@ -207,29 +207,29 @@ def test_a_forked_child_is_not_traced_and_the_parent_goes_on(whole: Callable[[],
 
 
 @forks
-def test_a_forked_child_may_start_its_own_watch(whole: Callable[[], Watch]):
+def test_a_forked_child_may_start_its_own_watch(new_watch: Callable[[], Watch]):
     def act() -> bool:
         reports = []
         for updates in (5, 4):
-            own = whole()
+            own = new_watch()
             own.start()
             train(updates=updates)
             reports.append(own.stop())
         return [report.updates for report in reports] == [5, 4] and not any(report.problems for report in reports)
 
-    with whole() as watch:
+    with new_watch() as watch:
         train(updates=3)
         assert in_a_child(act) == 7
     assert watch.report().updates == 3
 
 
 @forks
-def test_a_watch_from_before_the_fork_may_stop_in_the_child(whole: Callable[[], Watch]):
+def test_a_watch_from_before_the_fork_may_stop_in_the_child(new_watch: Callable[[], Watch]):
     before = nn.Module.__call__, torch.autograd.backward
-    watch = whole()
+    watch = new_watch()
 
     def act() -> bool:
-        with whole():  # one of its own first, so that the other is a stranger here
+        with new_watch():  # one of its own first, so that the other is a stranger here
             train(updates=2)
         watch.stop()
         return before == (nn.Module.__call__, torch.autograd.backward)
@@ -245,7 +245,7 @@ def test_a_watch_from_before_the_fork_may_stop_in_the_child(whole: Callable[[], 
 
 
 @forks
-def test_a_fork_within_an_update(whole: Callable[[], Watch]):
+def test_a_fork_within_an_update(new_watch: Callable[[], Watch]):
     """At each moment."""
     for moment in ("forward", "backward", "step"):
         codes: list[int] = []
@@ -259,7 +259,7 @@ def test_a_fork_within_an_update(whole: Callable[[], Watch]):
         model.register_forward_hook(lambda *args, now=moment, fork=fork: fork() if now == "forward" else None)
         model.weight.register_hook(lambda gradient, now=moment, fork=fork: fork() if now == "backward" else None)
         optimizer.register_step_pre_hook(lambda *args, now=moment, fork=fork: fork() if now == "step" else None)
-        with whole() as watch:
+        with new_watch() as watch:
             model(torch.ones(1, 2)).sum().backward()
             optimizer.step()
         assert codes == [7]
@@ -277,7 +277,7 @@ class Squares(Dataset[Tensor]):
         return torch.full((4,), float(index**2))
 
 
-def test_spawned_workers(whole: Callable[[], Watch], tmp_path: Path):
+def test_spawned_workers(new_watch: Callable[[], Watch], tmp_path: Path):
     path = tmp_path / "train.py"
     path.write_text(
         textwrap.dedent(
@@ -311,14 +311,14 @@ def test_spawned_workers(whole: Callable[[], Watch], tmp_path: Path):
 
 
 @forks
-def test_an_error_in_a_worker_is_the_programs_error(whole: Callable[[], Watch]):
+def test_an_error_in_a_worker_is_the_programs_error(new_watch: Callable[[], Watch]):
     class Failing(Squares):
         def __getitem__(self, index: int) -> Tensor:
             if index == 6:
                 raise ValueError("six")
             return super().__getitem__(index)
 
-    with whole() as watch:
+    with new_watch() as watch:
         with pytest.raises(ValueError, match="six"):
             for _ in DataLoader(Failing(), batch_size=2, num_workers=1):
                 pass
@@ -328,7 +328,7 @@ def test_an_error_in_a_worker_is_the_programs_error(whole: Callable[[], Watch]):
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
-def test_hooks_of_the_program_that_raise(whole: Callable[[], Watch], error: type[BaseException]):
+def test_hooks_of_the_program_that_raise(new_watch: Callable[[], Watch], error: type[BaseException]):
     model = nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -340,7 +340,7 @@ def test_hooks_of_the_program_that_raise(whole: Callable[[], Watch], error: type
         model(torch.ones(2, 4)).sum().backward()
         optimizer.step()
 
-    with whole() as watch:
+    with new_watch() as watch:
         for hook in (
             lambda: model.register_forward_pre_hook(fail),
             lambda: model.register_forward_hook(fail),
@@ -371,9 +371,9 @@ class Odd(nn.Module):
         return self.inner(x) + module + stream + original
 
 
-def test_arguments_of_any_name(whole: Callable[[], Watch]):
+def test_arguments_of_any_name(new_watch: Callable[[], Watch]):
     model = Odd()
-    with whole() as watch:
+    with new_watch() as watch:
         out = model(torch.zeros(1, 2), module=1, stream=2, original=3)
     assert torch.equal(out, model.inner(torch.zeros(1, 2)) + 1 + 2 + 3)
     assert not watch.report().problems
@@ -393,10 +393,10 @@ class Listed(nn.Module):
         return [self.inner.weight, self.inner.bias]
 
 
-def test_parameters_that_are_no_iterator(whole: Callable[[], Watch]):
+def test_parameters_that_are_no_iterator(new_watch: Callable[[], Watch]):
     model = Listed()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with whole() as watch:
+    with new_watch() as watch:
         for _ in range(3):
             optimizer.zero_grad()
             model(torch.ones(1, 2)).sum().backward()
@@ -405,11 +405,13 @@ def test_parameters_that_are_no_iterator(whole: Callable[[], Watch]):
     assert not watch.report().problems
 
 
-def test_a_loader_whose_iterator_the_program_has_replaced(whole: Callable[[], Watch], monkeypatch: pytest.MonkeyPatch):
+def test_a_loader_whose_iterator_the_program_has_replaced(
+    new_watch: Callable[[], Watch], monkeypatch: pytest.MonkeyPatch
+):
     """Before the watch begins, by a generator, which takes no attributes."""
     before = DataLoader.__iter__
     monkeypatch.setattr(DataLoader, "__iter__", lambda loader: (batch * 2 for batch in before(loader)))
-    with whole() as watch:
+    with new_watch() as watch:
         seen = [float(batch.sum()) for batch in DataLoader(Squares(), batch_size=4)]
     assert seen == [112.0, 1008.0]
     assert not watch.report().problems
@@ -422,12 +424,12 @@ class Speechless(Exception):
         raise ZeroDivisionError
 
 
-def test_an_error_may_fail_to_format_itself(whole: Callable[[], Watch]):
+def test_an_error_may_fail_to_format_itself(new_watch: Callable[[], Watch]):
     class Model(nn.Linear):
         def modules(self) -> Any:
             raise Speechless
 
-    with whole() as watch:
+    with new_watch() as watch:
         model = Model(4, 3)
         nn.Module.train(nn.Linear(1, 1))
         out = model(torch.ones(1, 4))
@@ -435,7 +437,7 @@ def test_an_error_may_fail_to_format_itself(whole: Callable[[], Watch]):
     assert any("Speechless" in problem for problem in watch.report().problems)
 
 
-def test_a_program_that_needs_nearly_all_of_the_stack(whole: Callable[[], Watch]):
+def test_a_program_that_needs_nearly_all_of_the_stack(new_watch: Callable[[], Watch]):
     """What fails in here for want of it is told in what is left."""
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -463,7 +465,7 @@ def test_a_program_that_needs_nearly_all_of_the_stack(whole: Callable[[], Watch]
     finally:
         sys.setrecursionlimit(usual)
     for spare in range(1, 24):  # frames
-        with whole():
+        with new_watch():
             sys.setrecursionlimit(600)
             try:
                 assert goes(deepest - spare)
@@ -471,15 +473,15 @@ def test_a_program_that_needs_nearly_all_of_the_stack(whole: Callable[[], Watch]
                 sys.setrecursionlimit(usual)
 
 
-def test_a_mocked_method_is_called_unchanged(whole: Callable[[], Watch]):
+def test_a_mocked_method_is_called_unchanged(new_watch: Callable[[], Watch]):
     optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
     with mock.patch.object(torch.optim.Optimizer, "zero_grad") as mocked:
-        with whole():
+        with new_watch():
             optimizer.zero_grad()
         mocked.assert_called_once_with()
 
 
-def test_seeds_during_another_threads_batch_do_not_count(whole: Callable[[], Watch]):
+def test_seeds_during_another_threads_batch_do_not_count(new_watch: Callable[[], Watch]):
     """As by a program that seeds every update, with a thread that draws ahead."""
     current_loader_pass, seeded = threading.Event(), threading.Event()
 
@@ -494,7 +496,7 @@ def test_seeds_during_another_threads_batch_do_not_count(whole: Callable[[], Wat
             return super().__getitem__(index)
 
     seen: list[Tensor] = []
-    with whole() as watch:
+    with new_watch() as watch:
         thread = threading.Thread(target=lambda: seen.extend(DataLoader(Slow(), batch_size=1)))
         thread.start()
         for _ in range(40):

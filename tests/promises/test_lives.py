@@ -261,7 +261,7 @@ PROGRAMS = [updates, batches, trials, states, recurrent, strangers, errors]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_all_objects_are_freed_as_usual(program: Callable[[Lives], None], whole: Callable[[], Watch]):
+def test_all_objects_are_freed_as_usual(program: Callable[[Lives], None], new_watch: Callable[[], Watch]):
     def notes(watch: Watch | None) -> Alive:
         torch.manual_seed(0)
         lives = Lives()
@@ -276,7 +276,7 @@ def test_all_objects_are_freed_as_usual(program: Callable[[Lives], None], whole:
     notes(None)  # what torch imports at its first use may run the collector, or keep a frame
     bare = notes(None)
     assert any("x" not in there or "graph" not in there for there in bare)
-    assert notes(whole()) == bare
+    assert notes(new_watch()) == bare
 
 
 def test_an_extra_reference_would_be_detected():
@@ -295,10 +295,10 @@ def test_an_extra_reference_would_be_detected():
     assert lives.notes != plain.notes
 
 
-def test_all_objects_are_freed_after_the_watch(whole: Callable[[], Watch]):
+def test_all_objects_are_freed_after_the_watch(new_watch: Callable[[], Watch]):
     """Not even a report, its findings and the judge behind them hold anything of the program."""
     lives = Lives()
-    with whole() as watch:
+    with new_watch() as watch:
         model = nn.Linear(4, 3)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         lives.follow(model=model, weight=model.weight)

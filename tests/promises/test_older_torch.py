@@ -20,7 +20,7 @@ JUDGED = ("GRD003", "GRD007", "LOS001", "LOS002", "LOS003")
 
 
 @pytest.fixture
-def run(whole: Callable[[], Watch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Report]:
+def run(new_watch: Callable[[], Watch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Report]:
     """Run a script under the watch on a torch of before 2.8, as far as its graphs go."""
     for name in ("data", "unpack_hook"):
         monkeypatch.delattr(torch._C._autograd.SavedTensor, name, raising=False)
@@ -28,7 +28,7 @@ def run(whole: Callable[[], Watch], tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def run(script: str) -> Report:
         path = tmp_path / "train.py"
         path.write_text(script)
-        with whole() as watch:
+        with new_watch() as watch:
             runpy.run_path(str(path), run_name="__main__")
         assert not watch.report().problems
         return watch.report()

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from trueloop.sanitizer.watch import Watch
-from trueloop.tracing.hooks.steps import Steps
+from trueloop.tracing.hooks.optimizers import Steps
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.sampling import INITIAL_UPDATES
 
@@ -140,36 +140,36 @@ def warm() -> None:
     torch._dynamo  # noqa: B018 - imported by some optimizers, some time
 
 
-def once(whole: Callable[[], Watch]) -> None:
-    with whole():
+def once(new_watch: Callable[[], Watch]) -> None:
+    with new_watch():
         train()
 
 
-def while_in_full(whole: Callable[[], Watch]) -> None:
-    with whole():
+def while_in_full(new_watch: Callable[[], Watch]) -> None:
+    with new_watch():
         train(3)
 
 
-def again_and_again(whole: Callable[[], Watch]) -> None:
+def again_and_again(new_watch: Callable[[], Watch]) -> None:
     for _ in range(4):
-        once(whole)
+        once(new_watch)
 
 
-def without_a_word(whole: Callable[[], Watch]) -> None:
-    with whole():
+def without_a_word(new_watch: Callable[[], Watch]) -> None:
+    with new_watch():
         pass
 
 
-def nested(whole: Callable[[], Watch]) -> None:
-    with whole():
+def nested(new_watch: Callable[[], Watch]) -> None:
+    with new_watch():
         train()
-        with whole():
+        with new_watch():
             train()
         train()
 
 
-def ended_in_any_order(whole: Callable[[], Watch]) -> None:
-    watches = [whole() for _ in range(3)]
+def ended_in_any_order(new_watch: Callable[[], Watch]) -> None:
+    watches = [new_watch() for _ in range(3)]
     for watch in watches:
         watch.start()
         train(4)
@@ -178,16 +178,16 @@ def ended_in_any_order(whole: Callable[[], Watch]) -> None:
         train(4)
 
 
-def an_exception_leaves(whole: Callable[[], Watch]) -> None:
+def an_exception_leaves(new_watch: Callable[[], Watch]) -> None:
     def fail(number: int) -> None:
         if number == 5:
             raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), whole():
+    with pytest.raises(ZeroDivisionError), new_watch():
         train(each=fail)
 
 
-def an_exception_in_the_middle_of(whole: Callable[[], Watch]) -> None:
+def an_exception_in_the_middle_of(new_watch: Callable[[], Watch]) -> None:
     """Of a forward, a backward, a step, a loader: each leaves our own frames, too."""
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -202,7 +202,7 @@ def an_exception_in_the_middle_of(whole: Callable[[], Watch]) -> None:
         def __getitem__(self, index: int) -> int:
             raise ZeroDivisionError
 
-    with whole():
+    with new_watch():
         for hooked, act in (
             (model.register_forward_pre_hook(fail), lambda: model(torch.ones(1, 2))),
             (model.weight.register_hook(fail), (model.weight.sum() * 2).backward),
@@ -216,9 +216,9 @@ def an_exception_in_the_middle_of(whole: Callable[[], Watch]) -> None:
         train(4)
 
 
-def stopped_within_an_update(whole: Callable[[], Watch]) -> None:
+def stopped_within_an_update(new_watch: Callable[[], Watch]) -> None:
     for moment in ("between", "forward", "backward", "step", "closure"):
-        watch, stop = whole(), []
+        watch, stop = new_watch(), []
         model = nn.Linear(2, 2)
         optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
 
@@ -243,8 +243,8 @@ def stopped_within_an_update(whole: Callable[[], Watch]) -> None:
         assert not stop
 
 
-def stopped_on_another_thread(whole: Callable[[], Watch]) -> None:
-    watch = whole()
+def stopped_on_another_thread(new_watch: Callable[[], Watch]) -> None:
+    watch = new_watch()
     watch.start()
     train(4)
     thread = threading.Thread(target=watch.stop)
@@ -252,8 +252,8 @@ def stopped_on_another_thread(whole: Callable[[], Watch]) -> None:
     thread.join()
 
 
-def trained_on_another_thread(whole: Callable[[], Watch]) -> None:
-    with whole():
+def trained_on_another_thread(new_watch: Callable[[], Watch]) -> None:
+    with new_watch():
         thread = threading.Thread(target=train)
         thread.start()
         thread.join()
@@ -266,15 +266,15 @@ WAYS = [
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_pytorch_is_unchanged(way: Callable[[Callable[[], Watch]], None], whole: Callable[[], Watch]):
-    way(whole)  # whatever torch does to itself on the way is done now
+def test_pytorch_is_unchanged(way: Callable[[Callable[[], Watch]], None], new_watch: Callable[[], Watch]):
+    way(new_watch)  # whatever torch does to itself on the way is done now
     before = snapshot()
-    way(whole)
+    way(new_watch)
     assert changed(before, snapshot()) == []
 
 
-def interrupted_while_it_begins(whole: Callable[[], Watch]) -> None:
-    watch = whole()
+def interrupted_while_it_begins(new_watch: Callable[[], Watch]) -> None:
+    watch = new_watch()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Steps, "install_full_tracing", interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -282,8 +282,8 @@ def interrupted_while_it_begins(whole: Callable[[], Watch]) -> None:
     train(4)
 
 
-def interrupted_while_it_ends(whole: Callable[[], Watch]) -> None:
-    watch = whole()
+def interrupted_while_it_ends(new_watch: Callable[[], Watch]) -> None:
+    watch = new_watch()
     watch.start()
     train(4)
     with pytest.MonkeyPatch.context() as patch:
@@ -292,9 +292,9 @@ def interrupted_while_it_ends(whole: Callable[[], Watch]) -> None:
             watch.stop()
 
 
-def interrupted_between_two_states(whole: Callable[[], Watch]) -> None:
+def interrupted_between_two_states(new_watch: Callable[[], Watch]) -> None:
     """Where the full view is closed."""
-    watch = whole()
+    watch = new_watch()
     with pytest.MonkeyPatch.context() as patch, watch:
         full = watch._attachment._full_tracing
         patch.setattr(Patches, "restore", lambda patches: interrupt() if patches is full else None)
@@ -313,17 +313,17 @@ def interrupt(*args: Any) -> None:
     ids=lambda way: way.__name__,
 )
 def test_pytorch_is_restored_also_after_an_interruption(
-    way: Callable[[Callable[[], Watch]], None], whole: Callable[[], Watch]
+    way: Callable[[Callable[[], Watch]], None], new_watch: Callable[[], Watch]
 ):
     before = snapshot()
-    way(whole)
+    way(new_watch)
     assert changed(before, snapshot()) == []
 
 
-def test_pytorch_is_patched_during_a_watch(whole: Callable[[], Watch]):
+def test_pytorch_is_patched_during_a_watch(new_watch: Callable[[], Watch]):
     """The snapshot sees each kind of replacement: attributes of modules and classes, code, cells, hooks."""
     before = snapshot()
-    with whole():
+    with new_watch():
         now = changed(before, snapshot())
     for name in (
         "torch.autograd.backward",
@@ -341,9 +341,9 @@ def test_pytorch_is_patched_during_a_watch(whole: Callable[[], Watch]):
         assert name in now
 
 
-def test_sampled_tracing_replaces_less_than_full_tracing(whole: Callable[[], Watch]):
+def test_sampled_tracing_replaces_less_than_full_tracing(new_watch: Callable[[], Watch]):
     before = snapshot()
-    with whole() as watch:
+    with new_watch() as watch:
         full = changed(before, snapshot())
         train(20, each=lambda number: None)
         while watch._attachment.stream.full_tracing:
@@ -354,11 +354,11 @@ def test_sampled_tracing_replaces_less_than_full_tracing(whole: Callable[[], Wat
     assert "torch.nn.functional.cross_entropy.__code__" not in lightly
 
 
-def test_user_objects_are_not_modified(whole: Callable[[], Watch]):
+def test_user_objects_are_not_modified(new_watch: Callable[[], Watch]):
     things = train(2)
     before = own(things)
     model, optimizer = things[:2]
-    with whole():
+    with new_watch():
         for _ in range(20):
             optimizer.zero_grad()
             model(torch.ones(2, 4)).sum().backward()
@@ -367,7 +367,7 @@ def test_user_objects_are_not_modified(whole: Callable[[], Watch]):
     assert own(things) == before
 
 
-def test_replacements_by_other_code_remain(whole: Callable[[], Watch], monkeypatch: pytest.MonkeyPatch):
+def test_replacements_by_other_code_remain(new_watch: Callable[[], Watch], monkeypatch: pytest.MonkeyPatch):
     calls: list[str] = []
     before = torch.autograd.backward
 
@@ -375,13 +375,13 @@ def test_replacements_by_other_code_remain(whole: Callable[[], Watch], monkeypat
         calls.append("theirs")
         return inner(*args, **options)
 
-    with whole():
+    with new_watch():
         inner = torch.autograd.backward
         monkeypatch.setattr(torch.autograd, "backward", theirs)
     assert torch.autograd.backward is theirs
     things = train(2)
     assert calls == ["theirs"] * 2
-    with whole():
+    with new_watch():
         train(2)
     assert torch.autograd.backward is theirs
     monkeypatch.undo()

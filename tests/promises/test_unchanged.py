@@ -20,7 +20,13 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from trueloop.sanitizer.watch import Watch
 
-UPDATES = 40  # 16 in full, and more than that lightly
+UPDATES = 40
+FULL_UPDATES = 16  # traced in full; the others are sampled
+
+
+@pytest.fixture(autouse=True)
+def few_full_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trueloop.tracing.sampling.INITIAL_UPDATES", FULL_UPDATES)
 
 
 def batches(*shape: int, classes: int = 3) -> list[tuple[Tensor, Tensor]]:
@@ -137,8 +143,8 @@ def two_workers() -> list[Any]:
 
 def splits() -> list[Any]:
     """Loaders over parts of one dataset, which are compared with one another."""
-    whole = TensorDataset(torch.randn(40, 12), torch.randint(3, (40,)))
-    parts = torch.utils.data.random_split(whole, [30, 10])
+    dataset = TensorDataset(torch.randn(40, 12), torch.randint(3, (40,)))
+    parts = torch.utils.data.random_split(dataset, [30, 10])
     model = nn.Linear(12, 3)
     optimizer = torch.optim.Adagrad(model.parameters())
     right = 0
@@ -258,14 +264,14 @@ def ends(script: Callable[[], list[Any]], watch: Watch | None) -> tuple[list[str
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
-def test_every_bit_is_the_same(script: Callable[[], list[Any]], whole: Callable[[], Watch]):
+def test_every_bit_is_the_same(script: Callable[[], list[Any]], new_watch: Callable[[], Watch]):
     bare = ends(script, None)
     assert ends(script, None) == bare, "the script itself is not repeatable"
-    assert ends(script, whole()) == bare
+    assert ends(script, new_watch()) == bare
     assert ends(script, None) == bare, "watching has left something behind"
 
 
-def test_a_difference_would_be_detected(whole: Callable[[], Watch]):
+def test_a_difference_would_be_detected(new_watch: Callable[[], Watch]):
     """One draw more, or one bit of one weight, makes another digest."""
 
     def one_draw_more() -> list[Any]:
@@ -286,9 +292,9 @@ def test_a_difference_would_be_detected(whole: Callable[[], Watch]):
     assert ends(one_bit_more, None)[0][1:] == plain[0][1:]
 
 
-def test_starting_and_stopping_do_not_use_generators(whole: Callable[[], Watch]):
+def test_starting_and_stopping_do_not_use_generators(new_watch: Callable[[], Watch]):
     before = bits([torch.get_rng_state(), repr(random.getstate()), repr(np.random.get_state())])
-    with whole():
+    with new_watch():
         pass
     assert bits([torch.get_rng_state(), repr(random.getstate()), repr(np.random.get_state())]) == before
 
@@ -320,7 +326,7 @@ class Operations(TorchDispatchMode):
 @pytest.mark.parametrize("broken", [False, True], ids=["finite", "not finite"])
 @pytest.mark.parametrize("mode", [Calls, Operations])
 def test_modes_of_the_program_see_its_own_operations_only(
-    mode: Callable[[], Calls | Operations], broken: bool, whole: Callable[[], Watch]
+    mode: Callable[[], Calls | Operations], broken: bool, new_watch: Callable[[], Watch]
 ):
     model = nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -336,14 +342,14 @@ def test_modes_of_the_program_see_its_own_operations_only(
 
     update()
     alone = update()
-    with whole() as watch:
+    with new_watch() as watch:
         assert update() == alone
         assert update() == alone
     assert not watch.report().problems
     assert watch.report().updates == 2
 
 
-def test_a_traced_update_is_the_same_program(whole: Callable[[], Watch]):
+def test_a_traced_update_is_the_same_program(new_watch: Callable[[], Watch]):
     model = nn.Linear(2, 2)
 
     def update(x: Tensor) -> Any:
@@ -352,6 +358,6 @@ def test_a_traced_update_is_the_same_program(whole: Callable[[], Watch]):
         return model.weight.grad
 
     alone = make_fx(update)(torch.ones(1, 2)).code
-    with whole() as watch:
+    with new_watch() as watch:
         assert make_fx(update)(torch.ones(1, 2)).code == alone
     assert not watch.report().problems

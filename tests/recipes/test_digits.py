@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.errors import InvalidConfig, MissingExtra
-from trueloop.recipes.digits import DigitsOptions, assemble, build, load_images, network, split
+from trueloop.recipes.digits import DigitsOptions, assemble, build, load_images, network
+from trueloop.recipes.splits import split
 
 IMAGES_N1HW, LABELS_N = load_images()
 
 
-def test_images_are_shares_of_full_ink():
+def test_pixels_are_scaled_to_0_to_1():
     assert IMAGES_N1HW.shape == (1797, 1, 8, 8)
     assert IMAGES_N1HW.dtype == torch.float32
     assert (IMAGES_N1HW.min().item(), IMAGES_N1HW.max().item()) == (0.0, 1.0)
@@ -22,25 +23,25 @@ def test_images_are_shares_of_full_ink():
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_splits_are_disjoint_and_together_everything(seed: int):
-    train, val, test = (part.tolist() for part in split(LABELS_N, seed=seed))
+def test_splits_are_disjoint_and_complete(seed: int):
+    train, val, test = (part.tolist() for part in split(LABELS_N, seed=seed, stratify=True))
     assert sorted(train + val + test) == list(range(1797))
     assert (len(train), len(val), len(test)) == (1257, 180, 360)
 
 
 def test_splits_keep_the_classes_in_proportion():
     whole = torch.bincount(LABELS_N) / len(LABELS_N)
-    for part in split(LABELS_N, seed=0):
+    for part in split(LABELS_N, seed=0, stratify=True):
         share = torch.bincount(LABELS_N[part], minlength=10) / len(part)
         assert (share - whole).abs().max().item() < 0.01
 
 
 def test_a_split_depends_on_its_seed_alone():
     torch.manual_seed(1)
-    first = split(LABELS_N, seed=0)
+    first = split(LABELS_N, seed=0, stratify=True)
     torch.manual_seed(2)
-    assert all(map(torch.equal, first, split(LABELS_N, seed=0)))
-    assert not torch.equal(first[2], split(LABELS_N, seed=1)[2])
+    assert all(map(torch.equal, first, split(LABELS_N, seed=0, stratify=True)))
+    assert not torch.equal(first[2], split(LABELS_N, seed=1, stratify=True)[2])
 
 
 def test_the_model_is_seeded_by_the_run_and_the_data_is_not():

@@ -54,7 +54,7 @@ def test_the_built_in_recipes():
 
 
 @pytest.mark.parametrize("listing", registry.listings(), ids=lambda listing: listing.name)
-def test_what_is_listed_is_what_the_recipe_is(listing: registry.Listing):
+def test_each_listing_describes_its_recipe(listing: registry.Listing):
     recipe = registry.load(listing.name)
     assert (recipe.name, recipe.summary) == (listing.name, listing.summary)
     parts = recipe.assemble(recipe.options)
@@ -72,7 +72,7 @@ def test_an_unknown_name_is_corrected_and_the_others_are_named():
 
 
 @pytest.mark.parametrize("name", ["registry", "recipe", "bounds", "", "os"])
-def test_a_module_that_builds_nothing_is_no_recipe(name: str):
+def test_a_module_without_build_is_no_recipe(name: str):
     with pytest.raises(InvalidConfig, match="There is no recipe"):
         registry.load(name)
 
@@ -83,15 +83,15 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
         registry.load("digits")
 
 
-def test_a_file_of_ones_own_imports_what_lies_beside_it(mine: Path):
+def test_a_users_recipe_imports_modules_from_its_folder(mine: Path):
     assert registry.load(f"{mine}:build").name == "beside"
 
 
-def test_the_function_may_be_left_out(mine: Path):
+def test_the_function_name_may_be_omitted(mine: Path):
     assert registry.load(str(mine)).name == "beside"
 
 
-def test_another_function_of_the_file(mine: Path):
+def test_another_function_of_the_file_is_called(mine: Path):
     assert registry.load(f"{mine}:other").name == "other"
 
 
@@ -123,7 +123,7 @@ def test_a_function_that_returns_something_else_is_refused(mine: Path):
         registry.load(f"{mine}:wrong")
 
 
-def test_a_function_that_wants_arguments_is_refused(mine: Path):
+def test_a_function_with_required_arguments_is_refused(mine: Path):
     with mine.open("a") as file:
         file.write("\ndef wants(width, depth=2):\n    return width\n")
     with pytest.raises(
@@ -132,13 +132,13 @@ def test_a_function_that_wants_arguments_is_refused(mine: Path):
         registry.load(f"{mine}:wants")
 
 
-def test_a_file_that_may_not_be_read_is_named(mine: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_unreadable_file_is_named(mine: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("os.access", lambda *_: False)
     with pytest.raises(InvalidConfig, match=r"The recipe file '.*' cannot be read"):
         registry.load(str(mine))
 
 
-def test_an_error_in_the_users_file_keeps_its_place(mine: Path):
+def test_an_error_in_the_users_file_keeps_its_location(mine: Path):
     mine.write_text("def build():\n    return 1 / 0\n")
     with pytest.raises(ZeroDivisionError) as caught:
         registry.load(str(mine))

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from trueloop.core.errors import InvalidConfig, MissingExtra
 from trueloop.recipes import tabular
 from trueloop.recipes.recipe import Parts
-from trueloop.recipes.tabular import Rescale, SquaredError, TabularOptions, assemble, load_table, split
+from trueloop.recipes.splits import split
+from trueloop.recipes.tabular import Rescale, SquaredError, TabularOptions, assemble, load_table
 
 Table = Literal["breast_cancer", "diabetes"]
 BOTH: tuple[Table, Table] = ("breast_cancer", "diabetes")
@@ -30,7 +31,7 @@ def first_layer(parts: Parts) -> Rescale:
 
 
 @pytest.mark.parametrize("data", BOTH)
-def test_the_training_features_come_out_standardised(data: Table):
+def test_training_features_are_standardised(data: Table):
     parts = assemble(TabularOptions(data=data))
     standard_NF = first_layer(parts)(rows(parts.train)[0])
     std_F, mean_F = torch.std_mean(standard_NF, dim=0)
@@ -39,7 +40,7 @@ def test_the_training_features_come_out_standardised(data: Table):
 
 
 @pytest.mark.parametrize("data", BOTH)
-def test_held_out_rows_cannot_move_the_statistics(data: Table, monkeypatch: pytest.MonkeyPatch):
+def test_held_out_rows_do_not_change_the_statistics(data: Table, monkeypatch: pytest.MonkeyPatch):
     features_NF, target_N, names = load_table(data)
     _, val, test = split(target_N, seed=0, stratify=bool(names))
     poisoned_NF, poisoned_N = features_NF.clone(), target_N.clone()
@@ -56,7 +57,7 @@ def test_held_out_rows_cannot_move_the_statistics(data: Table, monkeypatch: pyte
     assert all(torch.equal(clean[name], poisoned[name]) for name in clean)
 
 
-def test_training_rows_do_move_them(monkeypatch: pytest.MonkeyPatch):
+def test_training_rows_change_the_statistics(monkeypatch: pytest.MonkeyPatch):
     clean = first_layer(assemble(TabularOptions())).shift
     features_NF, target_N, names = load_table("breast_cancer")
     features_NF[split(target_N, seed=0, stratify=True)[0]] += 1e3
@@ -73,7 +74,7 @@ def test_the_statistics_are_saved_and_never_trained(data: Table):
 
 @pytest.mark.parametrize("data", BOTH)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_splits_are_disjoint_together_everything_and_repeatable(data: Table, seed: int):
+def test_splits_are_disjoint_complete_and_repeatable(data: Table, seed: int):
     _, target_N, names = load_table(data)
     parts = split(target_N, seed=seed, stratify=bool(names))
     assert sorted(torch.cat(parts).tolist()) == list(range(len(target_N)))
@@ -88,7 +89,7 @@ def test_classes_keep_their_proportion():
         assert abs(target_N[part].float().mean().item() - share) < 0.02
 
 
-def test_a_network_before_training_predicts_about_the_mean_in_the_targets_units():
+def test_an_untrained_network_predicts_about_the_mean_target():
     torch.manual_seed(0)
     parts = assemble(TabularOptions(data="diabetes"))
     features_NF, target_N = rows(parts.train)
@@ -98,7 +99,7 @@ def test_a_network_before_training_predicts_about_the_mean_in_the_targets_units(
     assert abs(output_N.mean().item() - target_N.mean().item()) < target_N.std().item()
 
 
-def test_predicting_the_mean_costs_about_1():
+def test_predicting_the_mean_has_a_loss_of_about_1():
     parts = assemble(TabularOptions(data="diabetes"))
     features_NF, target_N = rows(parts.train)
 

@@ -45,7 +45,7 @@ def test_splits_are_whole_documents_disjoint_and_repeatable(seed: int):
 
 
 @given(texts, st.integers(1, 20))
-def test_every_byte_but_a_documents_first_is_predicted_once(texts: list[bytes], length: int):
+def test_every_byte_except_a_documents_first_is_predicted_once(texts: list[bytes], length: int):
     pieces = Pieces(texts, length)
     predicted = [byte for i in range(len(pieces)) for byte in pieces[i][1:].tolist()]
     assert predicted == [byte for text in texts for byte in text[1:]]
@@ -67,7 +67,7 @@ def a_model() -> Transformer:
     return Transformer(SMALL).double().eval()
 
 
-def test_a_batch_of_pieces_is_the_sum_of_its_pieces():
+def test_the_loss_of_a_batch_is_the_sum_over_its_pieces():
     model, batch = a_model(), a_batch(17, 3, 2)
     together = next_byte_loss(model, batch)
     alone = [next_byte_loss(model, piece) for piece in pieces_of(batch)]
@@ -75,14 +75,14 @@ def test_a_batch_of_pieces_is_the_sum_of_its_pieces():
     torch.testing.assert_close(together.sum, torch.stack([loss.sum for loss in alone]).sum(), rtol=1e-12, atol=0)
 
 
-def test_what_lies_in_the_padding_cannot_be_felt():
+def test_padding_does_not_change_the_loss():
     model, batch = a_model(), a_batch(17, 5)
     bytes_BT, mask_BT = batch
     noisy_BT = torch.where(mask_BT, bytes_BT, 77)
     assert torch.equal(next_byte_loss(model, batch).sum, next_byte_loss(model, (noisy_BT, mask_BT)).sum)
 
 
-def test_a_position_sees_nothing_after_it():
+def test_later_bytes_do_not_change_earlier_outputs():
     model, bytes_BT = a_model(), torch.randint(256, (2, 12))
     later = bytes_BT.clone()
     later[:, 8:] = (later[:, 8:] + 1) % 256
@@ -99,12 +99,12 @@ def test_shapes_and_repeated_blocks():
     assert TextOptions().length == Transformer(TextOptions()).positions.num_embeddings
 
 
-def test_an_untrained_model_knows_about_nothing():
+def test_an_untrained_model_guesses_uniformly():
     loss = next_byte_loss(a_model(), a_batch(17, 17, 17))
     assert float(loss.sum.detach()) / float(loss.count or 0) == pytest.approx(math.log(256), rel=0.02)
 
 
-def test_bits_per_byte_is_the_loss_in_bits_whatever_the_batches():
+def test_bits_per_byte_does_not_depend_on_the_batches():
     model, batch = a_model(), a_batch(17, 3, 9)
     whole, cut = BitsPerByte(), BitsPerByte()
     loss = next_byte_loss(model, batch)
@@ -118,7 +118,7 @@ def test_bits_per_byte_is_the_loss_in_bits_whatever_the_batches():
     assert math.isnan(BitsPerByte().compute())
 
 
-def test_a_batch_drawn_from_the_recipe_fits_its_model():
+def test_a_batch_of_the_recipe_fits_its_model():
     parts = assemble(SMALL)
     assert parts.collate is not None
     loss = parts.objective(parts.model, parts.collate([parts.train[i] for i in range(4)]))

@@ -69,7 +69,7 @@ def finding(folder: Path) -> Finding:
 @pytest.fixture
 def report(finding: Finding) -> Report:
     path = finding.location.path if finding.location else ""
-    kept = replace(
+    graph_kept = replace(
         finding,
         code="MEM001",
         slug="graph-kept",
@@ -82,10 +82,10 @@ def report(finding: Finding) -> Report:
         first_update=40,
         fix="Keep loss.item().",
     )
-    starved = replace(kept, code="ENV001", slug="starved", severity=Severity.NOTE, location=None, fix="")
+    starved = replace(graph_kept, code="ENV001", slug="starved", severity=Severity.NOTE, location=None, fix="")
     updates = tuple(range(0, 1200, 10))
     return Report(
-        findings=(finding, kept, starved),
+        findings=(finding, graph_kept, starved),
         verdicts=(
             FailureVerdict("GRD001", Verdict.FIRED, "seen 312 more times, at other lines"),
             FailureVerdict("MEM001", Verdict.FIRED),

@@ -27,7 +27,7 @@ def test_a_run_without_findings_is_clean():
 def test_a_run_without_steps_is_not_judged():
     never = replace(CLEAN, updates=0)
     assert outcome(never) is Outcome.NOT_JUDGED
-    assert headline(never) == "Not judged: no optimizer made a step"
+    assert headline(never) == "Not judged: no update was seen"
     assert outcome(Report(findings=())) is Outcome.NOT_JUDGED
 
 
@@ -48,8 +48,8 @@ def test_the_headline_has_the_severity(report: Report):
     for findings, words in say.items():
         assert headline(replace(report, findings=findings)) == words
         assert outcome(replace(report, findings=findings)) is Outcome.FINDINGS
-    assert headline(replace(report, findings=(errors,), updates=0)) == "1 error: no optimizer made a step"
-    assert headline(replace(report, findings=(note,), updates=0)) == "Not judged: no optimizer made a step, 1 note"
+    assert headline(replace(report, findings=(errors,), updates=0)) == "1 error: no update was seen"
+    assert headline(replace(report, findings=(note,), updates=0)) == "Not judged: no update was seen, 1 note"
     assert report.highest_severity() is Severity.ERROR
 
 

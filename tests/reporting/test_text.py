@@ -70,7 +70,7 @@ suppressed  2 findings by comments or settings
 traced      1200 updates in 4.0 s, 52 fully; tracing took at least 1.2 % of the
             time (50.0 ms)
 update      3.40 ms each: data 12 %, forward 25 %, backward 38 %, optimizer
-            12 %, the rest 12 %
+            12 %, other 12 %
 values      loss nan to 0.810, gradient norm 0.500 to 120, learning rate 0.00100
 problem     loader batches are no longer traced: KeyError: 'x' (loaders.py:41)
             These are internal errors of trueloop; they did not affect the
@@ -125,7 +125,7 @@ def test_clean_and_untrained_runs_have_short_reports(folder: Path):
     clean = printed(Report(findings=(), updates=3, seconds=1.0, overhead_s=0.004), folder)
     assert clean.splitlines()[1] == "trueloop: No silent failure found in 3 updates"
     never = printed(Report(findings=(), seconds=1.0), folder)
-    assert never.splitlines()[1] == "trueloop: Not judged: no optimizer made a step"
+    assert never.splitlines()[1] == "trueloop: Not judged: no update was seen"
 
 
 def test_the_error_comes_before_the_findings(report: Report, error: ExplainedError, folder: Path):

@@ -41,33 +41,34 @@ def started(epochs=12, per_epoch=PER_EPOCH, start_update=0, name="digits", facts
 
 def rows(first, last, per_epoch=PER_EPOCH, skipped=(), total=276):
     for update in range(first, last + 1):
-        draw = random.Random(update)
-        done = update / total
-        loss = 0.05 + 2.3 * math.exp(-5 * done) * (1 + 0.2 * draw.gauss(0, 1) * math.exp(-done))
-        bad = update in skipped
+        generator = random.Random(update)
+        progress = update / total
+        loss = 0.05 + 2.3 * math.exp(-5 * progress) * (1 + 0.2 * generator.gauss(0, 1) * math.exp(-progress))
+        is_skipped = update in skipped
         yield UpdateRow(
-            update, (update - 1) // per_epoch + 1, math.nan if bad else loss,
-            math.inf if bad else 0.2 + 3 * math.exp(-3 * done) * draw.lognormvariate(0, 0.4),
-            1e-3 * min(1, update / 14) * (0.5 + 0.5 * math.cos(math.pi * done)), 64,
-            0.0004 * draw.lognormvariate(0, 1), 0.0080 * draw.lognormvariate(0, 0.15) + 0.002, bad,
+            update, (update - 1) // per_epoch + 1, math.nan if is_skipped else loss,
+            math.inf if is_skipped else 0.2 + 3 * math.exp(-3 * progress) * generator.lognormvariate(0, 0.4),
+            1e-3 * min(1, update / 14) * (0.5 + 0.5 * math.cos(math.pi * progress)), 64,
+            0.0004 * generator.lognormvariate(0, 1), 0.0080 * generator.lognormvariate(0, 0.15) + 0.002, is_skipped,
         )  # fmt: skip
 
 
-def confusion(classes=10, hits=17):
+def confusion(classes=10, correct=17):
     return [
-        [hits if i == j else int(abs(i - j) == 5 or (i, j) == (8, 1)) for j in range(classes)] for i in range(classes)
+        [correct if i == j else int(abs(i - j) == 5 or (i, j) == (8, 1)) for j in range(classes)]
+        for i in range(classes)
     ]
 
 
 def epoch_events(epoch, per_epoch=PER_EPOCH, skipped=(), total=276, from_update=None):
     first, last = (epoch - 1) * per_epoch + 1, epoch * per_epoch
     yield UpdatesDone(rows=list(rows(from_update or first, last, per_epoch, skipped, total)))
-    done = last / total
-    loss = 0.09 + 2.0 * math.exp(-5.5 * done) + 0.3 * max(0, done - 0.8)
-    metrics = {"loss": loss, "accuracy": 0.985 - 0.8 * math.exp(-6 * done)}
+    progress = last / total
+    loss = 0.09 + 2.0 * math.exp(-5.5 * progress) + 0.3 * max(0, progress - 0.8)
+    metrics = {"loss": loss, "accuracy": 0.985 - 0.8 * math.exp(-6 * progress)}
     yield Evaluated(
         update=last, epoch=epoch, split="val", metrics=metrics, tables={"confusion": confusion()}, seconds=0.02,
-        best=done < 0.85,
+        best=progress < 0.85,
     )  # fmt: skip
     yield CheckpointSaved(
         update=last, epoch=epoch, path=f"checkpoints/update-{last:08d}",
@@ -75,7 +76,7 @@ def epoch_events(epoch, per_epoch=PER_EPOCH, skipped=(), total=276, from_update=
     )  # fmt: skip
 
 
-def whole_run(epochs=12, per_epoch=PER_EPOCH, skipped=(), facts=FACTS, name="digits", reason="finished"):
+def finished_run(epochs=12, per_epoch=PER_EPOCH, skipped=(), facts=FACTS, name="digits", reason="finished"):
     total = epochs * per_epoch
     yield started(epochs, per_epoch, name=name, facts=facts)
     for update in skipped:
@@ -94,13 +95,13 @@ def whole_run(epochs=12, per_epoch=PER_EPOCH, skipped=(), facts=FACTS, name="dig
 
 @pytest.fixture(scope="session")
 def synthetic():
-    """This module, which test files cannot import."""
+    """Return this module, which test files cannot import."""
     return sys.modules[__name__]
 
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory):
-    """Write some events as a run and return its folder."""
+    """Return a function that writes events as a run and returns the run folder."""
     from trueloop.runs.journal import Journal
 
     def write(events):

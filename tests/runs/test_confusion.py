@@ -27,7 +27,7 @@ def test_rows_are_the_true_classes(run, synthetic):
 
 def test_the_test_set_comes_before_validation(run, synthetic):
     assert "On the test set, with the final weights: 170 of 181 correct." in confusion_section(
-        read_journal(run(synthetic.whole_run()))
+        read_journal(run(synthetic.finished_run()))
     )
 
 

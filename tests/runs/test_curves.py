@@ -19,7 +19,7 @@ def colours(path):
 
 def test_the_picture_shows_six_plots_in_their_colours(run, synthetic, tmp_path):
     path = tmp_path / "curves.png"
-    save_curves(read_journal(run(synthetic.whole_run(skipped=(40,)))), path)
+    save_curves(read_journal(run(synthetic.finished_run(skipped=(40,)))), path)
     (width, height), counted = colours(path)
     assert width > 1800
     assert height > 900
@@ -49,7 +49,7 @@ def test_nonfinite_values_and_hostile_names_are_drawn(run, synthetic, tmp_path):
 
 
 def test_a_fragment_inherits_the_style_of_the_page(run, synthetic):
-    shown = svg_figures(read_journal(run(synthetic.whole_run(skipped=(40,)))))
+    shown = svg_figures(read_journal(run(synthetic.finished_run(skipped=(40,)))))
     assert list(shown) == ["loss", "metric_accuracy", "lr", "grad_norm", "throughput", "waiting"]
     for name, svg in shown.items():
         assert svg.startswith('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ')
@@ -72,7 +72,7 @@ def test_a_fragment_inherits_the_style_of_the_page(run, synthetic):
 
 
 def test_a_fragment_is_deterministic(run, synthetic):
-    history = read_journal(run(synthetic.whole_run()))
+    history = read_journal(run(synthetic.finished_run()))
     assert svg_figures(history) == svg_figures(history)
 
 
@@ -89,7 +89,7 @@ def test_without_matplotlib_the_install_command_is_named(run, synthetic, tmp_pat
             raise ModuleNotFoundError(name)
         return real(name, *rest)
 
-    history = read_journal(run(synthetic.whole_run()))
+    history = read_journal(run(synthetic.finished_run()))
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(MissingExtra, match=r"pip install 'trueloop\[train\]'"):
         save_curves(history, tmp_path / "curves.png")
@@ -97,4 +97,4 @@ def test_without_matplotlib_the_install_command_is_named(run, synthetic, tmp_pat
 
 def test_an_unwritable_picture_raises_one_clear_error(run, synthetic, tmp_path):
     with pytest.raises(RunFolderError, match=r"The curves cannot be written to .*curves\.png: No such file"):
-        save_curves(read_journal(run(synthetic.whole_run())), tmp_path / "absent" / "curves.png")
+        save_curves(read_journal(run(synthetic.finished_run())), tmp_path / "absent" / "curves.png")

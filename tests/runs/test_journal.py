@@ -252,7 +252,7 @@ def test_no_folder_no_journal_and_no_run_have_different_errors(tmp_path):
 
 
 def test_a_resumed_run_reads_as_the_uninterrupted_one(run, synthetic):
-    uninterrupted = list(synthetic.whole_run(skipped=(40, 60)))
+    uninterrupted = list(synthetic.finished_run(skipped=(40, 60)))
     # Killed in the fourth epoch; the newest complete checkpoint is that of the second (update 46).
     killed = [synthetic.started()]
     killed += [event for event in uninterrupted if isinstance(event, Notice)]

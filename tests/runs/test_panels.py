@@ -10,7 +10,7 @@ def by_name(run_dir):
 
 
 def test_a_whole_run_has_every_panel_in_reading_order(run, synthetic):
-    shown = by_name(run(synthetic.whole_run(skipped=(40, 150))))
+    shown = by_name(run(synthetic.finished_run(skipped=(40, 150))))
     assert list(shown) == ["loss", "metric_accuracy", "lr", "grad_norm", "throughput", "waiting"]
     assert [curve.label for curve in shown["loss"].curves] == ["train, each update", "train", "val", "test"]
     assert shown["loss"].marks == shown["grad_norm"].marks == [40, 150]

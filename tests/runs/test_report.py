@@ -4,8 +4,8 @@ from html.parser import HTMLParser
 import pytest
 
 from trueloop.core.errors import RunFolderError
+from trueloop.core.html import CONTENT_POLICY
 from trueloop.core.protocols import Notice, RunEnded, RunStarted, UpdatesDone
-from trueloop.runs.html_page import CONTENT_SECURITY_POLICY
 from trueloop.runs.journal import Journal, read_journal
 from trueloop.runs.report import describe_outcome, write_report
 
@@ -51,7 +51,7 @@ def page_of(run_dir):
 
 
 def test_a_complete_run_is_shown_on_one_page(run, synthetic):
-    run_dir = run(synthetic.whole_run(skipped=(40, 41)))
+    run_dir = run(synthetic.finished_run(skipped=(40, 41)))
     assert write_report(run_dir) == run_dir / "report.html"
     page = page_of(run_dir)
     assert page.names.count("svg") == 6
@@ -69,8 +69,8 @@ def test_a_complete_run_is_shown_on_one_page(run, synthetic):
 
 
 def test_no_external_resources_are_loaded(run, synthetic):
-    page = page_of(run(synthetic.whole_run()))
-    assert ("meta", {"http-equiv": "Content-Security-Policy", "content": CONTENT_SECURITY_POLICY}) in page.tags
+    page = page_of(run(synthetic.finished_run()))
+    assert ("meta", {"http-equiv": "Content-Security-Policy", "content": CONTENT_POLICY}) in page.tags
     values = [(name, value) for _, attributes in page.tags for name, value in attributes.items()]
     assert {value for _, value in values if value and "://" in value} == {"http://www.w3.org/2000/svg"}
     assert all(value.startswith("#") for name, value in values if name in {"src", "href", "xlink:href"})
@@ -78,7 +78,7 @@ def test_no_external_resources_are_loaded(run, synthetic):
 
 
 def test_ids_are_unique_over_the_whole_page(run, synthetic):
-    ids = [attributes["id"] for _, attributes in page_of(run(synthetic.whole_run())).tags if "id" in attributes]
+    ids = [attributes["id"] for _, attributes in page_of(run(synthetic.finished_run())).tags if "id" in attributes]
     assert ids
     assert len(ids) == len(set(ids))
 
@@ -88,7 +88,7 @@ def test_hostile_names_stay_text(run, synthetic):
         "config": {HOSTILE: HOSTILE, "optim": {HOSTILE: [HOSTILE]}}, "options": {HOSTILE: {HOSTILE: None}},
         "class_names": [HOSTILE] * 10, "device": HOSTILE, "versions": {HOSTILE: HOSTILE},
     }  # fmt: skip
-    events = list(synthetic.whole_run(facts=facts, name=HOSTILE, reason=HOSTILE))
+    events = list(synthetic.finished_run(facts=facts, name=HOSTILE, reason=HOSTILE))
     events.insert(5, Notice(update=5, kind=HOSTILE, message=HOSTILE, details={HOSTILE: HOSTILE}))
     path = write_report(run(events))
     raw = path.read_text(encoding="utf-8")
@@ -116,12 +116,12 @@ def test_a_run_that_was_killed_early_has_a_page(run, updates):
      ("failed", "bad", "Failed"), ("else", "warn", "else")],
 )  # fmt: skip
 def test_the_outcome_says_how_the_run_ended(run, synthetic, reason, tone, word):
-    history = read_journal(run(synthetic.whole_run(epochs=1, reason=reason)))
+    history = read_journal(run(synthetic.finished_run(epochs=1, reason=reason)))
     assert describe_outcome(history) == (tone, word, "1 epoch, 23 updates in 12.3 s.")
 
 
 def test_a_resumed_run_counts_the_time_of_all_its_processes(run, synthetic):
-    run_dir = run([*synthetic.whole_run(), synthetic.started(start_update=276)])
+    run_dir = run([*synthetic.finished_run(), synthetic.started(start_update=276)])
     journal = Journal(run_dir / "journal.jsonl")
     journal.report(RunEnded(update=276, reason="finished", seconds=0.001))
     journal.close()
@@ -131,7 +131,7 @@ def test_a_resumed_run_counts_the_time_of_all_its_processes(run, synthetic):
 
 
 def test_the_same_journal_makes_the_same_page(run, synthetic):
-    run_dir = run(synthetic.whole_run())
+    run_dir = run(synthetic.finished_run())
     first = write_report(run_dir).read_bytes()
     assert write_report(run_dir, read_journal(run_dir)).read_bytes() == first
 

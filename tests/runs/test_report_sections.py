@@ -14,7 +14,7 @@ from trueloop.runs.report_sections import (
 
 
 def test_evaluations_are_shown_with_the_training_loss_of_their_epoch(run, synthetic):
-    history = read_journal(run(synthetic.whole_run(skipped=(3,))))
+    history = read_journal(run(synthetic.finished_run(skipped=(3,))))
     page = evaluations_section(history)
     stepped = [loss for loss in history.updates.loss[:23] if math.isfinite(loss)]
     assert len(stepped) == 22
@@ -24,7 +24,7 @@ def test_evaluations_are_shown_with_the_training_loss_of_their_epoch(run, synthe
 
 
 def test_only_checkpoints_on_disk_are_listed_and_the_rest_counted(run, synthetic, tmp_path):
-    history = read_journal(run(synthetic.whole_run()))
+    history = read_journal(run(synthetic.finished_run()))
     for update in (230, 276):
         (tmp_path / f"checkpoints/update-{update:08d}").mkdir(parents=True)
     page = checkpoints_section(history, tmp_path)
@@ -42,7 +42,7 @@ def test_a_moved_run_finds_its_checkpoints_again(run, synthetic, tmp_path):
 
 
 def test_the_shares_of_the_time_add_up(run, synthetic):
-    page = time_section(read_journal(run(synthetic.whole_run())))
+    page = time_section(read_journal(run(synthetic.finished_run())))
     widths = [float(part.split("%")[0]) for part in page.split("width:")[1:]]
     assert len(widths) == 4
     assert abs(sum(widths) - 100) < 0.03

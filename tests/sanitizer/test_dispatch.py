@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from trueloop.failures import failure as failures
 from trueloop.failures.failure import Failure
 from trueloop.sanitizer.dispatch import MAX_FINDINGS_PER_FAILURE, DetectorDispatcher, WatchedFailure
 from trueloop.tracing.events import Event, ModeSet, Ref, TracingGap
+from trueloop.tracing.trackers.accumulation_windows import AccumulationWindows
 
 
 def gap(update: int = 0) -> TracingGap:
@@ -33,28 +35,26 @@ def failure(
     *,
     code: str = "GRD901",
     severity: Severity = Severity.ERROR,
-    moments: tuple[type[Event], ...] = (TracingGap,),
-    rouses: tuple[type[Event], ...] = (),
-    abstains: str = "",
+    subscribes_to: tuple[type[Event], ...] = (TracingGap,),
+    activated_by: tuple[type[Event], ...] = (),
+    inconclusive_reason: str = "",
 ) -> WatchedFailure:
-    wanted, rousing = moments, rouses
+    detector_activated_by = activated_by
 
     class Detector(failures.BaseDetector):
-        subscribes_to = wanted
-        activated_by = rousing
-
-        def observe(self, event: Any) -> Evidence | Iterable[Evidence] | None:
-            assert observe is not None
-            return observe(event)
+        activated_by = detector_activated_by
 
         def inconclusive(self) -> str:
-            return abstains
+            return inconclusive_reason
 
-    made = Failure(
-        code=code, title="A made-up one", severity=severity, doc="", bad="", good="", fix="The page's fix.",
+    for event_type in subscribes_to:
+        setattr(Detector, event_type.HANDLER, lambda self, event: observe(event))
+
+    made_up = Failure(
+        code=code, title="A made-up failure", severity=severity, doc="", bad="", good="", fix="The page's fix.",
         detector=Detector if observe else None,
     )  # fmt: skip
-    return WatchedFailure(made, "made-up")
+    return WatchedFailure(made_up, "made-up")
 
 
 def at(line: int, **fields: Any) -> Evidence:
@@ -62,12 +62,12 @@ def at(line: int, **fields: Any) -> Evidence:
 
 
 def test_a_finding_is_reported_once_and_counted():
-    told: list[Finding] = []
-    judge = DetectorDispatcher([failure(lambda event: at(7))], on_finding=told.append)
+    reported: list[Finding] = []
+    judge = DetectorDispatcher([failure(lambda event: at(7))], on_finding=reported.append)
     for update in (3, 4, 5):
         judge.dispatch(gap(update))
     (finding,) = judge.findings()
-    assert told == [Finding(**{field: getattr(finding, field) for field in finding.__slots__} | {"count": 1})]
+    assert reported == [Finding(**{field: getattr(finding, field) for field in finding.__slots__} | {"count": 1})]
     assert (finding.location, finding.first_update, finding.count) == (SourceLocation("train.py", 7), 3, 3)
     assert finding.fix == "The page's fix."
 
@@ -116,7 +116,7 @@ def test_a_detector_receives_nothing_before_its_activating_event():
         return at(event.update) if isinstance(event, TracingGap) else None
 
     judge = DetectorDispatcher(
-        [failure(observe, moments=(TracingGap, ModeSet), rouses=(ModeSet,)), failure(lambda event: at(9))]
+        [failure(observe, subscribes_to=(TracingGap, ModeSet), activated_by=(ModeSet,)), failure(lambda event: at(9))]
     )
     events = [gap(1), gap(2), mode(3), gap(4), mode(5)]
     for event in events:
@@ -133,7 +133,7 @@ def test_a_detector_that_raises_on_activation_is_disabled():
         yield at(1)
         raise KeyError("x")
 
-    judge = DetectorDispatcher([failure(breaks, moments=(TracingGap, ModeSet), rouses=(ModeSet,))])
+    judge = DetectorDispatcher([failure(breaks, subscribes_to=(TracingGap, ModeSet), activated_by=(ModeSet,))])
     judge.dispatch(gap(1))
     assert judge.verdicts()[0].verdict is Verdict.PASSED
     for event in (mode(2), gap(3), mode(4)):
@@ -147,8 +147,8 @@ def test_a_detector_that_raises_on_activation_is_disabled():
     [
         (failure(lambda event: None), Verdict.PASSED),
         (failure(lambda event: at(1)), Verdict.FIRED),
-        (failure(lambda event: None, moments=(ModeSet,)), Verdict.NOT_APPLICABLE),
-        (failure(lambda event: None, abstains="too few updates"), Verdict.NOT_JUDGED),
+        (failure(lambda event: None, subscribes_to=(ModeSet,)), Verdict.NOT_APPLICABLE),
+        (failure(lambda event: None, inconclusive_reason="too few updates"), Verdict.NOT_JUDGED),
         (failure(None), Verdict.NOT_JUDGED),
     ],
 )
@@ -161,23 +161,23 @@ def test_verdicts(watched: WatchedFailure, verdict: Verdict):
 
 
 def test_a_suppressed_finding_is_counted_once():
-    told: list[Finding] = []
+    reported: list[Finding] = []
     judge = DetectorDispatcher(
-        [failure(lambda event: at(7))], on_finding=told.append, is_suppressed=lambda code, site: True
+        [failure(lambda event: at(7))], on_finding=reported.append, is_suppressed=lambda code, site: True
     )
     judge.dispatch(gap())
     judge.dispatch(gap())
-    assert (judge.suppressed_count, judge.findings(), told) == (1, (), [])
+    assert (judge.suppressed_count, judge.findings(), reported) == (1, (), [])
     assert judge.verdicts()[0].verdict is Verdict.NOT_JUDGED
 
 
 def test_findings_beyond_the_limit_are_counted():
     lines = iter(range(1, 10**6))
-    told: list[Finding] = []
-    judge = DetectorDispatcher([failure(lambda event: at(next(lines)))], on_finding=told.append)
+    reported: list[Finding] = []
+    judge = DetectorDispatcher([failure(lambda event: at(next(lines)))], on_finding=reported.append)
     for update in range(MAX_FINDINGS_PER_FAILURE + 30):
         judge.dispatch(gap(update))
-    assert len(judge.findings()) == len(told) == MAX_FINDINGS_PER_FAILURE
+    assert len(judge.findings()) == len(reported) == MAX_FINDINGS_PER_FAILURE
     assert judge.verdicts() == [FailureVerdict("GRD901", Verdict.FIRED, "seen 30 more times, at other lines")]
 
 
@@ -191,7 +191,7 @@ def test_a_listed_finding_is_counted_even_when_the_list_is_full():
 
 def test_detectors_receive_only_subscribed_events():
     seen: list[Any] = []
-    judge = DetectorDispatcher([failure(seen.append, moments=(ModeSet,))])
+    judge = DetectorDispatcher([failure(seen.append, subscribes_to=(ModeSet,))])
     judge.dispatch(gap())
     judge.dispatch(mode())
     assert [type(event) for event in seen] == [ModeSet]
@@ -206,3 +206,30 @@ def test_unreadable_graphs_are_not_judged():
     ]
     assert judge.verdicts({TracingGap: "torch is silent"})[0].reason == "torch is silent"
     assert judge.verdicts({ModeSet: "torch is silent"})[0].verdict is Verdict.PASSED
+
+
+def test_detectors_share_the_trackers_that_they_name():
+    """What a tracker receives does not make a failure applicable: the detector's own events do."""
+
+    def detector() -> type[failures.BaseDetector]:
+        class Detector(failures.BaseDetector):
+            windows: AccumulationWindows
+
+            def on_mode_set(self, event: ModeSet) -> Evidence:
+                return at(event.update, dedup_key=self.windows)
+
+        return Detector
+
+    def watched(code: str) -> WatchedFailure:
+        example = failure(None, code=code)
+        return example._replace(failure=replace(example.failure, detector=detector()))
+
+    judge = DetectorDispatcher([watched("GRD901"), watched("GRD902")])
+    judge.dispatch(gap())
+    assert [verdict.verdict for verdict in judge.verdicts()] == [Verdict.NOT_APPLICABLE] * 2
+    reasons = [verdict.reason for verdict in judge.verdicts({TracingGap: "no gaps"})]
+    assert reasons == ["no gaps", "no gaps"], "the tracker needs them"
+    judge.dispatch(mode(3))
+    first, second = judge._findings
+    assert first[2] is second[2]
+    assert isinstance(first[2], AccumulationWindows)

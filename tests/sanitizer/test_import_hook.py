@@ -1,4 +1,4 @@
-"""Hearing of an import: once, right after it, and not of a search."""
+"""Callbacks on the import of a module: once, right after the import, and not for a search of the module."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_it_is_called_once_after_the_import(module: str):
-    heard: list[bool] = []
-    on_import(module, lambda: heard.append(sys.modules[module].ready))
-    assert not heard
+    called: list[bool] = []
+    on_import(module, lambda: called.append(sys.modules[module].ready))
+    assert not called
     importlib.import_module(module)
     importlib.import_module(module)
-    assert heard == [True]
+    assert called == [True]
 
 
 def test_an_imported_module_calls_back_immediately():
-    heard: list[str] = []
+    called: list[str] = []
     before = list(sys.meta_path)
-    on_import("sys", lambda: heard.append("sys"))
-    assert heard == ["sys"]
+    on_import("sys", lambda: called.append("sys"))
+    assert called == ["sys"]
     assert sys.meta_path == before
 
 
 def test_find_spec_is_not_an_import(module: str):
-    heard: list[str] = []
-    on_import(module, lambda: heard.append(module))
+    called: list[str] = []
+    on_import(module, lambda: called.append(module))
     assert importlib.util.find_spec(module)
     assert importlib.util.find_spec(module)
-    assert not heard
+    assert not called
     importlib.import_module(module)
-    assert heard == [module]
+    assert called == [module]
 
 
 def test_nothing_is_left_behind(module: str):
@@ -63,13 +63,13 @@ def test_nothing_is_left_behind(module: str):
 
 def test_the_callback_can_be_cancelled(module: str):
     before = list(sys.meta_path)
-    heard: list[str] = []
-    leave = on_import(module, lambda: heard.append(module))
+    called: list[str] = []
+    leave = on_import(module, lambda: called.append(module))
     leave()
     leave()
     assert sys.meta_path == before
     importlib.import_module(module)
-    assert not heard
+    assert not called
 
 
 def test_a_missing_module_raises_as_usual():
@@ -81,14 +81,14 @@ def test_a_missing_module_raises_as_usual():
 
 
 def test_a_module_that_fails_to_import_may_be_retried(module: str, tmp_path: Path):
-    heard: list[str] = []
-    on_import(module, lambda: heard.append(module))
+    called: list[str] = []
+    on_import(module, lambda: called.append(module))
     path = tmp_path / f"{module}.py"
     path.write_text("raise ImportError('a library is missing')")
     with pytest.raises(ImportError, match="a library is missing"):
         importlib.import_module(module)
-    assert not heard
+    assert not called
     path.write_text("longer_than_before_so_that_no_cache_is_taken = True")
     importlib.invalidate_caches()
     importlib.import_module(module)
-    assert heard == [module]
+    assert called == [module]

@@ -1,4 +1,4 @@
-"""A program under the watch: attached late, reported once, stopped early, and never disturbed."""
+"""Running a program with the sanitizer: the hooks are attached late, findings are reported once, errors stay errors."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.usefixtures("made_up")
 MODEL = "import torch\nmodel = torch.nn.Linear(2, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
 
 
-def go(path: Path, **options: object) -> LaunchResult:
+def launch_program(path: Path, **options: object) -> LaunchResult:
     return launch(ProgramCommand(target=str(path)), FailureSelection(), **options)  # pyright: ignore[reportArgumentType]
 
 
-def codes(launched: LaunchResult) -> list[str]:
+def found_codes(launched: LaunchResult) -> list[str]:
     return [finding.code for finding in launched.report.findings]
 
 
@@ -32,16 +32,16 @@ def test_findings_are_published_immediately_and_reported(
     program: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ):
     path = program(MODEL + "optimizer.zero_grad()\nprint('after')\nmodel.zero_grad()\n")
-    heard: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
     zero_grad = torch.optim.Optimizer.zero_grad
 
     def found(finding: Finding) -> None:
-        heard.append((finding.code, capsys.readouterr().out))
+        reported.append((finding.code, capsys.readouterr().out))
 
-    ended = go(path, on_finding=found)
+    ended = launch_program(path, on_finding=found)
     assert ended.code == 0
     assert not ended.not_judged_reason
-    assert heard == [("GRD901", ""), ("MEM901", "after\n")]
+    assert reported == [("GRD901", ""), ("MEM901", "after\n")]
     assert [(each.code, each.location and each.location.line) for each in ended.report.findings] == [
         ("GRD901", 4),
         ("MEM901", 6),
@@ -53,7 +53,7 @@ def test_a_program_without_torch_has_nothing_to_judge(program: Callable[..., Pat
     path = program("import sys\nsys.exit(5)\n")
     monkeypatch.delitem(sys.modules, "torch")
     finders = list(sys.meta_path)
-    ended = go(path)
+    ended = launch_program(path)
     assert ended == LaunchResult(5, ended.report, NEVER_IMPORTED, forked=False)
     assert not ended.report.findings
     assert sys.meta_path == finders
@@ -63,9 +63,9 @@ def test_a_failing_program_keeps_its_traceback_and_is_explained(
     program: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ):
     path = program(MODEL + "optimizer.zero_grad(nonsense=1)\n")
-    ended = go(path)
+    ended = launch_program(path)
     assert ended.code == 1
-    assert codes(ended) == ["GRD901", "ENV901"]
+    assert found_codes(ended) == ["GRD901", "ENV901"]
     assert ended.report.findings[1].location is not None
     assert ended.report.findings[1].location.line == 4
     err = capsys.readouterr().err
@@ -74,9 +74,9 @@ def test_a_failing_program_keeps_its_traceback_and_is_explained(
 
 
 def test_an_exit_or_an_interruption_is_no_error_to_explain(program: Callable[..., Path]):
-    assert codes(go(program(MODEL + "raise SystemExit(4)\n"))) == []
-    ended = go(program(MODEL + "raise KeyboardInterrupt\n"))
-    assert (ended.code, codes(ended)) == (130, [])
+    assert found_codes(launch_program(program(MODEL + "raise SystemExit(4)\n"))) == []
+    ended = launch_program(program(MODEL + "raise KeyboardInterrupt\n"))
+    assert (ended.code, found_codes(ended)) == (130, [])
 
 
 def test_it_stops_at_the_first_error(program: Callable[..., Path], capsys: pytest.CaptureFixture[str]):
@@ -86,9 +86,9 @@ def test_it_stops_at_the_first_error(program: Callable[..., Path], capsys: pytes
         "except Exception:\n    print('no exception of the kind that programs catch')\n"
         "finally:\n    print('tidied up')\n"
     )
-    ended = go(path, stop_on_error=True)
+    ended = launch_program(path, stop_on_error=True)
     assert ended.code == FINDINGS_EXIT_CODE
-    assert codes(ended) == ["GRD901", "MEM901"]
+    assert found_codes(ended) == ["GRD901", "MEM901"]
     out, err = capsys.readouterr()
     assert (out, err) == ("tidied up\n", "")
 
@@ -102,7 +102,7 @@ def test_it_stops_a_program_that_trains_in_a_thread(program: Callable[..., Path]
         "thread = threading.Thread(target=train)\nthread.start()\n"
         "for _ in range(1000):\n    time.sleep(0.01)\nprint('never')\n"
     )
-    ended = go(path, stop_on_error=True)
+    ended = launch_program(path, stop_on_error=True)
     assert ended.code == FINDINGS_EXIT_CODE
     assert capsys.readouterr().out == ""
 
@@ -115,7 +115,7 @@ def test_a_program_that_watches_itself_is_watched_twice(
         "with trueloop.watch() as report:\n    optimizer.zero_grad()\n"
         "print([finding.code for finding in report.findings])\noptimizer.zero_grad()\n"
     )
-    ended = go(path)
+    ended = launch_program(path)
     assert capsys.readouterr().out == "['GRD901']\n"
     assert [finding.location and finding.location.line for finding in ended.report.findings] == [6, 8]
 
@@ -127,7 +127,7 @@ def test_a_failed_attachment_is_reported_and_the_program_runs(
         raise RuntimeError("no such torch")
 
     monkeypatch.setattr("trueloop.sanitizer.watch._attachment", broken)
-    ended = go(program(MODEL + "optimizer.zero_grad()\nprint('ran')\n"))
+    ended = launch_program(program(MODEL + "optimizer.zero_grad()\nprint('ran')\n"))
     assert ended.code == 0
     assert capsys.readouterr().out == "ran\n"
     assert ended.not_judged_reason == "cannot judge: trueloop could not attach to torch (RuntimeError: no such torch)"
@@ -138,9 +138,9 @@ def test_a_failing_listener_does_not_break_the_program(program: Callable[..., Pa
     def broken(finding: Finding) -> None:
         raise RuntimeError("cannot print")
 
-    ended = go(program(MODEL + "optimizer.zero_grad()\n"), on_finding=broken)
+    ended = launch_program(program(MODEL + "optimizer.zero_grad()\n"), on_finding=broken)
     assert ended.code == 0
-    assert codes(ended) == ["GRD901"]
+    assert found_codes(ended) == ["GRD901"]
     assert ended.report.problems
 
 
@@ -151,12 +151,12 @@ def test_a_forked_child_does_not_report(program: Callable[..., Path]):
         "if child:\n    _, status = os.waitpid(child, 0)\n    raise SystemExit(os.waitstatus_to_exitcode(status))\n"
     )
     process = os.getpid()
-    ended = go(path)
+    ended = launch_program(path)
     if os.getpid() != process:  # the child, which must not go on as a second test run
         os._exit(7 if ended.forked and not ended.report.findings else 8)
     assert not ended.forked
     assert ended.code == 7
-    assert codes(ended) == ["GRD901"]
+    assert found_codes(ended) == ["GRD901"]
 
 
 def test_loader_workers_are_not_traced(program: Callable[..., Path]):
@@ -177,6 +177,6 @@ def test_loader_workers_are_not_traced(program: Callable[..., Path]):
                 print(start, sum(batch.item() for batch in loader))
         """
     )
-    ended = go(path)
+    ended = launch_program(path)
     assert ended.code == 0
-    assert codes(ended) == []
+    assert found_codes(ended) == []

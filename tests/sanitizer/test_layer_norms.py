@@ -1,4 +1,4 @@
-"""Norms by layer: what belongs together is added up, and however long the run is, little is kept."""
+"""Gradient norms by layer: norms of a layer's parameters are combined, and their memory is bounded."""
 
 from __future__ import annotations
 
@@ -21,25 +21,10 @@ def step(update: int, norms: dict[Ref, float], optimizer: Ref = ADAM) -> StepTak
         backward_count=update,
         time_s=0.0,
         optimizer=optimizer,
-        learning_rates=(),
         parameters=NO_REFS,
         with_gradient=NO_REFS,
-        reused_gradients=NO_REFS,
-        reused_at=None,
-        backwards=1,
-        cleared_between=False,
-        cleared_at=None,
-        grad_norm=None,
-        grad_norm_after_backward=None,
-        zero_gradients=NO_REFS,
-        nonfinite_gradients=NO_REFS,
-        frozen_changed=NO_REFS,
-        frozen=NO_REFS,
-        scaler=None,
-        closure=False,
-        seconds=0.0,
-        norm_parameters=tuple(norms),
-        parameter_norms=tuple(norms.values()),
+        live_parameters={},
+        gradient_norms=norms,
     )
 
 

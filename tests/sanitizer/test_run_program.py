@@ -1,4 +1,4 @@
-"""A program under us and under Python: the same words, the same globals, the same traceback, the same exit code."""
+"""A program that trueloop runs has the same output, globals, traceback and exit code as under Python."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from trueloop.sanitizer.run_program import ProgramCommand, ProgramResult, hide_i
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder to run programs in; what a program leaves behind in this process is put back."""
-    kept = {name: sys.modules[name] for name in ("__main__",)}
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder to run programs in; afterwards, changes of this process by a program are reverted."""
+    original = {name: sys.modules[name] for name in ("__main__",)}
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    sys.modules.update(kept)
+    sys.modules.update(original)
 
 
 def write(path: Path, text: str) -> Path:
@@ -34,23 +34,23 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-class Seen(NamedTuple):
+class ProcessOutput(NamedTuple):
     code: int
     out: str
     err: str
 
 
-def python(*words: str, stdin: str = "") -> Seen:
-    done = subprocess.run([sys.executable, *words], input=stdin, capture_output=True, text=True, check=False)
-    return Seen(done.returncode, done.stdout, done.stderr)
+def run_python(*arguments: str, stdin: str = "") -> ProcessOutput:
+    done = subprocess.run([sys.executable, *arguments], input=stdin, capture_output=True, text=True, check=False)
+    return ProcessOutput(done.returncode, done.stdout, done.stderr)
 
 
-def under_us(program: str, *, stdin: str = "") -> Seen:
+def run_with_trueloop(program: str, *, stdin: str = "") -> ProcessOutput:
     script = (
         f"import sys\nfrom trueloop.sanitizer.run_program import ProgramCommand, run_program\n"
         f"sys.exit(run_program(ProgramCommand({program})).code)\n"
     )
-    return python("-c", script, stdin=stdin)
+    return run_python("-c", script, stdin=stdin)
 
 
 CURIOUS = """\
@@ -63,37 +63,37 @@ CURIOUS = """\
 """
 
 
-def test_a_script_runs_as_under_python(here: Path):
-    write(here / "sub" / "script.py", '"""Words."""\n' + textwrap.dedent(CURIOUS))
-    plain = python("sub/script.py", "--flag", "x", stdin="typed")
-    ours = under_us("target='sub/script.py', arguments=('--flag', 'x')", stdin="typed")
+def test_a_script_runs_as_under_python(folder: Path):
+    write(folder / "sub" / "script.py", '"""Words."""\n' + textwrap.dedent(CURIOUS))
+    plain = run_python("sub/script.py", "--flag", "x", stdin="typed")
+    ours = run_with_trueloop("target='sub/script.py', arguments=('--flag', 'x')", stdin="typed")
     assert plain.code == 0
     assert ours == plain
-    assert not (here / "sub" / "__pycache__").exists()
+    assert not (folder / "sub" / "__pycache__").exists()
 
 
-def test_a_module_runs_as_under_python(here: Path):
-    write(here / "package" / "__init__.py", "")
-    write(here / "package" / "job.py", CURIOUS)
-    plain = python("-m", "package.job", "--flag", stdin="typed")
+def test_a_module_runs_as_under_python(folder: Path):
+    write(folder / "package" / "__init__.py", "")
+    write(folder / "package" / "job.py", CURIOUS)
+    plain = run_python("-m", "package.job", "--flag", stdin="typed")
     assert plain.code == 0
-    assert under_us("target='package.job', arguments=('--flag',), module=True", stdin="typed") == plain
+    assert run_with_trueloop("target='package.job', arguments=('--flag',), module=True", stdin="typed") == plain
 
 
-def test_a_link_is_followed_for_imports_as_python_does(here: Path):
-    write(here / "real" / "script.py", "import beside\nprint(beside.__file__, __file__)")
-    write(here / "real" / "beside.py", "")
-    (here / "link.py").symlink_to(here / "real" / "script.py")
-    assert under_us("target='link.py'") == python("link.py")
+def test_a_link_is_followed_for_imports_as_python_does(folder: Path):
+    write(folder / "real" / "script.py", "import beside\nprint(beside.__file__, __file__)")
+    write(folder / "real" / "beside.py", "")
+    (folder / "link.py").symlink_to(folder / "real" / "script.py")
+    assert run_with_trueloop("target='link.py'") == run_python("link.py")
 
 
-def test_a_folder_and_an_archive_with_a_main_run(here: Path, capsys: pytest.CaptureFixture[str]):
-    write(here / "app" / "__main__.py", "import part; print(part.name, __name__)")
-    write(here / "app" / "part.py", "name = 'part'")
+def test_a_folder_and_an_archive_with_a_main_run(folder: Path, capsys: pytest.CaptureFixture[str]):
+    write(folder / "app" / "__main__.py", "import part; print(part.name, __name__)")
+    write(folder / "app" / "part.py", "name = 'part'")
     assert run_program(ProgramCommand(target="app")).code == 0
-    with zipfile.ZipFile(here / "app.pyz", "w") as archive:
-        archive.write(here / "app" / "__main__.py", "__main__.py")
-        archive.write(here / "app" / "part.py", "part.py")
+    with zipfile.ZipFile(folder / "app.pyz", "w") as archive:
+        archive.write(folder / "app" / "__main__.py", "__main__.py")
+        archive.write(folder / "app" / "part.py", "part.py")
     sys.modules.pop("part")
     assert run_program(ProgramCommand(target="app.pyz")).code == 0
     sys.modules.pop("part")
@@ -117,50 +117,50 @@ FAILING = {
 
 
 @pytest.mark.parametrize("text", FAILING.values(), ids=FAILING.keys())
-def test_it_fails_with_pythons_message_and_code(here: Path, text: str, capsys: pytest.CaptureFixture[str]):
-    (here / "script.py").write_text(text)
-    plain = python("script.py")
+def test_it_fails_with_pythons_message_and_code(folder: Path, text: str, capsys: pytest.CaptureFixture[str]):
+    (folder / "script.py").write_text(text)
+    plain = run_python("script.py")
     ended = in_process(capsys, lambda: run_program(ProgramCommand(target="script.py")))
     assert ended == plain
 
 
-def in_process(capsys: pytest.CaptureFixture[str], go: Callable[[], ProgramResult]) -> Seen:
+def in_process(capsys: pytest.CaptureFixture[str], go: Callable[[], ProcessOutput]) -> ProcessOutput:
     hook = sys.excepthook
     try:
         ended = go()
     finally:
         sys.excepthook = hook
     out, err = capsys.readouterr()
-    return Seen(ended.code, out, err)
+    return ProcessOutput(ended.code, out, err)
 
 
-def test_a_failing_user_hook_hides_nothing(here: Path, capsys: pytest.CaptureFixture[str]):
-    write(here / "script.py", "import sys\nsys.excepthook = lambda *e: {}['oops']\n1 / 0\n")
+def test_a_failing_user_hook_hides_nothing(folder: Path, capsys: pytest.CaptureFixture[str]):
+    write(folder / "script.py", "import sys\nsys.excepthook = lambda *e: {}['oops']\n1 / 0\n")
     seen = in_process(capsys, lambda: run_program(ProgramCommand(target="script.py")))
     assert seen.code == 1
     assert re.search(r"Error in sys.excepthook:.*oops.*Original exception was:.*ZeroDivisionError", seen.err, re.DOTALL)
 
 
 @pytest.mark.parametrize("name", ["no_such_module_at_all", "package", "email", ".relative"])
-def test_a_module_that_cannot_run_gives_pythons_error(here: Path, name: str, capsys: pytest.CaptureFixture[str]):
-    write(here / "package" / "__init__.py", "")
+def test_a_module_that_cannot_run_gives_pythons_error(folder: Path, name: str, capsys: pytest.CaptureFixture[str]):
+    write(folder / "package" / "__init__.py", "")
     seen = in_process(capsys, lambda: run_program(ProgramCommand(target=name, module=True)))
-    assert seen == python("-m", name)
+    assert seen == run_python("-m", name)
 
 
-def test_an_interruption_is_130_with_its_traceback(here: Path, capsys: pytest.CaptureFixture[str]):
-    write(here / "script.py", "raise KeyboardInterrupt\n")
+def test_an_interruption_is_130_with_its_traceback(folder: Path, capsys: pytest.CaptureFixture[str]):
+    write(folder / "script.py", "raise KeyboardInterrupt\n")
     seen = in_process(capsys, lambda: run_program(ProgramCommand(target="script.py")))
     assert seen.code == 130
     assert seen.err == (
-        f'Traceback (most recent call last):\n  File "{here}/script.py", line 1, in <module>\n'
+        f'Traceback (most recent call last):\n  File "{folder}/script.py", line 1, in <module>\n'
         "    raise KeyboardInterrupt\nKeyboardInterrupt\n"
     )
 
 
-def test_threads_exit_functions_and_pools_end_in_order(here: Path):
+def test_threads_exit_functions_and_pools_end_in_order(folder: Path):
     write(
-        here / "script.py",
+        folder / "script.py",
         """\
         import atexit, sys, threading, time
         from concurrent.futures import ThreadPoolExecutor
@@ -172,14 +172,14 @@ def test_threads_exit_functions_and_pools_end_in_order(here: Path):
         print("end")
         """,
     )
-    ours = under_us("target='script.py'")
-    assert ours == python("script.py")
+    ours = run_with_trueloop("target='script.py'")
+    assert ours == run_python("script.py")
     assert ours.out.splitlines()[:3] == ["end", "pool", "thread"]
 
 
-def test_a_spawned_process_finds_the_scripts_functions(here: Path):
+def test_a_spawned_process_finds_the_scripts_functions(folder: Path):
     write(
-        here / "script.py",
+        folder / "script.py",
         """\
         import multiprocessing
         def double(x):
@@ -189,29 +189,29 @@ def test_a_spawned_process_finds_the_scripts_functions(here: Path):
                 print(pool.map(double, [1, 2]))
         """,
     )
-    assert under_us("target='script.py'") == Seen(0, "[2, 4]\n", "")
+    assert run_with_trueloop("target='script.py'") == ProcessOutput(0, "[2, 4]\n", "")
 
 
-def test_os_exit_leaves_at_once(here: Path):
-    write(here / "script.py", "import os\nprint('x', flush=True)\nos._exit(9)\n")
-    assert under_us("target='script.py'") == Seen(9, "x\n", "")
+def test_os_exit_leaves_at_once(folder: Path):
+    write(folder / "script.py", "import os\nprint('x', flush=True)\nos._exit(9)\n")
+    assert run_with_trueloop("target='script.py'") == ProcessOutput(9, "x\n", "")
 
 
-def test_errors_are_reported_before_they_are_printed(here: Path, capsys: pytest.CaptureFixture[str]):
-    write(here / "script.py", "1 / 0\n")
-    heard: list[tuple[BaseException, str]] = []
+def test_errors_are_reported_before_they_are_printed(folder: Path, capsys: pytest.CaptureFixture[str]):
+    write(folder / "script.py", "1 / 0\n")
+    errors: list[tuple[BaseException, str]] = []
     ended = run_program(
-        ProgramCommand(target="script.py"), on_error=lambda error: heard.append((error, capsys.readouterr().err))
+        ProgramCommand(target="script.py"), on_error=lambda error: errors.append((error, capsys.readouterr().err))
     )
-    ((error, printed),) = heard
+    ((error, printed),) = errors
     assert ended.error is error
     assert isinstance(error, ZeroDivisionError)
     assert not printed
-    write(here / "script.py", "raise SystemExit(3)\n")
+    write(folder / "script.py", "raise SystemExit(3)\n")
     assert run_program(
-        ProgramCommand(target="script.py"), on_error=lambda error: heard.append((error, ""))
+        ProgramCommand(target="script.py"), on_error=lambda error: errors.append((error, ""))
     ) == ProgramResult(3, None)
-    assert len(heard) == 1
+    assert len(errors) == 1
 
 
 def test_internal_frames_are_hidden_everywhere(tmp_path: Path):

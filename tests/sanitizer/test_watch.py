@@ -7,18 +7,18 @@ import pytest
 import torch
 
 from trueloop.core.findings import Evidence, Finding, Severity, Verdict
-from trueloop.failures.failure import Failure
+from trueloop.failures.failure import BaseDetector, Failure
 from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import BATCHED_EVENTS, Watch
 from trueloop.tracing.attach import Attachment, Hook
-from trueloop.tracing.events import ErrorRaised, Event, GraphsAlive
+from trueloop.tracing.events import ErrorRaised, GraphsAlive
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 
 
 class ZeroGradHook:
-    """Tells of every ``zero_grad`` of an optimizer as if that many graphs were alive."""
+    """Reports every ``zero_grad`` of an optimizer as a `GraphsAlive` with the number of calls so far."""
 
     def __init__(self, stream: EventStream) -> None:
         self._stream, self._count = stream, 0
@@ -27,45 +27,40 @@ class ZeroGradHook:
         patches.replace(torch.optim.Optimizer, "zero_grad", self._make)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Nothing more."""
+        """Install no hooks in addition to `install_always`."""
 
     def _make(self, original: Any) -> Callable[..., Any]:
-        tell = self._stream.isolated("zeroing", self._tell)
+        report = self._stream.isolated("zeroing", self._emit)
 
         def zero_grad(*args: Any, **options: Any) -> Any:
             if self._stream.active:
-                tell()
+                report()
             return original(*args, **options)
 
         return zero_grad
 
-    def _tell(self) -> None:
+    def _emit(self) -> None:
         self._count += 1
         self._stream.update += 1
         self._stream.emit(GraphsAlive(count=self._count, oldest_update=0, holders=()))
 
 
-def sources(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
+def hooks(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
     return [ZeroGradHook(stream)]
 
 
 @pytest.fixture(autouse=True)
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    attachment = Attachment(sources)
+    attachment = Attachment(hooks)
     monkeypatch.setattr("trueloop.sanitizer.watch._attachment", lambda: attachment)
 
 
-class Detector:
-    subscribes_to: tuple[type[Event], ...] = (GraphsAlive, ErrorRaised)
-    activated_by: tuple[type[Event], ...] = ()
+class Detector(BaseDetector):
+    def on_error_raised(self, event: ErrorRaised) -> Evidence:
+        return Evidence(message=repr(event.error), location=event.location)
 
-    def observe(self, event: Any) -> Evidence | None:
-        if isinstance(event, ErrorRaised):
-            return Evidence(message=repr(event.error), location=event.location)
+    def on_graphs_alive(self, event: GraphsAlive) -> Evidence | None:
         return Evidence(message="cleared", location=None) if event.count >= 2 else None
-
-    def inconclusive(self) -> str:
-        return ""
 
 
 WATCHED = [
@@ -83,14 +78,14 @@ def clear(times: int) -> None:
 
 
 def test_a_stretch_is_watched_and_reported_with_its_curves():
-    told: list[Finding] = []
-    watch = Watch(WATCHED, on_finding=told.append)
+    reported: list[Finding] = []
+    watch = Watch(WATCHED, on_finding=reported.append)
     clear(5)
     with watch:
         clear(3)
     report = watch.report()
     assert [finding.message for finding in report.findings] == ["cleared"]
-    assert len(told) == 1
+    assert len(reported) == 1
     assert report.series["live_graphs"].values == (1.0, 2.0, 3.0)
     assert report.updates == 3
     assert report.verdicts[0].verdict is Verdict.FIRED

@@ -1,4 +1,4 @@
-"""Which module a running ``forward`` belongs to."""
+"""The module that a running ``forward`` belongs to."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class NoModule:
 
 
 def forward(model):
-    """Named so, and of no class."""
+    """A function named ``forward`` outside of a class."""
     return owner_of(sys._getframe())
 
 

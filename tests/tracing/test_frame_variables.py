@@ -1,4 +1,4 @@
-"""Local variables, read without a trace: the program's own view of them does not change, and nothing is kept."""
+"""Reading local variables of a frame does not change them for the program and keeps no object alive."""
 
 from __future__ import annotations
 

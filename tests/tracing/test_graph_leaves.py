@@ -1,4 +1,4 @@
-"""What an earlier backward has used up of a graph, and which leaves it has."""
+"""The leaves of a graph, and the parts of it that an earlier backward pass freed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses in the graph: each of torch's own is recognised, with what its mean divides by and what it weighed."""
+"""PyTorch's losses are recognised in the graph, with the divisor of their mean and the weight of their gradient."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ T = torch.rand(4, 3)
 W = torch.tensor([1.0, 2.0, 3.0])
 
 
-def seen(loss: torch.Tensor, scale: float = 1.0) -> list[LossRecord]:
+def find_losses(loss: torch.Tensor, scale: float = 1.0) -> list[LossRecord]:
+    """Run a backward pass; return the losses found in the graph."""
     probe = LossProbe(loss)
     assert all(each.gradient_weight is None for each in probe.losses())
     loss.backward()
     return list(probe.finish(scale))
 
 
-def one(loss: torch.Tensor) -> LossRecord:
-    (found,) = seen(loss)
-    return found
+def only_loss(loss: torch.Tensor) -> LossRecord:
+    (record,) = find_losses(loss)
+    return record
 
 
 def logits() -> torch.Tensor:
@@ -72,7 +73,7 @@ def logits() -> torch.Tensor:
 )
 def test_every_pytorch_loss_is_recognised_by_its_mean(make, kind: str, count: float | None):
     for divisor in (1, 4):
-        found = one(make(logits()) / divisor)
+        found = only_loss(make(logits()) / divisor)
         assert (found.kind, found.reduction) == (kind, "mean")
         assert found.divisor == count or (found.divisor, found.unreadable_reason) == (None, UNSUPPORTED_TORCH)
         assert found.gradient_weight == pytest.approx(1 / divisor)
@@ -89,28 +90,31 @@ def test_every_pytorch_loss_is_recognised_by_its_mean(make, kind: str, count: fl
     ],
 )
 def test_a_sum_is_a_sum(make, kind: str):
-    found = one(make(logits()) / 4)
+    found = only_loss(make(logits()) / 4)
     assert (found.kind, found.reduction, found.divisor, found.gradient_weight) == (kind, "sum", None, 0.25)
 
 
 def test_a_mean_over_some_samples_is_not_reported_as_a_mean():
     kept = torch.tensor([1.0, 0.0, 1.0, 0.0])
-    found = one((F.cross_entropy(logits(), Y, reduction="none") * kept).sum() / kept.sum())
+    found = only_loss((F.cross_entropy(logits(), Y, reduction="none") * kept).sum() / kept.sum())
     assert (found.reduction, found.divisor, found.gradient_weight) == ("none", None, None)
-    found = one(F.cross_entropy(logits(), Y, reduction="none")[kept.bool()].mean())
+    found = only_loss(F.cross_entropy(logits(), Y, reduction="none")[kept.bool()].mean())
     assert (found.reduction, found.divisor, found.gradient_weight) == ("none", None, None)
 
 
 def test_input_operations_are_named_without_views_and_casts():
-    assert one(F.cross_entropy(logits().softmax(1), Y)).input_operations == ("softmax", "addmm")
+    assert only_loss(F.cross_entropy(logits().softmax(1), Y)).input_operations == ("softmax", "addmm")
     flat = logits().view(2, 2, 3).softmax(-1).view(-1, 3)
-    assert one(F.cross_entropy(flat, Y)).input_operations == ("softmax", "addmm")
-    assert one(F.cross_entropy(logits().softmax(0), Y)).input_operations[0] == "softmax_elsewhere"
-    assert one(F.cross_entropy(logits().log_softmax(1), Y)).input_operations[0] == "log_softmax"
-    assert one(F.nll_loss(logits().softmax(1), Y)).input_operations == ("softmax", "addmm")
-    assert one(F.binary_cross_entropy_with_logits(logits().sigmoid()[:, 0], T[:, 0])).input_operations[0] == "sigmoid"
+    assert only_loss(F.cross_entropy(flat, Y)).input_operations == ("softmax", "addmm")
+    assert only_loss(F.cross_entropy(logits().softmax(0), Y)).input_operations[0] == "softmax_elsewhere"
+    assert only_loss(F.cross_entropy(logits().log_softmax(1), Y)).input_operations[0] == "log_softmax"
+    assert only_loss(F.nll_loss(logits().softmax(1), Y)).input_operations == ("softmax", "addmm")
+    assert (
+        only_loss(F.binary_cross_entropy_with_logits(logits().sigmoid()[:, 0], T[:, 0])).input_operations[0]
+        == "sigmoid"
+    )
     with torch.autocast("cpu", torch.bfloat16):
-        assert one(F.cross_entropy(MODEL(X).softmax(1), Y)).input_operations == ("softmax", "addmm")
+        assert only_loss(F.cross_entropy(MODEL(X).softmax(1), Y)).input_operations == ("softmax", "addmm")
 
 
 @pytest.mark.reads_saved
@@ -120,7 +124,7 @@ def test_targets_and_ignored_targets_are_read():
     (found,) = probe.losses()
     assert (found.ignore_index, found.shape, found.divisor, found.class_weights) == (2, (4, 3), 2, False)
     assert torch.equal(found.targets, targets)
-    found = one(F.cross_entropy(logits(), Y, weight=W))
+    found = only_loss(F.cross_entropy(logits(), Y, weight=W))
     assert (found.ignore_index, found.class_weights) == (-100, True)
 
 
@@ -145,50 +149,50 @@ LOSSES = [F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.l1_loss, pytest.param(sq
 @pytest.mark.usefixtures("noted")
 @pytest.mark.parametrize("loss", LOSSES)
 def test_paired_predictions_and_targets_are_reported(loss):
-    assert one(loss(logits()[:, :1], T[:, 0])).broadcast == ((4, 1), (4,))
-    assert one(loss(logits()[:, 0], T[:, :1])).broadcast == ((4,), (4, 1))
-    assert one(loss(T[:, 0], logits()[:, :1])).broadcast == ((4, 1), (4,))
+    assert only_loss(loss(logits()[:, :1], T[:, 0])).broadcast == ((4, 1), (4,))
+    assert only_loss(loss(logits()[:, 0], T[:, :1])).broadcast == ((4,), (4, 1))
+    assert only_loss(loss(T[:, 0], logits()[:, :1])).broadcast == ((4, 1), (4,))
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("noted")
 @pytest.mark.parametrize("loss", LOSSES[:4])
 def test_intended_pairs_are_not_reported(loss):
-    assert one(loss(logits()[:, 0].unsqueeze(1), T[:, 0])).broadcast is None
-    assert one(loss(logits()[:, :1], T[:, :1])).broadcast is None
-    assert one(loss(logits()[:, :1], T[:, 0].expand(4, 4))).broadcast == ((4, 1), (4, 4))
-    assert one(loss(logits()[:, :1].expand(4, 4), torch.rand(4, 4))).broadcast is None
+    assert only_loss(loss(logits()[:, 0].unsqueeze(1), T[:, 0])).broadcast is None
+    assert only_loss(loss(logits()[:, :1], T[:, :1])).broadcast is None
+    assert only_loss(loss(logits()[:, :1], T[:, 0].expand(4, 4))).broadcast == ((4, 1), (4, 4))
+    assert only_loss(loss(logits()[:, :1].expand(4, 4), torch.rand(4, 4))).broadcast is None
 
 
 @pytest.mark.reads_saved
 @pytest.mark.filterwarnings("ignore")
 def test_without_recorded_shapes_only_differences_prove_it():
-    assert one(F.mse_loss(logits()[:, :1], T[:, 0])).broadcast is None
-    assert one(F.l1_loss(logits()[:, :1], T[:, 0])).broadcast == ((4, 1), (4,))
-    assert one(F.l1_loss(logits()[:, :1], torch.rand(4, 4))).broadcast is None
+    assert only_loss(F.mse_loss(logits()[:, :1], T[:, 0])).broadcast is None
+    assert only_loss(F.l1_loss(logits()[:, :1], T[:, 0])).broadcast == ((4, 1), (4,))
+    assert only_loss(F.l1_loss(logits()[:, :1], torch.rand(4, 4))).broadcast is None
 
 
 def test_a_hand_written_squared_error_is_no_loss():
-    assert seen(((logits() - T) ** 2).mean()) == []
-    assert seen(((logits()[:, :1] - torch.rand(4, 4)) ** 2).mean()) == []
+    assert find_losses(((logits() - T) ** 2).mean()) == []
+    assert find_losses(((logits()[:, :1] - torch.rand(4, 4)) ** 2).mean()) == []
 
 
 def test_many_losses_have_their_own_weights():
     z = logits()
     penalty = sum((p**2).sum() for p in MODEL.parameters())
     total = F.cross_entropy(z, Y) + 0.3 * F.mse_loss(z, T) + 1e-3 * penalty
-    assert [(each.kind, each.gradient_weight) for each in seen(total)] == [
+    assert [(each.kind, each.gradient_weight) for each in find_losses(total)] == [
         ("cross_entropy", 1.0),
         ("mse", pytest.approx(0.3)),
     ]
-    assert [each.gradient_weight for each in seen(sum(F.cross_entropy(logits(), Y) for _ in range(5)) / 5)] == [
+    assert [each.gradient_weight for each in find_losses(sum(F.cross_entropy(logits(), Y) for _ in range(5)) / 5)] == [
         pytest.approx(0.2)
     ] * 5
 
 
 def test_the_scaler_factor_is_divided_out():
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    (found,) = seen(scaler.scale(F.cross_entropy(logits(), Y) / 2), scale=1024.0)
+    (found,) = find_losses(scaler.scale(F.cross_entropy(logits(), Y) / 2), scale=1024.0)
     assert found.gradient_weight == 0.5
 
 
@@ -196,11 +200,11 @@ def test_the_search_is_bounded_and_stays_out_of_models():
     x = X
     for _ in range(500):
         x = x + 1.0 * MODEL.weight.sum()
-    assert seen(x.mean()) == []
+    assert find_losses(x.mean()) == []
 
 
 def test_graphs_without_a_loss_and_leaves_are_empty():
-    assert seen(logits().sum()) == []
+    assert find_losses(logits().sum()) == []
     assert LossProbe(torch.zeros((), requires_grad=True)).finish() == ()
 
 
@@ -216,7 +220,7 @@ class Opaque(torch.autograd.Function):
 
 
 def test_a_custom_function_is_as_opaque_as_a_compiled_one():
-    assert seen(Opaque.apply(logits())) == []
+    assert find_losses(Opaque.apply(logits())) == []
 
 
 def test_saved_tensor_hooks_do_not_run():
@@ -232,7 +236,7 @@ def test_saved_tensor_hooks_do_not_run():
 
 def test_a_second_backward_raises_for_the_program_only():
     loss = F.cross_entropy(logits(), Y)
-    seen(loss)
+    find_losses(loss)
     probe = LossProbe(loss)
     with pytest.raises(RuntimeError, match="second time"):
         loss.backward()
@@ -283,5 +287,5 @@ def test_gradients_are_unchanged_also_when_differentiated_twice():
 def test_nothing_is_read_on_an_asynchronous_device():
     model = nn.Linear(5, 3, device="meta")
     loss = F.cross_entropy(model(torch.empty(4, 5, device="meta")), torch.empty(4, dtype=torch.long, device="meta"))
-    found = one(loss)
+    found = only_loss(loss)
     assert (found.kind, found.divisor, found.gradient_weight) == ("cross_entropy", None, None)

@@ -1,4 +1,4 @@
-"""What a model is made of."""
+"""The modules and parameters of a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def same(found, expected) -> bool:
 
 
 class Odd(nn.Module):
-    """One module twice, one that was taken out, a parameter that is none, two that are tied."""
+    """A model with a repeated module, a module that is None, tied weights and its own parameter."""
 
     def __init__(self) -> None:
         super().__init__()

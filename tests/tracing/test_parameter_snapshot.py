@@ -1,4 +1,4 @@
-"""A later look at parameters, by whichever name they go."""
+"""Values of parameters, found by their name in the model or in a submodule."""
 
 import torch
 from torch import nn

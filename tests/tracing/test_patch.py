@@ -1,4 +1,4 @@
-"""Replacements that nothing of the program's can tell from the originals."""
+"""Replacements that a program cannot distinguish from the originals."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def wrong_length() -> None:
         pass
 
 
-def length_nobody_asked_for() -> None:
+def length_never_requested() -> None:
     for _ in DataLoader(TooLong(), batch_size=1):
         pass
 
@@ -94,7 +94,7 @@ class Fused(torch.optim.SGD):
     _step_supports_amp_scaling = True
 
     def step(self, closure: Any = None, grad_scaler: Any = None) -> None:
-        """Take the scaler, as torch no longer wants it."""
+        """Take the scaler as an argument, which PyTorch has deprecated."""
 
 
 def scaler_handed_on() -> None:
@@ -114,20 +114,20 @@ def forward_of_the_programs_own() -> None:
     Deprecated()(torch.ones(1))
 
 
-SILENT = (length_nobody_asked_for,)
+SILENT = (length_never_requested,)
 NEWER = (nothing_to_clip,)  # torch 2.6 says nothing
 CALLS: tuple[Callable[[], None], ...] = (
     scheduler_first, epoch_given, state_by_position, old_gradients, other_shape, other_shape_in_a_module,
-    mean_of_a_divergence, nothing_to_clip, parameter_twice, wrong_length, length_nobody_asked_for, scaler_handed_on,
+    mean_of_a_divergence, nothing_to_clip, parameter_twice, wrong_length, length_never_requested, scaler_handed_on,
     forward_of_the_programs_own,
 )  # fmt: skip
 
 
 def warned(call: Callable[[], None]) -> Warned:
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call()
-    return [(each.filename, each.lineno, str(each.message)[:40]) for each in told]  # behind that, an address
+    return [(each.filename, each.lineno, str(each.message)[:40]) for each in caught]  # behind that, an address
 
 
 def watch() -> Watch:

@@ -1,4 +1,4 @@
-"""Which thread trains: one at a time, and another one only once it has ended."""
+"""The training thread: one at a time; another thread can follow only when it has ended."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import torch
 from trueloop.tracing.program_state import OptimizerState, ProgramState
 
 
-def on_other_thread(act: Callable[[], object]) -> object:
-    found: list[object] = []
-    thread = threading.Thread(target=lambda: found.append(act()))
+def on_other_thread(function: Callable[[], object]) -> object:
+    """Call a function in a new thread; return its result."""
+    results: list[object] = []
+    thread = threading.Thread(target=lambda: results.append(function()))
     thread.start()
     thread.join()
-    return found[0]
+    return results[0]
 
 
 def test_the_first_thread_is_the_training_thread_while_it_runs():
@@ -37,7 +38,7 @@ def test_another_thread_takes_over_after_the_end():
 
 def test_only_one_of_many_threads_becomes_the_training_thread():
     program = ProgramState()
-    start, asked, told = threading.Barrier(4), threading.Barrier(4), list[bool]()
+    start, queried, results = threading.Barrier(4), threading.Barrier(4), list[bool]()
 
     def changes() -> None:
         """Let the others come as far as they can."""
@@ -45,8 +46,8 @@ def test_only_one_of_many_threads_becomes_the_training_thread():
 
     def ask() -> None:
         start.wait()
-        told.append(program.is_training_thread())
-        asked.wait()
+        results.append(program.is_training_thread())
+        queried.wait()
 
     program.on_thread_change.append(changes)
     threads = [threading.Thread(target=ask) for _ in range(4)]
@@ -54,7 +55,7 @@ def test_only_one_of_many_threads_becomes_the_training_thread():
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(told) == [False, False, False, True]
+    assert sorted(results) == [False, False, False, True]
 
 
 def test_a_thread_number_is_never_reused():
@@ -66,8 +67,8 @@ def test_a_thread_number_is_never_reused():
 
 
 def test_thread_state_ends_with_the_thread():
-    program, told = ProgramState(), list[str]()
-    program.on_thread_change.append(lambda: told.append("forgotten"))
+    program, results = ProgramState(), list[str]()
+    program.on_thread_change.append(lambda: results.append("forgotten"))
     parameter = torch.ones(1, requires_grad=True)
     first, second = (torch.optim.SGD([parameter], lr=0.1) for _ in range(2))
 
@@ -79,7 +80,7 @@ def test_thread_state_ends_with_the_thread():
     known = program.optimizers.put(second, OptimizerState(fully_traced=True))
     assert program.training_optimizers() == [first]
     program.is_training_thread()
-    assert told == ["forgotten", "forgotten"]
+    assert results == ["forgotten", "forgotten"]
     assert program.training_optimizers() == []
     assert known.fully_traced, "it is this thread's"
 

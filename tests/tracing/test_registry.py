@@ -81,7 +81,16 @@ def test_sets_that_hardly_repeat_are_not_cached():
     """Units that die and come to life, experts that are chosen: 2 ** n sets of n objects."""
     registry, things = Registry(), [torch.zeros(1) for _ in range(6)]
     whole = registry.refs(things)
-    subsets = {registry.uncached_refs(each) for size in range(6) for each in itertools.combinations(things, size)}
+    subsets = {frozenset(map(registry.ref, each)) for size in range(6) for each in itertools.combinations(things, size)}
     assert len(subsets) == 2**6 - 1
     assert all(each < whole for each in subsets)
-    assert (len(registry._refs), len(registry._sets), len(registry._in_sets)) == (6, 1, 6)
+    assert (len(registry._refs), len(registry._sets), len(registry._sets_with)) == (6, 1, 6)
+
+
+def test_a_set_stays_the_same_object_when_an_unrelated_tensor_is_freed():
+    """Whenever garbage was collected, a detector that compared the sets began to count from 0 again."""
+    registry, things = Registry(), [torch.zeros(1) for _ in range(3)]
+    kept = registry.refs(things[:2])
+    registry.refs([things[0], things.pop()])
+    assert registry.refs(things) is kept
+    assert [len(keys) for keys in registry._sets_with.values()] == [1, 1]

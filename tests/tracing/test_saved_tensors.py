@@ -1,4 +1,4 @@
-"""What nodes of a graph have saved: read without unpacking it, or said to be unread."""
+"""Tensors that the nodes of a graph have saved are read without unpacking, or reported as unreadable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def loss() -> Tensor:
 
 
 @pytest.fixture
-def untold(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_saved_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("data", "unpack_hook"):
         monkeypatch.delattr(torch._C._autograd.SavedTensor, name, raising=False)
 
@@ -70,14 +70,14 @@ def test_freed_objects_are_gone():
     )
 
 
-@pytest.mark.usefixtures("untold")
+@pytest.mark.usefixtures("without_saved_tensors")
 def test_an_unsupported_version_is_named_and_the_rest_is_read():
     (found,) = LossProbe(loss()).losses()
     assert (found.kind, found.shape, found.divisor, found.targets) == ("cross_entropy", (4, 3), None, None)
     assert found.unreadable_reason == UNSUPPORTED_TORCH
 
 
-@pytest.mark.usefixtures("untold")
+@pytest.mark.usefixtures("without_saved_tensors")
 def test_a_softmax_over_another_dimension_is_still_recognised():
     scores = torch.randn(4, 3, requires_grad=True) * 1
     (found,) = LossProbe(F.cross_entropy(scores.softmax(0), Y)).losses()
@@ -86,7 +86,7 @@ def test_a_softmax_over_another_dimension_is_still_recognised():
     assert found.input_operations[0] == "softmax"
 
 
-@pytest.mark.usefixtures("untold")
+@pytest.mark.usefixtures("without_saved_tensors")
 def test_kl_div_and_label_smoothing_are_still_recognised():
     logits = torch.randn(4, 3, requires_grad=True) * 1
     (found,) = LossProbe(F.kl_div(F.log_softmax(logits, 1), torch.rand(4, 3), reduction="sum")).losses()

@@ -1,4 +1,4 @@
-"""Facts of objects that are not kept alive."""
+"""A dictionary by identity that does not keep its keys alive."""
 
 import gc
 import weakref
@@ -7,7 +7,7 @@ from trueloop.tracing.weak_id_dict import WeakIdDict
 
 
 class Thing:
-    """Equal to every other one."""
+    """An object that equals every other object of its class."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Thing)
@@ -34,11 +34,11 @@ def test_objects_are_distinguished_by_identity():
 def test_a_freed_object_is_removed_with_its_value():
     facts = WeakIdDict[Thing, Thing]()
     thing, fact = Thing(), Thing()
-    told = weakref.ref(fact)
+    fact_reference = weakref.ref(fact)
     facts.put(thing, fact)
     del thing, fact
     gc.collect()
-    assert (len(facts), facts.items(), told()) == (0, [], None)
+    assert (len(facts), facts.items(), fact_reference()) == (0, [], None)
 
 
 def test_a_reused_address_is_another_object():

@@ -1,4 +1,4 @@
-"""Small data and the shortest way from a model to an assembled run."""
+"""Small data, and fixtures that assemble a run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trueloop.training.loop import Assembly
 CPU = torch.device("cpu")
 
 
-class Cut:
-    """Tensors cut into windows of E and micro-batches of B, in order: the plainest possible BatchSource."""
+class WindowedTensors:
+    """A simple BatchSource: tensors split in order into windows of E and micro-batches of B."""
 
     def __init__(self, *tensors: Tensor, effective: int, micro: int | None = None) -> None:
         self.tensors = tensors
@@ -40,7 +40,7 @@ class Cut:
 
 
 class RecordingReporter:
-    """A reporter that remembers."""
+    """A reporter that stores all events."""
 
     def __init__(self) -> None:
         self.events: list[RunEvent] = []
@@ -57,8 +57,8 @@ class RecordingReporter:
 
 
 @pytest.fixture(scope="session")
-def cut() -> type[Cut]:
-    return Cut
+def windowed() -> type[WindowedTensors]:
+    return WindowedTensors
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def reporter() -> RecordingReporter:
 
 @pytest.fixture(scope="session")
 def build():
-    """Model, objective and settings in, assembled parts out."""
+    """Return a function that assembles the parts of a run from model, objective and settings."""
 
     def make(
         model: nn.Module, objective: Any, config: TrainConfig, updates_per_epoch: int = 4, **given: Any

@@ -1,4 +1,4 @@
-"""Everything is put together in the order that is right, and what does not fit is named."""
+"""A run is assembled in the right order, and parts that do not fit together are refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 from trueloop.core.errors import InvalidModel
 from trueloop.training.config import OptimConfig, ParallelConfig, TrainConfig
 from trueloop.training.loop import train_epoch
-from trueloop.training.update import HostUpdate
+from trueloop.training.update import CpuUpdate
 
 
 class Net(nn.Module):
@@ -24,18 +24,18 @@ class Net(nn.Module):
         return self.head(self.backbone(x).relu())
 
 
-def held(parts) -> set[int]:
+def optimizer_parameters(parts) -> set[int]:
     return {id(p) for group in parts.optimizer.param_groups for p in group["params"]}
 
 
-def test_the_optimizer_holds_exactly_what_is_trainable(build):
+def test_the_optimizer_has_exactly_the_trainable_parameters(build):
     model = Net()
     parts = build(model, nn.CrossEntropyLoss(), TrainConfig(freeze=("backbone.*",)))
-    assert held(parts) == {id(p) for p in model.head.parameters()}
+    assert optimizer_parameters(parts) == {id(p) for p in model.head.parameters()}
     assert not any(p.requires_grad for p in model.backbone.parameters())
 
 
-def test_an_optimizer_over_something_else_is_refused(build):
+def test_an_optimizer_of_other_parameters_is_refused(build):
     stranger = nn.Linear(2, 2)
     with pytest.raises(InvalidModel, match="backbone.weight"):
         build(
@@ -44,21 +44,21 @@ def test_an_optimizer_over_something_else_is_refused(build):
         )  # fmt: skip
 
 
-def test_the_users_own_optimizer_and_scheduler_are_used(build, cut):
+def test_a_custom_optimizer_and_scheduler_are_used(build, windowed):
     parts = build(
         Net(), nn.CrossEntropyLoss(), TrainConfig(effective_batch=4),
         optimizer=lambda parameters: torch.optim.NAdam(parameters, lr=0.5),
         scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.1),
     )  # fmt: skip
     assert isinstance(parts.optimizer, torch.optim.NAdam)
-    assert isinstance(parts.update, HostUpdate)
-    source = cut(torch.randn(20, 4), torch.zeros(20, dtype=torch.int64), effective=4)
-    rates = [done.rates[0] for done in train_epoch(parts, source.epoch(0, 0), update=0)]
+    assert isinstance(parts.update, CpuUpdate)
+    source = windowed(torch.randn(20, 4), torch.zeros(20, dtype=torch.int64), effective=4)
+    rates = [result.rates[0] for result in train_epoch(parts, source.epoch(0, 0), update=0)]
     assert rates == pytest.approx([0.5, 0.5, 0.05, 0.05, 0.005])
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while its compiler is imported
-def test_a_compiled_model_trains_the_same_parameters(build, cut, monkeypatch):
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by torch while its compiler is imported
+def test_a_compiled_model_trains_the_same_parameters(build, windowed, monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # Inductor takes 10 seconds
     x, y = torch.randn(12, 4), torch.randint(0, 2, (12,))
     weights = []
@@ -67,7 +67,7 @@ def test_a_compiled_model_trains_the_same_parameters(build, cut, monkeypatch):
         config = TrainConfig(effective_batch=6, compile=compiled, optim=OptimConfig(lr=0.05))
         parts = build(Net(), nn.CrossEntropyLoss(), config)
         assert (parts.forward is parts.model) != compiled
-        list(train_epoch(parts, cut(x, y, effective=6, micro=4).epoch(0, 0), update=0))
+        list(train_epoch(parts, windowed(x, y, effective=6, micro=4).epoch(0, 0), update=0))
         assert all("_orig_mod" not in name for name in parts.model.state_dict())
         weights.append(torch.cat([p.detach().flatten() for p in parts.model.parameters()]))
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-6)
@@ -79,14 +79,14 @@ def test_a_model_left_in_eval_mode_is_trained_in_train_mode(build):
     assert all(module.training for module in model.modules())
 
 
-def test_a_part_frozen_in_eval_mode_stays_so(build):
+def test_a_submodule_in_eval_mode_stays_in_eval_mode(build):
     model = Net()
     model.backbone.eval()
     build(model, nn.CrossEntropyLoss(), TrainConfig())
     assert (model.training, model.backbone.training, model.head.training) == (True, False, True)
 
 
-def test_a_loss_with_parameters_of_its_own_is_refused(build):
+def test_a_loss_with_parameters_is_refused(build):
     class Scaled(nn.Module):
         def __init__(self):
             super().__init__()
@@ -101,12 +101,12 @@ def test_a_loss_with_parameters_of_its_own_is_refused(build):
 
 def test_sparse_gradients_are_refused_with_any_optimizer(build):
     model = nn.Sequential(nn.Embedding(5, 3, sparse=True))
-    for given in ({}, {"optimizer": torch.optim.SparseAdam}):
+    for options in ({}, {"optimizer": torch.optim.SparseAdam}):
         with pytest.raises(InvalidModel, match="sparse=True"):
-            build(model, lambda m, batch: m(batch[0]).mean(), TrainConfig(), **given)
+            build(model, lambda m, batch: m(batch[0]).mean(), TrainConfig(), **options)
 
 
-def test_synchronised_batchnorm_is_put_in_for_several_processes(build, monkeypatch):
+def test_sync_batchnorm_is_used_for_several_processes(build, monkeypatch):
     asked = []
     monkeypatch.setattr("trueloop.training.assemble.convert_sync_batchnorm", lambda *arguments: asked.append(arguments))
     for wanted in (False, True):

@@ -1,4 +1,4 @@
-"""The user's files are found, whatever they define; comments and layout do not count, meaning does."""
+"""Fingerprints of the user's files, which do not depend on comments and layout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trueloop.training.code_version import fingerprint, fingerprint_sources
 
 LAYERS = "from torch import nn\nclass Block(nn.Linear):\n    pass\n"
 OPS = "SCALE = 2\ndef scaled(x):\n    return SCALE * x\n"
-MINE = '''"""Mine."""
+MODULE = '''"""Mine."""
 import math
 import project_ops
 from torch import nn
@@ -35,7 +35,7 @@ def objective(model, batch):
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A folder of three files, as modules; returns a function that reloads one of them."""
-    for name, text in {"project_layers": LAYERS, "project_ops": OPS, "project_mine": MINE}.items():
+    for name, text in {"project_layers": LAYERS, "project_ops": OPS, "project_mine": MODULE}.items():
         (tmp_path / f"{name}.py").write_text(text)
 
     def load(name: str) -> ModuleType:
@@ -52,15 +52,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return load("project_mine")
 
 
-ALL = {"project_layers.py", "project_mine.py", "project_ops.py"}
+FILES = {"project_layers.py", "project_mine.py", "project_ops.py"}
 
 
-def test_a_file_brings_those_that_it_imports(project: ModuleType):
+def test_imported_files_are_included(project: ModuleType):
     for thing in (project.Net(), project.Net, project.objective, partial(project.objective, None)):
-        assert set(fingerprint_sources([thing])) == ALL
+        assert set(fingerprint_sources([thing])) == FILES
 
 
-def test_a_model_brings_the_files_of_its_parts(project: ModuleType):
+def test_files_of_submodules_are_included(project: ModuleType):
     block = sys.modules["project_layers"].Block(2, 2)
     assert set(fingerprint_sources([nn.Sequential(nn.Linear(2, 2), block)])) == {"project_layers.py"}
 
@@ -69,20 +69,20 @@ def test_installed_packages_are_not_fingerprinted():
     assert fingerprint_sources([nn.Linear(1, 1), nn.CrossEntropyLoss(), Path, None, len, 3]) == {}
 
 
-def test_only_recipes_of_trueloop_itself_count():
+def test_of_trueloop_only_recipes_are_included():
     from trueloop.recipes import digits
 
-    assert set(fingerprint_sources([digits.build().assemble])) <= {"digits.py", "bounds.py", "recipe.py"}
+    assert set(fingerprint_sources([digits.build().assemble])) <= {"digits.py", "bounds.py", "recipe.py", "splits.py"}
 
 
-def test_an_edit_changes_its_own_file_only(project: ModuleType, tmp_path: Path):
+def test_an_edit_changes_only_its_file(project: ModuleType, tmp_path: Path):
     before = fingerprint_sources([project.Net])
     (tmp_path / "project_ops.py").write_text(OPS.replace("2", "3"))
     after = fingerprint_sources([project.Net])
     assert {name for name in before if before[name] != after[name]} == {"project_ops.py"}
 
 
-def test_what_has_no_file_is_passed_over():
+def test_code_without_a_file_is_skipped():
     cell = ModuleType("cell")
     cell.__file__ = "/nowhere/cell.py"
     function = eval("lambda: 0", vars(cell))
@@ -95,9 +95,9 @@ def test_what_has_no_file_is_passed_over():
 
 
 def test_layout_comments_and_docstrings_do_not_count():
-    plain = fingerprint(b"def f(x):\n    return x + 1\n")
+    original = fingerprint(b"def f(x):\n    return x + 1\n")
     dressed = fingerprint(b'"""Says."""\ndef f( x ):  # adds\n    """One."""\n    return (x + 1)\n')
     other = fingerprint(b"def f(x):\n    return x + 2\n")
-    assert plain.split("/")[0] != dressed.split("/")[0]
-    assert plain.split("/")[1] == dressed.split("/")[1] != other.split("/")[1]
+    assert original.split("/")[0] != dressed.split("/")[0]
+    assert original.split("/")[1] == dressed.split("/")[1] != other.split("/")[1]
     assert "/" not in fingerprint(b"def f(:")

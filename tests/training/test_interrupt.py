@@ -28,7 +28,7 @@ def restore_handlers():
     ("number", "reason"),
     [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "preempted"), (signal.SIGUSR1, "preempted")],
 )
-def test_the_first_asks(number: signal.Signals, reason: str):
+def test_the_first_signal_requests_a_stop(number: signal.Signals, reason: str):
     with Interrupt() as interrupt:
         assert interrupt.requested is None
         send(number)
@@ -37,7 +37,7 @@ def test_the_first_asks(number: signal.Signals, reason: str):
 
 @pytest.mark.parametrize("first", TAKEN)
 @pytest.mark.parametrize("second", TAKEN)
-def test_the_second_insists(first: signal.Signals, second: signal.Signals):
+def test_the_second_signal_exits(first: signal.Signals, second: signal.Signals):
     with pytest.raises((KeyboardInterrupt, SystemExit)) as left, Interrupt():
         send(first)
         send(second)
@@ -47,7 +47,7 @@ def test_the_second_insists(first: signal.Signals, second: signal.Signals):
         assert left.value.code == EXIT_CODES["preempted"] == 128 + signal.SIGTERM
 
 
-def test_the_end_of_torchrun_insists_but_for_its_echoes(monkeypatch: pytest.MonkeyPatch):
+def test_the_end_of_torchrun_exits_and_duplicates_are_ignored(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     with Interrupt() as interrupt:
         send(signal.SIGTERM)
@@ -59,7 +59,7 @@ def test_the_end_of_torchrun_insists_but_for_its_echoes(monkeypatch: pytest.Monk
             send(signal.SIGTERM)
 
 
-def test_a_signal_that_torchrun_passes_on_as_well_is_one(monkeypatch: pytest.MonkeyPatch):
+def test_a_signal_that_torchrun_forwards_counts_once(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     with Interrupt() as interrupt:
         send(signal.SIGTERM)
@@ -70,7 +70,7 @@ def test_a_signal_that_torchrun_passes_on_as_well_is_one(monkeypatch: pytest.Mon
             send(signal.SIGTERM)
 
 
-def test_a_handler_of_the_users_own_stays():
+def test_a_custom_handler_is_not_replaced():
     seen: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
     try:

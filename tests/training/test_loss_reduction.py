@@ -1,4 +1,4 @@
-"""Every torch.nn loss: its mean is our sum over our count."""
+"""Every torch.nn loss: its mean is the sum divided by the count."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ CASES = {
     "cross entropy, sequence": (
         nn.CrossEntropyLoss(weight=WEIGHTS), torch.randn(3, C, 4).double(), torch.randint(0, C, (3, 4))),
     "cross entropy, one sample": (nn.CrossEntropyLoss(), SCORES[0], torch.tensor(3)),
-    "cross entropy, uint8": (  # in which -100 would be 156
+    "cross entropy, uint8": (  # where -100 would be 156
         nn.CrossEntropyLoss(), torch.randn(N, 200).double(), torch.tensor([156, 3, 156, 0, 1, 2, 199]).byte()),
     "cross entropy, uint8 and weights": (
         nn.CrossEntropyLoss(weight=WEIGHTS), SCORES, torch.tensor([0, 4, 2, 1, 1, 3, 3]).byte()),
@@ -63,7 +63,7 @@ def test_mean_is_sum_over_count(name, graph):
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name][1].dim() > 1])
-def test_sum_of_parts_over_sum_of_counts_is_the_whole(name):
+def test_sums_over_counts_of_parts_equal_the_mean_of_the_batch(name):
     loss, output, target = CASES[name]
     loss = loss.double()
     total = count = 0.0
@@ -77,7 +77,7 @@ def test_sum_of_parts_over_sum_of_counts_is_the_whole(name):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_the_targets_of_halves_are_counted_in_wider_numbers(dtype, graph, weighted):
+def test_targets_of_half_precision_losses_are_counted_exactly(dtype, graph, weighted):
     weight = torch.tensor([0.5, 1.0, 1.5], dtype=dtype) if weighted else None
     output, target = torch.zeros(70_001, 3, dtype=dtype, requires_grad=graph), torch.arange(70_001) % 3
     loss = nn.CrossEntropyLoss(weight=weight)
@@ -85,11 +85,11 @@ def test_the_targets_of_halves_are_counted_in_wider_numbers(dtype, graph, weight
     assert float(count) == (70_000.5 if weighted else 70_001)
 
 
-def test_a_sum_by_intent_has_no_divisor():
+def test_a_sum_reduced_loss_has_no_divisor():
     assert mean_divisor(nn.MSELoss(reduction="sum"), SCORES, SCORES, REAL) is None
 
 
-def test_the_users_loss_is_left_alone():
+def test_the_users_loss_is_not_changed():
     loss = nn.CrossEntropyLoss(weight=WEIGHTS)
     twin = with_sum_reduction(loss)
     assert loss.reduction == "mean"
@@ -97,13 +97,13 @@ def test_the_users_loss_is_left_alone():
     assert twin.weight is loss.weight
 
 
-def test_no_reduction_is_refused():
+def test_reduction_none_is_refused():
     with pytest.raises(InvalidModel, match="reduction='none'"):
         with_sum_reduction(nn.MSELoss(reduction="none"))
 
 
 @pytest.mark.parametrize(
-    ("loss", "output", "target", "words"),
+    ("loss", "output", "target", "message"),
     [
         (nn.CrossEntropyLoss(), SCORES, torch.tensor([0, 1, 2, 3, 4, 5, 0]), "Label 5 is out of range"),
         (nn.CrossEntropyLoss(), SCORES, torch.tensor([0, 1, 2, -1, 4, 0, 0]), "Label -1 is out of range"),
@@ -115,8 +115,8 @@ def test_no_reduction_is_refused():
         (nn.BCEWithLogitsLoss(), SCORES[:, :1], REAL[:, 0], "broadcast"),
     ],
 )
-def test_pairs_that_do_not_fit_are_named(loss, output, target, words):
-    with pytest.raises(InvalidData, match=words):
+def test_wrong_outputs_and_targets_are_described(loss, output, target, message):
+    with pytest.raises(InvalidData, match=message):
         check_output_and_target(loss, output, target)
 
 
@@ -124,6 +124,6 @@ def test_ignored_labels_are_in_range():
     check_output_and_target(nn.CrossEntropyLoss(), SCORES, CLASSES)
 
 
-def test_an_output_that_is_no_tensor_is_named():
+def test_an_output_that_is_not_a_tensor_is_refused():
     with pytest.raises(InvalidModel, match="returned dict"):
         check_output_and_target(nn.CrossEntropyLoss(), {"logits": SCORES}, CLASSES)

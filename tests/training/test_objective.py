@@ -1,4 +1,4 @@
-"""Whatever the user gives becomes sums and counts."""
+"""Every kind of objective is converted to sums and counts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_torch_loss():
         lambda model, batch: [F.mse_loss(model(batch[0]).sum(1), batch[1].float())],
     ],
 )  # fmt: skip
-def test_every_form_of_a_function_means_the_same(given):
+def test_every_return_type_of_a_function_means_the_same(given):
     (term,) = as_objective(given)(MODEL, (X, Y))
     torch.testing.assert_close(term.sum / term.count, F.mse_loss(MODEL(X).sum(1), Y.float()))
     assert float(term.count) == 5
@@ -47,7 +47,7 @@ def test_several_losses():
     assert [term.name for term in terms] == ["a", "loss"]
 
 
-def test_a_users_own_loss_module_is_a_mean_over_items():
+def test_a_custom_loss_module_is_a_mean_over_items():
     class Margin(nn.Module):
         def forward(self, output, target):
             return (output.sum(1) - target).abs().mean()
@@ -62,11 +62,11 @@ def test_class_weights_move_with_the_objective():
     objective = as_objective(loss)
     objective.to(torch.device("meta"))
     assert loss.weight.device.type == "meta"
-    assert objective._sum.weight.device.type == "meta"
+    assert objective._sum_loss.weight.device.type == "meta"
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         (F.cross_entropy, "nn.CrossEntropyLoss"),
         (nn.CTCLoss(), "CTCLoss takes more"),
@@ -75,13 +75,13 @@ def test_class_weights_move_with_the_objective():
         (None, "neither"),
     ],
 )
-def test_what_cannot_be_an_objective_is_refused(given, words):
-    with pytest.raises(InvalidModel, match=words):
+def test_invalid_objectives_are_refused(given, message):
+    with pytest.raises(InvalidModel, match=message):
         as_objective(given)
 
 
 @pytest.mark.parametrize("value", [torch.zeros(3), None, "0.1", {"loss": 1}])
-def test_what_is_not_one_number_is_refused(value):
+def test_a_value_that_is_not_one_number_is_refused(value):
     with pytest.raises(InvalidModel, match="not one number"):
         as_objective(lambda model, batch: value)(MODEL, (X, Y))
 

@@ -28,7 +28,7 @@ def _generators_as_before():
 
 
 def draws() -> list[Any]:
-    """Some of everything, an odd number each, so that half-used normal pairs count as well."""
+    """Draw an odd number of values from each generator, so that cached normal numbers are part of the state."""
     return [
         [random.random() for _ in range(3)],
         random.gauss(0, 1),
@@ -42,7 +42,7 @@ def draws() -> list[Any]:
     ]
 
 
-def test_one_seed_one_run():
+def test_the_same_seed_gives_the_same_numbers():
     seed_everything(5)
     first = draws()
     assert draws() != first
@@ -54,7 +54,7 @@ def test_one_seed_one_run():
 
 
 @pytest.mark.parametrize("drawn", [0, 1, 700])
-def test_generators_continue_bitwise_through_json(drawn: int):
+def test_generators_continue_bitwise_after_saving_as_json(drawn: int):
     seed_everything(3)
     for _ in range(drawn):
         draws()
@@ -66,7 +66,7 @@ def test_generators_continue_bitwise_through_json(drawn: int):
     assert [draws(), draws()] == expected
 
 
-def test_a_captured_state_does_not_move():
+def test_a_captured_state_does_not_change():
     state = capture_generators()
     expected = draws()
     for _ in range(2):
@@ -88,22 +88,22 @@ def test_generators_are_preserved_also_after_an_error():
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1])
-def test_the_ends_of_the_range_are_seeds(seed: int):
+def test_the_smallest_and_largest_seed_are_valid(seed: int):
     seed_everything(seed)
     assert torch.initial_seed() == seed
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32, 1.0, "1", True, None])
-def test_anything_else_is_refused_and_nothing_is_seeded(seed: Any):
+def test_invalid_seeds_are_refused_and_nothing_is_seeded(seed: Any):
     seed_everything(4)
     expected = draws()
     seed_everything(4)
-    with pytest.raises(InvalidConfig, match=f"seed = {seed!r}"):
+    with pytest.raises(InvalidConfig, match=f"seed is {seed!r}"):
         seed_everything(seed)
     assert draws() == expected
 
 
-def test_deterministic_mode_is_a_switch_of_the_process():
+def test_deterministic_mode_applies_to_the_process():
     script = (
         "import os, torch\n"
         "from trueloop.training.seeding import seed_everything, use_deterministic_kernels\n"
@@ -116,8 +116,8 @@ def test_deterministic_mode_is_a_switch_of_the_process():
     )
     environment = {name: value for name, value in os.environ.items() if name != "CUBLAS_WORKSPACE_CONFIG"}
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout.splitlines() == [
+    completed = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert completed.stdout.splitlines() == [
         "(False, False, True, None)",
         "(True, True, False, ':4096:8')",
         "(True, True, False, ':4096:8')",
@@ -126,7 +126,7 @@ def test_deterministic_mode_is_a_switch_of_the_process():
 
 @pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="there is such a device")
 @pytest.mark.parametrize(("name", "value"), [("cuda", [torch.zeros(16, dtype=torch.uint8)]), ("mps", torch.zeros(9))])
-def test_states_of_absent_devices_are_refused_and_nothing_is_restored(name: str, value: Any):
+def test_states_of_missing_devices_are_refused_without_changes(name: str, value: Any):
     state = capture_generators() | {name: value}
     seed_everything(4)
     expected = draws()

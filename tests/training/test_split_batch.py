@@ -1,4 +1,4 @@
-"""A batch is cut along its examples, or refused in words: nothing is guessed."""
+"""A batch is split along its examples, or refused with an explanation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def micro(data: Any, size: int | None = 7, closes: bool = True) -> MicroBatch:
         OrderedDict(images=[torch.zeros(3, 4, 4)] * 7, boxes=[{"n": 1}] * 7),
     ],
 )
-def test_the_pieces_laid_together_are_the_batch(data: Any, results: int | None):
+def test_the_pieces_concatenated_are_the_batch(data: Any, results: int | None):
     pieces = split_micro_batch(micro(data, results), 3)
     assert [count_examples(piece) for piece in pieces] == [3, 3, 1]
     assert [piece.closes_window for piece in pieces] == [False, False, True]
@@ -58,8 +58,8 @@ def test_the_pieces_laid_together_are_the_batch(data: Any, results: int | None):
     if results:
         assert [index for piece in pieces for index in piece.indices or ()] == list(range(100, 107))
     for leaves in zip(*(leaves_of(piece.data) for piece in pieces), strict=True):
-        whole = next(leaf for leaf in leaves_of(data) if together(leaves, leaf))
-        assert whole is not None
+        full = next(leaf for leaf in leaves_of(data) if concatenated(leaves, leaf))
+        assert full is not None
 
 
 def leaves_of(value: Any) -> list[Any]:
@@ -72,17 +72,17 @@ def leaves_of(value: Any) -> list[Any]:
     return [] if value is None or isinstance(value, str) else [value]
 
 
-def together(parts: tuple[Any, ...], whole: Any) -> bool:
-    if type(parts[0]) is not type(whole):
+def concatenated(parts: tuple[Any, ...], full: Any) -> bool:
+    if type(parts[0]) is not type(full):
         return False
-    if isinstance(whole, list):
-        return [each for part in parts for each in part] == whole or sum(map(len, parts)) == len(whole)
-    if isinstance(whole, np.ndarray):
-        return bool((np.concatenate(parts) == whole).all())
-    return parts[0].dtype == whole.dtype and torch.equal(torch.cat(parts), whole)
+    if isinstance(full, list):
+        return [each for part in parts for each in part] == full or sum(map(len, parts)) == len(full)
+    if isinstance(full, np.ndarray):
+        return bool((np.concatenate(parts) == full).all())
+    return parts[0].dtype == full.dtype and torch.equal(torch.cat(parts), full)
 
 
-def test_tensors_are_views_and_the_batch_is_left_alone():
+def test_pieces_are_views_and_the_batch_does_not_change():
     batch = defaultdict(int, x=X)
     first, *_ = split_micro_batch(micro(batch), 4)
     assert first.data["x"].data_ptr() == X.data_ptr()
@@ -90,19 +90,19 @@ def test_tensors_are_views_and_the_batch_is_left_alone():
     assert batch["x"] is X
 
 
-def test_what_is_small_enough_or_empty_is_the_very_same():
-    whole, empty = micro((X, Y)), MicroBatch(None, True, ())
-    assert split_micro_batch(whole, 7) == [whole]
+def test_a_small_or_empty_batch_is_returned_unchanged():
+    full, empty = micro((X, Y)), MicroBatch(None, True, ())
+    assert split_micro_batch(full, 7) == [full]
     assert split_micro_batch(empty, 1) == [empty]
 
 
-def test_a_batch_of_two_as_the_default_collate_makes_it_is_cut_within_its_fields():
-    one, two = split_micro_batch(micro([X[:2], Y[:2]], 2), 1)
-    assert (one.data[0].shape, two.data[1].tolist()) == ((1, 2), [1])
+def test_a_batch_of_two_examples_is_split_within_its_fields():
+    first_piece, second_piece = split_micro_batch(micro([X[:2], Y[:2]], 2), 1)
+    assert (first_piece.data[0].shape, second_piece.data[1].tolist()) == ((1, 2), [1])
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "message"),
     [
         ((X, torch.tensor(3)), r"\[1\] is a single number, which may be a count"),
         ({"x": X, "tokens": 512}, r"\['tokens'\] is the number 512"),
@@ -114,6 +114,6 @@ def test_a_batch_of_two_as_the_default_collate_makes_it_is_cut_within_its_fields
         ({"images": [torch.zeros(7, 4)] * 7}, "of examples or of fields"),
     ],
 )
-def test_what_cannot_be_cut_is_named_with_its_place(data: Any, words: str):
-    with pytest.raises(InvalidData, match=words):
+def test_parts_that_cannot_be_split_are_reported_with_their_path(data: Any, message: str):
+    with pytest.raises(InvalidData, match=message):
         split_micro_batch(micro(data), 3)

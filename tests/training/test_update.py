@@ -1,4 +1,4 @@
-"""Dividing, clipping and stepping: both ways give what torch's own calls give."""
+"""Dividing, clipping and stepping: both classes give the same result as calls of torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trueloop.core.errors import InvalidModel
-from trueloop.training.update import DeviceUpdate, HostUpdate, make_update
+from trueloop.training.update import CpuUpdate, DeviceUpdate, make_update
 
 CLIP = 0.1
 
@@ -28,7 +28,7 @@ def weights(model: nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-def stepped_by_torch(model: nn.Module, make, divisor: float) -> torch.Tensor:
+def step_with_torch(model: nn.Module, make, divisor: float) -> torch.Tensor:
     model = kept_gradients(model)
     optimizer = make(model.parameters())
     for p in model.parameters():
@@ -58,16 +58,16 @@ MAKERS = {
 def of(kind: str, optimizer, parameters):
     if kind == "device":
         return DeviceUpdate(optimizer, parameters, CLIP)
-    return HostUpdate(optimizer, parameters, CLIP, fused_scaling=bool(optimizer.param_groups[0].get("fused")))
+    return CpuUpdate(optimizer, parameters, CLIP, fused_scaling=bool(optimizer.param_groups[0].get("fused")))
 
 
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("kind", ["host", "device"])
-def test_divides_clips_and_steps_as_torch_does(name, kind):
+def test_dividing_clipping_and_stepping_equal_those_of_torch(name, kind):
     if kind == "device" and "fused" not in name:
-        return  # only a fused kernel can decide on the device
+        return  # only a fused kernel can decide on the GPU
     model = kept_gradients(model_with_gradients())
-    expected = stepped_by_torch(model, MAKERS[name], 16.0)
+    expected = step_with_torch(model, MAKERS[name], 16.0)
     norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm() / 16
     parameters = list(model.parameters())
     outcome = of(kind, MAKERS[name](parameters), parameters).step(torch.tensor(16))
@@ -79,7 +79,7 @@ def test_divides_clips_and_steps_as_torch_does(name, kind):
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("kind", ["host", "device"])
 @pytest.mark.parametrize("name", [name for name in MAKERS if "fused" in name])
-def test_nothing_that_is_not_finite_is_stepped(bad, kind, name):
+def test_nonfinite_gradients_are_not_applied(bad, kind, name):
     model = model_with_gradients()
     parameters = list(model.parameters())
     optimizer = MAKERS[name](parameters)
@@ -97,8 +97,8 @@ def test_nothing_that_is_not_finite_is_stepped(bad, kind, name):
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("clip", [None, CLIP])
-@pytest.mark.parametrize("way", [HostUpdate, DeviceUpdate])
-def test_without_a_guard_nonfinite_gradients_are_applied_unclipped(bad, clip, way):
+@pytest.mark.parametrize("update_class", [CpuUpdate, DeviceUpdate])
+def test_without_a_guard_nonfinite_gradients_are_applied_unclipped(bad, clip, update_class):
     model = model_with_gradients()
     parameters = list(model.parameters())
     parameters[1].grad[0] = bad
@@ -106,15 +106,17 @@ def test_without_a_guard_nonfinite_gradients_are_applied_unclipped(bad, clip, wa
     for p in expected.parameters():
         p.grad /= 4.0
     torch.optim.SGD(expected.parameters(), lr=0.1).step()
-    fused_scaling = {"fused_scaling": True} if way is HostUpdate else {}
-    update = way(torch.optim.SGD(parameters, lr=0.1, fused=True), parameters, clip, guarded=False, **fused_scaling)
+    fused_scaling = {"fused_scaling": True} if update_class is CpuUpdate else {}
+    update = update_class(
+        torch.optim.SGD(parameters, lr=0.1, fused=True), parameters, clip, guarded=False, **fused_scaling
+    )
     assert float(update.step(torch.tensor(4.0)).skipped) == 0
     torch.testing.assert_close(weights(model), weights(expected), equal_nan=True)
     assert weights(model).isfinite().sum() == len(weights(model)) - 1
 
 
 @pytest.mark.parametrize("kind", ["host", "device"])
-def test_a_window_that_counts_nothing_is_skipped(kind):
+def test_a_window_with_count_zero_is_skipped(kind):
     model = model_with_gradients()
     for p in model.parameters():
         p.grad.zero_()
@@ -124,25 +126,25 @@ def test_a_window_that_counts_nothing_is_skipped(kind):
     assert torch.equal(weights(model), before)
 
 
-def test_no_clipping_below_the_bound_and_none_without_one():
+def test_gradients_below_the_bound_are_not_clipped():
     model = model_with_gradients()
     expected = kept_gradients(model)
     torch.optim.SGD(expected.parameters(), lr=0.1).step()
     parameters = list(model.parameters())
-    HostUpdate(torch.optim.SGD(parameters, lr=0.1), parameters, None, fused_scaling=False).step(1.0)
+    CpuUpdate(torch.optim.SGD(parameters, lr=0.1), parameters, None, fused_scaling=False).step(1.0)
     assert torch.equal(weights(model), weights(expected))
 
 
-def test_float64_does_not_ride_in_a_float32_divisor():
+def test_float64_gradients_do_not_use_the_float32_divisor():
     model = model_with_gradients(dtype=torch.float64)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     update = make_update(optimizer, 1.0)
-    assert isinstance(update, HostUpdate)
+    assert isinstance(update, CpuUpdate)
     update.step(3.0)
     assert getattr(optimizer, "grad_scale", None) is None
 
 
-def test_a_single_precision_fused_optimizer_takes_the_divisor_along():
+def test_a_fused_optimizer_receives_the_divisor():
     model = model_with_gradients()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     make_update(optimizer, None).step(3.0)
@@ -154,7 +156,7 @@ def test_lbfgs_is_refused():
         make_update(torch.optim.LBFGS(model_with_gradients().parameters()), 1.0)
 
 
-def test_no_gradient_at_all_is_refused():
+def test_parameters_without_gradients_are_refused():
     model = nn.Linear(2, 2)
     with pytest.raises(InvalidModel, match="No parameter"):
         make_update(torch.optim.SGD(model.parameters()), 1.0).step(1.0)
@@ -172,7 +174,7 @@ class Calls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_the_device_way_never_reads_on_the_host():
+def test_device_update_never_waits_for_the_gpu():
     parameters = list(model_with_gradients().parameters())
     update = DeviceUpdate(MAKERS["adamw fused"](parameters), parameters, CLIP)
     with Calls() as calls:
@@ -182,19 +184,19 @@ def test_the_device_way_never_reads_on_the_host():
 
 @pytest.mark.parametrize("kind", ["host", "device"])
 @pytest.mark.parametrize("optimizer", ["adamw fused", "sgd fused", "adagrad fused"])
-def test_a_fused_update_costs_as_many_operations_for_many_tensors_as_for_few(kind, optimizer):
+def test_a_fused_update_needs_the_same_number_of_operations_for_many_tensors(kind, optimizer):
     counts = []
     for layers in (1, 30):
         model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(layers)))
         model(torch.randn(8, 4)).square().sum().backward()
         parameters = list(model.parameters())
         update = of(kind, MAKERS[optimizer](parameters), parameters)
-        update.step(torch.tensor(8.0))  # the first one makes the optimizer's state, tensor by tensor
+        update.step(torch.tensor(8.0))  # the first update creates the optimizer's state, tensor by tensor
         with Calls() as calls:
             update.step(torch.tensor(8.0))
         counts.append(calls.counts)
         assert calls.counts["_foreach_norm"] == 1
         assert calls.counts[f"_fused_{optimizer.partition(' ')[0]}_"] == 1
     for reading in counts:
-        reading.pop("_local_scalar_dense", None)  # of norms, on the host; they are there already
+        reading.pop("_local_scalar_dense", None)  # item() of norms, which are on the CPU already
     assert counts[0] == counts[1]

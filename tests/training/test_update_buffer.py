@@ -1,4 +1,4 @@
-"""Updates are collected, and read on the host together."""
+"""Updates are buffered, and their numbers are copied to the CPU together."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ def done(loss, norm, skipped, divisor=2.0) -> UpdateResult:
 def test_numbers_and_tensors_become_the_same_rows():
     rows = []
     for kind in (float, torch.tensor):
-        ledger = UpdateBuffer()
-        ledger.add(done(kind(1.5), kind(2.0), kind(0.0)), update=1, epoch=1)
-        ledger.add(done(kind(3.5), kind(4.0), kind(1.0)), update=2, epoch=1)
-        rows.append(ledger.drain())
+        buffer = UpdateBuffer()
+        buffer.add(done(kind(1.5), kind(2.0), kind(0.0)), update=1, epoch=1)
+        buffer.add(done(kind(3.5), kind(4.0), kind(1.0)), update=2, epoch=1)
+        rows.append(buffer.drain())
     assert rows[0] == rows[1]
     first, second = (entry.row for entry in rows[0])
     assert (first.update, first.loss, first.grad_norm, first.lr, first.skipped) == (1, 1.5, 2.0, 0.1, False)
     assert (second.update, second.skipped) == (2, True)
 
 
-def test_batches_are_kept_only_of_what_was_skipped():
-    ledger = UpdateBuffer()
-    ledger.add(done(1.0, 1.0, 0.0), update=1, epoch=1)
-    ledger.add(done(1.0, 1.0, 1.0), update=2, epoch=1)
-    assert [entry.window for entry in ledger.drain()] == [[], [MICRO]]
+def test_only_batches_of_skipped_updates_are_stored():
+    buffer = UpdateBuffer()
+    buffer.add(done(1.0, 1.0, 0.0), update=1, epoch=1)
+    buffer.add(done(1.0, 1.0, 1.0), update=2, epoch=1)
+    assert [entry.window for entry in buffer.drain()] == [[], [MICRO]]
 
 
-def test_a_skipped_update_is_urgent_where_the_host_knows():
-    ledger = UpdateBuffer()
-    assert not ledger.add(done(1.0, 1.0, 0.0), update=1, epoch=1)
-    assert ledger.add(done(1.0, 1.0, 1.0), update=2, epoch=1)
+def test_a_skipped_update_is_urgent_if_known_on_the_cpu():
+    buffer = UpdateBuffer()
+    assert not buffer.add(done(1.0, 1.0, 0.0), update=1, epoch=1)
+    assert buffer.add(done(1.0, 1.0, 1.0), update=2, epoch=1)
 
 
-def test_a_finite_updates_batches_are_let_go_at_once():
-    ledger = UpdateBuffer()
-    ledger.add(done(1.0, 1.0, 0.0), update=1, epoch=1)
-    assert ledger._pending[0][0].window == []
+def test_batches_of_a_finite_update_are_released_immediately():
+    buffer = UpdateBuffer()
+    buffer.add(done(1.0, 1.0, 0.0), update=1, epoch=1)
+    assert buffer._pending[0][0].window == []
 
 
-def test_a_window_that_counted_nothing_is_marked():
-    ledger = UpdateBuffer()
-    ledger.add(done(1.0, 1.0, 1.0, torch.tensor(0)), update=1, epoch=1)
-    ledger.add(done(1.0, 1.0, 1.0, 3.0), update=2, epoch=1)
-    assert [entry.counted for entry in ledger.drain()] == [False, True]
+def test_a_window_with_count_zero_is_marked():
+    buffer = UpdateBuffer()
+    buffer.add(done(1.0, 1.0, 1.0, torch.tensor(0)), update=1, epoch=1)
+    buffer.add(done(1.0, 1.0, 1.0, 3.0), update=2, epoch=1)
+    assert [entry.has_targets for entry in buffer.drain()] == [False, True]
 
 
-def test_what_is_taken_is_gone():
-    ledger = UpdateBuffer()
-    ledger.add(done(1.0, 1.0, 0.0), update=1, epoch=1)
-    assert len(ledger.drain()) == 1
-    assert ledger.drain() == []
+def test_drained_updates_are_removed():
+    buffer = UpdateBuffer()
+    buffer.add(done(1.0, 1.0, 0.0), update=1, epoch=1)
+    assert len(buffer.drain()) == 1
+    assert buffer.drain() == []
 
 
-def test_many_device_numbers_are_one_read():
+def test_many_gpu_numbers_need_one_copy():
     class Reads(TorchDispatchMode):
         count = 0
 
@@ -71,9 +71,9 @@ def test_many_device_numbers_are_one_read():
             Reads.count += "_local_scalar_dense" in str(func)
             return func(*args, **(kwargs or {}))
 
-    ledger = UpdateBuffer()
+    buffer = UpdateBuffer()
     with Reads():
         for update in range(50):
-            ledger.add(done(torch.tensor(1.0), torch.tensor(1.0), torch.tensor(0.0)), update=update, epoch=1)
-        assert len(ledger.drain()) == 50
+            buffer.add(done(torch.tensor(1.0), torch.tensor(1.0), torch.tensor(0.0)), update=update, epoch=1)
+        assert len(buffer.drain()) == 50
     assert Reads.count == 0  # tolist() copies one stacked tensor, item() would be counted here

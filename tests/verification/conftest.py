@@ -1,4 +1,4 @@
-"""Proves one property of a subject that is given by its fields."""
+"""Fixtures that run one proof of a model, and small models and data to prove properties of."""
 
 import pytest
 import torch
@@ -13,55 +13,55 @@ from trueloop.verification.proof_target import ProofTarget
 
 @pytest.fixture
 def prove():
-    """`prove(name, model=..., options={...})`: the evidence of one proof."""
+    """Return `prove(name, model=..., options={...})`, which returns the evidence of one proof."""
 
-    def one(name, *, options=None, **subject):
-        return run_proof(find_proof(name), ProofContext(ProofTarget(**subject)), options)
+    def run(name, *, options=None, **target):
+        return run_proof(find_proof(name), ProofContext(ProofTarget(**target)), options)
 
-    return one
+    return run
 
 
 @pytest.fixture
 def holds(prove):
-    """As `prove`, and the property must hold."""
+    """Run a proof like `prove`; the property must hold."""
 
-    def one(name, **subject):
-        evidence = prove(name, **subject)
+    def check(name, **target):
+        evidence = prove(name, **target)
         assert evidence.verdict is Verdict.HOLDS, evidence
         return evidence
 
-    return one
+    return check
 
 
 @pytest.fixture
 def broken(prove):
-    """As `prove`, and the property must be broken, with a fault and a way to mend it."""
+    """Run a proof like `prove`; the property must be broken, and the evidence must name a cause and a fix."""
 
-    def one(name, **subject):
-        evidence = prove(name, **subject)
+    def check(name, **target):
+        evidence = prove(name, **target)
         assert evidence.verdict is Verdict.BROKEN, evidence
         assert evidence.cause
         assert evidence.fix
         return evidence
 
-    return one
+    return check
 
 
 @pytest.fixture
-def idle(prove):
-    """As `prove`, and the property must not apply."""
+def not_applicable(prove):
+    """Run a proof like `prove`; the property must not apply."""
 
-    def one(name, **subject):
-        evidence = prove(name, **subject)
+    def check(name, **target):
+        evidence = prove(name, **target)
         assert evidence.verdict is Verdict.NOT_APPLICABLE, evidence
         return evidence
 
-    return one
+    return check
 
 
 @pytest.fixture
 def classes():
-    """A batch of 16 samples of 8 numbers, and which of 3 classes each belongs to."""
+    """A batch of 16 samples of 8 numbers, and the class of each sample, from 0 to 2."""
     torch.manual_seed(3)
     x = torch.randn(16, 8)
     return x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
@@ -69,7 +69,7 @@ def classes():
 
 @pytest.fixture
 def net():
-    """Makes a new small network for `classes`."""
+    """Create a small network for `classes`."""
 
     def make(*, norm=None, dropout=0.0):
         torch.manual_seed(0)
@@ -80,7 +80,7 @@ def net():
 
 
 class Decoder(nn.Module):
-    """One layer of self-attention over tokens, masked or not."""
+    """A language model with one layer of self-attention, with or without a causal mask."""
 
     def __init__(self, *, is_causal=True, diagonal=0, tied=True):
         super().__init__()
@@ -104,13 +104,13 @@ class Decoder(nn.Module):
 
 @pytest.fixture
 def decoder():
-    """Makes a `Decoder`."""
+    """The class `Decoder`."""
     return Decoder
 
 
 @pytest.fixture
 def tokens():
-    """Six sequences of 7 tokens, and the same one further on."""
+    """Six sequences of 7 tokens, and the same sequences shifted by one token."""
     torch.manual_seed(5)
     ids = torch.randint(0, 11, (6, 8))
     return ids[:, :-1].clone(), ids[:, 1:].clone()
@@ -123,5 +123,5 @@ def next_token_loss(model, batch):
 
 @pytest.fixture
 def token_loss():
-    """Cross-entropy of the next token, as a function of model and batch."""
+    """Return the cross-entropy of the next token as a function of model and batch."""
     return next_token_loss

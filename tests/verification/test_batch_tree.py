@@ -1,4 +1,4 @@
-"""Batches of all kinds, walked and rebuilt."""
+"""Batches of all types are traversed and rebuilt."""
 
 from collections import OrderedDict, UserDict
 from dataclasses import dataclass

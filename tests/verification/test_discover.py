@@ -1,4 +1,4 @@
-"""Every file is a proof, and words choose among them."""
+"""Every module defines a proof, and proofs are selected by name or group."""
 
 import pkgutil
 import re
@@ -34,7 +34,7 @@ def test_names_and_groups_choose():
 
 
 def test_a_word_that_names_nothing_gets_the_nearest():
-    with pytest.raises(InvalidConfig, match="Did you mean overfits-one-batch"):
+    with pytest.raises(InvalidConfig, match="Did you mean 'overfits-one-batch'"):
         find_proof("overfit-one-batch")
     with pytest.raises(InvalidConfig, match="No proof is left"):
         select_proofs(["data"], ["data"])

@@ -1,4 +1,4 @@
-"""Where two passes part."""
+"""The first module in which two forward passes differ is found."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Evidence in a condition, in words and as data."""
+"""Evidence as a condition, as text and as JSON."""
 
 import json
 import math
@@ -25,8 +25,8 @@ def test_its_repr_is_what_an_assertion_shows():
 
 def test_as_data_it_is_json():
     evidence = Evidence(verdict=Verdict.HOLDS, message="Yes.", numbers={"a": math.nan}, charts=PICTURES)
-    told = json.loads(json.dumps(evidence.as_dict(), allow_nan=False))
-    assert told["numbers"] == {"a": "nan"}
-    assert [picture["kind"] for picture in told["charts"]] == ["curve", "bars", "grid"]
-    assert told["charts"][0]["lines"]["loss"] == [1.0, "nan", 0.5]
-    assert told["charts"][2]["wrong"] == [[0, 1]]
+    record = json.loads(json.dumps(evidence.as_dict(), allow_nan=False))
+    assert record["numbers"] == {"a": "nan"}
+    assert [picture["kind"] for picture in record["charts"]] == ["curve", "bars", "grid"]
+    assert record["charts"][0]["lines"]["loss"] == [1.0, "nan", 0.5]
+    assert record["charts"][2]["wrong"] == [[0, 1]]

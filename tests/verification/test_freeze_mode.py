@@ -1,4 +1,4 @@
-"""Layers held still stay so."""
+"""Frozen layers stay in eval mode."""
 
 import torch
 from torch import nn

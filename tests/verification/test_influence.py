@@ -1,4 +1,4 @@
-"""What counts as a difference, and what an input is changed to."""
+"""Differences of outputs are measured, and inputs are perturbed."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""How a loss is called, and how its call of the model is caught."""
+"""A loss is called, and its call of the model is captured."""
 
 from types import SimpleNamespace
 

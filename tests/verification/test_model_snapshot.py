@@ -1,4 +1,4 @@
-"""A model is put back, and what had changed is named."""
+"""A model is restored, and the changes are named."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Evidence as SVG."""
+"""Charts of evidence are rendered as SVG."""
 
 import math
 from xml.etree import ElementTree as ET

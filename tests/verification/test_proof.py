@@ -1,4 +1,4 @@
-"""A proof is run behind a fence: what the subject raises is told, with its place."""
+"""A proof is run safely: errors of the user's code are reported with their location."""
 
 import pytest
 import torch

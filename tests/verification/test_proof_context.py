@@ -1,4 +1,4 @@
-"""Copies, and what they leave as it was."""
+"""The context creates copies, and leaves the user's objects unchanged."""
 
 import functools
 import random
@@ -139,7 +139,7 @@ def test_a_loader_is_read_once_for_all_and_its_batches_are_copies(net, classes):
     bench.batches(1)[0][0].zero_()
     assert torch.equal(bench.batches(1)[0][0], classes[0])
     assert len(bench.batches(5)) == len(bench.batches(9)) == 2
-    assert loader.reads == 2  # for one, and for five
+    assert loader.reads == 2  # one iteration for one batch, and one for five batches
 
 
 def test_a_lazy_model_is_told():

@@ -1,4 +1,4 @@
-"""What can be verified, and what is refused with a lesson."""
+"""Valid targets are accepted, and invalid ones are rejected with a clear error."""
 
 import pytest
 from torch import nn
@@ -21,7 +21,7 @@ def test_a_subject_is_made_of_what_a_build_function_returns():
     [
         (3, "int cannot be verified"),
         ({"loss": None}, "no model"),
-        ({"model": nn.Linear(1, 1), "optimiser": None}, "Did you mean optimizer"),
+        ({"model": nn.Linear(1, 1), "optimiser": None}, "Did you mean 'optimizer'"),
         ({"model": 3}, "model is int"),
         ({"model": nn.Linear(1, 1), "loader": iter([])}, "cannot be read more than once"),
         ({"model": nn.Linear(1, 1), "val": 3}, "val is int"),

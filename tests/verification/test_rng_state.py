@@ -1,4 +1,4 @@
-"""Randomness is put back, also after an error."""
+"""The state of random generators is restored, also after an error."""
 
 import random
 

@@ -1,4 +1,4 @@
-// The site's few moving parts: menu, light or dark, copying code, and a search that needs no server.
+// The interactive parts of the site: menu, light or dark theme, copying of code, and a search that needs no server.
 const base = document.body.dataset.base.replace(/\/?$/, "/");
 const byId = (id) => document.getElementById(id);
 
@@ -30,7 +30,7 @@ for (const pre of document.querySelectorAll("article pre")) {
   (pre.closest(".codehilite") ?? pre).append(button);
 }
 
-// The index is a script and not a file to fetch, so that the search also works from a folder, without a server.
+// The index is a script, because pages opened from a folder, without a server, cannot fetch files.
 let index = null;
 function load() {
   index ??= new Promise((done) => {
@@ -49,7 +49,7 @@ function rank(page, words) {
     else if (text.includes(word)) sum += 1 + Math.min(5, text.split(word).length - 1);
     else return 0;
   }
-  return sum - (page.location.includes("#") ? 12 : 0); // a page of its own before a section that names it
+  return sum - (page.location.includes("#") ? 12 : 0); // pages rank before sections
 }
 function excerpt(text, word) {
   const at = Math.max(0, text.toLowerCase().indexOf(word) - 50);
@@ -74,7 +74,7 @@ input.addEventListener("input", async () => {
       return item;
     }),
   );
-  if (words.length && !hits.length) found.textContent = "Nothing has all of these words.";
+  if (words.length && !hits.length) found.textContent = "No page has all of these words.";
   found.hidden = !words.length;
 });
 byId("search").addEventListener("submit", (event) => {

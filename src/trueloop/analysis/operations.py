@@ -123,7 +123,7 @@ class Op:
     result: AbstractValue | None = None
     value: Any = None
     name: str = ""
-    options: dict[str, AbstractValue] = field(default_factory=dict[str, AbstractValue])
+    arguments: dict[str, AbstractValue] = field(default_factory=dict[str, AbstractValue])
     """Arguments of the call by keyword, or by position as "0", "1" ..."""
     loops: tuple[Loop, ...] = ()
     """Loops around the operation, outermost first, including those around the calls that lead to it."""

@@ -1,16 +1,17 @@
 """A parsed file: its source code, syntax tree and operations, which lint rules read."""
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.loop_invariance import is_loop_invariant
 from trueloop.analysis.operations import Loop, Op, OpKind
+from trueloop.analysis.project import Module
 from trueloop.core.findings import Severity
-from trueloop.core.source_text import Edit, Fix, SourceText
+from trueloop.core.source_text import Edit, Fix
 
 PATH_NODES: Final = (ast.Name, ast.Attribute, ast.Subscript)
 REMOVING_METHODS: Final = frozenset(("clear", "pop", "popleft", "popitem", "remove"))
@@ -32,11 +33,10 @@ class Hit:
 
 
 class SourceFile:
-    """A parsed file: its text, syntax tree and operations.
+    """A parsed file: its text, syntax tree and operations, together with the files whose code it runs.
 
     Args:
-        text: text of the file.
-        tree: syntax tree of the file.
+        modules: the file, and the files of the project whose code it runs; text and tree contain all of them.
         operations: operations of the program, in order.
         names: node id of an expression -> its qualified name: "torch.nn.functional.dropout".
         notebook: whether the text consists of the cells of a notebook.
@@ -44,16 +44,41 @@ class SourceFile:
 
     def __init__(
         self,
-        text: SourceText,
-        tree: ast.Module,
+        modules: Sequence[Module],
         operations: Iterable[Op],
         names: dict[int, str],
         *,
         notebook: bool = False,
     ) -> None:
-        self.text, self.tree, self.notebook = text, tree, notebook
+        self.modules, self.notebook = modules, notebook
+        first, *others = modules
+        self.text, self.tree = first.text, first.tree
+        if others:
+            self.text = first.text.joined([each.text for each in others])
+            self.tree = ast.Module([statement for each in modules for statement in each.tree.body], [])
         self.operations = tuple(operations)
         self._names = names
+
+    def module_of(self, line: int) -> Module:
+        """Return the file that contains a line of the syntax tree."""
+        return max((each for each in self.modules if each.text.lines_before < line), key=lambda m: m.text.lines_before)
+
+    def places_in_other_files(self, hit: Hit) -> list[tuple[Any, str]]:
+        """Return the call that leads to a match in another file, and where another file created what it is about."""
+        if len(self.modules) == 1:
+            return []
+        file = self.module_of(hit.node.lineno)
+        operation = next((each for each in self.operations if each.node is hit.node), None)
+        if operation is None:
+            return []
+        call = next((c for c in reversed(operation.calls) if self.module_of(c.lineno) is not file), None)
+        created = self.created_by.get(id(operation.subject)) or next(
+            (o for o in self.ops(OpKind.CREATE) if o.subject is operation.subject), None
+        )
+        found = [(call, "called here")] if call is not None else []
+        if created is not None and self.module_of(created.node.lineno) is not file:
+            found.append((created.node, f"the {created.subject.kind} was created here"))
+        return [each for each in found if all(each[0] is not node for node, _ in hit.related)]
 
     def qualified_name(self, node: ast.expr) -> str:
         """Return the qualified name of the object that an expression refers to; "" if unknown."""
@@ -68,17 +93,17 @@ class SourceFile:
     @cached_property
     def all_calls(self) -> list[ast.Call]:
         """Every call in the file."""
-        return [node for node in self.nodes if isinstance(node, ast.Call)]
+        return [node for each in self.modules for node in each.nodes if isinstance(node, ast.Call)]
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """All nodes of the syntax tree."""
-        return list(ast.walk(self.tree))
+        """All nodes of the syntax tree, outer ones before inner ones."""
+        return [node for each in self.modules for node in each.nodes]
 
     @cached_property
     def parents(self) -> dict[int, ast.AST]:
         """Id of a syntax node -> its parent."""
-        return {id(child): node for node in self.nodes for child in ast.iter_child_nodes(node)}
+        return {key: parent for each in self.modules for key, parent in each.parents.items()}
 
     def ops(self, *kinds: OpKind) -> list[Op]:
         """Return the operations of the given kinds, in order."""
@@ -144,16 +169,6 @@ class SourceFile:
         bound = {each.name for each in self.ops_in_loop(loop, OpKind.SET_ATTRIBUTE, root=operation.entry_point)}
         return is_loop_invariant(expression, operation, loop, bound)
 
-    @cached_property
-    def _blocks(self) -> dict[int, list[ast.stmt]]:
-        found: dict[int, list[ast.stmt]] = {}
-        for node in self.nodes:
-            for name in ("body", "orelse", "finalbody"):
-                block = getattr(node, name, None)
-                if isinstance(block, list):
-                    found.update((id(each), block) for each in cast("list[ast.stmt]", block))
-        return found
-
     def remove_statement(self, operation: Op) -> Edit | None:
         """Return the edit that removes the line of an operation; None if the line contains more, even a comment."""
         statement = operation.statement
@@ -169,7 +184,7 @@ class SourceFile:
 
     def block(self, statement: ast.stmt | None) -> list[ast.stmt]:
         """Return the block that contains a statement."""
-        return self._blocks.get(id(statement), [])
+        return next((each.blocks[id(statement)] for each in self.modules if id(statement) in each.blocks), [])
 
     @staticmethod
     def escapes(value: AbstractValue, operations: Iterable[Op]) -> bool:

@@ -1,4 +1,4 @@
-"""Builds the autograd graph of one training batch of a recipe or a target, without running backward."""
+"""Build the autograd graph of one training batch of a recipe or a target, without running backward."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Finds the user's running lab on this machine, or starts a lab that continues after this process.
+"""Find the user's running lab on this machine, or start a lab that continues after this process.
 
 LIVE/lab.json   port and process of the newest lab
 """
@@ -28,7 +28,7 @@ CONNECT_TIMEOUT_S: Final = 0.25
 
 
 def write_address(environment: Mapping[str, str], port: int) -> None:
-    """Publish the address of this process's lab instead of an older one; errors while writing are ignored."""
+    """Write the address of this process's lab to the address file; errors while writing are ignored."""
     folder = live_folder(environment)
     try:
         ensure_private_folder(folder)
@@ -47,10 +47,10 @@ def read_address(environment: Mapping[str, str]) -> str:
         return ""
     try:
         record: Any = parse_json((folder / ADDRESS_FILE).read_bytes()[:4096])
-        port, pid, mark = int(record["port"]), int(record["pid"]), str(record["mark"])
+        port, pid, start_ticks = int(record["port"]), int(record["pid"]), str(record["mark"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-    if not 0 < port < 65536 or not is_alive(pid, mark):
+    if not 0 < port < 65536 or not is_alive(pid, start_ticks):
         return ""
     try:
         socket.create_connection((HOST, port), timeout=CONNECT_TIMEOUT_S).close()

@@ -1,4 +1,4 @@
-"""Checks before a run that output files are writable, and writes them after the run."""
+"""Check before a run that output files are writable, and write them after the run."""
 
 import os
 from pathlib import Path
@@ -7,25 +7,25 @@ from trueloop.core.errors import InvalidConfig, RunFolderError
 from trueloop.core.paths import is_folder, path_exists
 
 
-def check_writable(path: Path, what: str) -> Path:
+def check_writable(path: Path, content: str) -> Path:
     """Check that a file can be written, and return its absolute path, for a program that changes its working directory.
 
     Args:
         path: the path that the user typed.
-        what: content of the file: "report".
+        content: what the file contains, for the error message: "report".
 
     Raises:
-        InvalidConfig: the file cannot be written; it is better to know this before a run of hours.
+        InvalidConfig: the file cannot be written.
     """
     absolute = path.resolve()
     if is_folder(absolute) or not os.access(absolute if path_exists(absolute) else absolute.parent, os.W_OK):
         raise InvalidConfig(
-            f"A {what} cannot be written to {str(path)!r}.", fix="Name a file in a folder that you may write to."
+            f"A {content} cannot be written to {str(path)!r}.", fix="Name a file in a folder that you may write to."
         )
     return absolute
 
 
-def write_output(path: Path, text: str, what: str) -> None:
+def write_output(path: Path, text: str, content: str) -> None:
     """Write an output file.
 
     Raises:
@@ -34,4 +34,4 @@ def write_output(path: Path, text: str, what: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise RunFolderError(f"The {what} could not be written to {path}: {error.strerror}.") from error
+        raise RunFolderError(f"The {content} could not be written to {path}: {error.strerror}.") from error

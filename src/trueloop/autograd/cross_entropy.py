@@ -1,8 +1,8 @@
-"""Computes cross-entropy over a large vocabulary in chunks of tokens, without storing the logits of all tokens.
+"""Compute cross-entropy over a large vocabulary in chunks of tokens, without storing the logits of all tokens.
 
 With 16,384 tokens and 50,257 words, the logits take 3.1 GiB in float32; torch also stores their log-softmax and a
-gradient, each as large. Here, only one chunk's logits exist at a time: each chunk's loss is added up and its logits
-freed; backward computes them again. Only two matrices of the hidden states' size remain, for one more head product.
+gradient, each as large. Here, only one chunk's logits exist at a time: its loss is added to the sum and its logits
+are freed; backward computes them again. This saves the memory of the logits for one more product with the head.
 """
 # ruff: noqa: N803, N806, N815 - shapes are part of the name: N tokens, D features, V words, C tokens of one chunk
 
@@ -59,56 +59,56 @@ def chunked_cross_entropy(
     matrix, bias = (head, None) if isinstance(head, Tensor) else (head.weight, getattr(head, "bias", None))
     _check(hidden, matrix, target, weight, label_smoothing)
     if chunk is not None and chunk < 1:
-        raise InvalidData(f"chunk is {chunk}.", fix="Give 1 token or more; None chooses a number.")
+        raise InvalidData(f"chunk is {chunk}.", fix="Set 1 or more, or None to choose automatically.")
     hidden_ND, target_N = hidden.reshape(-1, hidden.shape[-1]), target.reshape(-1).long()
-    counted_N = target_N != ignore_index  # as int64: in uint8, 156 is -100
+    counted_N = target_N != ignore_index  # target_N is int64: as uint8, an ignore_index of -100 would be class 156
     target_N = torch.where(counted_N, target_N, 0)
-    precise = torch.float64 if matrix.dtype == torch.float64 else torch.float32
-    weight_N = counted_N.to(precise) if weight is None else weight.to(precise)[target_N] * counted_N
+    sum_dtype = torch.float64 if matrix.dtype == torch.float64 else torch.float32
+    weight_N = counted_N.to(sum_dtype) if weight is None else weight.to(sum_dtype)[target_N] * counted_N
     plan = _Plan(
         chunk=max(1, CHUNK // len(matrix)) if chunk is None else chunk, smoothing=label_smoothing,
-        computed_in=_computed_in(hidden), precise=precise,
+        matmul_dtype=_choose_matmul_dtype(hidden), sum_dtype=sum_dtype,
     )  # fmt: skip
-    total: Tensor = _Sum.apply(hidden_ND, matrix, bias, target_N, weight_N, counted_N, weight, plan)  # pyright: ignore[reportAssignmentType]
+    total: Tensor = _SumOfLosses.apply(hidden_ND, matrix, bias, target_N, weight_N, counted_N, weight, plan)  # pyright: ignore[reportAssignmentType]
     return Loss(sum=total, count=counted_N.sum() if weight is None else weight_N.sum())
 
 
 class _Plan(NamedTuple):
     chunk: int
     smoothing: float
-    computed_in: torch.dtype
+    matmul_dtype: torch.dtype
     """Type of the matrix products with the head."""
-    precise: torch.dtype
+    sum_dtype: torch.dtype
     """Type of all sums."""
 
     def chunks(self, tokens: int) -> Iterator[slice]:
         return (slice(low, min(low + self.chunk, tokens)) for low in range(0, tokens, self.chunk))
 
 
-class _Sum(Function):
+class _SumOfLosses(Function):
     """Sums the loss over all tokens; backward computes the logits again."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: Tensor, matrix_VD: Tensor, bias_V: Tensor | None, target_N: Tensor, *rest: Any
+        ctx: Any, hidden_ND: Tensor, matrix_VD: Tensor, bias_V: Tensor | None, target_N: Tensor, *others: Any
     ) -> Tensor:
-        weight_N, counted_N, weight_V, plan = rest
-        total = torch.zeros((), dtype=plan.precise, device=hidden_ND.device)
-        spread_N = torch.empty(len(hidden_ND), dtype=plan.precise, device=hidden_ND.device)
+        weight_N, counted_N, weight_V, plan = others
+        total = torch.zeros((), dtype=plan.sum_dtype, device=hidden_ND.device)
+        logsumexp_N = torch.empty(len(hidden_ND), dtype=plan.sum_dtype, device=hidden_ND.device)
         with torch.autocast(hidden_ND.device.type, enabled=False):
             head = _Head(matrix_VD, bias_V, plan)
             for part in plan.chunks(len(hidden_ND)):
                 logits_CV = head(hidden_ND[part])
-                spread_N[part] = spread_C = logits_CV.logsumexp(1)
-                picked_C = logits_CV.gather(1, target_N[part, None])[:, 0]
-                total += torch.where(counted_N[part], (spread_C - picked_C) * weight_N[part], 0).sum() * (
+                logsumexp_N[part] = logsumexp_C = logits_CV.logsumexp(1)
+                target_logit_C = logits_CV.gather(1, target_N[part, None])[:, 0]
+                total += torch.where(counted_N[part], (logsumexp_C - target_logit_C) * weight_N[part], 0).sum() * (
                     1 - plan.smoothing
                 )
                 if plan.smoothing:
-                    of_all_C = spread_C * _sum_of(weight_V, matrix_VD, plan) - _over_words(logits_CV, weight_V)
-                    total += torch.where(counted_N[part], of_all_C, 0).sum() * (plan.smoothing / len(matrix_VD))
+                    smooth_C = logsumexp_C * _sum_weights(weight_V, matrix_VD, plan) - _sum_logits(logits_CV, weight_V)
+                    total += torch.where(counted_N[part], smooth_C, 0).sum() * (plan.smoothing / len(matrix_VD))
         ctx.plan = plan
-        ctx.save_for_backward(hidden_ND, matrix_VD, bias_V, target_N, weight_N, counted_N, weight_V, spread_N)
+        ctx.save_for_backward(hidden_ND, matrix_VD, bias_V, target_N, weight_N, counted_N, weight_V, logsumexp_N)
         return total
 
     @staticmethod
@@ -123,8 +123,8 @@ class _Sum(Function):
         required = ctx.needs_input_grad
         gradients = _Gradients(
             hidden_ND=torch.empty_like(hidden_ND) if required[0] else None,
-            matrix_VD=torch.zeros_like(matrix_VD, dtype=ctx.plan.precise) if required[1] else None,
-            bias_V=torch.zeros_like(bias_V, dtype=ctx.plan.precise) if required[2] else None,
+            matrix_VD=torch.zeros_like(matrix_VD, dtype=ctx.plan.sum_dtype) if required[1] else None,
+            bias_V=torch.zeros_like(bias_V, dtype=ctx.plan.sum_dtype) if required[2] else None,
         )
         with torch.autocast(hidden_ND.device.type, enabled=False):
             _accumulate(ctx, grad_outputs[0], gradients)
@@ -148,58 +148,59 @@ def _accumulate(ctx: Any, grad_output: Tensor, gradients: _Gradients) -> None:
     of a token with target t is  p_v ((1 - e) w_t + e W / V) - (1 - e) w_t [v = t] - e w_v / V.
     """
     plan: _Plan = ctx.plan
-    hidden_ND, matrix_VD, bias_V, target_N, weight_N, counted_N, weight_V, spread_N = ctx.saved_tensors
-    head, even = _Head(matrix_VD, bias_V, plan), plan.smoothing / len(matrix_VD)
-    right_N = weight_N * (grad_output * (1 - plan.smoothing))
-    spread_weight = grad_output * even
-    all_N = right_N + counted_N * (spread_weight * _sum_of(weight_V, matrix_VD, plan)) if plan.smoothing else right_N
+    hidden_ND, matrix_VD, bias_V, target_N, weight_N, counted_N, weight_V, logsumexp_N = ctx.saved_tensors
+    head = _Head(matrix_VD, bias_V, plan)
+    word_factor = grad_output * (plan.smoothing / len(matrix_VD))
+    p_factor_N = target_factor_N = weight_N * (grad_output * (1 - plan.smoothing))
+    if plan.smoothing:
+        p_factor_N = target_factor_N + counted_N * (word_factor * _sum_weights(weight_V, matrix_VD, plan))
     for part in plan.chunks(len(hidden_ND)):
-        grad_CV = head(hidden_ND[part]).sub_(spread_N[part, None]).exp_().mul_(all_N[part, None])
-        grad_CV.scatter_add_(1, target_N[part, None], -right_N[part, None])
+        grad_CV = head(hidden_ND[part]).sub_(logsumexp_N[part, None]).exp_().mul_(p_factor_N[part, None])
+        grad_CV.scatter_add_(1, target_N[part, None], -target_factor_N[part, None])
         if plan.smoothing:
-            smoothed_C1 = (counted_N[part] * spread_weight)[:, None]
-            grad_CV.sub_(smoothed_C1 if weight_V is None else smoothed_C1 * weight_V)
+            word_factor_C1 = (counted_N[part] * word_factor)[:, None]
+            grad_CV.sub_(word_factor_C1 if weight_V is None else word_factor_C1 * weight_V)
         if gradients.bias_V is not None:
             gradients.bias_V.add_(grad_CV.sum(0))
-        grad_CV = grad_CV.to(plan.computed_in)
+        grad_CV = grad_CV.to(plan.matmul_dtype)
         if gradients.hidden_ND is not None:
             gradients.hidden_ND[part] = grad_CV @ head.matrix_VD
         if gradients.matrix_VD is not None:
-            _add_product(gradients.matrix_VD, grad_CV.t(), hidden_ND[part].to(plan.computed_in))
+            _add_product(gradients.matrix_VD, grad_CV.t(), hidden_ND[part].to(plan.matmul_dtype))
 
 
 class _Head:
     """Maps hidden states to logits like a linear layer under autocast."""
 
     def __init__(self, matrix_VD: Tensor, bias_V: Tensor | None, plan: _Plan) -> None:
-        self.matrix_VD = matrix_VD.to(plan.computed_in)
-        self._bias_V = None if bias_V is None else bias_V.to(plan.computed_in)
+        self.matrix_VD = matrix_VD.to(plan.matmul_dtype)
+        self._bias_V = None if bias_V is None else bias_V.to(plan.matmul_dtype)
         self._plan = plan
 
     def __call__(self, hidden_CD: Tensor) -> Tensor:
         """Return logits [C, V] as a new tensor."""
-        return F.linear(hidden_CD.to(self._plan.computed_in), self.matrix_VD, self._bias_V).to(self._plan.precise)
+        return F.linear(hidden_CD.to(self._plan.matmul_dtype), self.matrix_VD, self._bias_V).to(self._plan.sum_dtype)
 
 
-def _add_product(into: Tensor, left: Tensor, right: Tensor) -> None:
-    if left.dtype == into.dtype:
-        into.addmm_(left, right)
+def _add_product(target: Tensor, left: Tensor, right: Tensor) -> None:
+    if left.dtype == target.dtype:
+        target.addmm_(left, right)
     else:
-        into.add_(left @ right)
+        target.add_(left @ right)
 
 
-def _computed_in(hidden: Tensor) -> torch.dtype:
-    kind = hidden.device.type
-    if hidden.dtype != torch.float64 and torch.is_autocast_enabled(kind):
-        return torch.get_autocast_dtype(kind)
+def _choose_matmul_dtype(hidden: Tensor) -> torch.dtype:
+    device_type = hidden.device.type
+    if hidden.dtype != torch.float64 and torch.is_autocast_enabled(device_type):
+        return torch.get_autocast_dtype(device_type)
     return hidden.dtype
 
 
-def _sum_of(weight_V: Tensor | None, matrix_VD: Tensor, plan: _Plan) -> Tensor | float:
-    return float(len(matrix_VD)) if weight_V is None else weight_V.to(plan.precise).sum()
+def _sum_weights(weight_V: Tensor | None, matrix_VD: Tensor, plan: _Plan) -> Tensor | float:
+    return float(len(matrix_VD)) if weight_V is None else weight_V.to(plan.sum_dtype).sum()
 
 
-def _over_words(logits_CV: Tensor, weight_V: Tensor | None) -> Tensor:
+def _sum_logits(logits_CV: Tensor, weight_V: Tensor | None) -> Tensor:
     return logits_CV.sum(1) if weight_V is None else logits_CV @ weight_V.to(logits_CV.dtype)
 
 

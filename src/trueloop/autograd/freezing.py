@@ -1,4 +1,4 @@
-"""Freezes and thaws parameters during a run and updates the optimizer, in which other parameters keep their state."""
+"""Freeze and thaw parameters during a run and update the optimizer; the other parameters keep their state in it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,22 +44,22 @@ def freeze(model: nn.Module, *patterns: str, optimizer: torch.optim.Optimizer | 
         InvalidConfig: there is no pattern, or one matches no parameter.
         InvalidModel: the optimizer has one joint state for all parameters (LBFGS).
     """
-    chosen = _match_parameters(
+    matched = _match_parameters(
         model, patterns, operation="freeze", why="The part that should be frozen would still be trained."
     )
     _refuse_joint_state(optimizer)
-    changed = tuple(name for name, parameter in chosen.items() if parameter.requires_grad)
-    for parameter in chosen.values():
+    changed = tuple(name for name, parameter in matched.items() if parameter.requires_grad)
+    for parameter in matched.values():
         parameter.requires_grad_(False)
         parameter.grad = None
-    frozen = {id(parameter) for parameter in chosen.values()}
+    frozen = {id(parameter) for parameter in matched.values()}
     removed = 0
     for group in optimizer.param_groups if optimizer else ():
         remaining = [each for each in group["params"] if id(each) not in frozen]
         removed += len(group["params"]) - len(remaining)
         _set_parameters(group, remaining, {})
     if optimizer is not None:
-        for parameter in chosen.values():
+        for parameter in matched.values():
             optimizer.state.pop(parameter, None)
         _refresh(optimizer)
     return Changed(parameters=changed, removed=removed, added=0)
@@ -70,7 +70,7 @@ def thaw(
 ) -> Changed:
     """Train every parameter whose name matches a shell pattern again, and add it to the optimizer with new state.
 
-    They are added to ``group`` or the only group. If there are two groups that differ only in weight decay, parameters
+    The parameters are added to ``group`` or the only group. If two groups differ only in their weight decay, parameters
     with two dimensions or more are added to the one with decay, biases and normalisation weights to the other. If the
     group is in the model's order, it stays so, and its ``state_dict`` fits a newly built optimizer. No group is added,
     because a scheduler would not know its rate.
@@ -85,25 +85,25 @@ def thaw(
         InvalidConfig: there is no pattern, one matches no parameter, or the group does not exist.
         InvalidModel: the group is ambiguous, a parameter has an integer type, or the optimizer is LBFGS.
     """
-    chosen = _match_parameters(model, patterns, operation="thaw", why="The part that should train would not change.")
+    matched = _match_parameters(model, patterns, operation="thaw", why="The part that should train would not change.")
     _refuse_joint_state(optimizer)
-    integers = [name for name, each in chosen.items() if not (each.is_floating_point() or each.is_complex())]
+    integers = [name for name, each in matched.items() if not (each.is_floating_point() or each.is_complex())]
     if integers:
         raise InvalidModel(
             f"Integer parameters cannot be trained: {format_names(integers)}.", fix="Exclude them from the patterns."
         )
-    targets = _targets(optimizer, chosen, group) if optimizer else {}
-    changed = tuple(name for name, parameter in chosen.items() if not parameter.requires_grad)
-    for parameter in chosen.values():
+    new_members = _choose_groups(optimizer, matched, group) if optimizer else {}
+    changed = tuple(name for name, parameter in matched.items() if not parameter.requires_grad)
+    for parameter in matched.values():
         parameter.requires_grad_(True)
     order = {id(parameter): index for index, parameter in enumerate(model.parameters())}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    for target, added in targets.values():
+    for target, added in new_members.values():
         _set_parameters(target, _merge_in_order(target["params"], added, order), names)
         _init_state(optimizer, target, added)
     if optimizer is not None:
         _refresh(optimizer)
-    return Changed(parameters=changed, removed=0, added=sum(len(added) for _target, added in targets.values()))
+    return Changed(parameters=changed, removed=0, added=sum(len(added) for _target, added in new_members.values()))
 
 
 def _match_parameters(
@@ -124,21 +124,21 @@ def _refuse_joint_state(optimizer: torch.optim.Optimizer | None) -> None:
         )
 
 
-def _targets(
-    optimizer: torch.optim.Optimizer, chosen: Mapping[str, nn.Parameter], group: str | int | None
+def _choose_groups(
+    optimizer: torch.optim.Optimizer, matched: Mapping[str, nn.Parameter], group: str | int | None
 ) -> dict[int, tuple[Group, list[nn.Parameter]]]:
-    """Return the groups that get new parameters, by index, each with these parameters."""
+    """Choose a group for each parameter that is in none; return by index the groups and their new parameters."""
     groups: list[Group] = optimizer.param_groups
     in_optimizer = {id(parameter) for each in groups for parameter in each["params"]}
-    fixed = _find_group(groups, group) if group is not None else None
-    targets: dict[int, tuple[Group, list[nn.Parameter]]] = {}
-    for parameter in chosen.values():
+    group_index = _find_group(groups, group) if group is not None else None
+    new_members: dict[int, tuple[Group, list[nn.Parameter]]] = {}
+    for parameter in matched.values():
         if id(parameter) in in_optimizer:
             continue
         in_optimizer.add(id(parameter))  # a tied weight appears under each name
-        index = _choose_group(groups, parameter) if fixed is None else fixed
-        targets.setdefault(index, (groups[index], []))[1].append(parameter)
-    return targets
+        index = _choose_group(groups, parameter) if group_index is None else group_index
+        new_members.setdefault(index, (groups[index], []))[1].append(parameter)
+    return new_members
 
 
 def _choose_group(groups: Sequence[Group], parameter: nn.Parameter) -> int:
@@ -178,8 +178,8 @@ def _describe_groups(groups: Sequence[Group]) -> str:
 def _set_parameters(group: Group, parameters: list[nn.Parameter], names: Mapping[int, str]) -> None:
     """Replace the parameters of a group, and their names if the optimizer has named parameters."""
     if "param_names" in group:
-        known = {id(each): name for each, name in zip(group["params"], group["param_names"], strict=True)}
-        group["param_names"] = [known.get(id(each)) or names[id(each)] for each in parameters]
+        old_names = {id(each): name for each, name in zip(group["params"], group["param_names"], strict=True)}
+        group["param_names"] = [old_names.get(id(each)) or names[id(each)] for each in parameters]
     group["params"] = parameters
 
 
@@ -196,8 +196,9 @@ def _refresh(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _merge_in_order(
-    present: Sequence[nn.Parameter], added: Sequence[nn.Parameter], order: Mapping[int, int]
+    existing: Sequence[nn.Parameter], added: Sequence[nn.Parameter], order: Mapping[int, int]
 ) -> list[nn.Parameter]:
-    indices = [order.get(id(parameter), -1) for parameter in present]
-    both = [*present, *added]
-    return sorted(both, key=lambda each: order[id(each)]) if -1 not in indices and indices == sorted(indices) else both
+    indices = [order.get(id(parameter), -1) for parameter in existing]
+    merged = [*existing, *added]
+    is_ordered = -1 not in indices and indices == sorted(indices)
+    return sorted(merged, key=lambda each: order[id(each)]) if is_ordered else merged

@@ -1,7 +1,7 @@
-"""Combines the gradients of several losses into one direction: PCGrad, MGDA, CAGrad.
+"""Combine the gradients of several losses into one direction: PCGrad, MGDA, CAGrad.
 
-Each method computes a weight per loss from the inner products of the gradients. So it is a function of a [losses,
-losses] matrix in float64, and the large gradients are read only twice.
+Each method computes a weight per loss from the inner products of the gradients, a [losses, losses] matrix in float64,
+so the large gradients are read only twice.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from trueloop.core.errors import InvalidConfig
 
 Method = Literal["sum", "pcgrad", "mgda", "cagrad"]
 METHODS: Final = ("sum", "pcgrad", "mgda", "cagrad")
-ROUNDS: Final = 10_000  # largest number of steps of a search for the weights, one number per loss: milliseconds
-CLOSE: Final = 1e-12  # the search ends when another step could gain at most this, relative to the largest square
+MAX_STEPS: Final = 10_000  # largest number of steps of a search for the weights; they take milliseconds
+TOLERANCE: Final = 1e-12  # the search ends when another step could gain at most this, relative to the largest square
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +83,11 @@ def combine(
     inner = torch.stack([torch.stack([_dot(a, b) for b in all_gradients]) for a in all_gradients]).cpu()
     weights = torch.ones(len(names), dtype=torch.float64)
     if method == "pcgrad":
-        weights = project_conflicts(inner, generator)
+        weights = pcgrad_weights(inner, generator)
     elif method == "mgda":
-        weights = least_norm(inner)
+        weights = mgda_weights(inner)
     elif method == "cagrad":
-        weights = worst_case(inner, closeness)
+        weights = cagrad_weights(inner, closeness)
     factors = weights.tolist()
     direction = tuple(
         torch.stack([f * part for f, part in zip(factors, parts, strict=True)]).sum(0)
@@ -105,7 +105,7 @@ def combine(
     )
 
 
-def project_conflicts(inner: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def pcgrad_weights(inner: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Return the weights of PCGrad: from each gradient, remove the parts that conflict with others, in random order.
 
     Args:
@@ -119,13 +119,13 @@ def project_conflicts(inner: Tensor, generator: torch.Generator | None = None) -
     rows = torch.eye(tasks, dtype=inner.dtype)
     for task, row in enumerate(rows):
         for other in torch.randperm(tasks, generator=generator).tolist():
-            against = row @ inner[other]
-            if other != task and against < 0:
-                row[other] -= against / inner[other, other]
+            product = row @ inner[other]
+            if other != task and product < 0:
+                row[other] -= product / inner[other, other]
     return rows.sum(0)
 
 
-def least_norm(inner: Tensor) -> Tensor:
+def mgda_weights(inner: Tensor) -> Tensor:
     """Return the weights of MGDA: non-negative, with sum 1 and the shortest combination (0 at a Pareto point).
 
     Args:
@@ -136,8 +136,8 @@ def least_norm(inner: Tensor) -> Tensor:
         times the largest squared norm of a gradient.
     """
     weights = torch.full((len(inner),), 1 / len(inner), dtype=inner.dtype)
-    bound = CLOSE * float(inner.diagonal().max())
-    for _ in range(ROUNDS):
+    bound = TOLERANCE * float(inner.diagonal().max())
+    for _ in range(MAX_STEPS):
         slope = inner @ weights
         best = int(slope.argmin())
         worst = int(torch.where(weights > 0, slope, -torch.inf).argmax())
@@ -145,13 +145,13 @@ def least_norm(inner: Tensor) -> Tensor:
         if gap <= bound:
             break
         curvature = float(inner[best, best] - 2 * inner[best, worst] + inner[worst, worst])
-        moved = min(float(weights[worst]), gap / curvature if curvature > 0 else 1.0)  # to the minimum on the line
-        weights[best] += moved
-        weights[worst] -= moved
+        shift = min(float(weights[worst]), gap / curvature if curvature > 0 else 1.0)  # to the minimum on the line
+        weights[best] += shift
+        weights[worst] -= shift
     return weights
 
 
-def worst_case(inner: Tensor, closeness: float) -> Tensor:
+def cagrad_weights(inner: Tensor, closeness: float) -> Tensor:
     """Return the weights of CAGrad: in a ball around the mean, the direction that most improves the worst loss.
 
     Args:
@@ -167,39 +167,38 @@ def worst_case(inner: Tensor, closeness: float) -> Tensor:
     if not 0 <= closeness < 1:
         raise InvalidConfig(
             f"closeness is {closeness}.",
-            why="With 1 or more the direction may be any, and the method no longer reaches a minimum of the mean loss.",
+            why="With 1 or more, every direction is allowed, and the mean loss no longer reaches a minimum.",
             fix="Set a number in [0, 1).",
         )
     tasks = len(inner)
     mean = torch.full((tasks,), 1 / tasks, dtype=inner.dtype)
     radius = closeness * float((mean @ inner @ mean).clamp(min=0).sqrt())
-    dual = _search(inner, inner @ mean, radius)
+    dual = _minimise(inner, inner @ mean, radius)
     length = float((dual @ inner @ dual).clamp(min=0).sqrt())
     return mean + dual * (radius / length) if length > 0 else mean
 
 
-def _search(inner: Tensor, linear: Tensor, radius: float) -> Tensor:
+def _minimise(inner: Tensor, linear: Tensor, radius: float) -> Tensor:
     """Minimise w·linear + radius·|w|, with |w| from ``inner``, over the simplex by moving weight between pairs."""
     weights = torch.full((len(inner),), 1 / len(inner), dtype=inner.dtype)
-    bound = CLOSE * float(inner.diagonal().max())
-    for _ in range(ROUNDS):
+    bound = TOLERANCE * float(inner.diagonal().max())
+    for _ in range(MAX_STEPS):
         length = float((weights @ inner @ weights).clamp(min=0).sqrt())
         slope = linear + (radius / length * (inner @ weights) if length > 0 else 0)
         best = int(slope.argmin())
         worst = int(torch.where(weights > 0, slope, -torch.inf).argmax())
         if float(slope[worst] - slope[best]) <= bound:
             break
-        moved = _along(inner, linear, radius, weights, (best, worst))
-        if moved == 0:
+        shift = _bisect_shift(inner, linear, radius, weights, best=best, worst=worst)
+        if shift == 0:
             break
-        weights[best] += moved
-        weights[worst] -= moved
+        weights[best] += shift
+        weights[worst] -= shift
     return weights
 
 
-def _along(inner: Tensor, linear: Tensor, radius: float, weights: Tensor, pair: tuple[int, int]) -> float:
-    """Return how much weight to move from the second to the first of a pair, by bisection on the slope."""
-    best, worst = pair
+def _bisect_shift(inner: Tensor, linear: Tensor, radius: float, weights: Tensor, *, best: int, worst: int) -> float:
+    """Return how much weight to move from the worst to the best task, by bisection on the slope."""
     move = torch.zeros_like(weights)
     move[best], move[worst] = 1, -1
     low, high = 0.0, float(weights[worst])

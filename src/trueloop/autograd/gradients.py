@@ -1,4 +1,4 @@
-"""Reverses, scales or cuts gradients: forward returns the input, backward changes the gradient."""
+"""Reverse, scale or cut gradients: forward returns the input, backward changes the gradient."""
 
 import math
 from collections.abc import MutableMapping
@@ -31,24 +31,24 @@ def detach(state: State) -> State:
 
     Source: Williams and Peng, 1990, doi:10.1162/neco.1990.2.4.490.
     """
-    return cast("State", _detached(state, "state", {}))
+    return cast("State", _detach(state, "state", {}))
 
 
-def _detached(value: Any, path: str, seen: dict[int, Tensor]) -> Any:
+def _detach(value: Any, path: str, seen: dict[int, Tensor]) -> Any:
     if isinstance(value, Tensor):
         return seen.setdefault(id(value), value.detach())
     if isinstance(value, PLAIN):
         return value
     if isinstance(value, tuple | list):
-        parts = [_detached(each, f"{path}[{index}]", seen) for index, each in enumerate(cast("tuple[Any, ...]", value))]
+        parts = [_detach(each, f"{path}[{index}]", seen) for index, each in enumerate(cast("tuple[Any, ...]", value))]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if isinstance(value, MutableMapping):
         clone = copy(cast("MutableMapping[Any, Any]", value))  # copy() preserves the default of a defaultdict
-        clone.update({key: _detached(each, f"{path}[{key!r}]", seen) for key, each in clone.items()})
+        clone.update({key: _detach(each, f"{path}[{key!r}]", seen) for key, each in clone.items()})
         return clone
     if is_dataclass(value) and not isinstance(value, type):
-        named = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
-        return replace(value, **{name: _detached(each, f"{path}.{name}", seen) for name, each in named.items()})
+        values = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
+        return replace(value, **{name: _detach(each, f"{path}.{name}", seen) for name, each in values.items()})
     raise InvalidData(
         f"{path} is a {type(value).__name__}, which cannot be traversed.",
         why="A tensor in it would keep the graph of every earlier step alive, and backward would go through all of it.",
@@ -82,7 +82,7 @@ def scale_gradient(x: Tensor, factor: float) -> Tensor:
     """Return x; backward multiplies its gradient by a factor.
 
     Layers that compute x get ``factor`` times the gradient; layers that use x are not affected. With 0, the gradients
-    are zeros, while ``detach`` gives none.
+    are zeros; after ``detach`` there are none.
 
     Args:
         x: tensor of any shape, floating-point.

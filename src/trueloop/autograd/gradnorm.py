@@ -1,4 +1,4 @@
-"""GradNorm: learned weights of several losses, with which all of them fall at a similar rate."""
+"""GradNorm: learned weights of several losses, so that all of them fall at a similar rate."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class GradNorm:
     """Balances losses by the norms of their gradients.
 
     A loss that has fallen less than the others, relative to its initial value, gets a larger gradient.
-    Call `balance` at every update with the unweighted losses, then run a backward with the weights that it returns::
+    Call `balance` at every update with the unweighted losses, then run backward with the weights that it returns::
 
         balance = gradnorm.balance(losses, list(model.body[-1].parameters()))
         trueloop.autograd.backward(losses, weights=balance.weights)
@@ -67,9 +67,9 @@ class GradNorm:
         """
         grads = gradients(losses, shared, retain_graph=True)
         values = {name: float(loss.detach()) for name, loss in losses_by_name(losses).items()}
-        self._begin(values)
-        lengths = {name: float(torch.stack([(g * g).sum() for g in each]).sum().sqrt()) for name, each in grads.items()}
-        norms = {name: self._weights[name] * length for name, length in lengths.items()}
+        self._check_losses(values)
+        unscaled = {name: float(torch.stack([(g * g).sum() for g in gs]).sum().sqrt()) for name, gs in grads.items()}
+        norms = {name: self._weights[name] * norm for name, norm in unscaled.items()}
         mean = sum(norms.values()) / len(norms)
         if not 0 < mean < math.inf:
             raise InvalidData(
@@ -77,18 +77,18 @@ class GradNorm:
                 why="Weights cannot be computed from this.",
                 fix="Give parameters that the losses share, and look for a loss that is not finite.",
             )
-        remaining = {name: value / self._initial[name] for name, value in values.items()}
-        mean_share = sum(remaining.values()) / len(remaining)
-        targets = {name: mean * (share / mean_share) ** self.alpha for name, share in remaining.items()}
-        self._descend(lengths, norms, targets)
+        ratios = {name: value / self._initial[name] for name, value in values.items()}
+        mean_ratio = sum(ratios.values()) / len(ratios)
+        targets = {name: mean * (ratio / mean_ratio) ** self.alpha for name, ratio in ratios.items()}
+        self._descend(unscaled, norms, targets)
         return Balance(weights=dict(self._weights), norms=norms, targets=targets)
 
-    def _begin(self, values: Mapping[str, float]) -> None:
-        bad = {name: value for name, value in values.items() if not 0 < value < math.inf}
-        if bad:
+    def _check_losses(self, values: Mapping[str, float]) -> None:
+        invalid = {name: value for name, value in values.items() if not 0 < value < math.inf}
+        if invalid:
             raise InvalidData(
-                f"Some losses are not above 0: {bad}.",
-                why="GradNorm compares each loss with its first value, as a quotient.",
+                f"Some losses are not above 0: {invalid}.",
+                why="GradNorm compares each loss with its first value, by division.",
                 fix="Subtract the loss's lower bound, or leave the loss out and give it a weight of your own.",
             )
         if not self._initial:
@@ -99,15 +99,15 @@ class GradNorm:
                 fix="Give the same losses in every call, or create a new GradNorm.",
             )
 
-    def _descend(self, lengths: Mapping[str, float], norms: Mapping[str, float], targets: Mapping[str, float]) -> None:
+    def _descend(self, unscaled: Mapping[str, float], norms: Mapping[str, float], targets: Mapping[str, float]) -> None:
         """Take a gradient step on sum |norm - target|, then scale the weights to sum to their number."""
-        stepped: dict[str, float] = {}
+        new_weights: dict[str, float] = {}
         for name, weight in self._weights.items():
             difference = norms[name] - targets[name]
-            slope = math.copysign(lengths[name], difference) if difference else 0.0
-            stepped[name] = max(weight - self.rate * slope, 1e-3 * weight)  # a weight of 0 would stay 0
-        total = sum(stepped.values())
-        self._weights = {name: weight * len(stepped) / total for name, weight in stepped.items()}
+            slope = math.copysign(unscaled[name], difference) if difference else 0.0
+            new_weights[name] = max(weight - self.rate * slope, 1e-3 * weight)  # a weight of 0 would stay 0
+        total = sum(new_weights.values())
+        self._weights = {name: weight * len(new_weights) / total for name, weight in new_weights.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the weights and initial losses, JSON-ready."""
@@ -117,7 +117,7 @@ class GradNorm:
         """Restore the state from `state_dict`.
 
         Raises:
-            CheckpointError: it is not the state of a GradNorm.
+            CheckpointError: ``state`` is not that of a GradNorm.
         """
         if set(state) != {"weights", "initial"} or set(state["weights"]) != set(state["initial"]):
             raise CheckpointError(

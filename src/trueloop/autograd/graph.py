@@ -1,10 +1,10 @@
-"""Inspects the autograd graph of a loss: operations, saved tensors and what else holds them, unreached parameters.
+"""Inspect the autograd graph of a loss: operations, saved tensors and what else holds them, unreached parameters.
 
 Tensors saved for backward take most of the memory of training. A storage is freed with its last holder, so all holders
 are listed: the nodes, and the parameter, buffer or named tensor that exists without the graph.
 """
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import torch
 from torch import Tensor, nn
 
-from trueloop.autograd.backward_graph import State, saved, walk
+from trueloop.autograd.backward_graph import SavedValue, State, saved_values, walk
 from trueloop.core.errors import InvalidData
 
 MAX_NODES: Final = 20_000
@@ -21,7 +21,7 @@ _MODULE: Final = "trueloop.module"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedTensor:
-    """A tensor that a node has saved for its backward."""
+    """A tensor that a node has saved for the backward pass."""
 
     name: str
     """Name of the tensor in torch's operation."""
@@ -67,19 +67,19 @@ class Graph:
     """The nodes, breadth first from the loss."""
     edges: tuple[tuple[int, int], ...]
     """(from, to) as indices into ``nodes``, in the direction of backward."""
-    offsets: tuple[float, ...]
-    """Row offsets for drawing, see `trueloop.autograd.backward_graph.places`."""
+    row_offsets: tuple[float, ...]
+    """Row offset of each node from its first parent in a drawing, see `backward_graph.node_positions`."""
     memories: tuple[Memory, ...]
     """The saved tensors' storages, the largest first."""
     unreachable: tuple[str, ...]
-    """Parameters that require a gradient but get none from this loss, as far as the nodes show (see ``cut``)."""
+    """Parameters that require a gradient but get none from the nodes read; if ``cut``, others may give them one."""
     frozen: tuple[str, ...]
     """Parameters that require no gradient."""
     cut: bool
-    """True if the graph has more nodes than were read."""
+    """True if the graph has more nodes than the limit, so that some were not read."""
 
     @property
-    def alone_b(self) -> int:
+    def graph_only_b(self) -> int:
         """Number of bytes that only the graph keeps alive; backward frees them."""
         return sum(each.size_b for each in self.memories if not each.owner)
 
@@ -116,12 +116,15 @@ def inspect(loss: Tensor, model: nn.Module | None = None, named: Mapping[str, Te
         )
     parameters = dict(model.named_parameters()) if model else {}
     owned = {**(dict(model.named_buffers()) if model else {}), **parameters}
-    everything = {**(named or {}), **owned}
-    nodes, edges, offsets, cut = walk(loss.grad_fn, MAX_NODES)
-    saved_by = [[each for each in saved(node) if isinstance(each[1], Tensor) or each[2] != "kept"] for node in nodes]
-    memories, indices = _memories(saved_by, everything)
+    all_named = {**(named or {}), **owned}
+    nodes, edges, row_offsets, cut = walk(loss.grad_fn, MAX_NODES)
+    saved_by_node = [
+        [saved for saved in saved_values(node) if isinstance(saved.value, Tensor) or saved.state != "kept"]
+        for node in nodes
+    ]
+    memories, indices = _memories(saved_by_node, all_named)
     results = {tensor.grad_fn: name for name, tensor in (named or {}).items() if tensor.grad_fn is not None}
-    leaves = {id(tensor): name for name, tensor in reversed([*everything.items()])}
+    leaves = {id(tensor): name for name, tensor in reversed([*all_named.items()])}
     reached = {id(node.variable) for node in nodes if hasattr(node, "variable")}
     return Graph(
         nodes=tuple(
@@ -130,12 +133,12 @@ def inspect(loss: Tensor, model: nn.Module | None = None, named: Mapping[str, Te
                 tensor_name=leaves.get(id(node.variable), "") if hasattr(node, "variable") else results.get(node, ""),
                 module=str(node.metadata.get(_MODULE, "")),
                 leaf=hasattr(node, "variable"),
-                saved=tuple(_to_saved_tensor(*each, indices) for each in tensors),
+                saved=tuple(_to_saved_tensor(saved, indices) for saved in saved_by),
             )
-            for node, tensors in zip(nodes, saved_by, strict=True)
+            for node, saved_by in zip(nodes, saved_by_node, strict=True)
         ),
         edges=tuple(edges),
-        offsets=tuple(offsets),
+        row_offsets=tuple(row_offsets),
         memories=memories,
         unreachable=tuple(n for n, each in parameters.items() if each.requires_grad and id(each) not in reached),
         frozen=tuple(name for name, each in parameters.items() if not each.requires_grad),
@@ -145,28 +148,28 @@ def inspect(loss: Tensor, model: nn.Module | None = None, named: Mapping[str, Te
 
 @contextmanager
 def record_modules(model: nn.Module) -> Generator[None]:
-    """Record for each operation in which module's forward it is created, while the context is active.
+    """While the context is active, record for each operation the innermost module whose forward creates it.
 
     Args:
         model: the model that is called within the context; it must not be compiled.
     """
-    before: dict[nn.Module, list[set[Any]]] = {}
+    inputs: dict[nn.Module, list[set[Any]]] = {}
     names = {module: name for name, module in model.named_modules()}
 
     def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-        before.setdefault(module, []).append({t.grad_fn for t in tensors_in((args, kwargs)) if t.grad_fn is not None})
+        inputs.setdefault(module, []).append({t.grad_fn for t in tensors_in((args, kwargs)) if t.grad_fn is not None})
 
     def leave(module: nn.Module, _args: Any, output: Any) -> None:
-        known = before[module].pop()
-        waiting = [tensor.grad_fn for tensor in tensors_in(output) if tensor.grad_fn is not None]
-        while waiting:
-            node: Any = waiting.pop()
-            if node in known or hasattr(node, "variable"):
+        visited = inputs[module].pop()
+        pending = [tensor.grad_fn for tensor in tensors_in(output) if tensor.grad_fn is not None]
+        while pending:
+            node: Any = pending.pop()
+            if node in visited or hasattr(node, "variable"):
                 continue
-            known.add(node)
+            visited.add(node)
             # Inner modules have labelled their own nodes already; behind these there may be nodes of this module.
             node.metadata.setdefault(_MODULE, names[module])
-            waiting.extend(child for child, _ in node.next_functions if child is not None)
+            pending.extend(child for child, _ in node.next_functions if child is not None)
 
     handles = [
         handle
@@ -192,26 +195,28 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(each)
 
 
-Saved = list[tuple[str, Any, State]]
 Address = tuple[str, int]
 
 
-def _memories(saved_by: list[Saved], named: Mapping[str, Tensor]) -> tuple[tuple[Memory, ...], dict[Address, int]]:
+def _memories(
+    saved_by_node: Sequence[Sequence[SavedValue]], named: Mapping[str, Tensor]
+) -> tuple[tuple[Memory, ...], dict[Address, int]]:
     """Return the storages that nodes hold, the largest first, and the index of each by address."""
-    owners = {_address(tensor): name for name, tensor in reversed([*named.items()])}
+    owners = {storage_address(tensor): name for name, tensor in reversed([*named.items()])}
     sizes: dict[Address, int] = {}
     holders: dict[Address, list[tuple[int, str]]] = {}
-    for node, values in enumerate(saved_by):
-        for name, value, _state in values:
+    for node, saved_by in enumerate(saved_by_node):
+        for name, value, _state in saved_by:
             if isinstance(value, Tensor):
-                sizes[_address(value)] = _size_b(value)
-                holders.setdefault(_address(value), []).append((node, name))
+                sizes[storage_address(value)] = _size_b(value)
+                holders.setdefault(storage_address(value), []).append((node, name))
     order = sorted(sizes, key=lambda address: -sizes[address])
     memories = (Memory(size_b=sizes[a], owner=owners.get(a, ""), holders=tuple(holders[a])) for a in order)
     return tuple(memories), {address: index for index, address in enumerate(order)}
 
 
-def _address(tensor: Tensor) -> Address:
+def storage_address(tensor: Tensor) -> Address:
+    """Return the device and the address of a tensor's memory, which is the same for all its views."""
     strided = tensor.layout == torch.strided  # a sparse tensor has no single storage; its id is used
     return str(tensor.device), tensor.untyped_storage().data_ptr() if strided else id(tensor)
 
@@ -221,8 +226,11 @@ def _size_b(tensor: Tensor) -> int:
     return tensor.untyped_storage().nbytes() if strided else tensor.numel() * tensor.element_size()
 
 
-def _to_saved_tensor(name: str, value: Any, state: State, indices: Mapping[Address, int]) -> SavedTensor:
+def _to_saved_tensor(saved: SavedValue, indices: Mapping[Address, int]) -> SavedTensor:
+    name, value, state = saved
     if not isinstance(value, Tensor):
         return SavedTensor(name=name, state=state, shape=(), dtype="", memory=None)
     dtype = str(value.dtype).removeprefix("torch.")
-    return SavedTensor(name=name, state=state, shape=tuple(value.shape), dtype=dtype, memory=indices[_address(value)])
+    return SavedTensor(
+        name=name, state=state, shape=tuple(value.shape), dtype=dtype, memory=indices[storage_address(value)]
+    )

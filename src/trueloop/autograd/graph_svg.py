@@ -1,17 +1,17 @@
-"""Draws a graph as SVG, with the loss on top; nodes that keep memory alive are filled."""
+"""Draw a graph as SVG, with the loss on top; nodes that keep memory alive are filled."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
-from trueloop.autograd.backward_graph import places
+from trueloop.autograd.backward_graph import node_positions
 from trueloop.autograd.graph import Graph, Node
-from trueloop.autograd.graph_text import title
+from trueloop.autograd.graph_text import node_title
 from trueloop.core.formatting import format_size, replace_unprintable
 from trueloop.core.html import Markup, element
 
 MAX_NODES: Final = 400  # larger pictures are unreadable
-WIDE, HIGH, ACROSS, DOWN, EDGE = 190, 34, 210, 62, 20  # pixels: size of a box, distances between boxes, margin
+BOX_WIDTH, BOX_HEIGHT, STEP_X, STEP_Y, MARGIN = 190, 34, 210, 62, 20  # pixels; a step leads from one box to the next
 STYLE: Final = (
     "text{font:12px system-ui,sans-serif;fill:#1a1a1a}.small{font-size:10px;fill:#444}rect{stroke:#555;fill:#fff;rx:4}"
     ".leaf rect{fill:#dbeafe}.keeps rect{fill:#fde68a}.freed rect{fill:#eee;stroke-dasharray:4 3}"
@@ -27,10 +27,10 @@ def picture(graph: Graph) -> str:
     """
     drawn = min(len(graph.nodes), MAX_NODES)
     edges = [(a, b) for a, b in graph.edges if a < drawn and b < drawn]
-    corners = _box_corners(places(edges, graph.offsets[:drawn]))
-    width = 2 * EDGE + WIDE + max(x for x, _ in corners)
-    height = 2 * EDGE + HIGH + max(y for _, y in corners)
-    tip = element(
+    corners = _box_corners(node_positions(edges, graph.row_offsets[:drawn]))
+    width = 2 * MARGIN + BOX_WIDTH + max(x for x, _ in corners)
+    height = 2 * MARGIN + BOX_HEIGHT + max(y for _, y in corners)
+    arrow = element(
         "marker", element("path", d="M0 0L8 4L0 8z", fill="#888"),
         id="tip", markerWidth=8, markerHeight=8, refX=8, refY=4, orient="auto",
     )  # fmt: skip
@@ -40,7 +40,7 @@ def picture(graph: Graph) -> str:
         element("title", "The autograd graph of the loss"),
         cut,
         element("style", Markup(STYLE)),
-        element("defs", tip),
+        element("defs", arrow),
         *(_line(corners[a], corners[b]) for a, b in edges),
         *(_box(graph, node, corner) for node, corner in zip(graph.nodes, corners, strict=False)),
         xmlns="http://www.w3.org/2000/svg",
@@ -51,48 +51,49 @@ def picture(graph: Graph) -> str:
     )
 
 
-def _box_corners(placed: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
+def _box_corners(positions: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
     """Return the upper left corner of each box in pixels; overlapping boxes are moved apart."""
-    deepest = max(column for column, _ in placed)
-    across = [row for _, row in placed]
-    for level in range(deepest + 1):
-        row_nodes = sorted((i for i, (column, _) in enumerate(placed) if column == level), key=lambda i: across[i])
-        for left, right in pairwise(row_nodes):
-            across[right] = max(across[right], across[left] + 1)
-    leftmost = min(across)
+    # The positions have the loss in the last column; this picture has it at depth 0, on top.
+    last_column = max(column for column, _ in positions)
+    depths = [last_column - column for column, _ in positions]
+    lanes = [row for _, row in positions]
+    for depth in range(last_column + 1):
+        same_depth = sorted((node for node, each in enumerate(depths) if each == depth), key=lambda node: lanes[node])
+        for left, right in pairwise(same_depth):
+            lanes[right] = max(lanes[right], lanes[left] + 1)
+    leftmost = min(lanes)
     return [
-        (EDGE + (row - leftmost) * ACROSS, EDGE + (deepest - column) * DOWN)
-        for row, (column, _) in zip(across, placed, strict=True)
+        (MARGIN + (lane - leftmost) * STEP_X, MARGIN + depth * STEP_Y)
+        for lane, depth in zip(lanes, depths, strict=True)
     ]
 
 
 def _line(start: tuple[float, float], end: tuple[float, float]) -> Markup:
-    half = WIDE / 2
-    return element("line", x1=start[0] + half, y1=start[1] + HIGH, x2=end[0] + half, y2=end[1])
+    half = BOX_WIDTH / 2
+    return element("line", x1=start[0] + half, y1=start[1] + BOX_HEIGHT, x2=end[0] + half, y2=end[1])
 
 
 def _box(graph: Graph, node: Node, corner: tuple[float, float]) -> Markup:
     indices = {tensor.memory for tensor in node.saved if tensor.memory is not None}
-    alone_b = sum(graph.memories[index].size_b for index in indices if not graph.memories[index].owner)
+    graph_only_b = sum(graph.memories[index].size_b for index in indices if not graph.memories[index].owner)
     freed = any(tensor.state == "freed" for tensor in node.saved)
-    kind = "leaf" if node.leaf else "keeps" if alone_b else "freed" if freed else "passes"
-    below = "; ".join(
-        part for part in (node.module or node.name * node.leaf, f"keeps {format_size(alone_b)}" * bool(alone_b)) if part
-    )
-    head = node.tensor_name if node.leaf else node.name
+    css_class = "leaf" if node.leaf else "keeps" if graph_only_b else "freed" if freed else "plain"
+    parts = (node.module or node.name * node.leaf, f"keeps {format_size(graph_only_b)}" * bool(graph_only_b))
+    caption = "; ".join(filter(None, parts))
+    heading = node.tensor_name if node.leaf else node.name
     x, y = corner
     return element(
         "g",
         element("title", "\n".join(_tooltip(graph, node))),
-        element("rect", x=x, y=y, width=WIDE, height=HIGH),
-        element("text", _truncate(head or node.name, 28), x=x + 8, y=y + 15),
-        element("text", _truncate(below, 34), x=x + 8, y=y + 28, class_="small"),
-        class_=kind,
+        element("rect", x=x, y=y, width=BOX_WIDTH, height=BOX_HEIGHT),
+        element("text", _truncate(heading or node.name, 28), x=x + 8, y=y + 15),
+        element("text", _truncate(caption, 34), x=x + 8, y=y + 28, class_="small"),
+        class_=css_class,
     )
 
 
 def _tooltip(graph: Graph, node: Node) -> Iterator[str]:
-    yield title(node)
+    yield node_title(node)
     for tensor in node.saved:
         memory = graph.memories[tensor.memory] if tensor.memory is not None else None
         size = f"{format_size(memory.size_b)} {memory.owner and f'of {memory.owner}'}" if memory else tensor.state

@@ -1,9 +1,9 @@
-"""Formats a graph as text: saved memory and its holders, unreached parameters, and the tree of operations."""
+"""Format a graph as text: saved memory and its holders, unreached parameters, and the tree of operations."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from trueloop.autograd.backward_graph import depths
+from trueloop.autograd.backward_graph import node_depths
 from trueloop.autograd.graph import Graph, Node, SavedTensor
 from trueloop.core.formatting import format_count, format_percent, format_size, replace_unprintable
 from trueloop.core.name_patterns import format_names
@@ -11,7 +11,7 @@ from trueloop.core.name_patterns import format_names
 LARGEST: Final = 10  # number of storages to list
 
 
-def title(node: Node) -> str:
+def node_title(node: Node) -> str:
     """Return the title of a node: the parameter of a leaf, or an operation's torch name and module."""
     if node.leaf:
         return node.tensor_name or "a leaf without a name"
@@ -19,7 +19,7 @@ def title(node: Node) -> str:
     return "  ".join(filter(None, (node.name, tensor, node.module and f"in {node.module}")))
 
 
-def overview(graph: Graph) -> Iterator[str]:
+def overview_lines(graph: Graph) -> Iterator[str]:
     """Yield the size of the graph, and the memory that only it keeps alive."""
     operations = sum(not node.leaf for node in graph.nodes)
     more = " and more" if graph.cut else ""
@@ -28,19 +28,16 @@ def overview(graph: Graph) -> Iterator[str]:
     if graph.released:
         yield "backward has already run: the saved tensors are freed"
     total = sum(each.size_b for each in graph.memories)
-    yield f"saved for backward: {format_size(total)}, of which {format_size(graph.alone_b)} only by this graph"
+    yield f"saved for backward: {format_size(total)}, of which {format_size(graph.graph_only_b)} only by this graph"
     if graph.hooked:
-        yield f"{format_count(graph.hooked, 'tensor')} behind hooks (checkpointing, offloading), not counted here"
-    yield (
-        f"never reached by this loss: {format_names(graph.unreachable)}"
-        if graph.unreachable
-        else ("every parameter that requires a gradient is reached")
-    )
+        yield f"{format_count(graph.hooked, 'tensor')} packed by hooks (checkpointing, offloading), not counted here"
+    reached = "every parameter that requires a gradient is reached"
+    yield f"never reached by this loss: {format_names(graph.unreachable)}" if graph.unreachable else reached
     if graph.frozen:
         yield f"frozen: {format_names(graph.frozen)}"
 
 
-def largest(graph: Graph) -> Iterator[str]:
+def largest_storage_lines(graph: Graph) -> Iterator[str]:
     """Yield the largest storages with all their holders."""
     total = sum(each.size_b for each in graph.memories)
     for memory in graph.memories[:LARGEST]:
@@ -48,12 +45,12 @@ def largest(graph: Graph) -> Iterator[str]:
         owner = f"{memory.owner}, which stays; " if memory.owner else ""
         share = format_percent(memory.size_b / total if total else 0)
         yield f"{format_size(memory.size_b):>10}  {share:>6}  {owner}{format_names(holders)}"
-    rest = graph.memories[LARGEST:]
-    if rest:
-        yield f"{format_size(sum(each.size_b for each in rest)):>10}  in {len(rest)} more"
+    others = graph.memories[LARGEST:]
+    if others:
+        yield f"{format_size(sum(each.size_b for each in others)):>10}  in {len(others)} more"
 
 
-def by_module(graph: Graph) -> Iterator[str]:
+def module_lines(graph: Graph) -> Iterator[str]:
     """Yield the memory that only the operations of each module hold, the largest first; shared memory counts once."""
     sums: dict[str, int] = {}
     counts: dict[str, int] = {}
@@ -76,31 +73,31 @@ def tree(graph: Graph) -> Iterator[str]:
     """
     children = _children(graph)
     heights = _heights(graph, children)
-    waits = [0] * len(graph.nodes)
+    unvisited_parents = [0] * len(graph.nodes)
     for _parent, child in graph.edges:
-        waits[child] += 1
-    waiting: list[tuple[int, str, bool]] = [(0, "", True)]  # node, margin, whether to print more than a reference
-    while waiting:
-        index, margin, in_full = waiting.pop()
+        unvisited_parents[child] += 1
+    stack: list[tuple[int, str, bool]] = [(0, "", True)]  # node, margin, whether to print more than a reference
+    while stack:
+        index, margin, with_details = stack.pop()
         node = graph.nodes[index]
-        if not in_full:
-            yield f"{margin}-> {index} {replace_unprintable(title(node))}"
+        if not with_details:
+            yield f"{margin}-> {index} {replace_unprintable(node_title(node))}"
             continue
-        yield f"{margin}{index} {replace_unprintable(title(node))}"
+        yield f"{margin}{index} {replace_unprintable(node_title(node))}"
         yield from (f"{margin}    {_describe_saved(tensor, graph)}" for tensor in node.saved)
         ready: list[int] = []
         referenced: list[int] = []
         for child in children[index]:
-            waits[child] -= 1
-            (referenced if waits[child] else ready).append(child)
+            unvisited_parents[child] -= 1
+            (referenced if unvisited_parents[child] else ready).append(child)
         ready.sort(key=lambda child: -heights[child])
-        waiting.extend((child, margin if not rank else f"{margin}| ", True) for rank, child in enumerate(ready))
-        waiting.extend((child, f"{margin}| ", False) for child in reversed(referenced))
+        stack.extend((child, margin if not rank else f"{margin}| ", True) for rank, child in enumerate(ready))
+        stack.extend((child, f"{margin}| ", False) for child in reversed(referenced))
 
 
 def _describe_saved(tensor: SavedTensor, graph: Graph) -> str:
     if tensor.state != "kept" or tensor.memory is None:
-        return f"{tensor.name}: {'freed' if tensor.state == 'freed' else 'behind a hook'}"
+        return f"{tensor.name}: {'freed' if tensor.state == 'freed' else 'packed by a hook'}"
     memory = graph.memories[tensor.memory]
     shape = " × ".join(map(str, tensor.shape)) or "scalar"  # noqa: RUF001 - the multiplication sign
     others = len(memory.holders) - 1
@@ -117,8 +114,8 @@ def _children(graph: Graph) -> list[list[int]]:
 
 def _heights(graph: Graph, children: Sequence[Sequence[int]]) -> list[int]:
     """Return the number of edges of the longest path from each node to a leaf."""
-    deep = depths(len(graph.nodes), graph.edges)
+    node_depth = node_depths(len(graph.nodes), graph.edges)
     heights = [0] * len(children)
-    for index in sorted(range(len(children)), key=lambda index: -deep[index]):
+    for index in sorted(range(len(children)), key=lambda index: -node_depth[index]):
         heights[index] = max((heights[child] + 1 for child in children[index]), default=0)
     return heights

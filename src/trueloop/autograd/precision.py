@@ -1,11 +1,11 @@
-"""Chooses the precision in which a stable function computes, and the dtype of its result."""
+"""Choose the precision in which a stable function computes, and the dtype of its result."""
 
 import torch
 from torch import Tensor
 
 from trueloop.core.errors import InvalidData
 
-HALVES = (torch.float16, torch.bfloat16)
+HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
 def to_compute_precision(x: Tensor, name: str) -> tuple[Tensor, torch.dtype]:
@@ -28,6 +28,6 @@ def to_compute_precision(x: Tensor, name: str) -> tuple[Tensor, torch.dtype]:
             why="The function is only defined for real numbers, and its result is not an integer.",
             fix="Convert it first: x.float().",
         )
-    if x.dtype not in HALVES:
+    if x.dtype not in HALF_DTYPES:
         return x, x.dtype
     return x.float(), torch.float32 if torch.is_autocast_enabled(x.device.type) else x.dtype

@@ -1,4 +1,4 @@
-"""Applies gradient checkpointing to blocks of a model, chosen by their measured memory and time."""
+"""Apply gradient checkpointing to blocks of a model, chosen by their measured memory and time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from trueloop.autograd.block_costs import BlockCost, choose, measure_blocks
+from trueloop.autograd.block_costs import BlockCost, choose_blocks, measure_blocks
 from trueloop.core.errors import InvalidModel
 from trueloop.training.memory.recompute import enable_recompute, repeated_blocks
 
@@ -21,9 +21,9 @@ class Recomputed:
     """Costs of all blocks, in the model's order."""
 
     @property
-    def spares_b(self) -> int:
+    def saves_b(self) -> int:
         """Number of bytes that the graph of one forward pass no longer holds."""
-        return sum(cost.spares_b for cost in self.costs if cost.name in self.blocks)
+        return sum(cost.saves_b for cost in self.costs if cost.name in self.blocks)
 
     @property
     def costs_s(self) -> float:
@@ -31,8 +31,8 @@ class Recomputed:
         return sum(cost.forward_s for cost in self.costs if cost.name in self.blocks)
 
 
-def recompute(model: nn.Module, run: Callable[[], Any], *, spare_b: int | None = None) -> Recomputed:
-    """Measure a model's repeated blocks, and make as many recompute in backward as are needed to save some memory.
+def recompute(model: nn.Module, run: Callable[[], Any], *, save_b: int | None = None) -> Recomputed:
+    """Measure a model's repeated blocks, and recompute in backward as many of them as save enough memory.
 
     Gradients are bitwise the same (``torch.utils.checkpoint`` with ``use_reentrant=False``; buffers are written once).
     While a block is recomputed, its saved tensors exist again: the peak falls by the saving minus the largest block.
@@ -41,7 +41,7 @@ def recompute(model: nn.Module, run: Callable[[], Any], *, spare_b: int | None =
         model: model to modify, on its device and in train mode. Repeated blocks are two or more children of the same
             class in an ``nn.ModuleList`` or ``nn.Sequential``.
         run: function that runs the forward pass and the loss on a batch of the usual size; it is called four times.
-        spare_b: smallest number of bytes to save; None = recompute all blocks.
+        save_b: smallest number of bytes to save; None = recompute all blocks.
 
     Raises:
         InvalidModel: the model has no repeated blocks, or is in eval mode.
@@ -56,6 +56,6 @@ def recompute(model: nn.Module, run: Callable[[], Any], *, spare_b: int | None =
         )  # fmt: skip
     blocks = repeated_blocks(model)
     costs = measure_blocks(model, blocks, run) if blocks else ()
-    chosen = tuple(blocks) if spare_b is None else choose(costs, spare_b)
-    enable_recompute(model, None if spare_b is None or not blocks else chosen)
-    return Recomputed(blocks=chosen, costs=costs)
+    selected = tuple(blocks) if save_b is None else choose_blocks(costs, save_b)
+    enable_recompute(model, None if save_b is None or not blocks else selected)
+    return Recomputed(blocks=selected, costs=costs)

@@ -1,4 +1,4 @@
-"""Runs one backward pass for several losses, or returns the gradient of each loss without changing ``.grad``."""
+"""Run one backward pass for several losses, or return the gradient of each loss without changing ``.grad``."""
 
 from collections.abc import Mapping, Sequence
 

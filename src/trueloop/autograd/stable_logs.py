@@ -47,7 +47,7 @@ def log_sigmoid(x: Tensor) -> Tensor:
 
 
 def log1mexp(x: Tensor) -> Tensor:
-    """Return log(1 - exp(x)) of x <= 0: if x is the logarithm of p, this is the logarithm of 1 - p.
+    """Return log(1 - exp(x)) for x <= 0: if x is the logarithm of p, this is the logarithm of 1 - p.
 
     ``torch.log(1 - x.exp())`` is -inf for x close to 0, and 0 for very negative x.
 

@@ -98,9 +98,9 @@ def entropy(logits: Tensor, dim: int = -1) -> Tensor:
 
 def _subtract_max(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Return the logits minus their maximum, so that every exponential is at most 1, and the maximum."""
-    top = x.amax(dim, keepdim=True)
-    top = torch.where(top == -torch.inf, 0, top)
-    return x - top, top
+    maximum = x.amax(dim, keepdim=True)
+    maximum = torch.where(maximum == -torch.inf, 0, maximum)
+    return x - maximum, maximum
 
 
 class _LogSumExp(Function):
@@ -108,8 +108,8 @@ class _LogSumExp(Function):
 
     @staticmethod
     def forward(x: Tensor, dim: int) -> Tensor:
-        shifted, top = _subtract_max(x, dim)
-        return top + torch.log(torch.exp(shifted).sum(dim, keepdim=True))
+        shifted, maximum = _subtract_max(x, dim)
+        return maximum + torch.log(torch.exp(shifted).sum(dim, keepdim=True))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
@@ -151,7 +151,7 @@ class _LogSoftmax(Function):
 
     @staticmethod
     def forward(x: Tensor, dim: int) -> Tensor:
-        shifted, _top = _subtract_max(x, dim)  # without this, 1e4 - (1e4 + log(2)) would lose its digits in float32
+        shifted, _maximum = _subtract_max(x, dim)  # without this, 1e4 - (1e4 + log(2)) would lose its digits in float32
         total = torch.exp(shifted).sum(dim, keepdim=True)
         return shifted - torch.log(torch.where(total == 0, 1, total))
 
@@ -165,9 +165,8 @@ class _LogSoftmax(Function):
         if not ctx.needs_input_grad[0]:
             return None, None
         (log_p,) = ctx.saved_tensors
-        unmasked = torch.where(
-            log_p == -torch.inf, 0, grad_output
-        )  # the gradient there is NaN if a loss computes 0 * -inf
+        # At masked positions, the gradient is NaN if a loss computes 0 * -inf.
+        unmasked = torch.where(log_p == -torch.inf, 0, grad_output)
         return unmasked - torch.exp(log_p) * unmasked.sum(ctx.dim, keepdim=True), None
 
 
@@ -176,7 +175,7 @@ class _Entropy(Function):
 
     @staticmethod
     def forward(x: Tensor, dim: int) -> Tensor:
-        log_p, p = _without_masked(_LogSoftmax.forward(x, dim))
+        log_p, p = _zero_masked(_LogSoftmax.forward(x, dim))
         return -(p * log_p).sum(dim, keepdim=True)
 
     @staticmethod
@@ -189,11 +188,11 @@ class _Entropy(Function):
         if not ctx.needs_input_grad[0]:
             return None, None
         x, value = ctx.saved_tensors
-        log_p, p = _without_masked(_LogSoftmax.apply(x, ctx.dim))
+        log_p, p = _zero_masked(_LogSoftmax.apply(x, ctx.dim))
         return -grad_output * p * (log_p + value), None
 
 
-def _without_masked(log_p: Tensor) -> tuple[Tensor, Tensor]:
+def _zero_masked(log_p: Tensor) -> tuple[Tensor, Tensor]:
     """Return the logarithms with 0 for -inf, and the probabilities; so neither forward nor backward has 0 * -inf."""
     masked = log_p == -torch.inf
     log_p = torch.where(masked, 0, log_p)

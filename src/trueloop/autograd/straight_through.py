@@ -1,4 +1,4 @@
-"""Straight-through estimators: functions without a useful derivative, whose backward uses that of another function.
+"""Straight-through estimators: functions without a useful derivative, with the backward pass of another function.
 
 The gradient is an estimate by design, so ``gradcheck`` fails. Each docstring states which derivative is used.
 """
@@ -17,7 +17,7 @@ BITS: Final = (2, 16)  # smallest and largest number of bits
 
 
 def round_through(x: Tensor) -> Tensor:
-    """Round to the nearest whole number, halves to the even one; backward is that of the identity.
+    """Round to the nearest whole number, halves to the even one; the backward pass is that of the identity.
 
     Args:
         x: tensor of any shape, floating-point.
@@ -37,7 +37,7 @@ def round_through(x: Tensor) -> Tensor:
 
 
 def sign_through(x: Tensor, *, window: float = 1.0) -> Tensor:
-    """Return +1 where x >= 0, else -1; backward is that of the identity where -window <= x <= window, else 0.
+    """Return +1 where x >= 0, else -1; the gradient passes unchanged where -window <= x <= window, else it is 0.
 
     Unlike ``torch.sign``, it returns +1 for 0: a binary weight has two values.
 
@@ -57,14 +57,14 @@ def sign_through(x: Tensor, *, window: float = 1.0) -> Tensor:
 
 
 def one_hot_through(logits: Tensor, dim: int = -1, *, temperature: float = 1.0) -> Tensor:
-    """Return 1 at the largest logit and 0 elsewhere; backward is that of softmax(logits / temperature).
+    """Return 1 at the largest logit and 0 elsewhere; the backward pass is that of softmax(logits / temperature).
 
     With Gumbel noise added to the logits, it is the straight-through Gumbel-softmax.
 
     Args:
-        logits: tensor of any shape, floating-point. Of equal logits, the first counts. If all are -inf, all are 0.
+        logits: tensor of any shape, floating-point. Of equal maxima, the first counts; if all are -inf, none does.
         dim: dimension of the classes.
-        temperature: number above 0; the lower, the closer is the softmax to the step, and the more gradients vanish.
+        temperature: number above 0; with a lower one, the softmax is closer to the step, and more gradients vanish.
 
     Raises:
         InvalidConfig: ``temperature`` is not above 0.
@@ -106,17 +106,17 @@ def fake_quantise(
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
     if not low <= zero_point <= high:
         raise InvalidConfig(f"zero_point is {zero_point}.", fix=f"Set one of the levels, {low} to {high}.")
-    step = torch.as_tensor(scale, dtype=x.dtype, device=x.device)
+    scales = torch.as_tensor(scale, dtype=x.dtype, device=x.device)
     try:
-        fits = torch.broadcast_shapes(step.shape, x.shape) == x.shape
+        broadcasts = torch.broadcast_shapes(scales.shape, x.shape) == x.shape
     except RuntimeError:  # raised by torch if the shapes cannot be broadcast
-        fits = False
-    if not fits:
+        broadcasts = False
+    if not broadcasts:
         raise InvalidData(
-            f"scale has the shape {tuple(step.shape)}, which does not broadcast to that of x, {tuple(x.shape)}.",
+            f"scale has the shape {tuple(scales.shape)}, which does not broadcast to that of x, {tuple(x.shape)}.",
             fix="Reshape it; for one scale per filter, to (-1, 1, 1, 1).",
         )
-    return _Quantised.apply(x, step, low - zero_point, high - zero_point)
+    return _Quantised.apply(x, scales, low - zero_point, high - zero_point)
 
 
 def _one_hot(logits: Tensor, dim: int) -> Tensor:

@@ -1,11 +1,11 @@
-"""Defines the command `trueloop`: its subcommands, and how errors become messages and exit codes."""
+"""Define the command `trueloop`: its subcommands, and how errors become messages and exit codes."""
 
 import errno
 import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from cyclopts import App, CycloptsError
 
@@ -19,8 +19,13 @@ from trueloop.version import __version__
 # Exit codes of `run`: that of the script, or 3 if an option makes findings a failure.
 
 
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _COMMANDS: Final = {
+    "train": "Train a recipe: trueloop train digits.",
+    "profile": "Measure where the time of an update is spent.",
+    "tune": "Find the fastest settings that do not change what is learned.",
+    "graph": "Show the autograd graph of a loss and the memory it keeps.",
+    "run": "Run a training script and report its silent failures.",
     "lint": "Find silent failures in source code, without running it.",
     "doctor": "Check this machine for problems before a run.",
     "explain": "Explain a silent failure, or an error: trueloop explain GRD001.",
@@ -35,11 +40,13 @@ _COMMANDS: Final = {
     "report": "Draw a run's curves and write its report.",
     "lab": "Watch and break a training loop in the browser.",
 }
-"""Help of the commands whose module has the name of the command."""
+"""Help of each command; its module has the same name."""
+_COMMANDS_WITH_OWN_HELP: Final = ("train", "profile", "tune", "graph", "run")
+"""Commands that handle --help themselves: it lists the settings of a recipe, or is passed to the user's script."""
 
 
 def _build_app() -> App:
-    built = App(
+    command_line = App(
         name="trueloop",
         help="Train PyTorch models without silent failure.",
         version=__version__,
@@ -47,46 +54,13 @@ def _build_app() -> App:
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
-    built.command(
-        "trueloop.cli.train:train_command",
-        name="train",
-        help="Train a recipe: trueloop train digits.",
-        help_flags=[],  # `trueloop train digits --help` lists the settings of the recipe
-        version_flags=[],
-    )
-    built.command(
-        "trueloop.cli.profile:profile_command",
-        name="profile",
-        help="Measure where the time of an update is spent.",
-        help_flags=[],
-        version_flags=[],
-    )
-    built.command(
-        "trueloop.cli.tune:tune_command",
-        name="tune",
-        help="Find the fastest settings that do not change what is learned.",
-        help_flags=[],
-        version_flags=[],
-    )
-    built.command(
-        "trueloop.cli.graph:graph_command",
-        name="graph",
-        help="Show the autograd graph of a loss and the memory it keeps.",
-        help_flags=[],
-        version_flags=[],
-    )
-    built.command(
-        "trueloop.cli.run:run_command",
-        name="run",
-        help="Run a training script and report its silent failures.",
-        help_flags=[],  # `trueloop run script.py --help` is the script's help
-        version_flags=[],
-    )
-    for name, line in _COMMANDS.items():
-        built.command(f"trueloop.cli.{name}:{name}_command", name=name, help=line, version_flags=[])
-    built.command(runs_app())
-    built.command(arena_app())
-    return built
+    for name, help_text in _COMMANDS.items():
+        own_help: dict[str, Any] = {"help_flags": []} if name in _COMMANDS_WITH_OWN_HELP else {}
+        module = f"trueloop.cli.{name}:{name}_command"
+        command_line.command(module, name=name, help=help_text, version_flags=[], **own_help)
+    command_line.command(runs_app())
+    command_line.command(arena_app())
+    return command_line
 
 
 app = _build_app()
@@ -119,22 +93,22 @@ def main(tokens: Sequence[str] | None = None) -> int:
         _print_error("Interrupted.", "", "")
         return 130
     except BrokenPipeError:
-        # The reader (`head`, `less`) has ended. Python would raise again when it flushes at exit.
+        # The reader (`head`, `less`) has ended. Without this, Python would raise again when it flushes at exit.
         _discard_output()
         return 1
     except OSError as error:
-        if error.errno not in _FULL or error.filename is not None or not _fail_on_closed_output():
+        if error.errno not in _OUTPUT_ERRORS or error.filename is not None or not _is_output_unwritable():
             raise
         _discard_output()
         _print_error(
-            f"The output cannot be written: {error.strerror or error}.", "", "Free space, or write to another place."
+            f"The output cannot be written: {error.strerror or error}.", "", "Free space, or write to another disk."
         )
         return 1
     return code if isinstance(code, int) else 0
 
 
-def _fail_on_closed_output() -> bool:
-    """Return True if standard output cannot be written, so that it was the cause of an error."""
+def _is_output_unwritable() -> bool:
+    """Return True if standard output cannot be written, which then caused the error."""
     try:
         print(flush=True)
     except OSError:

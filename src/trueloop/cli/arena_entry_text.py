@@ -1,4 +1,4 @@
-"""Formats entries of the arena as text: settings, scores over all seeds, outcome."""
+"""Format entries of the arena as text: settings, scores over all seeds, outcome."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,17 +11,17 @@ from trueloop.lab.arena.entry import Entry, parse_entry
 from trueloop.lab.arena.leaderboard import Row, State
 from trueloop.lab.arena.ranking import BOARDS, By, Spread, Standing
 
-WIDE = 120  # terminal columns from which on the leaderboard shows the other two scores as well
+WIDE = 120  # minimum number of terminal columns for showing all three scores in the leaderboard
 HEADS: Mapping[By, str] = {"updates": "updates", "examples": "examples", "time": "time per example"}
 
 
 def format_entry_settings(entry: Entry) -> str:
     """Return the settings that differ from the defaults: "adamw lr 0.01 batch 64"."""
-    named = {
+    other_settings = {
         name: value for name, value in entry.non_default_settings().items() if name not in ("optimizer", "lr", "batch")
     }
     first = [entry.optimizer, f"lr {entry.lr:g}", f"batch {entry.batch}"]
-    return " ".join([*first, *(f"{name} {_value(value)}" for name, value in named.items())])
+    return " ".join([*first, *(f"{name} {_value(value)}" for name, value in other_settings.items())])
 
 
 def format_spread(value: Spread | None, digits: int = 3) -> str:
@@ -49,7 +49,11 @@ def ranking_table(rows: Sequence[Standing], by: By) -> str:
     head = ["", "name", *(HEADS[each] for each in order), "seeds", "entry", "settings"]
     return "\n".join(
         align_columns(
-            head, cells, right={0, *range(2, len(head) - 1)}, whole={0, 1, 2, len(head) - 3, len(head) - 2}, most=width
+            head,
+            cells,
+            right={0, *range(2, len(head) - 1)},
+            uncut={0, 1, 2, len(head) - 3, len(head) - 2},
+            width=width,
         )
     )
 
@@ -75,7 +79,7 @@ def seeds_table(row: Row) -> str:
         for trial in row.trials
     ]  # fmt: skip
     head = ["seed", "outcome", "updates", "examples", "held out", "time per example", "weights"]
-    return "\n".join(align_columns(head, cells, right={0, 2, 3, 4, 5}, most=terminal_width()))
+    return "\n".join(align_columns(head, cells, right={0, 2, 3, 4, 5}, width=terminal_width()))
 
 
 def as_record(row: Row) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Writes a job for a cluster: an sbatch script, a submitit script, or a Kubernetes manifest."""
+"""Write a job for a cluster: an sbatch script, a submitit script, or a Kubernetes manifest."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from trueloop.core.errors import InvalidConfig
 Kind = Literal["slurm", "submitit", "kubernetes"]
 
 FILES: Final = {"slurm": "slurm.sh", "submitit": "submitit.py.txt", "kubernetes": "kubernetes.yaml"}
-BACKOFF_EACH: Final = 3  # number of replacements of a pod, equal to torchrun's restarts
+REPLACEMENTS_PER_POD: Final = 3  # the same as torchrun's restarts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +46,13 @@ class ClusterJob:
             InvalidConfig: a size is too small, or the name is not valid for a job.
         """
         self._check()
-        where = "/runs" if kind == "kubernetes" else "runs"
-        launch = ["--run-dir", f"{where}/{self._name}", "--processes", str(self.processes)]
+        root = "/runs" if kind == "kubernetes" else "runs"
+        flags = ["--run-dir", f"{root}/{self._name}", "--processes", str(self.processes)]
         if kind == "kubernetes" and self.nodes > 1:  # Kubernetes does not set the number of machines
-            launch += ["--nodes", str(self.nodes), "--rendezvous", f"{self._name}-0.{self._name}:29500"]
-        command = ["trueloop", "train", self.recipe, *launch, *self.words]
+            flags += ["--nodes", str(self.nodes), "--rendezvous", f"{self._name}-0.{self._name}:29500"]
+        command = ["trueloop", "train", self.recipe, *flags, *self.words]
         minutes = max(1, round(self.hours * 60))
-        fills = {
+        values = {
             "MADE_BY": self.made_by.replace("\n", " "),
             "NAME": self._name,
             "NODES": str(self.nodes),
@@ -63,12 +63,12 @@ class ClusterJob:
             "GPU_ENV": _gpu_variable(kind, self.gpus),
             "TIME": f"{minutes // 60}:{minutes % 60:02d}:00",
             "MINUTES": str(minutes),
-            "BACKOFF": str(BACKOFF_EACH * self.nodes),
+            "BACKOFF": str(REPLACEMENTS_PER_POD * self.nodes),
             "IMAGE": self.image,
-            "COMMAND": fill_template(command, kind),
+            "COMMAND": format_command(command, kind),
         }
         template = (Path(__file__).parent / "templates" / FILES[kind]).read_text(encoding="utf-8")
-        return re.sub("@([A-Z_]+)@", lambda match: fills[match[1]], template)
+        return re.sub("@([A-Z_]+)@", lambda match: values[match[1]], template)
 
     @property
     def _name(self) -> str:
@@ -76,14 +76,14 @@ class ClusterJob:
         return self.name or re.sub(r"[^a-z0-9]+", "-", Path(stem).stem.lower()).strip("-")
 
     def _check(self) -> None:
-        for flag, value, least in (
+        for flag, value, minimum in (
             ("--nodes", self.nodes, 1),
             ("--processes", self.processes, 1),
             ("--gpus", self.gpus, 0),
             ("--cpus", self.cpus, 1),
         ):
-            if value < least:
-                raise InvalidConfig(f"{flag} is {value}.", fix=f"It must be {least} or more.")
+            if value < minimum:
+                raise InvalidConfig(f"{flag} is {value}.", fix=f"It must be {minimum} or more.")
         if not 0 < self.hours < 10_000:
             raise InvalidConfig(f"--hours is {self.hours:g}.", fix="It must be above 0.")
         for flag, word in (("--image", self.image), ("RECIPE", self.recipe)):
@@ -97,8 +97,8 @@ class ClusterJob:
             )
 
 
-def fill_template(command: list[str], kind: Kind) -> str:
-    """Write a command in the syntax of a shell, Python or YAML; Kubernetes would replace `$(NAME)` by a variable."""
+def format_command(command: list[str], kind: Kind) -> str:
+    """Format a command in the syntax of a shell, Python or YAML; `$(` is escaped, as Kubernetes replaces `$(NAME)`."""
     if kind == "slurm":
         return shlex.join(command)
     if kind == "submitit":
@@ -119,5 +119,5 @@ def _gpu_variable(kind: Kind, gpus: int) -> str:
     if not gpus or kind == "submitit":
         return ""
     if kind == "slurm":
-        return "# No GPU, no run: it would go on the CPU without a word.\nexport TRUELOOP_REQUIRE_GPU=1\n"
-    return '            - {name: TRUELOOP_REQUIRE_GPU, value: "1"}    # no GPU, no run\n'
+        return "# Fail if PyTorch cannot use a GPU, instead of training on the CPU.\nexport TRUELOOP_REQUIRE_GPU=1\n"
+    return '            - {name: TRUELOOP_REQUIRE_GPU, value: "1"}    # fail without a GPU\n'

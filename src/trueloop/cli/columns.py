@@ -1,16 +1,18 @@
-"""Formats plain tables: fast for 10,000 rows, and at most as wide as the terminal; output to a file is not cut."""
+"""Format plain tables: fast for 10,000 rows, and at most as wide as the terminal; output to a file is not cut."""
 
 import os
 import shutil
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager
 
 from rich.cells import cell_len, set_cell_size
+from rich.console import Console
 
 from trueloop.core.formatting import replace_unprintable
 
 GAP = "  "
-_LEAST = 12  # smallest width of a column whose texts are cut
+_MIN_WIDTH = 12  # minimum width of a column whose texts are cut
 
 
 def terminal_width() -> int | None:
@@ -27,6 +29,15 @@ def print_line(text: str) -> None:
     print(printable.encode(encoding, "replace").decode(encoding))
 
 
+@contextmanager
+def strip_line_ends(console: Console) -> Generator[None]:
+    """Remove the blanks with which rich fills lines from what is printed in a ``with`` block."""
+    with console.capture() as printed:
+        yield
+    for line in printed.get().splitlines():
+        console.file.write(line.rstrip() + "\n")
+
+
 def can_encode(text: str) -> bool:
     """Return True if the output's encoding has all characters of a text."""
     try:
@@ -41,8 +52,8 @@ def align_columns(
     rows: Sequence[Sequence[str]],
     *,
     right: Collection[int] = (),
-    whole: Collection[int] = (),
-    most: int | None = None,
+    uncut: Collection[int] = (),
+    width: int | None = None,
 ) -> Iterator[str]:
     """Yield the lines of a table, the titles first, without control characters.
 
@@ -50,25 +61,25 @@ def align_columns(
         head: titles of the columns; if all are empty, there is no title line.
         rows: rows of texts, with one text per column.
         right: indices of the columns that are aligned to the right.
-        whole: indices of the columns that are cut last, such as names that the user copies.
-        most: width of the terminal; the widest columns are cut to fit, then the lines. None = nothing is cut.
+        uncut: indices of the columns that are not shortened, such as names that the user copies.
+        width: width of the terminal; the widest columns are cut to fit, then the lines. None = nothing is cut.
     """
     table = [[replace_unprintable(text) for text in row] for row in (head, *rows)]
     widths = [max(map(_length, column)) for column in zip(*table, strict=True)]
-    if most is not None:
-        _shrink(widths, most, whole)
+    if width is not None:
+        _shrink(widths, width, uncut)
     for row in table if any(head) else table[1:]:
         line = GAP.join(_fit(text, widths[k], right=k in right) for k, text in enumerate(row)).rstrip()
-        yield line if most is None or _length(line) <= most else _cut(line, most)
+        yield line if width is None or _length(line) <= width else _cut(line, width)
 
 
-def _shrink(widths: list[int], most: int, whole: Collection[int]) -> None:
+def _shrink(widths: list[int], width: int, uncut: Collection[int]) -> None:
     """Reduce the widths of the widest columns until the table fits."""
-    cut = [k for k in range(len(widths)) if k not in whole]
-    while cut and (excess := sum(widths) + len(GAP) * (len(widths) - 1) - most) > 0:
+    cut = [k for k in range(len(widths)) if k not in uncut]
+    while cut and (excess := sum(widths) + len(GAP) * (len(widths) - 1) - width) > 0:
         k = max(cut, key=widths.__getitem__)
-        second = max((widths[other] for other in cut if widths[other] < widths[k]), default=_LEAST)
-        smaller = max(_LEAST, widths[k] - excess, min(second, widths[k] - 1))
+        second = max((widths[other] for other in cut if widths[other] < widths[k]), default=_MIN_WIDTH)
+        smaller = max(_MIN_WIDTH, widths[k] - excess, min(second, widths[k] - 1))
         if smaller >= widths[k]:
             return
         widths[k] = smaller

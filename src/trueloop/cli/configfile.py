@@ -1,4 +1,4 @@
-"""Reads settings from a TOML file, and checks their keys and types."""
+"""Read settings from a TOML file, and check their keys and types."""
 
 import difflib
 import tomllib
@@ -21,69 +21,75 @@ def read_config(path: Path, settings: Mapping[str, Setting]) -> dict[str, Any]:
     Raises:
         InvalidConfig: the file does not exist or is not TOML, a key is unknown, or a value has the wrong type.
     """
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidConfig(
-            f"Cannot read the settings file {str(path)!r}: {error.strerror}.",
-            fix="Pass an existing file with --config.",
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidConfig(
-            f"{path} is not TOML: {error}.", fix='Write settings as TOML: lr = 0.01, "text".'
-        ) from error
     values: dict[str, Any] = {}
-    for key, value in _leaves(document):
+    for key, value in _flatten(read_toml(path)):
         if key not in settings:
-            raise _unknown(key, path, settings)
+            raise _unknown_key_error(key, path, settings)
         values[key] = _convert(value, settings[key], path)
     return values
 
 
-def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file of settings.
+
+    Raises:
+        InvalidConfig: the file does not exist or is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidConfig(
+            f"Cannot read the settings file {str(path)!r}: {error.strerror}.", fix="Pass an existing TOML file."
+        ) from error
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, too large a number or too deep nesting
+        raise InvalidConfig(
+            f"{path} is not TOML: {error}.", fix='Write settings as TOML: lr = 0.01, "text".'
+        ) from error
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in table.items():
         key = f"{prefix}{name}".replace("-", "_")
         if isinstance(value, dict):
-            yield from _leaves(cast("dict[str, Any]", value), f"{key}.")
+            yield from _flatten(cast("dict[str, Any]", value), f"{key}.")
         else:
             yield key, value
 
 
-def _unknown(key: str, path: Path, settings: Mapping[str, Setting]) -> InvalidConfig:
-    same_name = [known for known in settings if known.rpartition(".")[2] == key.rpartition(".")[2]]
+def _unknown_key_error(key: str, path: Path, settings: Mapping[str, Setting]) -> InvalidConfig:
+    same_name = [setting for setting in settings if setting.rpartition(".")[2] == key.rpartition(".")[2]]
     close = same_name or difflib.get_close_matches(key, settings, n=1)
     if close:
         fix = f"Did you mean {close[0]!r}?"
     else:
         table = key.rpartition(".")[0]
-        in_table = [known for known in settings if known.rpartition(".")[0] == table] or list(settings)
+        in_table = [setting for setting in settings if setting.rpartition(".")[0] == table] or list(settings)
         fix = f"The settings are {', '.join(in_table)}."
     return InvalidConfig(f"{path} sets {key!r}, which is not a setting.", fix=fix)
 
 
 def _convert(value: Any, setting: Setting, path: Path) -> Any:
-    fitting = _fit(value, setting.kind)
-    if fitting is _MISFIT:
+    converted = _convert_to(value, setting.kind)
+    if converted is _MISFIT:
         raise InvalidConfig(
             f"{path} sets {setting.key} = {value!r}, which is not {_describe_type(setting.kind)}.",
             fix=f"The recipe's default is {format_value(setting.value)}.",
         )
-    return fitting
+    return converted
 
 
 _MISFIT = object()
 
 
-def _fit(value: Any, kind: Any) -> Any:
-    """Return ``value`` as ``kind``, or `_MISFIT`. TOML has no null, so the text "none" means None."""
+def _convert_to(value: Any, kind: Any) -> Any:
+    """Return ``value`` as the type ``kind``, or `_MISFIT`. TOML has no null, so the text "none" means None."""
     if get_origin(kind) in (Union, UnionType):
-        parts = sorted(
-            get_args(kind), key=lambda part: part is not NoneType
-        )  # None first: "none" is a valid text as well
-        fits = [fit for part in parts if (fit := _fit(value, part)) is not _MISFIT]
-        return fits[0] if fits else _MISFIT
+        # None is tried first, since "none" is a valid text as well
+        members = sorted(get_args(kind), key=lambda member: member is not NoneType)
+        values = [fit for member in members if (fit := _convert_to(value, member)) is not _MISFIT]
+        return values[0] if values else _MISFIT
     if get_origin(kind) is tuple:
-        return _fit_tuple(value, get_args(kind))
+        return _convert_items(value, get_args(kind))
     if get_origin(kind) is Literal:
         return value if value in get_args(kind) else _MISFIT
     if kind is NoneType:
@@ -93,7 +99,7 @@ def _fit(value: Any, kind: Any) -> Any:
     return value if type(value) is kind else _MISFIT  # isinstance would accept True as an int
 
 
-def _fit_tuple(value: Any, kinds: tuple[Any, ...]) -> Any:
+def _convert_items(value: Any, kinds: tuple[Any, ...]) -> Any:
     if not isinstance(value, list):
         return _MISFIT
     items = cast("list[Any]", value)
@@ -101,14 +107,14 @@ def _fit_tuple(value: Any, kinds: tuple[Any, ...]) -> Any:
         kinds = (kinds[0],) * len(items)
     if len(kinds) != len(items):
         return _MISFIT
-    fits = tuple(_fit(item, kind) for item, kind in zip(items, kinds, strict=True))
-    return _MISFIT if _MISFIT in fits else fits
+    converted = tuple(_convert_to(item, kind) for item, kind in zip(items, kinds, strict=True))
+    return _MISFIT if _MISFIT in converted else converted
 
 
 def _describe_type(kind: Any) -> str:
     """Describe a type for an error message: 'a number or "none"', "one of 'off', 'bf16'"."""
     if get_origin(kind) in (Union, UnionType):
-        return " or ".join(_describe_type(part) for part in get_args(kind))
+        return " or ".join(_describe_type(member) for member in get_args(kind))
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(repr(choice) for choice in get_args(kind))
     if get_origin(kind) is tuple:

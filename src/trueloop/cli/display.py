@@ -1,9 +1,9 @@
-"""Displays a run on the terminal: as a live view that is redrawn regularly, as plain lines, or not at all."""
+"""Display a run on the terminal: as a live view that is redrawn regularly, as plain lines, or not at all."""
 
 import atexit
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from trueloop.cli.sparks import sparkline
 from trueloop.core.formatting import format_count, format_duration, format_float, replace_unprintable
 from trueloop.core.protocols import Evaluated, Notice, RunEnded, RunEvent, RunStarted, UpdatesDone
 from trueloop.runs.live_progress import Progress
@@ -23,9 +24,8 @@ Mode = Literal["live", "plain", "quiet"]
 
 REDRAW_S = 0.4  # a redraw takes about 4 ms, so the view takes one per cent of the time
 LINE_S = 5.0  # seconds between two plain progress lines
-NOTES_SHOWN = 10  # number of notes of one kind to print; the journal has all
-SPARKS = "▁▂▃▄▅▆▇█"
-ENDS = {"finished": "finished", "early_stop": "stopped early"}
+MAX_NOTES = 10  # number of notes of one kind to print; the journal has all notes
+END_WORDS = {"finished": "finished", "early_stop": "stopped early"}
 
 
 class Display:
@@ -45,18 +45,18 @@ class Display:
         self.mode: Mode = mode or ("live" if can_redraw(self._console) else "plain")
         self.progress = Progress()
         self._now = now
-        self._started_at = self._shown_at = now()
+        self._started_at = self._updated_at = now()
         self._live: Live | None = None
         self._notes: Counter[str] = Counter()
 
     def report(self, event: RunEvent) -> None:
-        """Record one event, and update the display if that is due."""
+        """Record one event, and update the display if it shows this event or is due for an update."""
         if self.mode == "quiet":
             return
         self.progress.observe(event)
         try:
-            self._show(event)
-        except OSError:  # the terminal or the reader of a pipe has gone; the run continues, and its journal is complete
+            self._update(event)
+        except OSError:  # the terminal or the reader of a pipe is gone; the run continues, and its journal is complete
             self.mode = "quiet"
             with suppress(OSError):
                 self.close()
@@ -70,31 +70,32 @@ class Display:
 
     def view(self) -> RenderableType:
         """Build the live view of the current state."""
+        name = replace_unprintable(self.progress.started.name) if self.progress.started else ""
         return Panel(
-            Group(self._head(), self._bar(), self._number_grid()),
-            title=Text(_name(self.progress), "bold"),
+            Group(self._header_row(), self._progress_row(), self._number_grid()),
+            title=Text(name, "bold"),
             title_align="left",
             border_style="dim",
         )
 
-    def _show(self, event: RunEvent) -> None:
+    def _update(self, event: RunEvent) -> None:
         match event:
             case RunStarted():
-                self._start(event)
+                self._print_start(event)
             case UpdatesDone():
                 self._redraw_if_due()
             case Evaluated():
                 self._print_line(evaluation_line(self.progress, event), "bold" if event.best else "")
-                self._shown_at = self._now()
+                self._updated_at = self._now()
             case Notice():
-                self._note(event)
+                self._print_note(event)
             case RunEnded():
-                self._end(event)
+                self._print_end(event)
             case _:
                 pass
 
-    def _start(self, event: RunStarted) -> None:
-        self._started_at = self._shown_at = self._now()
+    def _print_start(self, event: RunStarted) -> None:
+        self._started_at = self._updated_at = self._now()
         self._print_line(_opening_line(event), "bold")
         doctor: Any = event.facts.get("doctor")
         if isinstance(doctor, dict):
@@ -106,27 +107,27 @@ class Display:
 
     def _redraw_if_due(self) -> None:
         now = self._now()
-        if now - self._shown_at < (REDRAW_S if self._live else LINE_S):
+        if now - self._updated_at < (REDRAW_S if self._live else LINE_S):
             return
-        self._shown_at = now
+        self._updated_at = now
         if self._live:
             self._live.update(self.view(), refresh=True)
         else:
             self._print_line(progress_line(self.progress, now - self._started_at))
 
-    def _note(self, event: Notice) -> None:
+    def _print_note(self, event: Notice) -> None:
         self._notes[event.kind] += 1
-        if self._notes[event.kind] <= NOTES_SHOWN:
+        if self._notes[event.kind] <= MAX_NOTES:
             self._print_line(f"note: {event.message}", "yellow")
-        elif self._notes[event.kind] == NOTES_SHOWN + 1:
+        elif self._notes[event.kind] == MAX_NOTES + 1:
             self._print_line(f"note: further notes of this kind ({event.kind}) are in the journal only", "yellow")
 
-    def _end(self, event: RunEnded) -> None:
+    def _print_end(self, event: RunEnded) -> None:
         self.close()
-        word = ENDS.get(event.reason, event.reason)
+        state = END_WORDS.get(event.reason, event.reason)
         memory = "" if event.peak_memory_mib is None else f", peak memory {event.peak_memory_mib:.0f} MiB"
         self._print_line(
-            f"{word} after {format_count(event.update, 'update')} in {format_duration(event.seconds)}{memory}", "bold"
+            f"{state} after {format_count(event.update, 'update')} in {format_duration(event.seconds)}{memory}", "bold"
         )
 
     def _print_line(self, line: str, style: str = "") -> None:
@@ -139,7 +140,7 @@ class Display:
         self._console.file.write(line.encode(encoding, "replace").decode(encoding) + "\n")
         self._console.file.flush()
 
-    def _head(self) -> Table:
+    def _header_row(self) -> Table:
         elapsed = self._now() - self._started_at
         remaining_s = self.progress.remaining_s(elapsed)
         row = Table.grid(expand=True, padding=(0, 1))
@@ -151,7 +152,7 @@ class Display:
         )
         return row
 
-    def _bar(self) -> Table:
+    def _progress_row(self) -> Table:
         total = self.progress.started.updates if self.progress.started else None
         row = Table.grid(expand=True)  # a bar outside a table would not end its line
         elapsed = self._now() - self._started_at
@@ -204,16 +205,6 @@ def progress_line(progress: Progress, elapsed_s: float) -> str:
     return "  ".join(parts if remaining_s is None else [*parts, f"{format_duration(remaining_s)} left"])
 
 
-def sparkline(values: Sequence[float]) -> str:
-    """Draw values as bars of eight heights."""
-    if not values:
-        return ""
-    low, high = min(values), max(values)
-    flat = high - low <= 1e-9 * abs(high)  # a difference of this size is rounding
-    step = 1.0 if flat else (high - low) / (len(SPARKS) - 1)
-    return "".join(SPARKS[round((value - low) / step)] for value in values)
-
-
 def _labelled_numbers(progress: Progress) -> Iterator[tuple[str, str]]:
     last = progress.last
     if last is None:
@@ -234,10 +225,6 @@ def _labelled_numbers(progress: Progress) -> Iterator[tuple[str, str]]:
             f"best {replace_unprintable(progress.monitored_metric)}",
             f"{format_float(progress.best_value)} epoch {progress.best.epoch}",
         )
-
-
-def _name(progress: Progress) -> str:
-    return replace_unprintable(progress.started.name) if progress.started else ""
 
 
 def _position_text(progress: Progress, event: Evaluated | None = None) -> str:

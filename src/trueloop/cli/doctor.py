@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from trueloop.app.option_types import Flag
 from trueloop.app.training.resource_needs import find_need
 from trueloop.cli.doctor_options import DoctorOptions, select_checks
-from trueloop.cli.doctor_page import print_report
+from trueloop.cli.doctor_output import print_report
 from trueloop.doctor.diagnosis import RunRequirements
 from trueloop.doctor.probe import read_machine
 from trueloop.doctor.run_checks import has_errors, run_checks, summarize
@@ -40,10 +40,10 @@ def doctor_command(
     required, folder = find_need(run, root) if run else (RunRequirements(), root)
     requirements = (options or DoctorOptions()).override(required)
     machine = read_machine((options and options.run_dir) or folder, deep=not quick)
-    found = [each for each in run_checks(machine, requirements) if not names or each.check.name in names]
+    results = [each for each in run_checks(machine, requirements) if not names or each.check.name in names]
     if json:
-        record = {"would_fail": has_errors(found), "line": summarize(machine, found)}
-        print(json_format.dumps({**record, "checks": [each.as_json() for each in found]}, indent=2))
+        record = {"would_fail": has_errors(results), "line": summarize(machine, results)}
+        print(json_format.dumps({**record, "checks": [each.as_json() for each in results]}, indent=2))
     else:
-        print_report(machine, found)
-    return 1 if has_errors(found) else 0
+        print_report(machine, results)
+    return 1 if has_errors(results) else 0

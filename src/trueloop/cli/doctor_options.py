@@ -53,17 +53,17 @@ class DoctorOptions:
         return replace(requirements, **{name: value for name, value in overrides.items() if value is not None})
 
 
-def select_checks(words: Iterable[str]) -> frozenset[str]:
+def select_checks(requested: Iterable[str]) -> frozenset[str]:
     """Return the normalized names of the requested checks.
 
     Raises:
-        InvalidConfig: no check has this name; the message suggests the closest one.
+        InvalidConfig: no check has a requested name; the message suggests the closest one.
     """
-    known = list(all_checks())
-    names = [word.lower().replace("_", "-") for word in words]
-    for word in names:
-        if word not in known:
-            close = difflib.get_close_matches(word, known, n=1)
+    available = list(all_checks())
+    names = [name.lower().replace("_", "-") for name in requested]
+    for name in names:
+        if name not in available:
+            close = difflib.get_close_matches(name, available, n=1)
             hint = f"Did you mean {close[0]}? " if close else ""
-            raise InvalidConfig(f"There is no check {word!r}.", fix=f"{hint}Available checks: {', '.join(known)}.")
+            raise InvalidConfig(f"There is no check {name!r}.", fix=f"{hint}Available checks: {', '.join(available)}.")
     return frozenset(names)

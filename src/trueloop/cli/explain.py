@@ -10,8 +10,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from trueloop.app.explain.explain_error import explain_text
 from trueloop.app.option_types import Flag
-from trueloop.cli.explain_page import answer_page, print_parts, pytorch_error_page
-from trueloop.cli.explain_page import failure_page as page_of
+from trueloop.cli.explain_page import explanation_page, failure_page, print_parts, pytorch_error_page
 from trueloop.cli.failures import as_record
 from trueloop.cli.program_output import read_file, read_stream
 from trueloop.core.paths import is_file
@@ -37,32 +36,32 @@ def explain_command(
         json: Print one JSON object and nothing else.
         echo: Print standard input while it is read; with --json, to standard error.
     """
-    text = _text(what, echo=echo, json=json)
+    text = _text_to_search(what, echo=echo, json=json)
     if text is not None:
-        answer = explain_text(text)
+        explanation = explain_text(text)
         if json:
-            print(json_format.dumps(answer.to_json(), indent=2))
+            print(json_format.dumps(explanation.to_json(), indent=2))
         else:
-            print_parts(answer_page(answer))
-        return 0 if answer.has_known_errors else 1
-    word = what or ""
-    kind = word.lower().replace("_", "-")
-    known = known_errors().get(kind) if find_failure(kind) is None else None
-    if known is not None:
-        record = {"kind": kind, "title": known.title, "page": error_page(kind)}
+            print_parts(explanation_page(explanation))
+        return 0 if explanation.has_known_errors else 1
+    name = what or ""
+    kind = name.lower().replace("_", "-")
+    known_error = known_errors().get(kind) if find_failure(kind) is None else None
+    if known_error is not None:
+        record = {"kind": kind, "title": known_error.title, "page": error_page(kind)}
     else:
-        entry = get_failure(word)
+        entry = get_failure(name)
         details = {"site": entry.page, "page": entry.failure.doc, "bad": entry.failure.bad, "good": entry.failure.good}
         record = {**as_record(entry), **details}
     if json:
         print(json_format.dumps(record, indent=2))
     else:
-        print_parts(pytorch_error_page(kind, known) if known is not None else page_of(get_failure(word)))
+        print_parts(pytorch_error_page(kind, known_error) if known_error else failure_page(get_failure(name)))
     return 0
 
 
-def _text(what: str | None, *, echo: bool, json: bool) -> str | None:
-    """Return the text to search for errors; None if `what` is the code or name of a page.
+def _text_to_search(what: str | None, *, echo: bool, json: bool) -> str | None:
+    """Return the text in which to search for errors; None if `what` names a failure or a kind of error.
 
     Raises:
         CycloptsError: there is neither an argument nor piped text.

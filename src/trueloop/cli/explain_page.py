@@ -1,4 +1,4 @@
-"""Pages of `trueloop explain`: a silent failure, an error that PyTorch raises, or the explanation of a traceback."""
+"""Pages of `trueloop explain`: on a silent failure, on an error that PyTorch raises, or on a traceback."""
 
 import inspect
 import textwrap
@@ -12,6 +12,7 @@ from rich.text import Text
 from trueloop.app.explain.explain_error import Explanation, MatchedError
 from trueloop.app.explain.tracebacks import ErrorText
 from trueloop.app.sanitizer.live_findings import COLOURS
+from trueloop.cli.columns import strip_line_ends
 from trueloop.core.formatting import replace_unprintable
 from trueloop.failures.failure import Failure
 from trueloop.failures.load import Entry, error_page, known_errors
@@ -31,11 +32,9 @@ MAX_MESSAGE_CHARS: Final = 300  # some messages name every parameter of the mode
 def print_parts(parts: Iterable[Text]) -> None:
     """Print a page without trailing blanks; only the paragraphs from `_prose` are wrapped."""
     console = Console(highlight=False)
-    with console.capture() as printed:
+    with strip_line_ends(console):
         for part in parts:
             console.print(part, soft_wrap=True)
-    for line in printed.get().splitlines():
-        console.file.write(line.rstrip() + "\n")
 
 
 def _prose(text: str, indent: int = 0) -> Text:
@@ -66,7 +65,7 @@ def failure_page(entry: Entry) -> Iterator[Text]:
         if heading:
             yield Text(heading, "bold cyan")
         yield _prose(join_wrapped_lines(text), 2 if heading else 0)
-    for heading, script in (("A program that has it", failure.bad), ("The same without it", failure.good)):
+    for heading, script in (("A program with it", failure.bad), ("The program without it", failure.good)):
         yield Text(heading, "bold cyan")
         yield _code(script)
     yield Text.assemble(("In short: ", "bold green"), failure.fix)
@@ -76,45 +75,46 @@ def failure_page(entry: Entry) -> Iterator[Text]:
 
 def finding_commands(failure: Failure) -> list[str]:
     """Return the commands that find a failure."""
-    ways = {"run": failure.detector, "lint": failure.rule, "doctor": failure.checked_by_doctor}
-    return [name for name, way in ways.items() if way]
+    finders = {"run": failure.detector, "lint": failure.rule, "doctor": failure.checked_by_doctor}
+    return [name for name, finder in finders.items() if finder]
 
 
-def pytorch_error_page(kind: str, known: KnownError) -> Iterator[Text]:
+def pytorch_error_page(kind: str, known_error: KnownError) -> Iterator[Text]:
     """Yield the page of an error that PyTorch raises."""
-    yield Text(known.title, "bold")
-    yield Text(f"{' or '.join(sorted(known.exception_types))} · raised by PyTorch · {kind}\n", "dim")
+    yield Text(known_error.title, "bold")
+    yield Text(f"{' or '.join(sorted(known_error.exception_types))} · raised by PyTorch · {kind}\n", "dim")
     yield _prose(join_wrapped_lines(error_page(kind)))
-    yield Text("With the traceback, the answer names your line: trueloop explain train.log", "dim")
+    yield Text("To find the line of your program, pass the traceback: trueloop explain train.log", "dim")
 
 
-def answer_page(answer: Explanation) -> Iterator[Text]:
+def explanation_page(explanation: Explanation) -> Iterator[Text]:
     """Yield the page for a text: its known errors, the failures that it names, and its unknown errors."""
-    for number, matched in enumerate(answer.errors):
-        yield from _error(matched) if number < MAX_FULL_PAGES else [Text(f"{_line(matched.error)} ({matched.kind})")]
-    for error in answer.trueloop_errors:
-        what, *more = error.message.splitlines() or [""]
-        yield Text.assemble((f"{error.type}: ", "bold red"), replace_unprintable(what))
-        yield from (Text(f"  {replace_unprintable(line)}") for line in more)
+    for index, matched in enumerate(explanation.errors):
+        summary = Text(f"{_first_line(matched.error)} ({matched.kind})")
+        yield from _matched_error(matched) if index < MAX_FULL_PAGES else [summary]
+    for error in explanation.trueloop_errors:
+        first, *others = error.message.splitlines() or [""]
+        yield Text.assemble((f"{error.type}: ", "bold red"), replace_unprintable(first))
+        yield from (Text(f"  {replace_unprintable(line)}") for line in others)
         yield Text("  This is an error of trueloop; its message says what to do.\n", "dim")
-    if len(answer.failures) == 1:
-        yield from failure_page(answer.failures[0])
+    if len(explanation.failures) == 1:
+        yield from failure_page(explanation.failures[0])
     else:
-        for entry in answer.failures:
+        for entry in explanation.failures:
             text = Text.assemble((entry.code, COLOURS[entry.failure.severity]), f" {entry.failure.title}")
             yield text.append(f"\n  fix: {entry.failure.fix}\n  more: trueloop explain {entry.code}")
-    if not answer.has_known_errors:
-        yield from _nothing(answer)
+    if not explanation.has_known_errors:
+        yield from _no_known_error(explanation)
 
 
-def _error(matched: MatchedError) -> Iterator[Text]:
-    yield Text(_line(matched.error), "bold red")
-    at = matched.location
-    where = [f"{at.path}:{at.line}" + (f" in {at.function}" if at.function else "")] if at else []
+def _matched_error(matched: MatchedError) -> Iterator[Text]:
+    yield Text(_first_line(matched.error), "bold red")
+    line = matched.location
+    location = [f"{line.path}:{line.line}" + (f" in {line.function}" if line.function else "")] if line else []
     ranks = [f"on {'rank' if len(matched.error.ranks) == 1 else 'ranks'} {', '.join(map(str, matched.error.ranks))}"]
     parts = [
         matched.entry.title,
-        *map(replace_unprintable, where),
+        *map(replace_unprintable, location),
         *(ranks if matched.error.ranks else []),
         matched.kind,
     ]
@@ -129,19 +129,19 @@ def _error(matched: MatchedError) -> Iterator[Text]:
     yield _prose(join_wrapped_lines(error_page(matched.kind)), 2)
 
 
-def _line(error: ErrorText) -> str:
+def _first_line(error: ErrorText) -> str:
     message = replace_unprintable(" ".join(error.message.split()))
     short = message if len(message) <= MAX_MESSAGE_CHARS else f"{message[: MAX_MESSAGE_CHARS - 3]}..."
     return f"{ROLE_PREFIXES[error.role]}{error.type}: {short}" if error.type else short
 
 
-def _nothing(answer: Explanation) -> Iterator[Text]:
-    named = [error for error in answer.unknown if error.type]
-    if named:
-        yield Text(_line(named[-1]), "bold red")
-        yield Text("trueloop knows no page for this error, and the text names no failure.")
+def _no_known_error(explanation: Explanation) -> Iterator[Text]:
+    typed_errors = [error for error in explanation.unknown if error.type]
+    if typed_errors:
+        yield Text(_first_line(typed_errors[-1]), "bold red")
+        yield Text("trueloop has no page on this error, and the text names no silent failure.")
     else:
-        yield Text("trueloop found no error in this text that it knows.")
-    for kind in answer.nearest:
+        yield Text("This text contains no error that trueloop knows.")
+    for kind in explanation.nearest:
         yield Text(f"  Similar: {known_errors()[kind].title} (trueloop explain {kind})")
     yield Text("`trueloop run train.py` explains an error with the tensors and lines of the program.", "dim")

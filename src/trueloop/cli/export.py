@@ -46,14 +46,14 @@ def export_command(
     from trueloop.export.artifact import MANIFEST
 
     source = load_trained_model(run, root, recipe=recipe)
-    chosen = options or ExportOptions()
-    export = export_run(source, to, out, dynamic_batch=chosen.dynamic_batch, tolerance=chosen.tolerance)
+    options = options or ExportOptions()
+    export = export_run(source, to, out, dynamic_batch=options.dynamic_batch, tolerance=options.tolerance)
     exported, description = export.exported, export.exported.description
     if json:
         facts = {"parity": {**asdict(exported.parity), "allowed": exported.parity.allowed}, "notes": export.notes}
         print(json_format.dumps({"artifact": str(export.folder), "digest": exported.digest, "kind": to, **facts}))
         return
-    print(f"artifact  {export.folder}  ({to}, weights: {export.weights}; {MANIFEST} holds the rest)")
+    print(f"artifact  {export.folder}  ({to}, weights: {export.weights}; details in {MANIFEST})")
     print(f"inputs    {', '.join(map(str, description.inputs))}")
     print(f"outputs   {', '.join(map(str, description.outputs))}")
     print(f"reads     {describe_input_files(description.reading)}")

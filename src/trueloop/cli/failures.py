@@ -1,7 +1,7 @@
 """`trueloop failures`: list all known silent failures."""
 
 import json as json_format
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from rich.console import Console
@@ -27,7 +27,7 @@ def failures_command(*, json: Flag = False, table: Flag = False) -> None:
     elif table:
         print(markdown(entries))
     else:
-        _print(entries, Console(highlight=False))
+        _print_families(entries, Console(highlight=False))
 
 
 def as_record(entry: Entry) -> dict[str, str | bool]:
@@ -49,7 +49,7 @@ def as_record(entry: Entry) -> dict[str, str | bool]:
 
 def markdown(entries: Iterable[Entry]) -> str:
     """Return a Markdown table: whether each failure is found at run time, by the linter, and shown in the lab."""
-    heads = ("code", "failure", "severity", "run time", "text", "lab", "title")
+    heads = ("code", "failure", "severity", "run time", "linter", "lab", "title")
     return "\n".join(map(_row, (heads, ["---"] * len(heads), *map(_cells, entries))))
 
 
@@ -64,15 +64,13 @@ def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _print(entries: Iterable[Entry], console: Console) -> None:
-    codes: list[str] = []
+def _print_families(entries: Sequence[Entry], console: Console) -> None:
     for family, members in groupby(entries, key=lambda entry: entry.family):
         console.print(Text(family, "bold"))
         grid = Table.grid(padding=(0, 2, 0, 0))
         for entry in members:
-            codes.append(entry.code)
             style = COLOURS[entry.failure.severity]
             grid.add_row(Text(f"  {entry.code}", style), Text(entry.slug, "cyan"), Text(entry.failure.title))
         console.print(grid, "")
-    example = f"; details of one: trueloop explain {first}" if (first := next(iter(codes), "")) else ""
-    console.print(Text(f"{format_count(len(codes), 'failure')}{example}", "dim"))
+    example = f"; details of one: trueloop explain {entries[0].code}" if entries else ""
+    console.print(Text(f"{format_count(len(entries), 'failure')}{example}", "dim"))

@@ -1,7 +1,7 @@
 """`trueloop graph SPEC`: print the autograd graph of a loss and the memory that it keeps."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from trueloop.cli.recipe_line import flag, load_named_recipe, settings_app
 from trueloop.core.errors import InvalidConfig
 from trueloop.recipes import registry
 
-MAX_LINES = 60  # largest graph whose tree is printed without --tree
+MAX_LINES = 60  # maximum number of nodes that are printed without --tree
 FLAGS = (
     flag("tree", bool, False, f"Print every node, even if there are more than {MAX_LINES}."),
     flag("svg", Path | None, None, "Write a picture of the graph to this .svg file."),
@@ -35,12 +35,12 @@ def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
         "FILE.py:FUNCTION may also return a ProofTarget with a loss and a batch, as for `trueloop verify`.",
     ):
         return 0
-    spec, built, words = load_named_recipe(tokens, "graph", registry.build_from_spec)
+    spec, built, options = load_named_recipe(tokens, "graph", registry.build_from_spec)
     from trueloop.recipes.recipe import Recipe  # imports torch, as `build_from_spec` already did
 
     recipe = built if isinstance(built, Recipe) else None
 
-    def act(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
+    def run(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
         from trueloop.app.graph import graph_of, graph_of_target
         from trueloop.autograd.graph_svg import picture
         from trueloop.cli.configfile import read_config
@@ -60,25 +60,27 @@ def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
         if svg is not None:
             write_output(svg, picture(graph), "picture")
         if flags["json"]:
-            print(json.dumps({**asdict(graph), "alone_b": graph.alone_b, "svg": str(svg) if svg else None}))
+            print(json.dumps({**asdict(graph), "graph_only_b": graph.graph_only_b, "svg": str(svg) if svg else None}))
         else:
-            _print_page(
+            _print_graph(
                 recipe.name if recipe else spec, graph, svg, print_tree=flags["tree"] or len(graph.nodes) <= MAX_LINES
             )
         return 0
 
-    return settings_app(f"trueloop graph {spec}", recipe, FLAGS, act)(words, exit_on_error=False, print_error=False)
+    return settings_app(f"trueloop graph {spec}", recipe, FLAGS, run)(options, exit_on_error=False, print_error=False)
 
 
-def _print_page(name: str, graph: Any, svg: Path | None, *, print_tree: bool) -> None:
-    from trueloop.autograd.graph_text import by_module, largest, overview, tree
+def _print_graph(name: str, graph: Any, svg: Path | None, *, print_tree: bool) -> None:
+    from trueloop.autograd.graph_text import largest_storage_lines, module_lines, overview_lines, tree
 
-    print(f"Autograd graph of the loss of {name}, for one micro-batch:")
-    print(*(f"  {line}" for line in overview(graph)), sep="\n")
-    print("\nMemory that only the graph keeps alive, by module:", *(f"  {line}" for line in by_module(graph)), sep="\n")
-    print("\nThe largest saved tensors, and what holds them:", *(f"  {line}" for line in largest(graph)), sep="\n")
+    def print_section(title: str, lines: Iterable[str]) -> None:
+        print(title, *(f"  {line}" for line in lines), sep="\n")
+
+    print_section(f"Autograd graph of the loss of {name}, for one micro-batch:", overview_lines(graph))
+    print_section("\nMemory that only the graph keeps alive, by module:", module_lines(graph))
+    print_section("\nThe largest saved tensors, and what holds them:", largest_storage_lines(graph))
     if print_tree:
-        print("\nNodes, from the loss down:", *(f"  {line}" for line in tree(graph)), sep="\n")
+        print_section("\nNodes, from the loss down:", tree(graph))
     else:
         print(f"\n--tree prints all {len(graph.nodes)} nodes, --svg FILE.svg draws them.")
     if svg is not None:

@@ -1,4 +1,4 @@
-"""Prints a run as lines of JSON, for log collectors: `trueloop train RECIPE --log-format json`."""
+"""Print a run as lines of JSON, for log collectors: `trueloop train RECIPE --log-format json`."""
 
 import sys
 import time
@@ -19,11 +19,11 @@ class JsonLines:
     """Writes one line per event immediately, and a "progress" line every few seconds; a `Reporter`.
 
     Events have the format of the journal, without tables, the recipe's source code, and lists of packages and classes.
-    Only the journal contains single updates.
+    Single updates are only in the journal.
 
     Args:
-        file: where to write; None = standard output.
-        now: seconds since 1970.
+        file: output stream; None = standard output.
+        now: function that returns the seconds since 1970.
     """
 
     def __init__(self, file: TextIO | None = None, *, now: Callable[[], float] = time.time) -> None:
@@ -39,7 +39,7 @@ class JsonLines:
             self._write(_without_long_facts(event_record(event, now)))
         elif now - self._last_line_s >= PROGRESS_INTERVAL_S:
             self._last_line_s = now
-            self._write(self._line(now))
+            self._write(self._progress_record(now))
         if isinstance(event, RunStarted):
             self._started_s = self._last_line_s = now
         elif isinstance(event, Evaluated):
@@ -48,7 +48,7 @@ class JsonLines:
     def close(self) -> None:
         """Do nothing: every line is already written."""
 
-    def _line(self, now: float) -> dict[str, Any]:
+    def _progress_record(self, now: float) -> dict[str, Any]:
         progress, last = self._progress, self._progress.last
         return {
             "event": "progress",

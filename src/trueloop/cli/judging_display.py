@@ -1,4 +1,4 @@
-"""Shows the progress of judging an entry: as a bar on a terminal, else as one line per stage."""
+"""Show the progress of judging an entry: as a bar on a terminal, otherwise as one line per stage."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ class JudgingDisplay:
 
     def show(self, row: Row, ahead: int) -> None:
         """Show the current progress of an entry; `ahead` entries are judged before it."""
-        line, done, seeds = progress_text(row, ahead)
-        self._bar.update(self._task, description=line, completed=done, total=seeds)
-        head = line.partition(" · update")[0]
-        if not self._quiet and not self._console.is_terminal and head != self._last_line:
-            self._last_line = head
-            self._console.print(head, markup=False, soft_wrap=True)
+        line, finished, seeds = progress_text(row, ahead)
+        self._bar.update(self._task, description=line, completed=finished, total=seeds)
+        stage = line.partition(" · update")[0]
+        if not self._quiet and not self._console.is_terminal and stage != self._last_line:
+            self._last_line = stage
+            self._console.print(stage, markup=False, soft_wrap=True)
 
     def __enter__(self) -> JudgingDisplay:
         self._bar.start()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.stop()
 
 
 def progress_text(row: Row, ahead: int) -> tuple[str, float, int | None]:
-    """Return a line of text, the number of finished seeds and that of all seeds; None if the entry still waits."""
+    """Return a line of text, the number of finished seeds, and the number of all seeds (None if the entry waits)."""
     progress = row.progress
     if "seed" not in progress:
         return f"in the queue, {ahead} ahead" if ahead else "the judge is starting", 0, None
     index, seeds = int(progress["seed"]), int(progress["of"])
     update, accuracy = int(progress["update"]), float(progress["accuracy"])
-    ran = "run again, to compare and to measure its time" if progress.get("again") else f"{accuracy:.1%} held out"
-    return f"seed {index + 1} of {seeds} · update {update}: {ran}", index, seeds
+    state = "run again, to compare and to measure its time" if progress.get("again") else f"{accuracy:.1%} held out"
+    return f"seed {index + 1} of {seeds} · update {update}: {state}", index, seeds

@@ -36,7 +36,7 @@ def lab_command(
     serve(
         bind_port(port),
         runs.absolute(),
-        opened=browser,
+        open_browser=browser,
         idle_s=None if idle_hours is None else max(idle_hours, 0.01) * 3600,
-        say=lambda address: console.print(f"trueloop lab: [link={address}]{address}[/link]  (Ctrl-C ends it)"),
+        on_ready=lambda address: console.print(f"trueloop lab: [link={address}]{address}[/link]  (Ctrl-C ends it)"),
     )

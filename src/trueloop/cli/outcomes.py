@@ -1,4 +1,4 @@
-"""Reports to the launcher how each process of a run ended, so that the user sees one error and not one per process.
+"""Report to the launcher how each process of a run ended, so that the user sees one error and not one per process.
 
 Every process writes a file to a folder that `trueloop.cli.torchrun` created and named in the environment. The files
 also prevent useless restarts: an invalid setting stays invalid after a restart.
@@ -63,32 +63,32 @@ def report_outcome(work: Callable[[], int]) -> int:
         work: function that returns the exit code. In a process of a launch, its exception is written to the file
             instead of being raised, and the exit code is 1.
     """
-    place = read_launch_info()
-    if place is not None and place.launcher == "torchrun":
+    launch = read_launch_info()
+    if launch is not None and launch.launcher == "torchrun":
         _end_with_launcher()
-    if place is None or FOLDER not in os.environ:
+    if launch is None or FOLDER not in os.environ:
         return work()
     folder = Path(os.environ[FOLDER])
-    final = folder / "final"  # exists if a process ended in a way that no restart can fix
-    if final.exists():
-        return int(final.read_text())
-    _path(folder, place, place.restarts).with_suffix(".started").touch()
-    if place.restarts and place.local_rank == 0:
-        _log_restart_reason(read_outcomes(folder, place.restarts - 1), place)
+    final_code = folder / "final"  # this file exists if a process ended in a way that no restart can fix
+    if final_code.exists():
+        return int(final_code.read_text())
+    _outcome_path(folder, launch, launch.restarts).with_suffix(".started").touch()
+    if launch.restarts and launch.local_rank == 0:
+        _print_restart_reason(read_outcomes(folder, launch.restarts - 1), launch)
     try:
         code = work()
     except Exception as error:  # noqa: BLE001 - the launcher prints the error once for all processes
-        if not _is_network_error(error) and (isinstance(error, TrueloopError) or _is_repeated(folder, place, error)):
+        if not _is_network_error(error) and (isinstance(error, TrueloopError) or _is_repeated(folder, launch, error)):
             with suppress(FileNotFoundError):
-                final.write_text("1")
-        _write(folder, place, 1, error)
-        if isinstance(error, ProcessLost) and place.nodes > 1:  # the rendezvous after a restart may take minutes
-            print(f"Rank {place.rank}: {error.what} {error.why}".rstrip(), file=sys.stderr, flush=True)
+                final_code.write_text("1")
+        _write_outcome(folder, launch, 1, error)
+        if isinstance(error, ProcessLost) and launch.nodes > 1:  # the rendezvous after a restart may take minutes
+            print(f"Rank {launch.rank}: {error.what} {error.why}".rstrip(), file=sys.stderr, flush=True)
         return 1
     except BaseException as end:
-        _write(folder, place, 130 if isinstance(end, KeyboardInterrupt) else _code(end), None)
+        _write_outcome(folder, launch, 130 if isinstance(end, KeyboardInterrupt) else _exit_code(end), None)
         raise
-    _write(folder, place, code, None)
+    _write_outcome(folder, launch, code, None)
     return code
 
 
@@ -109,7 +109,7 @@ def read_outcomes(folder: Path, restart: int | None = None) -> list[Outcome]:
 
 
 def _end_with_launcher() -> None:
-    """Request a SIGTERM from Linux when the launcher dies: nothing else would end this process."""
+    """Make Linux send SIGTERM to this process when the launcher dies; otherwise this process would continue."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, int(signal.SIGTERM), 0, 0, 0)  # PR_SET_PDEATHSIG
     with suppress(KeyError, OSError, ValueError):
@@ -117,26 +117,26 @@ def _end_with_launcher() -> None:
             raise SystemExit(EXIT_CODES["preempted"])
 
 
-def _write(folder: Path, place: LaunchInfo, code: int, error: Exception | None) -> None:
+def _write_outcome(folder: Path, launch: LaunchInfo, code: int, error: Exception | None) -> None:
     texts: dict[str, str] = {}
     if isinstance(error, TrueloopError):
         texts = {"what": error.what, "why": error.why, "fix": error.fix}
     elif error is not None:
         texts = {"traceback": "".join(traceback.format_exception(error))}
     lost = error is not None and _is_network_error(error)
-    outcome = Outcome(rank=place.rank, restart=place.restarts, code=code, ended_at=time.time(), lost=lost, **texts)
-    path = _path(folder, place, place.restarts)
-    part = path.with_suffix(".part")
+    outcome = Outcome(rank=launch.rank, restart=launch.restarts, code=code, ended_at=time.time(), lost=lost, **texts)
+    path = _outcome_path(folder, launch, launch.restarts)
+    temporary = path.with_suffix(".part")
     with suppress(FileNotFoundError):  # the launcher has ended, so nothing reads the outcome
-        part.write_text(json.dumps(asdict(outcome)), encoding="utf-8")
-        part.replace(path)
+        temporary.write_text(json.dumps(asdict(outcome)), encoding="utf-8")
+        temporary.replace(path)
 
 
-def _path(folder: Path, place: LaunchInfo, restart: int) -> Path:
-    return folder / f"{restart}-{place.local_rank}.json"
+def _outcome_path(folder: Path, launch: LaunchInfo, restart: int) -> Path:
+    return folder / f"{restart}-{launch.local_rank}.json"
 
 
-def _code(end: BaseException) -> int:
+def _exit_code(end: BaseException) -> int:
     code = getattr(end, "code", 1)
     return code if isinstance(code, int) else int(code is not None)
 
@@ -146,27 +146,25 @@ def _is_network_error(error: Exception) -> bool:
     return isinstance(error, (ConnectionError, ProcessLost)) or any(word in str(error) for word in _NETWORK_ERRORS)
 
 
-def _is_repeated(folder: Path, place: LaunchInfo, error: Exception) -> bool:
+def _is_repeated(folder: Path, launch: LaunchInfo, error: Exception) -> bool:
     """Return True if the previous attempt ended with the same traceback, so that the next attempt would as well."""
     try:
-        before = json.loads(_path(folder, place, place.restarts - 1).read_text(encoding="utf-8"))["traceback"]
+        text = _outcome_path(folder, launch, launch.restarts - 1).read_text(encoding="utf-8")
+        previous = json.loads(text)["traceback"]
     except (OSError, ValueError, KeyError):
         return False
-    return bool(before) and before == "".join(traceback.format_exception(error))
+    return bool(previous) and previous == "".join(traceback.format_exception(error))
 
 
-def _log_restart_reason(before: Sequence[Outcome], place: LaunchInfo) -> None:
-    """Print why the processes were restarted, in the first process on the machine."""
-    if not place.restarts or place.local_rank:
-        return
-    reported = {outcome.rank for outcome in before}
-    reasons = [
-        f"rank {rank} was killed" for rank in range(place.rank, place.rank + place.local_size) if rank not in reported
-    ]
-    if (failed := first_failed(before)) and not (reasons and failed.lost):
+def _print_restart_reason(outcomes: Sequence[Outcome], launch: LaunchInfo) -> None:
+    """Print why the processes of this machine were restarted, given the outcomes of the previous attempt."""
+    reported = {outcome.rank for outcome in outcomes}
+    ranks = range(launch.rank, launch.rank + launch.local_size)
+    reasons = [f"rank {rank} was killed" for rank in ranks if rank not in reported]
+    if (failed := first_failed(outcomes)) and not (reasons and failed.lost):
         reasons.append(f"rank {failed.rank} failed: {_last_line(failed)}")
     reason = "; ".join(reasons) or "a machine was lost or joined"
-    print(f"Restart {place.restarts}: {reason.rstrip('.')}.", file=sys.stderr, flush=True)
+    print(f"Restart {launch.restarts}: {reason.rstrip('.')}.", file=sys.stderr, flush=True)
 
 
 def first_failed(outcomes: Sequence[Outcome]) -> Outcome | None:
@@ -182,7 +180,7 @@ def _last_line(failed: Outcome) -> str:
     return failed.what or failed.traceback.strip().splitlines()[-1]
 
 
-def error_of(outcome: Outcome) -> TrueloopError:
+def as_error(outcome: Outcome) -> TrueloopError:
     """Return the error of a process, to be raised by the launcher after printing the traceback."""
     if outcome.what:
         return TrueloopError(outcome.what, why=outcome.why, fix=outcome.fix)
@@ -200,15 +198,15 @@ def lost_process_error(rank: int, exit_code: int, *, restarts: int) -> ProcessLo
         restarts: number of allowed restarts.
     """
     try:
-        how = f"was killed by {signal.Signals(-exit_code).name}"
+        end = f"was killed by {signal.Signals(-exit_code).name}"
     except ValueError:
-        how = f"ended with exit code {exit_code}"
-    again = f"; {format_count(restarts, 'restart')} did not help" if restarts else ""
+        end = f"ended with exit code {exit_code}"
+    attempts = f"; {format_count(restarts, 'restart')} did not help" if restarts else ""
     memory = (
         " The kernel may have killed it because memory ran out: see `dmesg`." if -exit_code == signal.SIGKILL else ""
     )
     return ProcessLost(
-        f"Rank {rank} {how}{again}.",
+        f"Rank {rank} {end}{attempts}.",
         why=f"The other processes were ended as well.{memory}",
         fix="The same command continues from the last complete checkpoint; --max-restarts does this automatically.",
     )

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from trueloop.app.option_types import Count, Flag
 from trueloop.cli.model_sizes import ModelSizes
-from trueloop.cli.plan_page import print_plan
-from trueloop.cli.scale_page import print_scale
+from trueloop.cli.plan_output import print_plan
+from trueloop.cli.scale_output import print_scale
 from trueloop.core.arithmetic import plan
 
 ASCII = str.maketrans("█▄·×⋯–•…", "#+_x~-*.")  # for an output that can only encode ASCII  # noqa: RUF001
@@ -23,7 +23,7 @@ class Sizes:
     dataset: Count
     """Number of examples in the training set."""
     batch: Count
-    """Examples per micro-batch, on each process."""
+    """Number of examples per micro-batch, on each process."""
     epochs: Count = 1
     """Number of passes over the training set."""
     accumulate: Count = 1
@@ -43,21 +43,22 @@ def plan_command(sizes: Sizes | None = None, model: ModelSizes | None = None, *,
         json: Print one JSON object and nothing else.
     """
     if sizes is None and model is None:
-        raise CycloptsError(msg="Give --dataset and --batch, or --parameters.", app=App(name="trueloop plan"))
+        raise CycloptsError(msg="Pass --dataset and --batch, or --parameters.", app=App(name="trueloop plan"))
     run = plan(**asdict(sizes)) if sizes else None
-    made = model.scale_plan() if model else None
+    model_scale = model.scale_plan() if model else None
     if json:
         numbers = run.as_dict() if run else {}
-        model_numbers = ({"model": made.as_dict()} if run else made.as_dict()) if made else {}
+        model_numbers = model_scale.as_dict() if model_scale else {}
+        model_numbers = {"model": model_numbers} if run and model_scale else model_numbers
         print(json_format.dumps({**numbers, **model_numbers}, indent=2))
         return
     console = Console(highlight=False)
     with console.capture() as page:
         if run:
             print_plan(run, console)
-        if run and made:
+        if run and model_scale:
             console.print()
-        if made:
-            print_scale(made, console)
+        if model_scale:
+            print_scale(model_scale, console)
     text = "\n".join(line.rstrip() for line in page.get().splitlines()).rstrip("\n") + "\n"
     console.file.write(text.translate(ASCII) if console.options.ascii_only else text)

@@ -29,21 +29,21 @@ def predict_command(
         json: Print one JSON object and nothing else.
     """
     if not inputs:
-        raise InvalidConfig("No input files are named.", fix="Pass files: trueloop predict ARTIFACT INPUT...")
+        raise InvalidConfig("The input files are missing.", fix="Pass files: trueloop predict ARTIFACT INPUT...")
     from trueloop.export.exported_model import Model, interpret_outputs
     from trueloop.export.input_files import parse_json_samples, read_samples
 
     model = Model.open(artifact, expected=digest)
     description = model.description
     predictions: list[dict[str, Any]] = []
-    for word in inputs:
-        if word == "-":
+    for name in inputs:
+        if name == "-":
             samples = parse_json_samples(description, sys.stdin.buffer.read())
         else:
-            samples = read_samples(description, Path(word))
+            samples = read_samples(description, Path(name))
         outputs = model.run(samples)
         answers = [interpret_outputs(description, each, raw=raw) for each in outputs]
-        predictions += [{"input": word, "sample": index, **each} for index, each in enumerate(answers)]
+        predictions += [{"input": name, "sample": index, **each} for index, each in enumerate(answers)]
     if json:
         record = {"artifact": str(model.artifact.folder), "digest": model.artifact.digest, "answers": predictions}
         print(json_format.dumps(record))

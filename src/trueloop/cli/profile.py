@@ -29,13 +29,13 @@ def profile_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_
         "No run folder is written.",
     ):
         return 0
-    spec, recipe, words = load_named_recipe(tokens, "profile")
+    spec, recipe, options = load_named_recipe(tokens, "profile")
 
-    def act(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
+    def run(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would log to standard error
         from trueloop.app.training.profiling import profile_recipe
         from trueloop.cli.configfile import read_config
-        from trueloop.cli.profile_page import print_json, print_profile
+        from trueloop.cli.profile_output import print_json, print_profile
 
         from_file = read_config(flags["config"], settings) if flags["config"] else {}
         configured = apply_overrides(recipe, {**from_file, **overrides})
@@ -46,4 +46,4 @@ def profile_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_
             print_profile(profile, configured.name)
         return 0
 
-    return settings_app(f"trueloop profile {spec}", recipe, FLAGS, act)(words, exit_on_error=False, print_error=False)
+    return settings_app(f"trueloop profile {spec}", recipe, FLAGS, run)(options, exit_on_error=False, print_error=False)

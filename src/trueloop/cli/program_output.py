@@ -1,4 +1,4 @@
-"""Reads the output of a program from standard input, a log file, or a notebook."""
+"""Read the output of a program from standard input, a log file, or a notebook."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from typing import Any, Final, TextIO
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.json_text import parse_json
 
-MAX_LINES: Final = 50_000  # number of last lines kept; the error of a program is at the end
+MAX_LINES: Final = 50_000  # number of last lines to return; the error of a program is at the end
 
 
 def read_stream(lines: Iterable[str], echo: TextIO | None = None) -> str:
@@ -16,7 +16,7 @@ def read_stream(lines: Iterable[str], echo: TextIO | None = None) -> str:
 
     Args:
         lines: the stream.
-        echo: every line is written to it immediately; None = no echo.
+        echo: stream to which every line is written immediately; None = no echo.
     """
     last_lines: deque[str] = deque(maxlen=MAX_LINES)
     for line in lines:
@@ -38,10 +38,10 @@ def read_file(path: Path) -> str:
             text = read_stream(file)
     except OSError as error:
         raise InvalidConfig(f"{str(path)!r} cannot be read: {error.strerror}.", fix="Pass another file.") from error
-    return "\n".join(_outputs(text)) if path.suffix == ".ipynb" else text
+    return "\n".join(_notebook_outputs(text)) if path.suffix == ".ipynb" else text
 
 
-def _outputs(text: str) -> Iterable[str]:
+def _notebook_outputs(text: str) -> Iterable[str]:
     try:
         notebook: Any = parse_json(text)
         outputs = [output for cell in notebook.get("cells", []) for output in cell.get("outputs", [])]

@@ -1,4 +1,4 @@
-"""Prints the help of `trueloop train` and of the other commands that take a recipe, if no recipe is named."""
+"""Print the help of `trueloop train` and of the other commands that take a recipe, if no recipe is named."""
 
 import inspect
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from trueloop.recipes import registry
 
 
 def print_recipe_help(
-    tokens: Sequence[str], command: str, purpose: str, flags: Sequence[inspect.Parameter], *ends: str
+    tokens: Sequence[str], command: str, purpose: str, flags: Sequence[inspect.Parameter], *remarks: str
 ) -> bool:
     """Print the recipes and the flags of a command if its first word asks for help.
 
@@ -19,7 +19,7 @@ def print_recipe_help(
         command: name of the command.
         purpose: sentence that describes the command.
         flags: flags of the command, created by `recipe_line.flag`.
-        ends: sentences printed below the flags.
+        remarks: sentences printed below the flags.
 
     Returns:
         True if the help was printed.
@@ -39,7 +39,7 @@ def print_recipe_help(
     console.print(f"{purpose}\n")
     console.print(table)
     console.print()
-    for sentence in ends:
-        console.print(sentence)
+    for remark in remarks:
+        console.print(remark)
     console.print(f"\nEvery setting, with its default: [bold]trueloop {command} digits --help[/]")
     return True

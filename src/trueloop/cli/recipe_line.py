@@ -1,4 +1,4 @@
-"""Builds the command line of a recipe: flags for the run, and a flag per setting with the recipe's default."""
+"""Build the command line of a recipe: flags for the run, and a flag per setting with the recipe's default."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ LogFormat = Literal["auto", "live", "plain", "json"]
 _RUN = Group("run", sort_key=1)
 
 
-def flag(name: str, kind: Any, default: Any, text: str) -> inspect.Parameter:
+def flag(name: str, kind: Any, default: Any, help_text: str) -> inspect.Parameter:
     """Return a flag that is not a setting of a recipe."""
-    parameter = Parameter(name=f"--{name.replace('_', '-')}", help=text, group=_RUN, negative=(), show_default=False)
+    flag_name = f"--{name.replace('_', '-')}"
+    parameter = Parameter(name=flag_name, help=help_text, group=_RUN, negative=(), show_default=False)
     return keyword_parameter(name, kind, default, parameter)
 
 
@@ -109,7 +110,7 @@ class RecipeCommandLine:
         return [word for flag, value in values.items() if value is not None for word in (flag, str(value))]
 
     def _store_flags(self) -> list[str]:
-        """Return the flag of the store; [] if its address contains a password, as the command is journaled."""
+        """Return the flag of the store; [] if its address contains a password, which must not reach the journal."""
         from trueloop.runs.tracking.target import mask_secrets
 
         return ["--store", self.store] if self.store and mask_secrets(self.store) == self.store else []

@@ -1,4 +1,4 @@
-"""Connects several machines at a rendezvous: the address at which one of them listens."""
+"""Connect several machines at a rendezvous: the address at which one of them listens."""
 
 import re
 import socket
@@ -26,9 +26,9 @@ def is_local(rendezvous: str) -> bool:
         addresses = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    for family, kind, protocol, _, address in addresses:
+    for family, socket_type, protocol, _, address in addresses:
         try:
-            with socket.socket(family, kind, protocol) as probe:
+            with socket.socket(family, socket_type, protocol) as probe:
                 probe.bind(address)
         except OSError:
             continue
@@ -37,11 +37,11 @@ def is_local(rendezvous: str) -> bool:
 
 
 def wait_for_listener(rendezvous: str | None, *, timeout_s: float) -> None:
-    """Wait until the rendezvous accepts connections; torch would ignore signals meanwhile, and not name the host.
+    """Wait until the rendezvous accepts connections; torch's own wait ignores signals, and its error names no host.
 
     Args:
         rendezvous: "host:port"; for None or this machine, the function returns immediately.
-        timeout_s: largest number of seconds to wait.
+        timeout_s: maximum number of seconds to wait.
 
     Raises:
         ProcessLost: the rendezvous did not accept connections within that time.

@@ -2,16 +2,14 @@
 
 import json as json_format
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
-
+from trueloop.app.option_types import Flag
 from trueloop.runs.curves import CURVES_NAME, save_curves
 from trueloop.runs.journal import read_journal
 from trueloop.runs.report import write_report
 
 
-def report_command(run: Path, *, json: Annotated[bool, Parameter(negative="")] = False) -> None:
+def report_command(run: Path, *, json: Flag = False) -> None:
     """Write report.html and curves.png of a run from its journal, and print their paths.
 
     Args:

@@ -26,32 +26,32 @@ APP = App(
 
 def run_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
     """Run a script under the sanitizer. Options come before the script, its own arguments after it."""
-    option_words, module, words = split(tokens)
-    options = APP(option_words, exit_on_error=False, print_error=False)
+    option_tokens, module, words = split(tokens)
+    options = APP(option_tokens, exit_on_error=False, print_error=False)
     if options is None:  # the help was printed
         return 0
     if not words:
         raise CycloptsError(msg="The script is missing: trueloop run train.py.", app=APP)
     target, *arguments = words
     if not module and not path_exists(Path(target)):
-        raise CycloptsError(msg=f"There is no script {target!r}.{_similar(Path(target))}", app=APP)
+        raise CycloptsError(msg=f"There is no script {target!r}.{_suggest_script(Path(target))}", app=APP)
     return sanitize(ProgramCommand(target=target, arguments=tuple(arguments), module=module), options)
 
 
 @APP.default
-def _read(*, run_options: Annotated[RunOptions | None, Parameter(name="*")] = None) -> RunOptions:
+def _parse_options(*, run_options: Annotated[RunOptions | None, Parameter(name="*")] = None) -> RunOptions:
     return run_options or RunOptions()
 
 
 def split(tokens: Sequence[str]) -> tuple[list[str], bool, list[str]]:
-    """Split a command line into our options, whether -m is given, and the program with its arguments."""
+    """Split a command line: return trueloop's options, whether -m follows, and the program with its arguments."""
     index = 0
     while index < len(tokens) and tokens[index].startswith("-") and tokens[index] not in ("-", "-m", "--"):
         index += 2 if tokens[index] in OPTIONS_WITH_VALUE else 1
-    word = tokens[index] if index < len(tokens) else ""
-    return list(tokens[:index]), word == "-m", list(tokens[index + (word in ("-m", "--")) :])
+    first = tokens[index] if index < len(tokens) else ""
+    return list(tokens[:index]), first == "-m", list(tokens[index + (first in ("-m", "--")) :])
 
 
-def _similar(path: Path) -> str:
+def _suggest_script(path: Path) -> str:
     close = difflib.get_close_matches(path.name, [each.name for each in path.parent.glob("*.py")], n=1)
     return f" Did you mean {str(path.with_name(close[0]))!r}?" if close else ""

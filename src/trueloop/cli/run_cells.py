@@ -1,4 +1,4 @@
-"""Formats facts about a run for the cells of a table."""
+"""Format facts about a run for the cells of a table."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ def started_cell(run: Overview) -> str:
 
 
 def progress_cell(run: Overview) -> str:
-    """Format the number of finished updates and that of all updates."""
+    """Format the number of finished updates and the number of all updates."""
     return f"{run.record['update']}/{run.record['updates'] or '?'}" if not run.problem else ""
 
 
@@ -29,8 +29,8 @@ def duration_cell(run: Overview) -> str:
 def best_cell(run: Overview) -> str:
     """Format the best value of the monitored metric, or why the journal cannot be read."""
     metric, mode = run.monitor
-    found = run.best(metric, mode)
-    return run.problem or (f"{metric} {metric_cell(found)}" if found else "")
+    best = run.best(metric, mode)
+    return run.problem or (f"{metric} {metric_cell(best)}" if best else "")
 
 
 def metric_cell(point: Point | None) -> str:
@@ -43,11 +43,11 @@ def value_cell(value: object) -> str:
     return format_float(value, 4) if isinstance(value, float) else "" if value is None else str(value)
 
 
-def labels_of(runs: Sequence[Overview]) -> list[str]:
+def unique_labels(runs: Sequence[Overview]) -> list[str]:
     """Return a unique label per run: the name of its folder, or its path if two names are the same."""
     paths: dict[str, set[Path]] = {}
     for run in runs:
         paths.setdefault(run.name, set()).add(run.path.resolve())
     labels = [run.name if len(paths[run.name]) == 1 else str(run.path) for run in runs]
-    repeats = [labels[:k].count(label) for k, label in enumerate(labels)]
-    return [f"{label} ({nth + 1})" if nth else label for label, nth in zip(labels, repeats, strict=True)]
+    earlier = [labels[:index].count(label) for index, label in enumerate(labels)]  # number of earlier equal labels
+    return [f"{label} ({count + 1})" if count else label for label, count in zip(labels, earlier, strict=True)]

@@ -28,9 +28,10 @@ def serve_command(
     Args:
         artifact: Folder that `trueloop export` wrote.
         port: Port to listen on; 0 picks a free port.
-        host: Address to listen on. The server has no password: before any but 127.0.0.1, put a proxy.
+        host: Address to listen on. The server has no password: to listen on anything but 127.0.0.1, put a proxy that
+            authenticates in front of it.
         threads: CPU threads of the model; by default PyTorch's choice.
-        digest: Refuse an artifact with another digest: the one that its export printed, or its first 12 digits.
+        digest: Digest that `trueloop export` printed, or its first 12 digits; a different artifact is refused.
         quiet: Do not print a line for each request.
     """
     try:
@@ -44,7 +45,7 @@ def serve_command(
 
     limits = limits or Limits()
     if threads is not None and not 1 <= threads <= MAX_THREADS:
-        raise InvalidConfig(f"threads is {threads}.", fix=f"Give 1 to {MAX_THREADS}.")
+        raise InvalidConfig(f"threads is {threads}.", fix=f"Pass 1 to {MAX_THREADS}.")
     if threads:
         torch.set_num_threads(threads)
     listener = bind_port(port, host=host, command="trueloop serve")

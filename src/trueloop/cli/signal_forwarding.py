@@ -1,4 +1,4 @@
-"""Forwards signals from the user through torchrun to the processes of a run."""
+"""Forward signals from the user through torchrun to the processes of a run."""
 
 import logging
 import os
@@ -34,7 +34,7 @@ class SignalForwarder:
         if self._first_signal_at is None:
             self._first_signal_at = now
             raise self._stop(f"got signal {number}", signal.Signals(number))
-        # A soon repeated signal other than Ctrl-C is the same signal from a second sender.
+        # Except for Ctrl-C, a signal that is repeated this soon is the same signal from a second sender.
         if number == signal.SIGINT or now - self._first_signal_at > FORWARDED_WITHIN_S:
             shutil.rmtree(self._folder, ignore_errors=True)
             # The processes must not mistake this signal for a duplicate.

@@ -1,4 +1,4 @@
-"""Draws curves in a terminal: one line of blocks per curve, all curves of a panel on one scale."""
+"""Draw curves in a terminal: one line of blocks per curve, all curves of a panel on one scale."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,6 +9,14 @@ from trueloop.runs.panels import Curve, Panel
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII = "_.-~=+*#"  # for an output that can only encode ASCII
 _GAP = " "  # where no finite value was measured
+
+
+def sparkline(values: Sequence[float], blocks: str = BLOCKS) -> str:
+    """Draw finite values as bars, from the lowest to the highest block."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    is_flat = high - low <= 1e-9 * abs(high)  # a difference of this size is rounding
+    step = 1.0 if is_flat else (high - low) / (len(blocks) - 1)
+    return "".join(blocks[round((value - low) / step)] for value in values)
 
 
 def draw_panel(panel: Panel, width: int, blocks: str = BLOCKS) -> Iterator[str]:
@@ -40,12 +48,12 @@ def draw_panel(panel: Panel, width: int, blocks: str = BLOCKS) -> Iterator[str]:
         yield f"  {label:<{longest}}  {line:<{cells}}  {values}"
 
 
-def _shares(curve: Curve, cells: int, ends: tuple[float, float], last: float, *, log: bool) -> Iterator[float | None]:
+def _shares(curve: Curve, cells: int, bounds: tuple[float, float], last: float, *, log: bool) -> Iterator[float | None]:
     """Divide the updates into one range per cell, and yield the mean height of each range, in [0, 1]."""
     ranges: list[list[float]] = [[] for _ in range(cells)]
     for x, y in zip(curve.x, curve.y, strict=True):
         ranges[min(cells - 1, int(x / last * cells)) if last > 0 else 0].append(_height(y, log=log))
-    low, high = ends
+    low, high = bounds
     previous: float | None = None
     for values in _up_to_last(ranges):
         if values:
@@ -55,6 +63,7 @@ def _shares(curve: Curve, cells: int, ends: tuple[float, float], last: float, *,
 
 
 def _up_to_last(ranges: Sequence[list[float]]) -> Sequence[list[float]]:
+    """Drop the empty ranges at the end."""
     filled = [k for k, values in enumerate(ranges) if values]
     return ranges[: filled[-1] + 1] if filled else ()
 

@@ -1,4 +1,4 @@
-"""Prints the summary of a finished run, for the user or as JSON."""
+"""Print the summary of a finished run, for the user or as JSON."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def print_json(summary: RunSummary, *, again: Sequence[str], event: str | None =
 
     Args:
         summary: summary of the run.
-        again: words of the command that resumes the run, which is written under "resume".
-        event: value of "event" if the object is one of several lines; None = no "event".
+        again: words of the command that resumes the run, for the key "resume".
+        event: value of the key "event", if the object is one of several lines; None = no such key.
     """
-    head = {} if event is None else {"event": event}
-    body = {**head, **_jsonable(dataclasses.asdict(summary)), "resume": shlex.join(again)}
+    event_field = {} if event is None else {"event": event}
+    body = {**event_field, **_jsonable(dataclasses.asdict(summary)), "resume": shlex.join(again)}
     print(json.dumps(body, allow_nan=False))
 
 
@@ -65,7 +65,7 @@ def print_summary(summary: RunSummary, recipe: Recipe, *, again: Sequence[str]) 
     colour = "yellow" if summary.reason in _STOPPED else "green"
     console.print(
         Panel(
-            Group(_metrics(summary), "", _places(summary, recipe)),
+            Group(_metric_table(summary), "", _path_table(summary, recipe)),
             title=f"[bold]{escape(recipe.name)}[/] {_TITLES[summary.reason]}",
             border_style=colour,
             title_align="left",
@@ -76,7 +76,7 @@ def print_summary(summary: RunSummary, recipe: Recipe, *, again: Sequence[str]) 
         console.print(f"[bold]{purpose}[/]  {escape(command)}", soft_wrap=True)
 
 
-def _metrics(summary: RunSummary) -> Table:
+def _metric_table(summary: RunSummary) -> Table:
     """Return a table with one row per metric and one column per split."""
     splits = list(dict.fromkeys(key.partition("/")[0] for key in summary.metrics))
     names = list(dict.fromkeys(key.partition("/")[2] for key in summary.metrics))
@@ -97,7 +97,7 @@ def _number(value: float) -> str:
     return f"[bold cyan]{format_float(value, digits=4)}[/]"
 
 
-def _places(summary: RunSummary, recipe: Recipe) -> Table:
+def _path_table(summary: RunSummary, recipe: Recipe) -> Table:
     table = Table.grid(padding=(0, 3, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -105,49 +105,49 @@ def _places(summary: RunSummary, recipe: Recipe) -> Table:
     if best and summary.best_value is not None:
         best += f" ({recipe.train.monitor.metric} {format_float(summary.best_value, digits=4)})"
     journal = summary.run_dir / "journal.jsonl" if summary.run_dir else ""
-    for word, value in (
+    for label, value in (
         ("best checkpoint", best),
         ("weights", summary.weights),
         ("curves", summary.curves),
         ("report", summary.report),
         ("journal", journal),
-        ("time", _effort(summary)),
+        ("time", _format_time(summary)),
     ):
         if value:
-            table.add_row(word, escape(str(value)))
+            table.add_row(label, escape(str(value)))
     if summary.skipped:
         table.add_row(
             "[yellow]skipped[/]",
-            f"{summary.skipped} updates were skipped because they were not finite; see the journal",
+            f"{summary.skipped} updates were skipped because their gradients were not finite; see the journal",
         )
     return table
 
 
-def _effort(summary: RunSummary) -> str:
+def _format_time(summary: RunSummary) -> str:
     words = [format_duration(summary.seconds), format_count(summary.update, "update")]
     if summary.epochs:
         words.append(format_count(summary.epochs, "epoch"))
     if summary.resumed_from:
-        words.append(f"continued from update {summary.resumed_from}")
+        words.append(f"resumed after update {summary.resumed_from}")
     return ", ".join(words)
 
 
 def _next_commands(summary: RunSummary, recipe: Recipe, *, again: Sequence[str]) -> list[tuple[str, str]]:
     if summary.run_dir is None:
         return []
-    look = shlex.join(["trueloop", "report", str(summary.run_dir)])
+    report = shlex.join(["trueloop", "report", str(summary.run_dir)])
     if summary.report is not None:
-        look += f"   (or open {summary.report})"
+        report += f"   (or open {summary.report})"
     if summary.reason in _STOPPED:
-        return [("Resume     ", shlex.join(again)), ("Look closer", look)]
+        return [("Resume     ", shlex.join(again)), ("Look closer", report)]
     if summary.reason == "early_stop":
-        return [("Look closer", look)]
+        return [("Look closer", report)]
     epochs = 2 * max(recipe.train.epochs, summary.epochs)
-    return [("Look closer ", look), ("Train longer", shlex.join(_longer(again, epochs)))]
+    return [("Look closer ", report), ("Train longer", shlex.join(_with_epochs(again, epochs)))]
 
 
-def _longer(again: Sequence[str], epochs: int) -> list[str]:
-    """Return the command with another number of epochs."""
+def _with_epochs(again: Sequence[str], epochs: int) -> list[str]:
+    """Return the command that resumes the run with another number of epochs."""
     words = list(again)
     if "--epochs" in words:
         index = words.index("--epochs")

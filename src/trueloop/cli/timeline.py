@@ -1,5 +1,5 @@
-"""Draws a run as text: one row per epoch, windows in brackets, one mark per iteration."""
-# ruff: noqa: RUF001  # × and – are meant
+"""Draw a run as text: one row per epoch, windows in brackets, one mark per iteration."""
+# ruff: noqa: RUF001  # the signs × and – are intended
 
 from collections.abc import Iterator
 
@@ -10,8 +10,8 @@ from trueloop.core.formatting import format_count, format_number
 
 FULL, PARTIAL, MISSING, LEFT_OUT, MORE = "█", "▄", "·", "×", "⋯"
 STYLES = {FULL: "cyan", PARTIAL: "yellow", MISSING: "yellow", LEFT_OUT: "red", "(": "bold yellow", ")": "bold yellow"}
-MAX_WINDOW = 8  # largest window whose iterations are all drawn; a longer window is shortened
-MAX_EPOCHS = 4  # enough to see that all epochs are the same
+MAX_WINDOW = 8  # maximum number of iterations that are all drawn; the middle of a longer window is left out
+MAX_EPOCHS = 4  # maximum number of rows, which is enough to see that all epochs are the same
 
 
 def timeline(plan: Plan, width: int) -> Iterator[Text]:
@@ -42,22 +42,19 @@ def colour_marks(marks: str) -> Text:
 def _span(plan: Plan, epoch: int) -> str:
     last = epoch * plan.updates_per_epoch
     first = last - plan.updates_per_epoch + 1
-    return (
-        f"  update {format_number(last)}"
-        if first == last
-        else f"  updates {format_number(first)}–{format_number(last)}"
-    )
+    only_one = first == last
+    return f"  update {format_number(last)}" if only_one else f"  updates {format_number(first)}–{format_number(last)}"
 
 
 def _windows(plan: Plan, width: int) -> str:
     """Draw one epoch: every window if they fit in `width` columns, else the first ones and the last two."""
     window, last = full_window(plan), last_window(plan) + LEFT_OUT * (plan.never_seen_per_epoch > 0)
-    before = plan.updates_per_epoch - 1
-    gap = len(f" {MORE} {format_number(before)} more {MORE} ")
-    head = max(1, (width - gap - len(window) - len(last)) // len(window))
-    if before * len(window) + len(last) <= width or before < head + 2:
-        return window * before + last
-    return f"{window * head} {MORE} {format_number(before - head - 1)} more {MORE} {window}{last}"
+    full = plan.updates_per_epoch - 1
+    gap = len(f" {MORE} {format_number(full)} more {MORE} ")
+    first = max(1, (width - gap - len(window) - len(last)) // len(window))
+    if full * len(window) + len(last) <= width or full < first + 2:
+        return window * full + last
+    return f"{window * first} {MORE} {format_number(full - first - 1)} more {MORE} {window}{last}"
 
 
 def full_window(plan: Plan) -> str:
@@ -66,12 +63,12 @@ def full_window(plan: Plan) -> str:
 
 
 def last_window(plan: Plan) -> str:
-    """Draw the last window of an epoch; round brackets where it is short."""
+    """Draw the last window of an epoch, in round brackets if it is short."""
     return _window(plan, plan.last_window, partial=int(plan.partial_last_batch))
 
 
 def _window(plan: Plan, size: int, *, partial: int) -> str:
     runs = ((FULL, size - partial), (PARTIAL, partial), (MISSING, plan.accumulate - size))
-    short = plan.accumulate > MAX_WINDOW
-    marks = "".join(mark + MORE + mark if short and count > 3 else mark * count for mark, count in runs)
+    shorten = plan.accumulate > MAX_WINDOW
+    marks = "".join(mark + MORE + mark if shorten and count > 3 else mark * count for mark, count in runs)
     return f"[{marks}]" if size == plan.accumulate else f"({marks})"

@@ -1,4 +1,4 @@
-"""Runs `trueloop train RECIPE --processes 2`: torchrun starts and supervises the same command once per process."""
+"""Run `trueloop train RECIPE --processes 2`: torchrun starts and supervises the same command once per process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trueloop.cli.outcomes import FOLDER, LAUNCHER, Outcome, error_of, first_failed, lost_process_error, read_outcomes
+from trueloop.cli.outcomes import FOLDER, LAUNCHER, Outcome, as_error, first_failed, lost_process_error, read_outcomes
 from trueloop.cli.rendezvous import host_and_port, is_local, open_store, wait_for_listener
 from trueloop.cli.signal_forwarding import SignalForwarder, torchrun_log_disabled
 from trueloop.core.errors import InvalidConfig, ProcessLost
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 RESTARTS: Final = 3
 GRACE_S: Final = 600  # time to save after a signal; SLURM, Kubernetes or a second Ctrl-C end the processes sooner
 JOIN_S: Final = 600  # timeout of torchrun's rendezvous, and of an interrupted connection between machines
-LINGER_S: Final = 1.0  # the rendezvous machine keeps its store open after the last process, so that others can finish
+LINGER_S: Final = 1.0  # time after the end in which the rendezvous store stays open, so that other machines can finish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +72,17 @@ def launch_from_options(
         return None
     if "TORCHELASTIC_RUN_ID" in environment or "LOCAL_RANK" in environment:
         raise InvalidConfig(
-            f"{flags[0]} is given, but this process is already one of {environment.get('WORLD_SIZE', 'several')}.",
+            f"{flags[0]} was passed, but this process is already one of {environment.get('WORLD_SIZE', 'several')}.",
             why="LOCAL_RANK or TORCHELASTIC_RUN_ID is set: torchrun or another launcher has started this process.",
             fix=f"Omit {' and '.join(flags)}: under a launcher, trueloop train joins the launcher's processes.",
         )
-    for flag, least in (("--processes", 1), ("--nodes", 1), ("--max-restarts", 0)):
+    for flag, minimum in (("--processes", 1), ("--nodes", 1), ("--max-restarts", 0)):
         value = values[flag]
-        if isinstance(value, int) and value < least:
-            raise InvalidConfig(f"{flag} is {value}.", fix=f"It must be {least} or more.")
+        if isinstance(value, int) and value < minimum:
+            raise InvalidConfig(f"{flag} is {value}.", fix=f"It must be {minimum} or more.")
     if processes is None:
         raise InvalidConfig(
-            f"{flags[0]} is given without --processes.", fix="Pass the number of processes per machine: --processes 8"
+            f"{flags[0]} was passed without --processes.", fix="Pass the number of processes per machine: --processes 8"
         )
     restarts = RESTARTS if max_restarts is None else max_restarts
     launch = Launch(processes=processes, nodes=nodes or 1, rendezvous=rendezvous, max_restarts=restarts)
@@ -90,7 +90,7 @@ def launch_from_options(
 
 
 def _with_rendezvous(launch: Launch, nodes: int | None, environment: Mapping[str, str]) -> Launch:
-    """Add missing options from SLURM or Kubernetes, and check the given options."""
+    """Add missing options from SLURM or Kubernetes, and check the options that the user passed."""
     job = read_launch_info(environment) if launch.rendezvous is None and nodes != 1 else None
     if job is not None and job.local_size > 1:
         raise InvalidConfig(
@@ -111,7 +111,7 @@ def _with_rendezvous(launch: Launch, nodes: int | None, environment: Mapping[str
         host_and_port(launch.rendezvous)
         if nodes is None:
             raise InvalidConfig(
-                f"--rendezvous is {launch.rendezvous!r}, but --nodes is not given.",
+                f"--rendezvous is {launch.rendezvous!r}, but --nodes is missing.",
                 fix="Pass the number of machines: --nodes 2",
             )
     return launch
@@ -130,12 +130,12 @@ def check_parallel_config(launch: Launch, config: TrainConfig) -> None:
     if config.effective_batch < launch.size:
         raise InvalidConfig(
             f"effective_batch is {config.effective_batch}, but there are {format_count(launch.size, 'process')}.",
-            why="The processes share the examples of an update; some would have none.",
+            why="The processes share the examples of an update; some would have no example.",
             fix="Raise effective_batch, which changes what is learnt, or start fewer processes.",
         )
     if config.device.startswith("cuda:") and launch.processes > 1:
         raise InvalidConfig(
-            f"device is {config.device!r}, one GPU, but {launch.processes} processes start on this machine.",
+            f"device is {config.device!r}, a single GPU, but {launch.processes} processes start on this machine.",
             fix='Set device to "cuda": each process uses another GPU. CUDA_VISIBLE_DEVICES limits the choice.',
         )
     import torch
@@ -149,32 +149,32 @@ def check_parallel_config(launch: Launch, config: TrainConfig) -> None:
         )
 
 
-def run_launch(launch: Launch, config: TrainConfig, words: Sequence[str], *, silent: bool) -> int:
+def run_launch(launch: Launch, config: TrainConfig, arguments: Sequence[str], *, silent: bool) -> int:
     """Check the settings, then run this command line in every process; see `run_processes`.
 
     Args:
         launch: the processes to start.
         config: settings of the run.
-        words: words of the command line after `trueloop`.
+        arguments: arguments of `trueloop` on the command line.
         silent: True to print nothing on stderr except errors.
     """
     check_parallel_config(launch, config)
-    return run_processes(launch, worker_command(words), silent=silent)
+    return run_processes(launch, worker_command(arguments), silent=silent)
 
 
-def run_processes(launch: Launch, words: Sequence[str], *, silent: bool = False) -> int:
+def run_processes(launch: Launch, command: Sequence[str], *, silent: bool = False) -> int:
     """Run a command once per process, and wait until all processes of this machine have ended.
 
     Args:
         launch: the processes to start.
-        words: the command and its arguments.
+        command: the command and its arguments.
         silent: True to print nothing on stderr except errors.
 
     Returns:
         The exit code: 0, or 130 or 143 if a signal ended the processes after they saved their state.
 
     Raises:
-        TrueloopError: a process failed (the error is that of the first), or the machines did not connect.
+        TrueloopError: the error of the process that failed first; or the machines did not connect.
     """
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -183,18 +183,20 @@ def run_processes(launch: Launch, words: Sequence[str], *, silent: bool = False)
 
     from trueloop.training.distributed.rendezvous import keepalive_for_new_connections
 
-    with _ready(launch, SignalException) as folder:
+    with _prepare_launch(launch, SignalException) as folder:
         _announce(launch, silent=silent)
         try:
             wait_for_listener(launch.rendezvous, timeout_s=launch.timeout_s)
             store = open_store(launch.rendezvous)
             with keepalive_for_new_connections(JOIN_S) if launch.nodes > 1 else nullcontext():
-                run(parse_args([*_torchrun_flags(launch), "--no-python", words[0], *map(_escaped, words[1:])]))
+                run(parse_args([*_torchrun_flags(launch), "--no-python", command[0], *map(_escape, command[1:])]))
         except SignalException as stop:
-            return _stopped(read_outcomes(folder), stop.sigval)
+            return _end_after_signal(read_outcomes(folder), stop.sigval)
         except ChildFailedError as error:
-            first = min(error.failures.items(), key=lambda item: (item[1].timestamp, not _by_signal(item[1].exitcode)))
-            return _failed(read_outcomes(folder), (first[0], first[1].exitcode), launch)
+            ends = {rank: (end.timestamp, not _is_killed(end.exitcode)) for rank, end in error.failures.items()}
+            first_rank = min(ends, key=lambda rank: ends[rank])
+            exit_code = error.failures[first_rank].exitcode
+            return _end_after_failure(read_outcomes(folder), first_rank, exit_code, launch)
         except RendezvousError as error:
             if code := _stop_code(read_outcomes(folder)):
                 return code  # torchrun waited for machines that were stopped as well
@@ -210,52 +212,53 @@ def run_processes(launch: Launch, words: Sequence[str], *, silent: bool = False)
     return 0
 
 
-def worker_command(words: Sequence[str]) -> list[str]:
+def worker_command(arguments: Sequence[str]) -> list[str]:
     """Return the command of one process: this interpreter and package with the same arguments.
 
     Args:
-        words: words of the command line after `trueloop`.
+        arguments: arguments of `trueloop` on the command line.
     """
     # `python -m` adds the current folder to the path, where a file may shadow a module; the script `trueloop` does not.
-    safe = [] if Path(sys.argv[0]).name == "__main__.py" else ["-P"]
-    return [sys.executable, "-u", *safe, "-m", "trueloop", *words]
+    safe_path = [] if Path(sys.argv[0]).name == "__main__.py" else ["-P"]
+    return [sys.executable, "-u", *safe_path, "-m", "trueloop", *arguments]
 
 
 # Before the start ------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _ready(launch: Launch, stop: type[Any]) -> Generator[Path]:
+def _prepare_launch(launch: Launch, stop: type[Any]) -> Generator[Path]:
     """Set the variables that the processes inherit, handle signals instead of torchrun, and silence torchrun's log.
 
-    LOGLEVEL enables the log.
+    If the variable LOGLEVEL is set, the log is not silenced.
     """
     folder = Path(tempfile.mkdtemp(prefix="trueloop-"))
     forwarder = SignalForwarder(folder, stop)
-    # Torch 2.13 shares the store between attempts: a process would find the address of an ended one, and wait for it.
-    added = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    if "OMP_NUM_THREADS" not in os.environ:
-        added["OMP_NUM_THREADS"] = str(threads_per_process(launch.processes))
-    added |= {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}  # read when torch is imported
-    handlers = {number: signal.getsignal(number) for number in _signals()}
+    variables = {
+        # Torch 2.13 shares the store between attempts: a process would wait for the address of one that has ended.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads_per_process(launch.processes))),
+        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),  # read when torch is imported
+    }
+    handlers = {number: signal.getsignal(number) for number in _forwarded_signals()}
     for number in handlers.keys() - {signal.SIGINT}:
-        # Torchrun handles signals only while the processes run: at the rendezvous, a pod's process 1 would ignore them.
+        # Torchrun handles signals only while the processes run: at the rendezvous, process 1 of a pod ignores signals.
         signal.signal(number, forwarder)
-    before = dict(os.environ)
+    old_environment = dict(os.environ)
     try:
-        os.environ.update(added, **{FOLDER: str(folder)})
+        os.environ.update(variables, **{FOLDER: str(folder)})
         (folder / LAUNCHER).write_text(str(os.getpid()), encoding="utf-8")
-        with forwarder.replace_handlers(), torchrun_log_disabled() if "LOGLEVEL" not in before else nullcontext():
+        with forwarder.replace_handlers(), nullcontext() if "LOGLEVEL" in os.environ else torchrun_log_disabled():
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         for number, handler in handlers.items():
             signal.signal(number, handler)
         os.environ.clear()
-        os.environ.update(before)
+        os.environ.update(old_environment)
 
 
-def _signals() -> list[signal.Signals]:
+def _forwarded_signals() -> list[signal.Signals]:
     """Return the signals that are forwarded to the processes, without SIGHUP under nohup."""
     names = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1")
     available = [getattr(signal, name) for name in names if hasattr(signal, name)]
@@ -263,7 +266,7 @@ def _signals() -> list[signal.Signals]:
 
 
 def threads_per_process(processes: int) -> int:
-    """Divide the cores among the processes: torch would start a thread per core in each, and torchrun only one."""
+    """Return the cores per process: by default, a process uses a thread per core, or under torchrun only one thread."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     return max(1, cores // processes)
@@ -273,9 +276,9 @@ def _announce(launch: Launch, *, silent: bool) -> None:
     if silent:
         return
     threads = os.environ["OMP_NUM_THREADS"]
-    where = f" on each of {launch.nodes} machines, which connect at {launch.rendezvous}" if launch.nodes > 1 else ""
+    machines = f" on each of {launch.nodes} machines, which connect at {launch.rendezvous}" if launch.nodes > 1 else ""
     each = f"{format_count(int(threads), 'thread')} each" if threads.isdigit() else f"OMP_NUM_THREADS={threads}"
-    print(f"Starting {format_count(launch.processes, 'process')}{where}; {each} (OMP_NUM_THREADS).", file=sys.stderr)
+    print(f"Starting {format_count(launch.processes, 'process')}{machines}; {each} (OMP_NUM_THREADS).", file=sys.stderr)
 
 
 def _torchrun_flags(launch: Launch) -> list[str]:
@@ -289,47 +292,53 @@ def _torchrun_flags(launch: Launch) -> list[str]:
         host, port = host_and_port(launch.rendezvous)
         if address := local_address_for(host, port):  # other machines may not resolve this machine's name
             flags += ["--local-addr", address]
-        elsewhere = "" if is_local(launch.rendezvous) else ",is_host=0"
-        configuration = f"join_timeout={JOIN_S},read_timeout={JOIN_S}{elsewhere}"
+        is_host = "" if is_local(launch.rendezvous) else ",is_host=0"
+        configuration = f"join_timeout={JOIN_S},read_timeout={JOIN_S}{is_host}"
         flags += ["--rdzv-backend", "c10d", "--rdzv-endpoint", launch.rendezvous, "--rdzv-conf", configuration]
         flags += ["--rdzv-id", os.environ.get("SLURM_JOB_ID", "trueloop")]
-    optional = {  # older versions of torch lack these flags, and wait 30 s
-        "--signals-to-handle": ",".join(number.name for number in _signals()),
+    newer_flags = {  # older versions of torch lack these flags, and wait 30 s
+        "--signals-to-handle": ",".join(number.name for number in _forwarded_signals()),
         "--shutdown-timeout": str(GRACE_S),
     }
-    known = get_args_parser()._option_string_actions  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
-    return flags + [word for flag, value in optional.items() if flag in known for word in (flag, value)]
+    supported = get_args_parser()._option_string_actions  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+    return flags + [word for flag, value in newer_flags.items() if flag in supported for word in (flag, value)]
 
 
-def _escaped(word: str) -> str:
-    """Escape `$`: torchrun replaces `${local_rank}`, and `$$` by `$`."""
+def _escape(word: str) -> str:
+    """Escape `$` in an argument: torchrun replaces `${local_rank}` by the rank, and `$$` by `$`."""
     return word.replace("$", "$$")
 
 
 # After the end ---------------------------------------------------------------------------------------------------
 
 
-def _by_signal(exit_code: int) -> bool:
+def _is_killed(exit_code: int) -> bool:
     return exit_code < 0 and exit_code != -signal.SIGTERM  # torchrun sends SIGTERM to the remaining processes
 
 
-def _stopped(outcomes: Sequence[Outcome], number: signal.Signals) -> int:
+def _end_after_signal(outcomes: Sequence[Outcome], number: signal.Signals) -> int:
     """Return the exit code of a run that received a stop signal, or raise the error of a process that failed."""
     failed = first_failed(outcomes)
     if failed and not failed.lost:  # losing a process that had ended before is not a failure
         _print_traceback(failed)
-        raise error_of(failed)
+        raise as_error(failed)
     return EXIT_CODES["interrupted" if number == signal.SIGINT else "preempted"]
 
 
-def _failed(outcomes: Sequence[Outcome], first: tuple[int, int], launch: Launch) -> int:
-    """Raise the error of the process that failed first; the errors of the others are consequences."""
-    rank, exit_code = first
-    if not _by_signal(exit_code):
+def _end_after_failure(outcomes: Sequence[Outcome], rank: int, exit_code: int, launch: Launch) -> int:
+    """Raise the error of the process that failed first, or return the exit code if a signal stopped the processes.
+
+    Args:
+        outcomes: outcomes of the processes on this machine.
+        rank: rank of the process that ended first.
+        exit_code: exit code of that process, negative for a signal.
+        launch: the started processes.
+    """
+    if not _is_killed(exit_code):
         failed = first_failed(outcomes)
         if failed:
             _print_traceback(failed)
-            raise error_of(failed)
+            raise as_error(failed)
         if code := _stop_code(outcomes):
             return code
     raise lost_process_error(rank, exit_code, restarts=launch.max_restarts)

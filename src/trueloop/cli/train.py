@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def train_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
-    """Train the recipe that the first word names; the other words are its settings.
+    """Train the recipe that the first word names; the other words are options.
 
     Returns:
         The exit code: 0, or 130 (Ctrl-C) or 143 (SIGTERM) if the run was stopped and saved.
@@ -36,9 +36,9 @@ def train_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
         return 0
 
     def train() -> int:
-        spec, recipe, words = load_named_recipe(tokens, "train")
+        spec, recipe, options = load_named_recipe(tokens, "train")
         app = recipe_app(recipe, spec, lambda line: _train(recipe, line, tokens))
-        return app(words, exit_on_error=False, print_error=False)
+        return app(options, exit_on_error=False, print_error=False)
 
     return report_outcome(train)
 
@@ -64,23 +64,23 @@ def _run(recipe: Recipe, line: RecipeCommandLine, spec: str) -> int:
     from trueloop.training.distributed.launcher_env import read_launch_info
     from trueloop.training.interrupt import EXIT_CODES
 
-    place = read_launch_info()
-    prints = place is None or place.rank == 0  # only one of several processes prints
-    logs = line.log_format == "json" and not line.json and prints
-    mode = "quiet" if line.json or not prints else line.log_format if line.log_format in ("live", "plain") else None
-    display = JsonLines() if logs else Display(mode)
+    launch = read_launch_info()
+    is_first = launch is None or launch.rank == 0  # only one of several processes prints
+    json_lines = line.log_format == "json" and not line.json and is_first
+    mode = "quiet" if line.json or not is_first else line.log_format if line.log_format in ("live", "plain") else None
+    display = JsonLines() if json_lines else Display(mode)
     flags = {"fresh": line.fresh, "smoke": line.smoke, "allow_change": line.allow_change}
     store = line.store or os.environ.get("TRUELOOP_STORE") or None
-    folder = _folder(recipe.name, line, silent=logs or mode == "quiet")
+    folder = _choose_folder(recipe.name, line, silent=json_lines or mode == "quiet")
     summary = run_recipe(recipe, run_dir=folder, reporters=[display], store=store, **flags)
-    if prints and (line.json or logs):
-        print_json(summary, again=line.resume_command(spec, summary.run_dir), event="summary" if logs else None)
-    elif prints:
+    if is_first and (line.json or json_lines):
+        print_json(summary, again=line.resume_command(spec, summary.run_dir), event="summary" if json_lines else None)
+    elif is_first:
         print_summary(summary, recipe, again=line.resume_command(spec, summary.run_dir))
     return EXIT_CODES.get(summary.reason, 0)
 
 
-def _folder(name: str, line: RecipeCommandLine, *, silent: bool) -> Path | Callable[[Any], Path]:
+def _choose_folder(name: str, line: RecipeCommandLine, *, silent: bool) -> Path | Callable[[Any], Path]:
     from trueloop.app.training.run_target import RunFolderChooser
 
     if line.run_dir:

@@ -32,31 +32,31 @@ def tune_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyp
         "The trained model stays the same except for rounding; no run folder is written.",
     ):
         return 0
-    spec, recipe, words = load_named_recipe(tokens, "tune")
+    spec, recipe, options = load_named_recipe(tokens, "tune")
 
-    def act(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
+    def run(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
         from trueloop.app.training.tuning import tune_recipe
         from trueloop.cli.configfile import read_config
-        from trueloop.cli.tune_page import TunePage, as_toml, print_json
+        from trueloop.cli.tune_output import TunePrinter, as_toml, print_json
 
         path: Path | None = flags["write"]
         if path is not None and path_exists(check_writable(path, "file of settings")):
             raise InvalidConfig(f"{str(path)!r} already exists.", fix="Name a new file.")
         from_file = read_config(flags["config"], settings) if flags["config"] else {}
         configured = {**from_file, **overrides}
-        page = TunePage(quiet=flags["json"])
+        printer = TunePrinter(quiet=flags["json"])
         tuned = tune_recipe(
             apply_overrides(recipe, configured),
             seconds=flags["seconds"],
             compiled=flags["compiled"],
-            on_trial=page.trial_done,
+            on_trial=printer.print_trial,
         )
         if path is not None:
             write_output(path, as_toml(configured, tuned.chosen), "file of settings")
         if flags["json"]:
             print_json(tuned)
         else:
-            page.end(tuned, spec, path)
+            printer.print_best(tuned, spec, path)
         return 0
 
-    return settings_app(f"trueloop tune {spec}", recipe, FLAGS, act)(words, exit_on_error=False, print_error=False)
+    return settings_app(f"trueloop tune {spec}", recipe, FLAGS, run)(options, exit_on_error=False, print_error=False)

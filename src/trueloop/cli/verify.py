@@ -26,7 +26,7 @@ class VerifyOptions:
     html: Path | None = None
     """Write an HTML page with plots to this file."""
     causal: Flag = False
-    """Check that no output depends on later positions, even if the file does not ask for it."""
+    """Check that no output depends on later positions, even if the target is not marked as causal."""
     verbose: Flag = False
     """Print why a proof does not apply."""
     list: Flag = False
@@ -47,11 +47,11 @@ def verify_command(spec: str = "", /, *, options: VerifyOptions | None = None) -
     options = options or VerifyOptions()
     if not spec and not options.list:
         raise CycloptsError(
-            msg="Nothing to verify is named: pass path/to/file.py:build, or a recipe.", app=App(name="trueloop verify")
+            msg="The target is missing: pass path/to/file.py:build, or a recipe.", app=App(name="trueloop verify")
         )
     try:
         from trueloop.app.verification.load_target import load_target
-        from trueloop.cli.verify_page import VerifyPage, print_list
+        from trueloop.cli.verify_output import VerifyPrinter, print_list
         from trueloop.verify import prove
     except ModuleNotFoundError as error:
         raise MissingExtra(error.name or "torch", "train") from error
@@ -59,24 +59,24 @@ def verify_command(spec: str = "", /, *, options: VerifyOptions | None = None) -
         print_list()
         return 0
     html = options.html and check_writable(options.html, "page")
-    page = VerifyPage(quiet=options.json, verbose=options.verbose)
-    with redirect_stdout(sys.stderr) if options.json else nullcontext():  # keeps what the file prints out of the JSON
+    printer = VerifyPrinter(quiet=options.json, verbose=options.verbose)
+    with redirect_stdout(sys.stderr) if options.json else nullcontext():  # the file's prints must not break the JSON
         target = load_target(spec)
         target = replace(target, causal=True) if options.causal else target
-        found = prove(
+        evidence = prove(
             target,
             select=options.select,
             ignore=options.ignore,
-            on_start=page.proof_started,
-            on_end=page.proof_finished,
+            on_start=printer.proof_started,
+            on_end=printer.proof_finished,
         )
-    page.print_summary(found)
-    ok = all(each.ok for each in found)
+    printer.print_summary(evidence)
+    ok = all(each.ok for each in evidence)
     if html:
         from trueloop.app.verification.html_page import to_html
 
-        write_output(html, to_html(found, spec), "page")
+        write_output(html, to_html(evidence, spec), "page")
     if options.json:
-        report = {"subject": spec, "ok": ok, "proofs": [each.as_dict() for each in found]}
+        report = {"subject": spec, "ok": ok, "proofs": [each.as_dict() for each in evidence]}
         print(json_format.dumps(report, indent=2, allow_nan=False))
     return 0 if ok else 1

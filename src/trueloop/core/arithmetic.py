@@ -1,11 +1,11 @@
 """Training arithmetic: every count of a run that follows from its sizes.
 
-The words, with N = dataset, B = batch, K = accumulate, P = processes:
+Terms, with N = dataset, B = batch, K = accumulate, P = processes:
 
     iteration   one micro-batch of B examples on every process, so B × P examples
     window      the K iterations between two updates, so B × K × P examples: the effective batch
     update      one optimizer step, and one tick of the learning rate schedule
-    epoch       one pass over the N examples, each drawn once
+    epoch       one pass over the N examples
 
 The last iteration of an epoch may be partial (fewer than B × P examples) and the last window short (fewer than K
 iterations). A short window is stepped like any other; `drop_last` leaves out the partial iteration, as PyTorch's
@@ -14,13 +14,13 @@ iterations). A short window is stepped like any other; `drop_last` leaves out th
 
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.formatting import format_count, format_number
 
-LARGEST = 2**63 - 1  # what PyTorch can index with: torch.iinfo(torch.int64).max
+MAX_INDEX = 2**63 - 1  # largest index that PyTorch can represent: torch.iinfo(torch.int64).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Plan:
 
     @property
     def examples_per_epoch(self) -> int:
-        """Number of examples drawn in one epoch."""
+        """Number of examples trained on in one epoch."""
         return min(self.dataset, self.iterations_per_epoch * self.iteration_examples)
 
     @property
@@ -120,12 +120,12 @@ class Plan:
 
     @property
     def examples_seen(self) -> int:
-        """Number of examples drawn in the whole run, including repetitions."""
+        """Number of examples trained on in the whole run, counted once per epoch."""
         return self.examples_per_epoch * self.epochs
 
     @property
     def example_forward_passes(self) -> int:
-        """Number of examples passed through the model in the whole run; each drawn example passes once."""
+        """Number of examples passed through the model in the whole run, over all forward passes."""
         return self.examples_seen
 
     @property
@@ -140,12 +140,11 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the sizes, the counts and the notes by name, ready for JSON."""
-        derived = [name for name, member in vars(type(self)).items() if isinstance(member, property)]
-        everything = {name: getattr(self, name) for name in (*(f.name for f in fields(self)), *derived)}
-        return everything | {"notes": list(self.notes)}
+        properties = [name for name, member in vars(type(self)).items() if isinstance(member, property)]
+        return asdict(self) | {name: getattr(self, name) for name in properties} | {"notes": list(self.notes)}
 
 
-def plan(  # the seven sizes of a run, all named
+def plan(
     *,
     dataset: int,
     batch: int,
@@ -178,13 +177,13 @@ def plan(  # the seven sizes of a run, all named
     if not isinstance(drop_last, bool):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidConfig(f"drop_last is {drop_last!r}, not True or False.", fix="Give True or False.")
     sizes = Plan(
-        dataset=_size("dataset", dataset),
-        batch=_size("batch", batch),
-        epochs=_size("epochs", epochs),
-        accumulate=_size("accumulate", accumulate),
-        processes=_size("processes", processes),
+        dataset=_check_size("dataset", dataset),
+        batch=_check_size("batch", batch),
+        epochs=_check_size("epochs", epochs),
+        accumulate=_check_size("accumulate", accumulate),
+        processes=_check_size("processes", processes),
         drop_last=drop_last,
-        sample_bytes=None if sample_bytes is None else _size("sample_bytes", sample_bytes),
+        sample_bytes=None if sample_bytes is None else _check_size("sample_bytes", sample_bytes),
     )
     if sizes.iterations_per_epoch == 0:
         raise InvalidConfig(
@@ -197,21 +196,21 @@ def plan(  # the seven sizes of a run, all named
     return sizes
 
 
-def _size(name: str, value: object) -> int:
-    """Return a whole number from 1 on, including NumPy's; a bool is rejected as a mistake."""
-    fix = f"Give {name} a whole number from 1 on."
+def _check_size(name: str, value: object) -> int:
+    """Return a size as an int; reject fractions, bools and numbers below 1."""
+    fix = f"Set {name} to a whole number of at least 1."
     if value is None:
         raise InvalidConfig(f"{name} is missing.", fix=fix)
     try:
         if isinstance(value, bool):
             raise TypeError
-        size = operator.index(value)  # pyright: ignore[reportArgumentType]  # raises TypeError if it cannot
+        size = operator.index(value)  # pyright: ignore[reportArgumentType]  # accepts NumPy's integers
     except TypeError:
         raise InvalidConfig(f"{name} is {value!r}, not a whole number.", fix=fix) from None
     if size < 1:
         raise InvalidConfig(f"{name} is {size}, which is below 1.", fix=fix)
-    if size > LARGEST:
-        raise InvalidConfig(f"{name} is above {LARGEST}, the largest index PyTorch has.", fix=f"Give a smaller {name}.")
+    if size > MAX_INDEX:
+        raise InvalidConfig(f"{name} is above {MAX_INDEX}, PyTorch's largest index.", fix=f"Set a smaller {name}.")
     return size
 
 
@@ -231,14 +230,14 @@ def _notes_on_size(sizes: Plan) -> Iterator[str]:
     if sizes.drop_last and sizes.never_seen_per_epoch:
         yield (
             f"drop_last leaves {format_number(sizes.never_seen_per_epoch)} of {examples} out of every epoch: "
-            "different ones each time if the order is shuffled, else always the same."
+            "different ones every time if the order is shuffled, otherwise always the same ones."
         )
     elif sizes.drop_last:
-        yield f"drop_last changes nothing here: {examples} fill every iteration."
+        yield f"drop_last changes nothing here: {examples} fill every iteration completely."
 
 
 def _notes_on_windows(sizes: Plan) -> Iterator[str]:
-    """Yield notes on iterations and windows, in particular the last ones of an epoch."""
+    """Yield notes on iterations and windows, in particular on the last iteration and window of an epoch."""
     if sizes.partial_last_batch and sizes.iterations_per_epoch > 1:
         weight = sizes.iteration_examples / sizes.last_batch
         yield (
@@ -248,17 +247,17 @@ def _notes_on_windows(sizes: Plan) -> Iterator[str]:
             "add up sums and counts, and divide once."
         )
     if sizes.short_last_window:
-        window, full = format_number(sizes.accumulate), sizes.iterations_per_epoch // sizes.accumulate
+        window_size, full_windows = format_number(sizes.accumulate), sizes.iterations_per_epoch // sizes.accumulate
         yield (
-            f"The last window of every epoch is short: {format_number(sizes.last_window)} of {window} micro-batches, "
-            f"{format_count(sizes.last_window_examples, 'example')}. Divide its gradient by its own size, not by "
-            f"{window}, and make an update. Updating only after every {window} micro-batches makes "
-            f"{format_count(full, 'update')} per epoch instead of {format_number(sizes.updates_per_epoch)}, and "
-            f"leaks the remaining gradients into the next epoch."
+            f"The last window of every epoch is short: {format_number(sizes.last_window)} of {window_size} "
+            f"micro-batches, {format_count(sizes.last_window_examples, 'example')}. Divide its gradient by its own "
+            f"size, not by {window_size}, and make an update. Updating only after every {window_size} micro-batches "
+            f"makes {format_count(full_windows, 'update')} per epoch instead of "
+            f"{format_number(sizes.updates_per_epoch)}, and leaks the remaining gradients into the next epoch."
         )
     if sizes.iterations > sizes.updates:
         yield (
-            f"Advance the learning rate schedule once per update, {format_count(sizes.updates, 'time')} in all; "
+            f"Advance the learning rate schedule once per update, {format_count(sizes.updates, 'time')} in total; "
             f"once per iteration would be {format_number(sizes.iterations)} times."
         )
     if sizes.batch > 1 and sizes.last_batch < 2 * sizes.processes:
@@ -277,7 +276,7 @@ def _notes_on_processes(sizes: Plan) -> Iterator[str]:
     yield (
         f"{format_count(sizes.dataset, 'example')} cannot be split evenly over "
         f"{format_count(sizes.processes, 'process')}"
-        + (f": {format_number(idle)} of them would get no example in the last iteration" if idle > 0 else "")
+        + (f": {format_number(idle)} of these would get no example in the last iteration" if idle > 0 else "")
         + f". PyTorch's DistributedSampler repeats {format_count(sizes.processes - left_over, 'example')} in every "
         "epoch to compensate; the counts here include each example once."
     )

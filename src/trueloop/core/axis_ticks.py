@@ -9,7 +9,7 @@ TARGET_TICKS: Final = 5
 
 
 def suits_log_scale(low: float, high: float) -> bool:
-    """True for a range that is easier to read on a log scale."""
+    """Return True for a range that is easier to read on a log scale."""
     return low > 0 and high > LOG_SCALE_RATIO * low
 
 
@@ -24,7 +24,7 @@ class Axis:
     end: float
     """Position of ``high``."""
     log: bool = False
-    """Whether the axis is logarithmic; see `suits_log_scale`."""
+    """True for a logarithmic axis; see `suits_log_scale`."""
 
     def position(self, value: float) -> float:
         """Return the position of a value."""
@@ -43,8 +43,8 @@ class Axis:
         if self.log:
             first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
             return [10.0**k for k in range(first, last + 1, max(1, -(-(last - first) // TARGET_TICKS)))]
-        rough = (self.high - self.low) / TARGET_TICKS
-        power = 10 ** math.floor(math.log10(rough))
-        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+        min_step = (self.high - self.low) / TARGET_TICKS
+        power = 10 ** math.floor(math.log10(min_step))
+        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= min_step)
         step = max(1.0, step) if integers else step
         return [step * k for k in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]

@@ -1,17 +1,17 @@
-"""Keep a series of any length in bounded memory."""
+"""Store a series of any length in bounded memory."""
 
 from bisect import bisect_right
 from typing import Final, Generic, TypeVar
 
 Value = TypeVar("Value")
-MAX_POINTS: Final = 2000  # of a series: more than a screen can show
+MAX_POINTS: Final = 2000  # points of a series; a plot has fewer pixels across
 
 
 class DownsampledSeries(Generic[Value]):
     """A series that, when full, drops every second point and halves its sampling rate.
 
     Args:
-        max_points: upper bound of the points in memory.
+        max_points: maximum number of points in memory.
     """
 
     __slots__ = ("_max_points", "_skipped", "_stride", "updates", "values")
@@ -24,8 +24,8 @@ class DownsampledSeries(Generic[Value]):
         self._stride, self._skipped = 1, 0
 
     @property
-    def keeps_next(self) -> bool:
-        """True if the next value will be kept; otherwise the caller need not compute it."""
+    def stores_next(self) -> bool:
+        """True if `add` will store the next value; otherwise the caller need not compute it."""
         return self._skipped + 1 >= self._stride
 
     def add(self, update: int, value: Value) -> bool:

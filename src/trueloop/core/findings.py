@@ -21,7 +21,7 @@ class Severity(StrEnum):
 
 
 class SourceLocation(NamedTuple):
-    """A line of source."""
+    """A line of source code."""
 
     path: str
     """File name in Python's code object; the report shows it relative to the working directory."""
@@ -40,7 +40,7 @@ class CodePosition(NamedTuple):
     instruction: int
 
     def __hash__(self) -> int:
-        """Hash name, first line and instruction only: a code object hashes all its contents, and does not cache this.
+        """Hash name, first line and instruction only: a code object hashes its whole content, every time.
 
         Cost: 0.2 us.
         """
@@ -84,6 +84,8 @@ class Evidence:
     """Distinguishes findings at one line, e.g. by parameter; equal line and ``dedup_key`` only raise the count."""
     first_update: int | None = None
     """The first update with the failure; None = the current update."""
+    severity: Severity | None = None
+    """Severity in this case; None = the severity of the failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,10 +144,16 @@ class UpdateTiming:
     update_s: float
     """Seconds between two updates: the median over single updates, or over periods of sampled tracing."""
     data_share: float
-    """Fraction of the time spent waiting for the loader; the four fractions add up to at most 1."""
+    """Fraction of the time spent waiting for the data loader; the four fractions add up to at most 1."""
     forward_share: float
     backward_share: float
     optimizer_share: float
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Fraction of the time in each phase, and in everything else under "other"; the fractions add up to 1."""
+        phases = {name: getattr(self, f"{name}_share") for name in ("data", "forward", "backward", "optimizer")}
+        return {**phases, "other": max(0.0, 1 - sum(phases.values()))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,9 +180,9 @@ class ExplainedError:
     """The explanation of a PyTorch error that ended the program."""
 
     kind: str
-    """"shape-mismatch"."""
+    """Identifier of the explanation, such as "shape-mismatch"."""
     type: str
-    """"RuntimeError"."""
+    """Class name of PyTorch's exception, such as "RuntimeError"."""
     title: str
     message: str
     """PyTorch's own message, shortened."""
@@ -190,9 +198,9 @@ class ExplainedError:
 
     @property
     def related(self) -> tuple[tuple[SourceLocation, str], ...]:
-        """Every relevant line except the one that raised."""
-        own = ((self.origin, self.origin_message),) if self.origin and self.origin != self.location else ()
-        return (*own, *self.other_locations)
+        """Every relevant line except the line that raised the error."""
+        origin = ((self.origin, self.origin_message),) if self.origin and self.origin != self.location else ()
+        return (*origin, *self.other_locations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,13 +224,13 @@ class Report:
     series: dict[str, Series] = field(default_factory=dict[str, Series])
     """Series by name: "loss", "grad_norm", "lr", "live_graphs"."""
     layer_gradient_norms: LayerGradientNorms | None = None
-    """None if no norm could be read without a device synchronisation."""
+    """Gradient norm of each layer; None if no norm could be read without a device synchronisation."""
     error: ExplainedError | None = None
     """The PyTorch error that ended the program, if it can be explained."""
     problems: tuple[str, ...] = ()
     """Descriptions of internal errors of the sanitizer, which did not affect the program."""
 
     def highest_severity(self) -> Severity | None:
-        """Return the most severe severity found."""
+        """Return the severity of the most severe finding; None without findings."""
         order = list(Severity)
         return min((finding.severity for finding in self.findings), key=order.index, default=None)

@@ -1,7 +1,8 @@
 """Format numbers, units and names for messages."""
 
+import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 def format_number(count: int) -> str:
@@ -18,6 +19,18 @@ def format_count(count: int, noun: str) -> str:
 def first_few(names: Sequence[str]) -> str:
     """Join the first three names: "a, b, c, ..."."""
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def did_you_mean(word: str, choices: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return "Did you mean 'lr'? " for the choice most similar to a word; "" if no choice is similar.
+
+    Args:
+        word: the word that is not among the choices.
+        choices: the valid words.
+        cutoff: least similarity, from 0 to 1, as computed by `difflib.SequenceMatcher`.
+    """
+    similar = difflib.get_close_matches(word, list(choices), n=1, cutoff=cutoff)
+    return f"Did you mean {similar[0]!r}? " if similar else ""
 
 
 def format_size(count_bytes: int) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from typing import Final
 
 from trueloop.core.formatting import replace_unprintable
 
@@ -30,7 +31,7 @@ def element(tag: str, *children: object, **attributes: object) -> Markup:
 def table(head: Sequence[object], rows: Iterable[Sequence[object]], **attributes: object) -> Markup:
     """Build a table that scrolls sideways if the page is too narrow."""
     titles = element("tr", *(element("th", title, scope="col") for title in head))
-    body = (element("tr", *(element("td", each) for each in row)) for row in rows)
+    body = (element("tr", *(element("td", cell) for cell in row)) for row in rows)
     inner = element("table", element("thead", titles), element("tbody", *body), **attributes)
     return element("div", inner, class_="scroll", tabindex="0")
 
@@ -38,6 +39,30 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]], **attributes
 def section(title: str, *children: object) -> Markup:
     """Build a section with a heading."""
     return element("section", element("h2", title), *children)
+
+
+CONTENT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+"""Policy under which a browser loads nothing and runs no script, even if a name in the page contains HTML."""
+
+
+def render_document(title: str, style: str, *children: object) -> str:
+    """Render a self-contained HTML page under `CONTENT_POLICY`.
+
+    Args:
+        title: title of the page.
+        style: CSS of the page.
+        children: content of the page.
+    """
+    head = element(
+        "head",
+        Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{CONTENT_POLICY}">'),
+        Markup('<meta name="color-scheme" content="light dark">'),
+        element("title", title),
+        element("style", Markup(style)),
+    )
+    body = element("body", element("main", *children))
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
 def _escape(child: object) -> str:

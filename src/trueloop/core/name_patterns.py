@@ -11,7 +11,7 @@ MAX_NAMES: Final = 5  # shown in a message
 
 
 def match_names(names: Sequence[str], patterns: Sequence[str], *, option: str, why: str) -> list[str]:
-    """Return the names that any pattern matches, in their own order.
+    """Return the names that any pattern matches, in the order of ``names``.
 
     Args:
         names: dotted names, such as those of a model's parameters.
@@ -33,12 +33,12 @@ def match_names(names: Sequence[str], patterns: Sequence[str], *, option: str, w
 
 
 def format_names(names: Sequence[str]) -> str:
-    """Return the first five names and the number of the others."""
-    rest = len(names) - MAX_NAMES
-    return ", ".join(names[:MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+    """Return the first five names and the number of further names: "a, b, c, d, e and 3 more"."""
+    omitted = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {omitted} more" if omitted > 0 else "")
 
 
 def _suggest(pattern: str, names: Sequence[str]) -> str:
     prefixes = {name.rsplit(".", depth)[0] + ".*" for name in names for depth in range(1, name.count(".") + 1)}
-    near = difflib.get_close_matches(pattern, [*names, *sorted(prefixes)], n=1)
-    return f"Did you mean {near[0]!r}?" if near else f"The parameters are called: {format_names(names)}."
+    closest = difflib.get_close_matches(pattern, [*names, *sorted(prefixes)], n=1)
+    return f"Did you mean {closest[0]!r}?" if closest else f"The parameters are called: {format_names(names)}."

@@ -8,15 +8,15 @@ from pathlib import Path
 
 
 def path_exists(path: Path) -> bool:
-    """True if anything exists at a path; links are followed."""
+    """Return True if anything exists at a path; links are followed."""
     return os.path.exists(path)  # noqa: PTH110 - raises nothing
 
 
 def is_file(path: Path) -> bool:
-    """True for a file, or a link to one."""
+    """Return True for a file, or a link to a file."""
     return os.path.isfile(path)  # noqa: PTH113 - raises nothing
 
 
 def is_folder(path: Path) -> bool:
-    """True for a folder, or a link to one."""
+    """Return True for a folder, or a link to a folder."""
     return os.path.isdir(path)  # noqa: PTH112 - raises nothing

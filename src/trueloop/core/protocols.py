@@ -12,7 +12,7 @@ class MicroBatch(NamedTuple):
     """One batch from the loader, and its role in the window."""
 
     data: Any
-    """The loader's value: a tuple, a mapping or a tensor, still on the CPU."""
+    """The batch as the loader returns it: a tuple, a mapping or a tensor, on the CPU."""
     closes_window: bool
     """True for the last micro-batch of a window: the update follows."""
     indices: Sequence[int] | None
@@ -55,7 +55,7 @@ class StatefulOrder(Protocol):
         ...
 
     def load_order_state(self, state: Any) -> None:
-        """Restore the generators."""
+        """Restore the state of the generators."""
         ...
 
 
@@ -163,7 +163,7 @@ class Notice:
     """A stable identifier: "not_finite", "early_stop", "interrupted", "preempted", "smoke", "resumed",
     "resumed_inexact", "resumed_changed", "rolled_back", "compiled", "compiled_in_part", "out_of_memory",
     "save_blocking", "mirror_down", "store_down", "store_behind",
-    and "finding" for one of the sanitizer, whose details are a finding of the report's JSON."""
+    or "finding": the sanitizer found a failure, and ``details`` are its finding as in the report's JSON."""
     message: str
     details: Mapping[str, Any]
 

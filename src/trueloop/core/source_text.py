@@ -1,11 +1,13 @@
-"""Source text of a file and byte-exact edits of it."""
+"""The source code of a file, and byte-exact edits of it."""
 
 import ast
+import linecache
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 _GRAPH_CUTS: Final = re.compile(
@@ -40,7 +42,7 @@ class Fix:
 
 
 def encloses(outer: Any, inner: Any) -> bool:
-    """Return True if a syntax node lies inside another one, or is that node; False for nodes without a location."""
+    """Return True if ``inner`` is part of the syntax node ``outer``, or the same node; False without a location."""
     if not hasattr(outer, "lineno") or not hasattr(inner, "lineno"):
         return False
     first, last = (outer.lineno, outer.col_offset), (outer.end_lineno, outer.end_col_offset)
@@ -54,16 +56,28 @@ class SourceText:
 
     Args:
         source: the text that Python reads, with unchanged line ends.
+        lines_before: number that is added to every line number in the syntax tree.
     """
 
-    def __init__(self, source: str) -> None:
-        self.source = source
+    def __init__(self, source: str, lines_before: int = 0) -> None:
+        self.source, self.lines_before = source, lines_before
         self.content = source.encode("utf-8", "surrogatepass")
 
     @cached_property
-    def _line_starts(self) -> list[int]:
-        """Start of each line, as Python counts lines: a form feed does not end one."""
-        return [0, *(match.end() for match in re.finditer(rb"\r\n|\r|\n", self.content)), len(self.content)]
+    def line_starts(self) -> dict[int, int]:
+        """Number of lines before a line -> byte position of its start. A form feed ends no line, as in Python."""
+        ends = (match.end() for match in re.finditer(rb"\r\n|\r|\n", self.content))
+        return dict(enumerate([0, *ends, len(self.content)], self.lines_before))
+
+    def joined(self, others: Sequence["SourceText"]) -> "SourceText":
+        """Return a text for the syntax nodes of several files, of which this one is the first: edits of it agree."""
+        joined = SourceText("\n".join(each.source for each in (self, *others)), self.lines_before)
+        starts, position = dict(self.line_starts), len(self.content) + 1
+        for each in others:
+            starts |= {number: position + start for number, start in each.line_starts.items()}
+            position += len(each.content) + 1
+        joined.__dict__["line_starts"] = starts
+        return joined
 
     @cached_property
     def newline(self) -> str:
@@ -73,10 +87,10 @@ class SourceText:
 
     def offset(self, line: int, column: int) -> int:
         """Return the byte position of a line and column of the syntax tree."""
-        return self._line_starts[line - 1] + column
+        return self.line_starts[line - 1] + column
 
     def span(self, node: Any) -> tuple[int, int]:
-        """Return the start and end of a node."""
+        """Return the byte positions of a node's start and end."""
         return self.offset(node.lineno, node.col_offset), self.offset(node.end_lineno, node.end_col_offset)
 
     def segment(self, node: Any) -> str:
@@ -86,71 +100,69 @@ class SourceText:
 
     def line(self, number: int) -> str:
         """Return a line without its line end; "" after the last line."""
-        if not 0 < number < len(self._line_starts):
+        if number - 1 not in self.line_starts or number not in self.line_starts:
             return ""
-        line = self.content[self._line_starts[number - 1] : self._line_starts[number]]
+        line = self.content[self.line_starts[number - 1] : self.line_starts[number]]
         return line.decode("utf-8", "surrogatepass").rstrip("\r\n")
 
     def indent(self, statement: ast.stmt) -> str | None:
         """Return the indentation of a statement; None if code precedes it on its line."""
-        before = self.line(statement.lineno).encode()[: statement.col_offset].decode()
-        return before if not before.strip() else None
+        preceding = self.line(statement.lineno).encode()[: statement.col_offset].decode()
+        return preceding if not preceding.strip() else None
 
     def replace(self, node: Any, text: str) -> Edit:
         """Return the edit that replaces a node by other text."""
         return Edit(*self.span(node), text)
 
     def insert_before(self, statement: ast.stmt, *lines: str) -> Edit | None:
-        """Return the edit that inserts lines before a statement; None if it shares its line with others."""
-        first: ast.stmt | ast.expr = statement
-        decorators: Sequence[ast.expr] = getattr(statement, "decorator_list", ())
+        """Return the edit that inserts lines before a statement; None if other code precedes it on its line."""
         indent = self.indent(statement)
         if indent is None:
             return None
-        if decorators:
-            first = min(decorators, key=lambda each: each.lineno)
-        start = self._line_starts[first.lineno - 1]
+        decorators: Sequence[ast.expr] = getattr(statement, "decorator_list", ())
+        first_line = min([statement.lineno, *(decorator.lineno for decorator in decorators)])
+        start = self.line_starts[first_line - 1]
         return Edit(start, start, "".join(f"{indent}{line}{self.newline}" for line in lines))
 
     def insert_after(self, statement: ast.stmt, *lines: str) -> Edit | None:
-        """Return the edit that inserts lines after a statement; None if it shares its line with others."""
+        """Return the edit that inserts lines after a statement; None if other code is on its first or last line."""
         indent = self.indent(statement)
         last = statement.end_lineno
         if indent is None or last is None or statement.end_col_offset is None:
             return None
         end = self.offset(last, statement.end_col_offset)
-        line_end = self._line_starts[last] if last < len(self._line_starts) else len(self.content)
-        rest = self.content[end:line_end].decode("utf-8", "surrogatepass").strip()
-        if rest and not rest.startswith("#"):
+        line_end = self.line_starts.get(last, len(self.content))
+        trailing = self.content[end:line_end].decode("utf-8", "surrogatepass").strip()
+        if trailing and not trailing.startswith("#"):
             return None
-        before = self.content[:line_end]
-        lead = "" if before.endswith((b"\n", b"\r")) else self.newline
-        body = self.newline.join(f"{indent}{line}" for line in lines)
-        return Edit(line_end, line_end, f"{lead}{body}" if lead else f"{body}{self.newline}")
+        ends_with_newline = self.content[:line_end].endswith((b"\n", b"\r"))
+        new_text = self.newline.join(f"{indent}{line}" for line in lines)
+        new_text = f"{new_text}{self.newline}" if ends_with_newline else f"{self.newline}{new_text}"
+        return Edit(line_end, line_end, new_text)
 
     def indent_under(self, statement: ast.stmt, header: str) -> tuple[Edit, ...] | None:
-        """Return the edits that indent a statement under a header, ``with torch.no_grad():``; None if not possible."""
+        """Return the edits that put a statement under a header like ``with torch.no_grad():``; None if impossible."""
         indent, last = self.indent(statement), statement.end_lineno or statement.lineno
-        strings = [each for each in ast.walk(statement) if isinstance(each, ast.Constant | ast.JoinedStr)]
-        long = any(each.lineno != each.end_lineno for each in strings)
-        end = self.offset(last, statement.end_col_offset or 0)
-        rest = self.line(last).encode()[end - self._line_starts[last - 1] :].strip()
-        if indent is None or long or (rest and not rest.startswith(b"#")) or getattr(statement, "decorator_list", ()):
+        literals = [node for node in ast.walk(statement) if isinstance(node, ast.Constant | ast.JoinedStr)]
+        has_multiline_string = any(literal.lineno != literal.end_lineno for literal in literals)
+        trailing = self.line(last).encode()[statement.end_col_offset or 0 :].strip()
+        is_followed_by_code = trailing and not trailing.startswith(b"#")
+        if indent is None or is_followed_by_code or has_multiline_string or getattr(statement, "decorator_list", ()):
             return None
-        unit = "\t" if indent.startswith("\t") else "    "
+        one_level = "\t" if indent.startswith("\t") else "    "
         lines = [number for number in range(statement.lineno + 1, last + 1) if self.line(number).strip()]
-        first = self._line_starts[statement.lineno - 1]
+        first = self.line_starts[statement.lineno - 1]
         return (
-            Edit(first, first, f"{indent}{header}{self.newline}{unit}"),
-            *(Edit(self._line_starts[number - 1], self._line_starts[number - 1], unit) for number in lines),
+            Edit(first, first, f"{indent}{header}{self.newline}{one_level}"),
+            *(Edit(self.line_starts[number - 1], self.line_starts[number - 1], one_level) for number in lines),
         )
 
     def unwrap_call(self, call: ast.Call, *, method: bool) -> tuple[Edit, ...] | None:
-        """Return the edits that replace a call by its operand (``x.softmax(1)`` by ``x``); None if this lost a comment.
+        """Return the edits that replace ``x.softmax(1)`` or ``softmax(x, 1)`` by ``x``; None if a comment is lost.
 
         Args:
             call: the call to remove.
-            method: True if the operand is the object whose method is called, False if it is the first argument.
+            method: True to keep the object whose method is called, False to keep the first argument.
         """
         start, end = self.span(call)
         if not method:
@@ -158,23 +170,23 @@ class SourceText:
                 return None
             first = call.args[0]
             inner_start, inner_end = self.span(first)
-            atom = isinstance(first, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-            left, right = ("", "") if atom and "\n" not in self.segment(first) else ("(", ")")
+            binds_tightly = isinstance(first, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+            left, right = ("", "") if binds_tightly and "\n" not in self.segment(first) else ("(", ")")
             edits = Edit(start, inner_start, left), Edit(inner_end, end, right)
         else:
             dot = self.span(call.func)[1] - len(getattr(call.func, "attr", "")) - 1
             if self.content[dot : dot + 1] != b"." or self.content[dot - 1 : dot].isspace():
                 return None
             edits = (Edit(dot, end, ""),)
-        return None if any(b"#" in self.content[each.start : each.end] for each in edits) else edits
+        return None if any(b"#" in self.content[edit.start : edit.end] for edit in edits) else edits
 
     def drop_last_argument(self, call: ast.Call) -> Edit | None:
-        """Return the edit that removes the last of several arguments; None if more than a comma precedes it."""
+        """Return the edit that removes the last of several positional arguments; None if a comment precedes it."""
         if len(call.args) < 2 or call.keywords:
             return None
-        start, last = self.span(call.args[-2])[1], self.span(call.args[-1])
-        between = self.content[start : last[0]]
-        return Edit(start, last[1], "") if between.strip() == b"," else None
+        start, (last_start, last_end) = self.span(call.args[-2])[1], self.span(call.args[-1])
+        separator = self.content[start:last_start].strip()
+        return Edit(start, last_end, "") if separator == b"," else None
 
     def move_statement(
         self,
@@ -193,12 +205,12 @@ class SourceText:
             leading_lines: new lines directly before the moved statement.
 
         Returns:
-            The edits; None if the statement shares its line with others or has several lines.
+            The edits; None if the statement has several lines, or other code is on its line.
         """
-        cut = self.insert_after(statement)
-        if statement.lineno != statement.end_lineno or self.indent(statement) is None or cut is None:
+        after_line = self.insert_after(statement)  # an edit at the start of the next line
+        if statement.lineno != statement.end_lineno or after_line is None:
             return None
-        start, end = self._line_starts[statement.lineno - 1], cut.end
+        start, end = self.line_starts[statement.lineno - 1], after_line.end
         line = self.content[start:end].decode("utf-8", "surrogatepass").strip()
         lines = (*leading_lines, line)
         if after is not None:
@@ -217,10 +229,10 @@ def apply_fixes(text: SourceText, fixes: Iterable[Fix]) -> tuple[SourceText, lis
     edits: list[Edit] = []
     applied: list[Fix] = []
     for fix in fixes:
-        fresh = [edit for edit in fix.edits if edit not in edits]
-        if any(_overlaps(edit, other) for edit in fresh for other in edits):
+        new_edits = [edit for edit in fix.edits if edit not in edits]
+        if any(_overlaps(new, old) for new in new_edits for old in edits):
             continue
-        edits += fresh
+        edits += new_edits
         applied.append(fix)
     content, position = list[bytes](), 0
     for edit in sorted(edits):
@@ -235,17 +247,27 @@ def cuts_graph(text: SourceText, fix: Fix) -> bool:
 
     Args:
         text: the text that the fix edits.
-        fix: checked by its words alone: ``batch.data`` counts even if ``batch`` is not a tensor.
+        fix: the fix; only names are compared, so ``batch.data`` counts even if ``batch`` is no tensor.
     """
-    removed = (text.content[each.start : each.end].decode("utf-8", "surrogatepass") for each in fix.edits)
-    before = Counter(word for part in removed for word in _GRAPH_CUTS.findall(part))
-    return before != Counter(word for each in fix.edits for word in _GRAPH_CUTS.findall(each.text))
+    removed, added = Counter[str](), Counter[str]()
+    for edit in fix.edits:
+        removed.update(_GRAPH_CUTS.findall(text.content[edit.start : edit.end].decode("utf-8", "surrogatepass")))
+        added.update(_GRAPH_CUTS.findall(edit.text))
+    return removed != added
 
 
-def _overlaps(one: Edit, other: Edit) -> bool:
-    if one.start == other.start and (one.start == one.end or other.start == other.end):
+def _overlaps(first: Edit, second: Edit) -> bool:
+    if first.start == second.start and (first.start == first.end or second.start == second.end):
         return True  # two insertions at one position: their order matters
-    return one.start < other.end and other.start < one.end
+    return first.start < second.end and second.start < first.end
+
+
+def read_source(file: str) -> str:
+    """Return the text of a source file or notebook cell; "" if there is none."""
+    try:
+        return Path(file).read_text("utf-8", errors="replace")
+    except (OSError, ValueError):
+        return "".join(linecache.getlines(file))
 
 
 def dotted_name(node: Any) -> str:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 ALL_CODES: Final = frozenset({""})
-"""Codes of ``# trueloop: ignore``: every code starts with the empty string."""
+"""What ``# trueloop: ignore`` without a list suppresses: every code starts with the empty string."""
 _PRAGMA = re.compile(r"#\s*trueloop:\s*ignore(?:\[([^\]]*)\]|(?![\w\[-]))")
 
 
@@ -18,17 +18,15 @@ class Pragma(NamedTuple):
     line: int
     """Line of the comment, from 1."""
     first_line: int
-    last_line: int
-    """Last line of the statement with the comment. The comment applies to all lines of the statement, since Python
+    """First line of the statement with the comment. The comment applies to all lines of the statement, since Python
     may report any of them for a call."""
+    last_line: int
     codes: frozenset[str]
-    """Codes, families ("GRD"), or `ALL_CODES` if the comment lists none."""
+    """Codes ("GRD001") or families ("GRD") in the comment; `ALL_CODES` if the comment lists none."""
 
 
 def find_pragmas(text: str) -> list[Pragma]:
-    """Return the suppression comments in a source text.
-
-    Strings do not count. Nothing after a syntax error is read.
+    """Return the suppression comments in source code, up to the first syntax error.
 
     Args:
         text: source of a module or notebook cell.
@@ -44,7 +42,7 @@ def find_pragmas(text: str) -> list[Pragma]:
 
 
 def ignored_codes(text: str) -> Mapping[int, frozenset[str]]:
-    """Return the suppressed codes of each line of a source text, by line number from 1.
+    """Return the suppressed codes of each line of source code, by line number from 1.
 
     Args:
         text: source of a module or notebook cell.
@@ -57,7 +55,7 @@ def ignored_codes(text: str) -> Mapping[int, frozenset[str]]:
 
 
 def matches_code(code: str, listed: frozenset[str]) -> bool:
-    """Return True if a code or its family is listed, or all codes are."""
+    """Return True if a code, its family or `ALL_CODES` is listed."""
     return code.startswith(tuple(listed))
 
 
@@ -67,7 +65,7 @@ def statement_spans(text: str) -> Iterator[tuple[int, int, list[tuple[int, str]]
     Each comment comes with its line; a comment above a statement belongs to no statement.
     """
     first, last, comments = 0, 0, list[tuple[int, str]]()
-    layout = (tokenize.ENCODING, tokenize.INDENT, tokenize.DEDENT, tokenize.NL, tokenize.ENDMARKER)
+    layout_tokens = (tokenize.ENCODING, tokenize.INDENT, tokenize.DEDENT, tokenize.NL, tokenize.ENDMARKER)
     with suppress(tokenize.TokenError, SyntaxError):  # a notebook magic, an incomplete file
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.NEWLINE:
@@ -75,7 +73,7 @@ def statement_spans(text: str) -> Iterator[tuple[int, int, list[tuple[int, str]]
                 first, comments = 0, []
             elif token.type == tokenize.COMMENT:
                 comments += [(token.start[0], token.string)] if first else []
-            elif token.type not in layout:
+            elif token.type not in layout_tokens:
                 first, last = first or token.start[0], token.end[0]
     yield first, last, comments
 

@@ -70,7 +70,7 @@ def collate(samples: Any) -> Any:
         return {name: _collate_column(values) for name, values in columns.items()}
     if not len(samples):
         raise InvalidData("There are no samples to put into a batch.")
-    rows = [_numbers_to_tensors(sample) for sample in samples] if _holds_lists(samples[0]) else samples
+    rows = [_numbers_to_tensors(sample) for sample in samples] if _has_number_lists(samples[0]) else samples
     try:
         return default_collate(rows)
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
@@ -90,7 +90,7 @@ def pad_sequences(
     Args:
         samples: B sequences (tensors [T, ...] or lists of numbers), tuples whose first field is one, or mappings.
         padding_value: value to append. For mappings, it may be a mapping from each field to pad to its padding value;
-            the mask is then that of the first such field, and the other fields are collated.
+            the mask is then made for the first of these fields, and the other fields are collated.
         target_padding: value to append to targets that are sequences; torch's losses ignore -100.
         targets: names of the fields of a mapping that are targets.
         mask: name of the mask in a mapping. If the samples have a field of this name, it is padded with 0 and returned.
@@ -129,23 +129,23 @@ def _pad_mapping(
 ) -> dict[str, Any]:
     if isinstance(padding_value, Mapping):
         paddings = dict(padding_value)
-        absent = [name for name in paddings if name not in values]
-        if absent:
-            raise InvalidData(f"There is no field {absent[0]!r} to pad.", fix=f"A sample has {', '.join(values)}.")
+        missing = [name for name in paddings if name not in values]
+        if missing:
+            raise InvalidData(f"There is no field {missing[0]!r} to pad.", fix=f"A sample has {', '.join(values)}.")
     else:
         paddings = _sequence_fields(values, padding_value, targets, mask)
-    out: dict[str, Any] = {}
+    padded: dict[str, Any] = {}
     mask_BT: Tensor | None = None
     for name, column in values.items():
         if name in paddings:
-            out[name], real_BT = _pad_column(column, paddings[name], name)
-            mask_BT = real_BT if mask_BT is None or name == next(iter(paddings)) else mask_BT
+            padded[name], column_mask_BT = _pad_column(column, paddings[name], name)
+            mask_BT = column_mask_BT if mask_BT is None or name == next(iter(paddings)) else mask_BT
         elif name in targets:
-            out[name] = _pad_if_ragged(column, target_padding, name)
+            padded[name] = _pad_if_ragged(column, target_padding, name)
         else:
-            out[name] = _pad_if_ragged(column, 0, name) if name == mask else _collate_column(column)
-    out.setdefault(mask, mask_BT)
-    return out
+            padded[name] = _pad_if_ragged(column, 0, name) if name == mask else _collate_column(column)
+    padded.setdefault(mask, mask_BT)
+    return padded
 
 
 def _sequence_fields(
@@ -177,13 +177,13 @@ def _pad_column(column: Sequence[Any], padding_value: float, name: str) -> tuple
     for i, tensor in enumerate(tensors):
         if not tensor.ndim or not len(tensor):
             raise InvalidData(
-                f"Sample {i} of the batch has a {name} of shape {tuple(tensor.shape)}.",
+                f"Sample {i} of the batch: {name} has shape {tuple(tensor.shape)}.",
                 why="A row without a real token makes attention divide by zero.",
                 fix="Leave empty samples out of the dataset; a sequence is [T, ...] with T >= 1.",
             )
         if tensor.shape[1:] != first.shape[1:] or tensor.dtype != first.dtype:
             raise InvalidData(
-                f"Sample {i} of the batch has a {name} of shape {tuple(tensor.shape)} and {tensor.dtype}; "
+                f"Sample {i} of the batch: {name} has shape {tuple(tensor.shape)} and {tensor.dtype}; "
                 f"sample 0 has {tuple(first.shape)} and {first.dtype}.",
                 fix="Only the first axis may differ.",
             )
@@ -191,14 +191,14 @@ def _pad_column(column: Sequence[Any], padding_value: float, name: str) -> tuple
     mask_BT = torch.arange(int(lengths_B.max())) < lengths_B[:, None]
     if not mask_BT.all() and torch.tensor(padding_value).to(first.dtype).item() != padding_value:
         raise InvalidData(
-            f"A {name} of {first.dtype} cannot hold the padding value {padding_value}.",
+            f"In {name}, {first.dtype} cannot hold the padding value {padding_value}.",
             fix="Choose another padding value, or give the samples as int64 or float.",
         )
     return pad_sequence(tensors, batch_first=True, padding_value=padding_value), mask_BT
 
 
 def _pad_if_ragged(column: Sequence[Any], padding_value: float, name: str) -> Any:
-    column = [_tensor_of_list(value) for value in column]
+    column = [_list_to_tensor(value) for value in column]
     if isinstance(column[0], Tensor) and column[0].ndim and len({len(value) for value in column}) > 1:
         return _pad_column(column, padding_value, name)[0]
     return collate(column)
@@ -206,35 +206,31 @@ def _pad_if_ragged(column: Sequence[Any], padding_value: float, name: str) -> An
 
 def _collate_column(values: Any) -> Any:
     """Collate the values of one field."""
-    return values if isinstance(values, Tensor) else collate([_tensor_of_list(value) for value in values])
+    return values if isinstance(values, Tensor) else collate([_list_to_tensor(value) for value in values])
 
 
 def _is_number_list(value: Any) -> bool:
     """Return True for a list of numbers, and for a list of such lists."""
-    inner = value
-    while isinstance(inner, list) and inner:
-        inner = cast("list[Any]", inner)[0]
-    return isinstance(value, list) and isinstance(inner, (bool, int, float))
+    innermost = value
+    while isinstance(innermost, list) and innermost:
+        innermost = cast("list[Any]", innermost)[0]
+    return isinstance(value, list) and isinstance(innermost, (bool, int, float))
 
 
-def _holds_lists(sample: Any) -> bool:
-    return any(_is_number_list(value) for value in _field_values(sample))
-
-
-def _field_values(sample: Any) -> Sequence[Any]:
+def _has_number_lists(sample: Any) -> bool:
     if isinstance(sample, Mapping):
-        return list(cast("Mapping[str, Any]", sample).values())
-    return cast("Sequence[Any]", sample) if isinstance(sample, (tuple, list)) else ()
+        return any(map(_is_number_list, cast("Mapping[str, Any]", sample).values()))
+    return isinstance(sample, (tuple, list)) and any(map(_is_number_list, cast("Sequence[Any]", sample)))
 
 
 def _numbers_to_tensors(sample: Any) -> Any:
     """Convert the lists of numbers in a sample's fields to tensors."""
     if isinstance(sample, Mapping):
-        return {name: _tensor_of_list(value) for name, value in cast("Mapping[str, Any]", sample).items()}
-    return tuple(_tensor_of_list(value) for value in sample)
+        return {name: _list_to_tensor(value) for name, value in cast("Mapping[str, Any]", sample).items()}
+    return tuple(_list_to_tensor(value) for value in sample)
 
 
-def _tensor_of_list(value: Any) -> Any:
+def _list_to_tensor(value: Any) -> Any:
     """Convert a list of numbers to a tensor; raise for ragged lists of lists; return anything else unchanged."""
     if not _is_number_list(value):
         return value
@@ -264,8 +260,8 @@ def _cannot_stack(samples: Sequence[Any], error: Exception) -> InvalidData:
 def _describe_structure(sample: Any) -> str:
     """Describe the structure of a sample: "(float32[1, 8, 8], int)"."""
     if isinstance(sample, Mapping):
-        named = cast("Mapping[str, Any]", sample)
-        return "{" + ", ".join(f"{name}: {_describe_structure(value)}" for name, value in named.items()) + "}"
+        fields = cast("Mapping[str, Any]", sample)
+        return "{" + ", ".join(f"{name}: {_describe_structure(value)}" for name, value in fields.items()) + "}"
     if isinstance(sample, (tuple, list)):
         return "(" + ", ".join(_describe_structure(value) for value in cast("Sequence[Any]", sample)) + ")"
     if hasattr(sample, "shape") and hasattr(sample, "dtype"):

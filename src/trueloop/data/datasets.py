@@ -66,7 +66,7 @@ class TensorData(Dataset[Any]):
         return GatheredBatch(self.gather(torch.as_tensor(indices)), len(indices))
 
     def gather(self, indices_B: Tensor) -> list[Tensor] | dict[str, Tensor]:
-        """Read the samples of these indices (int64) as one batch, in the form that `collate` returns.
+        """Read the samples at indices (int64) as one batch, in the form that `collate` returns.
 
         Cost: for each tensor, 2 us and the copy.
         """
@@ -120,7 +120,7 @@ def split(dataset: Any, shares: Sequence[float], seed: int = 0) -> list[Any]:
     edges = [0, *(round(size * sum(shares[:i])) for i in range(1, len(shares))), size]
     sizes = [stop - start for start, stop in pairwise(edges)]
     if 0 in sizes:
-        raise InvalidData(f"{size} samples in shares of {list(shares)} make parts of {sizes}.", fix="Give more data.")
+        raise InvalidData(f"Shares of {list(shares)} split {size} samples into {sizes}.", fix="Give more data.")
     shuffled = order(size, seed, epoch=-1)  # -1: differs from the order of every epoch of a run with this seed
     parts = [shuffled.take(start, stop) for start, stop in pairwise(edges)]
     if isinstance(dataset, TensorData):

@@ -2,7 +2,7 @@
 
 # ruff: noqa: N803 - shapes are part of the name: B indices of one micro-batch
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -27,8 +27,8 @@ class FetchBatch:
         dataset: a map-style dataset.
         collate: function of samples that returns a batch; None = `collate`.
         seed: seed for ``seed_samples``.
-        seed_samples: whether to seed Python's, NumPy's and torch's CPU generators, for every sample from (seed, epoch,
-            index), for ``__getitems__`` and ``collate`` from (seed, epoch, first index), and restore them afterwards.
+        seed_samples: True to seed Python's, NumPy's and torch's CPU generators, and to restore them afterwards. The
+            seed of a sample depends on (seed, epoch, index); ``__getitems__`` and ``collate`` use the first sample's.
     """
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any] | None, *, seed: int, seed_samples: bool) -> None:
@@ -73,17 +73,16 @@ class FetchBatch:
             return error
 
     def _read_samples(self, indices: list[int], seeds: Sequence[int]) -> Any:
-        if not seeds:
-            return self._read_many(indices) if self._read_many else [self.dataset[i] for i in indices]
         if self._read_many:
-            seed_generators(seeds[0])
+            if seeds:
+                seed_generators(seeds[0])
             return self._read_many(indices)
-        return list(self._read_seeded(indices, seeds))
-
-    def _read_seeded(self, indices: list[int], seeds: Sequence[int]) -> Iterator[Any]:
-        for index, seed in zip(indices, seeds, strict=True):
-            seed_generators(seed)
-            yield self.dataset[index]
+        samples: list[Any] = []
+        for position, index in enumerate(indices):
+            if seeds:
+                seed_generators(seeds[position])
+            samples.append(self.dataset[index])
+        return samples
 
     def _sample_seeds(self, epoch: int, indices: list[int]) -> Sequence[int]:
         key = derive_keys("sample", self._seed, epoch, 1)[0]

@@ -31,7 +31,7 @@ def fingerprint(dataset: Any, samples: int = MAX_SAMPLES) -> str:
 
     Returns:
         "1797:sha256:0123456789abcdef", with "partial" instead of "sha256" if samples contain objects whose content
-        cannot be hashed; of these only the type is hashed.
+        cannot be hashed; only the type of such objects is hashed.
 
     Raises:
         InvalidData: the dataset is empty or has no length.
@@ -50,13 +50,13 @@ def fingerprint(dataset: Any, samples: int = MAX_SAMPLES) -> str:
 
 def _fingerprint_shards(data: Shards, samples: int) -> str:
     total = len(data.shards)
-    opened = sorted(order(total, seed=0, epoch=0).take(0, min(MAX_SHARDS, total)).tolist())
+    shard_indices = sorted(order(total, seed=0, epoch=0).take(0, min(MAX_SHARDS, total)).tolist())
     digest = hashlib.sha256(str(total).encode())
     complete = True
     with preserve_cpu_generators():
-        for shard in opened:
+        for shard in shard_indices:
             seed_generators(0)
-            for sample in islice(data.read(data.shards[shard]), samples // len(opened)):
+            for sample in islice(data.read(data.shards[shard]), samples // len(shard_indices)):
                 complete &= _hash_value(sample, digest.update)
                 seed_generators(0)
             digest.update(b"<end>")
@@ -77,8 +77,8 @@ def _hash_value(value: Any, update: Callable[[bytes], None]) -> bool:
         content = value if isinstance(value, bytes) else str(value).encode()
         update(f"{len(content)}:".encode() + content)
     elif isinstance(value, Mapping):
-        named = cast("Mapping[Any, Any]", value)
-        return _hash_value(sorted(named.items(), key=lambda item: str(item[0])), update)
+        mapping = cast("Mapping[Any, Any]", value)
+        return _hash_value(sorted(mapping.items(), key=lambda item: str(item[0])), update)
     elif isinstance(value, (tuple, list)):
         items = cast("Sequence[Any]", value)
         update(f"{len(items)}:".encode())

@@ -43,7 +43,7 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
         self._mode = MODES[channels]
         self.size = (size, size) if isinstance(size, int) else size
         root = Path(root)
-        folders = sorted(path for path in _entries(root) if path.is_dir())
+        folders = sorted(path for path in _list_folder(root) if path.is_dir())
         if not folders:
             raise InvalidData(f"{root} has no folders.", fix="Put the images of each class into a folder of its own.")
         self.classes = [folder.name for folder in folders]
@@ -67,14 +67,14 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
         path = self.paths[index]
         try:
             with self._open(path) as image:
-                pixels = self._pixels(image, path)
+                pixels = self._to_pixels(image, path)
         except (OSError, SyntaxError, ValueError) as error:  # errors of Pillow for different formats
             raise InvalidData(
                 f"{path} cannot be read as an image: {error}", fix="Replace the file, or remove it from the folder."
             ) from error
         return torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), self.labels[index]
 
-    def _pixels(self, image: Any, path: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
+    def _to_pixels(self, image: Any, path: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Return [height, width, channels] in [0, 1]."""
         if image.mode.startswith(("I", "F")):
             raise InvalidData(
@@ -108,12 +108,12 @@ class TextFiles(Dataset[Tensor]):
     ) -> None:
         if length is not None and length < 1:
             raise InvalidConfig(f"length is {length}.", fix="Set 1 byte or more.")
-        self.paths = _files(paths, pattern)
+        self.paths = _find_files(paths, pattern)
         sizes = [_size(path) for path in self.paths]
         # (file, first byte, number of bytes) per piece; an empty file has no pieces
         self._pieces = [
-            (file, start, min(length or size, size - start))
-            for file, size in enumerate(sizes)
+            (file_index, start, min(length or size, size - start))
+            for file_index, size in enumerate(sizes)
             for start in range(0, size, length or size or 1)
         ]
         if not self._pieces:
@@ -126,8 +126,8 @@ class TextFiles(Dataset[Tensor]):
         return len(self._pieces)
 
     def __getitem__(self, index: int) -> Tensor:
-        file, start, size = self._pieces[index]
-        path = self.paths[file]
+        file_index, start, size = self._pieces[index]
+        path = self.paths[file_index]
         try:
             with path.open("rb") as stream:
                 stream.seek(start)
@@ -139,7 +139,7 @@ class TextFiles(Dataset[Tensor]):
         return torch.frombuffer(bytearray(piece), dtype=torch.uint8).long()
 
 
-def _files(paths: str | Path | Iterable[str | Path], pattern: str) -> list[Path]:
+def _find_files(paths: str | Path | Iterable[str | Path], pattern: str) -> list[Path]:
     entries = [paths] if isinstance(paths, (str, Path)) else list(paths)
     files: list[Path] = []
     for path in map(Path, entries):
@@ -147,7 +147,7 @@ def _files(paths: str | Path | Iterable[str | Path], pattern: str) -> list[Path]
     return files
 
 
-def _entries(folder: Path) -> list[Path]:
+def _list_folder(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
     except OSError as error:

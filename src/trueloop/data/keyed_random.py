@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 _MULTIPLY_1, _MULTIPLY_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # splitmix64's constants
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_INCREMENT = np.uint64(0x9E3779B97F4A7C15)
 
 Words = npt.NDArray[np.uint64]
 
@@ -25,7 +25,7 @@ def hash_positions(positions: Words, key: np.uint64) -> Words:
 
     Source: Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, OOPSLA 2014.
     """
-    words = positions * _GOLDEN + key
+    words = positions * _INCREMENT + key
     words = (words ^ (words >> np.uint64(30))) * _MULTIPLY_1
     words = (words ^ (words >> np.uint64(27))) * _MULTIPLY_2
     return words ^ (words >> np.uint64(31))

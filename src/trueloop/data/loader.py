@@ -88,7 +88,7 @@ class Loader:
         return self.sampler.examples_per_epoch
 
     def epoch(self, epoch: int, skip_updates: int = 0) -> Iterator[MicroBatch]:
-        """Yield the micro-batches of one epoch; if this process's share of one is empty, its ``data`` is padding.
+        """Yield the micro-batches of one epoch. If this process has no sample in a micro-batch, ``data`` is padding.
 
         Args:
             epoch: index of the epoch, from 0.
@@ -110,15 +110,15 @@ class Loader:
 
     def _read(self, epoch: int, micro_indices: Iterator[MicroBatchIndices]) -> Iterator[MicroBatch]:
         fetch, pin = self._fetch, self.pin_memory
-        for indices, closes, padding in micro_indices:
+        for indices, closes_window, padding in micro_indices:
             data = fetch(epoch, indices if len(indices) else padding)
-            yield MicroBatch(pin_batch(data) if pin else data, closes, indices.tolist())
+            yield MicroBatch(pin_batch(data) if pin else data, closes_window, indices.tolist())
 
     def _choose_workers(self) -> int:
         if self._fetch.tensor_data is not None:
             return 0
-        own = self.examples_per_epoch // self.processes
-        return choose_workers(lambda indices: self._fetch.read(0, indices), min(own, len(self.dataset)), self.processes)
+        samples = min(self.examples_per_epoch // self.processes, len(self.dataset))
+        return choose_workers(lambda indices: self._fetch.read(0, indices), samples, self.processes)
 
 
 class _WorkerPool:
@@ -143,14 +143,14 @@ class _WorkerPool:
     def epoch(
         self, micro_indices: Iterator[MicroBatchIndices], ahead: Iterator[MicroBatchIndices], *, seed: int, epoch: int
     ) -> Iterator[MicroBatch]:
-        """Yield one epoch; ``ahead`` is a second iterator over its indices, from which workers prefetch."""
+        """Yield one epoch; ``ahead`` yields the same indices earlier, so that workers prefetch their batches."""
         self._generation += 1
         generation = self._generation
         self._generator.manual_seed(int(derive_keys("workers", seed, epoch, 1)[0]))
         self._requests.start(epoch, ahead)
         with block_stop_signals():
             batches = iter(self._loader)
-        for indices, closes, _ in micro_indices:
+        for indices, closes_window, _ in micro_indices:
             if generation != self._generation:
                 raise InvalidConfig(
                     "Another epoch of this loader was started before this one ended.",
@@ -160,7 +160,7 @@ class _WorkerPool:
             data = next(batches)
             if isinstance(data, TrueloopError):
                 raise data
-            yield MicroBatch(data, closes, indices.tolist())
+            yield MicroBatch(data, closes_window, indices.tolist())
 
 
 class _ReadRequests:
@@ -174,7 +174,7 @@ class _ReadRequests:
 
     def __iter__(self) -> Iterator[tuple[int, list[int]]]:
         epoch = self._epoch
-        requests = (each.indices_B if len(each.indices_B) else each.padding_1 for each in self._indices)
+        requests = (request.indices_B if len(request.indices_B) else request.padding_1 for request in self._indices)
         return ((epoch, indices.tolist()) for indices in requests)
 
 
@@ -185,7 +185,7 @@ def _identity(batch: Any) -> Any:
 def check_loader_settings(workers: int | None, *, pin_memory: bool) -> None:
     """Raise if ``workers`` is negative, or ``pin_memory`` is on without a CUDA device."""
     if workers is not None and workers < 0:
-        raise InvalidConfig(f"workers is {workers}.", fix="Give 0 or more; None chooses.")
+        raise InvalidConfig(f"workers is {workers}.", fix="Set 0 or more, or None to choose automatically.")
     if pin_memory and not torch.cuda.is_available():
         raise InvalidConfig("pin_memory is on, but there is no CUDA device.", fix="Turn it off.")
 

@@ -1,7 +1,7 @@
 """Order data by a pure function from (n, seed, epoch, position) to a dataset index.
 
 No permutation is stored, so a shuffle of 10^12 samples needs no memory, every position is computed directly, and the
-number of processes or workers only changes which of them reads which position.
+number of processes or workers only changes which process reads which position.
 """
 
 # ruff: noqa: N806, N815 - shapes are part of the name: N samples, C classes
@@ -39,7 +39,7 @@ class Order(Protocol):
         ...
 
     def at(self, positions: Tensor) -> Tensor:
-        """Return the dataset indices (int64) of these positions (int64, any 1-D length, each in [0, size))."""
+        """Return the dataset indices (int64) at ``positions`` (int64, 1-D, each in [0, size))."""
         ...
 
     def take(self, start: int, stop: int) -> Tensor:
@@ -100,13 +100,13 @@ class RandomOrder:
         _check_size(self.size)
 
     def at(self, positions: Tensor) -> Tensor:
-        """Return the dataset indices (int64) of these positions (int64, 1-D, each in [0, size))."""
+        """Return the dataset indices (int64) at ``positions`` (int64, 1-D, each in [0, size))."""
         words = _check_positions(positions, self.size).numpy().view(np.uint64)
         round_keys = derive_keys("permutation", self.seed, self.epoch, 12).view("<u4")
-        out = np.empty(len(words), dtype=np.uint64)
+        indices = np.empty(len(words), dtype=np.uint64)
         for start in range(0, len(words), CHUNK):
-            out[start : start + CHUNK] = _permute(words[start : start + CHUNK], self.size, round_keys)
-        return torch.from_numpy(out.view(np.int64))
+            indices[start : start + CHUNK] = _permute(words[start : start + CHUNK], self.size, round_keys)
+        return torch.from_numpy(indices.view(np.int64))
 
     def take(self, start: int, stop: int) -> Tensor:
         """Return the dataset indices (int64) of the positions [start, stop)."""
@@ -151,10 +151,10 @@ class WeightedOrder:
                 f"The weights have the shape {tuple(weights_N.shape)}.", fix="Give one weight per sample."
             )
         _check_size(len(weights_N))
-        bad = torch.nonzero(~torch.isfinite(weights_N) | (weights_N < 0)).flatten().tolist()
-        if bad:
+        invalid = torch.nonzero(~torch.isfinite(weights_N) | (weights_N < 0)).flatten().tolist()
+        if invalid:
             raise InvalidData(
-                f"The weight of sample {bad[0]} is {weights_N[bad[0]].item()}.", fix="Give finite weights >= 0."
+                f"The weight of sample {invalid[0]} is {weights_N[invalid[0]].item()}.", fix="Give finite weights >= 0."
             )
         cumulative_N = weights_N.cumsum(0)
         if not 0 < cumulative_N[-1] < float("inf"):
@@ -166,10 +166,10 @@ class WeightedOrder:
         return cls(size=size, cumulative_N=cumulative_N, seed=seed)
 
     def at(self, positions: Tensor) -> Tensor:
-        """Return the dataset index drawn at each of these positions (int64, 1-D, each in [0, size))."""
+        """Return the dataset index drawn at each of ``positions`` (int64, 1-D, each in [0, size))."""
         words = _check_positions(positions, self.size).numpy().view(np.uint64)
-        drawn = hash_positions(words, derive_keys("draws", self.seed, self.epoch, 1)[0])
-        uniform = torch.from_numpy((drawn >> np.uint64(11)).astype(np.float64)) * 2.0**-53  # [0, 1)
+        hashes = hash_positions(words, derive_keys("draws", self.seed, self.epoch, 1)[0])
+        uniform = torch.from_numpy((hashes >> np.uint64(11)).astype(np.float64)) * 2.0**-53  # [0, 1)
         return torch.searchsorted(self.cumulative_N, uniform * self.cumulative_N[-1], right=True)
 
     def take(self, start: int, stop: int) -> Tensor:
@@ -210,7 +210,7 @@ def class_weights(labels: Tensor | Sequence[int]) -> Tensor:
         labels: the class of each of the N samples.
 
     Returns:
-        N weights, float64, with sum 1; those of one class sum to 1 / number of classes.
+        N weights, float64, with sum 1; the weights of one class sum to 1 / number of classes.
     """
     labels_N = torch.as_tensor(labels)
     if labels_N.ndim != 1 or len(labels_N) == 0:

@@ -18,12 +18,12 @@ class IterableSource:
     """Any iterable of batches as a `trueloop.core.protocols.BatchSource`; a window has ``accumulate`` batches.
 
     The last window of an epoch may be shorter. ``set_epoch(epoch)`` is called on the iterable, its sampler, its batch
-    sampler and its dataset, if they have it. The generators with which the loader shuffles are part of a run's state
-    (`trueloop.core.protocols.StatefulOrder`).
+    sampler and its dataset, if they have this method. The generators with which the loader shuffles belong to a run's
+    state (`trueloop.core.protocols.StatefulOrder`).
 
     If the iterable has ``state_dict`` and ``load_state_dict``, or it is a ``DataLoader`` without workers whose iterable
     dataset has them, its state is saved with the run and loaded on resuming. Otherwise skipped updates are read and
-    dropped, because another iterable has no way to reach a position directly.
+    dropped, because other iterables cannot jump to a position.
 
     Several processes take the batches of a window in turn: each process reads all batches and uses its own. A loader
     with a `DistributedSampler` yields only its process's batches; ``accumulate`` then counts batches per process.
@@ -63,8 +63,8 @@ class IterableSource:
             raise InvalidData(f"A {type(batches).__name__} has no batches to iterate over.", fix="Give a DataLoader.")
         self._batches = batches
         self._accumulate = accumulate
-        self._started = False
-        self._opened: Any = None
+        self._has_yielded = False
+        self._epoch_source: Any = None
         self._position = {"epoch": 0, "updates": 0, "ended": False}
         self._restored: Mapping[str, Any] | None = None
         if self._length() == 0:
@@ -93,8 +93,8 @@ class IterableSource:
         if self._restored is not None:
             batches = self._resume_iterator(source, self._restored, epoch, skip_updates)
             if batches is not None:
-                return self._select_own(batches)
-        self._open(source, epoch, skip_updates)
+                return self._select_own_batches(batches)
+        self._start_epoch(source, epoch, skip_updates)
         batches = iter(source)
         dropped = sum(1 for _ in islice(batches, skip_updates * self._accumulate))
         if -(-dropped // self._accumulate) < skip_updates:
@@ -102,27 +102,27 @@ class IterableSource:
                 f"{skip_updates} updates cannot be skipped: the epoch ended after {dropped} batches.",
                 fix="Use the data with which this position was saved.",
             )
-        return self._select_own(self._group_into_windows(source, batches, dropped))
+        return self._select_own_batches(self._group_into_windows(source, batches, dropped))
 
-    def _select_own(self, micros: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
-        """Yield this process's batch of every round; in a short last round, the round's first batch as padding."""
+    def _select_own_batches(self, micros: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
+        """Of each group of one batch per process, yield this process's; pad a short group with its first batch."""
         if self._processes == 1:
             yield from micros
             return
-        round_: list[MicroBatch] = []
+        batches: list[MicroBatch] = []
         for micro in micros:
-            round_.append(micro)
-            if len(round_) == self._processes or micro.closes_window:
-                own = round_[self._rank] if self._rank < len(round_) else round_[0]._replace(indices=())
-                yield own._replace(closes_window=micro.closes_window)
-                round_ = []
+            batches.append(micro)
+            if len(batches) == self._processes or micro.closes_window:
+                own_batch = batches[self._rank] if self._rank < len(batches) else batches[0]._replace(indices=())
+                yield own_batch._replace(closes_window=micro.closes_window)
+                batches = []
 
     def order_state(self) -> list[Tensor]:
         """Return the states of the generators with which the iterable shuffles, except the global ones."""
         return [generator.get_state() for generator in _generators(self._batches)]
 
     def load_order_state(self, state: list[Tensor]) -> None:
-        """Restore these generators, so that the next epoch has the order of the epoch after the save."""
+        """Restore the states from `order_state`: the next epoch gets the order of the epoch after the save."""
         for generator, saved in zip(_generators(self._batches), state, strict=True):
             generator.set_state(saved)
 
@@ -130,7 +130,7 @@ class IterableSource:
         """Return the position of the iterable after the last window; None if the iterable has no state."""
         if self._restored is not None:
             return dict(self._restored)
-        part = stateful_part(self._opened)
+        part = stateful_part(self._epoch_source)
         return None if part is None else {**self._position, "state": part.state_dict()}
 
     def load_position_state(self, state: Mapping[str, Any]) -> None:
@@ -148,7 +148,7 @@ class IterableSource:
         if is_saved_position and saved["ended"]:
             return iter(())  # this epoch has ended; the state is for the next one
         self._restored = None
-        self._open(source, epoch, skip_updates)
+        self._start_epoch(source, epoch, skip_updates)
         if is_saved_position:
             part.load_state_dict(saved["state"])
             return self._group_into_windows(source, iter(source), skip_updates * self._accumulate)
@@ -156,14 +156,14 @@ class IterableSource:
             return self._group_into_windows(source, iterate_next_epoch(source, part, saved["state"]), 0)
         return None
 
-    def _open(self, source: Any, epoch: int, skip_updates: int) -> None:
-        self._opened, self._position = source, {"epoch": epoch, "updates": skip_updates, "ended": False}
+    def _start_epoch(self, source: Any, epoch: int, skip_updates: int) -> None:
+        self._epoch_source, self._position = source, {"epoch": epoch, "updates": skip_updates, "ended": False}
 
     def _group_into_windows(self, source: Any, batches: Iterator[Any], dropped: int) -> Iterator[MicroBatch]:
         batch = next(batches, _END)
         if batch is _END and not dropped:
-            raise _exhausted(source) if self._started and batches is source else _no_batches(source)
-        self._started = True
+            raise _exhausted(source) if self._has_yielded and batches is source else _no_batches(source)
+        self._has_yielded = True
         index, position = 0, self._position
         while batch is not _END:
             index = index % self._accumulate + 1
@@ -172,11 +172,11 @@ class IterableSource:
                 yield MicroBatch(batch, True, None)
                 batch = next(batches, _END)
             else:
-                upcoming = next(batches, _END)
-                position["ended"] = upcoming is _END
+                next_batch = next(batches, _END)
+                position["ended"] = next_batch is _END
                 position["updates"] += position["ended"]
-                yield MicroBatch(batch, upcoming is _END, None)
-                batch = upcoming
+                yield MicroBatch(batch, next_batch is _END, None)
+                batch = next_batch
         position["ended"] = True
 
     def _open_source(self) -> Any:
@@ -193,29 +193,28 @@ class IterableSource:
 
 def shards_across_processes(batches: Any, processes: int) -> bool:
     """Return True if the loader's sampler shards the data over the processes, as `DistributedSampler` does."""
-    samplers = (getattr(batches, "sampler", None), getattr(getattr(batches, "batch_sampler", None), "sampler", None))
-    return processes > 1 and any(getattr(sampler, "num_replicas", 1) == processes for sampler in samplers)
+    _, sampler, _, inner_sampler = _loader_and_samplers(batches)
+    replicas = (getattr(sampler, "num_replicas", 1), getattr(inner_sampler, "num_replicas", 1))
+    return processes > 1 and processes in replicas
 
 
 def _epoch_aware_parts(source: Any) -> list[Any]:
-    """Return the iterable and those of its parts that have ``set_epoch``, each once."""
-    batch_sampler = getattr(source, "batch_sampler", None)
-    parts = (
-        source,
-        getattr(source, "sampler", None),
-        batch_sampler,
-        getattr(batch_sampler, "sampler", None),
-        getattr(source, "dataset", None),
-    )
-    return list({id(part): part for part in parts if callable(getattr(part, "set_epoch", None))}.values())
+    """Return the iterable, its samplers and its dataset, as far as they have ``set_epoch``, each once."""
+    candidates = (*_loader_and_samplers(source), getattr(source, "dataset", None))
+    return list({id(part): part for part in candidates if callable(getattr(part, "set_epoch", None))}.values())
 
 
 def _generators(source: Any) -> list[torch.Generator]:
     """Return the generators of a DataLoader and its samplers, each once."""
+    generators = (getattr(part, "generator", None) for part in _loader_and_samplers(source))
+    by_id = {id(generator): generator for generator in generators if isinstance(generator, torch.Generator)}
+    return list(by_id.values())
+
+
+def _loader_and_samplers(source: Any) -> tuple[Any, ...]:
+    """Return an iterable, its sampler, its batch sampler, and the sampler of that; None for what it lacks."""
     batch_sampler = getattr(source, "batch_sampler", None)
-    parts = (source, getattr(source, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
-    generators = (getattr(part, "generator", None) for part in parts)
-    return list({id(each): each for each in generators if isinstance(each, torch.Generator)}.values())
+    return source, getattr(source, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)
 
 
 def _not_stateful(source: Any) -> InvalidData:

@@ -1,4 +1,4 @@
-"""Seed the global CPU generators per sample, so that random numbers do not depend on the worker that reads it."""
+"""Seed the global CPU generators per sample, so that random numbers do not depend on the worker that reads them."""
 
 import random
 from collections.abc import Callable, Generator

@@ -6,7 +6,7 @@ order, and each rank reads every P-th position; no sample is repeated to give al
 
 # ruff: noqa: N806, N815 - shapes are part of the name: B indices of one micro-batch
 
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Sized
 from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ class OrderSampler(Sampler[int]):
         processes: number of ranks that share the order.
         rank: rank of this process, from 0.
         drop_last: drop the last size % processes positions, so that all ranks get the same number; otherwise the first
-            ranks get one sample more than the others.
+            ranks may get one sample more.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class OrderSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         first, step = self.start + (self.rank - self.start) % self.processes, BLOCK_SIZE * self.processes
         for start in range(first, self.stop, step):
-            own = torch.arange(start, min(start + step, self.stop), self.processes)
-            yield from self.order.at(own).tolist()
+            positions = torch.arange(start, min(start + step, self.stop), self.processes)
+            yield from self.order.at(positions).tolist()
 
     def __len__(self) -> int:
         return _rank_share(self.stop, self.rank, self.processes) - _rank_share(self.start, self.rank, self.processes)
@@ -109,13 +109,13 @@ class WindowSampler(Sampler[list[int]]):
         check_batches(self.effective_batch, self.micro_batch)
         self._order: Order = choose_order(self.order, dataset_size(self.source), self.seed)
         per_process = self.micro_batch or -(-self.effective_batch // self.processes)
-        self._step = min(per_process * self.processes, self.effective_batch)  # number of positions in a micro-batch
+        self._micro_size = min(per_process * self.processes, self.effective_batch)  # positions of all ranks
         self._epoch = self._skip_updates = 0
-        short = self._order.size % self.effective_batch % self._step
-        self.examples_per_epoch = self._order.size - (short if self.drop_last else 0)
+        partial = self._order.size % self.effective_batch % self._micro_size
+        self.examples_per_epoch = self._order.size - (partial if self.drop_last else 0)
         if not self.examples_per_epoch:
             raise InvalidData(
-                f"{self._order.size} samples do not fill one micro-batch of {self._step}, and drop_last drops it.",
+                f"{self._order.size} samples do not fill one micro-batch of {self._micro_size}; drop_last drops it.",
                 fix="Turn drop_last off, or make the batch smaller.",
             )
 
@@ -127,8 +127,8 @@ class WindowSampler(Sampler[list[int]]):
     @property
     def micro_batches_per_epoch(self) -> int:
         """Number of micro-batches of every rank in one epoch, including empty ones."""
-        full, rest = divmod(self.examples_per_epoch, self.effective_batch)
-        return full * -(-self.effective_batch // self._step) - (-rest // self._step)
+        full, remainder = divmod(self.examples_per_epoch, self.effective_batch)
+        return full * -(-self.effective_batch // self._micro_size) - (-remainder // self._micro_size)
 
     def set_epoch(self, epoch: int, skip_updates: int = 0) -> None:
         """Select the epoch that ``__iter__`` yields, and skip its first ``skip_updates`` windows."""
@@ -146,18 +146,18 @@ class WindowSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         micro_batches = self.micro_batches(self._epoch, self._skip_updates)
-        return (each.indices_B.tolist() for each in micro_batches if len(each.indices_B))
+        return (batch.indices_B.tolist() for batch in micro_batches if len(batch.indices_B))
 
     def __len__(self) -> int:
         """Return the number of batches that ``__iter__`` yields: this rank's micro-batches that are not empty."""
-        full, rest = divmod(self.examples_per_epoch, self.effective_batch)
+        full, remainder = divmod(self.examples_per_epoch, self.effective_batch)
         full -= self._skip_updates
         if full < 0:
             return 0
-        return full * self._count_nonempty(self.effective_batch) + self._count_nonempty(rest)
+        return full * self._count_nonempty(self.effective_batch) + self._count_nonempty(remainder)
 
     def _count_nonempty(self, window: int) -> int:
-        return (window // self._step) * (self._step > self.rank) + (window % self._step > self.rank)
+        return (window // self._micro_size) * (self._micro_size > self.rank) + (window % self._micro_size > self.rank)
 
     def _check_skip(self, skip_updates: int) -> None:
         if not 0 <= skip_updates <= self.updates_per_epoch:
@@ -168,21 +168,21 @@ class WindowSampler(Sampler[list[int]]):
 
     def _micro_batches(self, order: Order, skip_updates: int) -> Iterator[MicroBatchIndices]:
         block, block_start = order.take(0, 0), 0
-        for start, stop, closes in self._bounds(skip_updates):
+        for start, stop, closes_window in self._micro_batch_bounds(skip_updates):
             if stop > block_start + len(block):
                 block_stop = min(max(stop, start + BLOCK_SIZE), self.examples_per_epoch)
                 block, block_start = order.take(start, block_stop), start
             indices_B = block[start - block_start : stop - block_start]
-            own = indices_B if self.processes == 1 else indices_B[self.rank :: self.processes]
-            yield MicroBatchIndices(own, closes, indices_B[:0] if len(own) else indices_B[:1])
+            own_B = indices_B if self.processes == 1 else indices_B[self.rank :: self.processes]
+            yield MicroBatchIndices(own_B, closes_window, indices_B[:0] if len(own_B) else indices_B[:1])
 
-    def _bounds(self, skip_updates: int) -> Iterator[tuple[int, int, bool]]:
+    def _micro_batch_bounds(self, skip_updates: int) -> Iterator[tuple[int, int, bool]]:
         """Yield the positions [start, stop) of each micro-batch in the global order, and whether it ends its window."""
         end = self.examples_per_epoch
         for window in range(skip_updates * self.effective_batch, end, self.effective_batch):
             window_stop = min(window + self.effective_batch, end)
-            for start in range(window, window_stop, self._step):
-                stop = min(start + self._step, window_stop)
+            for start in range(window, window_stop, self._micro_size):
+                stop = min(start + self._micro_size, window_stop)
                 yield start, stop, stop == window_stop
 
 
@@ -206,18 +206,14 @@ def dataset_size(source: Sized | int) -> int:
 def check_rank(rank: int, processes: int) -> None:
     """Raise if a rank is not in [0, processes)."""
     if processes < 1 or not 0 <= rank < processes:
-        raise InvalidConfig(f"rank is {rank} of {processes} processes.", fix="Ranks count from 0 to processes - 1.")
+        raise InvalidConfig(f"rank is {rank} for {processes} processes.", fix="Ranks count from 0 to processes - 1.")
 
 
 def check_batches(effective_batch: int, micro_batch: int | None) -> None:
     """Raise for empty batches, and for a micro-batch larger than the window."""
-    named: Sequence[tuple[str, int]] = (
-        ("effective_batch", effective_batch),
-        ("micro_batch", 1 if micro_batch is None else micro_batch),
-    )
-    for name, value in named:
-        if value < 1:
-            raise InvalidConfig(f"{name} is {value}.", fix="A batch has at least one sample.")
+    for name, size in (("effective_batch", effective_batch), ("micro_batch", micro_batch)):
+        if size is not None and size < 1:
+            raise InvalidConfig(f"{name} is {size}.", fix="A batch has at least one sample.")
     if micro_batch is not None and micro_batch > effective_batch:
         raise InvalidConfig(
             f"micro_batch is {micro_batch}, but effective_batch is only {effective_batch}.",

@@ -47,7 +47,7 @@ class WorkerLanes:
 
     Args:
         shard_epoch: the epoch.
-        starts: index of each lane to read -> its start position.
+        starts: maps the index of each lane to read to its start position.
         workers: number of worker processes, at most one per lane.
     """
 
@@ -66,7 +66,7 @@ class WorkerLanes:
         with block_stop_signals():
             self._messages = iter(loader)
         self._received: dict[int, deque[ShardSample]] = {lane: deque() for lane in starts}
-        self._open = set(starts)
+        self._open_lanes = set(starts)
 
     def read_lane(self, lane: int) -> Iterator[ShardSample]:
         """Yield the samples of one lane; samples of other lanes are stored until they are requested.
@@ -75,7 +75,7 @@ class WorkerLanes:
             TrueloopError: a worker raised it.
         """
         samples = self._received[lane]
-        while samples or lane in self._open:
+        while samples or lane in self._open_lanes:
             if samples:
                 yield samples.popleft()
             else:
@@ -86,9 +86,11 @@ class WorkerLanes:
         if isinstance(message, TrueloopError):
             raise message
         for lane, chunk in cast("list[tuple[int, list[ShardSample]]]", message):
-            self._received[lane].extend(sample._replace(data=_unpack_tree(sample.data)) for sample in chunk)
+            for sample in chunk:
+                data = tree_map(_unpack, sample.data, is_leaf=lambda value: isinstance(value, _PackedTensor))
+                self._received[lane].append(sample._replace(data=data))
             if len(chunk) < CHUNK_SAMPLES:
-                self._open.discard(lane)
+                self._open_lanes.discard(lane)
 
 
 class _LaneChunks(IterableDataset[Any]):
@@ -101,22 +103,23 @@ class _LaneChunks(IterableDataset[Any]):
         worker = get_worker_info()
         assert worker is not None
         lanes = self._shard_epoch.lanes
-        own = list(self._starts)[worker.id :: worker.num_workers]
+        own_lanes = list(self._starts)[worker.id :: worker.num_workers]
         _hide_worker()
-        reading = {lane: self._shard_epoch.samples(lanes[lane], self._starts[lane]) for lane in own}
+        readers = {lane: self._shard_epoch.samples(lanes[lane], self._starts[lane]) for lane in own_lanes}
         try:
-            while reading:
-                message = [(lane, _read_chunk(samples)) for lane, samples in reading.items()]
+            while readers:
+                message = [(lane, _read_chunk(samples)) for lane, samples in readers.items()]
                 yield message
                 for lane, chunk in message:
                     if len(chunk) < CHUNK_SAMPLES:
-                        del reading[lane]
+                        del readers[lane]
         except TrueloopError as error:
             yield error  # if it were raised, DataLoader would wrap its text in a traceback
 
 
 def _read_chunk(samples: Iterator[ShardSample]) -> list[ShardSample]:
-    return [sample._replace(data=_pack_tree(sample.data)) for sample in islice(samples, CHUNK_SAMPLES)]
+    chunk = islice(samples, CHUNK_SAMPLES)
+    return [sample._replace(data=tree_map_only(Tensor, _pack, sample.data)) for sample in chunk]
 
 
 def _hide_worker() -> None:
@@ -134,19 +137,11 @@ class _PackedTensor(NamedTuple):
     shape: tuple[int, ...]
 
 
-def _pack_tree(data: Any) -> Any:
-    return tree_map_only(Tensor, _pack, data)
-
-
 def _pack(tensor: Tensor) -> Any:
     if tensor.layout is not torch.strided or not tensor.is_cpu or type(tensor) is not Tensor:
         return tensor
-    plain = tensor.detach().contiguous()
-    return _PackedTensor(plain.flatten().view(torch.uint8).numpy(), plain.dtype, tuple(plain.shape))
-
-
-def _unpack_tree(data: Any) -> Any:
-    return tree_map(_unpack, data, is_leaf=lambda value: isinstance(value, _PackedTensor))
+    contiguous = tensor.detach().contiguous()
+    return _PackedTensor(contiguous.flatten().view(torch.uint8).numpy(), contiguous.dtype, tuple(contiguous.shape))
 
 
 def _unpack(value: Any) -> Any:

@@ -27,7 +27,7 @@ class Shards:
     """A dataset in shards that are read sequentially: files, archives, tables, any iterables.
 
     Every sample is read once per epoch. The order of the shards changes each epoch, several shards are read in
-    parallel, and each one's samples pass through a shuffle buffer; at most ``interleave * buffer`` samples are in
+    parallel, and the samples of each pass through a shuffle buffer; at most ``interleave * buffer`` samples are in
     memory. A resumed run continues with exactly the next sample. Its position is computed from ``sizes``, or saved with
     the run if they are unknown; in both cases only the current shards are read again from their start.
 
@@ -44,7 +44,7 @@ class Shards:
     """Number of samples in each shard; None = unknown, and then the length of an epoch is unknown too."""
     interleave: int = 4
     """L: number of shards read in parallel, one sample from each in turn. It changes the order of the samples, and is
-    the largest useful number of workers. As a multiple of the training processes, each reads only its own shards."""
+    the largest useful number of workers. If it is a multiple of ``processes``, each process reads only its shards."""
     buffer: int = 256
     """Number of samples in the shuffle buffer of one shard; 0 = no shuffling within a shard."""
 
@@ -101,7 +101,7 @@ class ShardSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardEpoch:
-    """One epoch over shards; it depends on these fields only."""
+    """One epoch over shards; its samples depend on these fields only."""
 
     data: Shards
     seed: int
@@ -118,8 +118,8 @@ class ShardEpoch:
         if not self.shuffle:
             return [list(range(total))]
         ordered = order(total, self.seed, self.epoch).take(0, total).tolist()
-        width = min(self.data.interleave, total)
-        return [ordered[lane::width] for lane in range(width)]
+        lane_count = min(self.data.interleave, total)
+        return [ordered[lane::lane_count] for lane in range(lane_count)]
 
     def samples(self, lane: Sequence[int], start: LanePosition) -> Iterator[ShardSample]:
         """Read one lane from a position on. The caller has to restore the global generators.
@@ -134,9 +134,9 @@ class ShardEpoch:
         """
         for index in range(start.shard, len(lane)):
             skipped = start.offset if index == start.shard else 0
-            for number, (offset, seed, sample) in enumerate(self._read_shuffled(lane[index]), 1):
-                if number > skipped:
-                    yield ShardSample(sample, lane[index], offset, seed, LanePosition(index, number))
+            for read_count, (offset, seed, sample) in enumerate(self._read_shuffled(lane[index]), 1):
+                if read_count > skipped:
+                    yield ShardSample(sample, lane[index], offset, seed, LanePosition(index, read_count))
 
     def _read_shuffled(self, shard: int) -> Iterator[tuple[int, int, Any]]:
         size = self.data.buffer if self.shuffle else 0
@@ -161,8 +161,8 @@ class ShardEpoch:
         """Yield (offset, seed, sample) in the order in which the reader returns the samples."""
         expected = None if self.data.sizes is None else self.data.sizes[shard]
         samples: Iterator[Any] | None = None
-        for offset, word in enumerate(_hash_stream(f"shard {shard}", self.seed, self.epoch)):
-            seed = word % SEED_LIMIT
+        for offset, hash_value in enumerate(_hash_stream(f"shard {shard}", self.seed, self.epoch)):
+            seed = hash_value % SEED_LIMIT
             if self.seed_samples:
                 seed_generators(seed)
             try:
@@ -203,12 +203,12 @@ def split_round_robin(lengths: Sequence[int], samples: int) -> tuple[list[int], 
 
     rounds = bisect_right(range(max(lengths) + 1), samples, key=after_rounds) - 1
     counts = [min(length, rounds) for length in lengths]
-    rest = samples - sum(counts)
+    remaining = samples - sum(counts)
     next_lane = 0
     for lane, length in enumerate(lengths):
-        if rest and length > rounds:
+        if remaining and length > rounds:
             counts[lane] += 1
-            rest -= 1
+            remaining -= 1
             next_lane = lane + 1
     return counts, next_lane % len(lengths)
 
@@ -230,7 +230,7 @@ def _check_sizes(sizes: Sequence[int], shards: int) -> None:
 def _size_mismatch(name: str, expected: int, offset: int, *, ended: bool) -> InvalidData:
     actual = f"ended after {offset} samples" if ended else f"has more than {offset} samples"
     return InvalidData(
-        f"{name[0].upper()}{name[1:]} {actual}; sizes says {expected}.",
+        f"{name[0].upper()}{name[1:]} {actual}, but sizes says {expected}.",
         why="Positions are computed from the sizes, so samples would be skipped or read twice.",
         fix="Correct sizes, or leave them out.",
     )

@@ -27,8 +27,8 @@ class Stateful(Protocol):
 def stateful_part(source: Any) -> Stateful | None:
     """Return the object that has the state of an iterable of batches: itself, or its iterable dataset; else None.
 
-    The dataset of a plain ``DataLoader`` is only returned if there are no workers: these read copies of the dataset,
-    whose own position does not change.
+    The dataset of a plain ``DataLoader`` is only returned if there are no workers: workers read copies, so the
+    position of the dataset itself does not change.
     """
     if isinstance(source, Stateful):
         return source

@@ -20,7 +20,7 @@ ASSUMED_SAMPLES = 10**9  # for choosing the number of workers if the number of s
 
 
 class StreamPosition(NamedTuple):
-    """Position in an epoch between two windows."""
+    """Position between two windows of an epoch."""
 
     epoch: int
     updates: int
@@ -32,10 +32,10 @@ class StreamPosition(NamedTuple):
 class _StreamMicroBatch(NamedTuple):
     """One micro-batch of all ranks."""
 
-    own: list[ShardSample]
+    own_samples: list[ShardSample]
     """Samples of this rank."""
     closes_window: bool
-    partial: bool
+    is_partial: bool
     """True if the micro-batch is incomplete because the data has ended."""
 
 
@@ -45,7 +45,7 @@ class ShardLoader:
 
     An epoch is one sequence of samples that takes one sample of each lane in turn; ``effective_batch`` samples are a
     window. The sequence depends only on the shards, their ``interleave`` and ``buffer``, ``shuffle`` and ``seed``;
-    ``micro_batch`` and ``processes`` only split it, ``workers`` only speed it up. Global generators do not change.
+    ``micro_batch`` and ``processes`` only split it, ``workers`` only speed it up. Global generators keep their state.
 
     If ``sizes`` are given, ``processes`` divides the number of lanes, and ``drop_last`` is off, a process reads only
     the shards of its own lanes. Otherwise every process reads all shards and uses its share, so that all of them know
@@ -73,7 +73,7 @@ class ShardLoader:
     drop_last: bool = False
     """Drop the epoch's last micro-batch if it is incomplete."""
     workers: int | None = 0
-    """Number of worker processes, at most one per lane; 0 = read in this process, None = time some samples, choose."""
+    """Number of worker processes, at most one per lane; 0 = read in this process, None = choose by timing."""
     collate: Callable[[Any], Any] | None = None
     """Function of samples that returns a batch; None = `trueloop.data.collate.collate`."""
     pin_memory: bool = False
@@ -85,20 +85,20 @@ class ShardLoader:
         check_rank(self.rank, self.processes)
         check_batches(self.effective_batch, self.micro_batch)
         check_loader_settings(self.workers, pin_memory=self.pin_memory)
-        self._per_process = self.micro_batch or -(-self.effective_batch // self.processes)
-        self._full_size = min(self._per_process * self.processes, self.effective_batch)  # samples of a full micro-batch
-        self._width = len(self._shard_epoch(0).lanes)
-        self._by_lane = self.data.sizes is not None and self._width % self.processes == 0 and not self.drop_last
+        self._share = self.micro_batch or -(-self.effective_batch // self.processes)  # samples
+        self._full_size = min(self._share * self.processes, self.effective_batch)  # of all processes
+        self._lane_count = len(self._shard_epoch(0).lanes)
+        self._by_lane = self.data.sizes is not None and self._lane_count % self.processes == 0 and not self.drop_last
         size = self.data.size
         partial = size % self.effective_batch % self._full_size if size is not None and self.drop_last else 0
         self.examples_per_epoch = None if size is None else size - partial
         if self.examples_per_epoch == 0:
             raise InvalidData(
-                f"{size} samples do not fill one micro-batch of {self._full_size}, and drop_last drops it.",
+                f"{size} samples do not fill one micro-batch of {self._full_size}; drop_last drops it.",
                 fix="Turn drop_last off, or make the batch smaller.",
             )
         sizes = self.data.sizes
-        self._firsts = None if sizes is None else list(accumulate(sizes, initial=0))  # index of each shard's first one
+        self._first_indices = None if sizes is None else list(accumulate(sizes, initial=0))  # per shard
         self._position: StreamPosition | None = None
         self._restored: StreamPosition | None = None
         self._padding: list[ShardSample] = []
@@ -109,7 +109,7 @@ class ShardLoader:
         return None if self.examples_per_epoch is None else -(-self.examples_per_epoch // self.effective_batch)
 
     def epoch(self, epoch: int, skip_updates: int = 0) -> Iterator[MicroBatch]:
-        """Yield the micro-batches of one epoch; if this process's share of one is empty, its ``data`` is padding.
+        """Yield the micro-batches of one epoch. If this process has no sample in a micro-batch, ``data`` is padding.
 
         Args:
             epoch: index of the epoch, from 0.
@@ -130,7 +130,7 @@ class ShardLoader:
         position = self._restored or self._position
         if position is None or self.data.sizes is not None:
             return None
-        lanes = [list(each) for each in position.lanes]
+        lanes = [list(chunks) for chunks in position.lanes]
         return {
             "epoch": position.epoch,
             "updates": position.updates,
@@ -145,11 +145,11 @@ class ShardLoader:
         Raises:
             InvalidData: the position was saved with other shards, another seed or other settings.
         """
-        saved, own = state.get("source"), self._identity()
-        if saved != own:
+        saved, expected = state.get("source"), self._identity()
+        if saved != expected:
             raise InvalidData(
-                f"The position in the data was saved with {saved}; now it is {own}.",
-                why="The samples are in another order now, in which this position means nothing.",
+                f"The position in the data was saved with {saved}, but this run has {expected}.",
+                why="The samples now come in another order, so resuming there would skip some and repeat others.",
                 fix="Use the same shards and settings, or start over.",
             )
         lanes = [LanePosition(*position) for position in state["lanes"]]
@@ -159,7 +159,7 @@ class ShardLoader:
         data = self.data
         return {
             "shards": len(data.shards),
-            "interleave": self._width,
+            "interleave": self._lane_count,
             "buffer": data.buffer if self.shuffle else 0,
             "shuffle": self.shuffle,
             "seed": self.seed,
@@ -171,7 +171,7 @@ class ShardLoader:
         )
 
     def _start(self, shard_epoch: ShardEpoch, skip_updates: int) -> tuple[StreamPosition, int]:
-        """Return the start position, and the number of windows to read and drop from there."""
+        """Return the start position, and the number of windows to read and drop after it."""
         restored, self._restored = self._restored, None
         if restored is not None and (restored.epoch, restored.updates) == (shard_epoch.epoch, skip_updates):
             return restored, 0
@@ -179,7 +179,7 @@ class ShardLoader:
         if skip_updates < 0 or (total is not None and skip_updates > total):
             raise _cannot_skip(skip_updates, f"the epoch has {total}")
         if sizes is None or not skip_updates:
-            return StreamPosition(shard_epoch.epoch, 0, [LanePosition(0, 0)] * self._width, 0), skip_updates
+            return StreamPosition(shard_epoch.epoch, 0, [LanePosition(0, 0)] * self._lane_count, 0), skip_updates
         lanes = [[sizes[shard] for shard in lane] for lane in shard_epoch.lanes]
         skipped = min(skip_updates * self.effective_batch, sum(sizes))
         counts, next_lane = split_round_robin([sum(lane) for lane in lanes], skipped)
@@ -215,53 +215,56 @@ class ShardLoader:
     ) -> Iterator[_StreamMicroBatch]:
         """Split the sequence: a micro-batch ends where its window ends or where a process would exceed its share."""
         positions, next_lane, updates = list(start.lanes), start.next_lane, start.updates
-        own, shares, in_window = list[ShardSample](), [0] * self.processes, 0
+        own_samples, sample_counts, in_window = list[ShardSample](), [0] * self.processes, 0
         for lane, sample in stream:
             owner = (lane if self._by_lane else in_window) % self.processes
-            if shares[owner] == self._per_process:
-                yield _StreamMicroBatch(own, closes_window=False, partial=False)
-                own, shares = [], [0] * self.processes
-            shares[owner] += 1
+            if sample_counts[owner] == self._share:
+                yield _StreamMicroBatch(own_samples, closes_window=False, is_partial=False)
+                own_samples, sample_counts = [], [0] * self.processes
+            sample_counts[owner] += 1
             in_window += 1
-            next_lane = (lane + 1) % self._width
+            next_lane = (lane + 1) % self._lane_count
             if sample is not None:
                 positions[lane] = sample.after
                 if owner == self.rank:
-                    own.append(sample)
+                    own_samples.append(sample)
             if in_window == self.effective_batch:
                 updates += 1
                 self._position = StreamPosition(start.epoch, updates, list(positions), next_lane)
-                yield _StreamMicroBatch(own, closes_window=True, partial=False)
-                own, shares, in_window = [], [0] * self.processes, 0
+                yield _StreamMicroBatch(own_samples, closes_window=True, is_partial=False)
+                own_samples, sample_counts, in_window = [], [0] * self.processes, 0
         self._position = StreamPosition(start.epoch, updates + bool(in_window), positions, next_lane)
         if in_window:
             missing = self.effective_batch - in_window
-            partial = sum(shares) < min(self._full_size, sum(shares) + missing)
-            yield _StreamMicroBatch(own, closes_window=True, partial=partial)
+            is_partial = sum(sample_counts) < min(self._full_size, sum(sample_counts) + missing)
+            yield _StreamMicroBatch(own_samples, closes_window=True, is_partial=is_partial)
 
     def _sequence(self, start: StreamPosition) -> Iterator[tuple[int, ShardSample | None]]:
-        """Yield (lane, sample) of the epoch from ``start`` on; the sample is None in lanes that others read."""
+        """Yield (lane, sample) of the epoch from ``start`` on; the sample is None in other processes' lanes."""
         shard_epoch = self._shard_epoch(start.epoch)
         lanes = shard_epoch.lanes
         own_lanes = [lane for lane in range(len(lanes)) if not self._by_lane or lane % self.processes == self.rank]
         starts = {lane: start.lanes[lane] for lane in own_lanes}
         workers = min(self.workers or 0, len(own_lanes))
         if workers:
-            ahead = WorkerLanes(shard_epoch, starts, workers=workers)
-            read = {lane: ahead.read_lane(lane) for lane in own_lanes}
+            worker_lanes = WorkerLanes(shard_epoch, starts, workers=workers)
+            readers = {lane: worker_lanes.read_lane(lane) for lane in own_lanes}
         else:
-            read = {lane: shard_epoch.samples(lanes[lane], position) for lane, position in starts.items()}
-        others = (self._placeholders(lane, position) for lane, position in zip(lanes, start.lanes, strict=True))
-        return round_robin([read.get(lane, other) for lane, other in enumerate(others)], start.next_lane)
+            readers = {lane: shard_epoch.samples(lanes[lane], position) for lane, position in starts.items()}
+        sequences: list[Iterator[ShardSample | None]] = [
+            readers.get(lane) or self._placeholders(shards, start.lanes[lane]) for lane, shards in enumerate(lanes)
+        ]
+        return round_robin(sequences, start.next_lane)
 
-    def _placeholders(self, lane: Sequence[int], start: LanePosition) -> Iterator[None]:
-        left = sum(self.data.sizes[shard] for shard in lane[start.shard :]) - start.offset if self.data.sizes else 0
-        return repeat(None, left)
+    def _placeholders(self, shards: Sequence[int], start: LanePosition) -> Iterator[None]:
+        """Yield None for each sample that remains in the lane of another process, whose sizes are known."""
+        assert self.data.sizes is not None
+        return repeat(None, sum(self.data.sizes[shard] for shard in shards[start.shard :]) - start.offset)
 
     def _batch(self, micro: _StreamMicroBatch) -> MicroBatch:
-        if micro.own:
-            self._padding = micro.own[:1]
-        samples = micro.own or self._padding or self._read_padding_sample()
+        if micro.own_samples:
+            self._padding = micro.own_samples[:1]
+        samples = micro.own_samples or self._padding or self._read_padding_sample()
         if self.seed_samples:
             seed_generators(samples[0].seed)
         try:
@@ -269,10 +272,11 @@ class ShardLoader:
         except InvalidData as error:
             origins = [(sample.shard, sample.offset) for sample in samples]
             raise InvalidData(str(error), fix=f"The batch contains these (shard, index): {origins}.") from error
-        firsts = self._firsts
-        indices = (
-            [firsts[sample.shard] + sample.offset for sample in micro.own] if firsts else None if micro.own else ()
-        )
+        indices: Sequence[int] | None = None
+        if not micro.own_samples:
+            indices = ()
+        elif self._first_indices is not None:
+            indices = [self._first_indices[sample.shard] + sample.offset for sample in micro.own_samples]
         return MicroBatch(pin_batch(data) if self.pin_memory else data, micro.closes_window, indices)
 
     def _read_padding_sample(self) -> list[ShardSample]:
@@ -290,7 +294,7 @@ class ShardLoader:
             return list(islice(shard_epoch.samples(shard_epoch.lanes[0], LanePosition(0, 0)), len(indices)))
 
         samples = (self.data.size or ASSUMED_SAMPLES) // self.processes
-        return min(choose_workers(read, samples, self.processes), self._width)
+        return min(choose_workers(read, samples, self.processes), self._lane_count)
 
 
 def _drop_partial(micro_batches: Iterator[_StreamMicroBatch]) -> Iterator[_StreamMicroBatch]:
@@ -298,9 +302,9 @@ def _drop_partial(micro_batches: Iterator[_StreamMicroBatch]) -> Iterator[_Strea
     pending: _StreamMicroBatch | None = None
     for micro in micro_batches:
         if pending is not None:
-            yield pending._replace(closes_window=micro.partial)
-        pending = None if micro.partial or micro.closes_window else micro
-        if micro.closes_window and not micro.partial:
+            yield pending._replace(closes_window=micro.is_partial)
+        pending = None if micro.is_partial or micro.closes_window else micro
+        if micro.closes_window and not micro.is_partial:
             yield micro
 
 

@@ -1,9 +1,9 @@
 """Choose the number of loader processes."""
 
-import os
 import time
 from collections.abc import Callable
 
+from trueloop.core.cores import available_cores
 from trueloop.data.sample_rng import preserve_cpu_generators
 
 PROBE_SAMPLES = 5  # number of samples to read; the first one opens files and imports modules, and is not timed
@@ -25,8 +25,7 @@ def choose_workers(read: Callable[[list[int]], object], samples: int, processes:
 
     Cost: reads at most 5 samples.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = min(cores // processes - 1, MAX_WORKERS)
+    workers = min(available_cores() // processes - 1, MAX_WORKERS)
     if workers < 1 or samples <= PROBE_SAMPLES:
         return 0
     with preserve_cpu_generators():

@@ -23,11 +23,11 @@ def block_stop_signals() -> Generator[None]:
     if not hasattr(signal, "sigwaitinfo"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _stop_signals())
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _stop_signals())
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 def ignore_stop_signals(worker: int) -> None:
@@ -55,4 +55,4 @@ def _end_with_parent(signals: set[signal.Signals], parent: int) -> None:
     while True:
         sender = signal.sigwaitinfo(signals)
         if sender.si_signo == signal.SIGTERM and sender.si_pid == parent:
-            os._exit(0)  # like torch's handler: DataLoader ends a worker that does not respond this way
+            os._exit(0)  # like torch's handler: DataLoader sends SIGTERM to a worker that does not respond

@@ -1,4 +1,4 @@
-"""Reads the cgroup limits of this process, such as those of its container, which most programs ignore."""
+"""Read the cgroup limits of this process, for example the limits of a container, which most programs ignore."""
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -25,8 +25,7 @@ def cores_quota(root: Path) -> float | None:
 
 def memory_limit(root: Path) -> int | None:
     """Return the smallest memory limit of this process's groups in bytes; None = no limit."""
-    limits = _read_numbers(root, "memory", "memory.max", "memory.limit_in_bytes")
-    return min((limit for limit in limits if limit < 2**60), default=None)  # version 1 writes 2**63 for "no limit"
+    return min((limit for _, _, limit in _memory_limits(root)), default=None)
 
 
 def memory_left(root: Path) -> int | None:
@@ -35,12 +34,11 @@ def memory_left(root: Path) -> int | None:
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html#memory
     """
     remaining: list[int] = []
-    for folder, is_v1 in _group_folders(root, "memory"):
-        limit = read_text(folder / ("memory.limit_in_bytes" if is_v1 else "memory.max"))
+    for folder, is_v1, limit in _memory_limits(root):
         used = read_text(folder / ("memory.usage_in_bytes" if is_v1 else "memory.current"))
         cache = "total_inactive_file" if is_v1 else "inactive_file"
-        if limit.isdecimal() and used.isdecimal() and int(limit) < 2**60:
-            remaining.append(int(limit) - int(used) + _read_entry(read_text(folder / "memory.stat"), cache))
+        if used.isdecimal():
+            remaining.append(limit - int(used) + _read_entry(read_text(folder / "memory.stat"), cache))
     return min(remaining, default=None)
 
 
@@ -60,29 +58,33 @@ def group_names(root: Path) -> str:
 
 
 def _read_entry(stat: str, name: str) -> int:
-    """Return the number of ``name`` in a table of names and numbers; 0 if it is missing."""
-    words = (line.split() for line in stat.splitlines())
-    return next((int(pair[1]) for pair in words if len(pair) == 2 and pair[0] == name and pair[1].isdecimal()), 0)
+    """Return the number next to ``name`` in a table of names and numbers; 0 if the name is missing."""
+    for line in stat.splitlines():
+        entry, _, number = line.strip().partition(" ")
+        if entry == name and number.isdecimal():
+            return int(number)
+    return 0
 
 
-def _read_numbers(root: Path, controller: str, file_v2: str, file_v1: str) -> Iterator[int]:
-    for folder, is_v1 in _group_folders(root, controller):
-        text = read_text(folder / (file_v1 if is_v1 else file_v2))
-        if text.isdecimal():
-            yield int(text)
+def _memory_limits(root: Path) -> Iterator[tuple[Path, bool, int]]:
+    """Yield folder, version flag and memory limit in bytes of each group from `_group_folders` that has a limit."""
+    for folder, is_v1 in _group_folders(root, "memory"):
+        limit = read_text(folder / ("memory.limit_in_bytes" if is_v1 else "memory.max"))
+        if limit.isdecimal() and int(limit) < 2**60:  # version 1 writes 2**63 for "no limit"
+            yield folder, is_v1, int(limit)
 
 
 def _group_folders(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
-    """Yield the folders of this process's group and its parents; True = the folder belongs to cgroup version 1."""
+    """Yield the folders of this process's group and its parents, each with True if it belongs to cgroup version 1."""
     for line in group_names(root).splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, name = rest.partition(":")
+        _, _, controllers_and_name = line.partition(":")
+        controllers, _, name = controllers_and_name.partition(":")
         is_v1 = bool(controllers)
         if is_v1 and controller not in controllers.split(","):
             continue
         mount = root / "sys/fs/cgroup" / (controller if is_v1 else "")
         group = PurePosixPath(name.lstrip("/"))
-        yield from ((mount / each, is_v1) for each in (group, *group.parents))
+        yield from ((mount / folder, is_v1) for folder in (group, *group.parents))
 
 
 def read_text(path: Path) -> str:

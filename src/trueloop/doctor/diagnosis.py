@@ -1,4 +1,4 @@
-"""Defines checks of the machine: their input `RunRequirements` and their result `Diagnosis`."""
+"""Define checks of the machine: their input `RunRequirements` and their result `Diagnosis`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Describes the machine, the container and the installed packages that checks inspect."""
+"""Data classes that describe the machine, the container and the installed packages for the checks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -102,7 +102,7 @@ class Machine:
     """Version of the loaded NVIDIA driver: "535.104.05"."""
     device_files: tuple[str, ...] = ()
     """Device files of GPUs: "/dev/nvidia0", "/dev/kfd"."""
-    on_bus: tuple[str, ...] = ()
+    gpu_makers_on_bus: tuple[str, ...] = ()
     """Makers of the GPUs on the PCI bus, which a container sees even without a GPU assigned: "NVIDIA"."""
     cores: int = 1
     """Number of cores that this process may run on."""

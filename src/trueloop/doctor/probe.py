@@ -1,4 +1,4 @@
-"""Reads the facts of this machine; the only module of the doctor that accesses the system."""
+"""Read the facts of this machine; the only module of the doctor that accesses the system."""
 
 import importlib.util
 import os
@@ -13,12 +13,13 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final
 
+from trueloop.core.cores import available_cores
 from trueloop.doctor import cgroup
 from trueloop.doctor.machine import Folder, Gpu, Machine, Package, Space, TorchInstall
 
 COMPILED_PACKAGES: Final = ("torchvision", "torchaudio")
 """Packages with binaries that fit only one version of torch."""
-IMPORT_TIMEOUT_S: Final = 60.0  # importing one of these packages from a slow network disk takes long
+IMPORT_TIMEOUT_S: Final = 60.0  # long, because a package may be imported from a slow network disk
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")  # mountinfo writes a space as \040
 _DRIVER: Final = re.compile(r"Kernel Module.*?\s(\d{3,}(?:\.\d+)+)\s")
 _MAKERS: Final = {"0x10de": "NVIDIA", "0x1002": "AMD"}
@@ -42,7 +43,7 @@ def read_machine(
     torch, problem = read_torch(deep=deep)
     packages = dict(_installed_packages()) if deep else {}
     if torch is not None:
-        packages = {name: replace(each, problem=_import_problem(name)) for name, each in packages.items()}
+        packages = {name: replace(package, problem=_import_problem(name)) for name, package in packages.items()}
     total, available = _read_memory(root)
     return Machine(
         python=sys.version_info[:3],
@@ -53,8 +54,8 @@ def read_machine(
         environment=environment,
         driver=_read_driver(root),
         device_files=_list_device_files(root),
-        on_bus=tuple(sorted(_gpu_makers_on_bus(root))),
-        cores=_usable_cores(),
+        gpu_makers_on_bus=tuple(sorted(_gpu_makers_on_bus(root))),
+        cores=available_cores(),
         quota=cgroup.cores_quota(root),
         memory_bytes=total,
         available_bytes=available,
@@ -71,19 +72,17 @@ def read_machine(
 def read_folder(folder: Path, root: Path = Path("/")) -> Folder:
     """Read the facts of a folder, or of its nearest existing parent."""
     path = folder.absolute()
-    existing = next((each for each in (path, *path.parents) if each.is_dir()), path)
+    existing = next((parent for parent in (path, *path.parents) if parent.is_dir()), path)
     space, files_left = _read_space(existing), None
     if hasattr(os, "statvfs") and space is not None:
         files = os.statvfs(existing)
         files_left = files.f_favail if files.f_files else None  # btrfs and others do not count inodes
-    mounts = cgroup.read_text(root / "proc/self/mountinfo")
-    writable = os.access(existing, os.W_OK | os.X_OK)
     return Folder(
         path=str(existing),
         space=space,
         files_left=files_left,
-        writable=writable,
-        kind=filesystem_type(existing, mounts),
+        writable=os.access(existing, os.W_OK | os.X_OK),
+        kind=filesystem_type(existing, cgroup.read_text(root / "proc/self/mountinfo")),
     )
 
 
@@ -96,21 +95,21 @@ def filesystem_type(path: Path, mountinfo: str) -> str:
 
     Source: proc(5): the mount point is the fifth word, and the type is the first word after a single hyphen.
     """
-    longest, kind = -1, ""
+    longest, filesystem = -1, ""
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         words = before.split()
         if len(words) < 5 or not after:
             continue
-        point = Path(_OCTAL.sub(lambda found: chr(int(found[1], 8)), words[4]))
-        # A later mount on the same point hides an earlier one.
-        if path.is_relative_to(point) and len(point.parts) >= longest:
-            longest, kind = len(point.parts), after.split()[0]
-    return kind
+        mount_point = Path(_OCTAL.sub(lambda match: chr(int(match[1], 8)), words[4]))
+        # A later mount on the same mount point hides an earlier mount.
+        if path.is_relative_to(mount_point) and len(mount_point.parts) >= longest:
+            longest, filesystem = len(mount_point.parts), after.split()[0]
+    return filesystem
 
 
 def read_torch(*, deep: bool = False) -> tuple[TorchInstall | None, str]:
-    """Return facts about torch, or None and why it cannot be imported; (None, "") if it is not installed.
+    """Return facts about torch and ""; or None and the reason why it cannot be imported, "" if it is not installed.
 
     Args:
         deep: True to read the free memory of each GPU as well, which creates a CUDA context on the GPU.
@@ -134,7 +133,7 @@ def read_torch(*, deep: bool = False) -> tuple[TorchInstall | None, str]:
         hip=torch.version.hip,
         gpus=gpus,
         mps=bool(backends.mps.is_available()),
-        problem="" if gpus else " ".join(str(each.message).splitlines()[0] for each in caught[:1]),
+        problem="" if gpus else " ".join(str(warning.message).splitlines()[0] for warning in caught[:1]),
         built_for=tuple(torch.cuda.get_arch_list()) if usable else (),
         threads=torch.get_num_threads(),
         cudnn_benchmark=bool(backends.cudnn.benchmark),
@@ -176,21 +175,21 @@ def _import_problem(name: str) -> str:
     """Return the last line of the error from importing a package; "" if it can be imported."""
     command = [sys.executable, "-W", "ignore", "-c", f"import {name}"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S, check=False)  # noqa: S603 - a fixed list of names
+        result = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S, check=False)  # noqa: S603 - a fixed list of names
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    lines = done.stderr.strip().splitlines()
-    return (lines[-1] if lines else f"exit code {done.returncode}") if done.returncode else ""
+    lines = result.stderr.strip().splitlines()
+    return (lines[-1] if lines else f"exit code {result.returncode}") if result.returncode else ""
 
 
 def _read_driver(root: Path) -> str:
-    found = _DRIVER.search(cgroup.read_text(root / "proc/driver/nvidia/version"))
-    return found[1] if found else ""
+    match = _DRIVER.search(cgroup.read_text(root / "proc/driver/nvidia/version"))
+    return match[1] if match else ""
 
 
 def _list_device_files(root: Path) -> tuple[str, ...]:
     try:
-        names = sorted(each.name for each in (root / "dev").iterdir())
+        names = sorted(path.name for path in (root / "dev").iterdir())
     except OSError:
         return ()
     return tuple(f"/dev/{name}" for name in names if re.fullmatch(r"nvidia\d+|kfd|dxg", name))
@@ -207,21 +206,19 @@ def _gpu_makers_on_bus(root: Path) -> Iterator[str]:
             yield maker
 
 
-def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _read_memory(root: Path) -> tuple[int | None, int | None]:
     """Return the machine's total memory and the memory available to this process, in bytes.
 
-    The available memory is the smaller of the machine's and the cgroup's.
+    The available memory is the smaller of what the machine and what the cgroup has left.
     """
-    pairs = (line.split(":", 1) for line in cgroup.read_text(root / "proc/meminfo").splitlines() if ":" in line)
-    sizes = {
-        name: int(text.split()[0]) * 1024 for name, text in pairs if text.split()[:1] and text.split()[0].isdecimal()
-    }
-    left = (sizes.get("MemAvailable"), cgroup.memory_left(root))
-    return sizes.get("MemTotal"), min((each for each in left if each is not None), default=None)
+    sizes: dict[str, int] = {}
+    for line in cgroup.read_text(root / "proc/meminfo").splitlines():
+        name, _, size = line.partition(":")
+        kib = size.removesuffix("kB").strip()
+        if kib.isdecimal():
+            sizes[name] = int(kib) * 1024
+    available = (sizes.get("MemAvailable"), cgroup.memory_left(root))
+    return sizes.get("MemTotal"), min((size for size in available if size is not None), default=None)
 
 
 def _read_space(path: Path) -> Space | None:
@@ -250,10 +247,9 @@ def _container_engine(root: Path, environment: Mapping[str, str]) -> str:
         return "podman"
     if (root / ".dockerenv").exists():
         return "docker"
-    engine = environment.get("container") or next(
-        iter(re.findall(r"docker|kubepods|containerd|lxc", cgroup.group_names(root))), ""
-    )
-    return engine and ("kubernetes" if engine == "kubepods" else engine)
+    group = re.search(r"docker|kubepods|containerd|lxc", cgroup.group_names(root))
+    engine = environment.get("container") or (group[0] if group else "")
+    return "kubernetes" if engine == "kubepods" else engine
 
 
 def _is_block_buffered(stream: Any) -> bool:

@@ -1,10 +1,10 @@
-"""Finds all checks, runs them, and summarizes the results."""
+"""Find all checks, run them, and summarize the results."""
 
 import importlib
 import pkgutil
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from itertools import chain
 from typing import Final, NamedTuple, get_args
 
 from trueloop.core.formatting import format_count, format_size
@@ -23,21 +23,21 @@ class CheckResult(NamedTuple):
 
     def as_json(self) -> dict[str, str]:
         """Return the result as a JSON-ready dictionary."""
-        check, found = self.check, self.diagnosis
-        record = {"check": check.name, "group": check.group, "title": check.title, "level": found.level.value}
-        optional = {"remedy": found.remedy, "page": check.failure if found.level in PROBLEM_LEVELS else ""}
-        return record | {"message": found.message} | {key: text for key, text in optional.items() if text}
+        check, diagnosis = self.check, self.diagnosis
+        record = {"check": check.name, "group": check.group, "title": check.title, "level": diagnosis.level.value}
+        optional = {"remedy": diagnosis.remedy, "page": check.failure if diagnosis.level in PROBLEM_LEVELS else ""}
+        return record | {"message": diagnosis.message} | {key: text for key, text in optional.items() if text}
 
 
 @cache
 def all_checks() -> Mapping[str, Check]:
     """Return every check by its name, ordered by group and name."""
-    modules = [
-        importlib.import_module(f"{checks.__name__}.{each.name}") for each in pkgutil.iter_modules(checks.__path__)
-    ]
-    found = [value for module in modules for value in vars(module).values() if isinstance(value, Check)]
-    groups = get_args(Group)
-    return {each.name: each for each in sorted(found, key=lambda each: (groups.index(each.group), each.name))}
+    defined: list[Check] = []
+    for module in pkgutil.iter_modules(checks.__path__):
+        contents = vars(importlib.import_module(f"{checks.__name__}.{module.name}")).values()
+        defined += [value for value in contents if isinstance(value, Check)]
+    defined.sort(key=lambda check: (get_args(Group).index(check.group), check.name))
+    return {check.name: check for check in defined}
 
 
 def run_checks(machine: Machine, run: RunRequirements) -> list[CheckResult]:
@@ -47,13 +47,13 @@ def run_checks(machine: Machine, run: RunRequirements) -> list[CheckResult]:
         machine: machine on which the run would start.
         run: resources that the run would need.
     """
-    results = ((each, each.inspect(machine, run)) for each in all_checks().values())
-    return [CheckResult(each, diagnosis) for each, diagnosis in results if diagnosis is not None]
+    results = ((check, check.inspect(machine, run)) for check in all_checks().values())
+    return [CheckResult(check, diagnosis) for check, diagnosis in results if diagnosis is not None]
 
 
 def has_errors(results: Iterable[CheckResult]) -> bool:
     """Return True if a check found an error, which would make a run fail."""
-    return any(each.diagnosis.level is Level.ERROR for each in results)
+    return any(result.diagnosis.level is Level.ERROR for result in results)
 
 
 def summarize(machine: Machine, results: Sequence[CheckResult]) -> str:
@@ -62,18 +62,18 @@ def summarize(machine: Machine, results: Sequence[CheckResult]) -> str:
     Returns:
         "torch 2.13.0 (CPU only), 2 cores, 24.0 GiB free; 1 warning: /dev/shm has 64.0 MiB ..."
     """
-    parts = [f"torch {machine.torch.version} ({machine.torch.build})"] if machine.torch else ["no torch"]
+    facts = [f"torch {machine.torch.version} ({machine.torch.build})"] if machine.torch else ["no torch"]
     if machine.gpus:
         first = machine.gpus[0]
-        times = f"{len(machine.gpus)} x " if len(machine.gpus) > 1 else ""
-        parts.append(f"{times}{first.name} ({format_size(first.memory_bytes)})")
-    parts.append(f"{machine.usable_cores:g} {'core' if machine.usable_cores == 1 else 'cores'}")
+        count = f"{len(machine.gpus)} x " if len(machine.gpus) > 1 else ""
+        facts.append(f"{count}{first.name} ({format_size(first.memory_bytes)})")
+    facts.append(f"{machine.usable_cores:g} {'core' if machine.usable_cores == 1 else 'cores'}")
     if machine.available_bytes is not None:
-        parts.append(f"{format_size(machine.available_bytes)} of memory free")
-    by_level = [[each for each in results if each.diagnosis.level is level] for level in PROBLEM_LEVELS]
-    problems = list(chain.from_iterable(by_level))
+        facts.append(f"{format_size(machine.available_bytes)} of memory free")
+    problems = [result for level in PROBLEM_LEVELS for result in results if result.diagnosis.level is level]
     if not problems:
-        return f"{', '.join(parts)}; nothing is wrong"
-    counts = ", ".join(format_count(len(each), each[0].diagnosis.level.value) for each in by_level if each)
-    more = f" ({len(problems) - 1} more: trueloop doctor)" if len(problems) > 1 else ""
-    return f"{', '.join(parts)}; {counts}: {problems[0].diagnosis.message}{more}"
+        return f"{', '.join(facts)}; nothing is wrong"
+    levels = Counter(result.diagnosis.level for result in problems)
+    counts = ", ".join(format_count(number, level.value) for level, number in levels.items())
+    hint = f" ({len(problems) - 1} more: trueloop doctor)" if len(problems) > 1 else ""
+    return f"{', '.join(facts)}; {counts}: {problems[0].diagnosis.message}{hint}"

@@ -1,7 +1,7 @@
-"""Stores an exported model: one model file, and a manifest with its description and checksums.
+"""Store an exported model: one model file, and a manifest with its description and checksums.
 
     FOLDER/model.pt2        or model.onnx, model.ts
-    FOLDER/manifest.json    inputs, outputs, reading, answer, origin, parity, size and SHA-256 of the file; own SHA-256
+    FOLDER/manifest.json    inputs, outputs, reading, answer, origin, parity; SHA-256 of the model file and of itself
 
 A file is loaded only after its checksum is verified.
 """
@@ -48,9 +48,9 @@ class Artifact:
     folder: Path
     description: Description
     about: Mapping[str, Any]
-    """The rest of the manifest, for the user: run, versions, parity."""
+    """Other content of the manifest, for the user: run, versions, parity."""
     digest: str
-    """SHA-256 of the manifest, which contains the checksums of all files; so it identifies the artifact."""
+    """SHA-256 of the manifest. It identifies the artifact, because the manifest contains the checksums of all files."""
 
     @property
     def file(self) -> Path:
@@ -76,8 +76,8 @@ def write_manifest(folder: Path, description: Description, about: Mapping[str, A
         OSError: a file cannot be read or written.
     """
     files = {path.name: _file_stamp(path) for path in sorted(folder.iterdir())}
-    described = json.loads(json.dumps(asdict(description)))
-    text = seal({"schema": SCHEMA, **described, "about": dict(about), "files": files})
+    description_json = json.loads(json.dumps(asdict(description)))
+    text = seal({"schema": SCHEMA, **description_json, "about": dict(about), "files": files})
     (folder / MANIFEST).write_bytes(text)
     return hashlib.sha256(text).hexdigest()
 
@@ -90,7 +90,7 @@ def open_artifact(folder: Path, *, expected: str = "") -> Artifact:
         expected: expected digest, or its first 12 digits or more; "" = any.
 
     Raises:
-        CheckpointError: it is not an artifact, is damaged, or has another digest.
+        CheckpointError: the folder is not an artifact, is damaged, or has another digest.
 
     Cost: one read of all files.
     """
@@ -101,7 +101,7 @@ def open_artifact(folder: Path, *, expected: str = "") -> Artifact:
     _check_digest(folder, digest, expected)
     content = unseal(text)
     if content is None:
-        raise _damaged(folder, f"{MANIFEST} does not match its own checksum")
+        raise _damage_error(folder, f"{MANIFEST} does not match its own checksum")
     if content.get("schema") != SCHEMA:
         raise CheckpointError(
             f"{folder} was exported with schema {safe_repr(content.get('schema'))}; this trueloop reads {SCHEMA}.",
@@ -116,7 +116,7 @@ def _read_manifest(folder: Path) -> bytes:
     path = folder / MANIFEST
     try:
         if path.stat().st_size > MAX_MANIFEST_BYTES:
-            raise _damaged(folder, f"{MANIFEST} has more than {MAX_MANIFEST_BYTES} bytes")
+            raise _damage_error(folder, f"{MANIFEST} has more than {MAX_MANIFEST_BYTES} bytes")
         return path.read_bytes()
     except OSError as error:
         raise CheckpointError(
@@ -140,29 +140,29 @@ def _check_digest(folder: Path, digest: str, expected: str) -> None:
 
 
 def _parse_description(folder: Path, content: Mapping[str, Any]) -> tuple[Description, Mapping[str, Any]]:
-    named = {key: content[key] for key in ("kind", "inputs", "outputs", "reading", "answer") if key in content}
+    fields = {key: content[key] for key in ("kind", "inputs", "outputs", "reading", "answer") if key in content}
     try:
-        description = parse_record(Description, named)
+        description = parse_record(Description, fields)
     except InvalidConfig as error:
-        raise _damaged(folder, f"{MANIFEST} is invalid: {error.what}") from error
+        raise _damage_error(folder, f"{MANIFEST} is invalid: {error.what}") from error
     about = content.get("about")
     return description, about if isinstance(about, dict) else {}
 
 
 def _check_files(folder: Path, kind: Kind, files: Any) -> None:
     if not isinstance(files, dict) or set(files) != {FILES[kind]}:
-        raise _damaged(folder, f"{MANIFEST} must list {FILES[kind]} only")
+        raise _damage_error(folder, f"{MANIFEST} must list {FILES[kind]} only")
     for name, stamp in files.items():
         path = folder / name
         try:
             is_regular = stat.S_ISREG(path.lstat().st_mode)
             actual = _file_stamp(path) if is_regular else None
         except OSError as error:
-            raise _damaged(folder, f"{name} cannot be read ({error.strerror or error})") from error
+            raise _damage_error(folder, f"{name} cannot be read ({error.strerror or error})") from error
         if actual is None:
-            raise _damaged(folder, f"{name} is not a regular file")
+            raise _damage_error(folder, f"{name} is not a regular file")
         if actual != stamp:
-            raise _damaged(folder, f"{name} does not match its checksum")
+            raise _damage_error(folder, f"{name} does not match its checksum")
 
 
 def _file_stamp(path: Path) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _file_stamp(path: Path) -> dict[str, Any]:
         return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
-def _damaged(folder: Path, reason: str) -> CheckpointError:
+def _damage_error(folder: Path, reason: str) -> CheckpointError:
     return CheckpointError(
         f"{folder} is damaged: {reason}.",
         why="Its outputs would not be those of the exported model.",

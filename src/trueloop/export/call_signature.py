@@ -1,4 +1,4 @@
-"""Converts a model's arguments and results to plain lists of tensors."""
+"""Convert a model's arguments and results to plain lists of tensors."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.errors import InvalidModel
+from trueloop.core.name_patterns import format_names
 from trueloop.export.io_description import Dtype
 
 Inputs = tuple[Tensor, ...]
-Run = Callable[[Sequence[Tensor]], list[Tensor]]
+CallModel = Callable[[Sequence[Tensor]], list[Tensor]]
 """Function that calls an original or an exported model on a list of tensors."""
 DTYPES: Final[Mapping[torch.dtype, str]] = {getattr(torch, name): name for name in get_args(Dtype)}
 
@@ -25,17 +26,17 @@ def bind_tensors(model: nn.Module, args: Sequence[Any], options: Mapping[str, An
     signature = inspect.signature(model.forward)
     bound = signature.bind(*args, **options)
     tensors: dict[str, Tensor] = {}
-    skipped = ""
+    first_skipped = ""
     for name, parameter in signature.parameters.items():
         value = bound.arguments.get(name)
         if value is None:
-            skipped = skipped or name
+            first_skipped = first_skipped or name
             continue
         positional = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-        if not isinstance(value, Tensor) or not positional or skipped or value.dtype not in DTYPES:
-            kind = f"{value.dtype} tensor" if isinstance(value, Tensor) else type(value).__name__
+        if not isinstance(value, Tensor) or not positional or first_skipped or value.dtype not in DTYPES:
+            type_name = f"{value.dtype} tensor" if isinstance(value, Tensor) else type(value).__name__
             raise InvalidModel(
-                f"{type(model).__name__} is called with {name} = {kind}.",
+                f"{type(model).__name__} is called with an argument {name} of type {type_name}.",
                 why="An exported model only takes positional tensors of common types.",
                 fix="Wrap it in a module whose forward takes only such tensors.",
             )
@@ -49,26 +50,24 @@ def name_outputs(value: Any) -> dict[str, Tensor]:
     Raises:
         InvalidModel: an output is not a tensor.
     """
-    if isinstance(value, Tensor):
-        outputs: dict[str, Any] = {"output": value}
-    elif isinstance(value, Mapping):
-        outputs = {str(key): part for key, part in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, Mapping):
+        outputs: dict[str, Any] = {str(key): item for key, item in cast("Mapping[Any, Any]", value).items()}
     elif isinstance(value, list | tuple):
-        outputs = {f"output_{index}": part for index, part in enumerate(cast("Sequence[Any]", value))}
+        outputs = {f"output_{index}": item for index, item in enumerate(cast("Sequence[Any]", value))}
     else:
         outputs = {"output": value}
-    invalid = {name: part for name, part in outputs.items() if not isinstance(part, Tensor) or part.dtype not in DTYPES}
+    invalid = {name: item for name, item in outputs.items() if not isinstance(item, Tensor) or item.dtype not in DTYPES}
     if invalid or not outputs:
-        name, part = next(iter(invalid.items()), ("nothing", None))
+        name, item = next(iter(invalid.items()), ("nothing", None))
         raise InvalidModel(
-            f"The model returns {name} of type {getattr(part, 'dtype', type(part).__name__)}.",
+            f"The model returns {name} of type {getattr(item, 'dtype', type(item).__name__)}.",
             why="An exported model must return tensors of common types.",
             fix="Wrap it in a module that returns a tensor, or a tuple or dictionary of them.",
         )
     return outputs
 
 
-def as_run(model: Callable[..., Any]) -> Run:
+def wrap_model(model: Callable[..., Any]) -> CallModel:
     """Return a function that calls a model on a list of tensors without gradients."""
 
     def run(inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -84,11 +83,10 @@ def check_eval_mode(model: nn.Module) -> None:
     Raises:
         InvalidModel: a module is in train mode; the message lists the modules.
     """
-    training = [name or type(model).__name__ for name, module in model.named_modules() if module.training]
-    if training:
-        more = f" and {len(training) - 3} more" if len(training) > 3 else ""
+    in_train_mode = [name or type(model).__name__ for name, module in model.named_modules() if module.training]
+    if in_train_mode:
         raise InvalidModel(
-            f"{', '.join(training[:3])}{more} {'is' if len(training) == 1 else 'are'} in train mode.",
-            why="Dropout would be part of the exported model, and a sample's output would depend on the others.",
+            f"{format_names(in_train_mode)} {'is' if len(in_train_mode) == 1 else 'are'} in train mode.",
+            why="Dropout would be part of the exported model, and a sample's output would depend on other samples.",
             fix="Call model.eval() first. See trueloop explain CKP004.",
         )

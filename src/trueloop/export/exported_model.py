@@ -1,7 +1,8 @@
-"""Runs samples through an exported model, and interprets its outputs."""
+"""Run samples through an exported model, and interpret its outputs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from trueloop.core.errors import InvalidModel
 from trueloop.export.artifact import Artifact, Description, open_artifact
-from trueloop.export.call_signature import Run
+from trueloop.export.call_signature import CallModel
 from trueloop.export.formats import open_model
 from trueloop.export.request_samples import Sample, probabilities
 
@@ -25,13 +26,13 @@ class Model:
 
     Args:
         artifact: artifact with verified checksums.
-        run: function that runs the opened model.
+        call_model: function that calls the opened model.
     """
 
-    def __init__(self, artifact: Artifact, run: Run) -> None:
+    def __init__(self, artifact: Artifact, call_model: CallModel) -> None:
         self.artifact = artifact
         self.description: Description = artifact.description
-        self._run = run
+        self._call_model = call_model
 
     @classmethod
     def open(cls, folder: Path, *, expected: str = "", threads: int | None = None) -> Model:
@@ -69,7 +70,7 @@ class Model:
     def _run_batch(self, samples: Sequence[Sample]) -> list[Outputs]:
         inputs = [torch.from_numpy(np.stack(column)) for column in zip(*samples, strict=True)]
         try:
-            outputs = self._run(inputs)
+            outputs = self._call_model(inputs)
         except Exception as error:  # the runtimes raise errors of any type
             raise InvalidModel(
                 f"The model fails on this input: {str(error).partition(chr(10))[0][:200]}",
@@ -77,7 +78,7 @@ class Model:
             ) from error
         if any(output.dim() == 0 or len(output) != len(samples) for output in outputs):
             raise InvalidModel(
-                f"For {len(samples)} samples the outputs have shapes {[tuple(each.shape) for each in outputs]}.",
+                f"For {len(samples)} samples the outputs have shapes {[tuple(output.shape) for output in outputs]}.",
                 why="The outputs cannot be assigned to samples.",
                 fix="Export a model whose outputs have the batch as their first dimension.",
             )
@@ -103,22 +104,20 @@ def interpret_outputs(description: Description, outputs: Outputs, *, raw: bool =
         result = _predict_class(first, answer.labels, softmax=answer.softmax)
     elif answer.kind == "next_byte":
         predicted = _predict_class(first[-1], (), softmax=True)
-        result = {
-            "byte": predicted["index"],
-            "text": _printable_char(predicted["index"]),
-            "probability": predicted["probability"],
-        }
+        byte = predicted["index"]
+        text = chr(byte) if byte is not None and 32 <= byte < 127 else None  # printable ASCII
+        result = {"byte": byte, "text": text, "probability": predicted["probability"]}
     elif answer.kind == "value":
         result = {"value": _json_value(first.reshape(()).tolist())}
     if raw or not result:
-        names = [each.name for each in description.outputs]
+        names = [output.name for output in description.outputs]
         result["outputs"] = {name: _json_value(tensor.tolist()) for name, tensor in zip(names, outputs, strict=True)}
     return result
 
 
 def _predict_class(scores: Tensor, labels: Sequence[str], *, softmax: bool) -> dict[str, Any]:
     numbers = [float(score) for score in scores.double().tolist()]
-    if not all(map(_is_finite, numbers)):
+    if not all(map(math.isfinite, numbers)):
         return {"label": None, "index": None, "probability": None}
     index = numbers.index(max(numbers))
     result: dict[str, Any] = {"label": labels[index]} if labels else {}
@@ -126,15 +125,7 @@ def _predict_class(scores: Tensor, labels: Sequence[str], *, softmax: bool) -> d
     return {**result, "probability": probabilities(numbers)[index]} if softmax else result
 
 
-def _is_finite(number: float) -> bool:
-    return number - number == 0.0
-
-
 def _json_value(value: Any) -> Any:
     if isinstance(value, list):
-        return [_json_value(each) for each in cast("list[Any]", value)]
-    return None if isinstance(value, float) and not _is_finite(value) else value
-
-
-def _printable_char(byte: int | None) -> str | None:
-    return chr(byte) if byte is not None and 32 <= byte < 127 else None
+        return [_json_value(item) for item in cast("list[Any]", value)]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

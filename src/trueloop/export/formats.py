@@ -1,4 +1,4 @@
-"""Writes a model in eval mode to a file in one of three formats, and opens such files."""
+"""Write a model in eval mode to a file in one of three formats, and open such files."""
 
 import contextlib
 import importlib.util
@@ -14,21 +14,22 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.errors import CheckpointError, InvalidModel, MissingExtra
-from trueloop.export.call_signature import Inputs, Run, as_run
-from trueloop.export.io_description import Extent, Kind
+from trueloop.export.call_signature import CallModel, Inputs, wrap_model
+from trueloop.export.io_description import Kind, SizeRange
 from trueloop.export.pt2_archive import refuse_code
 
-MAX_PROTOBUF_BYTES: Final = 1_900_000_000  # a protobuf message has at most 2 GiB
+MAX_PROTOBUF_BYTES: Final = 1_900_000_000  # for the weights; a complete protobuf message has at most 2 GiB
 DynamicDims = Sequence[frozenset[int]]
 """For each input, the dimensions whose size may differ between calls."""
+AllowedSizes = Sequence[Mapping[int, SizeRange]]
+"""For each input, the allowed sizes of its dynamic dimensions, if the format records them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteResult:
     """Result of writing a model."""
 
-    extents: Sequence[Mapping[int, Extent]]
-    """For each input, the allowed sizes of its dynamic dimensions, if the format records them."""
+    sizes: AllowedSizes
     notes: tuple[str, ...] = ()
     """Warnings of the tracer."""
 
@@ -50,7 +51,7 @@ def write(kind: Kind, model: nn.Module, inputs: Inputs, dynamic: DynamicDims, pa
     writers = {"pt2": _write_pt2, "onnx": _write_onnx, "torchscript": _write_torchscript}
     try:
         with _capture_warnings() as caught:
-            extents = writers[kind](model, inputs, dynamic, path)
+            sizes = writers[kind](model, inputs, dynamic, path)
     except (MissingExtra, InvalidModel):
         raise
     except Exception as error:  # torch's exporters raise errors of any type
@@ -59,12 +60,12 @@ def write(kind: Kind, model: nn.Module, inputs: Inputs, dynamic: DynamicDims, pa
             why="Python control flow that depends on values, or a fixed size, cannot be exported.",
             fix="See the documentation of torch.export; with --no-dynamic-batch, the model takes one sample at a time.",
         ) from error
-    notes = {str(each.message).partition("\n")[0] for each in caught if issubclass(each.category, UserWarning)}
-    notes |= {str(each.message) for each in caught if issubclass(each.category, torch.jit.TracerWarning)}
-    return WriteResult(extents=extents, notes=tuple(sorted(note[:300] for note in notes)))
+    notes = {str(warning.message).partition("\n")[0] for warning in caught if issubclass(warning.category, UserWarning)}
+    notes |= {str(warning.message) for warning in caught if issubclass(warning.category, torch.jit.TracerWarning)}
+    return WriteResult(sizes=sizes, notes=tuple(sorted(note[:300] for note in notes)))
 
 
-def open_model(kind: Kind, path: Path, *, threads: int | None = None) -> Run:
+def open_model(kind: Kind, path: Path, *, threads: int | None = None) -> CallModel:
     """Open a file whose checksum has been verified.
 
     Args:
@@ -80,25 +81,27 @@ def open_model(kind: Kind, path: Path, *, threads: int | None = None) -> Run:
     if kind == "pt2":
         refuse_code(path)
         with _capture_warnings():
-            return as_run(torch.export.load(path).module())
+            return wrap_model(torch.export.load(path).module())
     if kind == "onnx":
         return _open_onnx(path, threads)
     with _capture_warnings():
         script: Any = torch.jit.load(str(path), map_location="cpu")
-    return as_run(script.eval())
+    return wrap_model(script.eval())
 
 
 def _export_program(model: nn.Module, inputs: Inputs, dynamic: DynamicDims) -> Any:
     any_size: Any = torch.export.Dim.DYNAMIC
-    shapes = tuple(dict.fromkeys(sorted(each), any_size) for each in dynamic)
+    shapes = tuple(dict.fromkeys(sorted(dims), any_size) for dims in dynamic)
     with torch.no_grad():
         return torch.export.export(model, inputs, dynamic_shapes=shapes)
 
 
-def _proven_extents(program: Any) -> list[Mapping[int, Extent]]:
-    """Return for each input the sizes for which torch has proven the exported program correct."""
+def _proven_sizes(program: Any) -> AllowedSizes:
+    """Return, for each input, the sizes of its dynamic dimensions for which torch has proven the program correct."""
     inputs = [node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
-    return [{dim: _to_extent(size, program.range_constraints) for dim, size in _dynamic_dims(node)} for node in inputs]
+    return [
+        {dim: _to_size_range(size, program.range_constraints) for dim, size in _dynamic_dims(node)} for node in inputs
+    ]
 
 
 def _dynamic_dims(node: Any) -> list[tuple[int, Any]]:
@@ -106,14 +109,14 @@ def _dynamic_dims(node: Any) -> list[tuple[int, Any]]:
     return [(dim, size) for dim, size in enumerate(shape) if not isinstance(size, int)]
 
 
-def _to_extent(size: Any, ranges: Mapping[Any, Any]) -> Extent:
+def _to_size_range(size: Any, ranges: Mapping[Any, Any]) -> SizeRange:
     limits = ranges.get(size.node.expr)
     if limits is None:
-        return Extent(lowest=1)
-    return Extent(lowest=max(1, int(limits.lower)), highest=int(limits.upper) if limits.upper.is_Integer else None)
+        return SizeRange(lowest=1)
+    return SizeRange(lowest=max(1, int(limits.lower)), highest=int(limits.upper) if limits.upper.is_Integer else None)
 
 
-def _write_pt2(model: nn.Module, inputs: Inputs, dynamic: DynamicDims, path: Path) -> Sequence[Mapping[int, Extent]]:
+def _write_pt2(model: nn.Module, inputs: Inputs, dynamic: DynamicDims, path: Path) -> AllowedSizes:
     program = _export_program(model, inputs, dynamic)
     # The example inputs would be pickled; torch 2.6 does not accept None through the public attribute.
     program._example_inputs = None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
@@ -129,14 +132,14 @@ def _write_pt2(model: nn.Module, inputs: Inputs, dynamic: DynamicDims, path: Pat
             why="trueloop would not open such a file.",
             fix="Use torch 2.9 or later, remove everything that is not a plain tensor, or export to onnx.",
         ) from error
-    return _proven_extents(program)
+    return _proven_sizes(program)
 
 
-def _write_onnx(model: nn.Module, inputs: Inputs, dynamic: DynamicDims, path: Path) -> Sequence[Mapping[int, Extent]]:
+def _write_onnx(model: nn.Module, inputs: Inputs, dynamic: DynamicDims, path: Path) -> AllowedSizes:
     for name in ("onnx", "onnxscript", "onnxruntime"):
         if importlib.util.find_spec(name) is None:
             raise MissingExtra(name, "export")
-    weights = sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
+    weights = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
     if weights > MAX_PROTOBUF_BYTES:
         raise InvalidModel(
             f"{type(model).__name__} has {weights / 2**30:.1f} GiB, but an ONNX file has at most 2 GiB.",
@@ -145,19 +148,17 @@ def _write_onnx(model: nn.Module, inputs: Inputs, dynamic: DynamicDims, path: Pa
     program = _export_program(model, inputs, dynamic)
     converted: Any = torch.onnx.export(program, dynamo=True, external_data=False, verbose=False)
     converted.save(path, external_data=False)
-    return _proven_extents(program)
+    return _proven_sizes(program)
 
 
-def _write_torchscript(
-    model: nn.Module, inputs: Inputs, dynamic: DynamicDims, path: Path
-) -> Sequence[Mapping[int, Extent]]:
+def _write_torchscript(model: nn.Module, inputs: Inputs, dynamic: DynamicDims, path: Path) -> AllowedSizes:
     with torch.no_grad():
         traced: Any = torch.jit.trace(model, inputs, strict=False, check_trace=False)  # parity is checked afterwards
     traced.save(str(path))
     return [{} for _ in dynamic]
 
 
-def _open_onnx(path: Path, threads: int | None) -> Run:
+def _open_onnx(path: Path, threads: int | None) -> CallModel:
     try:
         import onnxruntime
     except ImportError as error:
@@ -172,7 +173,7 @@ def _open_onnx(path: Path, threads: int | None) -> Run:
             f"onnxruntime {onnxruntime.__version__} cannot run {path}: {_first_lines(error)}",
             fix="Export to pt2; or avoid operations and types without a CPU kernel, such as bfloat16.",
         ) from error
-    names = [each.name for each in session.get_inputs()]
+    names = [node.name for node in session.get_inputs()]
 
     def run(inputs: Sequence[Tensor]) -> list[Tensor]:
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in zip(names, inputs, strict=True)}

@@ -1,4 +1,4 @@
-"""Reads samples from .npy, .json, .csv, .txt and image files, with the same preprocessing as in training."""
+"""Read samples from .npy, .json, .csv, .txt and image files, with the same preprocessing as in training."""
 
 import csv
 import io
@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from trueloop.core.errors import InvalidConfig, InvalidData, MissingExtra
-from trueloop.core.json_text import parse_strict_json
+from trueloop.core.json_text import parse_json
 from trueloop.export.artifact import Description
 from trueloop.export.request_samples import (
     Numbers,
@@ -42,20 +42,20 @@ def read_samples(description: Description, path: Path) -> list[Sample]:
         InvalidData: the file cannot be read, or its content does not fit the model.
         MissingExtra: Pillow, which reads images, is not installed.
     """
-    known, ending = SUFFIXES[description.reading.kind], path.suffix.lower()
-    if ending not in known:
+    allowed, suffix = SUFFIXES[description.reading.kind], path.suffix.lower()
+    if suffix not in allowed:
         raise InvalidConfig(
             f"{path} is not a kind of file that this model takes.",
-            fix=f"It takes {', '.join(known)}: {description.reading.description}",
+            fix=f"It takes {', '.join(allowed)}: {description.reading.description}",
         )
     readers: dict[str, Callable[[Description, Path], list[Sample]]] = {
         ".npy": _read_npy,
-        ".json": _read_json,
+        ".json": lambda description, path: parse_json_samples(description, path.read_bytes()),
         ".csv": _read_csv,
         ".txt": _read_txt,
     }
     try:
-        return readers.get(ending, _read_image)(description, path)
+        return readers.get(suffix, _read_image)(description, path)
     except OSError as error:
         raise InvalidData(f"{path} cannot be read: {error.strerror or error}.") from error
     except InvalidData as error:
@@ -70,7 +70,7 @@ def parse_json_samples(description: Description, text: str | bytes) -> list[Samp
         InvalidConfig: a field is unknown.
     """
     try:
-        value = parse_strict_json(text)
+        value = parse_json(text, allow_nan=False)
     except ValueError as error:
         raise InvalidData(f"This is not JSON: {error}.", fix='Give {"inputs": [...]}.') from None
     return parse_request(description, cast("dict[str, Any]", value) if isinstance(value, dict) else {"inputs": value})
@@ -89,10 +89,6 @@ def _read_npy(description: Description, path: Path) -> list[Sample]:
     return split_samples(description, [array])
 
 
-def _read_json(description: Description, path: Path) -> list[Sample]:
-    return parse_json_samples(description, path.read_bytes())
-
-
 def _read_txt(description: Description, path: Path) -> list[Sample]:
     try:
         text = path.read_bytes().decode()
@@ -107,17 +103,17 @@ def _read_csv(description: Description, path: Path) -> list[Sample]:
         lines = [row for row in csv.reader(io.StringIO(path.read_bytes().decode("utf-8-sig")), strict=True) if row]
     except (csv.Error, UnicodeDecodeError) as error:
         raise InvalidData(f"It is not valid CSV: {error}.", fix="Separate numbers by commas.") from None
-    columns, known = description.reading.columns, set(description.reading.columns)
-    named = bool(lines) and any(_parse_number(cell) is None for cell in lines[0])
-    names = [cell.strip() for cell in lines[0]] if named else list(columns)
+    columns, model_columns = description.reading.columns, set(description.reading.columns)
+    has_header = bool(lines) and any(_parse_number(cell) is None for cell in lines[0])
+    names = [cell.strip() for cell in lines[0]] if has_header else list(columns)
     if len(set(names)) != len(names):
         raise InvalidData("Two columns have the same name.", fix="Give each column a name of its own.")
     samples: list[Sample] = []
-    for number, row in enumerate(lines[named:], 1 + named):
+    for number, row in enumerate(lines[has_header:], 1 + has_header):
         if len(row) != len(names):
             raise InvalidData(f"Line {number} has {len(row)} cells.", fix=f"Give it {len(names)} cells.")
         cells = {name: _parse_number(cell) for name, cell in zip(names, row, strict=True)}
-        invalid = next((name for name, value in cells.items() if value is None and name in known), None)
+        invalid = next((name for name, value in cells.items() if value is None and name in model_columns), None)
         if invalid is not None:
             raise InvalidData(f"Line {number} has no number for {invalid}.", fix="Add the number, or remove the line.")
         samples.append(row_sample(description, cells, f"Line {number}"))
@@ -144,11 +140,7 @@ def _read_image(description: Description, path: Path) -> list[Sample]:
     _, channels, height, width = spec.shape
     try:
         with Image.open(path) as image:
-            fits = all(
-                size >= extent.lowest and (extent.highest is None or size <= extent.highest)
-                for size, extent in zip(image.size, (width, height), strict=True)
-            )
-            if not fits:
+            if not (width.allows(image.width) and height.allows(image.height)):
                 raise InvalidData(
                     "The image has {} by {} pixels.".format(*image.size),
                     fix=f"The model takes {width} by {height}; resize it like the training data.",

@@ -1,4 +1,4 @@
-"""Describes the inputs and outputs of an exported model as records for its manifest.
+"""Describe the inputs and outputs of an exported model as records for its manifest.
 
 A manifest is untrusted input, so every record has bounded fields, and `core.untrusted_input` parses it.
 """
@@ -19,20 +19,19 @@ Size = Annotated[int, Bounds(0, 2**31)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
+class SizeRange:
     """Allowed sizes of one dimension."""
 
     lowest: Size
     highest: Size | None = None
     """Largest size; None = unbounded."""
 
-    @property
-    def fixed(self) -> bool:
-        """True if only one size is allowed."""
-        return self.lowest == self.highest
+    def allows(self, size: int) -> bool:
+        """Return True if a size is in the range."""
+        return self.lowest <= size and (self.highest is None or size <= self.highest)
 
     def __str__(self) -> str:
-        if self.fixed:
+        if self.lowest == self.highest:
             return str(self.lowest)
         return f"{self.lowest}…{'' if self.highest is None else self.highest}"
 
@@ -43,7 +42,7 @@ class Array:
 
     name: Word
     dtype: Dtype
-    shape: Annotated[tuple[Extent, ...], Bounds(0, 16)]
+    shape: Annotated[tuple[SizeRange, ...], Bounds(0, 16)]
     """Allowed sizes; the first dimension is the batch."""
     lowest: Annotated[float, Bounds(-(2**63), 2**63)] | None = None
     """Smallest allowed value, if known."""

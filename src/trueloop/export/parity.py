@@ -1,4 +1,4 @@
-"""Compares the outputs of an exported model with those of the original model on real samples."""
+"""Compare the outputs of an exported model and of the original model on real samples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trueloop.core.errors import InvalidModel
-from trueloop.export.call_signature import Inputs, Run
+from trueloop.export.call_signature import CallModel, Inputs
 
 TOLERANCE: Final = 1e-5  # about a hundred rounding errors of float32
 
@@ -47,11 +47,13 @@ class Parity:
         )
 
 
-def compare_outputs(live: Run, exported: Run, batches: Sequence[Inputs], *, tolerance: float = TOLERANCE) -> Parity:
+def compare_outputs(
+    original: CallModel, exported: CallModel, batches: Sequence[Inputs], *, tolerance: float = TOLERANCE
+) -> Parity:
     """Run both models on the same batches and compare their outputs.
 
     Args:
-        live: the original model, in eval mode.
+        original: the original model, in eval mode.
         exported: the exported model, read from disk.
         batches: batches of real inputs; of several sizes, if sizes may differ.
         tolerance: see `Parity.tolerance`.
@@ -61,21 +63,21 @@ def compare_outputs(live: Run, exported: Run, batches: Sequence[Inputs], *, tole
     """
     difference, largest, mismatch = 0.0, 0.0, ""
     for inputs in batches:
-        expected = live(inputs)
+        expected = original(inputs)
         try:
             actual = exported(inputs)
         except Exception as error:  # the runtimes raise errors of any type
-            shapes = ", ".join(str(tuple(each.shape)) for each in inputs)
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in inputs)
             raise InvalidModel(
                 f"The exported model fails on inputs of shape {shapes}: {str(error).partition(chr(10))[0][:300]}",
-                why="The original model accepts them, so the export has probably fixed a size to that of the example.",
+                why="The original model accepts them, so the export has probably fixed a size of the example.",
                 fix="Export with --no-dynamic-batch, or to pt2.",
             ) from error
         mismatch = mismatch or _describe_mismatch(inputs, expected, actual)
         pairs = list(zip(expected, actual, strict=False))
         differences = [_max_difference(a, b) for a, b in pairs] + [float("inf")] * (len(expected) != len(actual))
         difference = max(difference, *differences)
-        largest = max(largest, *(_max_magnitude(each) for each in expected))
+        largest = max(largest, *(_max_magnitude(tensor) for tensor in expected))
     sizes = tuple(len(inputs[0]) for inputs in batches)
     return Parity(
         samples=sum(sizes),
@@ -88,9 +90,10 @@ def compare_outputs(live: Run, exported: Run, batches: Sequence[Inputs], *, tole
 
 
 def _describe_mismatch(inputs: Inputs, expected: Sequence[Tensor], actual: Sequence[Tensor]) -> str:
-    live, exported = (", ".join(_describe_tensor(each) for each in outputs) for outputs in (expected, actual))
-    called_with = ", ".join(_describe_tensor(each) for each in inputs)
-    return "" if live == exported else f"for {called_with} it returns {exported}, but the original returns {live}"
+    original, exported = (", ".join(_describe_tensor(tensor) for tensor in outputs) for outputs in (expected, actual))
+    called_with = ", ".join(_describe_tensor(tensor) for tensor in inputs)
+    same = original == exported
+    return "" if same else f"for {called_with} it returns {exported}, but the original returns {original}"
 
 
 def _describe_tensor(tensor: Tensor) -> str:

@@ -1,9 +1,8 @@
-"""Converts untrusted requests into samples, after checking shapes, types and values.
+"""Convert untrusted requests into samples, after checking shapes, types and values.
 
 A sample is a tuple with one array per input of the model, without the batch dimension.
 """
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
@@ -12,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueloop.core.errors import InvalidConfig, InvalidData
-from trueloop.core.formatting import format_count
+from trueloop.core.formatting import did_you_mean, format_count
 from trueloop.core.untrusted_input import safe_repr
 from trueloop.export.artifact import Description
-from trueloop.export.io_description import Array
+from trueloop.export.io_description import Array, SizeRange
 
 Numbers: TypeAlias = "NDArray[Any]"
 Sample = tuple[Numbers, ...]
@@ -37,24 +36,22 @@ def parse_request(
         InvalidConfig: a field is unknown or does not fit this model, or there are too many samples.
         InvalidData: the model does not accept a value; the message has its position.
     """
-    allowed = {"array": ("inputs",), "image": ("inputs",), "text": ("inputs", "text"), "table": ("inputs", "rows")}
-    known = allowed[description.reading.kind]
+    fields = {"array": ("inputs",), "image": ("inputs",), "text": ("inputs", "text"), "table": ("inputs", "rows")}
+    allowed = fields[description.reading.kind]
     for name in request:
-        if name not in known:
-            close = difflib.get_close_matches(str(name), known, 1)
-            hint = f"Did you mean {close[0]!r}? " if close else ""
+        if name not in allowed:
             raise InvalidConfig(
-                f"There is no field {safe_repr(name)}.", fix=f"{hint}This model takes {' or '.join(known)}."
+                f"There is no field {safe_repr(name)}.",
+                fix=f"{did_you_mean(str(name), allowed)}This model takes {' or '.join(allowed)}.",
             )
     if len(request) != 1:
-        raise InvalidConfig(f"The request has {len(request)} fields.", fix=f"Give one: {' or '.join(known)}.")
+        raise InvalidConfig(f"The request has {len(request)} fields.", fix=f"Give one: {' or '.join(allowed)}.")
     ((field, value),) = request.items()
     parsers = {"inputs": _samples_from_inputs, "text": _samples_from_text, "rows": _samples_from_rows}
     samples = parsers[field](description, value)
     if not samples or (max_samples is not None and len(samples) > max_samples):
-        raise InvalidConfig(
-            f"The request has {len(samples)} samples.", fix=f"Give 1 to {max_samples or 'any number'} at a time."
-        )
+        at_most = f" and at most {max_samples}" if max_samples is not None else ""
+        raise InvalidConfig(f"The request has {len(samples)} samples.", fix=f"Give at least one{at_most}.")
     return samples
 
 
@@ -68,48 +65,40 @@ def split_samples(description: Description, arrays: Sequence[Numbers]) -> list[S
     for spec, array in zip(description.inputs, arrays, strict=True):
         is_single = array.ndim == len(spec.shape) - 1
         if not is_single and array.ndim != len(spec.shape):
-            raise _rejected(spec.name, f"has {array.ndim} dimensions", spec)
+            raise _rejection(spec.name, f"has {array.ndim} dimensions", spec)
         rows = cast("list[Numbers]", [array] if is_single else list(array))
-        columns.append(
-            [
-                validate_array(spec, row, f"{spec.name}" if is_single else f"{spec.name}[{index}]")
-                for index, row in enumerate(rows)
-            ]
-        )
-    counts = {len(each) for each in columns}
+        names = [spec.name] if is_single else [f"{spec.name}[{index}]" for index in range(len(rows))]
+        columns.append([validate_array(spec, row, name) for row, name in zip(rows, names, strict=True)])
+    counts = {len(samples) for samples in columns}
     if len(counts) > 1:
         raise InvalidData(f"The inputs contain {sorted(counts)} samples.", fix="Give the same number of each input.")
     return list(zip(*columns, strict=True))
 
 
 def validate_array(spec: Array, array: Numbers, where: str) -> Numbers:
-    """Check one input of one sample, and return it converted to the model's type.
+    """Check one input of one sample, which messages call ``where``, and return it converted to the model's type.
 
     Raises:
         InvalidData: the shape is wrong, the type would lose information, or values are non-finite or out of bounds.
     """
     sizes = spec.shape[1:]
-    fits = array.ndim == len(sizes) and all(
-        size >= extent.lowest and (extent.highest is None or size <= extent.highest)
-        for size, extent in zip(array.shape, sizes, strict=True)
-    )
-    if not fits:
-        raise _rejected(where, f"has the shape [{', '.join(map(str, array.shape))}]", spec)
+    if array.ndim != len(sizes) or not all(map(SizeRange.allows, sizes, array.shape)):
+        raise _rejection(where, f"has the shape [{', '.join(map(str, array.shape))}]", spec)
     dtype = np.dtype(spec.dtype)
     if array.dtype.kind not in "biuf" or (array.dtype.kind == "b") != (dtype.kind == "b"):
-        raise _rejected(where, f"is of type {array.dtype}", spec)
+        raise _rejection(where, f"is of type {array.dtype}", spec)
     if array.dtype.kind == "f" and dtype.kind in "iu":
-        raise _rejected(where, f"is of type {array.dtype}, but the model takes integers", spec)
+        raise _rejection(where, f"is of type {array.dtype}, but the model takes integers", spec)
     if not _is_finite(array):
-        raise _rejected(where, "contains NaN or infinity", spec)
+        raise _rejection(where, "contains NaN or infinity", spec)
     with np.errstate(over="ignore"):
         converted: Numbers = array.astype(dtype)
     if not _is_finite(converted) or (dtype.kind in "iu" and bool((converted != array).any())):
-        raise _rejected(where, f"contains a number that {spec.dtype} cannot represent", spec)
+        raise _rejection(where, f"contains a number that {spec.dtype} cannot represent", spec)
     if converted.size and spec.lowest is not None and converted.min() < spec.lowest:
-        raise _rejected(where, f"contains {converted.min()}", spec)
+        raise _rejection(where, f"contains {converted.min()}", spec)
     if converted.size and spec.highest is not None and converted.max() > spec.highest:
-        raise _rejected(where, f"contains {converted.max()}", spec)
+        raise _rejection(where, f"contains {converted.max()}", spec)
     return converted
 
 
@@ -120,7 +109,7 @@ def require_single_input(description: Description) -> Array:
         InvalidConfig: the model takes several inputs.
     """
     if len(description.inputs) != 1:
-        names = ", ".join(each.name for each in description.inputs)
+        names = ", ".join(spec.name for spec in description.inputs)
         raise InvalidConfig(
             f"The model has several inputs ({names}), but only one was given.", fix="Give JSON with the inputs by name."
         )
@@ -137,12 +126,12 @@ def text_sample(description: Description, text: str, where: str) -> Sample:
         content = text.encode()
     except UnicodeEncodeError:
         raise InvalidData(f"{where} contains a lone surrogate: {safe_repr(text)}.", fix="Send valid Unicode.") from None
-    longest = description.reading.length
-    if not content or (longest is not None and len(content) > longest):
+    max_bytes = description.reading.length
+    if not content or (max_bytes is not None and len(content) > max_bytes):
         raise InvalidData(
             f"{where} has {len(content)} bytes.",
             why="The model would ignore everything beyond its context.",
-            fix=f"Give 1 to {longest or 'any number of'} bytes.",
+            fix=f"Give 1 to {max_bytes} bytes." if max_bytes else "Give at least one byte.",
         )
     spec = require_single_input(description)
     return (validate_array(spec, np.frombuffer(content, dtype=np.uint8), where),)
@@ -157,8 +146,7 @@ def row_sample(description: Description, row: Mapping[str, Any], where: str) -> 
     columns = description.reading.columns
     for name in row:
         if name not in columns:
-            close = difflib.get_close_matches(str(name), columns, 1)
-            hint = f"Did you mean {close[0]!r}?" if close else f"Columns are {', '.join(columns[:5])} ..."
+            hint = did_you_mean(str(name), columns).strip() or f"Columns are {', '.join(columns[:5])} ..."
             raise InvalidData(f"{where} has a column {safe_repr(name)}, which is unknown to the model.", fix=hint)
     missing = [name for name in columns if name not in row]
     if missing:
@@ -204,11 +192,11 @@ def _to_array(value: Any, where: str) -> Numbers:
     """
     flat: list[int | float | bool] = []
     shape = _flatten(value, where, flat, 16)
-    kinds = {type(each) for each in flat}
-    if bool in kinds and len(kinds) > 1:
+    types = {type(number) for number in flat}
+    if bool in types and len(types) > 1:
         raise InvalidData(f"{where} mixes numbers with true and false.", fix="Give numbers.")
     try:
-        array = np.array(flat, dtype=np.float64 if float in kinds or not kinds else None)
+        array = np.array(flat, dtype=np.float64 if float in types or not types else None)
     except OverflowError:
         raise InvalidData(f"{where} contains an integer that is too large.", fix="Give numbers in range.") from None
     if array.dtype.kind == "O":
@@ -217,6 +205,7 @@ def _to_array(value: Any, where: str) -> Numbers:
 
 
 def _flatten(value: Any, where: str, flat: list[Any], max_depth: int) -> tuple[int, ...]:
+    """Append the numbers in nested lists to ``flat`` and return the shape of the lists."""
     if isinstance(value, list):
         if max_depth == 0:
             raise InvalidData(f"{where} is nested too deep.", fix="Give lists as deep as the model's input.")
@@ -236,11 +225,11 @@ def _is_finite(array: Numbers) -> bool:
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
-def _rejected(where: str, what: str, spec: Array) -> InvalidData:
+def _rejection(where: str, problem: str, spec: Array) -> InvalidData:
     sample = f"{spec.dtype}[{', '.join(map(str, spec.shape[1:]))}]"
     low, high = spec.lowest, spec.highest
     bounds = "" if low is None or high is None else f", values from {low:g} to {high:g}"
-    return InvalidData(f"{where} {what}.", fix=f"A sample of {spec.name} is {sample}{bounds}, with finite values.")
+    return InvalidData(f"{where} {problem}.", fix=f"A sample of {spec.name} is {sample}{bounds}, with finite values.")
 
 
 def probabilities(scores: Sequence[float]) -> list[float]:

@@ -1,6 +1,6 @@
-"""Exports a model: writes it, reads it again, compares the outputs for real samples, and describes it."""
+"""Export a model: write it, read it again, compare the outputs for real samples, and describe it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from trueloop.core.errors import InvalidConfig, InvalidModel
 from trueloop.export.artifact import Description, write_manifest
-from trueloop.export.call_signature import DTYPES, Inputs, Run, as_run, check_eval_mode, name_outputs
+from trueloop.export.call_signature import DTYPES, CallModel, Inputs, check_eval_mode, name_outputs, wrap_model
 from trueloop.export.formats import WriteResult, open_model, write
-from trueloop.export.io_description import FILES, Answer, Array, Dtype, Extent, Kind, Reading
+from trueloop.export.io_description import FILES, Answer, Array, Dtype, Kind, Reading, SizeRange
 from trueloop.export.parity import TOLERANCE, Parity, compare_outputs
 
 
@@ -29,7 +29,9 @@ class ExportSpec:
     """Whether the exported model takes batches of any size; False = exactly one sample at a time."""
     tolerance: float = TOLERANCE
     reading: Reading = field(default_factory=Reading)
+    """How to convert a user's file to the model's input."""
     answer: Answer = field(default_factory=Answer)
+    """Meaning of the first output: class names, and whether it is logits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,7 @@ class ExportResult:
 
 
 def export(model: nn.Module, spec: ExportSpec, folder: Path, about: Mapping[str, Any]) -> ExportResult:
-    """Write a model and its manifest into a folder, and check that its outputs equal those of the original model.
+    """Write a model and its manifest into a folder, and check that its outputs equal the outputs of ``model``.
 
     Args:
         model: model on the CPU, with every module in eval mode; it is not changed.
@@ -56,37 +58,40 @@ def export(model: nn.Module, spec: ExportSpec, folder: Path, about: Mapping[str,
         InvalidConfig: there are no samples.
         MissingExtra: a package that the format needs is not installed.
 
-    Cost: seconds, mostly torch's tracing and, for ONNX, its optimizer.
+    Cost: seconds, mostly torch's tracing and, for ONNX, the optimization of the graph.
     """
     check_eval_mode(model)
     if not spec.batches or not 0 <= spec.tolerance < float("inf"):
         raise InvalidConfig(
-            f"The outputs would be compared for {len(spec.batches)} batches, with tolerance {spec.tolerance}.",
+            f"An export cannot be checked with {len(spec.batches)} batches and the tolerance {spec.tolerance}.",
             fix="Give at least one batch of real samples, and a finite tolerance of 0 or more.",
         )
-    batches = spec.batches if spec.dynamic_batch else [one for each in spec.batches for one in _split_batch(each)]
+    batches = spec.batches if spec.dynamic_batch else list(_single_samples(spec.batches))
     dynamic = _dynamic_dims(batches, batch=spec.dynamic_batch)
-    example = max(batches, key=lambda inputs: min(_dynamic_sizes(inputs, dynamic), default=1))
-    written = write(spec.kind, model, example, dynamic, folder / FILES[spec.kind])
-    reopened, reference = open_model(spec.kind, folder / FILES[spec.kind]), as_run(model)
-    agreement = compare_outputs(reference, reopened, batches, tolerance=spec.tolerance)
-    if not agreement.passed:
+    example = max(batches, key=lambda inputs: _smallest_dynamic_size(inputs, dynamic))
+    result = write(spec.kind, model, example, dynamic, folder / FILES[spec.kind])
+    original, exported = wrap_model(model), open_model(spec.kind, folder / FILES[spec.kind])
+    parity = compare_outputs(original, exported, batches, tolerance=spec.tolerance)
+    if not parity.passed:
         raise InvalidModel(
-            f"The outputs of the exported model differ: {agreement}.",
-            why="The served model would not be the one that was evaluated.",
+            f"The outputs of the exported model differ: {parity}.",
+            why="The served model would not be equal to the model that was evaluated.",
             fix="Look in forward for random numbers and for state from earlier calls; --tolerance allows larger "
             "differences.",
         )
-    inputs = _describe_inputs(spec, batches, dynamic, written, (reference, reopened))
+    inputs = _describe_inputs(spec, batches, dynamic, result, original=original, exported=exported)
     outputs = _describe_outputs(model, batches, spec.dynamic_batch)
     description = Description(kind=spec.kind, inputs=inputs, outputs=outputs, reading=spec.reading, answer=spec.answer)
-    record = {**about, "parity": {**asdict(agreement), "allowed": agreement.allowed}, "notes": list(written.notes)}
+    record = {**about, "parity": {**asdict(parity), "allowed": parity.allowed}, "notes": list(result.notes)}
     digest = write_manifest(folder, description, record)
-    return ExportResult(description=description, parity=agreement, notes=written.notes, digest=digest)
+    return ExportResult(description=description, parity=parity, notes=result.notes, digest=digest)
 
 
-def _split_batch(inputs: Inputs) -> list[Inputs]:
-    return [tuple(tensor[index : index + 1] for tensor in inputs) for index in range(len(inputs[0]))]
+def _single_samples(batches: Iterable[Inputs]) -> Iterator[Inputs]:
+    """Yield each sample as a batch of one."""
+    for inputs in batches:
+        for index in range(len(inputs[0])):
+            yield tuple(tensor[index : index + 1] for tensor in inputs)
 
 
 def _dynamic_dims(batches: Sequence[Inputs], *, batch: bool) -> list[frozenset[int]]:
@@ -104,76 +109,79 @@ def _dynamic_dims(batches: Sequence[Inputs], *, batch: bool) -> list[frozenset[i
     return dynamic
 
 
-def _dynamic_sizes(inputs: Inputs, dynamic: Sequence[frozenset[int]]) -> list[int]:
-    return [tensor.shape[dim] for tensor, dims in zip(inputs, dynamic, strict=True) for dim in dims]
+def _smallest_dynamic_size(inputs: Inputs, dynamic: Sequence[frozenset[int]]) -> int:
+    sizes = (tensor.shape[dim] for tensor, dims in zip(inputs, dynamic, strict=True) for dim in dims)
+    return min(sizes, default=1)
 
 
 def _describe_inputs(
     spec: ExportSpec,
     batches: Sequence[Inputs],
     dynamic: Sequence[frozenset[int]],
-    written: WriteResult,
-    runs: tuple[Run, Run],
+    result: WriteResult,
+    *,
+    original: CallModel,
+    exported: CallModel,
 ) -> tuple[Array, ...]:
-    """Describe the inputs, with the sizes that the exporter has proven correct, or else those of the samples."""
+    """Describe the inputs with the sizes that the exporter has proven correct, else with the sizes of the samples."""
     arrays: list[Array] = []
     for index, name in enumerate(spec.names):
-        shape: list[Extent] = []
+        shape: list[SizeRange] = []
         for dim in range(batches[0][index].dim()):
             sizes = [inputs[index].shape[dim] for inputs in batches]
             if dim not in dynamic[index]:
-                shape.append(Extent(lowest=sizes[0], highest=sizes[0]))
+                shape.append(SizeRange(lowest=sizes[0], highest=sizes[0]))
             elif dim == 0:
-                shape.append(Extent(lowest=1))
+                shape.append(SizeRange(lowest=1))
             else:
-                proven = written.extents[index].get(dim, Extent(lowest=min(sizes), highest=max(sizes)))
-                shared = [
+                proven = result.sizes[index].get(dim, SizeRange(lowest=min(sizes), highest=max(sizes)))
+                same_size = [
                     other
                     for other in range(len(batches[0]))
                     if dim in dynamic[other]
                     and all(inputs[other].shape[dim] == inputs[index].shape[dim] for inputs in batches)
                 ]
-                shape.append(_include_size_one(proven, batches[0], shared, dim, runs))
-        text = spec.reading.kind == "text"
-        dtype: Dtype = DTYPES[batches[0][index].dtype]  # pyright: ignore[reportAssignmentType] - names of Dtype
-        lowest, highest = (0.0, 255.0) if text else (None, None)
+                shape.append(_include_size_one(proven, batches[0], same_size, dim, original, exported))
+        dtype: Dtype = DTYPES[batches[0][index].dtype]  # pyright: ignore[reportAssignmentType] - DTYPES has only Dtypes
+        lowest, highest = (0.0, 255.0) if spec.reading.kind == "text" else (None, None)  # text is passed as bytes
         arrays.append(Array(name=name, dtype=dtype, shape=tuple(shape), lowest=lowest, highest=highest))
     return tuple(arrays)
 
 
 def _include_size_one(
-    extent: Extent, example: Inputs, shared: Sequence[int], dim: int, runs: tuple[Run, Run]
-) -> Extent:
+    proven: SizeRange, example: Inputs, same_size: Sequence[int], dim: int, original: CallModel, exported: CallModel
+) -> SizeRange:
     """Allow a size of 1 if the exported model works for it, because torch.export never proves sizes below 2.
 
     Args:
-        extent: proven sizes.
+        proven: proven sizes.
         example: a batch.
-        shared: indices of the inputs that always have the same size in this dimension.
+        same_size: indices of the inputs that always have the same size in this dimension.
         dim: the dimension.
-        runs: the original model and the exported one.
+        original: the original model.
+        exported: the exported model.
     """
-    if extent.lowest != 2:
-        return extent
-    short = tuple(each.narrow(dim, 0, 1) if index in shared else each for index, each in enumerate(example))
+    if proven.lowest != 2:
+        return proven
+    shortened = [tensor.narrow(dim, 0, 1) if index in same_size else tensor for index, tensor in enumerate(example)]
     try:
-        fits = compare_outputs(*runs, [short]).passed
+        works = compare_outputs(original, exported, [tuple(shortened)]).passed
     except (InvalidModel, RuntimeError, ValueError, IndexError):
-        fits = False
-    return Extent(lowest=1 if fits else 2, highest=extent.highest)
+        works = False
+    return SizeRange(lowest=1 if works else 2, highest=proven.highest)
 
 
 def _describe_outputs(model: nn.Module, batches: Sequence[Inputs], dynamic_batch: bool) -> tuple[Array, ...]:
     with torch.inference_mode():
         outputs = [name_outputs(model(*inputs)) for inputs in batches]
-    return tuple(_describe_output(name, [each[name] for each in outputs], dynamic_batch) for name in outputs[0])
+    return tuple(_describe_output(name, [tensors[name] for tensors in outputs], dynamic_batch) for name in outputs[0])
 
 
 def _describe_output(name: str, tensors: Sequence[Tensor], dynamic_batch: bool) -> Array:
     first = tensors[0]
-    shape: list[Extent] = []
+    shape: list[SizeRange] = []
     for dim in range(first.dim()):
-        varies = len({each.shape[dim] for each in tensors}) > 1 or (dim == 0 and dynamic_batch)
-        shape.append(Extent(lowest=1) if varies else Extent(lowest=first.shape[dim], highest=first.shape[dim]))
-    dtype: Dtype = DTYPES[first.dtype]  # pyright: ignore[reportAssignmentType] - names of Dtype
+        varies = len({tensor.shape[dim] for tensor in tensors}) > 1 or (dim == 0 and dynamic_batch)
+        shape.append(SizeRange(lowest=1) if varies else SizeRange(lowest=first.shape[dim], highest=first.shape[dim]))
+    dtype: Dtype = DTYPES[first.dtype]  # pyright: ignore[reportAssignmentType] - DTYPES has only Dtypes
     return Array(name=name, dtype=dtype, shape=tuple(shape))

@@ -1,36 +1,34 @@
 """Defines the records of a silent failure: `Failure`, its `BaseDetector` and its lint `Rule`."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import Evidence, Severity
+from trueloop.core.findings import Severity
 from trueloop.failures.teaching_script import TeachingLoop
 from trueloop.tracing.events import Event
 
 
-class BaseDetector(ABC):
+class BaseDetector:
     """Detects one failure in one run: a state machine over events, one instance per run.
 
+    A method ``on_<event>`` receives every event of that type, for example ``on_step_taken`` every `StepTaken`. It
+    returns the evidence that is now certain, once per cause: an `Evidence`, several, or None. An annotation of the
+    class with a tracker's type, as in ``gradients: GradientLedger``, gets the run's instance of that tracker, which
+    several detectors share.
+
     A detector never touches PyTorch's internals, keeps no reference to a live object of an event, and returns evidence
-    only for what no correct program does. Where updates were not fully traced it receives a `TracingGap` and
-    discards incomplete observations.
+    only for behaviour that no correct program has. After updates that were not fully traced it receives a `TracingGap`
+    and discards incomplete observations.
     """
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]]
-    """Event types that `observe` receives."""
-    activated_by = ()
+    activated_by: ClassVar[tuple[type[Event], ...]] = ()
     """Event types that activate the detector: it receives no event before the first event of these types. () = active
     from the start."""
 
-    @abstractmethod
-    def observe(self, event: Any) -> Evidence | Iterable[Evidence] | None:
-        """Process one event of ``subscribes_to``; return the evidence that is now certain, once per cause."""
-
     def inconclusive(self) -> str:
-        """Return the reason why the events so far do not allow the verdict "passed"; "" where they allow it."""
+        """Return the reason why the events so far do not allow the verdict "passed"; "" if they allow it."""
         return ""
 
 
@@ -40,12 +38,12 @@ class Rule(NamedTuple):
     required_words: tuple[str, ...]
     """Words that every affected file contains ("a|b": one of them); files without them are skipped."""
     find: Callable[[SourceFile], Iterable[Hit]]
-    """Function that yields only what no correct program does, and nothing where the source code is not conclusive."""
+    """Function that yields code that no correct program has, and nothing if the source code is not conclusive."""
     opt_in: bool = False
-    """The rule runs only if it is selected, because it is a matter of style."""
+    """Whether the rule runs only if it is selected, because it is a matter of style."""
 
     def may_match(self, contains: Callable[[str], bool]) -> bool:
-        """Return True where a file contains all `required_words`.
+        """Return True if a file contains all `required_words`.
 
         Args:
             contains: returns True for a word that the file contains.
@@ -74,7 +72,7 @@ class Failure:
     inject: Callable[[TeachingLoop], None] | None = None
     """Injects the failure into the teaching loop by changing one operation."""
     checked_by_doctor: bool = False
-    """True where `trueloop doctor` checks for it before a run."""
+    """Whether `trueloop doctor` checks for the failure before a run."""
     doc: str = ""
     """Text of the page with the sections of `load.SECTIONS`; `load` reads it from the docstring of the file."""
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
 from types import ModuleType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trueloop.failures
 from trueloop.failures.failure import Failure
@@ -47,6 +49,8 @@ class Entry(NamedTuple):
     family: str
     slug: str
     """Name of the file with hyphens, as used on the command line and in the address of the page."""
+    module: str
+    """Name of the module that defines the failure."""
 
     @property
     def code(self) -> str:
@@ -67,21 +71,31 @@ def catalogue() -> Mapping[str, Entry]:
         ValueError: a duplicate code, a code of another family, or a file without a ``FAILURE``.
     """
     packages = [trueloop.failures, *(entry.load() for entry in entry_points(group=ENTRY_POINT_GROUP))]
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     for entry in (entry for package in packages for entry in _load_entries(package)):
-        if entry.code in found or entry.slug in {other.slug for other in found.values()}:
+        if entry.code in entries or entry.slug in {other.slug for other in entries.values()}:
             raise ValueError(f"Two failures have the code {entry.code} or the name {entry.slug}.")
-        found[entry.code] = entry
+        entries[entry.code] = entry
     families = list(FAMILIES)
-    return dict(sorted(found.items(), key=lambda item: (families.index(item[1].family), item[0])))
+    return dict(sorted(entries.items(), key=lambda item: (families.index(item[1].family), item[0])))
 
 
 def find_failure(code_or_slug: str) -> Entry | None:
-    """Return the failure with this code or slug, ignoring case; None where there is none."""
+    """Return the failure with this code or slug, ignoring case; None if there is none."""
     entries = catalogue()
     return entries.get(code_or_slug.upper()) or next(
         (e for e in entries.values() if e.slug == code_or_slug.lower()), None
     )
+
+
+def failure_hooks() -> list[Callable[[Any, Any], Any]]:
+    """Return what creates the hooks that only one failure needs: ``HOOK`` in the file ``hook.py`` of its folder.
+
+    The files are imported here, because they import PyTorch. A hook is created with the event stream and the state of
+    the program; see `trueloop.tracing.attach.Hook`.
+    """
+    names = [f"{entry.module}.hook" for entry in catalogue().values() if hasattr(sys.modules[entry.module], "__path__")]
+    return [importlib.import_module(name).HOOK for name in names if importlib.util.find_spec(name) is not None]
 
 
 @cache
@@ -94,13 +108,13 @@ def known_errors() -> Mapping[str, KnownError]:
     from trueloop.failures.pytorch_error import KnownError
 
     package = importlib.import_module(f"{trueloop.failures.__name__}.{PYTORCH_ERRORS}")
-    found: dict[str, KnownError] = {}
+    errors: dict[str, KnownError] = {}
     for file in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         error = getattr(importlib.import_module(file.name), "ERROR", None)
         if not isinstance(error, KnownError):
             raise ValueError(f"{file.name} has no ERROR.")
-        found[file.name.rpartition(".")[2].replace("_", "-")] = error
-    return found
+        errors[file.name.rpartition(".")[2].replace("_", "-")] = error
+    return errors
 
 
 def error_page(kind: str) -> str:
@@ -134,4 +148,6 @@ def _load_entry(module: ModuleType, family: str) -> Entry:
         raise ValueError(
             f"{module.__name__} has the code {failure.code!r}; codes of {family} start with {FAMILIES[family]}."
         )
-    return Entry(replace(failure, doc=failure.doc or module.__doc__ or ""), family, name.replace("_", "-"))
+    return Entry(
+        replace(failure, doc=failure.doc or module.__doc__ or ""), family, name.replace("_", "-"), module.__name__
+    )

@@ -48,9 +48,9 @@ def render_markdown(doc: str) -> str:
 
 
 def first_reference_url(doc: str) -> str | None:
-    """Return the address of the first reference, mostly the PyTorch documentation; None where there is none."""
-    found = _ADDRESS.search(dict(split_sections(doc)).get("References", ""))
-    return found.group().rstrip(".,;)") if found else None
+    """Return the address of the first reference, mostly the PyTorch documentation; None if there is none."""
+    address = _ADDRESS.search(dict(split_sections(doc)).get("References", ""))
+    return address.group().rstrip(".,;)") if address else None
 
 
 def _ends_with_address(line: str) -> bool:

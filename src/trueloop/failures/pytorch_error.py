@@ -28,7 +28,7 @@ class TensorDescription:
     name: str = ""
     """Parameter name in the model: "encoder.0.weight"."""
     created_at: SourceLocation | None = None
-    """User line that created the tensor or loaded it from a loader; None where it is not certain."""
+    """User line that created the tensor or loaded it from a loader; None if it is not certain."""
     created_by: str = ""
     """Outermost call of the line that created the tensor: "detach"; "for" = loop variable; "" = anything else."""
     argument_name: str = ""
@@ -39,10 +39,8 @@ class TensorDescription:
     @property
     def display_name(self) -> str:
         """Name for messages: "`x`", "`fc.weight`", "the input", "a tensor"."""
-        known = self.name or self.expression
-        return (
-            f"`{known}`" if known else f"the {self.argument_name}" if self.argument_name.isidentifier() else "a tensor"
-        )
+        name = self.name or self.expression
+        return f"`{name}`" if name else f"the {self.argument_name}" if self.argument_name.isidentifier() else "a tensor"
 
     @property
     def shape_text(self) -> str:
@@ -146,7 +144,7 @@ class KnownError:
     message_patterns: tuple[str, ...]
     """Regular expressions; one of them matches at the start of the message."""
     explain: Callable[[RaisedError, re.Match[str]], Explanation | None]
-    """Function that explains an error; it returns None where the error is of another kind."""
+    """Function that explains an error; it returns None if the error is of another kind."""
 
     def match(self, message: str) -> re.Match[str] | None:
         """Return the match of a pattern with the message, with or without the operation that newer versions prepend.
@@ -156,4 +154,4 @@ class KnownError:
         """
         without_operation = _OPERATION.sub("", message, count=1)
         candidates = ((text, each) for text in self.message_patterns for each in (message, without_operation))
-        return next((found for text, each in candidates if (found := re.match(text, each, re.DOTALL))), None)
+        return next((result for text, each in candidates if (result := re.match(text, each, re.DOTALL))), None)

@@ -28,7 +28,7 @@ class FailureSelection:
         return [entry for entry in catalogue().values() if not self.select or matches_code(entry.code, self.select)]
 
     def is_suppressed(self, code: str, location: SourceLocation | None) -> bool:
-        """Return True where the user suppresses a code everywhere or in this line."""
+        """Return True if the user suppresses a code everywhere or in this line."""
         if matches_code(code, self.ignore):
             return True
         if location is None:
@@ -44,21 +44,21 @@ def select_failures(select: Iterable[str], ignore: Iterable[str], *, folder: Pat
     Args:
         select: codes, families or slugs, also comma-separated; if there are any, those of the project are not
             used.
-        ignore: the same, in addition to those of the project.
-        folder: where the search for `pyproject.toml` starts; it continues in the parent folders.
+        ignore: codes, families or slugs, in addition to those of the project.
+        folder: folder in which the search for `pyproject.toml` starts; it continues in the parent folders.
 
     Raises:
-        InvalidConfig: a value that names nothing in the catalogue.
+        InvalidConfig: a value is neither a failure nor a family.
     """
     table, path = _read_config(folder)
-    chosen = list(_resolve_codes(select, "select")) or list(
+    selected = list(_resolve_codes(select, "select")) or list(
         _resolve_codes(_config_list(table, "select", path), f"select in {path}")
     )
     ignored = [
         *_resolve_codes(ignore, "ignore"),
         *_resolve_codes(_config_list(table, "ignore", path), f"ignore in {path}"),
     ]
-    return FailureSelection(select=frozenset(chosen), ignore=frozenset(ignored))
+    return FailureSelection(select=frozenset(selected), ignore=frozenset(ignored))
 
 
 def get_failure(code_or_slug: str) -> Entry:
@@ -108,8 +108,8 @@ def _unknown_failure_error(name: str, problem: str) -> InvalidConfig:
 
 def _read_config(folder: Path) -> tuple[Mapping[str, Any], Path]:
     """Return the nearest ``[tool.trueloop]`` and its file."""
-    for above in (folder, *folder.parents):
-        path = above / "pyproject.toml"
+    for parent in (folder, *folder.parents):
+        path = parent / "pyproject.toml"
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):

@@ -74,13 +74,13 @@ class CannotInject(TrueloopError):
     """Raised where the loop has no piece that an injection could change.
 
     Args:
-        what: sentence that names the missing piece.
+        reason: sentence that names the missing piece.
         settings: fields of the simulation with the values that would add the piece.
     """
 
-    def __init__(self, what: str, *, fix: str = "", **settings: Any) -> None:
-        named = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
-        super().__init__(what, fix=fix or (f"Choose {named}." if named else "Remove one of the failures."))
+    def __init__(self, reason: str, *, fix: str = "", **settings: Any) -> None:
+        choice = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
+        super().__init__(reason, fix=fix or (f"Choose {choice}." if choice else "Remove one of the failures."))
         self.settings = settings
 
 
@@ -143,11 +143,11 @@ class TeachingLoop:
     def move(self, operation: Piece, *, before: Piece | None = None, after: Piece | None = None) -> None:
         """Move one operation before or after another one, also into an inner or outer loop."""
         self._require_piece(operation)
-        where = before or after
-        assert where is not None
+        target = before or after
+        assert target is not None
         self._list_containing(operation).remove(operation)
-        order = self._list_containing(where)
-        order.insert(order.index(where) + (after is not None), operation)
+        order = self._list_containing(target)
+        order.insert(order.index(target) + (after is not None), operation)
 
     def replace(self, where: Piece, old: str, new: str) -> None:
         """Change some characters of one piece.
@@ -176,19 +176,19 @@ class TeachingLoop:
         lines[index:end] = [line[len(INDENT) :] for line in lines[index + 1 : end]]
         self.pieces[where] = "\n".join(lines)
 
-    def require(self, holds: bool, what: str, **settings: Any) -> None:
+    def require(self, holds: bool, reason: str, **settings: Any) -> None:
         """Check a condition without which a failure is not possible.
 
         Args:
             holds: True if the loop fulfils the condition.
-            what: sentence that names what the loop lacks otherwise.
+            reason: sentence that names what the loop lacks otherwise.
             settings: fields of the simulation with the values that would fulfil the condition.
 
         Raises:
             CannotInject: the loop does not fulfil the condition.
         """
         if not holds:
-            raise CannotInject(what, **settings)
+            raise CannotInject(reason, **settings)
 
     def text(self) -> str:
         """Return the source of the script."""
@@ -201,12 +201,12 @@ class TeachingLoop:
     def changed_lines(self) -> list[ChangedLine]:
         """Return the lines that differ from the original text."""
         before, after = self._original.splitlines(), self.text().splitlines()
-        found: list[ChangedLine] = []
+        changes: list[ChangedLine] = []
         matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
         for tag, old, old_end, new, new_end in matcher.get_opcodes():
             if tag != "equal":
-                found += _changed_lines(before[old:old_end], after[new:new_end], min(new + 1, len(after)))
-        return found
+                changes += _changed_lines(before[old:old_end], after[new:new_end], min(new + 1, len(after)))
+        return changes
 
     def _join_pieces(self, *pieces: Piece) -> str:
         return "\n".join(filter(None, (self.pieces.get(piece, "") for piece in pieces)))

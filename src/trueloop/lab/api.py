@@ -17,12 +17,11 @@ from trueloop.lab.views.load import View, views
 from trueloop.lab.visible_runs import VisibleRuns
 from trueloop.lab.workers import Worker, WorkerLost, Workers
 
-MAX_BODY_BYTES: Final = 64 << 10  # of a request body
-BODY_TIMEOUT_S: Final = 10.0  # for a request body to arrive
+MAX_BODY_BYTES: Final = 64 << 10  # largest size of a request body
+BODY_TIMEOUT_S: Final = 10.0  # time in which a request body must arrive
 ANSWER_TIMEOUT_S: Final = 20.0
-MAX_CALCULATORS: Final = 2
-MAX_WAITING: Final = 64  # requests that wait for a worker
-SEE_TERMINAL: Final = "See the lab's terminal."
+MAX_CALCULATORS: Final = 2  # largest number of workers that compute at the same time
+MAX_WAITING: Final = 64  # largest number of requests that wait for a worker
 
 
 class RequestHandler:
@@ -30,9 +29,9 @@ class RequestHandler:
 
     def __init__(self, workers: Workers, runs: VisibleRuns, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self._workers, self._runs, self._timeout_s = workers, runs, timeout_s
-        self._free: list[Worker] = []
-        self._slots = asyncio.Semaphore(MAX_CALCULATORS)
-        self._slow = asyncio.Semaphore(1)
+        self._idle_workers: list[Worker] = []
+        self._worker_slots = asyncio.Semaphore(MAX_CALCULATORS)
+        self._slow_requests = asyncio.Semaphore(1)
         self._waiting = 0
 
     async def describe(self, request: Request) -> Response:
@@ -46,12 +45,11 @@ class RequestHandler:
         """Answer one request, or return an error status with the reason."""
         try:
             view = _find_view(request)
-            query_fields = decode_object(
-                await read_json_body(request, max_bytes=MAX_BODY_BYTES, timeout_s=BODY_TIMEOUT_S)
-            )
+            body = await read_json_body(request, max_bytes=MAX_BODY_BYTES, timeout_s=BODY_TIMEOUT_S)
+            query_fields = decode_object(body)
             query = parse_record(view.query_type, query_fields)  # an invalid query needs no worker
             if view.needs_torch:
-                async with self._slow if view.slow else contextlib.nullcontext():
+                async with self._slow_requests if view.slow else contextlib.nullcontext():
                     return await self._compute_in_worker(request.path_params["page"], query_fields)
             arguments = (query, self._runs) if view.needs_runs else (query,)
             return _json_response(await run_in_threadpool(view.answer, *arguments))
@@ -60,9 +58,8 @@ class RequestHandler:
         except RequestError as error:
             return _json_response(error.body, error.status)
         except WorkerLost as error:
-            return _json_response(
-                {"what": f"The worker process has ended: {error}.", "why": "", "fix": SEE_TERMINAL}, 500
-            )
+            what = f"The worker process has ended: {error}."
+            return _json_response({"what": what, "why": "", "fix": "See the lab's terminal."}, 500)
 
     async def _compute_in_worker(self, name: str, query_fields: Mapping[str, Any]) -> Response:
         async with self._borrow_worker() as worker:
@@ -86,23 +83,23 @@ class RequestHandler:
             raise RequestError(503, f"{MAX_WAITING} requests are waiting already.", "Try again later.")
         self._waiting += 1
         try:
-            await self._slots.acquire()
+            await self._worker_slots.acquire()
         finally:
             self._waiting -= 1
         try:
-            worker = self._free.pop() if self._free else await self._workers.fork("calculator")
+            worker = self._idle_workers.pop() if self._idle_workers else await self._workers.fork("calculator")
             try:
                 yield worker
             except BaseException:
                 await worker.end(0.0)
                 raise
-            self._free.append(worker)
+            self._idle_workers.append(worker)
         finally:
-            self._slots.release()
+            self._worker_slots.release()
 
     async def stop(self) -> None:
         """End the idle workers."""
-        for worker in self._free:
+        for worker in self._idle_workers:
             await worker.end()
 
 

@@ -16,13 +16,13 @@ class Channel:
     """The only reader and writer of the worker's file descriptors.
 
     Args:
-        read_fd: JSON lines, one object each.
-        write_fd: takes messages, each prefixed with its length.
+        read_fd: file descriptor that yields JSON lines, one object each.
+        write_fd: file descriptor that takes messages, each prefixed with its length.
     """
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self._read, self._write = read_fd, write_fd
-        self._rest = b""
+        self._unparsed = b""
 
     def receive(self, timeout_s: float | None = 0.0) -> list[Mapping[str, Any]]:
         """Return the received messages, waiting up to ``timeout_s`` for the first; None waits without limit.
@@ -31,25 +31,25 @@ class Channel:
             EOFError: the server has disconnected.
             InvalidConfig: the first line is not a JSON object; the lines after it stay buffered.
         """
-        if b"\n" not in self._rest:
+        if b"\n" not in self._unparsed:
             ready, _, _ = select.select([self._read], [], [], timeout_s)
             if not ready:
                 return []
             chunk = os.read(self._read, CHUNK_BYTES)
-            if not chunk or len(self._rest) > MAX_LINE_BYTES:
+            if not chunk or len(self._unparsed) > MAX_LINE_BYTES:
                 raise EOFError
-            self._rest += chunk
+            self._unparsed += chunk
         messages: list[Mapping[str, Any]] = []
-        while b"\n" in self._rest:
-            line, rest = self._rest.split(b"\n", 1)
+        while b"\n" in self._unparsed:
+            line, remaining = self._unparsed.split(b"\n", 1)
             try:
                 messages.append(decode_object(line))
             except InvalidConfig:
                 if messages:  # the invalid line is reported by the next call
                     break
-                self._rest = rest
+                self._unparsed = remaining
                 raise
-            self._rest = rest
+            self._unparsed = remaining
         return messages
 
     def send_json(self, message: Mapping[str, Any]) -> None:
@@ -61,6 +61,6 @@ class Channel:
         self._send(FRAME, data)
 
     def _send(self, kind: int, data: bytes) -> None:
-        rest = memoryview(LENGTH.pack(len(data), kind) + data)
-        while rest:
-            rest = rest[os.write(self._write, rest) :]
+        unsent = memoryview(LENGTH.pack(len(data), kind) + data)
+        while unsent:
+            unsent = unsent[os.write(self._write, unsent) :]

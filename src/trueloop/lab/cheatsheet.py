@@ -17,9 +17,8 @@ def render_markdown() -> str:
     """Return the page as Markdown."""
     parts = [HEAD, "## Words\n", render_table(("word", "meaning"), cheat_sheet.terms().items())]
     parts += ["## Counts\n", f"For {cheat_sheet.sizes()}:\n"]
-    parts += [
-        render_table(("count", "what it is", "example"), ((c.name, c.says, c.example) for c in cheat_sheet.counts()))
-    ]
+    counts = ((count.name, count.description, count.example) for count in cheat_sheet.counts())
+    parts += [render_table(("count", "what it is", "example"), counts)]
     parts += ["## Loops\n"]
     for template in cheat_sheet.templates():
         parts += [f"### {template.title}\n", f"```python\n{template.text.strip()}\n```\n"]
@@ -27,7 +26,7 @@ def render_markdown() -> str:
     bugs = ((bug.code, bug.title, bug.symptom, bug.fix) for bug in cheat_sheet.bugs())
     parts += [render_table(("code", "what happens", "symptom", "what to do"), bugs)]
     parts += ["## DataLoader arguments\n"]
-    arguments = ((f"`{a.name}`", a.default and f"`{a.default}`", a.says) for a in cheat_sheet.arguments())
+    arguments = ((f"`{a.name}`", a.default and f"`{a.default}`", a.description) for a in cheat_sheet.arguments())
     parts += [render_table(("argument", "default", "what for"), arguments)]
     return "\n".join(parts)
 

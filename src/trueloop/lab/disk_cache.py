@@ -11,8 +11,8 @@ from typing import Any, Final, cast
 
 from trueloop.core.json_text import parse_json
 
-MAX_BYTES: Final = 2**20  # of one answer
-MAX_ENTRIES: Final = 400  # enough for all failures of the catalogue in a few versions
+MAX_BYTES: Final = 2**20  # largest size of one answer
+MAX_ENTRIES: Final = 400  # largest number of answers: enough for all failures of the catalogue in a few versions
 _KEY: Final = re.compile(r"[0-9a-f]{16,64}")
 
 
@@ -24,10 +24,10 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 class DiskCache:
-    """Answers by key; unreadable entries are misses and write errors are ignored.
+    """A cache of answers by key; an unreadable file counts as missing, and write errors are ignored.
 
     Args:
-        folder: created by the first write.
+        folder: folder of the files, created by the first write.
     """
 
     def __init__(self, folder: Path) -> None:

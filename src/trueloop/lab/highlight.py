@@ -14,8 +14,8 @@ BUILTINS: Final = frozenset(dir(builtins))
 def highlight(text: str) -> list[list[tuple[str, str]]]:
     """Return the lines of a text as pieces (kind, characters).
 
-    Kinds are "keyword", "builtin", "name", "string", "number", "comment" and "" for the rest. The joined pieces are the
-    text. Text that is not Python is one piece per line.
+    Kinds are "keyword", "builtin", "name", "string", "number", "comment" and "" for other characters. The pieces
+    joined are the text. Text that is not Python is returned as one piece per line.
     """
     lines = text.split("\n")
     starts = [[(0, "")] for _ in lines]
@@ -39,15 +39,15 @@ def _kind(token: tokenize.TokenInfo) -> str:
 
 
 def _mark_token(starts: list[list[tuple[int, str]]], start: tuple[int, int], end: tuple[int, int], kind: str) -> None:
-    (first, from_), (last, to) = start, end
-    for row in range(first - 1, last):
-        starts[row].append((from_ if row == first - 1 else 0, kind))
-    starts[last - 1].append((to, ""))
+    (first_line, start_column), (last_line, end_column) = start, end
+    for row in range(first_line - 1, last_line):
+        starts[row].append((start_column if row == first_line - 1 else 0, kind))
+    starts[last_line - 1].append((end_column, ""))
 
 
 def _pieces(line: str, marks: list[tuple[int, str]]) -> list[tuple[str, str]]:
     pieces: list[tuple[str, str]] = []
-    for (at, kind), (until, _) in zip(marks, [*marks[1:], (len(line), "")], strict=True):
-        if until > at:
-            pieces.append((kind, line[at:until]))
+    for (start, kind), (end, _) in zip(marks, [*marks[1:], (len(line), "")], strict=True):
+        if end > start:
+            pieces.append((kind, line[start:end]))
     return pieces

@@ -35,7 +35,7 @@ from trueloop.lab.workers import Workers
 from trueloop.runs.live.folder import live_folder
 from trueloop.runs.live.run_list import any_running
 
-ADDRESS: Final = "127.0.0.1"  # unreachable from the network; a class reaches it through ssh -L
+ADDRESS: Final = "127.0.0.1"  # cannot be reached from the network, only through ssh -L
 MAX_MESSAGE_BYTES: Final = 64 << 10
 IDLE_CHECK_INTERVAL_S: Final = 60.0
 STATIC: Final = Path(__file__).with_name("static")
@@ -55,25 +55,30 @@ def bind_port(port: int, *, host: str = ADDRESS, command: str = "trueloop lab") 
         bound.bind((host, port))
     except (OSError, OverflowError) as error:
         bound.close()
-        at = f"Port {port} of {host!r}" if host != ADDRESS else f"Port {port}"
+        subject = f"Port {port} of {host!r}" if host != ADDRESS else f"Port {port}"
         raise InvalidConfig(
-            f"{at} cannot be used: {str(getattr(error, 'strerror', '') or error).rstrip('.')}.",
+            f"{subject} cannot be used: {str(getattr(error, 'strerror', '') or error).rstrip('.')}.",
             fix=f"{command} --port 0 takes a free port.",
         ) from None
     return bound
 
 
 def serve(
-    bound: socket.socket, runs: Path, *, opened: bool, say: Callable[[str], None], idle_s: float | None = None
+    bound: socket.socket,
+    runs: Path,
+    *,
+    open_browser: bool,
+    on_ready: Callable[[str], None],
+    idle_s: float | None = None,
 ) -> None:
     """Serve on a socket until Ctrl-C.
 
     Args:
-        bound: from `bind_port`.
+        bound: a socket from `bind_port`.
         runs: a folder of runs that may be shown.
-        opened: open the page in the user's browser.
-        say: called with the address once the server accepts connections.
-        idle_s: also stop after this many seconds without a request and without a running watched program.
+        open_browser: True to open the page in the user's browser.
+        on_ready: called with the address once the server accepts connections.
+        idle_s: stop also after so many seconds in which there was no request and no watched program ran.
     """
     app = IdleMonitor(build_app(runs))
     address = f"http://{ADDRESS}:{bound.getsockname()[1]}/"
@@ -91,8 +96,8 @@ def serve(
 
     def announce() -> None:
         write_address(os.environ, urlsplit(address).port or 0)
-        say(address)
-        if opened:
+        on_ready(address)
+        if open_browser:
             webbrowser.open(address)
 
     with contextlib.suppress(KeyboardInterrupt):
@@ -157,7 +162,7 @@ class IdleMonitor:
         self._last_s = monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request or a connection on."""
+        """Pass a request or a connection to the app, and record its end."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -185,7 +190,7 @@ class IdleMonitor:
         return 0.0 if self._open else monotonic() - self._last_s
 
     async def wait_until_idle(self, idle_s: float, busy: Callable[[], bool]) -> None:
-        """Return when no request has come for ``idle_s`` seconds.
+        """Return when no request has come for ``idle_s`` seconds and ``busy`` returns False.
 
         Args:
             idle_s: seconds.

@@ -4,11 +4,11 @@ One JSON command per line comes in, see `simulator_commands`. JSON messages go o
 
 - ``ready``;
 - ``started``: ``run``, ``config`` (with the changes that failures need; ``changed`` lists them), ``bugs``, ``text``,
-  ``script`` (its lines as coloured pieces), ``broken`` (lines that a failure has changed: ``line``, ``kind`` of "left
-  out", "added" and "changed", ``before``, ``after``), ``points`` (``train``, ``held_out``: [x, y, class]), ``classes``,
-  ``span`` ([low, high] of both axes of every picture), ``layers``, ``updates`` (planned), ``memory`` (how measured);
+  ``script`` (highlighted), ``broken`` (lines that a failure has changed: ``line``, ``kind`` of "left out", "added"
+  and "changed", ``before``, ``after``), ``points`` (``train``, ``held_out``: [x, y, class]), ``classes``, ``span``
+  ([low, high] of both axes of every picture), ``layers``, ``updates`` (planned), ``memory`` (how it is measured);
 - ``finding``: ``run``, ``finding`` as in the report's JSON, ``line``, ``excerpt`` ([{number, text, fault}]);
-- ``script``: ``run``, ``text``, ``script``: the text with the manual edits since;
+- ``script``: ``run``, ``text``, ``script``: the script, followed by the edits made so far;
 - ``refused``: ``what``, ``why``, ``fix``;
 - ``scenario``: ``name``, ``state`` "running" (``progress`` 0..1), "stopped" or "done" (``title``, ``claim``,
   ``measured``, ``holds``, ``runs``: ``label``, ``config``, ``bugs`` and the curves of each);
@@ -34,6 +34,7 @@ from trueloop.core.errors import InvalidConfig, MissingExtra, TrueloopError
 from trueloop.core.findings import Finding, Report
 from trueloop.failures.load import catalogue, known_errors
 from trueloop.lab.channel import Channel
+from trueloop.lab.forking import warm_up
 from trueloop.lab.frames import FrameSender
 from trueloop.lab.highlight import highlight
 from trueloop.lab.simulator_commands import (
@@ -52,20 +53,20 @@ from trueloop.lab.simulator_commands import (
     Step,
     parse_command,
 )
-from trueloop.lab.teaching.datasets import Added
+from trueloop.lab.teaching.datasets import AddedPoint
 from trueloop.lab.teaching.decision_planes import layers
 from trueloop.lab.teaching.inject import Inject, InjectedScript, write_script
 from trueloop.lab.teaching.memory import describe_method
-from trueloop.lab.teaching.player import Play, Stopped
 from trueloop.lab.teaching.program import Program
 from trueloop.lab.teaching.scenarios import SCENARIOS, Record, Scenario, Variant
+from trueloop.lab.teaching.script_run import ScriptRun, Stopped
 from trueloop.reporting.excerpt import excerpts
 from trueloop.reporting.json_report import finding_to_json
 from trueloop.reporting.summary import format_counts, headline
 from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
 
-PROGRESS_INTERVAL_S: Final = 0.1  # between two progress messages of an experiment
+PROGRESS_INTERVAL_S: Final = 0.1  # time between two progress messages of an experiment
 MAX_MIB: Final = 768.0  # memory limit of a run: retained graphs would grow without limit
 
 
@@ -77,16 +78,6 @@ def serve(read_fd: int, write_fd: int) -> None:
         simulator.run()
     except EOFError:
         return
-
-
-def warm_up() -> None:
-    """Import what torch and the catalogue import lazily: the first optimizer imports some 800 modules."""
-    import torch
-
-    torch.set_num_threads(1)  # two threads on small tensors: 75 to 270 ms a step, not 2 to 7
-    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
-    catalogue()
-    known_errors()
 
 
 class _PendingRun(NamedTuple):
@@ -107,15 +98,17 @@ class Simulator:
         self._channel = channel
         self._commands: deque[Command] = deque()
         self._next: _PendingRun | RunScenario | None = None
+        """The requested run or experiment, which starts when the current one has stopped."""
         self._frames = FrameSender(channel.send_frame)
         self._runs = 0
-        self._play: Play | None = None
+        """Number of runs so far, which identifies the current run."""
+        self._script_run: ScriptRun | None = None
         self._ended = False
         """True if the current run has ended."""
         self._script: InjectedScript | None = None
         self._unannounced: Start | None = None
         """The start command whose `started` message is not sent yet."""
-        self._goal = 0
+        self._pause_update = 0
         """The update before which the run pauses."""
         self._paused = False
         self._needs_frame = True
@@ -136,84 +129,88 @@ class Simulator:
                 self._run_scenario(pending.name)
             elif pending is not None:
                 self._run_script(pending)
-            elif self._play is not None and self._needs_frame and self._frames.page_keeps_up:
+            elif self._script_run is not None and self._needs_frame and self._frames.page_keeps_up:
                 self._needs_frame = False
-                self._frames.send(self._play, "ended")
+                self._frames.send(self._script_run, "ended")
 
     # One run -----------------------------------------------------------------------------------------------------
 
     def _run_script(self, pending: _PendingRun) -> None:
         script = pending.script
         self._runs += 1
-        self._goal, self._script, self._ended = 0, script, False
+        self._pause_update, self._script, self._ended = 0, script, False
         self._frames.start_run(self._runs)
         watch = Watch(
             [WatchedFailure(entry.failure, entry.slug) for entry in catalogue().values()],
             on_finding=self._send_finding, errors=known_errors(),
         )  # fmt: skip
         clip = script.simulation.clip
-        play = self._play = Play(Program(script.loop.text()), self._before_batch, clip=clip, isolated=watch.paused)
+        script_run = self._script_run = ScriptRun(
+            Program(script.loop.text()), self._before_batch, clip=clip, isolated=watch.paused
+        )
         self._unannounced = pending.command
-        why = "finished"
+        end_reason = "finished"
         watch.start()
         try:
-            play.run()
+            script_run.run()
         except Stopped as stopped:
-            why = str(stopped)
+            end_reason = str(stopped)
         except EOFError:  # the page has disconnected
             raise
         except Exception as error:  # noqa: BLE001 - the page shows the error
             watch.report_error(error)
-            why = f"{type(error).__name__}: {error}"[:400]
+            end_reason = f"{type(error).__name__}: {error}"[:400]
         finally:
             report = watch.stop()
-        self._send_ended(play, why, report)
+        self._send_ended(script_run, end_reason, report)
 
-    def _before_batch(self, play: Play) -> None:
+    def _before_batch(self, script_run: ScriptRun) -> None:
         """Pause the script before a batch for as long as the page requests."""
         if self._unannounced is not None:
-            self._send_started(play, self._unannounced)
+            self._send_started(script_run, self._unannounced)
         self._process_commands(0.0)
         frames = self._frames
         while self._next is None:
-            paused = play.update >= self._goal
+            paused = script_run.update >= self._pause_update
             self._needs_frame |= paused and not self._paused
             self._paused = paused
             if frames.is_due and (self._needs_frame or not paused):
                 self._needs_frame = False
-                frames.send(play, "paused" if paused else "running")
+                frames.send(script_run, "paused" if paused else "running")
             if not paused and not frames.page_stopped:
                 break
             self._process_commands(0.01 if self._needs_frame and frames.page_keeps_up else None)
         if self._next is not None:
             raise Stopped("another run")
-        if play.used_mib() > MAX_MIB:
+        if script_run.used_mib() > MAX_MIB:
             raise Stopped(f"The run used more than {MAX_MIB:g} MiB of memory.")
 
-    def _send_ended(self, play: Play, why: str, report: Report) -> None:
-        if why != "another run" and "model" in play.program.names and "train_set" in play.program.names:
-            self._frames.send(play, "ended")
+    def _send_ended(self, script_run: ScriptRun, end_reason: str, report: Report) -> None:
+        if end_reason != "another run" and {"model", "train_set"} <= script_run.program.variables.keys():
+            self._frames.send(script_run, "ended")
         self._needs_frame, self._ended = False, True
         self._channel.send_json({
-            "kind": "ended", "run": self._runs, "why": why, "updates": play.update,
+            "kind": "ended", "run": self._runs, "why": end_reason, "updates": script_run.update,
             "headline": headline(report), "judged": format_counts(report), "explained": _error_json(report),
         })  # fmt: skip
-        if self._unannounced is not None or why == "another run":
-            self._play = None
+        if self._unannounced is not None or end_reason == "another run":
+            self._script_run = None
 
-    def _send_started(self, play: Play, command: Start) -> None:
+    def _send_started(self, script_run: ScriptRun, command: Start) -> None:
         assert self._script is not None
         self._unannounced, run = None, self._runs
         loop, simulation = self._script
-        before, now = asdict(command.config), asdict(simulation)
+        requested, config = asdict(command.config), asdict(simulation)
         self._needs_frame = True
         self._channel.send_json({
-            "kind": "started", "run": run, "config": now, "bugs": command.bugs,
-            "changed": {name: [before[name], value] for name, value in now.items() if value != before[name]},
-            "text": play.program.text, "script": highlight(play.program.text),
+            "kind": "started", "run": run, "config": config, "bugs": command.bugs,
+            "changed": {
+                name: [requested[name], value] for name, value in config.items() if value != requested[name]
+            },
+            "text": script_run.program.text, "script": highlight(script_run.program.text),
             "broken": [each._asdict() for each in loop.changed_lines()],
-            "points": {"train": play.points("train_set"), "held_out": play.points("held_out_set")},
-            "classes": simulation.classes, "span": [-play.half_width, play.half_width],
+            "points": {"train": script_run.points("train_set"), "held_out": script_run.points("held_out_set")},
+            "classes": simulation.classes, "span": [-script_run.half_width, script_run.half_width],
             "layers": layers(simulation.hidden, simulation.classes), "updates": simulation.updates,
             "memory": describe_method(),
         })  # fmt: skip
@@ -242,13 +239,13 @@ class Simulator:
             self._send_refused(error)
 
     def _read_commands(self, timeout_s: float | None) -> list[Command]:
-        read: list[Command] = []
+        commands: list[Command] = []
         for message in self._channel.receive(timeout_s):
             try:
-                read.append(parse_command(message))
+                commands.append(parse_command(message))
             except InvalidConfig as error:
                 self._send_refused(error)
-        return read
+        return commands
 
     def _execute(self, command: Command) -> None:
         if isinstance(command, AcknowledgeFrame):
@@ -259,29 +256,30 @@ class Simulator:
             self._next = _PendingRun(command, _prepare(command))  # an error does not end the current run
         elif isinstance(command, RunScenario):
             self._next = command
-        elif self._play is None:
+        elif self._script_run is None:
             raise InvalidConfig(f"There is no run for {type(command).__name__}.", fix="Start a run.")
         elif self._ended and isinstance(command, AddPoint | RemovePoint):
             return  # the page keeps the point for the script of its next run
         elif isinstance(command, EditWeight | AddPoint | RemovePoint):
-            self._apply_edit(self._play, command)
+            self._apply_edit(self._script_run, command)
         else:
-            self._goal = _goal(self._play, command)
+            self._pause_update = _update_to_pause_before(self._script_run, command)
             self._needs_frame = True
 
-    def _apply_edit(self, play: Play, command: EditWeight | AddPoint | RemovePoint) -> None:
+    def _apply_edit(self, script_run: ScriptRun, command: EditWeight | AddPoint | RemovePoint) -> None:
         assert self._script is not None
         if isinstance(command, EditWeight):
-            play.edit(command.parameter, command.index, command.value)
+            script_run.edit(command.parameter, command.index, command.value)
         elif isinstance(command, RemovePoint):
-            play.remove(command.x, command.y)
+            script_run.remove(command.x, command.y)
         elif command.label < self._script.simulation.classes:
-            play.add(Added(command.x, command.y, command.label))
+            script_run.add(AddedPoint(command.x, command.y, command.label))
         else:
             classes = self._script.simulation.classes
             raise InvalidConfig(f"label is {command.label}.", fix=f"There are {classes} classes: 0 to {classes - 1}.")
         self._needs_frame = True
-        text = play.program.text + "\n# Edits during the run:\n" + "".join(f"# {each}\n" for each in play.edits)
+        edits = "".join(f"# {edit}\n" for edit in script_run.edits)
+        text = f"{script_run.program.text}\n# Edits during the run:\n{edits}"
         self._channel.send_json({"kind": "script", "run": self._runs, "text": text, "script": highlight(text)})
 
     def _send_refused(self, error: TrueloopError) -> None:
@@ -291,7 +289,7 @@ class Simulator:
 
     def _run_scenario(self, name: str) -> None:
         scenario, reported_s = SCENARIOS[name], 0.0
-        self._play = None
+        self._script_run = None
 
         def report(progress: float) -> None:
             nonlocal reported_s
@@ -303,7 +301,7 @@ class Simulator:
                 self._channel.send_json({"kind": "scenario", "name": name, "state": "running", "progress": progress})
 
         try:
-            records = run_scenario(scenario, injects(), report)
+            records = run_scenario(scenario, all_injections(), report)
         except Stopped:
             self._channel.send_json({"kind": "scenario", "name": name, "state": "stopped"})
             return
@@ -326,7 +324,7 @@ def run_scenario(
     Args:
         scenario: the experiment.
         injects: the injections by failure code.
-        on_progress: called before every batch with the progress, 0..1; may raise `Stopped`.
+        on_progress: function that receives the progress, 0..1, before every batch; it may raise `Stopped`.
 
     Returns:
         One record per variant, in order.
@@ -335,35 +333,37 @@ def run_scenario(
     done = 0
     records: list[Record] = []
     for variant in scenario.variants:
-        records.append(
-            _run_variant(variant, injects, lambda play, done=done: on_progress((done + play.update) / total))
-        )
+
+        def before_batch(script_run: ScriptRun, done: int = done) -> None:
+            on_progress((done + script_run.update) / total)
+
+        records.append(_run_variant(variant, injects, before_batch))
         done += variant.simulation.updates
     return records
 
 
-def _run_variant(variant: Variant, injects: Mapping[str, Inject], before_batch: Callable[[Play], None]) -> Record:
+def _run_variant(variant: Variant, injects: Mapping[str, Inject], before_batch: Callable[[ScriptRun], None]) -> Record:
     loop, simulation = write_script(variant.simulation, [injects[code] for code in variant.bugs])
-    play = Play(Program(loop.text()), before_batch, clip=simulation.clip, memory_share=1.0)
-    play.run()
-    curves = play.take_curves()
+    script_run = ScriptRun(Program(loop.text()), before_batch, clip=simulation.clip, memory_share=1.0)
+    script_run.run()
+    curves = script_run.take_curves()
     return Record(
         update=curves.update, loss=curves.loss, norm=curves.norm, rate=curves.rate, evaluations=curves.evaluations,
-        sweep=play.sweep,
+        sweep=script_run.sweep,
     )  # fmt: skip
 
 
-def injects() -> dict[str, Inject]:
+def all_injections() -> dict[str, Inject]:
     """Return the injections of all injectable failures by code."""
-    every = {code: entry.failure.inject for code, entry in catalogue().items()}
-    return {code: inject for code, inject in every.items() if inject is not None}
+    injections = {code: entry.failure.inject for code, entry in catalogue().items()}
+    return {code: inject for code, inject in injections.items() if inject is not None}
 
 
 def _prepare(command: Start) -> InjectedScript:
-    known = injects()
+    available = all_injections()
     for code in command.bugs:
-        if code not in known:
-            raise InvalidConfig(f"{code!r} is not an injectable failure.", fix=f"Known: {', '.join(known)}.")
+        if code not in available:
+            raise InvalidConfig(f"{code!r} is not an injectable failure.", fix=f"Known: {', '.join(available)}.")
     for x, y, label in command.points:
         if label >= command.config.classes:
             raise InvalidConfig(
@@ -371,8 +371,8 @@ def _prepare(command: Start) -> InjectedScript:
             )
     if command.config.dataset == "digits" and find_spec("sklearn") is None:
         raise MissingExtra("sklearn", "demo")
-    bugs = [known[code] for code in dict.fromkeys(command.bugs)]
-    return write_script(command.config, bugs, [Added(*point) for point in command.points])
+    bugs = [available[code] for code in dict.fromkeys(command.bugs)]
+    return write_script(command.config, bugs, [AddedPoint(*point) for point in command.points])
 
 
 def _error_json(report: Report) -> dict[str, Any] | None:
@@ -382,13 +382,13 @@ def _error_json(report: Report) -> dict[str, Any] | None:
     return error and {"title": error.title, "meaning": error.meaning, "fix": error.fix, "line": line}
 
 
-def _goal(play: Play, command: Run | Pause | Step | RunUntil) -> int:
+def _update_to_pause_before(script_run: ScriptRun, command: Run | Pause | Step | RunUntil) -> int:
     """Return the update before which the run pauses."""
     if isinstance(command, Step):
-        return play.update + command.updates
+        return script_run.update + command.updates
     if isinstance(command, RunUntil):
         return command.update
-    return MAX_UPDATES if isinstance(command, Run) else play.update
+    return MAX_UPDATES if isinstance(command, Run) else script_run.update
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ Label = Annotated[int, Bounds(0, 9)]
 Code = Annotated[str, Bounds(6, 6)]
 Index = Annotated[int, Bounds(0, 63)]
 Count = Annotated[int, Bounds(0, 10_000_000)]
-MAX_UPDATES: Final = 10_000_000  # more than any run has
+MAX_UPDATES: Final = 10_000_000  # more than any run makes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +38,14 @@ class Pause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Run some updates."""
+    """Make some updates, then pause."""
 
     updates: Annotated[int, Bounds(1, 10_000)] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunUntil:
-    """Run until the given number of updates."""
+    """Continue until the run has made the given number of updates."""
 
     update: Count = 0
 

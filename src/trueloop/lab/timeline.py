@@ -17,7 +17,7 @@ MAX_WINDOW_MARKS = 12  # marks per window if the epoch has too many iterations t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Stands between two marks for those that are not drawn."""
+    """A gap between two marks, in place of the marks that are not drawn."""
 
     hidden: int
     """Number of marks that are not drawn."""
@@ -94,7 +94,7 @@ class Timeline:
         """Return the target of each button of the player: an epoch, and an iteration within it."""
         last = plan.iterations - 1
         size = _window_size(plan, self.window)
-        goals = {
+        iterations = {
             "first": 0,
             "previous": self.iteration - 1,
             "next": self.iteration + 1,
@@ -103,7 +103,7 @@ class Timeline:
             "epochs_end": (self.epoch + 1) * plan.iterations_per_epoch - 1,
             "last": last,
         }
-        return {name: divmod(max(0, min(at, last)), plan.iterations_per_epoch) for name, at in goals.items()}
+        return {name: divmod(max(0, min(i, last)), plan.iterations_per_epoch) for name, i in iterations.items()}
 
     def describe_coverage(self, plan: Plan) -> str:
         """Say how much of the run the picture shows."""
@@ -159,12 +159,12 @@ def select_around(total: int, center: int, max_marks: int) -> Iterator[int | Gap
     inner = max(1, max_marks - 5)  # the first, the last two and two gaps
     start = min(max(center - inner // 2, 0), total - inner)
     chosen = sorted({0, total - 2, total - 1, *range(start, start + inner)})
-    before = -1
+    previous = -1
     for index in chosen:
-        if index - before > 1:
-            yield Gap(hidden=index - before - 1)
+        if index - previous > 1:
+            yield Gap(hidden=index - previous - 1)
         yield index
-        before = index
+        previous = index
 
 
 def _windows(plan: Plan, in_epoch: int, max_marks: int) -> Iterator[Window | Gap]:
@@ -199,8 +199,8 @@ def _shares(plan: Plan, examples: int) -> Iterator[Share | Gap]:
         if isinstance(rank, Gap):
             yield rank
             continue
-        count = -(-(examples - rank) // plan.processes) if examples > rank else 0
-        yield Share(rank=rank, examples=count, share=count / plan.batch)
+        examples_of_rank = -(-(examples - rank) // plan.processes) if examples > rank else 0
+        yield Share(rank=rank, examples=examples_of_rank, share=examples_of_rank / plan.batch)
 
 
 def _window_size(plan: Plan, window: int) -> int:

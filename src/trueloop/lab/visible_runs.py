@@ -21,17 +21,17 @@ from trueloop.runs.live.page_data import feed_page, run_page, run_state
 from trueloop.runs.live.position_file import read_position
 from trueloop.runs.live.run_list import RunListing, list_runs, read_feed_listing
 
-MAX_READERS: Final = 24  # open readers, at a few MB each; the least recently used is closed
+MAX_READERS: Final = 24  # largest number of open readers, a few MB each; the least recently used is closed
 POLL_INTERVAL_MS: Final = 1000
 READ_BUDGET_S: Final = 0.15  # time for reading per answer
-CATCH_UP_INTERVAL_MS: Final = 30  # while a long journal is still being read
-MAX_LISTED: Final = 100  # the newest runs, or those that match a search
+CATCH_UP_INTERVAL_MS: Final = 30  # time between two polls while a long journal is still being read
+MAX_LISTED: Final = 100  # largest number of listed runs: the newest, or those that match a search
 
 Reader = JournalReader | FeedReader
 
 
 class VisibleRuns:
-    """The runs visible on the watch page.
+    """The runs that page "Watch a run" may list.
 
     Args:
         runs: a folder of runs, as `trueloop train` writes them, which need not exist yet; or the folder of one run.
@@ -62,10 +62,10 @@ class VisibleRuns:
         """
         feeds = [read_feed_listing(self._live / name) for name in live_folder.program_names(self._live)]
         programs = [each for each in feeds if each.matches(search)]
-        trained, all_trained = list_runs(self._runs, search, MAX_LISTED, only=self._only)
+        listed_runs, run_count = list_runs(self._runs, search, MAX_LISTED, only=self._only)
         return {
-            "runs": [each.as_json() for each in _newest_first([*programs[:MAX_LISTED], *trained])],
-            "more": max(0, len(programs) - MAX_LISTED) + all_trained - len(trained),
+            "runs": [each.as_json() for each in _newest_first([*programs[:MAX_LISTED], *listed_runs])],
+            "more": max(0, len(programs) - MAX_LISTED) + run_count - len(listed_runs),
             "folder": str(self._runs),
         }
 
@@ -73,8 +73,8 @@ class VisibleRuns:
         """Return the state of each run, or ``same`` if it has not changed since the given version."""
         versions = [*versions, *[""] * len(ids)]
         states = [self._poll_run(run_id, version) for run_id, version in zip(ids, versions, strict=False)]
-        behind = any(each.get("behind") for each in states)
-        return {"runs": states, "poll_interval_ms": CATCH_UP_INTERVAL_MS if behind else POLL_INTERVAL_MS}
+        any_behind = any(each.get("behind") for each in states)
+        return {"runs": states, "poll_interval_ms": CATCH_UP_INTERVAL_MS if any_behind else POLL_INTERVAL_MS}
 
     def _poll_run(self, run_id: str, version: str) -> dict[str, Any]:
         entry = self._find_reader(run_id)
@@ -84,12 +84,12 @@ class VisibleRuns:
         with lock:
             until_s = perf_counter() + READ_BUDGET_S
             while reader.poll() and reader.has_more and perf_counter() < until_s:
-                continue  # drawing takes as long as reading a chunk
-            now = _version(reader)
-            if now == version:
-                return {"id": run_id, "version": now, "same": True, "behind": reader.has_more}
+                continue  # read several chunks per answer, because drawing takes as long as reading one
+            current = _version(reader)
+            if current == version:
+                return {"id": run_id, "version": current, "same": True, "behind": reader.has_more}
             page = run_page(reader) if isinstance(reader, JournalReader) else feed_page(reader)
-        return {"id": run_id, "version": now, **page}
+        return {"id": run_id, "version": current, **page}
 
     def _find_reader(self, run_id: str) -> tuple[Reader, threading.Lock] | None:
         with self._lock:
@@ -115,7 +115,7 @@ class VisibleRuns:
 
 
 def _folder_names(root: Path) -> set[str]:
-    """Return the names of the folders in a folder, without links and hidden folders."""
+    """Return the names of the folders in ``root``, without links and hidden folders."""
     try:
         with os.scandir(root) as entries:
             return {e.name for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)}
@@ -127,8 +127,8 @@ def _version(reader: Reader) -> str:
     tail = reader.tail
     version = f"{tail.offset}.{tail.restarts}.{tail.size}.{len(reader.problem)}"
     if isinstance(reader, FeedReader):
-        now = read_position(reader.folder)
-        return f"{version}.{now.get('s')}.{reader.status().state}"[:64]
+        position = read_position(reader.folder)
+        return f"{version}.{position.get('s')}.{reader.status().state}"[:64]
     return f"{version}.{run_state(reader)}"[:64]
 
 

@@ -11,9 +11,9 @@ from trueloop.app.web.wire_format import decode_object, encode_json, error_body
 from trueloop.core.errors import InvalidConfig
 from trueloop.lab.workers import Worker, WorkerLost, Workers
 
-MAX_SESSIONS: Final = 24  # open at the same time
-IDLE_TIMEOUT_S: Final = 600.0  # without any message from the page, not even an acknowledged frame
-SEND_TIMEOUT_S: Final = 60.0  # for the page to read a message
+MAX_SESSIONS: Final = 24  # largest number of sessions that are open at the same time
+IDLE_TIMEOUT_S: Final = 600.0  # a page is idle that sends nothing for so long, not even an acknowledged frame
+SEND_TIMEOUT_S: Final = 60.0  # time in which the page must read a message
 BUSY, IDLE, LOST = 4001, 4002, 4003
 """Close codes that tell the page why a connection is closed."""
 UNREAD_REASON: Final = "The page did not read its messages, so its worker was stopped."
@@ -30,12 +30,8 @@ class LiveSessions:
         idle_s: float = IDLE_TIMEOUT_S,
         send_timeout_s: float = SEND_TIMEOUT_S,
     ) -> None:
-        self._workers, self._max_sessions, self._idle_s, self._send_timeout_s = (
-            workers,
-            max_sessions,
-            idle_s,
-            send_timeout_s,
-        )
+        self._workers, self._max_sessions = workers, max_sessions
+        self._idle_s, self._send_timeout_s = idle_s, send_timeout_s
         self._open = 0
 
     @property
@@ -62,9 +58,8 @@ class LiveSessions:
             code, reason = LOST, f"The process that trains has ended: {error}"[:100]
         finally:
             self._open -= 1
-        with contextlib.suppress(
-            RuntimeError, WebSocketDisconnect, TimeoutError
-        ):  # the browser has disconnected or does not read
+        # The browser may have disconnected, or may not read.
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):
             async with asyncio.timeout(self._send_timeout_s):
                 await socket.close(code, reason)
 
@@ -100,9 +95,9 @@ class LiveSessions:
         return True
 
 
-async def _first_result(*sides: Coroutine[Any, Any, tuple[int, str]]) -> tuple[int, str]:
+async def _first_result(*coroutines: Coroutine[Any, Any, tuple[int, str]]) -> tuple[int, str]:
     """Return the result of the first coroutine to finish, and cancel the others."""
-    tasks = [asyncio.create_task(side) for side in sides]
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return done.pop().result()

@@ -18,8 +18,8 @@ from trueloop.runs.live.process_alive import is_alive, process_start_ticks
 
 READY_TIMEOUT_S: Final = 120.0  # enough to import torch on a busy machine
 REPLY_TIMEOUT_S: Final = 10.0  # enough for a fork or a kill on a busy machine
-RESTART_DELAY_S: Final = 5.0  # after a zygote failed to start
-MAX_MESSAGE_BYTES: Final = 16 << 20  # bytes of one message of a worker
+RESTART_DELAY_S: Final = 5.0  # time between a failed start of a zygote and the next one
+MAX_MESSAGE_BYTES: Final = 16 << 20  # maximum size of one message from a worker
 THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -96,7 +96,7 @@ class Workers:
         """Start the zygote, without waiting until it is ready."""
         own_end, worker_end = socket.socketpair()
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}
-        # -P: the working directory, which may contain a random.py, is not on the import path
+        # -P keeps the working directory, which may contain a random.py, off the import path.
         command = (sys.executable, "-P", "-m", "trueloop.lab.zygote", str(worker_end.fileno()))
         self._zygote = await asyncio.create_subprocess_exec(
             *command,
@@ -142,7 +142,7 @@ class Workers:
             killed = False
             with contextlib.suppress(WorkerLost):
                 killed = (await self._send_command({"kill": pid}))["killed"]
-            if not killed and (ticks := self._children.get(pid)) and is_alive(pid, ticks):
+            if not killed and (start_ticks := self._children.get(pid)) and is_alive(pid, start_ticks):
                 os.kill(pid, signal.SIGKILL)  # its zygote has ended, so only this process can
 
     def forget(self, pid: int) -> None:

@@ -10,21 +10,21 @@ import importlib
 import json
 import os
 import pkgutil
-import resource
 import signal
 import socket
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
+
+from trueloop.lab.forking import limit_memory, warm_up
 
 WORKERS: Final = {"calculator": "trueloop.lab.calculator", "simulator": "trueloop.lab.simulator"}
 PRELOADED_PACKAGES: Final = ("trueloop.lab.teaching", "trueloop.data")
 """Packages that workers use, imported before the first fork."""
-MAX_WORKER_BYTES: Final = 2 << 30  # that a worker may allocate in addition to its memory at the start
-NICE: Final = 5  # a lower priority than the server's, which must stay responsive
-OOM_SCORE: Final = 500  # of 1000: the kernel kills a worker first when memory runs out
+MAX_WORKER_BYTES: Final = 2 << 30  # memory that a worker may allocate in addition to what it has at the start
+NICE: Final = 5  # gives workers a lower priority than the server, which must stay responsive
+OOM_SCORE: Final = 500  # adjustment, at most 1000: when memory runs out, the kernel kills workers before other programs
 MAX_COMMAND_BYTES: Final = 4096
 
 
@@ -32,7 +32,7 @@ def main(control_fd: int) -> None:
     """Execute the commands ``{"fork": kind}``, with a socket attached, and ``{"kill": pid}``; reply with JSON lines."""
     for name in [*WORKERS.values(), *_module_names()]:
         importlib.import_module(name)
-    _warm_up()
+    warm_up()
     gc.collect()
     gc.freeze()  # the garbage collector of a child must not write to shared memory
     control = socket.socket(fileno=control_fd)
@@ -84,14 +84,9 @@ def _fork(kind: str, line_fd: int, control: socket.socket, children: set[int]) -
 def _apply_limits() -> None:
     """Lower the priority and limit the memory of this process."""
     os.nice(NICE)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError):  # the kernel should kill this process before the user's programs
+    with contextlib.suppress(OSError):  # not Linux
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
-    statm = Path("/proc/self/statm")
-    if statm.exists():
-        resident_bytes = int(statm.read_text().split()[0]) * resource.getpagesize()
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (resident_bytes + MAX_WORKER_BYTES, hard))
+    limit_memory(MAX_WORKER_BYTES)
 
 
 def _reap(children: set[int]) -> None:
@@ -105,14 +100,6 @@ def _module_names() -> Iterator[str]:
     for name in PRELOADED_PACKAGES:
         package = importlib.import_module(name)
         yield from (module.name for module in pkgutil.walk_packages(package.__path__, f"{name}."))
-
-
-def _warm_up() -> None:
-    """Import the modules that the workers would otherwise each import later."""
-    simulator: Any = sys.modules[WORKERS["simulator"]]
-    simulator.warm_up()
-    if find_spec("sklearn"):
-        importlib.import_module("sklearn.datasets")
 
 
 def _reply(control: socket.socket, message: dict[str, Any]) -> None:

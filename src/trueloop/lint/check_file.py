@@ -3,16 +3,16 @@
 import ast
 import os
 import traceback
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
 from trueloop.analysis.interpreter.interpreter import interpret
+from trueloop.analysis.project import Project, parse_module
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Finding, SourceLocation
-from trueloop.core.source_text import SourceText, cuts_graph
+from trueloop.core.source_text import cuts_graph
 from trueloop.core.suppression import ALL_CODES, Pragma, find_pragmas, matches_code
 from trueloop.failures.failure import Failure, Rule
 
@@ -36,11 +36,15 @@ class FileResult:
     """Number of findings that comments suppress."""
     unused_pragmas: tuple[tuple[SourceLocation, str], ...] = ()
     """Location and codes of each suppression comment that suppresses no finding; "" = the comment names no codes."""
+    used_elsewhere: frozenset[tuple[str, int]] = frozenset()
+    """Path and line of suppression comments in other files that suppress a finding of this file's program."""
     problem: str = ""
     """Why the file could not be checked: "line 3: invalid syntax"."""
 
 
-def lint_text(source: str, path: str, rules: Iterable[ActiveRule], *, notebook: bool = False) -> FileResult:
+def lint_text(
+    source: str, path: str, rules: Iterable[ActiveRule], *, notebook: bool = False, project: Project | None = None
+) -> FileResult:
     """Apply rules to a source text and return the result.
 
     Args:
@@ -48,71 +52,96 @@ def lint_text(source: str, path: str, rules: Iterable[ActiveRule], *, notebook: 
         path: path to report in the findings.
         rules: the rules to apply.
         notebook: True if the text consists of the cells of a notebook.
+        project: files into which imports are followed; findings may be in any of them.
     """
+    file = os.path.abspath(path)  # noqa: PTH100
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes in the file
-            tree = ast.parse(source)
+        module = parse_module(file, source) if project is None else project.parse(file, source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return _syntax_problem(path, error)
     rules = list(rules)
-    contains = cache(source.__contains__)  # many rules search for the same words
+    imported = project.imported_files(file, source) if project is not None else []
+    contains = _word_search(source, imported, project)
     applicable = [each for each in rules if each.rule.may_match(contains)]
+    codes = frozenset(each.failure.code for each in rules)
     if not applicable:
-        return _apply_pragmas(path, (), find_pragmas(source), frozenset(each.failure.code for each in rules))
+        return _apply_pragmas(path, (), {path: find_pragmas(source)}, codes)
     try:
-        found = _apply_rules(applicable, interpret(SourceText(source), tree, notebook=notebook), path)
+        program = interpret(module, notebook=notebook, project=project if imported else None)
+        found = _apply_rules(applicable, program, path, project)
     except Exception as error:  # noqa: BLE001 - an internal error in one file must not stop the others
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{os.path.basename(frame.filename)}:{frame.lineno}"  # noqa: PTH119
         return FileResult(path=path, problem=f"trueloop itself failed: {type(error).__name__}: {error} ({where})")
-    return _apply_pragmas(path, found, find_pragmas(source), frozenset(each.failure.code for each in rules))
+    return _apply_pragmas(path, found, _pragmas(program, path, project), codes)
+
+
+def _word_search(source: str, imported: Sequence[str], project: Project | None) -> Callable[[str], bool]:
+    """Return a function that searches for a word in a file and in the files that it imports."""
+
+    def contains(word: str) -> bool:
+        return word in source or any(project is not None and project.contains(each, word) for each in imported)
+
+    return cache(contains)  # many rules search for the same words
 
 
 def _syntax_problem(path: str, error: BaseException) -> FileResult:
-    line = error.lineno or 0 if isinstance(error, SyntaxError) else 0
     if isinstance(error, SyntaxError):
-        message = error.msg
+        problem = f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
     else:
-        message = "nested too deeply" if isinstance(error, RecursionError | MemoryError) else str(error)
-    return FileResult(path=path, problem=f"line {line}: {message}" if line else message)
+        problem = "nested too deeply" if isinstance(error, RecursionError | MemoryError) else str(error)
+    return FileResult(path=path, problem=problem)
 
 
-def _apply_rules(rules: Iterable[ActiveRule], source: SourceFile, path: str) -> list[Finding]:
+def _apply_rules(rules: Iterable[ActiveRule], source: SourceFile, path: str, project: Project | None) -> list[Finding]:
     found: dict[tuple[str, int, int], Finding] = {}
+    contains = cache(source.text.source.__contains__)  # in the files whose code runs, not in all that are imported
     for active in rules:
-        for hit in active.rule.find(source):
+        for hit in active.rule.find(source) if active.rule.may_match(contains) else ():
             key = active.failure.code, hit.node.lineno, hit.node.col_offset
             if key not in found:
-                found[key] = _build_finding(active, hit, source, path)
-    return [found[key] for key in sorted(found, key=lambda key: (*key[1:], key[0]))]
+                found[key] = _build_finding(active, hit, source, path, project)
+    return sorted(found.values(), key=_sort_key)
 
 
-def _build_finding(active: ActiveRule, hit: Hit, source: SourceFile, path: str) -> Finding:
+def _sort_key(finding: Finding) -> tuple[str, int, int, str]:
+    assert finding.location is not None
+    return finding.location.path, finding.location.line, finding.column or 0, finding.code
+
+
+def _build_finding(active: ActiveRule, hit: Hit, source: SourceFile, path: str, project: Project | None) -> Finding:
     failure, node, fix = active.failure, hit.node, hit.fix
+    if fix is not None and any(each.end > len(source.modules[0].text.content) for each in fix.edits):
+        fix = None  # an edit of another file
     if fix is not None and fix.safe and cuts_graph(source.text, fix):
         fix = replace(fix, safe=False)  # even if the rule calls it safe: fixing a wrong finding must not stop gradients
+    related = (*hit.related, *source.places_in_other_files(hit))
+    lines_before = source.module_of(node.lineno).text.lines_before
     return Finding(
         code=failure.code,
         slug=active.slug,
         title=failure.title,
         severity=hit.severity or failure.severity,
         message=hit.message,
-        location=_location(source, path, node),
-        related=tuple((_location(source, path, other), message) for other, message in hit.related),
+        location=_location(source, path, project, node),
+        related=tuple((_location(source, path, project, other), message) for other, message in related),
         fix=failure.fix,
         column=_column(source, node.lineno, node.col_offset),
-        end=(node.end_lineno, _column(source, node.end_lineno, node.end_col_offset)),
+        end=(node.end_lineno - lines_before, _column(source, node.end_lineno, node.end_col_offset)),
         autofix=fix,
     )
 
 
-def _column(source: SourceFile, line: int, column: int) -> int:
-    return len(source.text.line(line).encode()[:column].decode(errors="replace")) + 1
+def _column(source: SourceFile, line: int, byte_offset: int) -> int:
+    """Convert an offset in bytes, from 0, to a column in characters, from 1."""
+    return len(source.text.line(line).encode()[:byte_offset].decode(errors="replace")) + 1
 
 
-def _location(source: SourceFile, path: str, node: ast.expr | ast.stmt) -> SourceLocation:
-    return SourceLocation(path, node.lineno, _function_name(source.tree, node.lineno))
+def _location(source: SourceFile, path: str, project: Project | None, node: ast.expr | ast.stmt) -> SourceLocation:
+    module = source.module_of(node.lineno)
+    if module is not source.modules[0] and project is not None:
+        path = project.display_path(module.path)
+    return SourceLocation(path, node.lineno - module.text.lines_before, _function_name(module.tree, node.lineno))
 
 
 def _function_name(tree: ast.Module, line: int) -> str:
@@ -120,7 +149,7 @@ def _function_name(tree: ast.Module, line: int) -> str:
     names: list[str] = []
     body: list[ast.stmt] = tree.body
     while True:
-        inner = next((each for each in body if each.lineno <= line <= (each.end_lineno or each.lineno)), None)
+        inner = next((child for child in body if child.lineno <= line <= (child.end_lineno or child.lineno)), None)
         if inner is None:
             return ".".join(names)
         if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -130,38 +159,54 @@ def _function_name(tree: ast.Module, line: int) -> str:
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:
     """Yield the direct child statements of a node, including those in its except handlers and match cases."""
-    for each in ast.iter_child_nodes(node):
-        if isinstance(each, ast.stmt):
-            yield each
-        elif isinstance(each, ast.ExceptHandler | ast.match_case):
-            yield from each.body
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield child
+        elif isinstance(child, ast.ExceptHandler | ast.match_case):
+            yield from child.body
+
+
+def _pragmas(program: SourceFile, path: str, project: Project | None) -> dict[str, Sequence[Pragma]]:
+    """Return the suppression comments of each file of a program, by the path that findings have."""
+    first, *others = program.modules
+    found: dict[str, Sequence[Pragma]] = {path: find_pragmas(first.text.source)}
+    if project is not None:
+        found |= {project.display_path(each.path): find_pragmas(each.text.source) for each in others}
+    return found
 
 
 def _apply_pragmas(
-    path: str, findings: Iterable[Finding], pragmas: Sequence[Pragma], checked_codes: frozenset[str]
+    path: str, findings: Iterable[Finding], pragmas: Mapping[str, Sequence[Pragma]], checked_codes: frozenset[str]
 ) -> FileResult:
     """Drop the findings that comments suppress, and list the comments that suppress nothing.
 
     Args:
         path: path of the file.
         findings: all findings.
-        pragmas: suppression comments in the file.
+        pragmas: suppression comments in the file, and in the other files that contain findings, by path.
         checked_codes: codes whose rules were applied; comments with other codes are not reported as unused.
     """
-    remaining, used, suppressed = list[Finding](), set[Pragma](), 0
+    remaining, used, suppressed = list[Finding](), set[tuple[str, Pragma]](), 0
     for each in findings:
-        line = each.location.line if each.location else 0
+        place, line = (each.location.path, each.location.line) if each.location else (path, 0)
         matching = [
-            pragma
-            for pragma in pragmas
+            (place, pragma)
+            for pragma in pragmas.get(place, ())
             if pragma.first_line <= line <= pragma.last_line and matches_code(each.code, pragma.codes)
         ]
         used.update(matching)
-        suppressed += bool(matching)
+        suppressed += bool(matching) and place == path
         remaining += [] if matching else [each]
     unused = [
         (SourceLocation(path, pragma.line), ", ".join(sorted(pragma.codes - ALL_CODES)))
-        for pragma in pragmas
-        if pragma not in used and all(any(code.startswith(word) for code in checked_codes) for word in pragma.codes)
+        for pragma in pragmas.get(path, ())
+        if (path, pragma) not in used
+        and all(any(code.startswith(word) for code in checked_codes) for word in pragma.codes)
     ]
-    return FileResult(path=path, findings=tuple(remaining), suppressed=suppressed, unused_pragmas=tuple(unused))
+    return FileResult(
+        path=path,
+        findings=tuple(remaining),
+        suppressed=suppressed,
+        unused_pragmas=tuple(unused),
+        used_elsewhere=frozenset((place, pragma.line) for place, pragma in used if place != path),
+    )

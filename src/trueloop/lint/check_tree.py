@@ -2,7 +2,6 @@
 
 import gc
 import linecache
-import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from trueloop.analysis.project import Project
+from trueloop.core.cores import available_cores
 from trueloop.core.findings import Finding, SourceLocation
 from trueloop.lint.check_file import ActiveRule, FileResult, lint_text
 from trueloop.lint.files import Decoded, Unreadable, decode, read_bytes
@@ -18,7 +19,7 @@ from trueloop.lint.fix import fix_text
 from trueloop.lint.notebook import Notebook
 
 MIN_FILES_FOR_PROCESSES: Final = 48  # fewer files are linted faster than a process starts
-CHUNK_SIZE: Final = 16
+FILES_PER_TASK: Final = 16  # files that a process of the pool receives at once
 GC_INTERVAL: Final = 32  # number of files between two garbage collections
 
 
@@ -27,7 +28,11 @@ class LintJob(NamedTuple):
 
     rules: Sequence[ActiveRule]
     fix: bool = False
+    """Apply safe fixes to the content in memory."""
     unsafe: bool = False
+    """Apply unsafe fixes as well."""
+    project: Project | None = None
+    """Files into which imports are followed; None = each file is linted alone."""
 
 
 class LintedFile(NamedTuple):
@@ -36,6 +41,7 @@ class LintedFile(NamedTuple):
     result: FileResult
     """Lint result of the fixed content if fixes were requested, else of the original content."""
     before: bytes = b""
+    """Content of the file before fixes."""
     after: bytes | None = None
     """Content of the file after fixes; None = unchanged."""
     fix_count: int = 0
@@ -65,12 +71,12 @@ def lint_content(content: bytes, path: str, job: LintJob) -> LintedFile:
     if path.endswith(".ipynb"):
         return _lint_notebook(decoded, content, path, job)
     if not job.fix:
-        return LintedFile(_with_file_offsets(lint_text(decoded.text, path, job.rules), decoded), content)
-    fixed = fix_text(decoded.text, path, job.rules, unsafe=job.unsafe)
+        linted = lint_text(decoded.text, path, job.rules, project=job.project)
+        return LintedFile(_with_file_offsets(linted, decoded), content)
+    fixed = fix_text(decoded.text, path, job.rules, unsafe=job.unsafe, project=job.project)
+    linted = _with_file_offsets(fixed.result, decoded._replace(text=fixed.text))
     after = decoded.encode(fixed.text) if fixed.fix_count else None
-    return LintedFile(
-        _with_file_offsets(fixed.result, decoded._replace(text=fixed.text)), content, after, fixed.fix_count
-    )
+    return LintedFile(linted, content, after, fixed.fix_count)
 
 
 def _with_file_offsets(linted: FileResult, decoded: Decoded) -> FileResult:
@@ -78,8 +84,8 @@ def _with_file_offsets(linted: FileResult, decoded: Decoded) -> FileResult:
     if decoded.encoding == "utf-8" and not decoded.bom:
         return linted
     findings = [
-        replace(each, autofix=decoded.to_file_offsets(each.autofix)) if each.autofix else each
-        for each in linted.findings
+        replace(finding, autofix=decoded.to_file_offsets(finding.autofix)) if finding.autofix else finding
+        for finding in linted.findings
     ]
     return replace(linted, findings=tuple(findings))
 
@@ -87,16 +93,14 @@ def _with_file_offsets(linted: FileResult, decoded: Decoded) -> FileResult:
 def _lint_notebook(decoded: Decoded, content: bytes, path: str, job: LintJob) -> LintedFile:
     notebook = Notebook(decoded.text)
     if not job.fix:
-        return LintedFile(
-            _with_cell_locations(lint_text(notebook.text, path, job.rules, notebook=True), notebook, path), content
-        )
-    fixed = fix_text(notebook.text, path, job.rules, unsafe=job.unsafe, notebook=True)
+        linted = lint_text(notebook.text, path, job.rules, notebook=True, project=job.project)
+        return LintedFile(_with_cell_locations(linted, notebook, path), content)
+    fixed = fix_text(notebook.text, path, job.rules, unsafe=job.unsafe, notebook=True, project=job.project)
     if not fixed.fix_count:
         return LintedFile(_with_cell_locations(fixed.result, notebook, path), content)
     raw = notebook.render(fixed.text)
-    return LintedFile(
-        _with_cell_locations(fixed.result, Notebook(raw), path), content, decoded.encode(raw), fixed.fix_count
-    )
+    linted = _with_cell_locations(fixed.result, Notebook(raw), path)
+    return LintedFile(linted, content, decoded.encode(raw), fixed.fix_count)
 
 
 def _with_cell_locations(linted: FileResult, notebook: Notebook, path: str) -> FileResult:
@@ -104,13 +108,18 @@ def _with_cell_locations(linted: FileResult, notebook: Notebook, path: str) -> F
     problem = "; ".join(message for _, message in notebook.invalid_cells) or linted.problem
 
     def locate(location: SourceLocation) -> SourceLocation:
+        if location.path != path:
+            return location
         cell, line = notebook.locate(location.line)
         return SourceLocation(f"{path}:cell {cell.number}", line, location.function)
 
     def relocate(finding: Finding) -> Finding:
         assert finding.location is not None
+        if finding.location.path != path:
+            return replace(finding, related=tuple((locate(other), message) for other, message in finding.related))
         cell, line = notebook.locate(finding.location.line)
-        end = finding.end and (finding.end[0] - finding.location.line + line, finding.end[1])
+        lines_skipped = finding.location.line - line
+        end = (finding.end[0] - lines_skipped, finding.end[1]) if finding.end else None
         related = tuple((locate(other), message) for other, message in finding.related)
         return replace(finding, location=locate(finding.location), related=related, end=end, cell=cell.number)
 
@@ -119,16 +128,27 @@ def _with_cell_locations(linted: FileResult, notebook: Notebook, path: str) -> F
 
 
 def lint_files(paths: Iterable[Path], job: LintJob, *, jobs: int | None = None) -> Iterator[LintedFile]:
-    """Lint files and yield their results in the order of the paths; each process holds one syntax tree at a time.
+    """Lint files and yield their results in the order of the paths; each finding is in the first result that has it.
 
     Args:
         paths: paths of files.
         job: rules and options.
         jobs: number of processes; None = the number of available processors.
     """
+    seen: set[tuple[str, SourceLocation | None, int | None, int | None]] = set()
+    for each in _lint_each(paths, job, jobs):
+        keys = [
+            (f.code, f.location and f.location._replace(function=""), f.cell, f.column) for f in each.result.findings
+        ]
+        new = tuple(f for f, key in zip(each.result.findings, keys, strict=True) if key not in seen)
+        seen.update(keys)
+        yield each._replace(result=replace(each.result, findings=new))
+
+
+def _lint_each(paths: Iterable[Path], job: LintJob, jobs: int | None) -> Iterator[LintedFile]:
     remaining = iter(paths)
     first = list(islice(remaining, MIN_FILES_FOR_PROCESSES))
-    workers = jobs or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else jobs or os.cpu_count() or 1
+    workers = jobs or available_cores()
     if len(first) < MIN_FILES_FOR_PROCESSES or workers == 1:
         with _gc_paused():
             for number, path in enumerate(chain(first, remaining), 1):
@@ -141,7 +161,7 @@ def lint_files(paths: Iterable[Path], job: LintJob, *, jobs: int | None = None) 
     method = "fork" if sys.platform == "linux" and "torch" not in sys.modules else "spawn"
     context = multiprocessing.get_context(method)
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_init_worker, initargs=(job,)) as pool:
-        yield from pool.map(_lint_in_worker, [*first, *remaining], chunksize=CHUNK_SIZE)
+        yield from pool.map(_lint_in_worker, [*first, *remaining], chunksize=FILES_PER_TASK)
 
 
 @contextmanager
@@ -167,8 +187,6 @@ def _collect(file_count: int) -> None:
 
 
 _job: LintJob | None = None
-
-
 _file_count = 0
 
 
@@ -190,7 +208,7 @@ def _lint_in_worker(path: Path) -> LintedFile:
 
 
 def cache_cell_lines(paths: Iterable[str], open_text: Callable[[str], str | None] = lambda path: None) -> None:
-    """Add the cells of notebooks to `linecache`, so that a report can show their lines.
+    """Add the cells of notebooks to Python's `linecache`, from which a report reads the lines that it shows.
 
     Args:
         paths: paths of notebooks.

@@ -34,6 +34,7 @@ class Decoded(NamedTuple):
     text: str
     encoding: str
     bom: bool
+    """True if the file starts with a byte order mark."""
 
     def encode(self, text: str) -> bytes:
         """Encode a text in the encoding of this file, with its byte order mark."""
@@ -56,19 +57,18 @@ def discover(paths: Iterable[Path], *, exclude: Sequence[str] = ()) -> Iterator[
 
     Args:
         paths: files and folders.
-        exclude: patterns of files to skip in the named folders, written like those of ``.gitignore``.
+        exclude: patterns of files to skip in the named folders, in the syntax of ``.gitignore``.
     """
-    seen: set[str] = set()
+    yielded: set[str] = set()
     for path in paths:
-        if not is_folder(path):
-            found: Iterable[Path] = (path,)
-        else:
-            found = _walk(path, [(path, _spec(exclude)), *_parent_specs(path)], set(), ())
-        for each in found:
-            resolved = os.path.realpath(each)  # terminates for a link to itself
-            if resolved not in seen:
-                seen.add(resolved)
-                yield each
+        files: Iterable[Path] = (path,)
+        if is_folder(path):
+            files = _walk(path, [(path, _spec(exclude)), *_parent_specs(path)], set(), ())
+        for file in files:
+            resolved = os.path.realpath(file)  # terminates for a link to itself
+            if resolved not in yielded:
+                yielded.add(resolved)
+                yield file
 
 
 FolderId = tuple[int, int]
@@ -139,8 +139,9 @@ def _parent_specs(folder: Path) -> list[tuple[Path, GitIgnoreSpec | None]]:
         if is_file(parent / ".gitignore"):
             specs.insert(0, (parent, _read_spec(parent / ".gitignore")))
         if path_exists(parent / ".git"):
-            inside = [each for each in (resolved, *resolved.parents) if each.is_relative_to(parent) and each != parent]
-            return [] if any(_is_ignored(each, specs, as_folder=True) for each in inside) else specs
+            parents_below = resolved.parents[: resolved.parents.index(parent)]
+            excluded = any(_is_ignored(path, specs, as_folder=True) for path in (resolved, *parents_below))
+            return [] if excluded else specs
     return []  # not in a repository
 
 
@@ -198,3 +199,11 @@ def read_bytes(path: Path) -> bytes:
         raise Unreadable("a link to an enclosing folder: skipped") from error
     except OSError as error:
         raise Unreadable(error.strerror or str(error)) from error
+
+
+def read_text(path: str) -> str:
+    """Return the text of an imported file; "" if it cannot be read, which is reported when it is checked itself."""
+    try:
+        return decode(read_bytes(Path(path))).text
+    except Unreadable:
+        return ""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from trueloop.analysis.project import Project
 from trueloop.core.findings import Finding, Severity
 from trueloop.core.source_text import SourceText, apply_fixes
 from trueloop.lint.check_file import ActiveRule, FileResult, lint_text
@@ -22,7 +23,13 @@ class FixResult(NamedTuple):
 
 
 def fix_text(
-    source: str, path: str, rules: Sequence[ActiveRule], *, unsafe: bool = False, notebook: bool = False
+    source: str,
+    path: str,
+    rules: Sequence[ActiveRule],
+    *,
+    unsafe: bool = False,
+    notebook: bool = False,
+    project: Project | None = None,
 ) -> FixResult:
     """Apply fixes until no remaining fix removes a finding.
 
@@ -34,34 +41,32 @@ def fix_text(
         rules: the rules to apply.
         unsafe: True to apply unsafe fixes as well.
         notebook: True if the text consists of the cells of a notebook.
+        project: files into which imports are followed; only the text itself is fixed.
     """
-    lint = partial(lint_text, path=path, rules=rules, notebook=notebook)
+    lint = partial(lint_text, path=path, rules=rules, notebook=notebook, project=project)
     before = lint(source)
-    count, refused = 0, set[tuple[str, str]]()
+    total, refused = 0, set[tuple[str, str]]()
     for _ in range(MAX_ROUNDS):
-        fixable = [
-            each
-            for each in before.findings
-            if each.autofix is not None and (each.autofix.safe or unsafe) and _finding_key(each, source) not in refused
-        ]
+        candidates = (finding for finding in before.findings if _finding_key(finding, source) not in refused)
+        fixable = [finding for finding in candidates if finding.autofix and (finding.autofix.safe or unsafe)]
         if not fixable:
             break
-        text, after, done = _apply_round(source, lint, fixable)
+        text, after, fix_count = _apply_round(source, lint, fixable)
         if not _is_improvement(before, after, fixable):
             first = fixable[0]  # one of the fixes does not help: try them one by one
-            text, after, done = _apply_round(source, lint, [first])
+            text, after, fix_count = _apply_round(source, lint, [first])
             if not _is_improvement(before, after, [first]):
                 refused.add(_finding_key(first, source))
                 continue
-        source, before, count = text, after, count + done
-    return FixResult(source, count, before)
+        source, before, total = text, after, total + fix_count
+    return FixResult(source, total, before)
 
 
 def _apply_round(
     source: str, lint: Callable[[str], FileResult], fixable: Sequence[Finding]
 ) -> tuple[str, FileResult, int]:
-    text, done = apply_fixes(SourceText(source), [each.autofix for each in fixable if each.autofix is not None])
-    return text.source, lint(text.source), len(done)
+    text, applied = apply_fixes(SourceText(source), [finding.autofix for finding in fixable if finding.autofix])
+    return text.source, lint(text.source), len(applied)
 
 
 def _is_improvement(before: FileResult, after: FileResult, fixed: Sequence[Finding]) -> bool:
@@ -69,14 +74,12 @@ def _is_improvement(before: FileResult, after: FileResult, fixed: Sequence[Findi
 
     A note counts only if its code is one of the fixed codes: the inserted code may cause other notes.
     """
-    if after.problem:
-        return False
-    codes = {each.code for each in fixed}
-    count_before, count_after = (
-        sum(each.code in codes or each.severity != Severity.NOTE for each in linted.findings)
-        for linted in (before, after)
-    )
-    return count_after < count_before
+    fixed_codes = {finding.code for finding in fixed}
+
+    def count(linted: FileResult) -> int:
+        return sum(finding.code in fixed_codes or finding.severity != Severity.NOTE for finding in linted.findings)
+
+    return not after.problem and count(after) < count(before)
 
 
 def _finding_key(finding: Finding, source: str) -> tuple[str, str]:

@@ -48,14 +48,16 @@ class Notebook:
             self._marker += "'"  # a cell contains such a line
         self.invalid_cells: list[tuple[int, str]] = []
         """Numbers of the cells that are not valid Python, each with the reason; these cells are skipped."""
-        parts = [(f"# {self._marker}: cell {cell.number}\n", self._as_python(cell)) for cell in self.cells]
-        self.text = "".join(marker + body for marker, body in parts)
+        self._first_lines: list[int] = []  # line number in `text` of the first line of each cell, from 1
+        codes: list[str] = []
+        marker_line = 1
+        for cell in self.cells:
+            codes.append(self._as_python(cell))
+            self._first_lines.append(marker_line + 1)
+            marker_line += 1 + codes[-1].count("\n")
+        markers = (f"# {self._marker}: cell {cell.number}\n" for cell in self.cells)
+        self.text = "".join(marker + code for marker, code in zip(markers, codes, strict=True))
         """Code of all cells, each after a marker comment; a line with a magic is replaced by ``pass``."""
-        self._first_lines: list[int] = []
-        line = 1
-        for marker, body in parts:
-            self._first_lines.append(line + 1)
-            line += (marker + body).count("\n")
 
     def locate(self, line: int) -> tuple[Cell, int]:
         """Return the cell that contains a line of `text`, and the line number within that cell, from 1."""
@@ -67,9 +69,8 @@ class Notebook:
         marker = re.compile(rf"^# {self._marker}: cell \d+\n", re.MULTILINE)
         hidden = re.compile(rf"^(?P<indent>\s*)pass  # {self._marker}: hidden (?P<line>.*)$", re.MULTILINE)
         raw = self._raw
-        for cell, before, after in reversed(
-            list(zip(self.cells, marker.split(self.text)[1:], marker.split(text)[1:], strict=True))
-        ):
+        cells = zip(self.cells, marker.split(self.text)[1:], marker.split(text)[1:], strict=True)
+        for cell, before, after in reversed(list(cells)):
             if before != after:
                 source = hidden.sub(r"\g<indent>\g<line>", after)
                 if not cell.source.endswith("\n"):
@@ -83,16 +84,16 @@ class Notebook:
         if _syntax_problem(source) is None:
             return source
         lines = source[:-1].split("\n")
-        hide = f"pass  # {self._marker}: hidden "
-        hidden = "".join(f"{hide}{line}\n" for line in lines)
+        prefix = f"pass  # {self._marker}: hidden "
+        all_hidden = "".join(f"{prefix}{line}\n" for line in lines)
         if cell.source.lstrip().startswith("%%"):  # a cell magic: another language, or %%time
-            return hidden
-        visible = "".join(_MAGIC.sub(rf"\g<indent>{hide}\g<line>", line) + "\n" for line in lines)
-        problem = _syntax_problem(visible)
+            return all_hidden
+        magics_hidden = "".join(_MAGIC.sub(rf"\g<indent>{prefix}\g<line>", line) + "\n" for line in lines)
+        problem = _syntax_problem(magics_hidden)
         if problem is None:
-            return visible
+            return magics_hidden
         self.invalid_cells.append((cell.number, f"cell {cell.number}{problem}"))
-        return hidden
+        return all_hidden
 
 
 def _syntax_problem(source: str) -> str | None:

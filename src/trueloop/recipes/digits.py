@@ -6,7 +6,7 @@ Time: seconds on a CPU, test accuracy about 0.99
 
 The split is stratified and has its own seed, so that runs with other training seeds have the same test images.
 """
-# ruff: noqa: N803, N806 - shapes are part of the name: N images, H×W pixels
+# ruff: noqa: N806 - shapes are part of the name: N images, H×W pixels
 
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ from trueloop.core.errors import MissingExtra
 from trueloop.data import TensorData
 from trueloop.export.io_description import Reading
 from trueloop.recipes.recipe import Parts, Recipe, require_at_least, require_share
+from trueloop.recipes.splits import split
 from trueloop.training.config import OptimConfig, ScheduleConfig, TrainConfig
 from trueloop.training.evaluation.metrics import Accuracy, Confusion
 
@@ -60,7 +61,8 @@ def build() -> Recipe:
 def assemble(options: DigitsOptions) -> Parts:
     """Return the network, its loss, and the training, validation and test splits of (image [1, 8, 8], label)."""
     images_N1HW, labels_N = load_images()
-    train, val, test = map(TensorData(images_N1HW, labels_N).subset, split(labels_N, seed=options.split_seed))
+    splits = split(labels_N, seed=options.split_seed, stratify=True)
+    train, val, test = map(TensorData(images_N1HW, labels_N).subset, splits)
     return Parts(
         model=network(width=options.width, dropout=options.dropout),
         objective=nn.CrossEntropyLoss(),
@@ -104,18 +106,3 @@ def load_images() -> tuple[Tensor, Tensor]:
         raise MissingExtra("scikit-learn", "demo") from error
     pixels, labels = load_digits(return_X_y=True)
     return torch.tensor(pixels / 16, dtype=torch.float32).reshape(-1, 1, 8, 8), torch.tensor(labels)  # 0 to 16 grey
-
-
-def split(labels_N: Tensor, *, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the indices of training (70 %), validation (10 %) and test (20 %), with equal shares of each class.
-
-    Args:
-        labels_N: class of every item.
-        seed: seed of the split.
-    """
-    from sklearn.model_selection import train_test_split
-
-    labels = labels_N.numpy()
-    rest, test = train_test_split(range(len(labels)), test_size=0.2, stratify=labels, random_state=seed)
-    train, val = train_test_split(rest, test_size=0.125, stratify=labels[rest], random_state=seed)
-    return torch.tensor(train), torch.tensor(val), torch.tensor(test)

@@ -1,4 +1,4 @@
-"""Defines `Recipe`, the description of a run, and checks for recipe options."""
+"""Define `Recipe`, the description of a run, and checks for recipe options."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -48,17 +48,17 @@ class Parts:
     test: Any = None
     """Test data, a map-style dataset, evaluated once at the end."""
     metrics: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Name -> factory of a metric to compute on val and test in addition to the loss."""
+    """Factories of the metrics that are computed on val and test in addition to the loss, by name."""
     collate: Callable[[list[Any]], Any] | None = None
-    """Function of samples that returns a batch; None = torch's default collate."""
+    """Function from a list of samples to a batch; None = torch's default collate."""
     sampler: Literal["random", "sequential", "weighted"] = "random"
-    """Order of the training samples; weighted draws all classes equally often, using `labels`."""
+    """Order of the training samples; "weighted" samples all classes equally often, using `labels`."""
     labels: Any = None
     """One class index per training sample, for the weighted sampler."""
     class_names: tuple[str, ...] = ()
     """Names for the confusion matrix and for the predictions of the exported model."""
     reading: Reading = field(default_factory=Reading)
-    """Preprocessing of input files for `trueloop predict`, equal to that of the dataset."""
+    """Preprocessing of input files for `trueloop predict`, which must equal the preprocessing of the dataset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +74,6 @@ class Recipe:
     options: Any
     """A frozen dataclass with the recipe's own settings (model width, dropout, split)."""
     assemble: Callable[[Any], Parts]
-    """Function of the options that creates the objects; called once, after the generators are seeded."""
+    """Function from the options to the objects; called once, after the generators are seeded."""
     command: tuple[str, ...] = field(default=(), compare=False)
     """Command line that repeats the run, for the journal; empty if the run was started from Python."""

@@ -1,4 +1,4 @@
-"""Finds recipes: built-in ones in this package, a user's recipe by its path.
+"""Find recipes: built-in recipes in this package, a user's recipe by its path.
 
 A module of this package is a recipe if it defines ``build() -> Recipe``; there is no list to edit. Listing only reads
 the source code, so that it is fast and does not need torch.
@@ -54,11 +54,12 @@ def listings() -> list[Listing]:
 
 
 def _listing(name: str, doc: str) -> Listing:
-    def line(word: str) -> str:
-        match = re.search(rf"^{word}: (.+)$", doc, re.MULTILINE)
+    def after(label: str) -> str:
+        match = re.search(rf"^{label}: (.+)$", doc, re.MULTILINE)
         return match[1] if match else ""
 
-    return Listing(name=name, summary=doc.partition("\n")[0], model=line("Model"), data=line("Data"), time=line("Time"))
+    summary = doc.partition("\n")[0]
+    return Listing(name=name, summary=summary, model=after("Model"), data=after("Data"), time=after("Time"))
 
 
 def load(spec: str) -> Recipe:
@@ -106,7 +107,7 @@ def build_from_spec(spec: str) -> Any:
     except TypeError as error:
         raise InvalidConfig(
             f"{path}:{function} cannot be called without arguments: {error}.",
-            fix="Give a function without parameters, or with a default for each.",
+            fix="Name a function without parameters, or with a default for each parameter.",
         ) from None
     except ValueError:  # raised for a callable without a signature
         pass
@@ -119,7 +120,7 @@ def _build_builtin(name: str) -> Recipe:
         close = difflib.get_close_matches(name, names, n=1)
         raise InvalidConfig(
             f"There is no recipe {name!r}." + (f" Did you mean {close[0]!r}?" if close else ""),
-            fix=f"The built-in recipes are {', '.join(names)}; for your own, give path/to/recipe.py:build.",
+            fix=f"The built-in recipes are {', '.join(names)}; for your own recipe, pass path/to/recipe.py:build.",
         )
     return importlib.import_module(f"{recipes.__name__}.{name}").build()
 
@@ -127,7 +128,7 @@ def _build_builtin(name: str) -> Recipe:
 def _import_file(path: Path) -> ModuleType:
     """Import a file with its folder first on ``sys.path``, so that its imports work as with ``python path``."""
     if not is_file(path):
-        raise InvalidConfig(f"There is no recipe file {str(path)!r}.", fix="Give the path of a Python file.")
+        raise InvalidConfig(f"There is no recipe file {str(path)!r}.", fix="Pass the path of a Python file.")
     if not os.access(path, os.R_OK):
         raise InvalidConfig(f"The recipe file {str(path)!r} cannot be read.", fix="Allow reading it.")
     folder = str(path.resolve().parent)

@@ -4,9 +4,9 @@ Model: MLP, 2,114 parameters
 Data: scikit-learn breast cancer, 569 × 30; or diabetes, 442 × 10 (--options.data diabetes)
 Time: seconds on a CPU, test accuracy about 0.96
 
-Means and standard deviations are computed from the training split only: computed from all rows they would leak held-out
-rows into training, and every metric would look a little too good. They are buffers of the model, so that the model with
-its saved weights takes raw features and returns raw predictions.
+Means and standard deviations are computed from the training split only: statistics of all rows would leak held-out rows
+into training, and every metric would be slightly too good. They are buffers of the model, so that the model with its
+saved weights takes raw features and returns raw predictions.
 """
 # ruff: noqa: N803, N806 - shapes are part of the name: N rows, F features
 
@@ -20,6 +20,7 @@ from trueloop.core.errors import MissingExtra
 from trueloop.data import TensorData
 from trueloop.export.io_description import Reading
 from trueloop.recipes.recipe import Parts, Recipe, require_at_least, require_share
+from trueloop.recipes.splits import split
 from trueloop.training.config import OptimConfig, ScheduleConfig, TrainConfig
 from trueloop.training.evaluation.metrics import Accuracy, Confusion, MeanAbsoluteError
 from trueloop.training.objective import Loss
@@ -85,12 +86,12 @@ def assemble(options: TabularOptions) -> Parts:
     splits: dict[str, Any] = {"train": table.subset(train), "val": table.subset(val), "test": table.subset(test)}
     description = "Raw numbers in the table's units."
     splits["reading"] = Reading(kind="table", columns=columns(options.data), description=description)
-    hidden = network(features_NF[train], options, outputs=len(names) or 1)
+    layers = network(features_NF[train], options, outputs=len(names) or 1)
     if names:
         metrics = {"accuracy": Accuracy, "confusion": lambda: Confusion(len(names))}
-        return Parts(model=hidden, objective=nn.CrossEntropyLoss(), metrics=metrics, class_names=names, **splits)
+        return Parts(model=layers, objective=nn.CrossEntropyLoss(), metrics=metrics, class_names=names, **splits)
     std, mean = torch.std_mean(target_N[train])
-    model = nn.Sequential(*hidden, nn.Flatten(0), Rescale(std, mean))
+    model = nn.Sequential(*layers, nn.Flatten(0), Rescale(std, mean))
     return Parts(model=model, objective=SquaredError(std), metrics={"mae": MeanAbsoluteError}, **splits)
 
 
@@ -156,21 +157,3 @@ def columns(name: str) -> tuple[str, ...]:
     tables = {"breast_cancer": datasets.load_breast_cancer, "diabetes": datasets.load_diabetes}
     table: Any = tables[name]()
     return tuple(map(str, table.feature_names))
-
-
-def split(target_N: Tensor, *, seed: int, stratify: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the indices of training (70 %), validation (10 %) and test (20 %).
-
-    Args:
-        target_N: target of every row.
-        seed: seed of the split.
-        stratify: whether each split has the same proportions of classes; the targets are then class indices.
-    """
-    from sklearn.model_selection import train_test_split
-
-    target = target_N.numpy()
-    rows = range(len(target))
-    rest, test = train_test_split(rows, test_size=0.2, stratify=target if stratify else None, random_state=seed)
-    classes = target[rest] if stratify else None
-    train, val = train_test_split(rest, test_size=0.125, stratify=classes, random_state=seed)
-    return torch.tensor(train), torch.tensor(val), torch.tensor(test)

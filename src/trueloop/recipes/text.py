@@ -35,7 +35,7 @@ class TextOptions:
     """The transformer and the pieces of text."""
 
     length: int = 128
-    """Longest piece in bytes: the context length."""
+    """Context length: maximum number of bytes in a piece."""
     width: int = 64
     """Number of features per position."""
     blocks: int = 2
@@ -105,7 +105,7 @@ def split(texts: Sequence[bytes], *, seed: int) -> tuple[list[bytes], list[bytes
         seed: seed of the split.
     """
     shuffled = list(texts)
-    random.Random(seed).shuffle(shuffled)  # noqa: S311 - a repeatable draw, not a secret
+    random.Random(seed).shuffle(shuffled)  # noqa: S311 - a repeatable order, not a secret
     held_out = max(1, len(shuffled) // 10)
     return shuffled[2 * held_out :], shuffled[:held_out], shuffled[held_out : 2 * held_out]
 

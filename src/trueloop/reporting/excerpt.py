@@ -1,4 +1,4 @@
-"""Source excerpts of findings with their context lines, and fixes as diffs."""
+"""Excerpts of the source code around findings, and fixes as diffs."""
 
 import difflib
 import linecache
@@ -55,19 +55,17 @@ class DiffLine(NamedTuple):
 def excerpts(finding: Finding | ExplainedError) -> list[Excerpt]:
     """Return one excerpt per file, the file of the primary line first; empty if no user line is known."""
     files: dict[str, dict[int, list[LineNote]]] = {}
-    first: dict[str, SourceLocation] = {}
-    primary = [(finding.location, LineNote("", is_primary=True))] if finding.location else []
-    for location, note in (
-        *primary,
-        *((location, LineNote(text, is_primary=False)) for location, text in finding.related),
-    ):
+    first_locations: dict[str, SourceLocation] = {}
+    notes = [(finding.location, LineNote("", is_primary=True))] if finding.location else []
+    notes += [(location, LineNote(text, is_primary=False)) for location, text in finding.related]
+    for location, note in notes:
         files.setdefault(location.path, {}).setdefault(location.line, []).append(note)
-        first.setdefault(location.path, location)
-    return [Excerpt(first[path], _lines(path, notes)) for path, notes in files.items()]
+        first_locations.setdefault(location.path, location)
+    return [Excerpt(first_locations[path], _lines(path, notes_by_line)) for path, notes_by_line in files.items()]
 
 
 def diff_lines(change: SuggestedChange) -> list[DiffLine]:
-    """Return a suggested change as lines of a diff, without their common indentation."""
+    """Return a suggested change as lines of a diff, without the indentation that all lines share."""
     line = _read_line(change.location.path, change.location.line)
     indent = line[: len(line) - len(line.lstrip())]
     added = [DiffLine("+", (indent + text).rstrip()) for text in change.text.expandtabs(4).splitlines()]
@@ -99,14 +97,15 @@ def fix_diff(finding: Finding) -> list[DiffLine]:
 
 
 def _lines(path: str, notes: Mapping[int, Sequence[LineNote]]) -> list[Line | None]:
-    wanted: set[int] = set()
+    numbers: set[int] = set()
     for number, line_notes in notes.items():
-        around = CONTEXT_LINES if any(note.is_primary for note in line_notes) else RELATED_CONTEXT_LINES
-        wanted |= {number, *range(max(1, number - around), number + around + 1)}
-    wanted |= {number + 1 for number in wanted if number + 2 in wanted}  # a gap mark would take one line too
-    lines = [Line(number, _read_line(path, number), notes.get(number, ())) for number in sorted(wanted)]
-    shared = _common_indent([line.text for line in lines])
-    return list(_mark_gaps(_trim([line._replace(text=line.text[shared:]) for line in lines])))
+        context = CONTEXT_LINES if any(note.is_primary for note in line_notes) else RELATED_CONTEXT_LINES
+        numbers |= {number, *range(max(1, number - context), number + context + 1)}
+    # a single omitted line is shown, since the mark of the gap would take a line as well
+    numbers |= {number + 1 for number in numbers if number + 2 in numbers}
+    lines = [Line(number, _read_line(path, number), notes.get(number, ())) for number in sorted(numbers)]
+    indent = _common_indent([line.text for line in lines])
+    return list(_mark_gaps(_trim([line._replace(text=line.text[indent:]) for line in lines])))
 
 
 def _trim(lines: Sequence[Line]) -> Iterator[Line]:
@@ -121,7 +120,7 @@ def _trim(lines: Sequence[Line]) -> Iterator[Line]:
 
 
 def _consecutive(start: int, step: int, present: set[int]) -> Iterator[int]:
-    """Yield the numbers from a start in steps, until one is not in ``present``."""
+    """Yield ``start``, ``start + step``, ... until a number is not in ``present``."""
     while start in present:
         yield start
         start += step
@@ -141,8 +140,8 @@ def _read_line(path: str, number: int) -> str:
 
 
 def _dedent(changes: Sequence[DiffLine]) -> list[DiffLine]:
-    shared = _common_indent([change.text for change in changes])
-    return [DiffLine(sign, text[shared:]) for sign, text in changes]
+    indent = _common_indent([change.text for change in changes])
+    return [DiffLine(sign, text[indent:]) for sign, text in changes]
 
 
 def _common_indent(texts: Iterable[str]) -> int:

@@ -1,4 +1,4 @@
-"""Renders a report as one HTML page without network access or scripts."""
+"""Render a report as one HTML page without network access or scripts."""
 
 from collections.abc import Iterator
 from importlib.resources import files
@@ -7,7 +7,7 @@ from typing import Final
 
 from trueloop.core.findings import ExplainedError, Finding, Report, Severity, UpdateTiming
 from trueloop.core.formatting import format_duration, format_number, format_percent, to_single_line
-from trueloop.core.html import Markup, element, section
+from trueloop.core.html import Markup, element, render_document, section
 from trueloop.reporting.excerpt import Excerpt, Line, diff_lines, excerpts
 from trueloop.reporting.plots import Plot, render_figure
 from trueloop.reporting.summary import (
@@ -21,8 +21,6 @@ from trueloop.reporting.summary import (
     repeat_notes,
 )
 
-# The browser loads nothing and runs no script, even if a file name or message contains HTML.
-CONTENT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 TITLES: Final = {"loss": "Loss", "grad_norm": "Gradient norm", "lr": "Learning rate", "live_graphs": "Graphs alive"}
 LOG_SCALED: Final = ("loss", "grad_norm")
 DIFF_CLASSES: Final = {"+": "added", "-": "removed", " ": "kept"}
@@ -36,15 +34,7 @@ def to_html(report: Report, *, base: Path | None = None) -> str:
         base: paths inside this folder are written relative to it.
     """
     style = files("trueloop.reporting").joinpath("page.css").read_text(encoding="utf-8")
-    head = element(
-        "head",
-        Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{CONTENT_POLICY}">'),
-        Markup('<meta name="color-scheme" content="light dark">'),
-        element("title", f"trueloop: {headline(report)}"),
-        element("style", Markup(style)),
-    )
-    findings = [_finding(finding, base) for finding in report.findings]
+    findings = [_finding_article(finding, base) for finding in report.findings]
     parts = [
         _header(report),
         _error_section(report.error, base) if report.error else Markup(),
@@ -58,8 +48,7 @@ def to_html(report: Report, *, base: Path | None = None) -> str:
             "footer", "Written by trueloop. ", element("code", "trueloop explain CODE"), " prints a finding's page."
         ),
     ]
-    body = element("body", element("main", *parts))
-    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+    return render_document(f"trueloop: {headline(report)}", style, *parts)
 
 
 def _header(report: Report) -> Markup:
@@ -83,7 +72,7 @@ def _cards(report: Report) -> Markup:
             ),
         ]
     if report.timing:
-        card_texts.append(("an update", format_duration(report.timing.update_s), "typically"))
+        card_texts.append(("an update", format_duration(report.timing.update_s), "median"))
     if report.suppressed:
         card_texts.append(("suppressed", format_number(report.suppressed), "by comments or settings"))
     cards = (
@@ -100,19 +89,19 @@ def _error_section(error: ExplainedError, base: Path | None) -> Markup:
             "article",
             element("h3", element("span", error.type, class_="pill error"), " ", to_single_line(error.title)),
             element("p", element("code", to_single_line(error.message)), class_="soft"),
-            element("p", to_single_line(error.meaning)),
+            element("p", *_prose(error.meaning)),
             *(part for excerpt in excerpts(error) for part in _excerpt(excerpt, base)),
-            element("p", element("strong", "Fix: "), to_single_line(error.fix)),
+            element("p", element("strong", "Fix: "), *_prose(error.fix)),
             class_="finding error",
             id="error",
         ),
     )
 
 
-def _finding(finding: Finding, base: Path | None) -> Markup:
+def _finding_article(finding: Finding, base: Path | None) -> Markup:
     severity = finding.severity.value
     name = element("span", f"{severity} {finding.code}", class_=f"pill {severity}")
-    fix = [element("p", element("strong", "Fix: "), to_single_line(finding.fix))] if finding.fix else []
+    fix = [element("p", element("strong", "Fix: "), *_prose(finding.fix))] if finding.fix else []
     if finding.change:
         lines = (
             element("span", element("i", change.sign), change.text or " ", class_=DIFF_CLASSES[change.sign])
@@ -122,7 +111,7 @@ def _finding(finding: Finding, base: Path | None) -> Markup:
     return element(
         "article",
         element("h3", name, " ", to_single_line(finding.title)),
-        element("p", to_single_line(finding.message)),
+        element("p", *_prose(finding.message)),
         *(part for excerpt in excerpts(finding) for part in _excerpt(excerpt, base)),
         *([element("p", f"Seen {since}.", class_="since")] if (since := format_occurrences(finding)) else []),
         *fix,
@@ -141,10 +130,10 @@ def _excerpt(excerpt: Excerpt, base: Path | None) -> Iterator[Markup]:
 def _line(line: Line | None) -> Markup:
     if line is None:
         return element("span", element("i", "…"))
-    primary = any(note.is_primary for note in line.notes)
-    words = (element("b", to_single_line(note.text)) for note in line.notes if note.text)
-    kind = "fault" if primary else "related" if line.notes else "around"
-    return element("span", element("i", line.number), line.text, *words, class_=kind)
+    is_primary = any(note.is_primary for note in line.notes)
+    notes = (element("b", to_single_line(note.text)) for note in line.notes if note.text)
+    css_class = "fault" if is_primary else "related" if line.notes else "around"
+    return element("span", element("i", line.number), line.text, *notes, class_=css_class)
 
 
 def _curve_section(report: Report) -> Markup:
@@ -162,18 +151,12 @@ def _curve_section(report: Report) -> Markup:
     return section("Curves", element("div", *figures, class_="curves"), note) if figures else Markup()
 
 
-def _timing_section(rate: UpdateTiming) -> Markup:
-    shares = {
-        "data": rate.data_share,
-        "forward": rate.forward_share,
-        "backward": rate.backward_share,
-        "optimizer": rate.optimizer_share,
-    }
-    shares["other"] = max(0.0, 1 - sum(shares.values()))
-    bar = (element("div", class_=name, style=f"flex: {share:.4f}") for name, share in shares.items() if share > 0)
+def _timing_section(timing: UpdateTiming) -> Markup:
+    shares = timing.shares.items()
+    bar = (element("div", class_=name, style=f"flex: {share:.4f}") for name, share in shares if share > 0)
     legend = (
         element("li", element("span", class_=f"dot {name}"), f"{name} {format_percent(share)}")
-        for name, share in shares.items()
+        for name, share in shares
     )
     return section(
         "Time per update",
@@ -186,7 +169,8 @@ def _verdict_section(report: Report) -> Markup:
         return Markup()
     rows = [(code, f"fired; {words}") for code, words in repeat_notes(report).items()]
     rows += [(", ".join(codes), reason) for reason, codes in reasons_not_judged(report).items()]
-    reasons = element("table", *(element("tr", element("td", a), element("td", to_single_line(b))) for a, b in rows))
+    cells = ((element("td", codes), element("td", to_single_line(reason))) for codes, reason in rows)
+    reasons = element("table", *(element("tr", *row) for row in cells))
     return section(
         "Verdicts",
         element("div", element("p", format_counts(report), "."), *([reasons] if rows else []), class_="block"),
@@ -197,5 +181,11 @@ def _problem_section(report: Report) -> Markup:
     if not report.problems:
         return Markup()
     note = element("p", "These are internal errors of trueloop. They did not affect the program.")
-    listed = element("ul", *(element("li", to_single_line(problem)) for problem in report.problems))
-    return section("Internal errors", element("div", note, listed, class_="block"))
+    problems = element("ul", *(element("li", to_single_line(problem)) for problem in report.problems))
+    return section("Internal errors", element("div", note, problems, class_="block"))
+
+
+def _prose(text: str) -> Iterator[Markup | str]:
+    """Yield the parts of a text, joined into one line; parts between backticks become code elements."""
+    for index, part in enumerate(to_single_line(text).split("`")):
+        yield element("code", part) if index % 2 else part

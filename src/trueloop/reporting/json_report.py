@@ -1,4 +1,4 @@
-"""Converts a report to JSON and back.
+"""Convert a report to JSON and back.
 
 This is schema 1. New keys may be added to it; renaming or removing a key, or changing its meaning, needs a new number.
 
@@ -9,7 +9,7 @@ This is schema 1. New keys may be added to it; renaming or removing a key, or ch
 - ``findings``: most severe first, each with
   ``code`` ("GRD001"), ``slug`` ("never-cleared"), ``title``, ``severity`` ("error", "warning", "note"),
   ``message`` (one sentence, with the numbers that prove it),
-  ``path``, ``line``, ``function`` (null, null, "" if no user line is known; ``path`` as in Python's tracebacks),
+  ``path``, ``line``, ``function`` (null, null, "" if no line of the user is known; ``path`` as in Python's tracebacks),
   ``related``: ``[{"path", "line", "function", "message"}]``,
   ``first_update`` (from 0; null for a finding of the linter), ``count`` (number of occurrences),
   ``fix`` (in words), ``change``: null or ``{"path", "line", "function", "text", "position"}``, where ``text``, without
@@ -22,7 +22,7 @@ This is schema 1. New keys may be added to it; renaming or removing a key, or ch
   "passed", "not applicable" or "not judged".
 - ``files``: number of files the linter read; 0 for a run.
 - ``suppressed``: number of findings that comments or settings suppress.
-- ``updates`` (optimizer steps), ``updates_traced`` (those with full tracing), ``seconds``.
+- ``updates`` (optimizer steps), ``updates_traced`` (updates with full tracing), ``seconds``.
 - ``overhead``: ``{"seconds", "share"}``: seconds spent tracing and their share of the run's time, as lower bounds: the
   work inside hooks is timed, calling the hooks is not.
 - ``timing``: null or ``{"update_s", "data_share", "forward_share", "backward_share", "optimizer_share"}``: seconds
@@ -73,7 +73,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "verdict": outcome(report).value,
         "headline": headline(report),
         "findings": [finding_to_json(finding) for finding in report.findings],
-        "verdicts": [{**each._asdict(), "verdict": each.verdict.value} for each in report.verdicts],
+        "verdicts": [{**verdict._asdict(), "verdict": verdict.verdict.value} for verdict in report.verdicts],
         "files": report.files,
         "suppressed": report.suppressed,
         "updates": report.updates,
@@ -82,8 +82,8 @@ def to_json(report: Report) -> dict[str, Any]:
         "overhead": {"seconds": report.overhead_s, "share": overhead_share(report)},
         "timing": asdict(report.timing) if report.timing else None,
         "series": {
-            name: {"updates": list(each.updates), "values": [_number(value) for value in each.values]}
-            for name, each in report.series.items()
+            name: {"updates": list(series.updates), "values": [_number(value) for value in series.values]}
+            for name, series in report.series.items()
         },
         "layer_gradient_norms": _layer_norms_to_json(report.layer_gradient_norms)
         if report.layer_gradient_norms
@@ -104,9 +104,10 @@ def from_json(content: Mapping[str, Any]) -> Report:
         raise ValueError(f"a report of schema {content['schema']!r}; this version reads {SCHEMA}")
     timing = content["timing"]
     return Report(
-        findings=tuple(_finding_from_json(each) for each in content["findings"]),
+        findings=tuple(_finding_from_json(finding) for finding in content["findings"]),
         verdicts=tuple(
-            FailureVerdict(each["code"], Verdict(each["verdict"]), each["reason"]) for each in content["verdicts"]
+            FailureVerdict(verdict["code"], Verdict(verdict["verdict"]), verdict["reason"])
+            for verdict in content["verdicts"]
         ),
         files=content.get("files", 0),
         suppressed=content["suppressed"],
@@ -116,8 +117,8 @@ def from_json(content: Mapping[str, Any]) -> Report:
         overhead_s=content["overhead"]["seconds"],
         timing=UpdateTiming(**timing) if timing else None,
         series={
-            name: Series(updates=tuple(each["updates"]), values=tuple(map(float, each["values"])))
-            for name, each in content["series"].items()
+            name: Series(updates=tuple(series["updates"]), values=tuple(map(float, series["values"])))
+            for name, series in content["series"].items()
         },
         layer_gradient_norms=_layer_norms_from_json(norms) if (norms := content.get("layer_gradient_norms")) else None,
         error=_error_from_json(content["error"]) if content.get("error") else None,
@@ -188,7 +189,7 @@ def _error_from_json(content: Mapping[str, Any]) -> ExplainedError:
         location=None if content["path"] is None else _location(content),
         origin=_location(origin) if origin else None,
         origin_message=origin["message"] if origin else "",
-        other_locations=tuple((_location(each), each["message"]) for each in content["related"]),
+        other_locations=tuple((_location(other), other["message"]) for other in content["related"]),
         update=content["update"],
         meaning=content["meaning"],
         fix=content["fix"],
@@ -204,7 +205,7 @@ def _finding_from_json(content: Mapping[str, Any]) -> Finding:
         severity=Severity(content["severity"]),
         message=content["message"],
         location=None if content["path"] is None else _location(content),
-        related=tuple((_location(each), each["message"]) for each in content["related"]),
+        related=tuple((_location(other), other["message"]) for other in content["related"]),
         first_update=content["first_update"],
         count=content["count"],
         fix=content["fix"],

@@ -1,4 +1,4 @@
-"""Formats each finding as one line, for the terminal or as a GitHub annotation."""
+"""Format each finding as one line, for the terminal or as a GitHub annotation."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -14,41 +14,33 @@ GITHUB_COMMANDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", 
 
 def format_concise(finding: Finding, *, base: Path) -> str:
     """Format a finding like a compiler error: "train.py:41:5: GRD001 error [*] ..."; ``[*]`` marks a safe fix."""
+    location = finding.location
+    position = f"{format_path(location.path, base)}:{location.line}" if location else "?"
+    column = f":{finding.column}" if location and finding.column else ""
     mark = " [*]" if finding.autofix and finding.autofix.safe else ""
-    return (
-        f"{_format_location(finding, base)}: {finding.code} {finding.severity}{mark} {to_single_line(finding.message)}"
-    )
-
-
-def _format_location(finding: Finding, base: Path) -> str:
-    if finding.location is None:
-        return "?"
-    return f"{format_path(finding.location.path, base)}:{finding.location.line}" + (
-        f":{finding.column}" if finding.column else ""
-    )
+    return f"{position}{column}: {finding.code} {finding.severity}{mark} {to_single_line(finding.message)}"
 
 
 def format_annotation(finding: Finding, *, base: Path) -> str:
     """Format a finding as a GitHub workflow command, which annotates the finding's line."""
     location = finding.location
-    parts = {"title": f"{finding.code} {finding.title}"}
+    properties = {"title": f"{finding.code} {finding.title}"}
     if location is not None:
         path, _, cell = format_path(location.path, base).partition(":cell ")
-        parts = {"file": path, "line": str(location.line), **parts}
+        properties = {"file": path, "line": str(location.line), **properties}
         if cell:
-            parts.pop("line")  # a line of a cell is not a line of the file
-            parts["title"] += f" (cell {cell}, line {location.line})"
+            properties.pop("line")  # a line of a cell is not a line of the file
+            properties["title"] += f" (cell {cell}, line {location.line})"
         elif finding.column and finding.end:
-            parts |= {"col": str(finding.column), "endLine": str(finding.end[0]), "endColumn": str(finding.end[1])}
-    properties = ",".join(f"{name}={_escape(value, in_name=True)}" for name, value in parts.items())
-    message = _escape(f"{to_single_line(finding.message)} {finding.fix}".strip(), in_name=False)
-    return f"::{GITHUB_COMMANDS[finding.severity]} {properties}::{message}"
+            last_line, last_column = finding.end
+            properties |= {"col": str(finding.column), "endLine": str(last_line), "endColumn": str(last_column)}
+    escaped = (f"{name}={_escape(text).replace(':', '%3A').replace(',', '%2C')}" for name, text in properties.items())
+    message = _escape(f"{to_single_line(finding.message)} {finding.fix}".strip())
+    return f"::{GITHUB_COMMANDS[finding.severity]} {','.join(escaped)}::{message}"
 
 
-def _escape(text: str, *, in_name: bool) -> str:
-    for sign, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"), *(((":", "%3A"), (",", "%2C")) if in_name else ())):
-        text = text.replace(sign, code)
-    return text
+def _escape(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def format_statistics(findings: Iterable[Finding]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Renders the curves of a run as inline SVG without scripts; colours come from CSS classes."""
+"""Render the curves of a run as inline SVG without scripts; colours come from CSS classes."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,13 +8,13 @@ from typing import Final
 
 from trueloop.core.axis_ticks import Axis, suits_log_scale
 from trueloop.core.findings import Series
-from trueloop.core.formatting import format_float, format_number
+from trueloop.core.formatting import format_count, format_float, format_number
 from trueloop.core.html import Markup, element
 
 WIDTH, HEIGHT = 560, 260
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 24
-MAX_POINTS: Final = 500  # more points could not be distinguished at this width
-MAX_DRAWN: Final = 1e300  # of larger values, even the difference may be infinite; no training dtype reaches them
+MAX_POINTS: Final = 500  # more points cannot be distinguished at this width
+MAX_DRAWN: Final = 1e300  # largest value that is drawn: the difference of larger values may be infinite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +51,8 @@ def _svg(plot: Plot, points: Sequence[tuple[int, float]], caption: str) -> Marku
     x = Axis(low=updates[0], high=updates[-1], start=LEFT, end=WIDTH - RIGHT)
     y = Axis(low=low - pad, high=high + pad, start=HEIGHT - BOTTOM, end=TOP, log=log)
     body = [*_grid(x, y), *_marks(plot.marks, x), *_line(plot.name, points, x, y)]
-    box = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "role": "img", "aria_label": f"{plot.title}. {caption}"}
-    return element("svg", *body, **box)
+    attributes = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "role": "img", "aria_label": f"{plot.title}. {caption}"}
+    return element("svg", *body, **attributes)
 
 
 def _line(name: str, points: Sequence[tuple[int, float]], x: Axis, y: Axis) -> Iterator[Markup]:
@@ -66,9 +66,9 @@ def _line(name: str, points: Sequence[tuple[int, float]], x: Axis, y: Axis) -> I
 
 def _grid(x: Axis, y: Axis) -> Iterator[Markup]:
     for tick in y.ticks():
-        at = y.position(tick)
-        yield element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at, class_="grid")
-        yield element("text", f"{tick:.6g}", x=LEFT - 8, y=at + 4, text_anchor="end")
+        position = y.position(tick)
+        yield element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=position, y2=position, class_="grid")
+        yield element("text", f"{tick:.6g}", x=LEFT - 8, y=position + 4, text_anchor="end")
     for tick in x.ticks(integers=True):
         yield element(
             "text", format_number(round(tick)), x=x.position(tick), y=HEIGHT - BOTTOM + 18, text_anchor="middle"
@@ -79,9 +79,9 @@ def _grid(x: Axis, y: Axis) -> Iterator[Markup]:
 def _marks(marks: Iterable[tuple[int, str]], x: Axis) -> Iterator[Markup]:
     for update, code in marks:
         if x.low <= update <= x.high:
-            at = x.position(update)
+            position = x.position(update)
             title = element("title", f"{code}, update {update}")
-            yield element("line", title, x1=at, x2=at, y1=TOP, y2=HEIGHT - BOTTOM, class_="mark")
+            yield element("line", title, x1=position, x2=position, y1=TOP, y2=HEIGHT - BOTTOM, class_="mark")
 
 
 def _finite_points(series: Series) -> list[tuple[int, float]]:
@@ -98,16 +98,16 @@ def _downsample(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     extremes: list[tuple[int, float]] = []
     for start, stop in pairwise(edges):
         values = [points[index][1] for index in range(start, stop)]
-        ends = {start + values.index(min(values)), start + values.index(max(values))}
-        extremes += [points[index] for index in sorted(ends)]
+        indices = {start + values.index(min(values)), start + values.index(max(values))}
+        extremes += [points[index] for index in sorted(indices)]
     return extremes
 
 
 def _caption(values: Sequence[float], nonfinite: int) -> str:
     suffix = f"; {format_number(nonfinite)} not finite" if nonfinite else ""
     if not values:
-        return f"No value was finite ({format_number(nonfinite)} were not)."
+        return f"No value was finite ({format_count(nonfinite, 'value')})."
     if min(values) == max(values):
         return f"{format_float(values[0])} throughout{suffix}."
-    ends = f"From {format_float(values[0])} to {format_float(values[-1])}"
-    return f"{ends}, between {format_float(min(values))} and {format_float(max(values))}{suffix}."
+    range_text = f"From {format_float(values[0])} to {format_float(values[-1])}"
+    return f"{range_text}, between {format_float(min(values))} and {format_float(max(values))}{suffix}."

@@ -1,4 +1,4 @@
-"""Converts a report to SARIF 2.1.0 for editors, code hosts and CI."""
+"""Convert a report to SARIF 2.1.0 for editors, code hosts and CI."""
 
 import hashlib
 import linecache
@@ -28,12 +28,12 @@ def to_sarif(report: Report, *, base: Path | None = None) -> dict[str, Any]:
     """
     findings = [*([_error_as_finding(report.error)] if report.error else []), *report.findings]
     rules = list({finding.code: _rule(finding) for finding in findings}.values())
-    index = {rule["id"]: number for number, rule in enumerate(rules)}
-    driver = {"name": "trueloop", "semanticVersion": _semantic(__version__), "version": __version__, "rules": rules}
+    rule_indices = {rule["id"]: index for index, rule in enumerate(rules)}
+    driver = {"name": "trueloop", "semanticVersion": _to_semver(__version__), "version": __version__, "rules": rules}
     run: dict[str, Any] = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "results": list(_results(findings, index, base)),
+        "results": list(_results(findings, rule_indices, base)),
         "invocations": [_invocation(report.problems)],
     }
     if base is not None:
@@ -41,18 +41,18 @@ def to_sarif(report: Report, *, base: Path | None = None) -> dict[str, Any]:
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def _results(findings: Iterable[Finding], index: Mapping[str, int], base: Path | None) -> Iterable[dict[str, Any]]:
-    seen: dict[str, int] = {}
+def _results(findings: Iterable[Finding], rules: Mapping[str, int], base: Path | None) -> Iterable[dict[str, Any]]:
+    counts: dict[str, int] = {}
     for finding in findings:
-        content = _fingerprint(finding, base)
-        seen[content] = seen.get(content, 0) + 1
+        fingerprint = _fingerprint(finding, base)
+        counts[fingerprint] = counts.get(fingerprint, 0) + 1
         result: dict[str, Any] = {
             "ruleId": finding.code,
-            "ruleIndex": index[finding.code],
+            "ruleIndex": rules[finding.code],
             "level": finding.severity.value,  # SARIF uses the same words
             "message": {"text": f"{finding.message} {finding.fix}".strip()},
             "occurrenceCount": max(1, finding.count),
-            "partialFingerprints": {FINGERPRINT: f"{content}:{seen[content]}"},
+            "partialFingerprints": {FINGERPRINT: f"{fingerprint}:{counts[fingerprint]}"},
         }
         if finding.location:
             result["locations"] = [_location(finding.location, base, finding)]
@@ -86,11 +86,8 @@ def _error_as_finding(error: ExplainedError) -> Finding:
 def _fingerprint(finding: Finding, base: Path | None) -> str:
     """Return a hash of the code, the file and the text of the line; it does not change when the line moves."""
     location = finding.location
-    path, line = (
-        (_artifact(location.path, base)["uri"], linecache.getline(location.path, location.line))
-        if location
-        else ("", "")
-    )
+    path = _artifact(location.path, base)["uri"] if location else ""
+    line = linecache.getline(location.path, location.line) if location else ""
     content = "\0".join((finding.code, path, line.strip()))
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -99,12 +96,12 @@ def _rule(finding: Finding) -> dict[str, Any]:
     """Return the SARIF rule of a failure: from its page or, if the catalogue lacks the failure, from the finding."""
     entry = catalogue().get(finding.code)
     fix = entry.failure.fix if entry else finding.fix
-    page = f" Full page: trueloop explain {finding.code}" if entry else ""
+    command = f" Full page: trueloop explain {finding.code}" if entry else ""
     rule: dict[str, Any] = {
         "id": finding.code,
         "name": "".join(word.capitalize() for word in finding.slug.split("-")),
         "shortDescription": {"text": f"{finding.title}."},
-        "help": {"text": f"{fix}{page}".strip()},
+        "help": {"text": f"{fix}{command}".strip()},
         "defaultConfiguration": {"level": finding.severity.value},
     }
     if entry:
@@ -158,7 +155,7 @@ def _quote(path: str) -> str:
     return quote(path.encode("utf-8", "surrogateescape"), safe="/")
 
 
-def _semantic(version: str) -> str:
+def _to_semver(version: str) -> str:
     """Convert a Python version to a semantic version: "1.2.3-dev4" for 1.2.3.dev4."""
     parts = version.split(".")
     return ".".join(parts[:3]) + "".join(f"-{part}" for part in parts[3:])

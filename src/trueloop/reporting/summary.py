@@ -1,13 +1,11 @@
 """Summaries of a report that all output formats share: outcome, headline, counts."""
 
-from collections.abc import Sequence
+from collections import Counter
 from enum import StrEnum
 from pathlib import Path
 
-from trueloop.core.findings import FailureVerdict, Finding, Report, Severity, Verdict
+from trueloop.core.findings import Finding, Report, Severity, Verdict
 from trueloop.core.formatting import format_count, format_number, replace_unprintable
-
-ERROR_HEADLINE = "this run is not training what you think"
 
 
 class Outcome(StrEnum):
@@ -16,7 +14,7 @@ class Outcome(StrEnum):
     CLEAN = "clean"
     FINDINGS = "findings"
     NOT_JUDGED = "not judged"
-    """Nothing could be judged: no optimizer made a step."""
+    """Nothing could be judged: no update was seen."""
 
 
 def outcome(report: Report) -> Outcome:
@@ -27,7 +25,7 @@ def outcome(report: Report) -> Outcome:
 
 
 def has_no_updates(report: Report) -> bool:
-    """Return True for a run in which no optimizer made a step, so that the absence of findings means nothing."""
+    """Return True for a run in which no update was seen, so that the absence of findings means nothing."""
     return report.updates == 0 and not report.files
 
 
@@ -38,45 +36,47 @@ def headline(report: Report) -> str:
 
 
 def _headline(report: Report) -> str:
-    found = [finding.severity for finding in report.findings]
-    words = ", ".join(format_count(found.count(each), each.value) for each in Severity if each in found)
-    where = f" in {format_count(report.updates, 'update')}" if report.updates else ""
+    severities = [finding.severity for finding in report.findings]
+    counts = ", ".join(
+        format_count(severities.count(severity), severity.value) for severity in Severity if severity in severities
+    )
+    updates = f" in {format_count(report.updates, 'update')}" if report.updates else ""
     if report.files:
-        return f"{words or 'No silent failure found'} in {format_count(report.files, 'file')}"
-    if Severity.ERROR in found:
-        return f"{words}: {ERROR_HEADLINE if report.updates else 'no optimizer made a step'}"
-    if Severity.WARNING in found:
-        return f"{words}{where}: look at {'this' if len(found) == 1 else 'these'} before you trust the result"
-    clean = "Not judged: no optimizer made a step" if has_no_updates(report) else f"No silent failure found{where}"
-    return clean + (f", {words}" if words else "")
-
-
-def verdicts_of(report: Report, verdict: Verdict) -> Sequence[FailureVerdict]:
-    """Return the judgements of a report that have the given verdict."""
-    return [judged for judged in report.verdicts if judged.verdict is verdict]
+        return f"{counts or 'No silent failure found'} in {format_count(report.files, 'file')}"
+    if Severity.ERROR in severities:
+        consequence = "this run is not training what you think" if report.updates else "no update was seen"
+        return f"{counts}: {consequence}"
+    if Severity.WARNING in severities:
+        return f"{counts}{updates}: look at {'this' if len(severities) == 1 else 'these'} before you trust the result"
+    clean = "Not judged: no update was seen" if has_no_updates(report) else f"No silent failure found{updates}"
+    return clean + (f", {counts}" if counts else "")
 
 
 def format_counts(report: Report) -> str:
     """Return the number of checks by verdict: "41 of 48 checks judged (2 fired, 39 passed); 7 not judged"."""
-    numbers = {verdict: len(verdicts_of(report, verdict)) for verdict in Verdict}
-    judged = numbers[Verdict.FIRED] + numbers[Verdict.PASSED]
-    words = {verdict: f"{number} {verdict}" for verdict, number in numbers.items() if number}
-    results = ", ".join(words.pop(verdict) for verdict in (Verdict.FIRED, Verdict.PASSED) if verdict in words)
-    counts = f"{judged} of {format_count(len(report.verdicts), 'check')} judged" + (f" ({results})" if results else "")
-    return "; ".join([counts, *([", ".join(words.values())] if words else [])])
+    numbers = Counter(verdict.verdict for verdict in report.verdicts)
+
+    def join(*conclusions: Verdict) -> str:
+        return ", ".join(f"{numbers[verdict]} {verdict}" for verdict in conclusions if numbers[verdict])
+
+    judged = f"{numbers[Verdict.FIRED] + numbers[Verdict.PASSED]} of {format_count(numbers.total(), 'check')} judged"
+    results = join(Verdict.FIRED, Verdict.PASSED)
+    not_judged = join(Verdict.NOT_APPLICABLE, Verdict.NOT_JUDGED)
+    return judged + (f" ({results})" if results else "") + (f"; {not_judged}" if not_judged else "")
 
 
 def reasons_not_judged(report: Report) -> dict[str, list[str]]:
     """Return the codes of failures that were not judged, by reason, most frequent first."""
-    found: dict[str, list[str]] = {}
-    for each in verdicts_of(report, Verdict.NOT_JUDGED):
-        found.setdefault(each.reason or "no reason is known", []).append(each.code)
-    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+    codes: dict[str, list[str]] = {}
+    for code, verdict, reason in report.verdicts:
+        if verdict is Verdict.NOT_JUDGED:
+            codes.setdefault(reason or "no reason is known", []).append(code)
+    return dict(sorted(codes.items(), key=lambda item: -len(item[1])))
 
 
 def repeat_notes(report: Report) -> dict[str, str]:
     """Return, by failure code, how often a failure was seen in addition to its listed findings."""
-    return {each.code: each.reason for each in verdicts_of(report, Verdict.FIRED) if each.reason}
+    return {code: reason for code, verdict, reason in report.verdicts if verdict is Verdict.FIRED and reason}
 
 
 def overhead_share(report: Report) -> float:
@@ -95,9 +95,8 @@ def format_occurrences(finding: Finding) -> str:
 
     A finding of the linter has no update: its result is "1199 times", or "" if it occurred once.
     """
+    times = f"{format_number(finding.count)} times" if finding.count > 1 else ""
     if finding.first_update is None:
-        return f"{format_number(finding.count)} times" if finding.count > 1 else ""
+        return times
     update = format_number(finding.first_update)
-    return (
-        f"since update {update}, {format_number(finding.count)} times" if finding.count > 1 else f"at update {update}"
-    )
+    return f"since update {update}, {times}" if times else f"at update {update}"

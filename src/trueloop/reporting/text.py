@@ -1,4 +1,4 @@
-"""Prints a report on the terminal: the headline, each finding with its evidence, and a summary."""
+"""Print a report on the terminal: the headline, each finding with its evidence, and a summary."""
 
 from __future__ import annotations
 
@@ -42,18 +42,21 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 COLOURS: Final = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
-SIGNS: Final = {"+": "green", "-": "red", " ": "dim"}
+DIFF_STYLES: Final = {"+": "green", "-": "red", " ": "dim"}
 MAX_PROSE_WIDTH: Final = 100  # columns; longer lines are hard to read
 LABEL_WIDTH: Final = 12
-UNIT_SPACE: Final = re.compile(r"(?<=\d) (?=(?:%|[µm]?s|min|h|d)(?!\w))")
+SPACE_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|[µm]?s|min|h|d)(?!\w))")
 StyledText = tuple[str, str]
 """Text and the name of its rich style."""
 
 
 class _Layout(NamedTuple):
     width: int
+    """Width of the terminal in columns."""
     base: Path
+    """Folder that paths are relative to."""
     bar: str
+    """Character between a line number and its line."""
     ellipsis: str
 
 
@@ -70,21 +73,27 @@ def print_report(report: Report, console: Console, *, base: Path) -> None:
 
 def print_findings(findings: Iterable[Finding], console: Console, *, base: Path) -> None:
     """Print findings of the linter with an empty line after each."""
-    _print(console, base, lambda layout: (parts for each in findings for parts in (*_finding_lines(each, layout), ())))
+
+    def lines(layout: _Layout) -> Iterator[Sequence[StyledText]]:
+        for finding in findings:
+            yield from _finding_lines(finding, layout)
+            yield []
+
+    _print(console, base, lines)
 
 
 def _print(console: Console, base: Path, lines: Callable[[_Layout], Iterable[Sequence[StyledText]]]) -> None:
     from rich.text import Text
 
-    utf = console.encoding.startswith("utf")
-    for parts in lines(_Layout(console.width, base, "│" if utf else "|", "…" if utf else "...")):
-        safe = parts if utf else [(_encode(words, console.encoding), style) for words, style in parts]
-        console.print(Text.assemble(*safe), soft_wrap=True)
+    is_utf = console.encoding.startswith("utf")
+    for line in lines(_Layout(console.width, base, "│" if is_utf else "|", "…" if is_utf else "...")):
+        encodable = line if is_utf else [(_encode(text, console.encoding), style) for text, style in line]
+        console.print(Text.assemble(*encodable), soft_wrap=True)
 
 
 def _report_lines(report: Report, layout: _Layout) -> Iterator[Sequence[StyledText]]:
     yield []
-    yield [("trueloop: ", "bold"), (headline(report), _tone(report))]
+    yield [("trueloop: ", "bold"), (headline(report), _headline_style(report))]
     if report.error:
         yield []
         yield from _error_lines(report.error, layout)
@@ -99,14 +108,11 @@ def _report_lines(report: Report, layout: _Layout) -> Iterator[Sequence[StyledTe
     yield from _footer(report, layout)
 
 
-def _tone(report: Report) -> str:
+def _headline_style(report: Report) -> str:
     worst = Severity.ERROR if report.error else report.highest_severity()
     if worst is not None and worst is not Severity.NOTE:
         return COLOURS[worst]
     return "bold yellow" if has_no_updates(report) else "bold green"
-
-
-# One finding, and the error of the run -----------------------------------------------------------------------------
 
 
 def _error_lines(error: ExplainedError, layout: _Layout) -> Iterator[Sequence[StyledText]]:
@@ -128,12 +134,12 @@ def _finding_lines(finding: Finding, layout: _Layout) -> Iterator[Sequence[Style
         yield []
         yield from _excerpt_lines(excerpt, layout)
     yield []
-    if since := format_occurrences(finding):
-        yield from _prose(since, layout, label="seen  ")
+    if occurrences := format_occurrences(finding):
+        yield from _prose(occurrences, layout, label="seen  ")
     if finding.fix:
         yield from _prose(finding.fix, layout, label="fix   ", style="green")
-    for change in diff_lines(finding.change) if finding.change else fix_diff(finding):
-        yield [(_crop(f"        {change.sign} {replace_unprintable(change.text)}", layout), SIGNS[change.sign])]
+    for line in diff_lines(finding.change) if finding.change else fix_diff(finding):
+        yield [(_crop(f"        {line.sign} {replace_unprintable(line.text)}", layout), DIFF_STYLES[line.sign])]
     yield from _prose(f"trueloop explain {finding.code}", layout, label="more  ", style="dim")
 
 
@@ -147,7 +153,7 @@ def _excerpt_lines(excerpt: Excerpt, layout: _Layout) -> Iterator[Sequence[Style
             yield [(f"  {layout.ellipsis:>{digits}}", "dim")]
         elif line.text or not line.notes:
             yield from _source_lines(line, digits, layout)
-        else:  # the source is not available: show only the location
+        else:  # the source code is not available: show only the line number and the notes
             for note in line.notes:
                 yield [(f"  {line.number:>{digits}} {layout.bar} ", "dim"), (to_single_line(note.text), "")]
 
@@ -167,9 +173,6 @@ def _source_lines(line: Line, digits: int, layout: _Layout) -> Iterator[Sequence
         yield [gutter, (f"{mark} {words}".rstrip() if fits else mark, style)]
         for wrapped in [] if fits else textwrap.wrap(words, max(24, available)):
             yield [gutter, (wrapped, style)]
-
-
-# Summary of the report ------------------------------------------------------------------------------------------
 
 
 def _footer(report: Report, layout: _Layout) -> Iterator[Sequence[StyledText]]:
@@ -197,7 +200,7 @@ def _not_judged(report: Report) -> Iterator[str]:
     codes_by_reason = reasons_not_judged(report)
     unproven = codes_by_reason.pop(UNPROVABLE_AT_RUN_TIME, [])
     yield from (f"{', '.join(codes)}: {to_single_line(reason)}" for reason, codes in codes_by_reason.items())
-    if unproven:  # the same codes in every run
+    if unproven:  # these codes are the same in every run, so their number is enough
         yield f"{len(unproven)} that only trueloop lint or trueloop doctor can judge"
 
 
@@ -207,35 +210,22 @@ def _format_overhead(report: Report) -> str:
     return f"{updates}, {format_number(report.updates_traced)} fully; tracing took at least {overhead}"
 
 
-def format_timing(rate: UpdateTiming) -> str:
+def format_timing(timing: UpdateTiming) -> str:
     """Return the duration of an update, and the shares of data, forward, backward and optimizer in it."""
-    parts = {
-        "data": rate.data_share,
-        "forward": rate.forward_share,
-        "backward": rate.backward_share,
-        "optimizer": rate.optimizer_share,
-    }
-    shares = {**parts, "the rest": max(0.0, 1 - sum(parts.values()))}
-    split = ", ".join(f"{name} {format_percent(share)}" for name, share in shares.items())
-    return (
-        f"{format_duration(rate.update_s)} each: {split}"
-        if any(parts.values())
-        else f"{format_duration(rate.update_s)} each"
-    )
+    phases = ", ".join(f"{name} {format_percent(share)}" for name, share in timing.shares.items())
+    return f"{format_duration(timing.update_s)} each" + (f": {phases}" if timing.shares["other"] < 1 else "")
 
 
 def format_values(series: dict[str, Series]) -> str:
-    """Return the first and last values of the loss, the gradient norm and the learning rate, as far as recorded."""
-    names = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
-    known = [(words, series[name].values) for name, words in names.items() if name in series and series[name].values]
-    return ", ".join(f"{words} {_from_to(format_float(each[0]), format_float(each[-1]))}" for words, each in known)
+    """Return the first and last recorded values of the loss, the gradient norm and the learning rate."""
+    labels = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
+    recorded = [(label, series[name].values) for name, label in labels.items() if name in series]
+    ends = ((label, format_float(values[0]), format_float(values[-1])) for label, values in recorded if values)
+    return ", ".join(f"{label} {_from_to(first, last)}" for label, first, last in ends)
 
 
 def _from_to(first: str, last: str) -> str:
     return first if first == last else f"{first} to {last}"
-
-
-# Lines -----------------------------------------------------------------------------------------------------------
 
 
 def _prose(text: str, layout: _Layout, *, label: str = "", style: str = "") -> Iterator[Sequence[StyledText]]:
@@ -251,7 +241,7 @@ def _labelled(label: str, text: str, layout: _Layout, *, style: str = "") -> Ite
 
 def _wrap(text: str, layout: _Layout, *, indent: int) -> list[str]:
     width = max(24, min(layout.width, MAX_PROSE_WIDTH) - indent)
-    text = UNIT_SPACE.sub("\N{NO-BREAK SPACE}", text)  # keeps a number and its unit on one line
+    text = SPACE_BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text)  # keeps a number and its unit on one line
     lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
@@ -261,5 +251,5 @@ def _crop(text: str, layout: _Layout, *, indent: int = 0) -> str:
     return text if len(text) <= width else text[: width - len(layout.ellipsis)] + layout.ellipsis
 
 
-def _encode(words: str, encoding: str) -> str:
-    return words.encode(encoding, "replace").decode(encoding, "replace")
+def _encode(text: str, encoding: str) -> str:
+    return text.encode(encoding, "replace").decode(encoding, "replace")

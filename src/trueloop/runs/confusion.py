@@ -13,12 +13,12 @@ MAX_PAIRS = 30
 
 
 def confusion_section(history: History) -> Markup:
-    """Render the confusion matrix of the test set, else that of the best evaluation, else the newest one."""
-    evaluation = _evaluation(history)
-    matrix = _matrix(evaluation.tables.get("confusion")) if evaluation else None
+    """Render the confusion matrix of the test set, else of the best evaluation, else of the newest evaluation."""
+    evaluation = _find_evaluation(history)
+    matrix = _parse_matrix(evaluation.tables.get("confusion")) if evaluation else None
     if evaluation is None or matrix is None:
         return Markup()
-    names = _names(history, len(matrix))
+    names = _class_names(history, len(matrix))
     hits = sum(matrix[i][i] for i in range(len(matrix)))
     total = sum(map(sum, matrix))
     when = "with the final weights" if evaluation.split == "test" else f"after update {evaluation.update}"
@@ -27,14 +27,14 @@ def confusion_section(history: History) -> Markup:
     return section("Confusion", element("p", score, " ", _worst_pair_sentence(matrix, names), class_="aside"), content)
 
 
-def _evaluation(history: History) -> Evaluated | None:
+def _find_evaluation(history: History) -> Evaluated | None:
     best = [history.best] if history.best else []
     newest_first = history.evaluations[::-1]
-    candidates = [each for each in newest_first if each.split == "test"] + best + newest_first
-    return next((each for each in candidates if "confusion" in each.tables), None)
+    candidates = [evaluation for evaluation in newest_first if evaluation.split == "test"] + best + newest_first
+    return next((evaluation for evaluation in candidates if "confusion" in evaluation.tables), None)
 
 
-def _matrix(table: Any) -> list[list[float]] | None:
+def _parse_matrix(table: Any) -> list[list[float]] | None:
     """Return a table as a matrix; None if it is not square."""
     if not isinstance(table, list):
         return None
@@ -44,7 +44,7 @@ def _matrix(table: Any) -> list[list[float]] | None:
     return [[float(count) for count in row] for row in rows]
 
 
-def _names(history: History, classes: int) -> list[str]:
+def _class_names(history: History, classes: int) -> list[str]:
     names = history.facts.get("class_names")
     if isinstance(names, list | tuple) and len(cast("Sequence[object]", names)) == classes:
         return [str(name) for name in cast("Sequence[object]", names)]
@@ -57,12 +57,12 @@ def _matrix_table(matrix: Sequence[Sequence[float]], names: Sequence[str]) -> Ma
     head = element("tr", element("th", "true \\ predicted", scope="col"), *titles, element("th", "recall", scope="col"))
     rows: list[Markup] = []
     for i, counts in enumerate(matrix):
-        row = sum(counts)
-        cells = (_cell(count, count / row if row else 0.0, hit=i == j) for j, count in enumerate(counts))
-        recall = element("td", f"{100 * counts[i] / row:.1f} %" if row else "none", class_="recall")
+        total = sum(counts)
+        cells = (_cell(count, count / total if total else 0.0, hit=i == j) for j, count in enumerate(counts))
+        recall = element("td", f"{100 * counts[i] / total:.1f} %" if total else "none", class_="recall")
         rows.append(element("tr", element("th", names[i], scope="row"), *cells, recall))
-    inner = element("table", element("thead", head), element("tbody", *rows), class_="confusion")
-    return element("div", inner, class_="scroll", tabindex="0")
+    matrix_table = element("table", element("thead", head), element("tbody", *rows), class_="confusion")
+    return element("div", matrix_table, class_="scroll", tabindex="0")
 
 
 def _cell(count: float, share: float, *, hit: bool) -> Markup:

@@ -10,8 +10,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trueloop.core.errors import MissingExtra, RunFolderError
+from trueloop.core.errors import MissingExtra
 from trueloop.core.formatting import replace_unprintable
+from trueloop.runs.atomic_file import write_atomically
 from trueloop.runs.history import History
 from trueloop.runs.panels import Curve, Panel, build_panels
 
@@ -46,29 +47,24 @@ def save_curves(history: History, path_png: Path) -> None:
     save_panels(build_panels(history), f"{history.started.name}, {history.last_update} updates", path_png)
 
 
-def save_panels(plots: Sequence[Panel], title: str, path_png: Path) -> None:
+def save_panels(panels: Sequence[Panel], title: str, path_png: Path) -> None:
     """Draw plots into one PNG, three per row; the file is replaced atomically.
 
     Raises:
         MissingExtra: matplotlib is not installed.
         RunFolderError: the file cannot be written.
     """
-    columns = 1 if len(plots) < 2 else 2 if len(plots) in {2, 4} else 3
-    rows = max(1, -(-len(plots) // columns))
+    columns = 1 if len(panels) < 2 else 2 if len(panels) in {2, 4} else 3
+    rows = max(1, -(-len(panels) // columns))
     figure = _figure(4.6 * columns, 3.2 * rows + 0.5)
     figure.suptitle(_escape_mathtext(title), x=0.01, ha="left", color=TEXT_COLOUR, weight="bold")
-    for index, panel in enumerate(plots, 1):
+    for index, panel in enumerate(panels, 1):
         axes = figure.add_subplot(rows, columns, index)
         axes.set_title(_escape_mathtext(panel.title), loc="left", fontsize=10, color=TEXT_COLOUR)
         draw_panel(axes, panel)
     buffer = io.BytesIO()
     _save(figure, buffer, format="png", dpi=144)
-    partial = path_png.with_name(path_png.name + ".part")
-    try:
-        partial.write_bytes(buffer.getvalue())
-        partial.replace(path_png)
-    except OSError as error:
-        raise RunFolderError(f"The curves cannot be written to {path_png}: {error.strerror or error}.") from error
+    write_atomically(path_png, buffer.getvalue(), "The curves")
 
 
 def svg_figures(history: History) -> dict[str, str]:
@@ -150,7 +146,7 @@ def _style_axes(axes: Axes, panel: Panel) -> None:
 
 def css_colour(colour: str) -> str:
     """Return a curve's colour as CSS, with a variable that a dark page can set to a lighter colour."""
-    role = next((role for role, each in ROLE_COLOURS.items() if each == colour), None)
+    role = next((role for role, role_colour in ROLE_COLOURS.items() if role_colour == colour), None)
     return f"var(--{role}, {colour})" if role else colour
 
 

@@ -1,6 +1,6 @@
 """Define the in-memory form of a journal: update rows as columns, all other lines as the reported events."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -75,9 +75,8 @@ class History:
 
     @property
     def best(self) -> Evaluated | None:
-        """The evaluation with the best monitored metric; if it has several splits, that of the validation set."""
-        marked = [each for each in self.evaluations if each.best]
-        return max(marked, key=lambda each: (each.update, each.split == "val"), default=None)
+        """The evaluation with the best monitored metric."""
+        return best_evaluation(self.evaluations)
 
     @property
     def skipped(self) -> list[int]:
@@ -86,7 +85,7 @@ class History:
 
     def latest(self, split: str) -> Evaluated | None:
         """Return the newest evaluation of one split ("val", "test")."""
-        return next((each for each in reversed(self.evaluations) if each.split == split), None)
+        return next((evaluation for evaluation in reversed(self.evaluations) if evaluation.split == split), None)
 
     def time_split(self) -> TimeSplit:
         """Sum the seconds by activity."""
@@ -94,9 +93,15 @@ class History:
         return TimeSplit(
             computing=max(0.0, sum(self.updates.total_s) - waiting),
             waiting=waiting,
-            evaluating=sum(each.seconds for each in self.evaluations),
-            saving=sum(each.seconds for each in self.checkpoints),
+            evaluating=sum(evaluation.seconds for evaluation in self.evaluations),
+            saving=sum(checkpoint.seconds for checkpoint in self.checkpoints),
         )
+
+
+def best_evaluation(evaluations: Iterable[Evaluated]) -> Evaluated | None:
+    """Return the newest evaluation that was the best so far; of several splits at one update, "val"."""
+    best_so_far = (evaluation for evaluation in evaluations if evaluation.best)
+    return max(best_so_far, key=lambda evaluation: (evaluation.update, evaluation.split == "val"), default=None)
 
 
 def iter_leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

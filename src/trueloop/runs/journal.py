@@ -135,9 +135,9 @@ def read_journal(path: Path) -> History:
         ) from error
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise InvalidData(
-            f"Line {builder.line} of {path} is not a journal line: {error!r}.",
+            f"Line {builder.line_number} of {path} is not a journal line: {error!r}.",
             why="The file was changed by another program or the disk is failing, so the rest may be wrong as well.",
-            fix=f"Restore the file from a copy, or delete line {builder.line} if you do not need it.",
+            fix=f"Restore the file from a copy, or delete line {builder.line_number} if you do not need it.",
         ) from error
     return builder.history()
 
@@ -150,7 +150,7 @@ class _HistoryBuilder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.line = 0
+        self.line_number = 0
         self.updates: list[int] = []
         self.columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
         self.rates: dict[int, Sequence[float]] = {}
@@ -166,7 +166,7 @@ class _HistoryBuilder:
 
     def add_line(self, line: bytes) -> None:
         """Add one complete line."""
-        self.line += 1
+        self.line_number += 1
         record = parse_json(line.decode())
         if not isinstance(record, dict):
             raise TypeError("not an object")
@@ -206,21 +206,21 @@ class _HistoryBuilder:
             case RunEnded():
                 self.end = event
 
-    def _add_start(self, event: RunStarted, at: float) -> None:
-        """Start a new process: drop what follows the checkpoint that it resumes, or everything for a fresh start."""
-        done = event.start_update
-        if done == 0 or self.started is None:
-            self.started_at, self.processes = at, 0
+    def _add_start(self, event: RunStarted, time_s: float) -> None:
+        """Add the start of a process: drop the lines after the checkpoint that it resumes, all for a fresh start."""
+        start_update = event.start_update
+        if start_update == 0 or self.started is None:
+            self.started_at, self.processes = time_s, 0
         self.started, self.end = event, None
         self.processes += 1
-        keep = bisect_right(self.updates, done)
+        rows_to_keep = bisect_right(self.updates, start_update)
         for column in (self.updates, *self.columns.values()):
-            del column[keep:]
-        self.rates = {update: rates for update, rates in self.rates.items() if update <= done}
-        self.memory = [(update, mib) for update, mib in self.memory if update <= done]
-        self.evaluations = {key: each for key, each in self.evaluations.items() if each.update <= done}
-        self.checkpoints = {key: each for key, each in self.checkpoints.items() if each.update <= done}
-        self.notes = [each for each in self.notes if each.update <= done]
+            del column[rows_to_keep:]
+        self.rates = {update: rates for update, rates in self.rates.items() if update <= start_update}
+        self.memory = [(update, mib) for update, mib in self.memory if update <= start_update]
+        self.evaluations = {key: event for key, event in self.evaluations.items() if event.update <= start_update}
+        self.checkpoints = {key: event for key, event in self.checkpoints.items() if event.update <= start_update}
+        self.notes = [note for note in self.notes if note.update <= start_update]
 
     def history(self) -> History:
         """Return the history of the run, with the update rows as columns."""
@@ -234,8 +234,8 @@ class _HistoryBuilder:
             processes=self.processes,
             updates=self._update_columns(),
             memory=self.memory,
-            evaluations=sorted(self.evaluations.values(), key=lambda each: each.update),
-            checkpoints=sorted(self.checkpoints.values(), key=lambda each: each.update),
+            evaluations=sorted(self.evaluations.values(), key=lambda evaluation: evaluation.update),
+            checkpoints=sorted(self.checkpoints.values(), key=lambda checkpoint: checkpoint.update),
             notes=self.notes,
             end=self.end,
         )
@@ -273,11 +273,11 @@ class _HistoryBuilder:
         An update without ``rates`` has the rate of the first group in all groups.
         """
         groups = max(map(len, self.rates.values()), default=1)
-        others = [list(first) for _ in range(1, groups)]
+        other_groups = [list(first) for _ in range(1, groups)]
         for row, update in enumerate(self.updates):
             for group, rate in enumerate(self.rates.get(update, ())[1:]):
-                others[group][row] = float(rate)
-        return [first, *others]
+                other_groups[group][row] = float(rate)
+        return [first, *other_groups]
 
 
 def _complete_lines_size(path: Path) -> int:

@@ -4,8 +4,8 @@ Every line has an "event", the fields of the event's class in `core.protocols`, 
 JSON has no NaN or infinity: they are written as the strings "nan", "inf" and "-inf", and parsed back to floats in
 fields that hold numbers.
 
-Updates that are reported together share one line without a time. The line has "rows" updates, the first of which is
-"update"; each field is a list with one value per update, or a single value that all updates share. Such a line takes a
+Updates that are reported together share one line without a time. The line has "rows" updates, starting at "update";
+each field is a list with one value per update, or a single value that all updates share. Such a line takes a
 third of the space of one line per update.
 """
 
@@ -101,16 +101,16 @@ def truncate_updates(record: Mapping[str, Any], update: int) -> dict[str, Any] |
         ValueError: a field has another number of values than the record has rows.
     """
     first, count = int(record["update"]), int(record.get("rows", 1))
-    keep = min(count, update - first + 1)
-    if keep >= count:
+    rows_to_keep = min(count, update - first + 1)
+    if rows_to_keep >= count:
         return dict(record)
-    if keep < 1:
+    if rows_to_keep < 1:
         return None
-    lists = [name for name, value in record.items() if isinstance(value, list) and name != "rates"]
-    cut: dict[str, Any] = {name: list(expand_column(record[name], count))[:keep] for name in lists}
+    list_fields = [name for name, value in record.items() if isinstance(value, list) and name != "rates"]
+    shortened: dict[str, Any] = {name: list(expand_column(record[name], count))[:rows_to_keep] for name in list_fields}
     if "rates" in record:
-        cut["rates"] = list(group_rates(record, count))[:keep]
-    shorter = {**record, **cut, "rows": keep}
+        shortened["rates"] = list(group_rates(record, count))[:rows_to_keep]
+    shorter = {**record, **shortened, "rows": rows_to_keep}
     for name in ("memory_mib", "layers"):  # measured at the last row
         shorter.pop(name, None)
     return shorter
@@ -150,9 +150,9 @@ def _replace_nonfinite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(float(value))
     if isinstance(value, Mapping):
-        return {key: _replace_nonfinite(each) for key, each in cast("Mapping[Any, Any]", value).items()}
+        return {key: _replace_nonfinite(item) for key, item in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
-        return [_replace_nonfinite(each) for each in cast("Sequence[Any]", value)]
+        return [_replace_nonfinite(item) for item in cast("Sequence[Any]", value)]
     return value
 
 
@@ -168,21 +168,21 @@ def _require_mapping(value: Any) -> dict[str, Any]:
 
 def _require_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a text")
+        raise TypeError(f"{value!r} is not a string")
     return value
 
 
 def _require_int(value: Any) -> int:
     if type(value) is not int:
-        raise TypeError(f"{value!r} is not a whole number")
+        raise TypeError(f"{value!r} is not an integer")
     return value
 
 
 def _restore_nonfinite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _restore_nonfinite(each) for key, each in cast("dict[str, Any]", value).items()}
+        return {key: _restore_nonfinite(item) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        return [_restore_nonfinite(each) for each in cast("list[Any]", value)]
+        return [_restore_nonfinite(item) for item in cast("list[Any]", value)]
     return float(value) if value in {"nan", "inf", "-inf"} else value
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from trueloop.core.protocols import Evaluated, RunEvent, RunStarted, UpdateRow, UpdatesDone
 
-RATE_WINDOW_S = 5.0  # time constant of rates and shares: they look steady, but a stall shows within seconds
+RATE_WINDOW_S = 5.0  # time constant of rates and shares: long enough for steady numbers; a stall shows within seconds
 LOSS_SMOOTHING_UPDATES = 30  # time constant of the displayed loss, in updates
 MAX_TRACE_POINTS = 128  # points of the loss trace; neighbours are merged when it is full
 
@@ -109,13 +109,13 @@ class Progress:
         self.last = row
         self.updates_here += 1
         self.skipped += row.skipped
-        keep = math.exp(-row.total_s / RATE_WINDOW_S)
+        decay = math.exp(-row.total_s / RATE_WINDOW_S)
         seconds, waited, updates, examples = self._recent
         self._recent = (
-            keep * seconds + row.total_s,
-            keep * waited + row.wait_s,
-            keep * updates + 1,
-            keep * examples + row.examples,
+            decay * seconds + row.total_s,
+            decay * waited + row.wait_s,
+            decay * updates + 1,
+            decay * examples + row.examples,
         )
         if row.skipped or not math.isfinite(row.loss):
             return

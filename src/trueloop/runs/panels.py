@@ -1,19 +1,20 @@
 """Build the plots of a run as data, for different renderers."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from trueloop.core.formatting import format_float
-from trueloop.runs.history import History
-from trueloop.runs.series import default_span, envelope, smooth
+from trueloop.core.protocols import Evaluated
+from trueloop.runs.history import History, best_evaluation
+from trueloop.runs.series import MAX_POINTS, default_span, envelope, positive_or_nan, smooth, values_suit_log_scale
 
 Kind = Literal["raw", "line", "points"]
 Role = Literal["train", "val", "test", "rate", "norm", "speed", "wait", "memory"]
 GROUP_ROLES: tuple[Role, ...] = ("rate", "val", "norm", "wait", "train", "test")
-"""Colour roles of parameter groups with different learning rates; the eighth group has the role of the first again."""
-MAX_MARKS = 200  # number of skipped updates to draw; more are subsampled
+"""Colour roles of parameter groups with different learning rates; the seventh group has the role of the first again."""
+MAX_MARKS = 200  # number of updates to mark under a plot; more could not be distinguished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +23,9 @@ class Curve:
 
     label: str
     role: Role
-    """What the series measures, which decides the colour."""
+    """Quantity that the series measures; it decides the colour."""
     kind: Kind
-    """Style: raw = pale line in the background; line; points = line with a marker on every value."""
+    """Style: "raw" = pale line in the background, "line" = line, "points" = line with a marker on every value."""
     x: Sequence[float]
     y: Sequence[float]
     run: int | None = None
@@ -44,29 +45,29 @@ class Panel:
     log: bool = False
     percent: bool = False
     marks: Sequence[int] = ()
-    """Updates that were skipped."""
+    """Updates that are marked under the plot, such as skipped updates."""
     best: tuple[float, float] | None = None
     """Update and value of the best evaluation; None if that evaluation does not have the metric of this panel."""
 
 
 def build_panels(history: History) -> list[Panel]:
-    """Build the panels of a run: loss, each other metric, learning rate, gradient norm, speed, waiting, memory."""
+    """Build the panels of a run: loss, every other metric, learning rate, gradient norm, speed, waiting, memory."""
     return [panel for panel in _all_panels(history) if any(curve.y for curve in panel.curves)]
 
 
 def _all_panels(history: History) -> Iterator[Panel]:
-    updates, at = history.updates, history.updates.update
-    marks = _subsample(history.skipped)
+    updates, xs = history.updates, history.updates.update
+    marks = subsample_marks(history.skipped)
     yield _loss_panel(history, marks)
     yield from _metric_panels(history)
     yield _rate_panel(history)
-    positive = [norm if norm > 0 else math.nan for norm in updates.grad_norm]  # a log axis cannot show 0
+    positive = positive_or_nan(updates.grad_norm)
     skipped = f"; {len(history.skipped)} not finite and skipped, marked below" if marks else ""
     yield Panel(
         name="grad_norm",
         title="Gradient norm",
         caption=f"{_describe_range('The gradient norm before clipping', positive)[:-1]}{skipped}.",
-        curves=_raw_and_smooth("norm", "norm", at, positive),
+        curves=_raw_and_smooth("norm", "norm", xs, positive),
         log=True,
         marks=marks,
     )
@@ -92,7 +93,7 @@ def _rate_panel(history: History) -> Panel:
 def _memory_panel(history: History) -> Iterator[Panel]:
     x, y = envelope([update for update, _ in history.memory], [mib for _, mib in history.memory])
     if len(x) > 1:
-        caption = f"{_describe_range('The memory used', y)[:-1]} MiB: tensors on the GPU, else the process."
+        caption = f"{_describe_range('The memory used', y)[:-1]} MiB: on the GPU, or in RAM without a GPU."
         curve = Curve(label="MiB", role="memory", kind="line", x=x, y=y)
         yield Panel(name="memory", title="Memory (MiB)", caption=caption, curves=[curve])
 
@@ -100,54 +101,52 @@ def _memory_panel(history: History) -> Iterator[Panel]:
 def _loss_panel(history: History, marks: Sequence[int]) -> Panel:
     smoothed = smooth(history.updates.loss, default_span(len(history.updates)))
     curves = _raw_and_smooth("train", "train", history.updates.update, history.updates.loss)
-    curves += _evaluation_curves(history, "loss")
+    curves += evaluation_curves(history.evaluations, "loss")
     finite = [y for y in smoothed if math.isfinite(y)]
     ends = [f"train {format_float(finite[-1])} (smoothed)"] if finite else []
     ends += [f"{curve.label} {format_float(curve.y[-1])}" for curve in curves[2:] if curve.y]
-    best = _best_point(history, "loss")
+    best = best_point(history.evaluations, "loss")
     best_caption = f"; at the best evaluation {format_float(best[1])}, update {best[0]:.0f}" if best else ""
     return Panel(
         name="loss",
         title="Loss",
         caption=f"At the end: {', '.join(ends)}{best_caption}." if ends else "No loss was finite.",
         curves=curves,
-        log=bool(finite) and min(finite) > 0 and max(finite) > 30 * min(finite),
+        log=values_suit_log_scale(smoothed),
         marks=marks,
         best=best,
     )
 
 
 def _metric_panels(history: History) -> Iterator[Panel]:
-    names = dict.fromkeys(name for each in history.evaluations for name in each.metrics if name != "loss")
+    names = dict.fromkeys(name for evaluation in history.evaluations for name in evaluation.metrics if name != "loss")
     for name in names:
-        curves = _evaluation_curves(history, name)
+        curves = evaluation_curves(history.evaluations, name)
         ends = ", ".join(f"{curve.label} {format_float(curve.y[-1])}" for curve in curves if curve.y)
-        title = name.replace("_", " ")
-        caption = f"{title[:1].upper()}{title[1:]} at the end: {ends or 'not finite'}."
-        best = _best_point(history, name)
-        yield Panel(
-            name=f"metric_{name}", title=title[:1].upper() + title[1:], caption=caption, curves=curves, best=best
-        )
+        title = metric_title(name)
+        caption = f"{title} at the end: {ends or 'not finite'}."
+        best = best_point(history.evaluations, name)
+        yield Panel(name=f"metric_{name}", title=title, caption=caption, curves=curves, best=best)
 
 
 def _speed_panels(history: History) -> Iterator[Panel]:
-    updates, at = history.updates, history.updates.update
-    total = list(updates.total_s)
-    rates = [n / s if s > 0 else math.nan for n, s in zip(updates.examples, total, strict=True)]
-    mean = sum(updates.examples) / sum(total) if sum(total) > 0 else 0.0
+    updates, xs = history.updates, history.updates.update
+    speeds = [n / s if s > 0 else math.nan for n, s in zip(updates.examples, updates.total_s, strict=True)]
+    total_s = sum(updates.total_s)
+    mean = sum(updates.examples) / total_s if total_s > 0 else 0.0
     yield Panel(
         name="throughput",
         title="Examples per second",
         caption=f"On average {format_float(mean)} examples per second of training.",
-        curves=_raw_and_smooth("examples/s", "speed", at, rates),
+        curves=_raw_and_smooth("examples/s", "speed", xs, speeds),
     )
-    shares = [100 * w / s if s > 0 else math.nan for w, s in zip(updates.wait_s, total, strict=True)]
-    share = 100 * sum(updates.wait_s) / sum(total) if sum(total) > 0 else 0.0
+    shares = [100 * w / s if s > 0 else math.nan for w, s in zip(updates.wait_s, updates.total_s, strict=True)]
+    share = 100 * sum(updates.wait_s) / total_s if total_s > 0 else 0.0
     yield Panel(
         name="waiting",
         title="Time spent waiting for data",
         caption=f"{format_float(share)} % of the training time was spent waiting for data.",
-        curves=_raw_and_smooth("share", "wait", at, shares),
+        curves=_raw_and_smooth("share", "wait", xs, shares),
         percent=True,
     )
 
@@ -160,30 +159,40 @@ def _raw_and_smooth(label: str, role: Role, xs: Sequence[int], ys: Sequence[floa
     ]
 
 
-def _evaluation_curves(history: History, name: str) -> list[Curve]:
+def metric_title(name: str) -> str:
+    """Return the title of a metric: "Top 5 accuracy" for "top_5_accuracy"."""
+    title = name.replace("_", " ")
+    return title[:1].upper() + title[1:]
+
+
+def evaluation_curves(evaluations: Sequence[Evaluated], name: str, max_points: int = MAX_POINTS) -> list[Curve]:
+    """Return one curve of a metric per split."""
     curves: list[Curve] = []
     roles: dict[str, Role] = {"val": "val", "test": "test"}
-    for split in dict.fromkeys(each.split for each in history.evaluations):
-        rows = [each for each in history.evaluations if each.split == split and name in each.metrics]
-        x, y = envelope([each.update for each in rows], [each.metrics[name] for each in rows])
+    for split in dict.fromkeys(evaluation.split for evaluation in evaluations):
+        rows = [evaluation for evaluation in evaluations if evaluation.split == split and name in evaluation.metrics]
+        x, y = envelope([row.update for row in rows], [row.metrics[name] for row in rows], max_points)
         curves.append(Curve(label=split, role=roles.get(split, "train"), kind="points", x=x, y=y))
     return curves
 
 
-def _best_point(history: History, name: str) -> tuple[float, float] | None:
-    best = history.best
+def best_point(evaluations: Sequence[Evaluated], name: str) -> tuple[float, float] | None:
+    """Return update and value of a metric at the best evaluation; None if that value is missing or not finite."""
+    best = best_evaluation(evaluations)
     value = best.metrics.get(name, math.nan) if best else math.nan
     return (best.update, value) if best and math.isfinite(value) else None
 
 
-def _describe_range(what: str, ys: Sequence[float]) -> str:
+def _describe_range(subject: str, ys: Sequence[float]) -> str:
     finite = [y for y in ys if math.isfinite(y)]
     return (
-        f"{what} was between {format_float(min(finite))} and {format_float(max(finite))}."
+        f"{subject} was between {format_float(min(finite))} and {format_float(max(finite))}."
         if finite
-        else f"{what} is not known."
+        else f"{subject} is not known."
     )
 
 
-def _subsample(updates: Sequence[int]) -> list[int]:
-    return [updates[k] for k in range(0, len(updates), max(1, len(updates) // MAX_MARKS))]
+def subsample_marks(updates: Iterable[int]) -> list[int]:
+    """Return between `MAX_MARKS` and twice as many of the updates, or all if there are fewer."""
+    numbers = list(updates)
+    return numbers[:: max(1, len(numbers) // MAX_MARKS)]

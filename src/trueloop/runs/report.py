@@ -3,13 +3,12 @@
 from pathlib import Path
 from time import localtime, strftime
 
-from trueloop.core.errors import RunFolderError
 from trueloop.core.formatting import format_count, format_duration, format_float, format_number
-from trueloop.core.html import Markup, element, section
+from trueloop.core.html import Markup, element
+from trueloop.runs.atomic_file import write_atomically
 from trueloop.runs.confusion import confusion_section
-from trueloop.runs.curves import render_svg
 from trueloop.runs.history import History
-from trueloop.runs.html_page import render_page
+from trueloop.runs.html_page import curves_section, render_page
 from trueloop.runs.journal import JOURNAL_NAME, read_journal
 from trueloop.runs.panels import build_panels
 from trueloop.runs.report_sections import (
@@ -50,12 +49,7 @@ def write_report(run_dir: Path, history: History | None = None) -> Path:
     """
     path = run_dir / REPORT_NAME
     page = render_report(history or read_journal(run_dir), run_dir)
-    partial = path.with_name(path.name + ".part")
-    try:
-        partial.write_text(page, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise RunFolderError(f"The report cannot be written to {path}: {error.strerror or error}.") from error
+    write_atomically(path, page.encode(), "The report")
     return path
 
 
@@ -65,7 +59,7 @@ def render_report(history: History, run_dir: Path) -> str:
         _header(history),
         _metric_cards(history),
         findings_section(history),
-        _curves(history),
+        curves_section(build_panels(history)) if len(history.updates) else Markup(),
         confusion_section(history),
         evaluations_section(history),
         time_section(history),
@@ -80,9 +74,9 @@ def render_report(history: History, run_dir: Path) -> str:
 
 def describe_outcome(history: History) -> tuple[str, str, str]:
     """Return how the run ended: a tone ("good", "warn", "bad"), a short title, and a sentence."""
-    end, done = history.end, history.last_update
+    end = history.end
     epochs = history.updates.epoch[-1] if len(history.updates) else 0
-    progress = f"{format_count(epochs, 'epoch')}, {format_count(done, 'update')}"
+    progress = f"{format_count(epochs, 'epoch')}, {format_count(history.last_update, 'update')}"
     if end is None:
         return "warn", "No end recorded", f"Still running, or killed after {progress}; the same command resumes it."
     tone, title = OUTCOMES.get(end.reason, ("warn", end.reason))
@@ -106,36 +100,23 @@ def _metric_cards(history: History) -> Markup:
     entries: list[tuple[str, str, str]] = []
     test, best = history.latest("test"), history.best or history.latest("val")
     if test:
-        entries += [
-            (f"test {name}", format_float(value, 4), "with the final weights") for name, value in test.metrics.items()
-        ]
+        for name, value in test.metrics.items():
+            entries.append((f"test {name}", format_float(value, 4), "with the final weights"))
     if best:
-        when = "best" if best.best else "newest"
-        entries += [
-            (f"{best.split} {name}", format_float(value, 4), f"{when}: epoch {best.epoch}, update {best.update}")
-            for name, value in best.metrics.items()
-        ]
-    trained = sum(history.updates.total_s)
-    if trained > 0:
-        entries.append(("speed", f"{sum(history.updates.examples) / trained:,.0f}", "examples per second"))
+        detail = f"{'best' if best.best else 'newest'}: epoch {best.epoch}, update {best.update}"
+        entries += [(f"{best.split} {name}", format_float(value, 4), detail) for name, value in best.metrics.items()]
+    training_s = sum(history.updates.total_s)
+    if training_s > 0:
+        entries.append(("speed", f"{sum(history.updates.examples) / training_s:,.0f}", "examples per second"))
     if history.skipped:
         entries.append(("skipped updates", format_number(len(history.skipped)), "loss or gradient not finite"))
     if history.end and history.end.peak_memory_mib is not None:
-        entries.append(
-            ("peak memory", f"{history.end.peak_memory_mib:,.0f} MiB", "tensors on the GPU, else the process")
-        )
+        peak = f"{history.end.peak_memory_mib:,.0f} MiB"
+        entries.append(("peak memory", peak, "on the GPU, or in RAM without a GPU"))
     if isinstance(parameters := history.facts.get("parameters"), int):
         entries.append(("parameters", f"{parameters:,}", "trainable"))
     cards = (
-        element("div", element("dt", name), element("dd", value), element("dd", unit, class_="unit"))
-        for name, value, unit in entries
+        element("div", element("dt", name), element("dd", value), element("dd", detail, class_="unit"))
+        for name, value, detail in entries
     )
     return element("dl", *cards, class_="cards")
-
-
-def _curves(history: History) -> Markup:
-    figures = (
-        element("figure", element("h3", panel.title), Markup(render_svg(panel)), element("figcaption", panel.caption))
-        for panel in build_panels(history)
-    )
-    return section("Curves", element("div", *figures, class_="curves")) if len(history.updates) else Markup()

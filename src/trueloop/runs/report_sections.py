@@ -8,7 +8,7 @@ from typing import Any, cast
 from trueloop.core.formatting import format_count, format_duration, format_float
 from trueloop.core.html import Markup, element, section, table
 from trueloop.core.paths import path_exists
-from trueloop.core.protocols import CheckpointSaved, Evaluated
+from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice
 from trueloop.runs.history import History, iter_leaves
 
 MAX_ROWS = 500  # rows of a table; a longer page is slow on a phone, and the journal has all rows
@@ -25,20 +25,23 @@ TIME_LABELS = {
 def evaluations_section(history: History) -> Markup:
     """Render a table of every metric of every split, with one row per evaluated update."""
     by_update: dict[int, list[Evaluated]] = {}
-    for each in history.evaluations:
-        by_update.setdefault(each.update, []).append(each)
-    names = list(dict.fromkeys((each.split, name) for each in history.evaluations for name in each.metrics))
+    for evaluation in history.evaluations:
+        by_update.setdefault(evaluation.update, []).append(evaluation)
+    values: dict[str, dict[int, str]] = {}  # column title ("val loss") -> update -> value
+    for evaluation in history.evaluations:
+        for name, value in evaluation.metrics.items():
+            values.setdefault(f"{evaluation.split} {name}", {})[evaluation.update] = format_float(value, 4)
     rows: list[Sequence[object]] = []
-    before = 0
-    for update, group in by_update.items():
-        values = {(each.split, name): format_float(value, 4) for each in group for name, value in each.metrics.items()}
-        badge = element("span", "best", class_="pill good") if history.best in group else ""
-        train_loss = _mean_loss(history, before, update)
-        rows.append([group[0].epoch, update, train_loss, *(values.get(name, "") for name in names), badge])
-        before = update
+    previous_update = 0
+    for update, evaluations in by_update.items():
+        badge = element("span", "best", class_="pill good") if history.best in evaluations else ""
+        train_loss = _mean_loss(history, previous_update, update)
+        metrics = (column.get(update, "") for column in values.values())
+        rows.append([evaluations[0].epoch, update, train_loss, *metrics, badge])
+        previous_update = update
     if not rows:
         return Markup()
-    head = ["epoch", "update", "train loss", *(f"{split} {name}" for split, name in names), ""]
+    head = ["epoch", "update", "train loss", *values, ""]
     return section(
         "Evaluations", table(head, rows[-MAX_ROWS:], class_="numbers"), _truncation_note(len(rows), "evaluation")
     )
@@ -58,10 +61,10 @@ def time_section(history: History) -> Markup:
     split = history.time_split()
     if split.total <= 0:
         return Markup()
-    parts = [(name, label, getattr(split, name)) for name, label in TIME_LABELS.items()]
+    activities = [(name, label, getattr(split, name)) for name, label in TIME_LABELS.items()]
     bar = (
         element("span", class_=f"part {name}", style=f"width:{100 * seconds / split.total:.2f}%")
-        for name, _, seconds in parts
+        for name, _, seconds in activities
     )
     legend = (
         element(
@@ -69,7 +72,7 @@ def time_section(history: History) -> Markup:
             element("span", class_=f"dot {name}"),
             f" {label}: {format_duration(seconds)}, {100 * seconds / split.total:.1f} %",
         )
-        for name, label, seconds in parts
+        for name, label, seconds in activities
     )
     return section(
         "Where the time went",
@@ -82,27 +85,28 @@ def checkpoints_section(history: History, run_dir: Path) -> Markup:
     """Render a table of the checkpoints that still exist, newest first."""
     if not history.checkpoints:
         return Markup()
-    existing = [(path, each) for each in reversed(history.checkpoints) if (path := _locate_checkpoint(each, run_dir))]
+    located = [(_locate_checkpoint(checkpoint, run_dir), checkpoint) for checkpoint in reversed(history.checkpoints)]
+    existing = [(path, checkpoint) for path, checkpoint in located if path]
     removed = len(history.checkpoints) - len(existing)
-    names = list(dict.fromkeys(name for _, each in existing for name in each.metrics))
+    names = list(dict.fromkeys(name for _, checkpoint in existing for name in checkpoint.metrics))
     best = history.best.update if history.best else -1
     rows = [
         [
             element("code", path),
-            each.epoch,
-            each.update,
-            *(format_float(each.metrics[name], 4) if name in each.metrics else "" for name in names),
-            element("span", "best", class_="pill good") if each.update == best else "",
+            checkpoint.epoch,
+            checkpoint.update,
+            *(format_float(checkpoint.metrics[name], 4) if name in checkpoint.metrics else "" for name in names),
+            element("span", "best", class_="pill good") if checkpoint.update == best else "",
         ]
-        for path, each in existing[:MAX_ROWS]
+        for path, checkpoint in existing[:MAX_ROWS]
     ]
-    removed_note = (
-        element("p", f"{format_count(removed, 'older checkpoint')} no longer on disk.", class_="aside")
-        if removed
-        else ""
-    )
+    note = f"{format_count(removed, 'older checkpoint')} no longer on disk."
     head = ["folder", "epoch", "update", *names, ""]
-    return section("Checkpoints", table(head, rows, class_="numbers left") if rows else "", removed_note)
+    return section(
+        "Checkpoints",
+        table(head, rows, class_="numbers left") if rows else "",
+        element("p", note, class_="aside") if removed else "",
+    )
 
 
 def _locate_checkpoint(checkpoint: CheckpointSaved, run_dir: Path) -> str | None:
@@ -119,44 +123,38 @@ def _locate_checkpoint(checkpoint: CheckpointSaved, run_dir: Path) -> str | None
 
 def notes_section(history: History) -> Markup:
     """Render the notes in chronological order, without the findings, which have their own section."""
-    notes = [each for each in history.notes if each.kind != FINDING_KIND]
+    notes = [note for note in history.notes if note.kind != FINDING_KIND]
     if not notes:
         return Markup()
-    items = (
-        element(
-            "li",
-            element("span", each.kind.replace("_", " "), class_="pill warn"),
-            element("span", f"update {each.update}", class_="unit"),
-            element("span", each.message),
-        )
-        for each in notes[-MAX_ROWS:]
-    )
+    items = (_note_item(note, note.kind.replace("_", " "), "warn") for note in notes[-MAX_ROWS:])
     return section("Notes", element("ul", *items, class_="notes"), _truncation_note(len(notes), "note"))
+
+
+def _note_item(note: Notice, label: str, tone: str, *details: object) -> Markup:
+    return element(
+        "li",
+        element("span", label, class_=f"pill {tone}"),
+        element("span", f"update {note.update}", class_="unit"),
+        element("span", note.message),
+        *details,
+    )
 
 
 def findings_section(history: History) -> Markup:
     """Render the findings of the sanitizer in this run: severity, message, location and fix."""
-    findings = [each for each in history.notes if each.kind == FINDING_KIND]
+    findings = [note for note in history.notes if note.kind == FINDING_KIND]
     if not findings:
         return Markup()
-    items = (
-        element(
-            "li",
-            element(
-                "span",
-                str(each.details.get("severity")),
-                class_=f"pill {SEVERITY_TONES.get(str(each.details.get('severity')), 'warn')}",
-            ),
-            element("span", f"update {each.update}", class_="unit"),
-            element("span", each.message),
-            element("code", f"{each.details.get('path')}:{each.details.get('line')}")
-            if each.details.get("path")
-            else "",
-            element("span", f"Fix: {each.details.get('fix')}", class_="aside"),
-        )
-        for each in findings[-MAX_ROWS:]
-    )
+    items = map(_finding_item, findings[-MAX_ROWS:])
     return section("Findings", element("ul", *items, class_="notes"), _truncation_note(len(findings), "finding"))
+
+
+def _finding_item(finding: Notice) -> Markup:
+    details = finding.details
+    severity = str(details.get("severity"))
+    location = element("code", f"{details.get('path')}:{details.get('line')}") if details.get("path") else ""
+    fix = element("span", f"Fix: {details.get('fix')}", class_="aside")
+    return _note_item(finding, severity, SEVERITY_TONES.get(severity, "warn"), location, fix)
 
 
 def settings_section(history: History) -> Markup:
@@ -168,8 +166,8 @@ def settings_section(history: History) -> Markup:
 
 def environment_section(history: History) -> Markup:
     """Render the remaining facts: machine, versions, packages and source; long lists are collapsed."""
-    elsewhere = {"config", "options", "class_names", "source", "packages"}
-    groups = dict(_groups("machine and model", {k: v for k, v in history.facts.items() if k not in elsewhere}))
+    shown_elsewhere = {"config", "options", "class_names", "source", "packages"}
+    groups = dict(_groups("machine and model", {k: v for k, v in history.facts.items() if k not in shown_elsewhere}))
     blocks = (_block(title, pairs) for title, pairs in groups.items() if pairs)
     collapsed = [*_packages(history.facts.get("packages")), *_sources(history.facts.get("source"))]
     return section("Environment", element("div", *blocks, class_="blocks"), *collapsed) if groups else Markup()
@@ -209,11 +207,11 @@ def _format_value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return ", ".join(_format_value(each) for each in cast("Sequence[object]", value)) or "none"
+        return ", ".join(_format_value(item) for item in cast("Sequence[object]", value)) or "none"
     return str(value)
 
 
-def _truncation_note(rows: int, what: str) -> Markup:
+def _truncation_note(rows: int, noun: str) -> Markup:
     if rows <= MAX_ROWS:
         return Markup()
-    return element("p", f"The newest {MAX_ROWS} of {format_count(rows, what)}; all are in the journal.", class_="aside")
+    return element("p", f"The newest {MAX_ROWS} of {format_count(rows, noun)}; all are in the journal.", class_="aside")

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
+from trueloop.core.axis_ticks import suits_log_scale
+
 MAX_POINTS = 800  # about the number of pixels of a plot's width
 
 
@@ -32,6 +34,17 @@ def envelope(xs: Sequence[float], ys: Sequence[float], points: int = MAX_POINTS)
     return [xs[i] for i in indices], [ys[i] for i in indices]
 
 
+def values_suit_log_scale(ys: Sequence[float]) -> bool:
+    """Return True if a linear axis would show the smallest values as zero; non-finite values are ignored."""
+    finite = [y for y in ys if math.isfinite(y)]
+    return bool(finite) and suits_log_scale(min(finite), max(finite))
+
+
+def positive_or_nan(ys: Sequence[float]) -> list[float]:
+    """Replace zeros and negative values, which a log axis cannot show, by NaN."""
+    return [y if y > 0 else math.nan for y in ys]
+
+
 def smooth(ys: Sequence[float], span: float) -> list[float]:
     """Return the exponential moving average over about ``span`` values, bias-corrected at the start.
 
@@ -42,15 +55,15 @@ def smooth(ys: Sequence[float], span: float) -> list[float]:
     Returns:
         One average per value; nan before the first finite value.
     """
-    keep = 1 - 1 / max(1.0, span)
+    decay = 1 - 1 / max(1.0, span)
     total = weight = 0.0
-    out: list[float] = []
+    averages: list[float] = []
     for y in ys:
         if math.isfinite(y):
-            total = keep * total + (1 - keep) * y
-            weight = keep * weight + (1 - keep)
-        out.append(total / weight if weight else math.nan)
-    return out
+            total = decay * total + (1 - decay) * y
+            weight = decay * weight + (1 - decay)
+        averages.append(total / weight if weight else math.nan)
+    return averages
 
 
 def default_span(length: int) -> float:

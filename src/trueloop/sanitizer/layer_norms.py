@@ -37,14 +37,15 @@ class LayerNormRecorder:
     def add(self, event: StepTaken) -> None:
         """Add the norms of one step."""
         self._columns_since_lookup += 1
-        if not self._columns.keeps_next:
+        if not self._columns.stores_next:
             self._columns.add(event.update, self._columns.values[-1])
             return
-        if event.norm_parameters != self._parameters or self._columns_since_lookup >= RENAME_INTERVAL:
-            self._parameters, self._columns_since_lookup = event.norm_parameters, 0
-            self._row_of_parameter = [self._row_index(event.optimizer.name, ref.name) for ref in event.norm_parameters]
+        parameters = tuple(event.gradient_norms)
+        if parameters != self._parameters or self._columns_since_lookup >= RENAME_INTERVAL:
+            self._parameters, self._columns_since_lookup = parameters, 0
+            self._row_of_parameter = [self._row_index(event.optimizer.name, ref.name) for ref in parameters]
         squares = array("d", [-1.0]) * len(self._rows)
-        for row, norm in zip(self._row_of_parameter, event.parameter_norms, strict=True):
+        for row, norm in zip(self._row_of_parameter, event.gradient_norms.values(), strict=True):
             squares[row] = max(squares[row], 0.0) + norm * norm
         self._columns.add(event.update, squares)
 

@@ -112,7 +112,7 @@ class Recorder:
             self._add("grad_norm", update, event.grad_norm)
         if event.learning_rates:
             self._add("lr", update, event.learning_rates[0])
-        if event.parameter_norms:
+        if event.gradient_norms:
             self.layer_norms.add(event)
 
     def _graphs(self, event: GraphsAlive) -> None:

@@ -15,7 +15,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any, NamedTuple, cast
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_HIDDEN_PARTS = ("tracing", "reporting", "cli", "app/sanitizer/watch.py")
+_HIDDEN_PARTS = ("tracing", "failures", "reporting", "cli", "app/sanitizer/watch.py")
 _HIDDEN = ("<trueloop", *(str(_PACKAGE / part) for part in _HIDDEN_PARTS))
 """Files of trueloop whose frames are removed from tracebacks: those between the program and PyTorch, or between the
 terminal and the program. `Trainer` is not among them, since its users want to see its lines."""

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from torch import nn
 
 from trueloop.core.findings import CodePosition, ExplainedError, Finding, Report, SourceLocation, UpdateTiming
+from trueloop.failures.load import failure_hooks
 from trueloop.failures.pytorch_error import KnownError
 from trueloop.sanitizer.dispatch import DetectorDispatcher, WatchedFailure
 from trueloop.sanitizer.pytorch_errors.explain import Context, explain
@@ -29,7 +30,9 @@ BATCHED_EVENTS: Final = 128  # events that are recorded together, which is sever
 @cache
 def _attachment() -> Attachment:
     """Return the one attachment of this process; nested watches receive the same events."""
-    return Attachment(all_hooks)
+    return Attachment(
+        lambda stream, program: [*all_hooks(stream, program), *(make(stream, program) for make in failure_hooks())]
+    )
 
 
 class RunObserver(Protocol):

@@ -23,12 +23,10 @@ class Hook(Protocol):
     """Events that are missing or incomplete if the hook cannot be installed."""
 
     def install_always(self, patches: Patches) -> None:
-        """Install the replacements that are needed as long as some listener is subscribed."""
-        ...
+        """Install the replacements that are needed as long as some listener is subscribed; by default none."""
 
     def install_full_tracing(self, patches: Patches) -> None:
         """Install the replacements that only full tracing needs; called each time full tracing starts."""
-        ...
 
 
 class Attachment:

@@ -9,10 +9,12 @@ the program's own objects, which must not be stored after ``observe``. A number 
 is None.
 """
 
-import ast
-from collections.abc import Callable, Mapping
+import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from functools import cache
+from typing import Any, ClassVar, Final, NamedTuple
 
 from trueloop.core.findings import CodePosition, SourceLocation
 
@@ -43,6 +45,8 @@ NO_REFS: Refs = frozenset()
 class Event:
     """The base class of events. Events are not frozen, which would cost 3 us each, but never change once emitted."""
 
+    HANDLER: ClassVar[str] = ""
+    """Name of the method by which detectors and trackers receive the event: "on_step_taken" for `StepTaken`."""
     LIVE_FIELDS: ClassVar[tuple[str, ...]] = ()
     """Fields that contain the program's own objects while the event is dispatched, and None afterwards."""
     update: int = 0
@@ -55,6 +59,26 @@ class Event:
     """Tracing overhead measured before the event, in seconds."""
     location: CodePosition | None = None
     """The user's line that caused the event; None if no user line is on the stack."""
+
+    def __init_subclass__(cls) -> None:
+        cls.HANDLER = "on" + re.sub("[A-Z]", lambda capital: "_" + capital[0].lower(), cls.__name__)
+        _BY_HANDLER[cls.HANDLER] = cls
+
+
+_BY_HANDLER: Final[dict[str, type[Event]]] = {}
+
+
+@cache
+def handlers(receiver: type) -> Mapping[type[Event], str]:
+    """Return the event types that a detector or tracker receives, with the names of their methods.
+
+    Raises:
+        TypeError: a method ``on_...`` is not named after an event.
+    """
+    names = [name for name in dir(receiver) if name.startswith("on_")]
+    if unknown := [name for name in names if name not in _BY_HANDLER]:
+        raise TypeError(f"{receiver.__qualname__}.{unknown[0]} is not named after an event of trueloop")
+    return {_BY_HANDLER[name]: name for name in names}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -90,6 +114,8 @@ class LoaderStarted(Event):
     drop_last: bool
     live_loader: Any
     """LIVE: the DataLoader."""
+    needs_batches: set[object]
+    """Detectors that need all batches of this epoch, also in sampled tracing; each adds itself, and removes itself."""
     dataset: Ref | None = None
     """The dataset; None if it cannot be weakly referenced, such as a list."""
     made_at: CodePosition | None = None
@@ -98,7 +124,7 @@ class LoaderStarted(Event):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BatchLoaded(Event):
-    """A DataLoader returned a batch. The event has no location, since no detector needs one."""
+    """A DataLoader returned a batch; RARE as long as some detector needs all batches. The event has no location."""
 
     LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("batch",)
     loader: Ref
@@ -108,6 +134,8 @@ class BatchLoaded(Event):
     wait_s: float
     batch: Any
     """LIVE: the batch."""
+    needs_batches: set[object]
+    """Same as ``needs_batches`` of the matching `LoaderStarted`."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -132,119 +160,21 @@ class LoaderExhausted(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class SampleOrderRecorded(Event):
-    """RARE. The start of the sample order in one epoch of a shuffling loader, to be compared with other epochs."""
+class SeedSet(Event):
+    """RARE. A global random generator was seeded: PyTorch's outside of loaders, or any while a batch is loaded.
 
-    loader: Ref
-    dataset: Ref | None
-    epoch: int
-    digest: int
-    """Hash of the first ``count`` indices; equal hashes mean the same samples in the same order."""
-    count: int
-    distinct: int
-    batches: int
-    shuffles: bool | None
-    sampler: str
-    made_at: CodePosition | None
-    seeded_at: CodePosition | None
-    """The latest ``torch.manual_seed`` since the previous start of a shuffling loader."""
+    While batches of a loader are loaded, only the 1st, 2nd, 4th, 8th ... seed is emitted, as long as all are equal.
+    """
 
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class DistributedEpochStarted(Event):
-    """RARE. A loader returned the first batch of an epoch that a DistributedSampler shuffles."""
-
-    loader: Ref
-    dataset: Ref | None
-    order: tuple[int, int, int, int]
-    """The sampler's epoch, seed, number of processes, and rank, which determine the order of samples."""
-    made_at: CodePosition | None
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class SortedLabels(Event):
-    """RARE. Through a whole epoch an integer column was sorted: all samples with the same value followed each other."""
-
-    loader: Ref
-    epoch: int
-    column: str
-    """Key or index of the column in a batch: "1", "label"."""
-    distinct_values: int
-    """Number of distinct values in the column."""
-    smallest_block: int
-    """Number of samples in the smallest block."""
-    samples: int
-    batch_size: int
-    """Number of samples in the first batch."""
-    looks_like_time_series: bool
-    """Whether the samples look like a time series: they overlap, or some feature is monotonic."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class LoadersOverlap(Event):
-    """RARE. Two loaders can return some of the same samples; emitted when the later one starts for the first time."""
-
-    earlier: Ref
-    later: Ref
-    matched_by: str
-    """"index": the same samples of one dataset; "content": equal samples in two datasets."""
-    shared: int
-    """Number of samples of the later loader that the earlier one can return too."""
-    earlier_size: int
-    later_size: int
-    duplicates: int
-    """Number of samples that repeat another of the same loader, in both loaders; 0 if matched by index."""
-    remainder: Ref | None
-    """A Subset of exactly the samples that only the earlier loader has."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class JointlyStandardised(Event):
-    """RARE. In the joined inputs of several loaders, every feature has exactly mean 0 and standard deviation 1."""
-
-    loaders: tuple[Ref, ...]
-    mean_offsets: tuple[float, ...]
-    """Root mean square, over the features, of the mean of each loader's own samples."""
-    samples: int
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class SeedRepeated(Event):
-    """RARE. A generator was repeatedly seeded with the same number while a loader fetched different samples."""
-
-    loader: Ref
     generator: str
     """Library of the generator: "torch", "random", "numpy"."""
-    seed: int
-    times: int
-    batches: int
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class GeneratorCopied(Event):
-    """RARE. A dataset's own random generator is copied into all workers in the same state, and used for each sample."""
-
-    loader: Ref
-    generator: str
-    """Attribute path of the generator: "dataset.rng"."""
-    kind: str
-    used_at: CodePosition
-    """The function that uses the generator."""
-    workers: int
-    persistent: bool
-    made_at: CodePosition | None
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class WorkersRepeatFirstBatch(Event):
-    """RARE. All workers of a loader over an iterable dataset returned the same first batch."""
-
-    loader: Ref
-    dataset: Ref | None
-    workers: int
-    samples: int
-    """Number of samples in the first batch."""
-    made_at: CodePosition | None
+    seed: Any
+    loader: Ref | None
+    """The loader whose batch is being loaded; None = no batch is being loaded."""
+    times: int = 1
+    """Number of times that this seed was set while batches of the loader were loaded."""
+    batches: int = 0
+    """Number of batches of the loader during which it was set."""
 
 
 # Model calls ----------------------------------------------------------------------------------------------------------
@@ -254,7 +184,7 @@ class WorkersRepeatFirstBatch(Event):
 class ModelCalled(Event):
     """The forward of a module with parameters returned; calls inside another module's forward are left out."""
 
-    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_module", "output")
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_module", "output", "inputs")
     model: Ref
     training: bool
     dropout_active: bool
@@ -280,142 +210,32 @@ class ModelCalled(Event):
     """LIVE: the module."""
     output: Any
     """LIVE: the output."""
-    autocast_parameter: tuple[Ref, int] | None = None
-    """A parameter that autocast converted near the output, and the sequence number of the conversion in the graph; None
-    = autocast is off, or no conversion was found."""
     previous_graph_used: bool = False
     """Whether the graph of the model's previous call in eval mode was run backward (or by ``torch.autograd.grad``)."""
+    inputs: Any = None
+    """LIVE: the first tensor among the arguments; None if there is none."""
+    input_digests: Any = None
+    """Used by `row_digests`."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class ForwardBypassed(Event):
-    """The program called ``model.forward(x)`` with gradients enabled, which skips the model's hooks.
+class LayerCalled(Event):
+    """A BatchNorm layer in train mode or a recurrent layer is about to run within a model.
 
-    Emitted once per line between two backward passes. Calls by the model's own methods and by libraries are left out.
+    Emitted if the shape of its input or the loader of the latest batch is not that of its previous call.
     """
 
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("model_arguments",)
+    layer: Ref
     model: Ref
-    parameters: Refs
-    hooks: tuple[str, ...]
-    """Kinds of hooks that did not run: "forward pre-hook"."""
-    also_called_normally: bool
-    """Whether the model was also called normally before, directly or within another model."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class DropoutWithoutTrainingFlag(Event):
-    """The forward of a module called functional dropout without a ``training`` argument.
-
-    Emitted at each such call, before the `ModelCalled` of the model. Calls under a condition are left out.
-    """
-
-    module: Ref
-    training: bool
-    """Whether the module is in train mode."""
-    function: str
-    """Name of the function: "dropout", "dropout1d", "dropout2d", "dropout3d"."""
-    probability: float
-    input_elements: int
-    """Number of elements in the input of the dropout."""
-    input_repeated: bool
-    """Whether the same line got the same tensor in its previous call, as in Monte Carlo sampling."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class UnregisteredModuleCalled(Event):
-    """A module in train mode ran within a model's forward and received gradients, but is not registered in the model.
-
-    Emitted once, for the outermost of nested modules.
-    """
-
-    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_module",)
-    module: Ref
-    model: Ref
-    parameters: Refs
-    trainable: bool
-    live_module: Any
-    """LIVE: the module."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class BatchNormSingleSample(Event):
-    """A BatchNorm layer in train mode got a batch of one sample after a larger one; emitted once per layer."""
-
-    module: Ref
-    model: Ref
-    values_per_channel: int
-    """Number of values per channel from which the statistics are computed."""
-    previous_batch_size: int = 0
-    """Number of samples in the larger batch."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class RecurrentLayerCalled(Event):
-    """A recurrent layer with ``batch_first=False`` ran on a loader's batch; emitted once per shape."""
-
-    module: Ref
-    time_steps: int
-    """Size of the first dimension of the layer's input."""
-    sequences: int | None
-    """Size of the second dimension of the layer's input; None = the layer got a single sequence."""
-    loader: Ref
+    shape: tuple[int, ...]
+    """Shape of the layer's input."""
+    batch_first: bool | None
+    """Setting of a recurrent layer; None = the layer is not recurrent."""
+    loader: Ref | None
     """The loader of the latest batch."""
-    input_from_loader: bool
-    """Whether a tensor of the batch, the model's input and the layer's input all have the same first two dimensions."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class BatchNormTrained(Event):
-    """RARE. A model with BatchNorm layers that track statistics was called in training for the first time."""
-
-    model: Ref
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class HighBatchNormMomentum(Event):
-    """A model with BatchNorm layers of momentum 0.9 to 1 was called in training for the first time."""
-
-    module: Ref
-    """The first of these layers."""
-    model: Ref
-    momentum: float
-    layers: int
-    """Number of these layers."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class DominatingEpsilon(Event):
-    """A model with BatchNorm layers of epsilon 0.1 or more was called in training for the first time."""
-
-    module: Ref
-    """The first of these layers."""
-    model: Ref
-    epsilon: float
-    layers: int
-    """Number of these layers."""
-
-
-class FreezeAttribute(NamedTuple):
-    """An attribute that was set to freeze or unfreeze parts of a model, and that no code reads."""
-
-    attribute: str
-    """Name of the attribute, such as "frozen"; "requires_grad" if it was set on a module, where it has no effect."""
-    value: bool
-    names: tuple[str, ...]
-    """Names of the modules or parameters with the attribute; "" is the model itself."""
-    on_modules: bool
-    """Whether the attribute was set on modules, not on parameters."""
-    parameters: Refs
-    """Parameters that were meant: all require gradients though they should be frozen, or none though they should."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class IneffectiveFreeze(Event):
-    """RARE. Attributes that were meant to freeze parts of a model have no effect; emitted when this list changes."""
-
-    model: Ref
-    attributes: tuple[FreezeAttribute, ...]
-    """The ineffective attributes; empty when those of an earlier event were removed."""
+    model_arguments: Any
+    """LIVE: the positional arguments of the model."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -437,7 +257,8 @@ class LossRecord:
     """One PyTorch loss, as found in the graph of a backward pass."""
 
     kind: str
-    """Loss: "cross_entropy", "nll", "bce", "bce_with_logits", "mse", "l1", "smooth_l1", "huber", "kl_div", "ctc"."""
+    """Loss: "cross_entropy", "nll", "bce", "bce_with_logits", "mse", "l1", "smooth_l1", "huber", "kl_div", "ctc";
+    "pairs" = a part of a hand-written loss that compares each prediction with all targets."""
     reduction: str
     """Reduction of the loss: "mean", "sum", "none"."""
     shape: tuple[int, ...] | None
@@ -479,22 +300,19 @@ class LossArgumentsSwapped(Event):
 class BackwardStarted(Event):
     """An outermost ``backward()`` starts."""
 
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_parameters",)
     leaf: bool
     """Whether the root itself is a leaf: ``requires_grad_(True)`` made it differentiable, and it has no graph."""
     retain_graph: bool
     create_graph: bool
-    scaled: bool
-    """Whether a GradScaler has multiplied the root."""
     losses: tuple[LossRecord, ...]
     """The losses in the graph; their ``gradient_weight`` is None."""
     loader: Ref | None
     """The loader of the latest batch."""
     batch: int
     """Number of batches that all loaders have returned; events with equal numbers belong to the same batch."""
-    anomaly_mode: bool = False
-    """Whether ``torch.autograd.detect_anomaly`` is on."""
-    anomaly_at: CodePosition | None = None
-    """Where anomaly detection was switched on, if that was traced."""
+    live_parameters: Mapping[Ref, Any]
+    """LIVE: the parameters of called models and of optimizers that have stepped, all in the training thread."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -509,6 +327,7 @@ class BackwardLosses(Event):
 class BackwardEnded(Event):
     """An outermost ``backward()`` returned."""
 
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_parameters",)
     root_value: float | None
     """Value of a scalar root, divided by GradScaler's factor; None if reading it needs a GPU synchronisation."""
     losses: tuple[LossRecord, ...]
@@ -520,42 +339,73 @@ class BackwardEnded(Event):
     """The loader of the latest batch when the backward pass started."""
     batch: int
     """Same as ``batch`` of the matching `BackwardStarted`."""
+    live_parameters: Mapping[Ref, Any]
+    """LIVE: same as in the matching `BackwardStarted`."""
+    scale: float | None = None
+    """GradScaler's factor in the root, 0 if it was not read; None = no GradScaler has multiplied the root."""
     graph_order: int | None = None
     """Sequence number of the root's operation: higher than those of all earlier operations in its thread."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class IncompleteWindow(Event):
-    """RARE. A loader ended within an accumulation window, before a step used the gradients accumulated in it."""
+class GraphCut(NamedTuple):
+    """An operation whose result has no graph although its input depends on trainable parameters."""
 
-    loader: Ref
-    batches: int
-    """Number of batches in the loader's epoch."""
-    leftover_backwards: int
-    """Number of backward passes between the latest step and the loader's end."""
-    window_backwards: int
-    """Number of backward passes in each of the previous windows."""
-    cleared: bool
-    """Whether the gradients were cleared; otherwise they were added to those of the next window."""
-    next_window_backwards: int
-    """Number of backward passes in the next window, including the leftover ones; 0 if they were cleared."""
+    location: CodePosition | None
+    """The operation, or the ``with`` statement or function that switches gradients off."""
+    operation: str
+    """Source code of the operation: "features.detach()"."""
+    parameters: Refs
+    """Trainable parameters of optimizers that the graph of the operation's input reaches."""
+    untrained: tuple[str, ...]
+    """The program's expressions for those of ``parameters`` that never had a gradient: "model.encoder"."""
+
+
+class DetachedTerm(NamedTuple):
+    """A number that was added to a loss, and that depends on trainable parameters only through a cut."""
+
+    location: CodePosition | None
+    """The addition."""
+    cut: GraphCut
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LossTraced(Event):
+    """RARE. A backward pass starts from a loss whose operations were recorded since the latest update.
+
+    Operations are recorded in a few updates only: while an optimizer has a parameter that never had a gradient, or
+    while a loss has a term without a graph.
+    """
+
+    cuts: tuple[GraphCut, ...]
+    """The cuts through which values of trainable parameters reach the loss."""
+    detached_terms: tuple[DetachedTerm, ...]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LossTracingEnded(Event):
+    """RARE. The last operations were recorded: the watch ends, or the program has made 2048 updates."""
+
+    unchanged: Refs
+    """Parameters behind a cut that never had a gradient, and that nothing else has changed. Copies of trained
+    parameters, as in a target network, and numbers, such as a temperature, are left out."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GradientsCleared(Event):
-    """``zero_grad()`` of an optimizer or module discarded gradients that no step has used.
+    """``zero_grad()`` of an optimizer or module is called.
 
-    Gradients that the program clears itself are detected at the next step.
+    Gradients that the program clears itself are detected at the next backward pass or step.
     """
 
-    unused: Refs
-    """Parameters with a gradient contribution that no step has used."""
+    parameters: Refs
+    """Parameters that have a gradient, which will be cleared."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GradientsClipped(Event):
     """``clip_grad_norm_`` or ``clip_grad_value_`` was called."""
 
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_gradients",)
     kind: str
     """What was clipped: "norm", "value"."""
     limit: float
@@ -563,22 +413,22 @@ class GradientsClipped(Event):
     """The norm, or the largest absolute value, before clipping; None if unknown."""
     parameters: Refs
     """Parameters that had a gradient."""
-    already_used: Refs
-    """Parameters whose gradient is unchanged since a step used it."""
-    scaled: Refs
-    """Parameters whose gradient is still multiplied by a GradScaler's factor."""
-    only_measured: bool
-    """Whether the limit is infinite, so that the norm is only measured."""
+    live_gradients: Mapping[Ref, tuple[Any, Any]]
+    """LIVE: the gradient of each of these parameters, and its version before clipping."""
     generator_exhausted: bool = False
     """Whether the parameters were passed as a generator that was already exhausted."""
+
+    @property
+    def only_measured(self) -> bool:
+        """Whether the limit is infinite, so that the norm is only measured."""
+        return self.limit == math.inf
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LossScaled(Event):
-    """``GradScaler.scale(loss)`` was called."""
+    """``scale(loss)`` of an enabled GradScaler was called."""
 
     scaler: Ref
-    enabled: bool
     scale: float | None
     autocast: str | None
     """Autocast type of the latest model call with gradients enabled; None = autocast was off."""
@@ -596,8 +446,13 @@ class ScalerCreated(Event):
 class GradientsUnscaled(Event):
     """The program called ``GradScaler.unscale_(optimizer)``."""
 
-    scaler: Ref
-    optimizer: Ref
+    parameters: Refs
+    """All parameters of the optimizer."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ScaleRead(Event):
+    """The program called ``GradScaler.get_scale()``, perhaps to divide gradients by the factor."""
 
 
 # Optimizers and schedulers --------------------------------------------------------------------------------------------
@@ -613,92 +468,81 @@ class OptimizerCreated(Event):
     trainable: Refs
     stateful: bool
     """Whether the optimizer has state such as momentum or Adam's averages."""
-    predecessors: tuple[Ref, ...]
-    """Optimizers that have stepped some of the same parameters, whether or not they are still in memory."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class StepMissing(Event):
-    """RARE. Several backward passes reached parameters that only one optimizer has, but it did not step them.
+class StepStarted(Event):
+    """The step of an optimizer starts; `StepTaken`, `PartlyTracedStep` or an exception follows.
 
-    The parameters have not changed. Emitted at the line of the latest backward pass, and again at the end of the watch.
+    For an update without ``torch.optim``, which may follow, it is emitted after each backward pass.
     """
 
-    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("read_modules",)
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_optimizer", "live_parameters")
     optimizer: Ref
-    backwards: int
-    called_by_user: bool
-    """Whether the user's code called ``backward``, not a library."""
-    watch_ended: bool
-    read_modules: Callable[[bool], Mapping[str, ast.Module]]
-    """LIVE: returns the syntax trees of the running files, and if True also of the files they import; empty if some
-    code cannot be read, as in an interactive session. Cost: 10 ms for each long file, once."""
+    frozen: Refs
+    """Parameters of the optimizer with requires_grad off."""
+    live_optimizer: Any
+    """LIVE: the optimizer."""
+    live_parameters: Mapping[Ref, Any]
+    """LIVE: all parameters of the optimizer."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class PartlyTracedStep(Event):
+    """An optimizer stepped for the first time since a gap in tracing; no `StepTaken` is emitted."""
+
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_parameters",)
+    optimizer: Ref
+    parameters: Refs
+    """All parameters of the optimizer."""
+    live_parameters: Mapping[Ref, Any]
+    """LIVE: all parameters of the optimizer."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StepTaken(Event):
-    """An optimizer stepped. ``update`` is the number of updates before this step."""
+    """An optimizer stepped, or the program updated parameters itself. ``update`` counts the updates before this one.
 
+    For an update without ``torch.optim``, the gradients are described as the latest backward pass left them.
+    """
+
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_parameters",)
     optimizer: Ref
-    learning_rates: tuple[float, ...]
-    """Learning rate of each parameter group in this step; empty if one is a tensor on a GPU."""
+    """The optimizer; for an update without ``torch.optim``, the parameters that are always updated together."""
     parameters: Refs
     """All parameters of the optimizer."""
     with_gradient: Refs
     """Parameters that had a gradient."""
-    reused_gradients: Refs
-    """Parameters to whose gradient a backward pass added after a step had used it (GRD001); exact."""
-    reused_at: CodePosition | None
-    """The line of the backward pass that added to the gradients in ``reused_gradients``."""
-    backwards: int
-    """Number of backward passes that reached its parameters since its previous step; 0 = it has no new gradients."""
-    cleared_between: bool
-    """Whether gradients were computed since its previous step, but all were cleared before this step."""
-    cleared_at: CodePosition | None
-    grad_norm: float | None
-    """Joint L2 norm of the gradients at the step."""
-    grad_norm_after_backward: float | None
-    """Joint norm after the latest backward pass, without GradScaler's factor; read in windows of several of them."""
-    zero_gradients: Refs
-    """Parameters whose gradient is exactly zero; empty if gradients were not read."""
-    nonfinite_gradients: Refs
-    frozen_changed: Refs
-    """Parameters with requires_grad off that this step changed."""
-    frozen: Refs
+    live_parameters: Mapping[Ref, Any]
+    """LIVE: all parameters of the optimizer."""
+    learning_rates: tuple[float, ...] = ()
+    """Learning rate of each parameter group in this step; empty if one is a tensor on a GPU."""
+    grad_norm: float | None = None
+    """Joint L2 norm of the gradients at the step; None if reading it needs a GPU synchronisation."""
+    gradient_norms: Mapping[Ref, float] = field(default_factory=dict[Ref, float])
+    """L2 norm of each gradient, in order; empty if reading it needs a GPU synchronisation."""
+    frozen: Refs = NO_REFS
     """Parameters of the optimizer with requires_grad off."""
-    scaler: Ref | None
+    scaler: Ref | None = None
     """The GradScaler that called the step."""
-    closure: bool
-    seconds: float
-    norm_parameters: tuple[Ref, ...] = ()
-    """Parameters whose norm was read, in order."""
-    parameter_norms: tuple[float, ...] = ()
-    """L2 norm of the gradient of each of ``norm_parameters``; empty if reading it needs a GPU synchronisation."""
-    gradients_replaced: bool = False
-    """Whether the program has assigned other gradients since the latest backward pass."""
-    underflowing_eps: float | None = None
-    """An ``eps`` of a PyTorch optimizer that rounds to zero in the float16 of its parameters; None = there is none."""
-    still_scaled: Refs = NO_REFS
-    """Parameters whose gradient is unchanged since the backward pass of a scaled loss, and so multiplied by a scaler's
-    factor, which the program has not read since."""
-    already_used: Refs = NO_REFS
-    """Parameters whose gradient is unchanged since a step of any optimizer used it."""
-    already_used_at: CodePosition | None = None
-    """The line of the step that used the gradients in ``already_used``."""
-    loader: Ref | None = None
-    """The loader of the batch in the latest backward pass."""
-    batch: int = 0
-    """Same as ``batch`` of the latest `BackwardStarted`."""
+    closure: bool = False
+    seconds: float = 0.0
+    hand_written: bool = False
+    """Whether the program updated the parameters itself, such as by ``p -= lr * p.grad``."""
 
+    @property
+    def optimizer_name(self) -> str:
+        """The optimizer's name at the start of a sentence."""
+        return "The hand-written update" if self.hand_written else self.optimizer.name
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class SymmetricUnits(Event):
-    """RARE. The units within each layer of an optimizer were compared; done once per optimizer, on the CPU only."""
+    @property
+    def call(self) -> str:
+        """The call that made the update, at the start of a sentence."""
+        return self.optimizer_name if self.hand_written else f"`{self.optimizer.name}.step()`"
 
-    optimizer: Ref
-    symmetric: tuple[tuple[Ref, int], ...]
-    """Weights whose rows are all equal, and have equal gradients, with their number of rows. The following layer's
-    weights and gradients are also equal for all of these units."""
+    def zero_gradients(self) -> Refs:
+        """Return the parameters whose gradient is exactly zero; empty if gradients were not read."""
+        return frozenset(ref for ref, norm in self.gradient_norms.items() if norm == 0)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -729,36 +573,10 @@ class SchedulerStepped(Event):
     """Number of backward passes so far."""
     steps_per_epoch: int | None = None
     """Argument ``steps_per_epoch`` of a OneCycleLR; None = not passed."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class SchedulerNeverStepped(Event):
-    """RARE. The watch ended, a scheduler was never stepped, and no line of the program could step it."""
-
-    scheduler: Ref
-    kind: str
-    optimizer: Ref
-    optimizer_steps: int
-    """Number of steps of the optimizer since the scheduler was created."""
-    created_backward_count: int
-    """Number of backward passes before the scheduler was created."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class IneffectiveOptimizerAttribute(Event):
-    """RARE. The program set an attribute named like a setting on a PyTorch optimizer, which steps with another value.
-
-    No file of the program reads the attribute, or sets the value in a parameter group.
-    """
-
-    optimizer: Ref
-    attribute: str
-    attribute_value: str
-    """Value of the attribute, as text."""
-    group_value: str
-    """Value of the setting in the first parameter group, as text."""
-    assigned_at: SourceLocation
-    """The line that sets the attribute."""
+    metric: float | None = None
+    """Value that a ReduceLROnPlateau was given; None = another scheduler, or the value is on a GPU."""
+    mode: str = ""
+    """Mode of a ReduceLROnPlateau: "min", "max"."""
 
 
 # Graphs in memory, state, checkpoints and errors ----------------------------------------------------------------------
@@ -780,46 +598,6 @@ class GraphsAlive(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class GraphsRetained(Event):
-    """RARE. A line always calls ``backward(retain_graph=True)``, but no graph was run backward a second time."""
-
-    count: int
-    """Number of graphs that were freed without a second backward pass."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class StateDictCreated(Event):
-    """RARE. The program called ``state_dict()`` of a model."""
-
-    module: Ref
-    state: Ref
-    """Reference of the dictionary."""
-    parameter: Ref | None = None
-    """One of the module's parameters in the dictionary."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class StateDictUsed(Event):
-    """RARE. A state dictionary was loaded into a module, or saved to a file."""
-
-    how: str
-    """What was done with the dictionary: "loaded", "saved"."""
-    state: Ref
-    created_at: CodePosition | None
-    """The line that created the dictionary."""
-    created_update: int
-    """Number of updates before the dictionary was created."""
-    aliased: bool
-    """Whether its tensors share memory with the module's, so that every later update has changed them."""
-    target: Ref | None
-    """The module that it was loaded into; None if it was saved."""
-    module: Ref | None = None
-    """The module that the dictionary was created from."""
-    weights_changed: bool = True
-    """Whether the module's weights have changed since the dictionary was created."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
 class CheckpointRead(Event):
     """RARE. ``torch.load`` returned."""
 
@@ -834,10 +612,13 @@ class CheckpointRead(Event):
 class CheckpointWritten(Event):
     """RARE. ``torch.save`` was called."""
 
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_content",)
     path: str
     """Path of the file; "" = the file has no name."""
     holds_model: bool
     holds_optimizer: bool
+    live_content: Any
+    """LIVE: the saved object."""
 
 
 class StateDictMatch(NamedTuple):
@@ -866,22 +647,6 @@ class StateLoaded(Event):
     """The file that the state was read from, if any."""
     name_match: StateDictMatch | None = None
     """How the keys of a model loaded with ``strict=False`` match; None if all do."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class ModelExported(Event):
-    """RARE. The program traced or exported a module, and the result was saved to a file or passed to ONNX.
-
-    The event's location is the line that traced or exported the module.
-    """
-
-    model: Ref
-    how: str
-    """Name of the function: "torch.jit.trace", "torch.export.export", "torch.onnx.export"."""
-    dropout: bool
-    """Whether a dropout layer with p > 0 was in train mode when the model was exported."""
-    batchnorm: bool
-    """Whether a BatchNorm layer with running statistics was in train mode when the model was exported."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

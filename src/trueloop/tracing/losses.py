@@ -101,6 +101,8 @@ ARITHMETIC: Final = VIEWS | {
     "Sum",
     "Where",
 }
+ELEMENTWISE: Final = {"Abs", "Clamp", "Cosh", "Log", "Log1P", "Maximum", "Minimum", "Relu", "Softplus", "Sqrt", "Tanh"}
+"""Further operations of losses that are written by hand."""
 
 
 class LossCall(NamedTuple):
@@ -204,22 +206,28 @@ def first_parent(node: Any) -> Any:
 # Finding --------------------------------------------------------------------------------------------------------
 
 
+PAIRWISE: Final = {"Mul", "Rsub", "Sub"}
+
+
 def _find_losses(root: Any) -> list[LossNode]:
     if root is None:
         return []
     found: list[LossNode] = []
     queue: list[Any] = [root]
-    known = {root}
+    known = {root: None}
+    """Node -> the node that uses its result."""
     for node in queue:
         name = _name(node)
         pattern = PATTERNS.get(name)
         loss = _own_node(node, name, node) if name in KINDS else pattern(node) if pattern else None
+        if loss is None and name in PAIRWISE:
+            loss = _pairwise_operation(node, known[node])
         if loss is not None:
             found.append(loss)
-        elif name in ARITHMETIC and len(queue) < MAX_NODES:
+        elif (name in ARITHMETIC or name in ELEMENTWISE) and len(queue) < MAX_NODES:
             for edge in node.next_functions:
                 if edge[0] is not None and edge[0] not in known:
-                    known.add(edge[0])
+                    known[edge[0]] = node
                     queue.append(edge[0])
     return found
 
@@ -253,6 +261,36 @@ def _squared_error(node: Any, below: Any) -> LossNode | None:
     """Return a hand-written squared error, but only if it was broadcast, which proves that it is a loss."""
     found = LossNode("mse", "mean", node, below, first_parent(parent(below)))
     return found if _broadcast_shapes(found, None) is not None else None
+
+
+def _pairwise_operation(node: Any, user: Any) -> LossNode | None:
+    """Return a part of a hand-written loss that combines (B, 1) and (B,), of which one has no graph, to (B, B).
+
+    Not the differences of predictions to each other, which are zero on the diagonal, or to targets of shape (B, B).
+    """
+    found = LossNode("pairs", "none", node, node, first_parent(node))
+    is_constant = [maker is None for maker, _ in node.next_functions]
+    shapes = _broadcast_shapes(found, None) if is_constant in ([True, False], [False, True]) else None
+    if shapes is None:
+        return None
+    saves_result = _name(node) != "Mul" and (_name(user) in ELEMENTWISE or _name(user) == "Pow")
+    difference = saved_tensor(user, "self") if saves_result else None
+    if difference is None or not difference.is_cpu:
+        return found
+    return found if difference.diagonal().any() and find_pairwise_difference(shapes[0], difference) else None
+
+
+def _shape_of(node: Any) -> Shape:
+    """Return the shape of a node's result; () if this version of PyTorch does not know it."""
+    metadata = getattr(node, "_input_metadata", ())
+    return tuple(metadata[0].shape) if len(metadata) == 1 else ()
+
+
+def _pair_shapes(shape: Shape, result: Shape) -> tuple[Shape, Shape] | None:
+    """Return the shapes of both operands if one of them is (B, 1) or (B,), and the result is (B, B)."""
+    if len(result) != 2 or result[0] != result[1] or shape not in ((result[0], 1), (result[0],)):
+        return None
+    return shape, (result[0],) if len(shape) == 2 else (result[0], 1)
 
 
 def _sum(node: Any) -> LossNode | None:
@@ -409,12 +447,14 @@ def _broadcast_shapes(found: LossNode, call: LossCall | None) -> tuple[tuple[int
 
     Also None if the program added an axis just before, with ``unsqueeze`` or ``[:, None]``: then it intends pairs.
     """
-    if found.kind not in ("mse", "smooth_l1", "huber", "l1") or found.source is None:
+    if found.kind not in ("mse", "smooth_l1", "huber", "l1", "pairs") or found.source is None:
         return None
     source, core = found.source, found.core
     unexpanded = parent(source) if _name(source) == "Expand" else source
     if _name(unexpanded) == "Unsqueeze":
         return None
+    if found.kind == "pairs":
+        return _pair_shapes(_shape_of(source), _shape_of(core))
     below = parent(core) if found.kind == "l1" else core
     if call is not None and len(call.shapes) == 2:
         first, target = call.shapes if parent(below) is not None else call.shapes[::-1]  # mse_loss(target, prediction)

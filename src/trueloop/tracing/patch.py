@@ -104,6 +104,10 @@ class Patches:
         """Remove a PyTorch hook together with the other patches."""
         self._undo.append(handle.remove)
 
+    def add_undo(self, undo: Callable[[], None]) -> None:
+        """Call a function when the other patches are removed; after Ctrl-C, it may be called twice."""
+        self._undo.append(undo)
+
     def restore(self) -> None:
         """Restore all attributes that are still replaced; after Ctrl-C, a second call continues."""
         while self._undo:

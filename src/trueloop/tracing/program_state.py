@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,57 +15,39 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trueloop.core.findings import CodePosition
-from trueloop.tracing.events import Ref
+from trueloop.tracing.events import ModelCalled, Ref, Refs
 from trueloop.tracing.nonfinite.replay import RecordedCall
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MAX_CALLS: Final = 4  # recorded calls: a model and its loss, and those of an adversary
 
 
-@dataclass(slots=True, kw_only=True)
-class IncompleteWindowState:
-    """Gradients that were accumulated when a loader ended within a window."""
-
-    loader: Ref
-    batches: int
-    backwards: int
-    window_size: int
-    location: CodePosition | None
-    gradients: dict[int, tuple[weakref.ref[Tensor], int, int]]
-    """Id of a parameter -> the parameter, and the id and version of its gradient."""
-    still_present: bool = False
-    """Whether the gradients were still there at the next backward pass."""
-
-
 @dataclass(slots=True)
 class OptimizerState:
-    """The steps of one optimizer, and what full tracing has recorded since its latest step."""
+    """The steps of one optimizer."""
 
     steps: int = 0
     """Number of steps so far."""
     in_training_thread: bool = False
     """Whether the optimizer has stepped in the training thread."""
-    backwards: int = 0
-    """Number of backward passes that reached one of its parameters since its latest step."""
-    grad_norm_after_backward: float | None = None
-    """Joint norm of its gradients after the latest backward pass, read in windows of several of them."""
-    cleared_at: CodePosition | None = None
-    """The line that cleared its gradients, if no backward pass has reached them since."""
-    sample_gradient: tuple[weakref.ref[Tensor], weakref.ref[Tensor]] | None = None
-    """One of its parameters, and the gradient of that parameter after the latest backward pass."""
     fully_traced: bool = False
     """Whether tracing was complete since its latest step, or since its creation if it has not stepped."""
 
-    def start_window(self, *, fully_traced: bool) -> None:
-        """Begin the next window."""
-        self.backwards, self.fully_traced = 0, fully_traced
-        self.cleared_at = self.grad_norm_after_backward = self.sample_gradient = None
 
-    def gradients_replaced(self) -> bool:
-        """Return True if the program has assigned other gradients since the latest backward pass."""
-        parameter = self.sample_gradient and self.sample_gradient[0]()
-        gradient = None if parameter is None else parameter.grad
-        return self.sample_gradient is not None and gradient is not None and self.sample_gradient[1]() is not gradient
+class HandWrittenOptimizer:
+    """Parameters that the program updates together without ``torch.optim``, in place of their optimizer."""
+
+    def __init__(self, parameters: Iterable[weakref.ref[Tensor]]) -> None:
+        self._parameters = tuple(parameters)
+
+    def parameters(self) -> list[Tensor]:
+        """Return the parameters that still exist."""
+        return [parameter for reference in self._parameters if (parameter := reference()) is not None]
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The parameters in the form of ``torch.optim.Optimizer``; the learning rate is not known."""
+        return [{"params": self.parameters()}]
 
 
 class _ThreadSentinel:
@@ -98,25 +80,17 @@ class ProgramState:
     structure_changes: int = 0
     """Number of times that a called model was new, or had other parameters than at its previous call."""
     optimizers: WeakIdDict[Optimizer, OptimizerState] = field(default_factory=WeakIdDict[Optimizer, OptimizerState])
-    """Optimizers that were created or have stepped while tracing was active."""
+    """Optimizers that were created or have stepped while tracing was active; also each `HandWrittenOptimizer`."""
     optimizers_seen: int = 0
     """Number of these optimizers so far, including those that no longer exist."""
     loader_pass: Any = None
     """The pass over a loader that returned the latest batch; see ``batch``."""
+    starting_pass: Any = None
+    """The pass whose iterator is being created; its constructor already requests indices for the workers."""
     batches_before_pass: int = 0
     """Number of batches that all loaders have returned so far, without those of ``loader_pass``."""
-    batch_sizes: frozenset[tuple[int, int]] | None = None
-    """Size of the first dimension and number of elements of each tensor in the latest fully traced batch, if
-    ``record_batch_sizes``."""
-    record_batch_sizes: bool = False
-    anomaly_at: CodePosition | None = None
-    """The line that last switched anomaly detection on during full tracing."""
-    seeded_at: CodePosition | None = None
-    """The line of the latest ``torch.manual_seed`` since a shuffling loader was started."""
-    leftover: IncompleteWindowState | None = None
-    """Gradients that were accumulated when a loader ended, and that no step has used yet."""
-    before_replicated_backward: Callable[[], None] | None = None
-    """Called before each backward pass if a model is replicated."""
+    gradients_off_at: CodePosition | None = None
+    """Where the program entered ``torch.no_grad`` or ``torch.inference_mode`` latest."""
     calls: deque[RecordedCall] = field(default_factory=lambda: deque[RecordedCall](maxlen=MAX_CALLS))
     """The latest calls of outermost modules with gradients enabled, recorded during full tracing."""
     nonfinite_calls: tuple[RecordedCall, ...] = ()
@@ -137,10 +111,32 @@ class ProgramState:
     """The enabled GradScaler that scaled the latest loss."""
     stepping_scaler: weakref.ref[Any] | None = None
     """The GradScaler whose ``step`` is running."""
+    hand_written_at: CodePosition | None = None
+    """The line of the update that is being counted if the program wrote it itself; None = an optimizer steps."""
     autocast: str | None = None
     """Autocast type of the latest model call with gradients enabled; None = autocast was off."""
     on_thread_change: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     """Called before another thread becomes the training thread, when records about gradients become invalid."""
+    after_traced_backward: list[Callable[[Refs, CodePosition | None], None]] = field(
+        default_factory=list[Callable[[Refs, CodePosition | None], None]]
+    )
+    """Called after each fully traced backward pass, with the parameters that it reached, and its line."""
+    on_model_called: list[Callable[[ModelCalled], None]] = field(default_factory=list[Callable[[ModelCalled], None]])
+    """Called before the event of a fully traced call of a model is emitted."""
+    on_unknown_submodule: list[Callable[..., None]] = field(default_factory=list[Callable[..., None]])
+    """Called with a running model and a module that it calls for the first time and that is not known to be its own."""
+    before_backward: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    """Called before each outermost backward pass, also in sampled tracing; hooks add them only while needed."""
+    on_backward_start: list[Callable[[Sequence[Tensor]], None]] = field(
+        default_factory=list[Callable[[Sequence[Tensor]], None]]
+    )
+    """Called with the roots before each fully traced backward pass; hooks add them only while needed."""
+    after_step: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    """Called after each step, before it is counted, also in sampled tracing; hooks add them only while needed."""
+    on_unflagged_dropout: list[Callable[..., None]] = field(default_factory=list[Callable[..., None]])
+    """Called at functional dropout without ``training``, with its frame, function, input and rate."""
+    on_scheduler_step: list[Callable[[Any], None]] = field(default_factory=list[Callable[[Any], None]])
+    """Called with a learning-rate scheduler before each of its steps, also if another scheduler steps it."""
     _thread_local: threading.local = field(default_factory=threading.local)
     _lock: Any = field(default_factory=threading.RLock)
 
@@ -209,15 +205,14 @@ class ProgramState:
         ]  # other threads record calls at the same time
         self.calls.clear()
         self.calls.extend(calls)
-        self.nonfinite_calls, self.leftover = (), None
+        self.nonfinite_calls = ()
         self._thread_local.sentinel = _ThreadSentinel(self, thread)
         self.training_thread = thread
 
     def _reset_optimizers(self) -> None:
         for state in self.optimizers.values():
             if state.in_training_thread:
-                state.in_training_thread = False
-                state.start_window(fully_traced=False)
+                state.in_training_thread = state.fully_traced = False
 
     def reset(self) -> None:
         """Reset the state that belongs to an earlier watch, but not the known objects."""
@@ -225,8 +220,9 @@ class ProgramState:
         self._reset_optimizers()
         self.calls.clear()
         self.nonfinite_calls, self.replayed = (), False
-        self.anomaly_at = None
         self.forward_depth = self.backward_depth = self.step_depth = 0
-        self.batch_sizes, self.record_batch_sizes = None, False
         self.batches_before_pass, self.loader_pass = self.batch, None
-        self.leftover = self.scaler = self.stepping_scaler = self.autocast = None
+        self.before_backward.clear()
+        self.after_step.clear()
+        self.on_backward_start.clear()
+        self.scaler = self.stepping_scaler = self.autocast = self.hand_written_at = None

@@ -14,7 +14,7 @@ from trueloop.tracing.stream import EventStream
 INITIAL_UPDATES: Final = 512  # traced in full at the start
 BURST_UPDATES: Final = 8  # traced in full now and then, and after a change: the first ends a window not seen whole
 BURST_INTERVAL: Final = 64  # updates from one burst to the next, until the run is SPARSER_AFTER updates long
-SPARSER_AFTER: Final = 4096  # updates; from here on the interval doubles whenever the length of the run does
+SPARSER_AFTER: Final = 1024  # updates; from here on the interval doubles whenever the length of the run does
 CHANGE_INTERVAL_SHARE: Final = 4  # bursts after changes of structure may be so many times as frequent
 MAX_BATCHES: Final = 64  # traced in full without a single backward, as in a validation pass
 MAX_BACKWARDS: Final = 1024  # traced in full without an update, as in a program that changes its weights by hand
@@ -52,7 +52,7 @@ class SamplingController:
     def reset(self) -> None:
         """Restart all counts, before the first listener subscribes."""
         self._last_full_update = self._next_check = self._next_burst = self._next_change = self._stopped_at = 0
-        self._batches = self._backwards = 0
+        self._batches = self._backwards = self._backwards_when_stopped = 0
         self._full = False
         self.updates_traced = 0
         """Number of fully traced updates."""
@@ -116,7 +116,7 @@ class SamplingController:
             self._full = stream.full_tracing = True
             stream.next_check_update = 0
             self._start_hooks()
-            if stream.update > self._stopped_at:
+            if stream.update > self._stopped_at or stream.backward_count > self._backwards_when_stopped:
                 stream.emit(TracingGap(updates=stream.update - self._stopped_at))
 
     def _stop_full(self) -> None:
@@ -124,6 +124,7 @@ class SamplingController:
         self._full = stream.full_tracing = False
         self._stop_hooks()
         self._stopped_at = update = stream.update
+        self._backwards_when_stopped = stream.backward_count
         pause = update >= self._last_full_update  # otherwise a long validation pass ended it: go on at the next update
         self._next_burst = update + (burst_interval(update) - BURST_UPDATES if pause else 1)
 

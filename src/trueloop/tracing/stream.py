@@ -38,6 +38,7 @@ class EventStream:
         "after_update",
         "backward_count",
         "backward_count_at_step",
+        "before_event",
         "full_tracing",
         "lock",
         "next_check_update",
@@ -70,7 +71,7 @@ class EventStream:
         """Whether some listener is subscribed. Every replacement of a PyTorch function checks this first."""
         self.overhead_s = 0.0
         """Measured overhead of hooks and listeners."""
-        self.problems: list[str] = []
+        self._session, self.problems = 0, list[str]()
         self.request_full_tracing: Callable[[], None] = lambda: None
         """Called by a hook that detects a change of structure, so that the next updates are fully traced."""
         self.after_update: Callable[[], None] = lambda: None
@@ -84,7 +85,8 @@ class EventStream:
         """Called for every batch that a loader returns during full tracing."""
         self.after_backward: Callable[[], None] = lambda: None
         """Called for every backward pass during full tracing."""
-        self._session = 0
+        self.before_event: Callable[[], None] | None = None
+        """Called before anything is traced, while an update that the program writes itself may not be reported yet."""
         self._listeners: list[tuple[Listener, frozenset[type[Event]]]] = []
         self._listeners_by_type: dict[type[Event], list[Listener]] = {}
         """Event type -> its listeners, filled when a type is first emitted."""
@@ -126,6 +128,8 @@ class EventStream:
 
     def emit(self, event: Event) -> None:
         """Stamp an event with the current counts and time, and deliver it to its listeners."""
+        if self.before_event is not None:
+            self.before_event()
         event.update = self.update
         event.backward_count = self.backward_count
         event.time_s, event.overhead_s = perf_counter(), self.overhead_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -34,6 +35,18 @@ MakeOptimizer = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
 MakeScheduler = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserComponents:
+    """Components that the user passes instead of settings; None = build the component from the settings."""
+
+    optimizer: MakeOptimizer | None = None
+    """Function of the trainable parameters that returns an optimizer."""
+    scheduler: MakeScheduler | None = None
+    """Function of the optimizer that returns a scheduler; the scheduler is stepped once per update."""
+    counts: Counts | None = None
+    """Function of a batch that returns the terms' counts, see `window.Counts`."""
+
+
 def assemble(
     model: nn.Module,
     objective: Any,
@@ -44,7 +57,7 @@ def assemble(
     components: UserComponents | None = None,
     processes: Processes = SINGLE_PROCESS,
 ) -> Assembly:
-    """Build every part that the loop uses.
+    """Build everything that the loop uses.
 
     Args:
         model: the model; it is moved to ``device`` and frozen in place.
@@ -56,7 +69,7 @@ def assemble(
         processes: processes that share the run; each of them has to call this function.
 
     Raises:
-        InvalidConfig, InvalidModel: parts do not fit together; the message names them.
+        InvalidConfig, InvalidModel: model, loss, optimizer or settings do not fit together; the message names them.
     """
     components = components or UserComponents()
     _prepare_model(model, config, device, processes)
@@ -68,8 +81,6 @@ def assemble(
     optimizer = _build_optimizer(model, config, components)
     check_optimizer(model, optimizer)
     context = autocast(config.precision, device)
-    horizon_epochs = config.schedule.horizon_epochs or config.epochs
-    updates = None if updates_per_epoch is None else updates_per_epoch * horizon_epochs
     guard = Guard(model, config.guard)
     return Assembly(
         model=model,
@@ -79,16 +90,16 @@ def assemble(
         counts=components.counts,
         optimizer=optimizer,
         update=_build_update(optimizer, config, parallel),
-        schedule=_build_schedule(optimizer, config, components, updates, updates_per_epoch),
+        schedule=_build_schedule(optimizer, config, components, updates_per_epoch),
         scale=LossScale(device, enabled=config.precision == "fp16"),
         guard=guard,
         oom_retry=OutOfMemoryRetry(model, guard, processes, device, enabled=config.out_of_memory == "halve"),
         average=None if config.ema is None else WeightAverage(model, config.ema),
         device=device,
-        on_host=device.type == "cpu",
+        on_cpu=device.type == "cpu",
         to_device=make_device_transfer(device),
         autocast=lambda: context,
-        compiled_step=_compiled_step((model, objective, optimizer), config, components, processes),
+        compiled_step=_build_compiled_step(model, objective, optimizer, config, components, processes),
     )
 
 
@@ -137,21 +148,22 @@ def _build_update(optimizer: torch.optim.Optimizer, config: TrainConfig, paralle
     return make_update(optimizer, config.clip, guarded=config.guard.enabled)
 
 
-def _compiled_step(
-    parts: tuple[nn.Module, Objective, torch.optim.Optimizer],
+def _build_compiled_step(
+    model: nn.Module,
+    objective: Objective,
+    optimizer: torch.optim.Optimizer,
     config: TrainConfig,
     components: UserComponents,
     processes: Processes,
 ) -> CompiledStep | None:
     if not config.compile:
         return None
-    model, objective, optimizer = parts
-    unsupported = (
-        (config.precision == "fp16", "fp16 needs a loss scale."),
-        (config.recompute, "recompute decides in every pass which activations to store."),
-        (components.counts is not None, "the counts of the objective are declared beforehand."),
-        (processes.size > 1, f"{processes.size} processes share the update."),
-    )
+    reasons_against = {
+        "fp16 needs a loss scale.": config.precision == "fp16",
+        "recompute decides in every pass which activations to store.": config.recompute,
+        "the counts of the objective are declared beforehand.": components.counts is not None,
+        f"{processes.size} processes share the update.": processes.size > 1,
+    }
     spec = StepSpec(
         model=model,
         objective=objective,
@@ -159,27 +171,7 @@ def _compiled_step(
         guarded=config.guard.enabled,
         autocast=torch.bfloat16 if config.precision == "bf16" else None,
     )
-    return CompiledStep(spec, optimizer, next((reason for applies, reason in unsupported if applies), None))
-
-
-class UserComponents:
-    """Components that the user passes instead of settings.
-
-    Args:
-        optimizer: function of the trainable parameters that returns an optimizer.
-        scheduler: function of the optimizer that returns a scheduler; it is stepped once per update.
-        counts: function of a batch that returns the terms' counts, see `window.Counts`.
-    """
-
-    def __init__(
-        self,
-        optimizer: MakeOptimizer | None = None,
-        scheduler: MakeScheduler | None = None,
-        counts: Counts | None = None,
-    ) -> None:
-        self.optimizer = optimizer
-        self.scheduler = scheduler
-        self.counts = counts
+    return CompiledStep(spec, optimizer, next((reason for reason, applies in reasons_against.items() if applies), None))
 
 
 def _check_loss_parameters(model: nn.Module, objective: Any) -> None:
@@ -187,10 +179,10 @@ def _check_loss_parameters(model: nn.Module, objective: Any) -> None:
     if not isinstance(objective, nn.Module):
         return
     in_model = {id(parameter) for parameter in model.parameters()}
-    own = [name for name, p in objective.named_parameters() if p.requires_grad and id(p) not in in_model]
-    if own:
+    names = [name for name, p in objective.named_parameters() if p.requires_grad and id(p) not in in_model]
+    if names:
         raise InvalidModel(
-            f"The loss {type(objective).__name__} has trainable parameters of its own: {', '.join(own[:5])}.",
+            f"The loss {type(objective).__name__} has trainable parameters of its own: {', '.join(names[:5])}.",
             why="The optimizer has only the model's parameters, so these would never be trained or saved.",
             fix="Make the loss a submodule of the model, and give a function (model, batch) that uses it there.",
         )
@@ -207,9 +199,10 @@ def _build_schedule(
     optimizer: torch.optim.Optimizer,
     config: TrainConfig,
     components: UserComponents,
-    updates: int | None,
-    per_epoch: int | None,
+    updates_per_epoch: int | None,
 ) -> RateSchedule:
     if components.scheduler is not None:
         return UserSchedule(components.scheduler(optimizer))
-    return Schedule(optimizer, config.schedule, updates=updates, updates_per_epoch=per_epoch)
+    horizon_epochs = config.schedule.horizon_epochs or config.epochs
+    updates = None if updates_per_epoch is None else updates_per_epoch * horizon_epochs
+    return Schedule(optimizer, config.schedule, updates=updates, updates_per_epoch=updates_per_epoch)

@@ -5,6 +5,7 @@ import hashlib
 import site
 import sys
 import sysconfig
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -13,8 +14,9 @@ from typing import Any, cast
 
 from torch import nn
 
-_OWN = Path(__file__).resolve().parents[1]
-_RECIPES = _OWN / "recipes"
+_HasDocstring = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_TRUELOOP = Path(__file__).resolve().parents[1]
+_RECIPES = _TRUELOOP / "recipes"
 
 
 def fingerprint_sources(objects: Iterable[object]) -> dict[str, str]:
@@ -38,11 +40,14 @@ def fingerprint_sources(objects: Iterable[object]) -> dict[str, str]:
             continue
         files.add(path)
         modules += [other for value in list(vars(module).values()) for other in _defining_modules(value)]
-    by_name: dict[str, list[str]] = {}
+    fingerprints: dict[str, str] = {}
+    files_per_name: Counter[str] = Counter()
     for path in sorted(files):
-        by_name.setdefault(path.name, []).append(fingerprint(path.read_bytes()))
-    # Files of the same name are numbered instead of named by folder, so that a project can be moved.
-    return {f"{name}#{i}" if i else name: each for name, all_ in sorted(by_name.items()) for i, each in enumerate(all_)}
+        # Files of the same name are numbered instead of named by folder, so that a project can be moved.
+        number = files_per_name[path.name]
+        fingerprints[f"{path.name}#{number}" if number else path.name] = fingerprint(path.read_bytes())
+        files_per_name[path.name] += 1
+    return dict(sorted(fingerprints.items()))
 
 
 def fingerprint(source: bytes) -> str:
@@ -56,15 +61,9 @@ def fingerprint(source: bytes) -> str:
     except (SyntaxError, ValueError):
         return _digest(source)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and _has_docstring(
-            node
-        ):
+        if isinstance(node, _HasDocstring) and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:] or [ast.Pass()]
     return f"{_digest(source)}/{_digest(ast.dump(tree).encode())}"
-
-
-def _has_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return ast.get_docstring(node, clean=False) is not None
 
 
 def _modules_of(value: object) -> Iterator[ModuleType]:
@@ -73,9 +72,9 @@ def _modules_of(value: object) -> Iterator[ModuleType]:
         wrapped = cast("partial[Any]", value)
         yield from (module for part in (wrapped.func, *wrapped.args) for module in _modules_of(part))
     elif isinstance(value, nn.Module):
-        yield from (module for kind in {type(part) for part in value.modules()} for module in _modules_of(kind))
+        yield from (module for class_ in {type(part) for part in value.modules()} for module in _modules_of(class_))
     elif isinstance(value, type):
-        yield from (module for kind in value.__mro__ for module in _defining_modules(kind))
+        yield from (module for class_ in value.__mro__ for module in _defining_modules(class_))
     elif hasattr(value, "__code__") or hasattr(value, "__func__"):
         yield from _defining_modules(value)
     elif value is not None:
@@ -95,9 +94,8 @@ def _user_file(module: ModuleType) -> Path | None:
     if not isinstance(name, str) or not name.endswith(".py"):
         return None
     path = Path(name).resolve()
-    if path.is_relative_to(_RECIPES) and not _is_installed(path):
-        return path
-    return path if path.is_file() and not path.is_relative_to(_OWN) and not _is_installed(path) else None
+    is_trueloop = path.is_relative_to(_TRUELOOP) and not path.is_relative_to(_RECIPES)
+    return None if is_trueloop or _is_installed(path) or not path.is_file() else path
 
 
 def _is_installed(path: Path) -> bool:

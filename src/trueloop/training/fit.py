@@ -49,17 +49,17 @@ from trueloop.training.profiling.layer_norms import LayerNorms
 from trueloop.training.result import FitResult
 from trueloop.training.update_buffer import UpdateBuffer
 
-REPORT_EVERY: Final = 8  # updates; with several processes, all explain skipped updates after the same update
+REPORT_EVERY: Final = 8  # number of updates; several processes report together, because explaining a skip needs all
 
 
 class Fit:
     """Train one run to its end, starting at its first update or at a checkpoint.
 
     Args:
-        parts: model, optimizer and the other objects of the run, from `assemble`.
+        assembly: model, optimizer and the other objects of the run, from `assemble`.
         config: the settings.
         source: training data.
-        held_out: split name ("val") -> batches to evaluate on after epochs; iterated once per evaluation.
+        held_out: maps a split's name ("val") to its batches, which are iterated once per evaluation.
         metrics: metrics to compute on every split, in addition to the loss.
         checkpoints: folder for the run's checkpoints; None = save none. Always None on processes other than the first.
         reporters: receive every event.
@@ -67,7 +67,7 @@ class Fit:
 
     def __init__(
         self,
-        parts: Assembly,
+        assembly: Assembly,
         config: TrainConfig,
         source: BatchSource,
         *,
@@ -76,9 +76,9 @@ class Fit:
         checkpoints: CheckpointFolder | None,
         reporters: Sequence[Reporter],
     ) -> None:
-        self.parts = parts
-        self._processes = self._together = parts.parallel.processes
-        self.state = RunState(parts, Monitor(config.monitor), EpochOrder(source, self._processes))
+        self.assembly = assembly
+        self._processes = self._active_processes = assembly.parallel.processes
+        self.state = RunState(assembly, Monitor(config.monitor), EpochOrder(source, self._processes))
         self._config = config
         self._source = source
         self._held_out = held_out
@@ -88,15 +88,15 @@ class Fit:
         blocking = config.checkpoint.blocking
         self._saver = Saver(checkpoints, blocking=blocking, mirror=mirror) if checkpoints else None
         self._reporters = reporters
-        self._saving = self._processes.broadcast_object(checkpoints is not None)
+        self._saves_checkpoints = self._processes.broadcast_object(checkpoints is not None)
         self._evaluation_processes = evaluation_processes(metrics, self._processes)
-        self._update_buffer = UpdateBuffer(flush_every=None if self._processes.size == 1 else REPORT_EVERY)
-        self._saved_at = (-1, -1)
-        self._problems: list[str] = []
-        self._resumed: list[ResumeNotice] = []
+        self._update_buffer = UpdateBuffer(drain_every=None if self._processes.size == 1 else REPORT_EVERY)
+        self._saved_position = (-1, -1)  # (epoch, update) of the latest save
+        self._checkpoint_problems: list[str] = []
+        self._resume_notices: list[ResumeNotice] = []
         self._started = perf_counter()
-        self._memory_sampler = MemorySampler(parts.device)
-        self._layer_norms = LayerNorms(parts.model)
+        self._memory_sampler = MemorySampler(assembly.device)
+        self._layer_norms = LayerNorms(assembly.model)
 
     @property
     def position(self) -> Position:
@@ -113,45 +113,42 @@ class Fit:
         Raises:
             TrueloopError: training failed; the run's last complete checkpoint stays on disk.
         """
-        single = isinstance(self.parts.objective, (TorchLoss, Criterion))  # a function may return terms of any name
-        self.state.monitor.check(self._held_out, {"loss", *self._metrics} if single else None)
+        single_loss = isinstance(self.assembly.objective, (TorchLoss, Criterion))  # a function may name its terms
+        self.state.monitor.check(self._held_out, {"loss", *self._metrics} if single_loss else None)
         start = self.position.update
-        per_epoch = self._source.updates_per_epoch
-        total = None if per_epoch is None else per_epoch * self._config.epochs
+        updates_per_epoch = self._source.updates_per_epoch
+        total = None if updates_per_epoch is None else updates_per_epoch * self._config.epochs
         self.report(RunStarted(name=name, epochs=self._config.epochs, updates=total, start_update=start, facts=facts))
-        for problem in self._problems:
+        for problem in self._checkpoint_problems:
             self._note("checkpoint_passed_over", problem)
-        for notice in self._resumed:
+        for notice in self._resume_notices:
             self._note(*notice)
         with Interrupt() as interrupt:
             try:
                 reason = self._train_epochs(interrupt)
                 self._finish_saving()
             except BaseException as error:  # within Interrupt, so that SIGTERM from torchrun does not stop the saving
-                lost = as_process_lost(error, self._processes)
-                self._close_after_error(lost or error)
-                if lost:
-                    raise lost from error
+                process_lost = as_process_lost(error, self._processes)
+                self._close_after_error(process_lost or error)
+                if process_lost:
+                    raise process_lost from error
                 raise
             finally:
-                self.parts.parallel.close()
+                self.assembly.parallel.close()
         return self._result(reason, start)
 
     def _close_after_error(self, error: BaseException) -> None:
-        """Finish saving and reporting as far as possible; an error in doing so is added to the first one as a note."""
-        self._together = SINGLE_PROCESS  # the other processes do not execute this code
-        steps: list[Callable[[], None]] = [
-            self._finish_saving,
-            self._report_updates,
-            lambda: self.report(self._run_ended("failed")),
-        ]
+        """Finish saving and reporting as far as possible; errors in doing so become notes of the first error."""
+        self._active_processes = SINGLE_PROCESS  # the other processes do not execute this code
+        steps: list[Callable[[], None]] = [self._finish_saving, self._report_updates]
         if isinstance(error, ProcessLost):
-            steps.insert(2, partial(self._note, "process_lost", f"{error.what} {error.why}"))
+            steps.append(partial(self._note, "process_lost", f"{error.what} {error.why}"))
+        steps.append(partial(self.end, "failed"))
         for step in steps:
             try:
                 step()
-            except (TrueloopError, OSError) as further:
-                error.add_note(f"Also: {further}")
+            except (TrueloopError, OSError) as later_error:
+                error.add_note(f"Also: {later_error}")
 
     def _train_epochs(self, interrupt: Interrupt) -> str:
         position = self.position
@@ -162,11 +159,11 @@ class Fit:
                 return self._save_and_stop(interrupt)
             position.epoch += 1
             position.update_in_epoch = 0
-            best, stop = self._evaluate_if_due()
-            due = position.epoch % self._config.checkpoint.every_epochs == 0
-            if best or stop or due or position.epoch == self._config.epochs:
+            decision = self._evaluate_if_due()
+            is_due = position.epoch % self._config.checkpoint.every_epochs == 0
+            if decision.best or decision.stop or is_due or position.epoch == self._config.epochs:
                 self._save()
-            if stop:
+            if decision.stop:
                 return "early_stop"
         return "finished"
 
@@ -175,21 +172,21 @@ class Fit:
         self._save()
         self._finish_saving()
         requests = self._processes.all_gather_object((interrupt.requested, interrupt.signal))
-        reason, signal = next(((word, name) for word, name in requests if word), ("interrupted", ""))
+        reason, signal = next(((request, name) for request, name in requests if request), ("interrupted", ""))
         cause = "Ctrl-C" if reason == "interrupted" else signal
         self._note(reason, f"Stopped by {cause} after update {self.position.update}; everything is saved.")
         return reason
 
     def _train_epoch(self, interrupt: Interrupt) -> bool:
         """Train one epoch, or the rest of it; return False if the run was asked to stop."""
-        position, every = self.position, self._config.checkpoint.every_updates
+        position, save_every = self.position, self._config.checkpoint.every_updates
         batches = self.state.order.open(position.epoch, position.update_in_epoch)
-        for result in train_epoch(self.parts, batches, update=position.update):
+        for result in train_epoch(self.assembly, batches, update=position.update):
             position.update += 1
             position.update_in_epoch += 1
             if self._update_buffer.add(result, update=position.update, epoch=position.epoch + 1):
                 self._report_updates()
-            if every and position.update % every == 0:
+            if save_every and position.update % save_every == 0:
                 self._save()
             if self._should_stop(interrupt):
                 return False
@@ -211,31 +208,31 @@ class Fit:
             layers = self._layer_norms.read_if_due(rows[-1].grad_norm)
             self.report(UpdatesDone(rows=rows, memory_mib=self._memory_sampler.sample_if_due(), layers=layers))
         self._report_saves()
-        for retry in self.parts.oom_retry.drain_notices():
+        for retry in self.assembly.oom_retry.drain_notices():
             self._note("out_of_memory", retry.message, retry.details, update=retry.update)
-        for notice in self.parts.compiled_step.drain_notices() if self.parts.compiled_step else ():
+        for notice in self.assembly.compiled_step.drain_notices() if self.assembly.compiled_step else ():
             self._note(*notice)
-        if self._together is not self._processes:
-            return  # explaining a skipped update may need all processes
+        if self._active_processes is not self._processes:
+            return  # the other processes may be needed to explain a skipped update
         for entry in entries:
-            self.parts.guard.record_update(skipped=entry.row.skipped)
+            self.assembly.guard.record_update(skipped=entry.row.skipped)
             if entry.row.skipped:
-                skip = share_explanation(explain_skip(self.parts, entry), self._together)
+                skip = share_explanation(explain_skip(self.assembly, entry), self._active_processes)
                 self._note(skip.kind, skip.message, skip.details, update=entry.row.update)
-                self.parts.guard.raise_if_too_many(entry.row.update, skip.culprit)
+                self.assembly.guard.raise_if_too_many(entry.row.update, skip.culprit)
 
     def _evaluate_if_due(self) -> MonitorDecision:
-        """Evaluate every split if due after this epoch; decide whether the model is the best yet and if to stop."""
-        last = self.position.epoch == self._config.epochs
-        if not self._held_out or not (last or self.position.epoch % self._config.evaluate_every_epochs == 0):
+        """Evaluate every split if due; decide whether the model is the best yet, and whether to stop."""
+        is_last_epoch = self.position.epoch == self._config.epochs
+        if not self._held_out or not (is_last_epoch or self.position.epoch % self._config.evaluate_every_epochs == 0):
             return MonitorDecision(best=False, stop=False)
-        self.parts.parallel.sync_buffers()
+        self.assembly.parallel.sync_buffers()
         results = {split: self.evaluate(batches) for split, batches in self._held_out.items()}
         for split, result in results.items():
             self.position.metrics |= {f"{split}/{name}": value for name, value in result.metrics.items()}
         self.position.measured_at = self.position.update
         decision = self.state.monitor.observe(self.position.metrics, self.position.update)
-        self.parts.schedule.after_evaluation(self.position.metrics[self._config.monitor.metric])
+        self.assembly.schedule.after_evaluation(self.position.metrics[self._config.monitor.metric])
         for split, result in results.items():
             self.report_evaluation(split, result, best=decision.best)
         if decision.stop:
@@ -244,19 +241,19 @@ class Fit:
 
     def evaluate(self, batches: Iterable[Any]) -> Evaluation:
         """Evaluate the weights that would be shipped: the averaged ones if the run averages weights."""
-        average = self.parts.average
+        average = self.assembly.average
         with average.applied() if average else nullcontext():
             return self._evaluate_current(batches)
 
     def _evaluate_current(self, batches: Iterable[Any]) -> Evaluation:
-        parts = self.parts
+        assembly = self.assembly
         return evaluate(
-            parts.forward,
-            parts.oom_retry.split_batches(batches),
-            parts.objective,
+            assembly.forward,
+            assembly.oom_retry.split_batches(batches),
+            assembly.objective,
             metrics=self._metrics,
-            device=parts.device,
-            context=parts.autocast(),
+            device=assembly.device,
+            context=assembly.autocast(),
             processes=self._evaluation_processes,
         )
 
@@ -279,16 +276,16 @@ class Fit:
         """Save the full state, unless it was already saved at this position."""
         self._report_updates()
         position = self.position
-        here = (position.epoch, position.update)
-        if not self._saving or self._saved_at == here:
+        current = (position.epoch, position.update)
+        if not self._saves_checkpoints or self._saved_position == current:
             return
-        self.parts.parallel.sync_buffers()
-        measured = position.metrics if position.measured_at == position.update else {}  # only metrics of these weights
+        self.assembly.parallel.sync_buffers()
+        metrics = position.metrics if position.measured_at == position.update else {}  # only metrics of these weights
         state, sharded = extract_shards(self.state.state_dict())
-        description = {"update": position.update, "epoch": position.epoch, "metrics": measured}
+        description = {"update": position.update, "epoch": position.epoch, "metrics": metrics}
         save = partial(self._saver.save, state, **description) if self._saver else None
         save_on_all_ranks(save, sharded, self._processes)
-        self._saved_at = here
+        self._saved_position = current
         self._report_saves()
 
     def _report_saves(self) -> None:
@@ -316,49 +313,43 @@ class Fit:
             CheckpointError: the checkpoint belongs to another run.
         """
         self.state.identity = identity or {}
-        if not self._saving:
+        if not self._saves_checkpoints:
             return
-        check_folder_shared(self._checkpoints, self.parts.parallel)
+        check_folder_shared(self._checkpoints, self.assembly.parallel)
         loaded = self._saver.load_latest() if self._saver else None
-        self._problems = self._saver.problems() if self._saver else []
-        state = load_on_all_ranks(loaded, self.parts.parallel)
+        self._checkpoint_problems = self._saver.problems() if self._saver else []
+        state = load_on_all_ranks(loaded, self.assembly.parallel)
         if state is not None:
-            self._resumed = self.state.resume(state, self._config.epochs, allow_change=allow_change)
-            self._saved_at = (self.position.epoch, self.position.update)
+            self._resume_notices = self.state.resume(state, self._config.epochs, allow_change=allow_change)
+            self._saved_position = (self.position.epoch, self.position.update)
 
     def final_weights(self) -> dict[str, Tensor]:
         """Return the weights to ship: those of the best checkpoint if requested and present, else the current ones."""
-        best_state = load_on_all_ranks(self._best_state(), self.parts.parallel)
+        best_state = load_on_all_ranks(self._best_state(), self.assembly.parallel)
         if best_state is not None:
             self.state.load_weights(best_state)
         return self.state.shipped_weights()
 
     def _best_state(self) -> tuple[Checkpoint, Mapping[str, Any]] | None:
         """Load the best checkpoint if it should be shipped and is not the current model; else return None."""
+        if not self._checkpoints or self._config.checkpoint.final != "best":
+            return None
         best_state: tuple[Checkpoint, Mapping[str, Any]] | None = None
-        shipped: int | None = self.position.update  # None: a damaged checkpoint has been reported
-        while self._checkpoints and self._config.checkpoint.final == "best":
-            best = self._checkpoints.best()
-            if best is None or best.update == self.position.update:
-                break
+        shipped_update, some_damaged = self.position.update, False
+        while best_state is None and (best := self._checkpoints.best()) and best.update != self.position.update:
             try:
                 loaded = self._checkpoints.load(best)
+            except CheckpointError as damage:  # best() skips it from now on and returns the next best one
+                self._note("checkpoint_passed_over", str(damage))
+                some_damaged = True
+            else:
                 best_state = best, {"model": loaded["model"], "average": loaded["average"]}
-                shipped = best.update if shipped is not None else None
-                break
-            except CheckpointError as damaged:  # best() skips it from now on and returns the next best one
-                self._note("checkpoint_passed_over", str(damaged))
-                shipped = None
-        if shipped is not None:
-            self._note_missing_best(shipped)
+                shipped_update = best.update
+        best_update = self.state.monitor.best_update
+        if best_update not in (None, shipped_update) and not some_damaged:
+            path = self._checkpoints.path_of(best_update)
+            self._note("best_missing", f"The best checkpoint {path} is missing; update {shipped_update} is shipped.")
         return best_state
-
-    def _note_missing_best(self, shipped: int) -> None:
-        """If the best checkpoint should be shipped but is missing, report it."""
-        best = self.state.monitor.best_update
-        if self._checkpoints and self._config.checkpoint.final == "best" and best not in (None, shipped):
-            where = self._checkpoints.path_of(best)
-            self._note("best_missing", f"The best checkpoint {where} is missing; update {shipped} is shipped.")
 
     def test(self, batches: Iterable[Any]) -> dict[str, float]:
         """Evaluate the current model once, on the test set."""
@@ -371,8 +362,15 @@ class Fit:
         return self._checkpoints.best() if self._checkpoints else None
 
     def end(self, reason: str) -> None:
-        """Report that the run has ended; everything has to be on disk by then."""
-        self.report(self._run_ended(reason))
+        """Report that the run has ended; call this after everything has been written to disk."""
+        self.report(
+            RunEnded(
+                update=self.position.update,
+                reason=reason,
+                seconds=perf_counter() - self._started,
+                peak_memory_mib=peak_memory_mib(self.assembly.device),
+            )
+        )
 
     def report(self, event: RunEvent) -> None:
         """Send one event to every reporter."""
@@ -382,14 +380,6 @@ class Fit:
     def _note(self, kind: str, message: str, details: Mapping[str, Any] | None = None, update: int = -1) -> None:
         update = self.position.update if update < 0 else update
         self.report(Notice(update=update, kind=kind, message=message, details=details or {}))
-
-    def _run_ended(self, reason: str) -> RunEnded:
-        return RunEnded(
-            update=self.position.update,
-            reason=reason,
-            seconds=perf_counter() - self._started,
-            peak_memory_mib=peak_memory_mib(self.parts.device),
-        )
 
     def _result(self, reason: str, start: int) -> FitResult:
         best = self._processes.broadcast_object(self.best())
@@ -401,7 +391,7 @@ class Fit:
             best_value=self.state.monitor.best_value,
             best_update=self.state.monitor.best_update,
             best_checkpoint=best.path if best else None,
-            skipped=self.parts.guard.skipped,
+            skipped=self.assembly.guard.skipped,
             seconds=perf_counter() - self._started,
             resumed_from=start,
         )

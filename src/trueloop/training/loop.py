@@ -1,4 +1,4 @@
-"""The training loop. The rest of the training package exists so that this file fits on one screen.
+"""The training loop, short enough for one screen: other modules of the package implement its operations.
 
 An update has six operations: clear the gradients, forward, loss, backward, step, schedule. The first and the last two
 run once per window, the others once per micro-batch.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class Assembly:
-    """The parts of an assembled run that the loop uses (see `assemble`)."""
+    """Everything that the loop uses in one run, built by `assemble`."""
 
     model: nn.Module
     """The user's module, whose parameters are trained and whose state is saved."""
@@ -44,6 +44,7 @@ class Assembly:
     parallel: Parallel
     """The processes that share each window, and how their gradients are synchronised."""
     counts: Counts | None
+    """The user's function that counts the items of a batch, needed for several loss terms; None for one term."""
     optimizer: torch.optim.Optimizer
     update: Update
     schedule: RateSchedule
@@ -52,7 +53,7 @@ class Assembly:
     oom_retry: OutOfMemoryRetry
     average: WeightAverage | None
     device: torch.device
-    on_host: bool
+    on_cpu: bool
     """True if the device is the CPU, on which the batches already are."""
     to_device: DeviceTransfer
     """Function that moves a batch to the device."""
@@ -67,42 +68,44 @@ class UpdateResult(NamedTuple):
     loss: Tensor | float
     outcome: Outcome
     divisor: Tensor | float
-    """Number of items by which the gradient was divided; 0 if the window has none."""
+    """Number of items by which the gradient was divided; 0 if the window has no items."""
     rates: tuple[float, ...]
     """Learning rate of each parameter group in this update."""
     examples: Tensor | float
     wait_s: float
+    """Number of seconds spent waiting for data, of the `total_s` that the window took."""
     total_s: float
     window: list[MicroBatch]
+    """Micro-batches of the window, in case the update has to be explained."""
 
 
-def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) -> Iterator[UpdateResult]:
+def train_epoch(assembly: Assembly, batches: Iterator[MicroBatch], *, update: int) -> Iterator[UpdateResult]:
     """Train on one epoch and yield after every update.
 
     Args:
-        parts: the assembled run.
+        assembly: model, optimizer and everything else that the run uses.
         batches: the epoch's micro-batches, or the rest of them.
         update: number of updates done in the run; determines the learning rate.
     """
     data_wait = DataWait()
     started = perf_counter()
     for micro_batches in windows(batches, data_wait):
-        parts.schedule.set(update)
-        rates = tuple([float(group["lr"]) for group in parts.optimizer.param_groups])
-        parts.guard.snapshot()
-        run = partial(_forward_backward, parts, first=update == 0)  # 1. to 4.
-        window = parts.oom_retry.run_window(micro_batches, run, update=update + 1)
+        assembly.schedule.set(update)
+        rates = tuple([float(group["lr"]) for group in assembly.optimizer.param_groups])
+        assembly.guard.snapshot()
+        run = partial(_forward_backward, assembly, is_first_update=update == 0)  # 1. to 4.
+        window = assembly.oom_retry.run_window(micro_batches, run, update=update + 1)
 
-        parts.parallel.wait_gradient_sync()
+        assembly.parallel.wait_gradient_sync()
         window.complete()
         divisor = window.divisor
-        scaled_divisor = parts.scale.gradient_divisor(parts.parallel.gradient_divisor(divisor))
-        outcome = parts.update.step(scaled_divisor)  # 5. divide, clip, step
-        parts.scale.update(outcome.skipped)
-        parts.guard.restore_if_skipped(outcome)
-        if parts.average:
-            parts.average.update(outcome.skipped)
-        parts.schedule.advance()  # 6. schedule, per update and after the step
+        scaled_divisor = assembly.scale.gradient_divisor(assembly.parallel.gradient_divisor(divisor))
+        outcome = assembly.update.step(scaled_divisor)  # 5. divide, clip, step
+        assembly.scale.update(outcome.skipped)
+        assembly.guard.restore_if_skipped(outcome)
+        if assembly.average:
+            assembly.average.update(outcome.skipped)
+        assembly.schedule.advance()  # 6. schedule, per update and after the step
         update += 1
 
         times = data_wait.reset(), perf_counter() - started
@@ -110,34 +113,34 @@ def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) 
         started = perf_counter()  # the caller saves and evaluates at the yield
 
 
-def _forward_backward(parts: Assembly, micros: Iterator[MicroBatch], *, first: bool) -> Window:
+def _forward_backward(assembly: Assembly, micros: Iterator[MicroBatch], *, is_first_update: bool) -> Window:
     """Run operations 1 to 4 of a window, in a function of its own so that no variable holds the graph if it fails."""
-    parts.update.zero_grad()  # 1. clear
-    window, micro_batches = open_window(micros, parts.counts, parts.parallel.processes)
+    assembly.update.zero_grad()  # 1. clear
+    window, micro_batches = open_window(micros, assembly.counts, assembly.parallel.processes)
     for micro in micro_batches:
-        batch = parts.to_device(micro.data)
-        with parts.parallel.sync_on_last_micro_batch(micro.closes_window):
-            terms = _forward(parts, batch)  # 2. forward, 3. loss
+        batch = assembly.to_device(micro.data)
+        with assembly.parallel.sync_on_last_micro_batch(micro.closes_window):
+            terms = _forward(assembly, batch)  # 2. forward, 3. loss
             root = window.add(micro, terms)
             if len(window.micros) == 1:
-                if first:
-                    parts.objective.check(terms)
+                if is_first_update:
+                    assembly.objective.check(terms)
                 check_graph(root)
-                parts.scale.begin_window(window.divisor, parts.parallel.processes)
+                assembly.scale.begin_window(window.divisor, assembly.parallel.processes)
             if micro.closes_window:
-                window.start_all_reduce(parts.parallel)
-            parts.parallel.backward(parts.scale.scale_root(root))  # 4. backward on a sum; step 5 divides once
+                window.start_all_reduce(assembly.parallel)
+            assembly.parallel.backward(assembly.scale.scale_root(root))  # 4. backward on a sum; step 5 divides once
         del batch, terms, root  # otherwise these logits would stay in memory during the next micro-batch
     return window
 
 
-def _forward(parts: Assembly, batch: Any) -> Sequence[Loss]:
+def _forward(assembly: Assembly, batch: Any) -> Sequence[Loss]:
     try:
-        with parts.autocast():
-            return parts.parallel(batch)
+        with assembly.autocast():
+            return assembly.parallel(batch)
     except Exception as error:
-        model = None if parts.parallel.collective_forward else parts.model
-        explained = explain_failure(error, parts.objective, model, batch)
+        model = None if assembly.parallel.collective_forward else assembly.model
+        explained = explain_failure(error, assembly.objective, model, batch)
         if explained is None:
             raise
         raise explained from error

@@ -60,10 +60,10 @@ def mean_divisor(loss: nn.Module, total: Tensor, output: Tensor, target: Tensor)
     if loss.reduction == "sum":
         return None
     if isinstance(loss, _PER_TARGET):
-        # torch's kernel computes the count and saves it for backward; it is used here unless it is in half precision.
-        node = None if torch.compiler.is_compiling() else total.grad_fn  # there is none in a compiled update
-        counted = getattr(node, "_saved_total_weight", None)
-        return _count_targets(loss, output, target) if counted is None or is_half(counted) else counted
+        # torch's kernel saves the divisor for backward; it is used here unless it is in half precision.
+        node = None if torch.compiler.is_compiling() else total.grad_fn  # a compiled update has no node
+        total_weight = getattr(node, "_saved_total_weight", None)
+        return _count_targets(loss, output, target) if total_weight is None or is_half(total_weight) else total_weight
     if isinstance(loss, nn.KLDivLoss) and loss.reduction == "batchmean":
         return output.shape[0]
     if isinstance(loss, _PER_ROW):
@@ -74,14 +74,14 @@ def mean_divisor(loss: nn.Module, total: Tensor, output: Tensor, target: Tensor)
 def _count_targets(loss: nn.CrossEntropyLoss | nn.NLLLoss, output: Tensor, target: Tensor) -> Tensor | float:
     if target.is_floating_point():  # class probabilities: the mean is over positions and ignores class weights
         return output.numel() / output.shape[1 if output.dim() > 1 else 0]
-    target = target.long()  # as in torch's kernel: in uint8, 156 is an ignore_index of -100
-    counted = target != loss.ignore_index
+    target = target.long()  # as in torch's kernel; compared as uint8, ignore_index = -100 would equal the label 156
+    is_counted = target != loss.ignore_index
     if loss.weight is None:
-        return torch.count_nonzero(counted)
+        return torch.count_nonzero(is_counted)
     weight = loss.weight.float() if is_half(loss.weight) else loss.weight
     if torch.compiler.is_compiling():  # the same result without a tensor of data-dependent shape
-        return torch.where(counted, weight[torch.where(counted, target, 0)], 0.0).sum()
-    return weight[target[counted]].sum()
+        return torch.where(is_counted, weight[torch.where(is_counted, target, 0)], 0.0).sum()
+    return weight[target[is_counted]].sum()
 
 
 def check_output_and_target(loss: nn.Module, output: object, target: object) -> None:
@@ -128,7 +128,8 @@ def _check_labels(loss: nn.CrossEntropyLoss | nn.NLLLoss, output: Tensor, target
             why=f"{type(loss).__name__} takes class indices as int64.",
             fix="Convert them: target.long().",
         )
-    classes, target = output.shape[class_dim], target.long()  # in uint8, 156 is an ignore_index of -100
+    classes = output.shape[class_dim]
+    target = target.long()  # compared as uint8, ignore_index = -100 would equal the label 156
     invalid = (target != loss.ignore_index) & ((target < 0) | (target >= classes))
     if bool(invalid.any()):
         value = int(target[invalid][0])

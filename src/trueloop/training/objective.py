@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -13,8 +13,7 @@ from trueloop.core.errors import InvalidData, InvalidModel, TrueloopError
 from trueloop.training.loss_reduction import KNOWN_LOSSES, check_output_and_target, mean_divisor, with_sum_reduction
 from trueloop.training.memory.device_memory import is_out_of_memory
 
-_LIBRARY_FOLDERS = (Path(__file__).parents[1], Path(torch.__file__).parent)
-"""Folders whose code is not the user's: trueloop and torch."""
+_LIBRARY_FOLDERS = (Path(__file__).parents[1], Path(torch.__file__).parent)  # trueloop and torch: not the user's code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,29 +105,29 @@ class TorchLoss:
     """A torch.nn loss over ``(inputs, target)`` batches; its count is derived from the target."""
 
     def __init__(self, loss: nn.Module) -> None:
-        self._mean = loss
-        self._sum = with_sum_reduction(loss)
+        self._loss = loss
+        self._sum_loss = with_sum_reduction(loss)
 
     def __call__(self, model: nn.Module, batch: Any) -> Sequence[Loss]:
         """Return one term."""
         inputs, target = split_pair(batch)
         output = call_model(model, inputs)
-        total = self._sum(output, target)
-        return (Loss(sum=total, count=mean_divisor(self._mean, total, output, target), output=output, target=target),)
+        total = self._sum_loss(output, target)
+        return (Loss(sum=total, count=mean_divisor(self._loss, total, output, target), output=output, target=target),)
 
     def check(self, terms: Sequence[Loss]) -> None:
         """Check shapes, dtypes and label range."""
-        check_output_and_target(self._mean, terms[0].output, terms[0].target)
+        check_output_and_target(self._loss, terms[0].output, terms[0].target)
 
     def explain(self, model: nn.Module, batch: Any) -> None:
         """Check shapes, dtypes and label range of this batch."""
         inputs, target = split_pair(batch)
-        check_output_and_target(self._mean, call_model(model, inputs), target)
+        check_output_and_target(self._loss, call_model(model, inputs), target)
 
     def to(self, device: Any) -> None:
         """Move the class weights to the device."""
-        self._mean.to(device)
-        self._sum.to(device)
+        self._loss.to(device)
+        self._sum_loss.to(device)
 
 
 class Criterion:
@@ -141,15 +140,14 @@ class Criterion:
         """Return one term."""
         inputs, target = split_pair(batch)
         output = call_model(model, inputs)
-        value = self._loss(output, target)
-        term = _as_term(value, batch)
-        return (Loss(sum=term.sum, count=term.count, output=output, target=target),)
+        term = _as_term(self._loss(output, target), batch)
+        return (replace(term, output=output, target=target),)
 
     def check(self, terms: Sequence[Loss]) -> None:
-        """Do nothing: the inputs this loss accepts are unknown."""
+        """Do nothing, because it is unknown which inputs this loss accepts."""
 
     def explain(self, model: nn.Module, batch: Any) -> None:
-        """Do nothing: the inputs this loss accepts are unknown."""
+        """Do nothing, because it is unknown which inputs this loss accepts."""
 
     def to(self, device: Any) -> None:
         """Move the loss module's parameters and buffers to the device."""
@@ -170,10 +168,10 @@ class FunctionObjective:
         return (_as_term(value, batch),)
 
     def check(self, terms: Sequence[Loss]) -> None:
-        """Do nothing: the inputs this function accepts are unknown."""
+        """Do nothing, because it is unknown which inputs this function accepts."""
 
     def explain(self, model: nn.Module, batch: Any) -> None:
-        """Do nothing: the inputs this function accepts are unknown."""
+        """Do nothing, because it is unknown which inputs this function accepts."""
 
     def to(self, device: Any) -> None:
         """Do nothing: a function holds no tensors."""
@@ -203,14 +201,14 @@ def check_graph(root: Tensor) -> None:
     """Check that the loss has an autograd graph.
 
     Raises:
-        InvalidModel: it has none.
+        InvalidModel: the loss has no graph.
     """
     if not root.requires_grad:
         raise InvalidModel(
             "The loss does not depend on any trainable parameter.",
             why="backward() would have nothing to compute, and the model would never change.",
             fix="Check that the output reaches the loss without detach(), .data, .item() or no_grad(), and that not "
-            "everything is frozen.",
+            "all parameters are frozen.",
         )
 
 
@@ -279,12 +277,10 @@ def describe_batch(value: Any) -> str:
 
 def _user_location(error: BaseException) -> str:
     """Return file:line of the innermost frame outside of torch and trueloop."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library_code(frame.filename)]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "inside torch"
-
-
-def _is_library_code(path: str) -> bool:
-    return any(Path(path).is_relative_to(folder) for folder in _LIBRARY_FOLDERS)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not any(Path(frame.filename).is_relative_to(folder) for folder in _LIBRARY_FOLDERS):
+            return f"{frame.filename}:{frame.lineno}"
+    return "inside torch"
 
 
 def explain_failure(
@@ -312,7 +308,7 @@ def explain_failure(
         objective.explain(model, batch)
     except TrueloopError as explained:
         return explained
-    except RuntimeError as repeated:  # torch raises it for shapes and dtypes that do not match
+    except RuntimeError as repeated:  # what torch raises for shapes and dtypes that do not match
         return InvalidData(
             f"The model cannot take this batch, which is {describe_batch(batch)}.",
             why=f"{str(repeated).split(chr(10), 1)[0]} ({_user_location(repeated)})",

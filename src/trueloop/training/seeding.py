@@ -34,7 +34,7 @@ def seed_everything(seed: int) -> None:
     """
     if type(seed) is not int or not 0 <= seed < SEED_LIMIT:
         raise InvalidConfig(
-            f"seed = {seed!r}",
+            f"seed is {seed!r}.",
             why=f"NumPy's generator takes integers from 0 to {SEED_LIMIT - 1}.",
             fix="Choose a seed in that range.",
         )
@@ -117,9 +117,9 @@ def preserve_generators() -> Generator[None]:
         restore_generators(state)
 
 
-def _missing_device_error(had: str, has: str) -> CheckpointError:
+def _missing_device_error(saved: str, present: str) -> CheckpointError:
     return CheckpointError(
-        f"The saved random state is that of {had}; this machine has {has}.",
+        f"The saved random state is that of {saved}, but this machine has {present}.",
         why="The resumed run would draw different random numbers than the uninterrupted one.",
         fix="Resume on the same devices, or start a fresh run from the saved weights.",
     )

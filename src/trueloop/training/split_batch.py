@@ -20,7 +20,7 @@ from trueloop.core.errors import InvalidData
 from trueloop.core.protocols import MicroBatch
 from trueloop.training.objective import describe_batch
 
-_Bounds = Sequence[tuple[int, int]]
+_Bounds = Sequence[tuple[int, int]]  # for each piece: index of its first example, and of the example after its last
 ROOT: Final = "the batch"
 
 
@@ -30,7 +30,7 @@ def count_examples(micro: MicroBatch) -> int:
         return len(micro.indices)
     if micro.data is None:
         return 0
-    lengths = sorted(_lengths(micro.data, nested=False), key=operator.itemgetter(0))  # tensors before lists
+    lengths = sorted(_candidate_lengths(micro.data, nested=False), key=operator.itemgetter(0))  # tensors before lists
     return lengths[0][1] if lengths else 1
 
 
@@ -39,14 +39,14 @@ def split_micro_batch(micro: MicroBatch, max_examples: int) -> list[MicroBatch]:
 
     Args:
         micro: the micro-batch. Tensors (first dimension = examples) are sliced without copying; tuples, lists, mappings
-            and dataclasses are searched for tensors; text, booleans and None are in every piece.
+            and dataclasses are searched for tensors; every piece gets the same text, booleans and None.
         max_examples: largest number of examples in a piece, at least 1.
 
     Returns:
         The same micro-batch if it is small enough; else the pieces, of which only the last can close the window.
 
     Raises:
-        InvalidData: a part cannot be split along the examples; the message has its path.
+        InvalidData: a part cannot be split along the examples; the message names its path.
     """
     size = count_examples(micro)
     if size <= max_examples:
@@ -60,7 +60,7 @@ def split_micro_batch(micro: MicroBatch, max_examples: int) -> list[MicroBatch]:
     ]
 
 
-def _lengths(value: Any, *, nested: bool) -> Iterator[tuple[bool, int]]:
+def _candidate_lengths(value: Any, *, nested: bool) -> Iterator[tuple[bool, int]]:
     """Yield (is a list, length) of every part that may have one entry per example.
 
     A nested list may have one tensor per example, whose first dimension is not the number of examples.
@@ -72,7 +72,7 @@ def _lengths(value: Any, *, nested: bool) -> Iterator[tuple[bool, int]]:
         yield True, len(cast("list[Any]", value))
     else:
         for _, part in container_items(value):
-            yield from _lengths(part, nested=True)
+            yield from _candidate_lengths(part, nested=True)
 
 
 def container_items(value: Any) -> list[tuple[Any, Any]]:
@@ -115,18 +115,18 @@ def _check_first_dimension(value: Any, size: int, path: str) -> None:
 
 def _split_list(value: list[Any], size: int, bounds: _Bounds, path: str) -> list[Any]:
     """Split a list of fields (as the default collate function returns it) within each field, or a list of examples."""
-    by_example = len(value) == size
+    one_per_example = len(value) == size
     try:
         by_field = [list(parts) for parts in _split_fields(value, size, bounds, path)]
     except InvalidData:
-        if not by_example:
+        if not one_per_example:
             raise
         return [value[low:high] for low, high in bounds]
-    if by_example and all(part is None or isinstance(part, (bool, str, bytes)) for part in value):
+    if one_per_example and all(part is None or isinstance(part, (bool, str, bytes)) for part in value):
         return [value[low:high] for low, high in bounds]
-    if by_example and path != ROOT:
+    if one_per_example and path != ROOT:
         raise _cannot_split(
-            path, f"is a list of {size} in which every entry has {size} rows, so it may be of examples or of fields"
+            path, f"is a list of {size} entries with {size} rows each: it may be a list of examples or of fields"
         )
     return by_field
 

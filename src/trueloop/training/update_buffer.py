@@ -13,60 +13,60 @@ from trueloop.core.protocols import MicroBatch, UpdateRow
 from trueloop.training.loop import UpdateResult
 from trueloop.training.optimizers.foreach import to_double
 
-_FLUSH_INTERVAL_S = 0.1  # a human cannot read numbers that change more often
+_DRAIN_INTERVAL_S = 0.1  # a human cannot read numbers that change more often
 _MAX_PENDING = 512  # largest number of pending updates; limits the memory of their batches
 
 
 class BufferedUpdate(NamedTuple):
-    """One update in the form of the journal, with its batches if they may be needed again."""
+    """One update in the form of the journal, with its batches if it was skipped."""
 
     row: UpdateRow
     window: list[MicroBatch]
-    """The update's batches; empty if the update was not skipped."""
-    counted: bool
-    """False if the count of the window is 0, so that there was nothing to apply."""
+    """The batches of a skipped update, which may be run again to find the cause; empty for other updates."""
+    has_targets: bool
+    """False if every target of the window is ignored or has weight 0, so that the divisor of its loss is 0."""
 
 
 class UpdateBuffer:
     """Stores updates until their numbers are read together.
 
     Args:
-        flush_every: number of updates after which to flush, so that several processes do it together; None = flush
-            after some time.
+        drain_every: number of updates after which to drain the buffer, so that several processes do it together;
+            None = drain it every 0.1 s.
     """
 
-    def __init__(self, flush_every: int | None = None) -> None:
-        self._flush_every = flush_every
+    def __init__(self, drain_every: int | None = None) -> None:
+        self._drain_every = drain_every
         self._pending: list[tuple[UpdateResult, int, int]] = []
-        self._flushed_at = perf_counter()
+        self._drained_at = perf_counter()
 
     def add(self, result: UpdateResult, *, update: int, epoch: int) -> bool:
         """Add one update; return True if the buffer should be drained now."""
-        on_host = not isinstance(result.outcome.skipped, Tensor)
-        urgent = on_host and bool(result.outcome.skipped)
-        if on_host and not urgent and result.window:
-            result = result._replace(window=[])  # the batches of a finite update are not needed again
+        skipped = result.outcome.skipped
+        was_skipped = None if isinstance(skipped, Tensor) else bool(skipped)  # None: the GPU has not been asked yet
+        if was_skipped is False and result.window:
+            result = result._replace(window=[])  # only the batches of a skipped update are run again
         self._pending.append((result, update, epoch))
-        if self._flush_every:
-            return urgent or len(self._pending) >= self._flush_every
-        return urgent or len(self._pending) >= _MAX_PENDING or perf_counter() - self._flushed_at > _FLUSH_INTERVAL_S
+        if was_skipped or len(self._pending) >= (self._drain_every or _MAX_PENDING):
+            return True
+        return not self._drain_every and perf_counter() - self._drained_at > _DRAIN_INTERVAL_S
 
     def drain(self) -> list[BufferedUpdate]:
         """Return the pending updates with every number on the CPU; waits for the GPU once for all of them."""
         pending, self._pending = self._pending, []
-        self._flushed_at = perf_counter()
-        numbers = _on_host(pending)
+        self._drained_at = perf_counter()
+        numbers = _read_numbers(pending)
         return [_to_buffered_update(*item, values) for item, values in zip(pending, numbers, strict=True)]
 
 
-def _on_host(pending: list[tuple[UpdateResult, int, int]]) -> list[tuple[float, ...]]:
+def _read_numbers(pending: list[tuple[UpdateResult, int, int]]) -> list[tuple[float, ...]]:
     """Return (loss, norm, skipped, divisor, examples) of each update."""
-    results = [result for result, _, _ in pending]
-    rows = [(each.loss, each.outcome.norm, each.outcome.skipped, each.divisor, each.examples) for each in results]
-    flat = [value for row in rows for value in row]
+    flat: list[Tensor | float] = []
+    for result, _, _ in pending:
+        flat += (result.loss, result.outcome.norm, result.outcome.skipped, result.divisor, result.examples)
     tensors = [value for value in flat if isinstance(value, Tensor)]
-    read = iter(torch.stack([to_double(t) for t in tensors]).tolist() if tensors else ())
-    values = [next(read) if isinstance(value, Tensor) else float(value) for value in flat]
+    from_tensors = iter(torch.stack([to_double(t) for t in tensors]).tolist() if tensors else ())
+    values = [next(from_tensors) if isinstance(value, Tensor) else float(value) for value in flat]
     return [tuple(values[start : start + 5]) for start in range(0, len(values), 5)]
 
 
@@ -85,4 +85,4 @@ def _to_buffered_update(result: UpdateResult, update: int, epoch: int, numbers: 
         skipped=bool(skipped),
         rates=() if rates.count(rates[0]) == len(rates) else rates,
     )
-    return BufferedUpdate(row, result.window if skipped else [], counted=divisor != 0)
+    return BufferedUpdate(row, result.window if skipped else [], has_targets=divisor != 0)

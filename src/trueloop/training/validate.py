@@ -1,6 +1,7 @@
 """Check all settings before anything is built: first their types, then their values."""
 
 import math
+import operator
 import types
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -9,18 +10,18 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 from trueloop.core.errors import InvalidConfig
 from trueloop.training.config import TrainConfig
 
-MAX_THREADS: Final = 4096  # no machine has more cores; each thread takes memory, and without it torch aborts
+MAX_THREADS: Final = 4096  # no machine has more cores; each thread takes memory, and torch aborts when none is left
 
 
 def validate(config: TrainConfig) -> None:
     """Check the types and ranges of all settings.
 
     Raises:
-        InvalidConfig: a setting is invalid; the message has its name, its value and what is expected.
+        InvalidConfig: a setting is invalid; the message names it, its value and what is expected.
     """
     check_types(config)
     for name, (is_valid, expected) in _CONSTRAINTS.items():
-        value = _lookup(config, name)
+        value = operator.attrgetter(name)(config)
         if value is not None and not is_valid(value):
             raise InvalidConfig(f"{name} is {value!r}.", fix=f"It must be {expected}.")
     schedule, epochs = config.schedule, config.epochs
@@ -75,15 +76,8 @@ def _describe_type(hint: Any) -> str:
         return "one of " + ", ".join(map(str, get_args(hint)))
     if origin is tuple:
         return f"a tuple of {_describe_type(get_args(hint)[0])}"
-    return {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "none"}.get(
-        hint, getattr(hint, "__name__", str(hint))
-    )
-
-
-def _lookup(config: Any, name: str) -> Any:
-    for part in name.split("."):
-        config = getattr(config, part)
-    return config
+    descriptions = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "none"}
+    return descriptions.get(hint) or getattr(hint, "__name__", str(hint))
 
 
 def _is_positive(value: float) -> bool:
@@ -99,10 +93,6 @@ def _is_storage_url(url: str) -> bool:
     return bool(protocol and path.strip("/"))
 
 
-def _is_thread_count(value: int) -> bool:
-    return 1 <= value <= MAX_THREADS
-
-
 def _is_not_negative(value: float) -> bool:
     return 0 <= value < math.inf
 
@@ -113,7 +103,7 @@ _CONSTRAINTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "micro_batch": (_is_at_least_one, "at least 1, or none"),
     "seed": (lambda value: 0 <= value < 2**32, "in [0, 2**32), which every generator accepts"),
     "workers": (_is_not_negative, "0 or more, or none to choose"),
-    "threads": (_is_thread_count, f"from 1 to {MAX_THREADS}, or none for torch's default"),
+    "threads": (lambda value: 1 <= value <= MAX_THREADS, f"from 1 to {MAX_THREADS}, or none for torch's default"),
     "clip": (_is_positive, "a positive bound, or none"),
     "ema": (lambda value: 0 < value < 1, "between 0 and 1, or none"),
     "optim.lr": (_is_positive, "positive and finite"),

@@ -31,7 +31,6 @@ from trueloop.training.optimizers.foreach import is_half, to_double
 Counts = Callable[[Any], Sequence[float]]
 """Function of a batch that returns the count of each term of the objective without running the model."""
 
-
 _Number = TypeVar("_Number", Tensor | float, Tensor | float | None)
 
 
@@ -43,16 +42,19 @@ class Window:
         declared: the window's total count of each term over all processes, if known beforehand.
     """
 
-    __slots__ = ("_counts", "_declared", "_first", "_pending", "_processes", "_sums", "_weights", "examples", "micros")
+    __slots__ = (
+        "_counts", "_declared", "_first_counts", "_processes", "_sums", "_wait_for_totals", "_weights",
+        "examples", "micros",
+    )  # fmt: skip
 
     def __init__(self, processes: Processes = SINGLE_PROCESS, declared: Sequence[Tensor | float] | None = None) -> None:
         self._processes = processes
-        self._pending: Callable[[], list[Tensor | float]] | None = None
+        self._wait_for_totals: Callable[[], list[Tensor | float]] | None = None  # set when the all-reduce starts
         self._declared = declared
         self._weights: list[float] = []  # the terms are not stored: they would keep the output and its graph alive
         self._sums: list[Tensor | float] = []
         self._counts: list[Tensor | float | None] = []
-        self._first: Sequence[Tensor | float | None] = ()
+        self._first_counts: Sequence[Tensor | float | None] = ()  # of the first micro-batch; or the declared counts
         self.micros: list[MicroBatch] = []
         self.examples: Tensor | float = 0
 
@@ -64,35 +66,36 @@ class Window:
         """
         self.micros.append(micro)
         if is_padding(micro):
-            terms = [_without_count(term) for term in terms]
+            terms = [_zero_padding(term) for term in terms]
         self.examples += count_examples(micro)
         if not self._sums:
             self._sums = [_detach_number(term.sum) for term in terms]
             self._counts = [_detach_number(term.count) for term in terms]
-            self._first = self._counts if self._declared is None else self._declared
+            self._first_counts = self._counts if self._declared is None else self._declared
             if len(terms) > 1 and self._declared is None:
-                self._first = self._sum_counts(self._counts)
+                self._first_counts = self._sum_over_processes(self._counts)
         else:
-            self._sums = [a + _detach_number(term.sum) for a, term in zip(self._sums, terms, strict=False)]
-            self._counts = [
-                _add_counts(a, _detach_number(term.count)) for a, term in zip(self._counts, terms, strict=False)
-            ]
+            pairs = zip(self._sums, terms, strict=False)
+            self._sums = [total + _detach_number(term.sum) for total, term in pairs]
+            pairs = zip(self._counts, terms, strict=False)
+            self._counts = [_add_counts(count, _detach_number(term.count)) for count, term in pairs]
         self._weights = [term.weight for term in terms]
-        if not len(terms) == len(self._sums) == len(self._first):
+        expected = len(self._first_counts)
+        if not len(terms) == len(self._sums) == expected:
             raise InvalidModel(
-                f"The objective returned {len(terms)} terms, but {len(self._first)} were declared or returned before.",
+                f"The objective returned {len(terms)} terms, but {expected} were declared or returned before.",
                 fix="Return the same terms for every batch; a term that does not apply has sum 0 and count 0.",
             )
         if len(terms) == 1:
             return terms[0].sum if terms[0].weight == 1.0 else terms[0].sum * terms[0].weight
-        scaled = [term.sum * (_inverse(count) * term.weight) for count, term in zip(self._first, terms, strict=True)]
-        return torch.stack(scaled).sum()
+        pairs = zip(self._first_counts, terms, strict=True)
+        return torch.stack([term.sum * (_inverse(count) * term.weight) for count, term in pairs]).sum()
 
     def start_all_reduce(self, parallel: Parallel) -> None:
         """Start to sum over all processes, after the last forward pass and together with the gradients."""
         if self._processes.size > 1:
             counts = [count for count in self._counts if count is not None]
-            self._pending = parallel.start_all_reduce([*self._sums, *counts, self.examples])
+            self._wait_for_totals = parallel.start_all_reduce([*self._sums, *counts, self.examples])
 
     def complete(self) -> None:
         """Receive the sums and counts of all processes, after the gradients have been synchronised.
@@ -100,14 +103,14 @@ class Window:
         Raises:
             InvalidModel: see `check_ratios`.
         """
-        if self._pending is not None:
-            *numbers, self.examples = self._pending()
-            rest = iter(numbers)
-            self._sums = [next(rest) for _ in self._sums]
-            self._counts = [None if count is None else next(rest) for count in self._counts]
+        if self._wait_for_totals is not None:
+            *numbers, self.examples = self._wait_for_totals()
+            received = iter(numbers)
+            self._sums = [next(received) for _ in self._sums]
+            self._counts = [None if count is None else next(received) for count in self._counts]
         self.check_ratios()
 
-    def _sum_counts(self, counts: Sequence[Tensor | float | None]) -> Sequence[Tensor | float | None]:
+    def _sum_over_processes(self, counts: Sequence[Tensor | float | None]) -> Sequence[Tensor | float | None]:
         totals = iter(self._processes.all_reduce_sum([count for count in counts if count is not None]))
         return [None if count is None else next(totals) for count in counts]
 
@@ -125,18 +128,18 @@ class Window:
         if self._declared is not None:
             return float(any(self._declared))
         if len(self.micros) == 1:
-            return self._has_count()
-        return next((total / first for total, first in self._growth() if first), 0.0)
+            return self._has_nonzero_count()
+        return next((total / first for total, first in self._count_pairs() if first), 0.0)
 
     def loss(self) -> Tensor | float:
         """Return the window's loss: the weighted sum of the terms' means; nan if all counts are 0."""
         if len(self._sums) == 1:
             return _mean(self._sums[0], self._counts[0], if_zero=math.nan) * self._weights[0]
-        parts = zip(self._weights, self._sums, self._counts, strict=True)
-        total = sum(_mean(sums, count, if_zero=0.0) * weight for weight, sums, count in parts)
-        return _mean(total, self._has_count(), if_zero=math.nan)
+        terms = zip(self._weights, self._sums, self._counts, strict=True)
+        total = sum(_mean(sums, count, if_zero=0.0) * weight for weight, sums, count in terms)
+        return _mean(total, self._has_nonzero_count(), if_zero=math.nan)
 
-    def _has_count(self) -> Tensor | float:
+    def _has_nonzero_count(self) -> Tensor | float:
         """Return 1 if any term's count is not 0, else 0."""
         if any(_count_or_one(count) for count in self._counts if not isinstance(count, Tensor)):
             return 1.0
@@ -147,26 +150,26 @@ class Window:
         """Check that the counts of all terms have grown by the same factor.
 
         Raises:
-            InvalidModel: they have not; the message has the counts.
+            InvalidModel: the factors differ; the message has the counts.
         """
         if len(self._sums) < 2 or len(self.micros) < 2 or self._declared is not None:
             return
-        growth, pairs = float(self.divisor), self._growth()
+        growth, pairs = float(self.divisor), self._count_pairs()
         # Sums of fractions are rounded, usually to the 7 digits of float32; sums of integers are exact.
         tolerance = 1e-12 if all(number.is_integer() for pair in pairs for number in pair) else 1e-6
-        for j, (total, first) in enumerate(pairs):
+        for index, (total, first) in enumerate(pairs):
             if abs(first * growth - total) > tolerance * total:
                 raise InvalidModel(
-                    f"Term {j} of the objective counts {first:g} in the window's first micro-batch and {total:g} in "
-                    f"the whole window, but the counts of the other terms grow by the factor {growth:g}.",
+                    f"Term {index} of the objective counts {first:g} in the first micro-batch of the window and "
+                    f"{total:g} in all of them, but the counts of the other terms grow by the factor {growth:g}.",
                     why="The terms' weights would depend on how the batch is split, so the update would not equal that "
                     "of the big batch.",
                     fix="Declare the counts beforehand: Trainer(..., counts=lambda batch: (count_0, count_1)).",
                 )
 
-    def _growth(self) -> list[tuple[float, float]]:
+    def _count_pairs(self) -> list[tuple[float, float]]:
         """Return every term's count in the window and in its first micro-batch, as numbers on the CPU."""
-        pairs = zip(self._counts, self._first, strict=True)
+        pairs = zip(self._counts, self._first_counts, strict=True)
         return [(float(_count_or_one(total)), float(_count_or_one(first))) for total, first in pairs]
 
 
@@ -175,7 +178,7 @@ def _count_or_one(count: Tensor | float | None) -> Tensor | float:
 
 
 def _detach_number(number: _Number) -> _Number:
-    """Return a number on the CPU, where reading it is free, or a detached tensor that stays on its device."""
+    """Return a Python number for a CPU tensor, which costs no waiting; else a detached tensor on its device."""
     if not isinstance(number, Tensor):
         return number
     if number.is_cpu:
@@ -199,8 +202,8 @@ def _inverse(count: Tensor | float | None) -> Tensor | float:
     return 1 / _count_or_one(count) if _count_or_one(count) else 0.0
 
 
-def _add_counts(count: Tensor | float | None, more: Tensor | float | None) -> Tensor | float | None:
-    return None if count is None or more is None else count + more
+def _add_counts(count: Tensor | float | None, other: Tensor | float | None) -> Tensor | float | None:
+    return None if count is None or other is None else count + other
 
 
 def open_window(
@@ -216,8 +219,9 @@ def open_window(
     if counts is None:
         return Window(processes), micros
     batches = list(micros)
-    each = [[0.0 if is_padding(micro) else count for count in counts(micro.data)] for micro in batches]
-    return Window(processes, processes.all_reduce_sum([sum(term) for term in zip(*each, strict=True)])), batches
+    per_batch = [[0.0 if is_padding(micro) else count for count in counts(micro.data)] for micro in batches]
+    declared = processes.all_reduce_sum([sum(term_counts) for term_counts in zip(*per_batch, strict=True)])
+    return Window(processes, declared), batches
 
 
 def count_examples(micro: MicroBatch) -> int:
@@ -225,18 +229,25 @@ def count_examples(micro: MicroBatch) -> int:
     return (count_items_if_known(micro.data) or 0) if micro.indices is None else len(micro.indices)
 
 
-def _without_count(term: Loss) -> Loss:
-    """Return a padding micro-batch's term with sum and count 0; the sum still has its graph for backward."""
+def _zero_padding(term: Loss) -> Loss:
+    """Set sum and count of a padding micro-batch's term to 0; the sum keeps its graph for backward."""
     return replace(term, sum=term.sum * 0.0, count=None if term.count is None else 0.0)
 
 
 class DataWait:
-    """Number of seconds spent waiting for data since the last `reset`."""
+    """The time spent waiting for data since the last `reset`, in seconds."""
 
     __slots__ = ("seconds",)
 
     def __init__(self) -> None:
         self.seconds = 0.0
+
+    def read(self, micro_batches: Iterator[MicroBatch]) -> MicroBatch | None:
+        """Read the next micro-batch and add the time; return None at the end of the epoch."""
+        started = perf_counter()
+        micro = next(micro_batches, None)
+        self.seconds += perf_counter() - started
+        return micro
 
     def reset(self) -> float:
         """Return the seconds and restart from 0."""
@@ -251,24 +262,12 @@ def windows(micro_batches: Iterator[MicroBatch], data_wait: DataWait) -> Iterato
         micro_batches: the micro-batches of an epoch, from a `BatchSource`.
         data_wait: accumulates the time of each read.
     """
-    while True:
-        started = perf_counter()
-        first = next(micro_batches, None)
-        data_wait.seconds += perf_counter() - started
-        if first is None:
-            return
-        if first.closes_window:
-            yield iter((first,))
-        else:
-            yield _rest_of_window(first, micro_batches, data_wait)
+    while (first := data_wait.read(micro_batches)) is not None:
+        yield _read_window(first, micro_batches, data_wait)
 
 
-def _rest_of_window(first: MicroBatch, others: Iterator[MicroBatch], data_wait: DataWait) -> Iterator[MicroBatch]:
+def _read_window(first: MicroBatch, others: Iterator[MicroBatch], data_wait: DataWait) -> Iterator[MicroBatch]:
     micro: MicroBatch | None = first
     while micro is not None:
         yield micro
-        if micro.closes_window:
-            return
-        started = perf_counter()
-        micro = next(others, None)
-        data_wait.seconds += perf_counter() - started
+        micro = None if micro.closes_window else data_wait.read(others)

@@ -1,1 +1,1 @@
-"""Proves properties of the user's model and training loop; each file in `proofs` defines one proof."""
+"""Prove properties of the user's model and training loop; each file in `proofs` defines one proof."""

@@ -1,4 +1,4 @@
-"""Traverses and rebuilds batches: tuples, lists, mappings and dataclasses of tensors."""
+"""Traverse and rebuild batches: tuples, lists, mappings and dataclasses of tensors."""
 
 # ruff: noqa: N806 - shapes are part of the name: B samples
 
@@ -27,8 +27,8 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
         for index, part in enumerate(cast("list[Any]", tree)):
             yield from leaves(part, f"{path}[{index}]")
     elif dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        for each in dataclasses.fields(tree):
-            yield from leaves(getattr(tree, each.name), f"{path}.{each.name}")
+        for field in dataclasses.fields(tree):
+            yield from leaves(getattr(tree, field.name), f"{path}.{field.name}")
 
 
 def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: PLR0911 - one return per kind of tree
@@ -51,25 +51,25 @@ def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: 
         return items
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         clone = copy.copy(tree)
-        for each in dataclasses.fields(tree):
-            object.__setattr__(clone, each.name, map_tensors(getattr(tree, each.name), change))
+        for field in dataclasses.fields(tree):
+            object.__setattr__(clone, field.name, map_tensors(getattr(tree, field.name), change))
         return clone
     return tree
 
 
-def replace_tensors(tree: Any, new: Mapping[int, Tensor]) -> Any:
+def replace_tensors(tree: Any, replacements: Mapping[int, Tensor]) -> Any:
     """Return a copy of the tree with some tensors replaced.
 
     Args:
         tree: the tree.
-        new: replacements by the index of a tensor in `tensors`.
+        replacements: new tensors, by the index of the replaced tensor in `tensors`.
     """
     index = -1
 
     def change(tensor: Tensor) -> Tensor:
         nonlocal index
         index += 1
-        return new.get(index, tensor)
+        return replacements.get(index, tensor)
 
     return map_tensors(tree, change)
 

@@ -1,6 +1,5 @@
-"""Finds all proofs, and selects them by name or group."""
+"""Find all proofs, and select them by name or group."""
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from trueloop.core.errors import InvalidConfig
+from trueloop.core.formatting import did_you_mean
 from trueloop.verification import proofs as package
 from trueloop.verification.proof import GROUPS, Proof
 
@@ -19,14 +19,14 @@ def all_proofs() -> Mapping[str, Proof]:
     Raises:
         ValueError: a module has no ``PROOF``.
     """
-    found: list[Proof] = []
-    for file in pkgutil.iter_modules(package.__path__):
-        proof = getattr(importlib.import_module(f"{package.__name__}.{file.name}"), "PROOF", None)
+    proofs: list[Proof] = []
+    for module in pkgutil.iter_modules(package.__path__):
+        proof = getattr(importlib.import_module(f"{package.__name__}.{module.name}"), "PROOF", None)
         if not isinstance(proof, Proof):
-            raise ValueError(f"{file.name} has no PROOF.")
-        found.append(replace(proof, name=file.name.replace("_", "-")))
-    found.sort(key=lambda proof: (GROUPS.index(proof.group), proof.name))
-    return {proof.name: proof for proof in found}
+            raise ValueError(f"{module.name} has no PROOF.")
+        proofs.append(replace(proof, name=module.name.replace("_", "-")))
+    proofs.sort(key=lambda proof: (GROUPS.index(proof.group), proof.name))
+    return {proof.name: proof for proof in proofs}
 
 
 def find_proof(word: str) -> Proof:
@@ -38,8 +38,7 @@ def find_proof(word: str) -> Proof:
     name = word.strip().lower().replace("_", "-")
     proofs = all_proofs()
     if name not in proofs:
-        close = difflib.get_close_matches(name, proofs, n=1, cutoff=0.5)
-        hint = f"Did you mean {close[0]}? " if close else ""
+        hint = did_you_mean(name, proofs, cutoff=0.5)
         raise InvalidConfig(f"There is no proof {word!r}.", fix=f"{hint}The proofs are {', '.join(proofs)}.")
     return proofs[name]
 

@@ -1,4 +1,4 @@
-"""Finds the first module in which two forward passes of a model differ."""
+"""Find the first module in which two forward passes of a model differ."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -14,9 +14,9 @@ class ModuleRecord(NamedTuple):
     """Input or output of one call of a module."""
 
     name: str
-    kind: str
+    class_name: str
     """Name of the module's class."""
-    parent_kind: str
+    parent_class: str
     """Name of the enclosing module's class."""
     is_output: bool
     """True for an output, False for an input."""
@@ -29,7 +29,7 @@ def trace_modules(model: nn.Module, call: ModelCall, seed: int) -> list[ModuleRe
     Cost: a copy of all activations.
     """
     records: list[ModuleRecord] = []
-    with _recording(model, records):
+    with _recorded_modules(model, records):
         model_outputs(model, call, seed)
     return records
 
@@ -44,13 +44,13 @@ def first_divergence(
         if all(same(x, y) for x, y in zip(a.values, b.values, strict=False)):
             continue
         if a.is_output:
-            return f"in {a.name} ({a.kind})"
-        return f"in the forward of {a.parent_kind}, before {a.name} ({a.kind})"
+            return f"in {a.name} ({a.class_name})"
+        return f"in the forward of {a.parent_class}, before {a.name} ({a.class_name})"
     return ""
 
 
 @contextmanager
-def _recording(model: nn.Module, records: list[ModuleRecord]) -> Generator[None]:
+def _recorded_modules(model: nn.Module, records: list[ModuleRecord]) -> Generator[None]:
     handles: list[Any] = []
     names = dict(model.named_modules())
     for name, module in names.items():
@@ -58,13 +58,13 @@ def _recording(model: nn.Module, records: list[ModuleRecord]) -> Generator[None]
             continue
         parent = type(names[name.rpartition(".")[0]]).__name__
 
-        def record_input(each: nn.Module, args: Any, kwargs: Any, name: str = name, parent: str = parent) -> None:
+        def record_input(called: nn.Module, args: Any, kwargs: Any, name: str = name, parent: str = parent) -> None:
             values = [leaf.detach().clone() for leaf in tensors((args, kwargs))]
-            records.append(ModuleRecord(name, type(each).__name__, parent, False, values))
+            records.append(ModuleRecord(name, type(called).__name__, parent, False, values))
 
-        def record_output(each: nn.Module, _args: Any, result: Any, name: str = name, parent: str = parent) -> None:
+        def record_output(called: nn.Module, _args: Any, result: Any, name: str = name, parent: str = parent) -> None:
             values = [leaf.detach().clone() for leaf in tensors(result)]
-            records.append(ModuleRecord(name, type(each).__name__, parent, True, values))
+            records.append(ModuleRecord(name, type(called).__name__, parent, True, values))
 
         handles.append(module.register_forward_pre_hook(record_input, with_kwargs=True))
         handles.append(module.register_forward_hook(record_output))

@@ -1,4 +1,4 @@
-"""Defines `Evidence`, the result of a proof: a verdict, a message with the numbers, the cause, and charts."""
+"""Define `Evidence`, the result of a proof: a verdict, a message with the numbers, the cause, and charts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ class Grid:
     columns: str
     """Meaning of a column: "input of sample"."""
     labels: Sequence[int]
-    """Labels of the rows, which are also those of the columns."""
+    """Labels of the rows and, in the same order, of the columns."""
     values: Sequence[Sequence[float]]
     """Influence by row and column."""
     wrong: Sequence[tuple[int, int]] = ()
@@ -92,8 +92,8 @@ class Evidence:
         return self.verdict in (Verdict.HOLDS, Verdict.NOT_APPLICABLE)
 
     def __repr__(self) -> str:
-        parts = [self.message, *self.notes, self.fix]
-        return f"<{self.proof or 'proof'}: {self.verdict}. {' '.join(part for part in parts if part)}>"
+        sentences = [self.message, *self.notes, self.fix]
+        return f"<{self.proof or 'proof'}: {self.verdict}. {' '.join(sentence for sentence in sentences if sentence)}>"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the evidence as a JSON-ready dictionary; non-finite numbers are strings such as "nan"."""
@@ -133,13 +133,13 @@ def _json_ready(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        return {key: _json_ready(each) for key, each in cast("Mapping[Any, Any]", value).items()}
+        return {key: _json_ready(item) for key, item in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_json_ready(each) for each in cast("Sequence[Any]", value)]
+        return [_json_ready(item) for item in cast("Sequence[Any]", value)]
     return value
 
 
 def _chart_json(chart: Chart) -> dict[str, Any]:
     return {"kind": type(chart).__name__.lower()} | {
-        each.name: _json_ready(getattr(chart, each.name)) for each in fields(chart)
+        field.name: _json_ready(getattr(chart, field.name)) for field in fields(chart)
     }

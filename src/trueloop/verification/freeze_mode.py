@@ -1,4 +1,4 @@
-"""Keeps dropout and BatchNorm layers in eval mode."""
+"""Keep dropout and BatchNorm layers in eval mode."""
 
 from typing import Any
 
@@ -8,15 +8,15 @@ BatchNorm = nn.modules.batchnorm._BatchNorm  # noqa: SLF001  # pyright: ignore[r
 Dropout = nn.modules.dropout._DropoutNd  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
-def layers_in_train_mode(model: nn.Module, kind: Any) -> list[str]:
+def layers_in_train_mode(model: nn.Module, layer_class: Any) -> list[str]:
     """Return the names of the layers of a class that are in train mode."""
-    return [name for name, module in model.named_modules() if isinstance(module, kind) and module.training]
+    return [name for name, module in model.named_modules() if isinstance(module, layer_class) and module.training]
 
 
-def freeze_mode(model: nn.Module, kind: Any) -> None:
+def freeze_mode(model: nn.Module, layer_class: Any) -> None:
     """Set every layer of a class to eval mode and make its `train()` a no-op."""
     for module in model.modules():
-        if isinstance(module, kind):
+        if isinstance(module, layer_class):
             module.eval()
             module.train = _make_inert_train(module)  # pyright: ignore[reportAttributeAccessIssue] - of this copy only
 

@@ -1,4 +1,4 @@
-"""Measures influence: changes one part of the input and compares the outputs."""
+"""Measure influence: change one part of the input and compare the outputs."""
 
 import copy
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from trueloop.verification.batch_tree import batch_size, describe_batch, replace_tensors, tensors, to_double
+from trueloop.verification.batch_tree import describe_batch, replace_tensors, tensors, to_double
 from trueloop.verification.evidence import NotApplicable
 from trueloop.verification.model_call import ModelCall, model_outputs
 
@@ -42,7 +42,7 @@ def to_best_precision(model: nn.Module, call: ModelCall, seed: int) -> PreciseMo
     Args:
         model: a copy of the user's model; parameters that are all zero are set to small random values.
         call: arguments of the model.
-        seed: seed of all random generators, such as that of dropout.
+        seed: seed of all random generators, which dropout uses.
     """
     _randomize_zero_parameters(model)
     try:
@@ -72,23 +72,23 @@ def max_difference(a: Tensor, b: Tensor, tolerance: float) -> float:
     return float(relative_differences(a, b, 0, tolerance)) if a.shape == b.shape else float("inf")
 
 
-def relative_differences(a: Tensor, b: Tensor, keep: int, tolerance: float) -> Tensor:
-    """Return the largest differences of two tensors of equal shape, one per index in the first ``keep`` dimensions.
+def relative_differences(a: Tensor, b: Tensor, dims: int, tolerance: float) -> Tensor:
+    """Return the largest differences of two tensors of equal shape, one per index in the first ``dims`` dimensions.
 
     Returns:
         Differences relative to the largest number in ``a``: 0 within the tolerance, inf where only one value is NaN.
     """
-    shape = a.shape[:keep]
+    shape = a.shape[:dims]
     if not a.numel():
         return torch.zeros(shape)
     if not a.is_floating_point() and not a.is_complex():
         return (a != b).reshape(*shape, -1).any(-1).double().cpu()
     one_is_nan = a.isnan() != b.isnan()
-    size = a.abs()
-    scale = float(size[size.isfinite()].max()) if bool(size.isfinite().any()) else 1.0
-    gap = torch.where(a == b, torch.zeros_like(size), (a - b).abs()).nan_to_num(0.0)
-    gap = torch.where(one_is_nan, torch.full_like(size, torch.inf), gap)
-    relative = gap.reshape(*shape, -1).amax(-1).double().cpu() / (scale or 1.0)
+    magnitude = a.abs()
+    scale = float(magnitude[magnitude.isfinite()].max()) if bool(magnitude.isfinite().any()) else 1.0
+    difference = torch.where(a == b, torch.zeros_like(magnitude), (a - b).abs()).nan_to_num(0.0)
+    difference = torch.where(one_is_nan, torch.full_like(magnitude, torch.inf), difference)
+    relative = difference.reshape(*shape, -1).amax(-1).double().cpu() / (scale or 1.0)
     return torch.where(relative > tolerance, relative, torch.zeros_like(relative))
 
 
@@ -108,14 +108,14 @@ def perturb(tensor: Tensor, where: Tensor) -> Tensor:
         finite = values[values.isfinite()] if tensor.is_floating_point() else values.abs()
         spread = float(finite.std()) if finite.numel() > 1 else 0.0
         noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-        moved = values + (noise.to(tensor.device) * (spread or 1.0) + (spread or 1.0)).to(tensor.dtype)
-        return torch.where(where, moved, values)
+        noisy = values + (noise.to(tensor.device) * (spread or 1.0) + (spread or 1.0)).to(tensor.dtype)
+        return torch.where(where, noisy, values)
     if tensor.dtype is torch.bool:
         return tensor
-    distinct, position = torch.unique(tensor, return_inverse=True)
+    distinct, inverse = torch.unique(tensor, return_inverse=True)
     if len(distinct) < 2:
         raise NotApplicable(f"Every number of the input is {distinct.tolist()}, so no other valid value is known.")
-    return torch.where(where, distinct[(position + 1) % len(distinct)], tensor)
+    return torch.where(where, distinct[(inverse + 1) % len(distinct)], tensor)
 
 
 def content_tensors(call: ModelCall, fits: Callable[[Tensor], bool]) -> list[int]:
@@ -138,17 +138,17 @@ def content_tensors(call: ModelCall, fits: Callable[[Tensor], bool]) -> list[int
     return floats or [-max(integers)[1]]
 
 
-def perturb_call(call: ModelCall, which: list[int], change: Callable[[Tensor], Tensor]) -> ModelCall:
-    """Return a call in which the tensors with the indices ``which`` are changed.
+def perturb_call(call: ModelCall, indices: list[int], change: Callable[[Tensor], Tensor]) -> ModelCall:
+    """Return a call in which the tensors at ``indices`` are changed.
 
     Raises:
         NotApplicable: ``change`` left all these tensors unchanged.
     """
     leaves = tensors(call.tree)
-    new = {index: change(leaves[index]) for index in which}
-    if all(torch.equal(new[index], leaves[index]) for index in which):
+    changed = {index: change(leaves[index]) for index in indices}
+    if all(torch.equal(changed[index], leaves[index]) for index in indices):
         raise NotApplicable("The input could not be changed.")
-    return ModelCall.from_tree(replace_tensors(call.tree, new))
+    return ModelCall.from_tree(replace_tensors(call.tree, changed))
 
 
 def per_sample_outputs(outputs: list[Tensor], samples: int) -> list[Tensor]:
@@ -163,8 +163,3 @@ def per_sample_outputs(outputs: list[Tensor], samples: int) -> list[Tensor]:
             f"The output {describe_batch(outputs)} does not have one row per sample ({samples} samples)."
         )
     return rows
-
-
-def call_batch_size(call: ModelCall) -> int:
-    """Return the number of samples in a call."""
-    return batch_size(call.tree)

@@ -1,4 +1,4 @@
-"""Calls a model through its loss, computes the mean loss, and captures the arguments of the model."""
+"""Call a model through its loss, compute the mean loss, and capture the arguments of the model."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def split_pair(batch: Any) -> tuple[Any, Any]:
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
-    """Call a model: a tuple or list gives its positional arguments, a mapping its keywords, other inputs are one."""
+    """Call a model with inputs: a tuple or list of arguments, a mapping of keywords, or else a single argument."""
     call = _as_call(inputs)
     return model(*call.args, **call.kwargs)
 
@@ -127,15 +127,15 @@ def model_outputs(model: nn.Module, call: ModelCall, seed: int, *, reset: bool =
 
 def graph_nodes(root: Tensor) -> Iterator[Any]:
     """Yield the nodes of the autograd graph of a tensor."""
-    seen: set[Any] = set()
+    visited: set[Any] = set()
     pending: list[Any] = [root.grad_fn]
     while pending:
         node = pending.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         yield node
-        pending += [each for each, _ in node.next_functions]
+        pending += [function for function, _ in node.next_functions]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Copies the user's model before a proof, and restores it if the user's code changed it."""
+"""Copy the user's model before a proof, and restore it if the user's code changed it."""
 
 from torch import Tensor, nn
 
@@ -14,14 +14,14 @@ class ModelSnapshot:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._tensors = {name: tensor.detach().clone() for name, tensor in _named(model)}
+        self._tensors = {name: tensor.detach().clone() for name, tensor in named_tensors(model)}
         self._grads = {name: _copy(parameter.grad) for name, parameter in model.named_parameters()}
         self._modes = [(module, module.training) for module in model.modules()]
 
     def restore(self) -> list[str]:
         """Restore the model; return the names of changed tensors and the classes of modules with a changed mode."""
-        changed = [name for name, tensor in _named(self._model) if not _same(tensor, self._tensors.get(name))]
-        for name, tensor in _named(self._model):
+        changed = [name for name, tensor in named_tensors(self._model) if not _same(tensor, self._tensors.get(name))]
+        for name, tensor in named_tensors(self._model):
             if name in changed and name in self._tensors:
                 tensor.data.copy_(self._tensors[name])
         for name, parameter in self._model.named_parameters():
@@ -34,7 +34,8 @@ class ModelSnapshot:
         return changed
 
 
-def _named(model: nn.Module) -> list[tuple[str, Tensor]]:
+def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """Return the parameters and buffers of a model by name."""
     return [*model.named_parameters(), *model.named_buffers()]
 
 
@@ -42,11 +43,11 @@ def _copy(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.detach().clone()
 
 
-def _same(now: Tensor | None, before: Tensor | None) -> bool:
-    if now is None or before is None:
-        return now is before
-    if now.shape != before.shape or now.dtype != before.dtype:
+def _same(current: Tensor | None, saved: Tensor | None) -> bool:
+    if current is None or saved is None:
+        return current is saved
+    if current.shape != saved.shape or current.dtype != saved.dtype:
         return False
-    if now.is_sparse or before.is_sparse:
-        now, before = now.to_dense(), before.to_dense()
-    return bool(((now == before) | ((now != now) & (before != before))).all())  # noqa: PLR0124 - not a number
+    if current.is_sparse or saved.is_sparse:
+        current, saved = current.to_dense(), saved.to_dense()
+    return bool(((current == saved) | ((current != current) & (saved != saved))).all())  # noqa: PLR0124 - not a number

@@ -1,4 +1,4 @@
-"""Defines `Proof` and runs it: measures its time, and catches the errors of the user's code."""
+"""Define `Proof` and run it: measure its time, and catch the errors of the user's code."""
 
 import inspect
 import sys
@@ -33,7 +33,7 @@ class Proof:
     prove: Callable[..., Evidence]
     """Function that receives a `ProofContext` and keyword-only options, and returns the evidence."""
     timed: bool = False
-    """True if the proof measures time: compiled modules then run compiled, and eagerly in all other proofs."""
+    """True if the proof measures time: only then, modules of torch.compile run compiled, otherwise eagerly."""
     name: str = ""
     """Name of the proof: the stem of its file with "-" for "_", set by `discover`."""
 
@@ -46,7 +46,7 @@ class Proof:
     def options(self) -> tuple[str, ...]:
         """Names of the options of ``prove``."""
         parameters = inspect.signature(self.prove).parameters.values()
-        return tuple(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
+        return tuple(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)
 
 
 def run_proof(proof: Proof, context: ProofContext, options: Mapping[str, Any] | None = None) -> Evidence:
@@ -105,7 +105,9 @@ def _prove_safely(proof: Proof, context: ProofContext, options: Mapping[str, Any
 
 def _user_location(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    outside = [
-        frame for frame in frames if not any(Path(frame.filename).is_relative_to(each) for each in _INTERNAL_PATHS)
+    user_frames = [
+        frame
+        for frame in frames
+        if not any(Path(frame.filename).is_relative_to(internal_path) for internal_path in _INTERNAL_PATHS)
     ]
-    return f" ({outside[-1].filename}:{outside[-1].lineno})" if outside else ""
+    return f" ({user_frames[-1].filename}:{user_frames[-1].lineno})" if user_frames else ""

@@ -1,4 +1,4 @@
-"""Provides proofs with copies of the user's model, optimizer and batches."""
+"""Provide proofs with copies of the user's model, optimizer and batches."""
 
 import copy
 import functools
@@ -58,6 +58,16 @@ class TrainingCopy:
             (self.mean_loss(batch) / len(batches)).backward()
         self.optimizer.step()
 
+    def train(self, batches: list[Any], updates: range) -> None:
+        """Make the updates with these indices, each from one of the batches in turn."""
+        for index in updates:
+            self.update([batches[index % len(batches)]])
+
+    def use_optimizer(self, optimizer_class: type[torch.optim.Optimizer], lr: float) -> None:
+        """Replace the optimizer by a new one with the same parameter groups, which the step function may use."""
+        groups = [{"params": group["params"]} for group in self.optimizer.param_groups]
+        self.optimizer = optimizer_class(groups, lr=lr)  # pyright: ignore[reportCallIssue] - every class has lr
+
 
 class ProofContext:
     """Creates copies of a target.
@@ -82,8 +92,8 @@ class ProofContext:
 
     @property
     def loaders(self) -> list[Any]:
-        """The target's training and validation loaders, as far as they exist."""
-        return [each for each in (self.target.loader, self.target.val) if each is not None]
+        """The training and validation loaders that the target has."""
+        return [loader for loader in (self.target.loader, self.target.val) if loader is not None]
 
     def make_model(self) -> nn.Module:
         """Create a new model from the seed.
@@ -204,7 +214,7 @@ class ProofContext:
         call = self.call(model, batch)
         samples = batch_size(batch)
         if samples > minimum and any(leaf.dim() > 1 and leaf.shape[1] == samples for leaf in tensors(call.tree)):
-            samples -= 1  # makes rows distinguishable from columns, which have the same number
+            samples -= 1  # so that the number of rows is not also the number of columns
             batch = select_samples(batch, slice(0, samples))
             call = self.call(model, batch)
         if batch_size(call.tree) != samples:
@@ -229,8 +239,8 @@ def _check_initialized(model: nn.Module) -> None:
 
 
 def _check_optimizer_matches(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    own = {id(parameter) for parameter in model.parameters()}
-    if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
+    model_ids = {id(parameter) for parameter in model.parameters()}
+    if not any(id(p) in model_ids for group in optimizer.param_groups for p in group["params"]):
         raise InvalidConfig(
             "The optimizer holds no parameter of the model.",
             why="The optimizer was created for another instance of the model.",
@@ -245,11 +255,11 @@ def _make_optimizer(optimizer: Any, model: nn.Module) -> torch.optim.Optimizer:
             # Nothing can be trained, but proofs of the model still work.
             return torch.optim.SGD([torch.zeros(1, requires_grad=True)])
         return torch.optim.Adam(trainable, lr=DEFAULT_LR)
-    kind = optimizer.func if isinstance(optimizer, functools.partial) else optimizer
-    result: Any = optimizer(trainable) if isinstance(kind, type) else optimizer(model)
+    factory = optimizer.func if isinstance(optimizer, functools.partial) else optimizer
+    result: Any = optimizer(trainable) if isinstance(factory, type) else optimizer(model)
     if not isinstance(result, torch.optim.Optimizer):
         raise InvalidConfig(
-            f"optimizer returned {type(cast('object', result)).__name__}, not an optimizer.",
+            f"The optimizer function returned {type(cast('object', result)).__name__}, not an optimizer.",
             fix="Pass a class such as torch.optim.AdamW, a functools.partial of one, or a function of the model.",
         )
     return result

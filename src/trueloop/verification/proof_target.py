@@ -1,8 +1,7 @@
-"""Defines `ProofTarget`, what proofs are about: a model, how it is trained, and its claimed properties."""
+"""Define `ProofTarget`: the model that proofs examine, how it is trained, and its claimed properties."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, cast
@@ -10,6 +9,7 @@ from typing import Any, cast
 from torch import nn
 
 from trueloop.core.errors import InvalidConfig
+from trueloop.core.formatting import did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ def check_field_names(values: Mapping[str, Any], receiver: str, also: tuple[str,
 
     Args:
         values: values by name.
-        receiver: receiver of the values, for the error message.
+        receiver: name of the function or class that receives the values, for the error message.
         also: further valid names.
 
     Raises:
@@ -110,6 +110,5 @@ def check_field_names(values: Mapping[str, Any], receiver: str, also: tuple[str,
     valid_names = (*field_names(), *also)
     for name in values:
         if name not in valid_names:
-            close = difflib.get_close_matches(name, valid_names, n=1)
-            hint = f"Did you mean {close[0]}? " if close else ""
+            hint = did_you_mean(name, valid_names)
             raise InvalidConfig(f"{receiver} has no {name!r}.", fix=f"{hint}Valid names are {', '.join(valid_names)}.")

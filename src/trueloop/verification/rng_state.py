@@ -1,4 +1,4 @@
-"""Seeds, captures and restores the state of all random generators."""
+"""Seed, capture and restore the state of all random generators."""
 
 import random
 from collections.abc import Generator, Iterable
@@ -29,8 +29,8 @@ def restore_rng_state(state: tuple[Any, ...]) -> None:
     random.setstate(python)
     np.random.set_state(numpy)
     torch.set_rng_state(cpu)
-    for index, each in enumerate(cuda):
-        torch.cuda.set_rng_state(each, index)
+    for index, device_state in enumerate(cuda):
+        torch.cuda.set_rng_state(device_state, index)
     if mps is not None:
         torch.mps.set_rng_state(mps)
 
@@ -50,8 +50,8 @@ def rng_state_preserved(loaders: Iterable[Any] = ()) -> Generator[None]:
         yield
     finally:
         restore_rng_state(state)
-        for generator, before in loader_states:
-            generator.set_state(before)
+        for generator, saved_state in loader_states:
+            generator.set_state(saved_state)
 
 
 def reseed_loaders(loaders: Iterable[Any], seed: int) -> None:
@@ -64,4 +64,6 @@ def reseed_loaders(loaders: Iterable[Any], seed: int) -> None:
 def _loader_generators(loader: Any) -> list[torch.Generator]:
     sampler = getattr(loader, "sampler", None)
     generators = [getattr(loader, "generator", None), getattr(sampler, "generator", None)]
-    return list({id(each): each for each in generators if isinstance(each, torch.Generator)}.values())
+    return list(
+        {id(generator): generator for generator in generators if isinstance(generator, torch.Generator)}.values()
+    )

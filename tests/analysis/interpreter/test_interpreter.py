@@ -1,6 +1,5 @@
 """Tests of the interpreter: operations in order, functions, classes, branches and loops."""
 
-import ast
 import textwrap
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from trueloop.analysis.abstract_value import MANAGED, NO_GRAPH, ValueKind
 from trueloop.analysis.interpreter.interpreter import interpret
 from trueloop.analysis.operations import OpKind
-from trueloop.core.source_text import SourceText
+from trueloop.analysis.project import parse_module
 
 TRAINING = (
     OpKind.BACKWARD,
@@ -23,7 +22,7 @@ TRAINING = (
 
 def source(text):
     text = textwrap.dedent(text)
-    return interpret(SourceText(text), ast.parse(text))
+    return interpret(parse_module("train.py", text))
 
 
 def operations(text, *kinds):

@@ -1,4 +1,4 @@
-"""Every number shown is that of the plan, and every formula comes out at the number it stands beside."""
+"""Every number equals the plan's, and every formula gives its number."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def plans(draw: st.DrawFn) -> Plan:
     return plan(**sizes, **small, drop_last=drop_last, sample_bytes=draw(st.none() | st.integers(1, 10**6)))
 
 
-def worked_out(formula: str) -> int | float:
-    """Compute what a formula says, its words left out."""
+def evaluate(formula: str) -> int | float:
+    """Evaluate a formula without its words."""
     text = formula.removeprefix("= ").split(", a forward")[0].replace(",", "")
     text = re.sub(r" (process(es)?|epochs?|bytes|ms)\b", "", text).replace("×", "*")  # noqa: RUF001
     ceiling = re.fullmatch(r"ceil\((\d+) / (.+)\)", text)
@@ -36,42 +36,42 @@ def worked_out(formula: str) -> int | float:
 
 
 @given(plans())
-def test_each_formula_gives_its_number(made: Plan):
-    for row in rows(made):
+def test_each_formula_gives_its_number(sizes: Plan):
+    for row in rows(sizes):
         if row.formula.startswith("=") and row.key not in ("batch_bytes", "examples_per_process"):
-            assert format_number(int(worked_out(row.formula))) == row.value, row
+            assert format_number(int(evaluate(row.formula))) == row.value, row
         assert row.explanation.endswith(".")
 
 
 @given(plans())
-def test_each_value_is_the_plans_own(made: Plan):
-    own = made.as_dict()
-    shown = {row.key: row.value for row in rows(made)}
-    for key in shown.keys() & own.keys() - {"batch_bytes"}:
-        assert shown[key] == format_number(own[key])
-    assert {"effective_batch", "iterations", "updates", "updates_per_epoch", "last_batch"} <= shown.keys()
+def test_each_value_equals_the_plans_property(sizes: Plan):
+    counts = sizes.as_dict()
+    values = {row.key: row.value for row in rows(sizes)}
+    for key in values.keys() & counts.keys() - {"batch_bytes"}:
+        assert values[key] == format_number(counts[key])
+    assert {"effective_batch", "iterations", "updates", "updates_per_epoch", "last_batch"} <= values.keys()
 
 
-def test_repeats_are_those_of_torch():
+def test_repeats_equal_those_of_distributed_sampler():
     from torch.utils.data import DistributedSampler
 
     for dataset, processes in ((10, 3), (12, 3), (5, 4), (1, 8), (1000, 7)):
-        made = plan(dataset=dataset, batch=2, processes=processes)
-        shown = {row.key: row.value for row in rows(made)}
+        sizes = plan(dataset=dataset, batch=2, processes=processes)
+        values = {row.key: row.value for row in rows(sizes)}
         sampler = DistributedSampler(range(dataset), num_replicas=processes, rank=0)
-        assert shown["repeated_per_epoch"] == format_number(sampler.total_size - dataset)
+        assert values["repeated_per_epoch"] == format_number(sampler.total_size - dataset)
 
 
-def test_a_process_alone_repeats_nothing_and_says_nothing_of_it():
+def test_a_single_process_has_no_rows_about_processes():
     assert not {"repeated_per_epoch", "examples_per_process"} & {row.key for row in rows(plan(dataset=10, batch=3))}
 
 
-@pytest.mark.parametrize(("wanted", "epochs"), [(1, 1), (79, 1), (80, 2), (7900, 100), (7901, 101)])
-def test_epochs_for_a_number_of_updates(wanted: int, epochs: int):
-    made = plan(dataset=10000, batch=32, accumulate=4)
-    (row,) = goals(made, updates=wanted)
+@pytest.mark.parametrize(("updates", "epochs"), [(1, 1), (79, 1), (80, 2), (7900, 100), (7901, 101)])
+def test_epochs_for_a_number_of_updates(updates: int, epochs: int):
+    sizes = plan(dataset=10000, batch=32, accumulate=4)
+    (row,) = goals(sizes, updates=updates)
     assert row.value == format_number(epochs)
-    assert math.ceil(wanted / made.updates_per_epoch) == epochs
+    assert math.ceil(updates / sizes.updates_per_epoch) == epochs
 
 
 def test_time_for_all_updates():

@@ -21,7 +21,7 @@ RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results"
 # Against hand calculations ---------------------------------------------------------------------------------------
 
 
-def test_seven_billion_by_hand():
+def test_seven_billion_parameters_calculated_by_hand():
     made = scale(7e9, layers=32, width=4096, vocabulary=32_000, sequence=4096, micro_batch=2, devices=64)
     assert (made.parameter_bytes, made.gradient_bytes, made.moment_bytes) == (28 * 10**9, 28 * 10**9, 56 * 10**9)
     assert made.copy_bytes == 14 * 10**9
@@ -40,7 +40,7 @@ def test_seven_billion_by_hand():
     assert made.flop_per_update == (6 * 7 * 10**9 + 12 * 32 * 4096 * 4096) * 64 * tokens
 
 
-def test_one_device_sends_nothing_and_shards_nothing():
+def test_one_device_sends_and_shards_nothing():
     made = scale(1e6, devices=1, precision="off")
     assert made.replicated_traffic_bytes == made.sharded_traffic_bytes == 0
     assert made.sharded_bytes == made.replicated_bytes + made.gathered_bytes
@@ -55,7 +55,7 @@ def test_more_micro_batches_gather_more_often_and_reduce_once():
     assert (once.sharded_gradient_bytes, often.sharded_gradient_bytes) == (4 * 10**9 // 8, 4 * 10**9)
 
 
-def test_a_run_of_a_trillion():
+def test_a_run_of_a_trillion_tokens():
     made = scale(70e9, devices=1000, sequence=4096, micro_batch=4, tokens=4096e12)
     assert made.order_list_bytes == 8 * 10**12
     assert made.updates == 10**12 // 4000
@@ -65,7 +65,7 @@ def test_a_run_of_a_trillion():
 
 
 @pytest.mark.parametrize(("parameters", "layers", "width"), [(1.3e9, 24, 2048), (6.7e9, 32, 4096), (175e9, 96, 12288)])
-def test_the_shape_that_is_assumed_is_near_that_of_gpt_3(parameters: float, layers: int, width: int):
+def test_the_default_shape_is_close_to_gpt_3(parameters: float, layers: int, width: int):
     """Brown et al., arXiv:2005.14165, table 2.1."""
     made = scale(parameters)
     assert made.layers == pytest.approx(layers, rel=0.25)
@@ -73,7 +73,7 @@ def test_the_shape_that_is_assumed_is_near_that_of_gpt_3(parameters: float, laye
     assert 12 * made.layers * made.width**2 == pytest.approx(parameters, rel=0.1)
 
 
-def test_what_the_page_says_fits_eight_devices_of_80_gb():
+def test_seven_billion_parameters_fit_eight_devices_of_80_gb():
     """docs/scale.md, on copies."""
     fits, does_not = (scale(n, devices=8, sequence=4096).sharded_recomputed_bytes for n in (16e9, 18e9))
     assert fits < 80e9 < does_not
@@ -82,7 +82,7 @@ def test_what_the_page_says_fits_eight_devices_of_80_gb():
 # Against published numbers ---------------------------------------------------------------------------------------
 
 
-def test_states_of_zero():
+def test_states_equal_those_of_the_zero_paper():
     """Rajbhandari et al., section 3.1: 16 bytes per parameter with Adam; 7.5 B take 120 GB, on 64 devices 1.9."""
     made = scale(7.5e9, devices=64, precision="off")
     states = made.parameter_bytes + made.gradient_bytes + made.moment_bytes
@@ -90,13 +90,13 @@ def test_states_of_zero():
     assert states / 64 == pytest.approx(1.9e9, rel=0.02)
 
 
-def test_traffic_of_zero():
+def test_traffic_equals_that_of_the_zero_paper():
     """Section 7.2.2: stage 3 sends 1.5 times what data parallelism does."""
     made = scale(7.5e9, devices=64)
     assert made.sharded_traffic_bytes == pytest.approx(1.5 * made.replicated_traffic_bytes)
 
 
-def test_activations_of_korthikanti():
+def test_activations_equal_those_of_korthikanti():
     """Section 4.1: 34 s b h per block in 16 bit, 2 of which are dropout masks, with a residual stream of 16 bit.
 
     Under autocast the stream is float32, 2 s b h more for each of two norms; we have no dropout, 2 less.
@@ -106,7 +106,7 @@ def test_activations_of_korthikanti():
     assert made.activation_bytes - head == 10 * (34 - 2 + 4) * 512 * 4 * 1024
 
 
-def test_the_time_of_palm():
+def test_the_time_equals_that_of_palm():
     """PaLM, section 4.1 and table 9: 540.35 B parameters, 118 blocks of 18432, 2048 tokens in 2048 sequences.
 
     6144 TPU v4 of 275 TFLOP/s reach 238.3 thousand tokens per second at 46.2 % utilisation.
@@ -178,7 +178,7 @@ def bytes_of(tensors: Any) -> int:
 
 
 @pytest.mark.parametrize("optimizer", sorted(MOMENTS))
-def test_the_states_of_a_real_model(optimizer: str):
+def test_the_states_of_a_real_model_are_as_computed(optimizer: str):
     model, made, _ = trained("off", optimizer)
     expected = scale(sum(p.numel() for p in model.parameters()), **SIZES, optimizer=optimizer)
     assert bytes_of(model.parameters()) == expected.parameter_bytes
@@ -189,14 +189,14 @@ def test_the_states_of_a_real_model(optimizer: str):
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("off", 0.08), ("bf16", 0.12)])
-def test_the_activations_of_a_real_model(precision: str, tolerance: float):
+def test_the_activations_of_a_real_model_are_as_computed(precision: str, tolerance: float):
     """Left out of the formula: attention's output before it is rearranged, its normalisers, the norms' statistics."""
     model, _, kept = trained(precision)
     made = scale(sum(p.numel() for p in model.parameters()), **SIZES, precision=precision)
     assert kept == pytest.approx(made.activation_bytes, rel=tolerance)
 
 
-def test_the_copies_that_autocast_keeps_of_a_real_model():
+def test_the_autocast_copies_of_a_real_model_are_as_computed():
     """Of the weights that backward multiplies by: all of linear layers."""
     model = Gpt()
     weights = {tuple(module.weight.shape) for module in model.modules() if isinstance(module, nn.Linear)}
@@ -215,7 +215,7 @@ def test_the_copies_that_autocast_keeps_of_a_real_model():
     assert scale(linear).copy_bytes == 2 * linear
 
 
-def test_the_journals_bytes_are_those_measured():
+def test_the_journal_bytes_equal_the_measured_ones():
     measured = json.loads((RESULTS / "journal.json").read_text())
     assert measured["found"]["100 ms"]["megabytes"] * 1e6 / measured["updates"] == pytest.approx(JOURNAL_BYTES, rel=0.1)
 
@@ -239,7 +239,7 @@ def test_the_journals_bytes_are_those_measured():
         ({"utilisation": 40.0}, "utilisation is 40.0"),
     ],
 )
-def test_a_size_that_cannot_be_is_named(sizes: dict[str, Any], word: str):
+def test_an_impossible_size_is_named(sizes: dict[str, Any], word: str):
     with pytest.raises(InvalidConfig, match=word) as error:
         scale(**{"parameters": 1e9, **sizes})
     assert error.value.fix

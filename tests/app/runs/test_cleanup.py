@@ -23,12 +23,12 @@ BEST = CleanupOptions(keep_best=1)
 UNFINISHED = CleanupOptions(unfinished=True)
 
 
-def there(run_dir):
+def saved_updates(run_dir):
     return [each.update for each in CheckpointFolder(run_dir / "checkpoints", writing=False).checkpoints()]
 
 
-def gone(made, wishes, do=clean_up):
-    plan = do(load_overviews(made.root), made.root, wishes)
+def remove(made, options, do=clean_up):
+    plan = do(load_overviews(made.root), made.root, options)
     return [(item.kind, item.path.name) for item in plan.items], {path.name: reason for path, reason in plan.skipped}
 
 
@@ -36,9 +36,9 @@ def test_planning_changes_nothing(made):
     path = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
     made.run("b", losses=(), end="")
     before = sorted(str(each) for each in made.root.rglob("*"))
-    items, spared = gone(made, CleanupOptions(keep_best=1, unfinished=True), plan_cleanup)
+    items, skipped = remove(made, CleanupOptions(keep_best=1, unfinished=True), plan_cleanup)
     assert items == [("checkpoint", "update-000000002"), ("run", "b")]
-    assert spared == {}
+    assert skipped == {}
     assert [each for each in sorted(str(each) for each in made.root.rglob("*")) if ".index" not in each] == before
     plan = plan_cleanup(load_overviews(made.root), made.root, BEST)
     assert plan.items[0].bytes == sum(
@@ -48,11 +48,11 @@ def test_planning_changes_nothing(made):
 
 def test_the_best_and_the_last_are_kept(made):
     path = made.run("a", losses=(0.5, 0.3, 0.4, 0.35, 0.6), checkpoints=(2, 4, 6, 8, 10))
-    gone(made, CleanupOptions(keep_best=2))
-    assert there(path) == [4, 8, 10]
-    assert gone(made, BEST)[0] == [("checkpoint", "update-000000008")]
-    assert there(path) == [4, 10]
-    assert gone(made, BEST) == ([], {})
+    remove(made, CleanupOptions(keep_best=2))
+    assert saved_updates(path) == [4, 8, 10]
+    assert remove(made, BEST)[0] == [("checkpoint", "update-000000008")]
+    assert saved_updates(path) == [4, 10]
+    assert remove(made, BEST) == ([], {})
     assert read_overview(path).state == "finished"
 
 
@@ -62,33 +62,33 @@ def test_the_best_by_every_monitored_metric_is_kept(made):
         made.save(path, update, {"val/loss": loss, "val/accuracy": accuracy})
     facts = {"config": {"monitor": {"metric": "val/accuracy", "mode": "max"}}}
     made.write("a", [RunStarted(name="digits", epochs=3, updates=8, start_update=8, facts=facts)])
-    gone(made, BEST)
-    assert there(path) == [2, 4, 8]
+    remove(made, BEST)
+    assert saved_updates(path) == [2, 4, 8]
 
 
 def test_the_best_evaluation_is_kept_even_without_metrics_in_its_manifest(made):
     path = made.run("a", losses=(0.5, 0.3, 0.4))
     for update in (2, 4, 6):
         made.save(path, update, {"val/loss": math.nan})
-    gone(made, BEST)
-    assert there(path) == [4, 6]
+    remove(made, BEST)
+    assert saved_updates(path) == [4, 6]
 
 
 @pytest.mark.parametrize("end", ["", "failed", "interrupted", "finished"])
 def test_the_last_checkpoint_of_a_run_is_always_kept(made, end):
     path = made.run("a", losses=(0.1, 0.2, 0.3), checkpoints=(4, 6), end=end)
-    gone(made, CleanupOptions(keep_best=1, unfinished=True))
-    assert there(path)[-1] == 6
+    remove(made, CleanupOptions(keep_best=1, unfinished=True))
+    assert saved_updates(path)[-1] == 6
 
 
 def test_a_training_run_is_skipped(made):
     path = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6), end="")
     made.run("b", losses=(), end="")
     with RunFolder(path).lock(), RunFolder(made.root / "b").lock():
-        items, spared = gone(made, CleanupOptions(keep_best=1, unfinished=True))
+        items, skipped = remove(made, CleanupOptions(keep_best=1, unfinished=True))
     assert items == []
-    assert spared == dict.fromkeys("ab", "a process is training in it")
-    assert there(path) == [2, 4, 6]
+    assert skipped == dict.fromkeys("ab", "a process is training in it")
+    assert saved_updates(path) == [2, 4, 6]
 
 
 def test_a_run_that_starts_between_plan_and_removal_is_skipped(made, monkeypatch):
@@ -102,17 +102,17 @@ def test_a_run_that_starts_between_plan_and_removal_is_skipped(made, monkeypatch
 
     lock = RunFolder(path).lock()
     monkeypatch.setattr(cleanup, "plan_cleanup", then_somebody_trains)
-    items, spared = gone(made, BEST)
+    items, skipped = remove(made, BEST)
     lock.__exit__(None, None, None)
     assert items == []
-    assert "Another process is training" in spared["a"]
-    assert there(path) == [2, 4, 6]
+    assert "Another process is training" in skipped["a"]
+    assert saved_updates(path) == [2, 4, 6]
 
 
 def test_a_run_of_unknown_state_is_skipped(made, monkeypatch):
     made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
     monkeypatch.setattr(cleanup, "is_training", lambda _: None)
-    assert gone(made, BEST) == ([], {"a": "whether a process is training in it is unknown"})
+    assert remove(made, BEST) == ([], {"a": "it is unknown whether a process is training in it"})
 
 
 def test_a_damaged_journal_or_a_newer_checkpoint_is_skipped(made, made_runs_module):
@@ -121,23 +121,23 @@ def test_a_damaged_journal_or_a_newer_checkpoint_is_skipped(made, made_runs_modu
     from trueloop.training.checkpoint.manifest import seal
 
     (path / "checkpoints" / "update-000000002" / "manifest.json").write_bytes(seal({"schema": 99}))
-    items, spared = gone(made, CleanupOptions(keep_best=1, unfinished=True))
+    items, skipped = remove(made, CleanupOptions(keep_best=1, unfinished=True))
     assert items == []
-    assert "Line 2" in spared["a"]
-    assert "schema 99" in spared["b"]
+    assert "Line 2" in skipped["a"]
+    assert "schema 99" in skipped["b"]
 
 
 def test_damaged_checkpoints_are_kept(made):
     path = made.run("a", losses=(0.5, 0.3, 0.4, 0.6), checkpoints=(2, 4, 6, 8))
     (path / "checkpoints" / "update-000000002" / "state.json").unlink()
-    assert gone(made, BEST)[0] == [("checkpoint", "update-000000006")]
+    assert remove(made, BEST)[0] == [("checkpoint", "update-000000006")]
     assert (path / "checkpoints" / "update-000000002").is_dir()
 
 
 @pytest.mark.parametrize("end", ["", "failed", "interrupted", "preempted"])
 def test_an_unfinished_run_without_a_checkpoint_is_removed(made, end):
     made.run("a", losses=(0.5,), end=end)
-    assert gone(made, UNFINISHED)[0] == [("run", "a")]
+    assert remove(made, UNFINISHED)[0] == [("run", "a")]
     assert not (made.root / "a").exists()
 
 
@@ -148,7 +148,7 @@ def test_resumable_and_finished_runs_are_kept(made):
     mirrored = {"config": {"monitor": {"metric": "val/loss", "mode": "min"}, "checkpoint": {"mirror": "s3://x"}}}
     made.run("mirrored", end="", facts=mirrored)
     (made.run("shipped", end="failed") / "final").mkdir()
-    assert gone(made, UNFINISHED) == ([], {})
+    assert remove(made, UNFINISHED) == ([], {})
 
 
 def test_only_files_of_the_run_are_removed(made):
@@ -159,10 +159,10 @@ def test_only_files_of_the_run_are_removed(made):
     outside.mkdir()
     (outside / "precious").write_text("")
     (path / "final").symlink_to(outside)
-    assert gone(made, UNFINISHED) == ([], {}), "final weights are there, wherever they are"
+    assert remove(made, UNFINISHED) == ([], {}), "the run has final weights"
     (path / "final").unlink()
     (path / "curves.png").symlink_to(outside / "precious")
-    assert gone(made, UNFINISHED)[0] == [("run", "a")]
+    assert remove(made, UNFINISHED)[0] == [("run", "a")]
     assert sorted(each.name for each in path.iterdir()) == [".lock", "thesis.txt"]
     assert (outside / "precious").exists()
 
@@ -172,17 +172,17 @@ def test_checkpoints_behind_a_link_are_skipped(made):
     outside = made.root.parent / "outside"
     (path / "checkpoints").rename(outside)
     (path / "checkpoints").symlink_to(outside)
-    assert gone(made, BEST) == ([], {"a": "its checkpoints folder is a link"})
+    assert remove(made, BEST) == ([], {"a": "its checkpoints folder is a link"})
     assert len(list(outside.iterdir())) == 3
 
 
 def test_recent_runs_are_kept(made):
     path = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
-    wishes = CleanupOptions(keep_best=1, older_than_days=10)
-    assert gone(made, wishes) == ([], {})
+    options = CleanupOptions(keep_best=1, older_than_days=10)
+    assert remove(made, options) == ([], {})
     past = (path / "journal.jsonl").stat().st_mtime - 11 * 86400
     os.utime(path / "journal.jsonl", (past, past))
-    assert gone(made, wishes)[0] == [("checkpoint", "update-000000002")]
+    assert remove(made, options)[0] == [("checkpoint", "update-000000002")]
 
 
 def test_leftovers_of_killed_saves_are_removed(made):
@@ -190,12 +190,12 @@ def test_leftovers_of_killed_saves_are_removed(made):
     left = path / "checkpoints" / ".saving-update-000000004-0123abcd"
     left.mkdir()
     (left / "model.safetensors").write_bytes(bytes(100))
-    assert gone(made, BEST)[0] == [("leftover", left.name)]
+    assert remove(made, BEST)[0] == [("leftover", left.name)]
     assert not left.exists()
 
 
 @pytest.mark.parametrize(
-    ("wishes", "message"),
+    ("options", "message"),
     [
         (CleanupOptions(), "Nothing is selected"),
         (CleanupOptions(keep_best=0), "--keep-best is 0"),
@@ -204,9 +204,9 @@ def test_leftovers_of_killed_saves_are_removed(made):
         (CleanupOptions(unfinished=True, older_than_days=math.nan), "--older-than is nan"),
     ],
 )
-def test_invalid_options_are_refused(wishes, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(InvalidConfig, match=message):
-        wishes.check()
+        options.check()
 
 
 @pytest.mark.parametrize("after", range(1, 6))
@@ -226,13 +226,13 @@ def test_an_interrupted_removal_leaves_a_smaller_run(made, after):
         "os.unlink = dying\n"
         "clean_up(runs, root, CleanupOptions(keep_best=1))"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(made.root), str(after)], check=False)
-    assert done.returncode == 9
-    assert {4, 10} <= set(there(path))
+    process = subprocess.run([sys.executable, "-c", code, str(made.root), str(after)], check=False)
+    assert process.returncode == 9
+    assert {4, 10} <= set(saved_updates(path))
     assert CheckpointFolder(path / "checkpoints", writing=False).problems() == []
     assert read_overview(path).state == "finished"
-    gone(made, BEST)
-    assert there(path) == [4, 10]
+    remove(made, BEST)
+    assert saved_updates(path) == [4, 10]
     assert sorted(each.name for each in (path / "checkpoints").iterdir()) == ["update-000000004", "update-000000010"]
 
 
@@ -242,16 +242,16 @@ def test_a_partially_removed_run_is_still_a_run(made, monkeypatch):
     (path / "checkpoints").mkdir()
     real = shutil.rmtree
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: (_ for _ in ()).throw(OSError("the power fails")))
-    items, spared = gone(made, UNFINISHED)
-    assert (items, list(spared.values())) == ([], ["the power fails"])
+    items, skipped = remove(made, UNFINISHED)
+    assert (items, list(skipped.values())) == ([], ["the power fails"])
     assert read_overview(path).state == "failed"
     monkeypatch.setattr(shutil, "rmtree", real)
-    assert gone(made, UNFINISHED)[0] == [("run", "a")]
+    assert remove(made, UNFINISHED)[0] == [("run", "a")]
 
 
 def test_a_rolled_back_run_is_never_removed_as_abandoned(made):
     path = made.run("a", end="", checkpoints=(6,))
     made.write("a", [Notice(update=6, kind="rolled_back", message="", details={})])
-    assert gone(made, CleanupOptions(keep_best=1, unfinished=True)) == ([], {})
+    assert remove(made, CleanupOptions(keep_best=1, unfinished=True)) == ([], {})
     made.write("a", [RunEnded(update=6, reason="finished", seconds=1)])
     assert read_overview(path).state == "finished"

@@ -38,12 +38,12 @@ def test_a_new_run_starts_at_a_checkpoint_and_the_old_is_unchanged(made):
     assert rolled.run_dir.parent == made.root
     assert rolled.run_dir.name.startswith("digits-2")
     assert rolled.run_dir != source
-    kept = hashes(rolled.run_dir)
+    copied = hashes(rolled.run_dir)
     name = "checkpoints/update-000000002"
-    assert {path: digest for path, digest in kept.items() if path.startswith("checkpoints")} == {
+    assert {path: digest for path, digest in copied.items() if path.startswith("checkpoints")} == {
         path: digest for path, digest in before.items() if path.startswith(name)
     }
-    assert kept["config.json"] == before["config.json"]
+    assert copied["config.json"] == before["config.json"]
     history, old = read_journal(rolled.run_dir), read_overview(source)
     assert history.updates.update == [1, 2]
     assert history.facts["run_id"] == rolled.run_id != old.run_id
@@ -244,8 +244,8 @@ def assemble(options):
     )
 
 def build():
-    kept = CheckpointConfig(keep_last=100, keep_best=100, every_updates=5)
-    train = TrainConfig(epochs=4, effective_batch=8, workers=0, threads=1, device="cpu", checkpoint=kept)
+    keep_all = CheckpointConfig(keep_last=100, keep_best=100, every_updates=5)
+    train = TrainConfig(epochs=4, effective_batch=8, workers=0, threads=1, device="cpu", checkpoint=keep_all)
     return Recipe(name="small", summary="Small.", train=train, options=Options(), assemble=assemble)
 """
 
@@ -260,11 +260,11 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("project")
     (folder / "recipe.py").write_text(RECIPE)
     words = ("--run-dir", "runs/whole", "--options.width", "6", "--checkpoint.final", request.param, "--json")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "trueloop", "train", "recipe.py", *words], cwd=folder, capture_output=True, text=True,
         check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
     return folder
 
 
@@ -273,9 +273,9 @@ def test_a_rolled_back_run_ends_with_the_weights_of_the_original(whole: Path, fo
     again = f"runs/again-{to}"
 
     def trueloop(*words: str) -> str:
-        done = forker.run("-m", "trueloop", *words, cwd=whole)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        process = forker.run("-m", "trueloop", *words, cwd=whole)
+        assert process.returncode == 0, process.stdout + process.stderr
+        return process.stdout
 
     result = json.loads(trueloop("runs", "rollback", "whole", "--to", to, "--run-dir", again, "--json"))
     assert (result["run_dir"], result["source"], result["notes"]) == (again, "runs/whole", [])

@@ -24,24 +24,24 @@ def root(tmp_path, monkeypatch):
 @pytest.fixture
 def copied(monkeypatch):
     """The synced runs; results or errors by name."""
-    seen, answers = [], {}
+    calls, answers = [], {}
 
     def copy(run_dir, target, *, rewrite):
-        seen.append((run_dir.name, target.address, rewrite))
+        calls.append((run_dir.name, target.address, rewrite))
         answer = answers.get(run_dir.name, SyncResult(outcome="copied", state="finished", lines=3))
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     monkeypatch.setattr(sync, "sync_run", copy)
-    return seen, answers
+    return calls, answers
 
 
 def test_all_runs_below_the_root_are_synced(root, copied):
-    done = list(sync_runs([], root, "sqlite", rewrite=False))
+    synced = list(sync_runs([], root, "sqlite", rewrite=False))
     address = f"sqlite:///{root}/mlflow.db"
     assert copied[0] == [(name, address, False) for name in ("digits-1", "digits-2", "other-1")]
-    assert [(each.run, each.result.lines, each.problem) for each in done] == [
+    assert [(each.run, each.result.lines, each.problem) for each in synced] == [
         (root / name, 3, "") for name in ("digits-1", "digits-2", "other-1")
     ]
 
@@ -55,9 +55,9 @@ def test_a_failed_sync_does_not_block_the_others(root, copied):
     copied[1]["digits-1"] = InvalidData("A line is damaged.", fix="Restore it.")
     copied[1]["digits-2"] = StoreError("It was deleted.")
     copied[1]["other-1"] = StoreRejected("Its name is too long.")
-    done = list(sync_runs([], root, "sqlite", rewrite=False))
-    said = ["A line is damaged. Restore it.", "It was deleted.", "Its name is too long."]
-    assert [(each.problem, each.result) for each in done] == [(problem, None) for problem in said]
+    synced = list(sync_runs([], root, "sqlite", rewrite=False))
+    problems = ["A line is damaged. Restore it.", "It was deleted.", "Its name is too long."]
+    assert [(each.problem, each.result) for each in synced] == [(problem, None) for problem in problems]
 
 
 def test_an_unavailable_store_stops_the_sync(root, copied):
@@ -68,7 +68,7 @@ def test_an_unavailable_store_stops_the_sync(root, copied):
 
 
 @pytest.mark.parametrize(
-    ("words", "store", "error", "said"),
+    ("words", "store", "error", "message"),
     [
         ([], None, InvalidConfig, "No store is given"),
         ([], "", InvalidConfig, "TRUELOOP_STORE"),
@@ -78,8 +78,8 @@ def test_an_unavailable_store_stops_the_sync(root, copied):
         (["../runs/../.."], "sqlite", RunFolderError, "leads out"),
     ],
 )
-def test_invalid_arguments_are_refused_before_anything_is_synced(root, copied, words, store, error, said):
-    with pytest.raises(error, match=said):
+def test_invalid_arguments_are_refused_before_anything_is_synced(root, copied, words, store, error, message):
+    with pytest.raises(error, match=message):
         sync_runs(words, root, store, rewrite=False)
     assert copied[0] == []
 

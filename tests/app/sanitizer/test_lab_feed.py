@@ -1,4 +1,4 @@
-"""`trueloop run --lab`: the run is told, the program is what it is without, and what goes wrong is said."""
+"""`trueloop run --lab` sends the run, does not change the program, and reports problems."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ print(f"{total:.17g}", threading.active_count(), sys.argv, torch.rand(1).item())
 
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of this user's session, and a lab that is said to run."""
+    """The folder of this user's session, and the address of a lab that seems to run."""
     folder = tmp_path / "session"
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
@@ -56,15 +56,15 @@ def test_a_run_is_sent_and_its_page_is_printed(
 ):
     path = program(SCRIPT)
     assert sanitize(ProgramCommand(target=str(path), arguments=("--lr", "1")), RunOptions(lab=True)) == 0
-    told = feed(session)
-    assert f"this run in the lab: http://127.0.0.1:8765/#/watch?runs=live/{told.folder.name}" in capsys.readouterr().err
-    assert (told.about["name"], told.about["command"].endswith("train.py --lr 1")) == ("train.py", True)
-    assert (told.status().state, told.status().updates) == ("finished", 30)
-    assert told.series["loss"].updates[:3] == [0, 1, 2]
-    assert told.layers.layers == ["0", "1"]
-    codes = [each["finding"]["code"] for each in told.findings]
+    live = feed(session)
+    assert f"this run in the lab: http://127.0.0.1:8765/#/watch?runs=live/{live.folder.name}" in capsys.readouterr().err
+    assert (live.about["name"], live.about["command"].endswith("train.py --lr 1")) == ("train.py", True)
+    assert (live.status().state, live.status().updates) == ("finished", 30)
+    assert live.series["loss"].updates[:3] == [0, 1, 2]
+    assert live.layers.layers == ["0", "1"]
+    codes = [each["finding"]["code"] for each in live.findings]
     assert codes == ["GRD001"]
-    (excerpt,) = told.findings[0]["excerpts"]
+    (excerpt,) = live.findings[0]["excerpts"]
     assert [line["text"].strip() for line in excerpt["lines"] if line and line["fault"]] == ["optimizer.step()"]
     assert excerpt["path"].startswith("train.py:")
 
@@ -88,8 +88,8 @@ def test_the_end_of_the_run_is_sent(session: Path, program: Callable[..., Path],
 def test_a_forked_child_sends_nothing(session: Path, program: Callable[..., Path]):
     path = program(f"{SCRIPT}if os.fork() == 0:\n    os._exit(0)\nos.wait()\n")
     assert sanitize(ProgramCommand(target=str(path)), RunOptions(lab=True, quiet=True)) == 0
-    told = feed(session)
-    assert (told.folder / FEED_NAME).read_text().count('"event":"ended"') == 1
+    live = feed(session)
+    assert (live.folder / FEED_NAME).read_text().count('"event":"ended"') == 1
 
 
 def test_a_folder_that_goes_away_is_a_problem_of_the_report(

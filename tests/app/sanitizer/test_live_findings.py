@@ -1,4 +1,4 @@
-"""Two lines at once: where they go, how often, and what cannot break them."""
+"""Findings printed in two lines: the stream, the number of prints, and streams that fail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trueloop.core.findings import Finding, Severity, SourceLocation
 
 
 def finding(line: int = 41, severity: Severity = Severity.ERROR, **fields: Any) -> Finding:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "code": "GRD001",
         "slug": "never-cleared",
         "title": "Gradients are never cleared",
@@ -25,7 +25,7 @@ def finding(line: int = 41, severity: Severity = Severity.ERROR, **fields: Any) 
         "location": SourceLocation("/project/train.py", line),
         "fix": "Call optimizer.zero_grad().",
     }
-    return Finding(**{**given, **fields})
+    return Finding(**{**defaults, **fields})
 
 
 BASE = Path("/project")

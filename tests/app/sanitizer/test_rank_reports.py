@@ -65,7 +65,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch):
 
 
 def processes(folder: Path, size: int = 2) -> list[RankReports]:
-    return [RankReports(rank=rank, local=rank, size=size, folder=folder / "shared") for rank in range(size)]
+    return [RankReports(rank=rank, local_rank=rank, local_size=size, folder=folder / "shared") for rank in range(size)]
 
 
 def test_ranks_are_read_from_torchruns_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -76,7 +76,7 @@ def test_ranks_are_read_from_torchruns_variables(tmp_path: Path, monkeypatch: py
     }  # fmt: skip
     group = rank_reports(environment)
     assert group is not None
-    assert (group.rank, group.local, group.size) == (3, 1, 2)
+    assert (group.rank, group.local_rank, group.local_size) == (3, 1, 2)
     assert group.folder.parent == tmp_path
     assert rank_reports({**environment, "TORCHELASTIC_RESTART_COUNT": "1"}) != group
     assert rank_reports({**environment, "LOCAL_WORLD_SIZE": "1"}) is None
@@ -88,24 +88,24 @@ def test_the_first_rank_prints_the_report_of_all(tmp_path: Path):
     first, second = processes(tmp_path)
     first.write_marker()
     second.write_marker()
-    told: list[Report] = []
-    second.merged_report(REPORT, failed=False, print_report=told.append)
-    assert not told
-    first.merged_report(CLEAN, failed=False, print_report=told.append)
-    assert told == [merge_reports({0: CLEAN, 1: REPORT})]
-    assert "rank 1 of 2" in told[0].findings[0].message
+    printed: list[Report] = []
+    second.print_or_send(REPORT, failed=False, print_report=printed.append)
+    assert not printed
+    first.print_or_send(CLEAN, failed=False, print_report=printed.append)
+    assert printed == [merge_reports({0: CLEAN, 1: REPORT})]
+    assert "rank 1 of 2" in printed[0].findings[0].message
 
 
 def test_the_first_rank_waits_for_a_slow_one(tmp_path: Path):
     first, second = processes(tmp_path)
     first.write_marker()
     second.write_marker()
-    told: list[Report] = []
-    thread = threading.Timer(0.3, lambda: second.merged_report(REPORT, failed=False, print_report=told.append))
+    printed: list[Report] = []
+    thread = threading.Timer(0.3, lambda: second.print_or_send(REPORT, failed=False, print_report=printed.append))
     thread.start()
-    first.merged_report(REPORT, failed=False, print_report=told.append)
+    first.print_or_send(REPORT, failed=False, print_report=printed.append)
     thread.join()
-    assert [report.problems for report in told] == [("rank 0: a source broke", "rank 1: a source broke")]
+    assert [report.problems for report in printed] == [("rank 0: a source broke", "rank 1: a source broke")]
 
 
 def test_a_rank_that_is_dead_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -115,59 +115,59 @@ def test_a_rank_that_is_dead_is_not_waited_for(tmp_path: Path, monkeypatch: pyte
     child = os.posix_spawn("/bin/true", ["true"], {})
     os.waitpid(child, 0)
     (first.folder / "1.pid").write_text(str(child))
-    told: list[Report] = []
-    first.merged_report(CLEAN, failed=False, print_report=told.append)
-    assert told[0].problems == ("rank 1 ended without a report",)
+    printed: list[Report] = []
+    first.print_or_send(CLEAN, failed=False, print_report=printed.append)
+    assert printed[0].problems == ("rank 1 ended without a report",)
 
 
 def test_waiting_for_a_silent_rank_has_a_timeout(tmp_path: Path):
     first, second = processes(tmp_path)
     first.write_marker()
     second.write_marker()
-    told: list[Report] = []
-    first.merged_report(CLEAN, failed=True, print_report=told.append)
-    assert told[0].problems == ("rank 1 ended without a report",)
+    printed: list[Report] = []
+    first.print_or_send(CLEAN, failed=True, print_report=printed.append)
+    assert printed[0].problems == ("rank 1 ended without a report",)
 
 
 def test_a_failed_rank_prints_its_own_report_if_the_first_cannot(tmp_path: Path):
     _, second, third = group = processes(tmp_path, 3)
     for each in group:
         each.write_marker()
-    told: list[Report] = []
-    second.merged_report(REPORT, failed=True, print_report=told.append)
-    third.merged_report(REPORT, failed=True, print_report=told.append)
-    assert told == [REPORT]
+    printed: list[Report] = []
+    second.print_or_send(REPORT, failed=True, print_report=printed.append)
+    third.print_or_send(REPORT, failed=True, print_report=printed.append)
+    assert printed == [REPORT]
 
 
 def test_a_failed_rank_prints_nothing_if_the_first_reports(tmp_path: Path):
     first, second = processes(tmp_path)
     first.write_marker()
     second.write_marker()
-    told: list[Report] = []
-    thread = threading.Thread(target=lambda: second.merged_report(REPORT, failed=True, print_report=told.append))
+    printed: list[Report] = []
+    thread = threading.Thread(target=lambda: second.print_or_send(REPORT, failed=True, print_report=printed.append))
     thread.start()
-    first.merged_report(CLEAN, failed=True, print_report=told.append)
+    first.print_or_send(CLEAN, failed=True, print_report=printed.append)
     thread.join()
-    assert len(told) == 1
+    assert len(printed) == 1
 
 
 def test_files_of_an_earlier_run_are_not_read(tmp_path: Path):
     for each in reversed(processes(tmp_path)):
         each.write_marker()
-        each.merged_report(REPORT, failed=True, print_report=lambda report: None)
+        each.print_or_send(REPORT, failed=True, print_report=lambda report: None)
     first, second = processes(tmp_path)
     first.write_marker()
     second.write_marker()
     assert not list(first.folder.glob("*.json"))
-    assert not (first.folder / "told").exists()
+    assert not (first.folder / "printed").exists()
 
 
 def test_no_files_are_left_of_a_successful_run(tmp_path: Path):
     first, second = processes(tmp_path)
     first.write_marker()
     second.write_marker()
-    second.merged_report(REPORT, failed=False, print_report=lambda report: None)
-    first.merged_report(REPORT, failed=False, print_report=lambda report: None)
+    second.print_or_send(REPORT, failed=False, print_report=lambda report: None)
+    first.print_or_send(REPORT, failed=False, print_report=lambda report: None)
     assert not list(tmp_path.iterdir())
 
 

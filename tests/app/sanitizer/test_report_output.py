@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.app.sanitizer.report_output import ReportFiles, page, print_page, text
+from trueloop.app.sanitizer.report_output import ReportFiles, format_html, format_text, print_page
 from trueloop.core.errors import InvalidConfig, RunFolderError
 from trueloop.core.findings import Finding, Report, Severity, SourceLocation
 
@@ -37,7 +37,7 @@ def test_it_is_printed_on_standard_error(capsys: pytest.CaptureFixture[str]):
     assert not out
     assert "GRD001" in err
     assert "[bold]twice[/bold]" in err
-    assert text(REPORT, base=Path()) == err
+    assert format_text(REPORT, base=Path()) == err
 
 
 def test_a_closed_stream_is_no_error():
@@ -48,8 +48,8 @@ def test_a_closed_stream_is_no_error():
 
 def test_an_internal_error_is_printed_with_the_verdict(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "trueloop.reporting.text", None)
-    assert text(REPORT, base=Path()).startswith(
-        "trueloop: 1 error: no optimizer made a step (the report could not be printed: "
+    assert format_text(REPORT, base=Path()).startswith(
+        "trueloop: 1 error: no update was seen (the report could not be printed: "
     )
 
 
@@ -61,8 +61,8 @@ def test_all_files_are_written_after_a_change_of_directory(tmp_path: Path, monke
     written = json.loads((tmp_path / "r.json").read_text())
     assert written["schema"] == 1
     assert [each["code"] for each in written["findings"]] == ["GRD001"]
-    assert (tmp_path / "r.html").read_text() == page(REPORT, base=tmp_path)
-    assert "GRD001" in page(REPORT, base=tmp_path)
+    assert (tmp_path / "r.html").read_text() == format_html(REPORT, base=tmp_path)
+    assert "GRD001" in format_html(REPORT, base=tmp_path)
     assert json.loads((tmp_path / "r.sarif").read_text())["version"] == "2.1.0"
 
 

@@ -23,9 +23,9 @@ def go(program: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Callabl
     for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
 
-    def go(text: str, **wishes: object) -> int:
+    def go(text: str, **options: object) -> int:
         path = program(MODEL + text)
-        return sanitize(ProgramCommand(target=str(path)), RunOptions(**wishes))  # pyright: ignore[reportArgumentType]
+        return sanitize(ProgramCommand(target=str(path)), RunOptions(**options))  # pyright: ignore[reportArgumentType]
 
     return go
 
@@ -35,7 +35,7 @@ def test_standard_output_is_the_programs(go: Callable[..., int], capsys: pytest.
     out, err = capsys.readouterr()
     assert out == "mine\n"
     live, report = err.split("\n  fix: Do otherwise.\n", 1)
-    assert live == "trueloop: error GRD901 train.py:4: call of kind 1"
+    assert live == "trueloop: error GRD901 train.py:4: call number 1"
     assert "GRD901" in report
 
 
@@ -93,12 +93,12 @@ def test_a_program_without_torch_is_reported_as_not_judged(
 
     monkeypatch.delitem(sys.modules, "torch")
     path = program("raise SystemExit(0)\n")
-    wishes = RunOptions(strict=True, json=path.with_suffix(".json"))
-    assert sanitize(ProgramCommand(target=str(path)), wishes) == 0
+    options = RunOptions(strict=True, json=path.with_suffix(".json"))
+    assert sanitize(ProgramCommand(target=str(path)), options) == 0
     assert capsys.readouterr().err == "trueloop: nothing to judge: the program never imported torch\n"
     assert json.loads(path.with_suffix(".json").read_text())["findings"] == []
     monkeypatch.setattr(launch, "find_spec", lambda name: None)
-    assert sanitize(ProgramCommand(target=str(path)), wishes) == 0
+    assert sanitize(ProgramCommand(target=str(path)), options) == 0
     assert capsys.readouterr().err.endswith("torch is not installed here; pip install 'trueloop[train]'\n")
     assert json.loads(path.with_suffix(".json").read_text())["problems"] == []
 

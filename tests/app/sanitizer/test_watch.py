@@ -36,7 +36,7 @@ def test_a_block_is_watched(capsys: pytest.CaptureFixture[str]):
     assert report.findings[0].location is not None
     assert report.findings[0].location.path == __file__
     assert not report.ok
-    assert report.verdict == "1 error, 1 warning: no optimizer made a step"
+    assert report.verdict == "1 error, 1 warning: no update was seen"
     assert repr(report) == f"<trueloop: {report.verdict}>"
     out, err = capsys.readouterr()
     assert not out
@@ -126,10 +126,10 @@ def test_it_is_printed_and_shown(monkeypatch: pytest.MonkeyPatch):
 
 def test_an_unstopped_watch_reports_at_the_end_of_the_program(program: Callable[..., Path]):
     program("import trueloop\ntrueloop.watch()\nprint('the end')\n")
-    done = subprocess.run([sys.executable, "train.py"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "the end\n")
-    assert done.stderr.strip()
-    assert "Traceback" not in done.stderr
+    process = subprocess.run([sys.executable, "train.py"], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout) == (0, "the end\n")
+    assert process.stderr.strip()
+    assert "Traceback" not in process.stderr
 
 
 MISFIT = """
@@ -149,9 +149,9 @@ def test_an_uncaught_pytorch_error_is_explained(tmp_path: Path, begin: str):
             "import atexit\natexit.register(lambda: print(report))\n" + MISFIT.format(begin=begin)
         )
     command = [sys.executable, "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    told = done.stdout + done.stderr
-    assert "mat1 and mat2 shapes cannot be multiplied" in told
-    assert "trueloop: RuntimeError, explained below." in told
-    assert "`x` has the shape (2, 3)" in told
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.returncode == 1
+    output = process.stdout + process.stderr
+    assert "mat1 and mat2 shapes cannot be multiplied" in output
+    assert "trueloop: RuntimeError, explained below." in output
+    assert "`x` has the shape (2, 3)" in output

@@ -1,4 +1,4 @@
-"""Servers in a thread of this process, asked over real sockets."""
+"""Servers in a thread of this process, with requests over real sockets."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from trueloop.lab.serving import bind_port
 
 class Reply(NamedTuple):
     status: int
-    told: Any
+    body: Any
     headers: dict[str, str]
 
 
 class Running:
-    """A server that is asked."""
+    """A running server, and requests to it."""
 
     def __init__(self, service: Service, port: int, log: list[str]) -> None:
         self.service, self.port, self.log = service, port, log
 
-    def ask(self, path: str, given: Any = None, method: str = "", **headers: str) -> Reply:
-        """Send a request on a connection of its own; bytes as they are, anything else as JSON."""
+    def request(self, path: str, data: Any = None, method: str = "", **headers: str) -> Reply:
+        """Send a request on a new connection: bytes unchanged, any other body as JSON."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        body = given if given is None or isinstance(given, bytes) else json.dumps(given).encode()
-        kind = {"content-type": "application/json"} if body is not None else {}
+        body = data if data is None or isinstance(data, bytes) else json.dumps(data).encode()
+        content_type = {"content-type": "application/json"} if body is not None else {}
         with contextlib.closing(connection):
-            connection.request(method or ("GET" if body is None else "POST"), path, body, {**kind, **headers})
-            answer = connection.getresponse()
-            text = answer.read()
-            named = {name.lower(): value for name, value in answer.getheaders()}
-        told = json.loads(text) if "json" in named.get("content-type", "") else text.decode()
-        return Reply(answer.status, told, named)
+            connection.request(method or ("GET" if body is None else "POST"), path, body, {**content_type, **headers})
+            response = connection.getresponse()
+            text = response.read()
+            reply_headers = {name.lower(): value for name, value in response.getheaders()}
+        reply_body = json.loads(text) if "json" in reply_headers.get("content-type", "") else text.decode()
+        return Reply(response.status, reply_body, reply_headers)
 
-    def predict(self, given: Any, **headers: str) -> Reply:
-        return self.ask("/predict", given, **headers)
+    def predict(self, data: Any, **headers: str) -> Reply:
+        return self.request("/predict", data, **headers)
 
 
 @contextlib.contextmanager
@@ -52,20 +52,20 @@ def running(model: Any, *, wait: bool = True, **limits: Any) -> Iterator[Running
     log: list[str] = []
     bounds = Limits(**limits)
     service = Service(model, bounds, log=log.append)
-    made = create_server(service, host="127.0.0.1", timeout_s=bounds.timeout_s)
-    taken, started = bind_port(0), threading.Event()
-    thread = threading.Thread(target=run, args=(made, taken), kwargs={"on_ready": started.set})
+    server = create_server(service, host="127.0.0.1", timeout_s=bounds.timeout_s)
+    listener, started = bind_port(0), threading.Event()
+    thread = threading.Thread(target=run, args=(server, listener), kwargs={"on_ready": started.set})
     thread.start()
     assert started.wait(30)
-    found = Running(service, taken.getsockname()[1], log)
+    running_server = Running(service, listener.getsockname()[1], log)
     try:
-        while wait and found.ask("/ready").status != 200:
+        while wait and running_server.request("/ready").status != 200:
             threading.Event().wait(0.005)
-        yield found
+        yield running_server
     finally:
-        made.should_exit = True
+        server.should_exit = True
         thread.join(30)
-        taken.close()
+        listener.close()
 
 
 @pytest.fixture
@@ -77,12 +77,12 @@ def serving():
 @pytest.fixture(scope="module")
 def tables(made_artifacts) -> Iterator[Running]:
     """The table model, served."""
-    with running(made_artifacts.model("table"), max_batch=8, max_body_mib=0.05) as found:
-        yield found
+    with running(made_artifacts.model("table"), max_batch=8, max_body_mib=0.05) as running_server:
+        yield running_server
 
 
 @pytest.fixture(scope="module")
 def texts(made_artifacts) -> Iterator[Running]:
     """The text model, served."""
-    with running(made_artifacts.model("text"), max_batch=8) as found:
-        yield found
+    with running(made_artifacts.model("text"), max_batch=8) as running_server:
+        yield running_server

@@ -1,4 +1,4 @@
-"""Who goes together, and what happens to the others when one fails."""
+"""Which requests form a batch, and what happens to the others if one fails."""
 
 import threading
 
@@ -30,8 +30,8 @@ def model():
 
 
 @pytest.fixture
-def held(model):
-    """A batcher that holds its first batch, of one 0, until the gate is opened."""
+def blocked_batcher(model):
+    """A batcher whose first batch, a single 0, runs until the gate is opened."""
     model.gate.clear()
     batcher = Batcher(model, max_batch=4, delay_s=0.0, max_waiting=10)
     first = batcher.submit([0])
@@ -42,37 +42,37 @@ def held(model):
     assert first.result(0) == [0]
 
 
-def test_those_that_wait_go_together_up_to_the_most_and_in_order(model, held):
-    given = [[1], [2, 3], [4, 5], [6], [7, 8, 9, 10]]
-    asked = [held.submit(samples) for samples in given]
-    assert held.waiting == 10
+def test_waiting_requests_are_batched_up_to_the_maximum_in_order(model, blocked_batcher):
+    requests = [[1], [2, 3], [4, 5], [6], [7, 8, 9, 10]]
+    futures = [blocked_batcher.submit(samples) for samples in requests]
+    assert blocked_batcher.waiting == 10
     with pytest.raises(QueueFull):
-        held.submit([11])
+        blocked_batcher.submit([11])
     model.gate.set()
-    assert [each.result(10) for each in asked] == [[2 * each for each in samples] for samples in given]
+    assert [each.result(10) for each in futures] == [[2 * each for each in samples] for samples in requests]
     assert model.batches == [[0], [1, 2, 3], [4, 5, 6], [7, 8, 9, 10]]
-    assert held.waiting == 0
+    assert blocked_batcher.waiting == 0
 
 
-def test_one_that_fails_fails_alone(model, held):
-    asked = [held.submit([1]), held.submit([-1]), held.submit([3])]
+def test_only_the_failing_request_of_a_batch_fails(model, blocked_batcher):
+    futures = [blocked_batcher.submit([1]), blocked_batcher.submit([-1]), blocked_batcher.submit([3])]
     model.gate.set()
-    assert asked[0].result(10) == [2]
+    assert futures[0].result(10) == [2]
     with pytest.raises(InvalidModel, match="negative"):
-        asked[1].result(10)
-    assert asked[2].result(10) == [6]
+        futures[1].result(10)
+    assert futures[2].result(10) == [6]
     assert model.batches == [[0], [1, -1, 3], [1], [-1], [3]]
 
 
-def test_what_is_cancelled_is_not_computed(model, held):
-    gone, kept = held.submit([1]), held.submit([2])
-    assert gone.cancel()
+def test_cancelled_requests_are_not_run(model, blocked_batcher):
+    cancelled, remaining = blocked_batcher.submit([1]), blocked_batcher.submit([2])
+    assert cancelled.cancel()
     model.gate.set()
-    assert kept.result(10) == [4]
+    assert remaining.result(10) == [4]
     assert model.batches == [[0], [2]]
 
 
-def test_a_fault_of_ours_reaches_everybody_and_the_thread_goes_on():
+def test_an_internal_error_reaches_every_request_and_the_thread_continues():
     faults = [ZeroDivisionError()]
 
     def run(samples):
@@ -89,11 +89,11 @@ def test_a_fault_of_ours_reaches_everybody_and_the_thread_goes_on():
         batcher.submit([3])
 
 
-def test_the_first_waits_for_others(model):
+def test_the_first_request_waits_for_others(model):
     batcher = Batcher(model, max_batch=3, delay_s=60.0, max_waiting=10)
-    asked = [batcher.submit([each]) for each in (1, 2, 3)]
-    assert [each.result(10) for each in asked] == [[2], [4], [6]], "a full batch does not wait"
+    futures = [batcher.submit([each]) for each in (1, 2, 3)]
+    assert [each.result(10) for each in futures] == [[2], [4], [6]], "a full batch does not wait"
     assert model.batches == [[1, 2, 3]]
     last = batcher.submit([4])
     batcher.stop()
-    assert last.result(0) == [8], "at the end nothing waits for others"
+    assert last.result(0) == [8], "after stop, a request does not wait for others"

@@ -1,9 +1,9 @@
-"""The text that Prometheus reads."""
+"""The metrics in Prometheus's text format."""
 
 from trueloop.app.serving.metrics import Histogram, Metrics
 
 
-def test_buckets_are_cumulated():
+def test_buckets_are_cumulative():
     histogram = Histogram((1.0, 2.5))
     for value in (0.5, 1.0, 2.0, 9.0):
         histogram.add(value)
@@ -16,10 +16,10 @@ def test_buckets_are_cumulated():
     ]
 
 
-def test_paths_that_strangers_make_up_are_one_and_labels_are_escaped():
+def test_unknown_paths_are_counted_together_and_labels_are_escaped():
     metrics = Metrics({"name": 'a"b\\c\nd'}, {"now": lambda: 3.0})
     for path in ("/predict", "/predict", "/made-up", "/made-up-too"):
-        metrics.request(path, 200, 0.01)
+        metrics.count_request(path, 200, 0.01)
     lines = metrics.text().splitlines()
     assert 'trueloop_model_info{name="a\\"b\\\\c\\nd"} 1' in lines
     assert 'trueloop_requests_total{path="/predict",status="200"} 2' in lines

@@ -1,4 +1,4 @@
-"""The command in a process of its own: it answers, refuses what it must, and ends well when it is told to."""
+"""`trueloop serve` in another process: it answers, refuses invalid options, and shuts down on SIGTERM."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from trueloop.core.errors import InvalidConfig
 
 def address(program):
     deadline = time.monotonic() + 60
-    while "/predict" not in (out := program.said()[0]):
-        assert program.poll() is None, program.said()[1]
+    while "/predict" not in (out := program.output()[0]):
+        assert program.poll() is None, program.output()[1]
         assert time.monotonic() < deadline
         time.sleep(0.01)
     return int(out.rpartition(":")[2].partition("/")[0])
@@ -41,7 +41,7 @@ def metrics(port):
 
 
 @pytest.mark.slow(reason="starts a server and waits for its shutdown")
-def test_sigterm_lets_it_finish_and_it_ends_with_0(made_artifacts, forker, tmp_path):
+def test_sigterm_finishes_requests_and_exits_with_0(made_artifacts, forker, tmp_path):
     words = ["serve", made_artifacts.folder(), "--port", "0", "--max-delay-ms", "400", "--max-batch", "8"]
     program = forker.start("-m", "trueloop", *words, cwd=tmp_path)
     port = address(program)
@@ -50,21 +50,21 @@ def test_sigterm_lets_it_finish_and_it_ends_with_0(made_artifacts, forker, tmp_p
     replies: list[tuple[int, object]] = []
     asking = threading.Thread(target=lambda: replies.append(post(port, {"inputs": [1, 2, 3]})))
     asking.start()
-    while "trueloop_waiting_samples 1" not in metrics(port):  # it waits for others to go with it
+    while "trueloop_waiting_samples 1" not in metrics(port):  # the request waits for others to join its batch
         time.sleep(0.01)
     program.send_signal(signal.SIGTERM)
     asking.join(30)
     assert program.wait(30) == 0
-    ((status, told),) = replies
+    ((status, body),) = replies
     assert status == 200
-    assert told["answers"][0]["label"] in ("no", "yes")
-    out, err = program.said()
+    assert body["answers"][0]["label"] in ("no", "yes")
+    out, err = program.output()
     assert out.endswith("trueloop serve: stopped.\n")
     assert " POST /predict 200 " in err
     assert "Traceback" not in err
 
 
-def test_a_port_that_is_taken_and_limits_that_cannot_work(made_artifacts, capsys):
+def test_a_used_port_and_impossible_limits_are_refused(made_artifacts, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert main(["serve", str(made_artifacts.folder()), "--port", port]) == 1
@@ -75,7 +75,7 @@ def test_a_port_that_is_taken_and_limits_that_cannot_work(made_artifacts, capsys
         "--timeout-s 0",
         "--timeout-s inf",
         "--max-body-mib inf",
-        "--max-delay-ms 10000",  # as long as a request has
+        "--max-delay-ms 10000",  # equal to the request timeout
     ):
         words = line.split()
         assert main(["serve", str(made_artifacts.folder()), *words]) != 0
@@ -90,6 +90,6 @@ def test_a_port_that_is_taken_and_limits_that_cannot_work(made_artifacts, capsys
         Limits(max_body_mib=float("nan"))
 
 
-def test_which_addresses_others_reach():
+def test_loopback_addresses_are_recognised():
     assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")] == [True] * 4
     assert not [host for host in ("0.0.0.0", "::", "192.168.1.2", "example.org", "") if is_loopback(host)]

@@ -1,4 +1,4 @@
-"""Real requests: every answer is the live model's under load, and what is hostile is refused with words."""
+"""Real requests: answers under load equal the live model's, and hostile requests are refused with a reason."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import torch
 from trueloop.app.serving.service import MAX_UNBOUNDED_SIZE, warm_up
 from trueloop.core.errors import InvalidModel
 from trueloop.export.exported_model import Model
-from trueloop.export.io_description import Array, Extent
+from trueloop.export.io_description import Array, SizeRange
 
 
-def warmed(*extents: Extent, error: Exception | None = None) -> tuple[list[Any], str]:
+def warmed(*sizes: SizeRange, error: Exception | None = None) -> tuple[list[Any], str]:
     shapes: list[Any] = []
 
     def run(samples: list[tuple[Any, ...]]) -> None:
@@ -29,29 +29,29 @@ def warmed(*extents: Extent, error: Exception | None = None) -> tuple[list[Any],
         if error is not None:
             raise error
 
-    spec = Array(name="x", dtype="float32", shape=(Extent(lowest=1), *extents))
+    spec = Array(name="x", dtype="float32", shape=(SizeRange(lowest=1), *sizes))
     model = SimpleNamespace(description=SimpleNamespace(inputs=[spec]), run=run)
     return shapes, warm_up(cast("Model", model), 8)
 
 
 @pytest.mark.parametrize(
-    ("extent", "short", "long"),
+    ("allowed", "short", "long"),
     [
-        (Extent(lowest=784, highest=784), 784, 784),
-        (Extent(lowest=600), 600, 600),
-        (Extent(lowest=1, highest=9), 1, 9),
-        (Extent(lowest=2, highest=9999), 2, MAX_UNBOUNDED_SIZE),
+        (SizeRange(lowest=784, highest=784), 784, 784),
+        (SizeRange(lowest=600), 600, 600),
+        (SizeRange(lowest=1, highest=9), 1, 9),
+        (SizeRange(lowest=2, highest=9999), 2, MAX_UNBOUNDED_SIZE),
     ],
 )
-def test_sizes_are_within_bounds(extent: Extent, short: int, long: int):
-    shapes, told = warmed(extent)
+def test_sizes_are_within_bounds(allowed: SizeRange, short: int, long: int):
+    shapes, line = warmed(allowed)
     assert shapes == [(1, (short,)), (8, (long,))]
-    assert told.endswith(" s")
+    assert line.endswith(" s")
 
 
-def test_a_warm_up_that_fails_is_told_and_the_server_gets_ready():
+def test_a_failed_warm_up_is_logged():
     for error in (InvalidModel("bad zeros"), MemoryError("bad zeros")):
-        assert warmed(Extent(lowest=1), error=error)[1] == "warm-up   failed on zeros: bad zeros"
+        assert warmed(SizeRange(lowest=1), error=error)[1] == "warm-up   failed on zeros: bad zeros"
 
 
 ROW = {"age": 1.0, "height": 2.0, "weight": 3.0}
@@ -62,57 +62,57 @@ def outputs(live, arrays):
         return live(torch.from_numpy(np.asarray(arrays)))
 
 
-def test_every_answer_under_load_is_the_live_models(serving, made_artifacts):
+def test_answers_under_load_equal_the_live_models(serving, made_artifacts):
     rng = np.random.default_rng(1)
     live = made_artifacts.live()
-    questions = [rng.normal(size=(1 + n % 3, 3)).astype("f4") for n in range(120)]
+    inputs = [rng.normal(size=(1 + n % 3, 3)).astype("f4") for n in range(120)]
 
     with serving(made_artifacts.model(), max_batch=8) as server, ThreadPoolExecutor(12) as clients:
-        replies = list(clients.map(lambda each: server.predict({"inputs": each.tolist(), "raw": True}), questions))
-        done = 'trueloop_requests_total{path="/predict",status="200"} 120'  # counted once the answer is gone
-        while done not in (text := server.ask("/metrics").told):
+        replies = list(clients.map(lambda each: server.predict({"inputs": each.tolist(), "raw": True}), inputs))
+        done = 'trueloop_requests_total{path="/predict",status="200"} 120'  # counted after the answer was sent
+        while done not in (text := server.request("/metrics").body):
             threading.Event().wait(0.005)
     assert {reply.status for reply in replies} == {200}
-    for array, reply in zip(questions, replies, strict=True):
+    for array, reply in zip(inputs, replies, strict=True):
         expected = outputs(live, array)
-        answers = reply.told["answers"]
+        answers = reply.body["answers"]
         found = torch.tensor([each["outputs"]["output"] for each in answers])
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
         assert [each["label"] for each in answers] == [("no", "yes")[index] for index in expected.argmax(1)]
-        chances = torch.tensor([each["probability"] for each in answers])
-        torch.testing.assert_close(chances, expected.softmax(1).amax(1))
-    total = float(sum(map(len, questions)))
-    assert f"trueloop_batch_samples_sum {total}" in text, "those of the warm-up are nobody's"
+        probabilities = torch.tensor([each["probability"] for each in answers])
+        torch.testing.assert_close(probabilities, expected.softmax(1).amax(1))
+    total = float(sum(map(len, inputs)))
+    assert f"trueloop_batch_samples_sum {total}" in text, "samples of the warm-up are not counted"
     batches = int(text.partition("trueloop_batch_samples_count ")[2].split()[0])
-    assert batches < len(questions), "some have gone together"
+    assert batches < len(inputs), "some requests were batched"
 
 
-def test_texts_of_several_lengths_at_once(texts, made_artifacts):
+def test_texts_of_several_lengths_are_batched(texts, made_artifacts):
     live = made_artifacts.live("text")
     words = [b"a", b"abc", b"loop", b"abc", "é".encode()] * 6
     with ThreadPoolExecutor(6) as clients:
         replies = list(clients.map(lambda word: texts.predict({"text": word.decode()}), words))
     for word, reply in zip(words, replies, strict=True):
         expected = outputs(live, [list(word)])[0, -1]
-        (answer,) = reply.told["answers"]
+        (answer,) = reply.body["answers"]
         assert answer["byte"] == int(expected.argmax())
         assert answer["probability"] == pytest.approx(float(expected.softmax(0).max()), rel=1e-5)
 
 
-def test_rows_by_name_in_any_order(tables):
-    one = tables.predict({"rows": [ROW]}).told["answers"]
-    assert one == tables.predict({"rows": [dict(reversed(ROW.items()))]}).told["answers"]
-    assert one[0]["index"] == tables.predict({"inputs": [1, 2, 3]}).told["answers"][0]["index"]
+def test_rows_may_name_columns_in_any_order(tables):
+    one = tables.predict({"rows": [ROW]}).body["answers"]
+    assert one == tables.predict({"rows": [dict(reversed(ROW.items()))]}).body["answers"]
+    assert one[0]["index"] == tables.predict({"inputs": [1, 2, 3]}).body["answers"][0]["index"]
 
 
-def test_what_it_tells_of_itself(tables, made_artifacts):
-    told = tables.ask("/").told
-    assert told["digest"] == made_artifacts.exported["table", "pt2"].digest
-    assert told["inputs"][0]["shape"][1] == {"lowest": 3, "highest": 3}
-    assert told["limits"]["max_batch"] == 8
-    assert tables.ask("/health")[:2] == (200, {"status": "alive"})
-    assert tables.ask("/ready")[:2] == (200, {"status": "ready"})
-    assert tables.ask("/metrics").headers["content-type"].startswith("text/plain; version=0.0.4")
+def test_the_service_describes_itself(tables, made_artifacts):
+    description = tables.request("/").body
+    assert description["digest"] == made_artifacts.exported["table", "pt2"].digest
+    assert description["inputs"][0]["shape"][1] == {"lowest": 3, "highest": 3}
+    assert description["limits"]["max_batch"] == 8
+    assert tables.request("/health")[:2] == (200, {"status": "alive"})
+    assert tables.request("/ready")[:2] == (200, {"status": "ready"})
+    assert tables.request("/metrics").headers["content-type"].startswith("text/plain; version=0.0.4")
 
 
 DEEP = b'{"inputs": ' + b"[" * 20_000 + b"1" + b"]" * 20_000 + b"}"
@@ -151,12 +151,12 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_hostile_is_refused_with_words(tables, name):
+def test_hostile_requests_are_refused_with_a_reason(tables, name):
     body, status, words = HOSTILE[name]
     reply = tables.predict(body)
-    assert reply.status == status, reply.told
-    assert re.search(words, reply.told["what"]), reply.told
-    assert tables.predict({"inputs": [1, 2, 3]}).status == 200, "it goes on"
+    assert reply.status == status, reply.body
+    assert re.search(words, reply.body["what"]), reply.body
+    assert tables.predict({"inputs": [1, 2, 3]}).status == 200, "the server continues"
 
 
 @pytest.mark.parametrize(
@@ -172,35 +172,35 @@ def test_what_is_hostile_is_refused_with_words(tables, name):
         ({"inputs": [[]]}, 422, "shape"),
     ],
 )
-def test_texts_that_do_not_fit(texts, given, status, words):
+def test_invalid_texts_are_refused(texts, given, status, words):
     reply = texts.predict(given)
-    assert (reply.status, words in reply.told["what"]) == (status, True), reply.told
+    assert (reply.status, words in reply.body["what"]) == (status, True), reply.body
 
 
-def test_other_types_methods_paths_and_names(tables):
+def test_other_content_types_methods_paths_and_hosts_are_refused(tables):
     form = {"content-type": "application/x-www-form-urlencoded"}
-    assert tables.ask("/predict", b"inputs=1", **form).status == 415
-    assert tables.ask("/predict", b"\x80\x04", **{"content-type": "application/octet-stream"}).status == 415
-    assert tables.ask("/predict").status == 405
-    assert tables.ask("/health", {}).status == 405
+    assert tables.request("/predict", b"inputs=1", **form).status == 415
+    assert tables.request("/predict", b"\x80\x04", **{"content-type": "application/octet-stream"}).status == 415
+    assert tables.request("/predict").status == 405
+    assert tables.request("/health", {}).status == 405
     for path in ("/../../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/predict/../manifest.json"):
-        assert tables.ask(path).status == 404
-    assert tables.ask("/predict", {"inputs": [1, 2, 3]}, host="evil.example").status == 403
-    assert tables.ask("/predict", {"inputs": [1, 2, 3]}, origin="http://evil.example").status == 403
+        assert tables.request(path).status == 404
+    assert tables.request("/predict", {"inputs": [1, 2, 3]}, host="evil.example").status == 403
+    assert tables.request("/predict", {"inputs": [1, 2, 3]}, origin="http://evil.example").status == 403
 
 
-def test_the_log_has_one_line_for_each_request_and_nothing_of_its_body(serving, made_artifacts):
+def test_the_log_has_one_line_per_request_without_the_body(serving, made_artifacts):
     with serving(made_artifacts.model()) as server:
-        server.ask("/%0aINFO%20forged")
+        server.request("/%0aINFO%20forged")
         server.predict({"inputs": [4711, 2, 3]})
     lines = [line for line in server.log if "/ready" not in line and not line.startswith("warm-up")]
-    assert len(lines) == 2, lines  # a line is written once the answer is gone
+    assert len(lines) == 2, lines  # a line is written after the answer was sent
     assert not any("\n" in line or "4711" in line for line in lines)
     assert " GET /\\nINFO forged 404 " in lines[0]
     assert " POST /predict 200 " in lines[1]
 
 
-def test_a_body_that_does_not_come_is_given_up(serving, made_artifacts):
+def test_a_body_that_does_not_arrive_times_out(serving, made_artifacts):
     with serving(made_artifacts.model(), timeout_s=0.3) as server:
         with socket.create_connection(("127.0.0.1", server.port)) as slow:
             head = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -210,7 +210,7 @@ def test_a_body_that_does_not_come_is_given_up(serving, made_artifacts):
         assert server.predict({"inputs": [1, 2, 3]}).status == 200
 
 
-def test_a_head_that_does_not_come_is_cut(serving, made_artifacts, monkeypatch):
+def test_a_header_that_does_not_arrive_closes_the_connection(serving, made_artifacts, monkeypatch):
     monkeypatch.setattr("trueloop.app.web.connections.REQUEST_TIMEOUT_S", 0.2)
     with serving(made_artifacts.model()) as server:
         with socket.create_connection(("127.0.0.1", server.port)) as slow:
@@ -222,72 +222,72 @@ def test_a_head_that_does_not_come_is_cut(serving, made_artifacts, monkeypatch):
 
 
 class Slow:
-    """A model that answers when it is let."""
+    """A model that answers only while `released` is set."""
 
     def __init__(self, model: Model) -> None:
         self.description, self.artifact, self._model = model.description, model.artifact, model
-        self.let, self.called = threading.Event(), threading.Event()
+        self.released, self.called = threading.Event(), threading.Event()
         self.batches: list[int] = []
 
     def run(self, samples):
         self.batches.append(len(samples))
         self.called.set()
-        assert self.let.wait(30)
+        assert self.released.wait(30)
         return self._model.run(samples)
 
 
-def test_nothing_is_answered_before_the_model_is_warm(serving, made_artifacts):
+def test_no_prediction_is_answered_before_the_warm_up_ends(serving, made_artifacts):
     slow = Slow(made_artifacts.model())
     with serving(slow, wait=False) as server:
         assert slow.called.wait(10)
-        assert server.ask("/health").status == 200
-        for reply in (server.ask("/ready"), server.predict({"inputs": [1, 2, 3]})):
+        assert server.request("/health").status == 200
+        for reply in (server.request("/ready"), server.predict({"inputs": [1, 2, 3]})):
             assert (reply.status, reply.headers["retry-after"]) == (503, "1")
-        slow.let.set()
-        while server.ask("/ready").status != 200:
+        slow.released.set()
+        while server.request("/ready").status != 200:
             threading.Event().wait(0.005)
         assert server.predict({"inputs": [1, 2, 3]}).status == 200
-    assert slow.batches[:2] == [1, 32], "one sample, and as many as go together"
+    assert slow.batches[:2] == [1, 32], "one sample, and a full batch"
 
 
-def test_a_queue_that_is_full_is_told_and_what_is_in_it_is_answered(serving, made_artifacts):
+def test_a_full_queue_refuses_requests_and_answers_the_waiting_ones(serving, made_artifacts):
     slow = Slow(made_artifacts.model())
-    slow.let.set()
+    slow.released.set()
     with serving(slow, max_batch=2, max_waiting=4) as server, ThreadPoolExecutor(8) as clients:
-        slow.let.clear()
+        slow.released.clear()
         slow.called.clear()
         busy = clients.submit(server.predict, {"inputs": [[1, 2, 3]] * 2})
-        assert slow.called.wait(10)  # the model has two, and nobody waits
+        assert slow.called.wait(10)  # the model runs two samples, and none waits
         waiting = [clients.submit(server.predict, {"inputs": [[1, 2, 3]] * 2}) for _ in range(2)]
-        while "trueloop_waiting_samples 4" not in server.ask("/metrics").told:
+        while "trueloop_waiting_samples 4" not in server.request("/metrics").body:
             threading.Event().wait(0.005)
         refused = server.predict({"inputs": [1, 2, 3]})
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")
-        slow.let.set()
+        slow.released.set()
         assert [each.result(30).status for each in (busy, *waiting)] == [200] * 3
 
 
-def test_a_model_that_takes_too_long_is_not_waited_for(serving, made_artifacts):
+def test_a_slow_model_times_out(serving, made_artifacts):
     slow = Slow(made_artifacts.model())
-    slow.let.set()
+    slow.released.set()
     with serving(slow, timeout_s=0.3) as server:
-        slow.let.clear()
+        slow.released.clear()
         reply = server.predict({"inputs": [1, 2, 3]})
-        assert (reply.status, reply.told["what"]) == (503, "The prediction took more than 0.3 s.")
-        slow.let.set()
+        assert (reply.status, reply.body["what"]) == (503, "The prediction took more than 0.3 s.")
+        slow.released.set()
         assert server.predict({"inputs": [1, 2, 3]}).status == 200
 
 
-def test_what_is_in_flight_is_answered_when_it_stops(serving, made_artifacts):
+def test_requests_in_flight_are_answered_before_the_server_stops(serving, made_artifacts):
     slow = Slow(made_artifacts.model())
-    slow.let.set()
+    slow.released.set()
     with ThreadPoolExecutor(4) as clients:
         with serving(slow, max_batch=1, max_delay_ms=0, max_waiting=4) as server:
-            slow.let.clear()
+            slow.released.clear()
             slow.called.clear()
-            asked = [clients.submit(server.predict, {"inputs": [1, 2, 3]}) for _ in range(3)]
+            requests = [clients.submit(server.predict, {"inputs": [1, 2, 3]}) for _ in range(3)]
             assert slow.called.wait(10)
-            while "trueloop_waiting_samples 2" not in server.ask("/metrics").told:
+            while "trueloop_waiting_samples 2" not in server.request("/metrics").body:
                 threading.Event().wait(0.005)
-            threading.Timer(0.2, slow.let.set).start()  # after the server was told to stop
-        assert [each.result(30).status for each in asked] == [200] * 3
+            threading.Timer(0.2, slow.released.set).start()  # after the server was stopped
+        assert [each.result(30).status for each in requests] == [200] * 3

@@ -12,7 +12,7 @@ from trueloop.app.training.data_feed import DataFeed
 from trueloop.core.errors import CheckpointError, InvalidConfig, InvalidData
 from trueloop.runs import read_journal
 
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("plots_disabled")
 
 SIZES = [30, 7, 0, 41, 22]  # 100 samples: 9 windows of 12, the last one short
 G = torch.Generator().manual_seed(0)
@@ -217,18 +217,18 @@ READY = [(X[:10], Y[:10])]
 
 
 @pytest.mark.parametrize(
-    ("data", "given", "words"),
+    ("data", "options", "words"),
     [
         (READY, {"sampler": "weighted", "labels": Y}, "sampler and labels cannot be used: a list yields ready batches"),
         (READY, {"collate": list}, "collate cannot be used"),
         (DataLoader(TensorDataset(X, Y)), {"sampler": "sequential"}, "sampler cannot be used: a DataLoader"),
         (TensorDataset(X, Y), {"sampler": "wieghted"}, "sampler is 'wieghted'"),
-        (TensorDataset(X, Y), {"labels": Y}, "labels are given, but the sampler 'random' does not use them"),
+        (TensorDataset(X, Y), {"labels": Y}, "labels were passed, but the sampler 'random' does not use them"),
     ],
 )
-def test_options_that_would_be_ignored_are_refused(data, given, words):
+def test_options_that_would_be_ignored_are_refused(data, options, words):
     with pytest.raises(InvalidConfig, match=words):
-        trainer().fit(data, **given)
+        trainer().fit(data, **options)
 
 
 def test_without_seeding_the_generators_are_not_changed():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 
-from trueloop.app.training.run_facts import git_state, source_text
+from trueloop.app.training.run_facts import git_state, read_source_file
 
 
 def git(*arguments):
@@ -36,9 +36,9 @@ def test_without_git_there_is_no_commit(monkeypatch):
 
 
 def test_the_source_of_a_recipe_with_a_file_is_recorded():
-    [(name, text)] = source_text(git).items()
+    [(name, text)] = read_source_file(git).items()
     assert name == "test_run_facts.py"
     assert "def test_the_source_of_a_recipe_with_a_file_is_recorded" in text
     made = {}
     exec("def build(): pass", made)
-    assert source_text(made["build"]) == {}
+    assert read_source_file(made["build"]) == {}

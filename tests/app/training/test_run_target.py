@@ -33,94 +33,94 @@ def past(name: str, reason: str = "", identity: dict | None = None, update: int 
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+def messages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     monkeypatch.chdir(tmp_path)
     return []
 
 
-def choose(said: list[str], **identity: object) -> Path:
-    return RunFolderChooser("mine", said.append)({**IDENTITY, **identity})
+def choose(messages: list[str], **identity: object) -> Path:
+    return RunFolderChooser("mine", messages.append)({**IDENTITY, **identity})
 
 
-def test_the_first_run_gets_a_new_folder(said: list[str]):
-    path = choose(said)
+def test_the_first_run_gets_a_new_folder(messages: list[str]):
+    path = choose(messages)
     assert path.match("runs/mine-*")
     assert path.is_dir()
-    assert said == [f"New run in {path}."]
+    assert messages == [f"New run in {path}."]
 
 
 @pytest.mark.parametrize(
     ("reason", "words"),
     [("", "was killed"), ("interrupted", "was interrupted"), ("preempted", "was preempted"), ("failed", "failed")],
 )
-def test_an_interrupted_run_is_resumed(said: list[str], reason: str, words: str):
+def test_an_interrupted_run_is_resumed(messages: list[str], reason: str, words: str):
     path = past("mine-20260101-000000", reason)
-    assert choose(said) == path
-    assert said == [f"Resuming {path}, which {words}, after update 7 (--fresh: a new run)."]
+    assert choose(messages) == path
+    assert messages == [f"Resuming {path}, which {words}, after update 7 (--fresh: a new run)."]
 
 
-def test_a_torn_last_line_means_a_killed_run(said: list[str]):
+def test_a_torn_last_line_means_a_killed_run(messages: list[str]):
     path = past("mine-20260101-000000", "finished")
     with (path / "journal.jsonl").open("a") as journal:
         journal.write('{"event": "run_sta')
-    assert choose(said) == path
+    assert choose(messages) == path
 
 
-def test_fresh_always_creates_a_new_run(said: list[str]):
+def test_fresh_always_creates_a_new_run(messages: list[str]):
     path = past("mine-20260101-000000")
-    new = RunFolderChooser("mine", said.append, fresh=True)(IDENTITY)
+    new = RunFolderChooser("mine", messages.append, fresh=True)(IDENTITY)
     assert new != path
-    assert said == [f"New run in {new}."]
+    assert messages == [f"New run in {new}."]
 
 
 @pytest.mark.parametrize("reason", ["finished", "early_stop"])
-def test_a_finished_run_is_not_resumed(said: list[str], reason: str):
+def test_a_finished_run_is_not_resumed(messages: list[str], reason: str):
     path = past("mine-20260101-000000", reason)
-    new = choose(said)
+    new = choose(messages)
     assert new != path
-    assert said == [f"New run in {new}; the same run has finished in {path}."]
+    assert messages == [f"New run in {new}; the same run has finished in {path}."]
 
 
-def test_the_newest_one_of_the_same_run_decides(said: list[str]):
+def test_the_newest_one_of_the_same_run_decides(messages: list[str]):
     past("mine-20260101-000000")
     past("mine-20260101-000001", "finished")
     past("mine-20260101-000002", identity={"seed": 4})
-    assert not list(choose(said).iterdir())
+    assert not list(choose(messages).iterdir())
     newest = past("mine-20260101-000001-2")
     past("mine-20260101-000001-10", identity={"seed": 5})
     past("mine-too-20260102-000000")
-    assert choose(said) == newest
+    assert choose(messages) == newest
 
 
-def test_a_different_run_is_not_resumed_and_the_difference_is_reported(said: list[str]):
+def test_a_different_run_is_not_resumed_and_the_difference_is_reported(messages: list[str]):
     path = past("mine-20260101-000000")
-    new = choose(said, seed=4)
-    assert said == [f"New run in {new}; {path} is unfinished, but seed: was 3, is 4."]
-    again = choose(said, seed=4, **{"options.width": 5})
-    assert said[1] == f"New run in {again}; {path} is unfinished, but seed: was 3, is 4 and more."
+    new = choose(messages, seed=4)
+    assert messages == [f"New run in {new}; {path} is unfinished, but seed: was 3, is 4."]
+    again = choose(messages, seed=4, **{"options.width": 5})
+    assert messages[1] == f"New run in {again}; {path} is unfinished, but seed: was 3, is 4 and more."
 
 
-def test_settings_that_change_no_weight_are_ignored(said: list[str]):
+def test_settings_that_change_no_weight_are_ignored(messages: list[str]):
     path = past("mine-20260101-000000", identity={**IDENTITY, "workers": 2})
-    assert choose(said, workers=0) == path
-    assert choose(said, epochs=90) != path
+    assert choose(messages, workers=0) == path
+    assert choose(messages, epochs=90) != path
 
 
-def test_a_folder_with_a_training_process_is_not_used(said: list[str]):
+def test_a_folder_with_a_training_process_is_not_used(messages: list[str]):
     path = past("mine-20260101-000000")
     with RunFolder(path).lock():
-        new = choose(said)
-    assert said == [f"New run in {new}; another process is training the same run in {path}."]
+        new = choose(messages)
+    assert messages == [f"New run in {new}; another process is training the same run in {path}."]
 
 
-def test_folders_without_a_checkpoint_are_skipped(said: list[str]):
+def test_folders_without_a_checkpoint_are_skipped(messages: list[str]):
     Path("runs/mine-20260101-000000").mkdir(parents=True)
-    assert len(list(choose(said).parent.iterdir())) == 2
+    assert len(list(choose(messages).parent.iterdir())) == 2
     Path("runs/mine-20260101-000001").write_text("a file")
-    assert "could not be read" in (choose(said), said[-1])[1]
+    assert "could not be read" in (choose(messages), messages[-1])[1]
 
 
-def test_a_new_folder_never_exists_before(said: list[str]):
+def test_a_new_folder_never_exists_before(messages: list[str]):
     paths = [create_run_folder("mine") for _ in range(4)]
     assert len(set(paths)) == 4
     assert all(path.parent == Path("runs") and path.is_dir() for path in paths)
@@ -180,10 +180,10 @@ class Commands:
         """Run the command in a new interpreter."""
         command = [sys.executable, "-m", "trueloop", "train", "recipe.py"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False, timeout=200
         )
-        return done.returncode, done.stdout + done.stderr
+        return process.returncode, process.stdout + process.stderr
 
     def wait_for(self, process: Any, checkpoint: str) -> None:
         """Wait until a checkpoint exists."""

@@ -48,23 +48,23 @@ def test_problems_are_journaled_with_their_fix(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_disk_is_not_checked_if_nothing_is_written(monkeypatch: pytest.MonkeyPatch):
-    asked: list[object] = []
+    calls: list[object] = []
     real = startup_checks.run_checks
     monkeypatch.setattr(
-        startup_checks, "run_checks", lambda machine, need: asked.append((machine, need)) or real(machine, need)
+        startup_checks, "run_checks", lambda machine, need: calls.append((machine, need)) or real(machine, need)
     )
     fit(None, device="cpu")
-    [(machine, need)] = asked  # pyright: ignore[reportGeneralTypeIssues]
+    [(machine, need)] = calls  # pyright: ignore[reportGeneralTypeIssues]
     assert (machine.folder, need.checkpoint_bytes) == (None, None)
 
 
 @pytest.mark.parametrize(
-    ("asked", "device", "said"),
+    ("requested", "device", "variable"),
     [("auto", CPU, "0"), ("auto", CPU, ""), ("cpu", CPU, "1"), ("auto", torch.device("mps", 0), "1"),
      ("auto", torch.device("cuda", 0), "1"), ("cuda", torch.device("cuda", 0), "yes")],
 )  # fmt: skip
-def test_an_explicit_device_is_not_refused(asked: str, device: torch.device, said: str):
-    refuse_cpu_fallback(asked, device, {"TRUELOOP_REQUIRE_GPU": said})
+def test_an_explicit_device_is_not_refused(requested: str, device: torch.device, variable: str):
+    refuse_cpu_fallback(requested, device, {"TRUELOOP_REQUIRE_GPU": variable})
 
 
 def test_a_recipe_is_refused_before_its_data_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -30,7 +30,7 @@ from trueloop.runs import read_journal
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 from trueloop.training.checkpoint.run_identity import saved_identity
 
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("plots_disabled")
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(300, 5, generator=G)

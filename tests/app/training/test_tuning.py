@@ -21,10 +21,10 @@ Rate = Callable[[TrainConfig], float]
 
 def measured(monkeypatch: pytest.MonkeyPatch, rate: Rate, waiting: Rate = lambda config: 0.5) -> list[TrainConfig]:
     """Fake the throughput and waiting share of settings; return what was measured."""
-    asked: list[TrainConfig] = []
+    configs: list[TrainConfig] = []
 
     def pace(trainer: Any, train: Any, *, seconds: float, **data: Any) -> Throughput:
-        asked.append(trainer.config)
+        configs.append(trainer.config)
         per_s = rate(trainer.config)
         return Throughput(
             updates=3, update_s=1 / per_s, examples_per_s=per_s, waiting=waiting(trainer.config), peak_memory_mib=None
@@ -32,14 +32,14 @@ def measured(monkeypatch: pytest.MonkeyPatch, rate: Rate, waiting: Rate = lambda
 
     monkeypatch.setattr("trueloop.app.training.trainer.Trainer.measure_throughput", pace)
     monkeypatch.setattr("os.cpu_count", lambda: 4)
-    return asked
+    return configs
 
 
 def test_each_setting_is_tried_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch):
     def rate(config: TrainConfig) -> float:
         return 100 * (2 if config.threads == 2 else 1) * (3 if config.micro_batch == 16 else 1)
 
-    asked = measured(monkeypatch, rate)
+    configs = measured(monkeypatch, rate)
     trials: list[Trial] = []
     recipe = registry.load("tabular")
     tuned = tune_recipe(recipe, seconds=1.0, compiled=True, on_trial=trials.append)
@@ -49,8 +49,8 @@ def test_each_setting_is_tried_with_the_best_so_far(monkeypatch: pytest.MonkeyPa
     assert {each.value for each in tuned.trials if each.setting == "workers"} == {0, 1, 2, 3} - {recipe.train.workers}
     assert trials == list(tuned.trials)
     assert tuned.trials[-1].setting == "compile"
-    assert all(config.threads == 2 for config in asked if config.micro_batch == 16)
-    assert {config.effective_batch for config in asked} == {recipe.train.effective_batch}
+    assert all(config.threads == 2 for config in configs if config.micro_batch == 16)
+    assert {config.effective_batch for config in configs} == {recipe.train.effective_batch}
 
 
 def test_a_speedup_within_noise_is_not_chosen(monkeypatch: pytest.MonkeyPatch):
@@ -113,10 +113,10 @@ def test_if_nothing_fits_the_memory_error_is_raised(monkeypatch: pytest.MonkeyPa
     def rate(config: TrainConfig) -> float:
         raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes.")
 
-    asked = measured(monkeypatch, rate)
+    configs = measured(monkeypatch, rate)
     with pytest.raises(OutOfMemory, match="not enough memory"):
         tune_recipe(registry.load(name), seconds=1.0, compiled=False)
-    assert (asked[-1].micro_batch == 1) == (name == "tabular")
+    assert (configs[-1].micro_batch == 1) == (name == "tabular")
 
 
 def test_the_largest_fitting_micro_batch_is_reported(monkeypatch: pytest.MonkeyPatch):
@@ -130,20 +130,20 @@ def test_workers_are_added_until_training_does_not_wait(monkeypatch: pytest.Monk
     def waiting(config: TrainConfig) -> float:
         return {None: 0.6, 0: 0.6, 1: 0.2, 2: 0.001, 3: 0.0}[config.workers]
 
-    asked = measured(monkeypatch, lambda config: 100 * (1 - waiting(config)), waiting)
+    configs = measured(monkeypatch, lambda config: 100 * (1 - waiting(config)), waiting)
     tuned = tune_recipe(registry.load("tabular"), seconds=1.0, compiled=False)
     assert tuned.chosen == {"workers": 2}
-    assert 3 not in {config.workers for config in asked}
+    assert 3 not in {config.workers for config in configs}
     measured(monkeypatch, lambda config: 100.0, lambda config: 0.001)
     tuned = tune_recipe(registry.load("tabular"), seconds=1.0, compiled=False)
     assert tuned.not_tried["workers"] == "training waits for data 0.1 % of the time"
 
 
 def test_with_batch_normalisation_the_micro_batch_is_not_tried(monkeypatch: pytest.MonkeyPatch):
-    asked = measured(monkeypatch, lambda config: 100.0)
+    configs = measured(monkeypatch, lambda config: 100.0)
     tuned = tune_recipe(registry.load("digits"), seconds=1.0, compiled=False)
     assert "BatchNorm" in tuned.not_tried["micro_batch"]
-    assert {config.micro_batch for config in asked} == {registry.load("digits").train.micro_batch}
+    assert {config.micro_batch for config in configs} == {registry.load("digits").train.micro_batch}
 
 
 def test_a_real_trial_trains_and_writes_nothing(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):

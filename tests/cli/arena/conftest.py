@@ -1,4 +1,4 @@
-"""`trueloop arena ...` on a board of its own, with a referee that knows at once."""
+"""`trueloop arena ...` on a temporary leaderboard, with a judge that answers immediately."""
 
 import json
 
@@ -13,31 +13,31 @@ def board_path(tmp_path):
 
 
 @pytest.fixture
-def ask(board_path, made_up_referee, capsys):
-    """Give a command; returns the exit code, standard output and standard error."""
+def call(board_path, fake_judge, capsys):
+    """Run an arena command; return the exit code, standard output and standard error."""
 
-    def asked(*words):
+    def invoke(*words):
         code = main(["arena", *words, *([] if words[0] == "tracks" else ["--board", str(board_path)])])
         return code, *capsys.readouterr()
 
-    return asked
+    return invoke
 
 
 @pytest.fixture
-def ask_json(ask):
-    """Give a command with --json; what is said must be one line of strict JSON and nothing else."""
+def call_json(call):
+    """Run an arena command with --json, which must print one line of strict JSON; return exit code and object."""
 
-    def asked(*words):
-        code, out, err = ask(*words, "--json")
+    def invoke(*words):
+        code, out, err = call(*words, "--json")
         assert (out.count("\n"), err) == (1, "")
         return code, json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 
-    return asked
+    return invoke
 
 
 @pytest.fixture
 def config(tmp_path):
-    """Write a configuration; returns its path."""
+    """Write a configuration and return its path."""
 
     def write(text):
         path = tmp_path / "config.toml"

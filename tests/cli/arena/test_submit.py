@@ -5,28 +5,28 @@ from trueloop.lab.arena.leaderboard import Leaderboard
 GOOD = 'track = "digits"\nname = "ada"\noptimizer = "adamw"\nlr = 0.02\nbatch = 64\n'
 
 
-def test_an_entry_is_judged_and_put_on_the_board(ask, config, made_up_referee):
-    code, out, _ = ask("submit", config(GOOD))
+def test_an_entry_is_judged_and_ranked(call, config, fake_judge):
+    code, out, _ = call("submit", config(GOOD))
     assert code == 0
     assert "Entry 2. Reached the target on all 5 seeds; median: 20 updates." in out
     assert [line.split()[:2] for line in out.splitlines() if line[:1].isdigit()] == [["1", "ada"], ["2", "baseline"]]
-    assert {job.track for job in made_up_referee} == {"digits"}
-    assert len(made_up_referee) == 10
+    assert {job.track for job in fake_judge} == {"digits"}
+    assert len(fake_judge) == 10
 
 
-def test_options_go_before_the_file(ask_json, config):
-    code, told = ask_json("submit", config(GOOD), "--track", "deep", "--name", "grace")
-    assert (code, told["track"], told["name"], told["state"]) == (0, "deep", "grace", "reached")
-    assert told["config"]["optimizer"] == "adamw"
-    assert [trial["updates"] for trial in told["trials"]] == [20] * 5
+def test_options_override_the_file(call_json, config):
+    code, record = call_json("submit", config(GOOD), "--track", "deep", "--name", "grace")
+    assert (code, record["track"], record["name"], record["state"]) == (0, "deep", "grace", "reached")
+    assert record["config"]["optimizer"] == "adamw"
+    assert [trial["updates"] for trial in record["trials"]] == [20] * 5
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
     [("lr = 9.0", "Disqualified: the sanitizer found GRD007: the loss is nan"), ("lr = 0.0001", "did not reach")],
 )
-def test_an_entry_that_is_not_ranked_exits_with_3(ask, config, line, says):
-    code, out, _ = ask("submit", config(f'track = "digits"\n{line}\n'))
+def test_an_entry_that_is_not_ranked_exits_with_3(call, config, line, says):
+    code, out, _ = call("submit", config(f'track = "digits"\n{line}\n'))
     assert code == 3
     assert says in out
 
@@ -48,23 +48,23 @@ def test_an_entry_that_is_not_ranked_exits_with_3(ask, config, line, says):
         ('track = "digits"\nlr = ', "is not TOML"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_is_run(ask, config, board_path, made_up_referee, text, says):
-    code, out, err = ask("submit", config(text))
+def test_an_invalid_entry_is_refused_and_not_run(call, config, board_path, fake_judge, text, says):
+    code, out, err = call("submit", config(text))
     assert (code, out) == (1, "")
     assert says in err
     assert "fix: " in err
-    assert made_up_referee == []
+    assert fake_judge == []
     assert not board_path.exists() or Leaderboard(board_path).count_waiting() == 0
 
 
-def test_a_file_that_is_not_there(ask, tmp_path):
-    code, _, err = ask("submit", str(tmp_path / "none.toml"))
+def test_a_missing_file_is_refused(call, tmp_path):
+    code, _, err = call("submit", str(tmp_path / "none.toml"))
     assert code == 1
     assert "Cannot read" in err
 
 
-def test_progress_goes_to_standard_error(ask, config):
-    _, out, err = ask("submit", config(GOOD))
+def test_progress_goes_to_standard_error(call, config):
+    _, out, err = call("submit", config(GOOD))
     assert out.startswith("Entry 2. ")
     assert err
     assert all(line.startswith(("in the queue", "the judge", "seed ")) for line in err.splitlines())

@@ -1,8 +1,8 @@
 from trueloop.lab.arena.tracks import TRACKS
 
 
-def test_the_tracks_and_every_setting_are_listed(ask):
-    code, out, err = ask("tracks")
+def test_the_tracks_and_every_setting_are_listed(call):
+    code, out, err = call("tracks")
     assert (code, err) == (0, "")
     assert all(f"{track.name}: {track.title}" in out for track in TRACKS.values())
     lines = {line.split()[0]: " ".join(line.split()[1:]) for line in out.splitlines() if line}
@@ -10,9 +10,9 @@ def test_the_tracks_and_every_setting_are_listed(ask):
     assert lines["optimizer"].startswith('"sgd" sgd nester')
 
 
-def test_json_has_what_a_program_needs(ask_json):
-    _, told = ask_json("tracks")
-    assert [(track["name"], track["target"]) for track in told["tracks"]] == [
+def test_json_has_tracks_and_settings(call_json):
+    _, record = call_json("tracks")
+    assert [(track["name"], track["target"]) for track in record["tracks"]] == [
         (track.name, track.target) for track in TRACKS.values()
     ]
-    assert {field["name"] for field in told["settings"]} >= {"optimizer", "lr", "batch", "warmup"}
+    assert {field["name"] for field in record["settings"]} >= {"optimizer", "lr", "batch", "warmup"}

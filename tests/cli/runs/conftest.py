@@ -8,23 +8,23 @@ from trueloop.cli.app import main
 
 
 @pytest.fixture
-def ask(made, capsys):
-    """Ask a question; returns the exit code, standard output and standard error."""
+def call(made, capsys):
+    """Run a command on the made-up runs; return the exit code, standard output and standard error."""
 
-    def asked(*words):
+    def invoke(*words):
         code = main(["runs", *words, "--root", str(made.root)])
         return code, *capsys.readouterr()
 
-    return asked
+    return invoke
 
 
 @pytest.fixture
-def ask_json(ask):
-    """Ask a question with --json; returns what is said, which must be one line of strict JSON and nothing else."""
+def call_json(call):
+    """Run a command with --json, which must print one line of strict JSON; return the exit code and the object."""
 
-    def asked(*words):
-        code, out, err = ask(*words, "--json")
+    def invoke(*words):
+        code, out, err = call(*words, "--json")
         assert (out.count("\n"), err) == (1, "")
         return code, json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 
-    return asked
+    return invoke

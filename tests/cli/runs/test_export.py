@@ -1,9 +1,9 @@
 import pytest
 
 
-def test_csv_to_standard_output_and_to_a_file(made, ask, tmp_path):
+def test_csv_is_written_to_standard_output_or_to_a_file(made, call, tmp_path):
     made.run("a", losses=(0.5,))
-    code, out, err = ask("export", "a", "--csv", "-")
+    code, out, err = call("export", "a", "--csv", "-")
     assert (code, err) == (0, "")
     assert out == (
         "update,epoch,loss,grad_norm,lr,examples,wait_s,total_s,skipped,val/loss\n"
@@ -11,26 +11,26 @@ def test_csv_to_standard_output_and_to_a_file(made, ask, tmp_path):
     )
     path = tmp_path / "a.csv"
     path.write_text("old")
-    assert ask("export", "a", "--csv", str(path)) == (0, f"csv  {path}\n", "")
+    assert call("export", "a", "--csv", str(path)) == (0, f"csv  {path}\n", "")
     assert path.read_text() == out
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_json_is_one_object(made, ask_json):
+def test_json_is_one_object(made, call_json):
     made.run("a", losses=(0.5, float("nan")))
-    code, told = ask_json("export", "a")
-    assert (code, len(told["updates"]), told["evaluations"][1]["metrics"]["loss"]) == (0, 4, "nan")
+    code, record = call_json("export", "a")
+    assert (code, len(record["updates"]), record["evaluations"][1]["metrics"]["loss"]) == (0, 4, "nan")
 
 
 @pytest.mark.parametrize("words", [[], ["--csv", "x", "--json"], ["--csv", "--json"]])
-def test_how_must_be_said(made, ask, words):
+def test_exactly_one_format_is_required(made, call, words):
     made.run("a")
-    code, out, err = ask("export", "a", *words)
+    code, out, err = call("export", "a", *words)
     assert (code, out) == (1, "")
     assert err.startswith("error: Exactly one output format is needed.")
 
 
-def test_a_file_that_cannot_be_written(made, ask, tmp_path):
+def test_an_unwritable_file_is_refused(made, call, tmp_path):
     made.run("a")
-    code, _, err = ask("export", "a", "--csv", str(tmp_path / "nowhere" / "a.csv"))
+    code, _, err = call("export", "a", "--csv", str(tmp_path / "nowhere" / "a.csv"))
     assert (code, "cannot be written" in err) == (1, True)

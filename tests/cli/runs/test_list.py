@@ -7,10 +7,10 @@ def column(out, k=0):
     return [line.split()[k] for line in out.splitlines()[1:-1]]
 
 
-def test_newest_first_with_what_matters(made, ask):
+def test_runs_are_listed_newest_first(made, call):
     made.run("a", at=1_700_000_000.0)
     made.run("b", at=1_700_000_100.0, losses=(0.5, 0.25), end="failed")
-    code, out, err = ask("list")
+    code, out, err = call("list")
     assert (code, err) == (0, "")
     head, first, second, last = out.splitlines()
     assert head.split() == ["run", "state", "started", "update", "time", "best"]
@@ -19,90 +19,93 @@ def test_newest_first_with_what_matters(made, ask):
     assert last == f"2 runs of 2 in {made.root}."
 
 
-def test_filters_state_sort_and_limit(made, ask):
+def test_runs_are_filtered_sorted_and_limited(made, call):
     for k, loss in enumerate((0.4, 0.1, 0.3, 0.2)):
         made.run(f"r{k}", losses=(loss,), end="failed" if k == 1 else "finished", at=k)
-    assert column(ask("list", "--sort", "val/loss")[1]) == ["r1", "r3", "r2", "r0"]
-    assert column(ask("list", "--sort", "name", "--reverse")[1]) == ["r3", "r2", "r1", "r0"]
-    assert column(ask("list", "--filter", "val/loss<0.35", "--filter", "name!=r1", "--sort", "name")[1]) == ["r2", "r3"]
-    _, out, _ = ask("list", "--state", "finished", "--limit", "1")
+    assert column(call("list", "--sort", "val/loss")[1]) == ["r1", "r3", "r2", "r0"]
+    assert column(call("list", "--sort", "name", "--reverse")[1]) == ["r3", "r2", "r1", "r0"]
+    assert column(call("list", "--filter", "val/loss<0.35", "--filter", "name!=r1", "--sort", "name")[1]) == [
+        "r2",
+        "r3",
+    ]
+    _, out, _ = call("list", "--state", "finished", "--limit", "1")
     assert column(out) == ["r3"]
     assert out.endswith(" 2 more runs: --limit 0.\n")
-    assert len(column(ask("list", "--limit", "0")[1])) == 4
-    assert column(ask("list", "--state", "f*", "--sort", "name")[1]) == ["r0", "r1", "r2", "r3"]
-    assert ask("list", "--state", "running")[1] == f"0 runs of 4 in {made.root}.\n"
+    assert len(column(call("list", "--limit", "0")[1])) == 4
+    assert column(call("list", "--state", "f*", "--sort", "name")[1]) == ["r0", "r1", "r2", "r3"]
+    assert call("list", "--state", "running")[1] == f"0 runs of 4 in {made.root}.\n"
 
 
-def test_a_setting_that_is_asked_about_is_shown(made, ask, monkeypatch):
+def test_a_setting_in_a_filter_gets_a_column(made, call, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     made.run("a")
-    out = ask("list", "--sort", "config.optim.lr", "--filter", "options.width>4")[1]
+    out = call("list", "--sort", "config.optim.lr", "--filter", "options.width>4")[1]
     assert out.splitlines()[0].split()[5:7] == ["config.optim.lr", "options.width"]
     assert "0.001000" in out
 
 
-def test_json_tells_everything(made, ask_json, made_runs_module):
+def test_json_has_all_runs_and_problems(made, call_json, made_runs_module):
     made.run("a", losses=(0.5, math.nan))
     made_runs_module.damage(made.run("b"))
-    code, told = ask_json("list", "--sort", "name")
+    code, record = call_json("list", "--sort", "name")
     assert code == 0
-    assert [(run["name"], run["state"]) for run in told] == [("a", "finished"), ("b", "damaged")]
-    assert told[0]["last"]["val/loss"] == {"value": "nan", "update": 4, "epoch": 2}
-    assert "Line 2 of" in told[1]["problem"]
+    assert [(run["name"], run["state"]) for run in record] == [("a", "finished"), ("b", "damaged")]
+    assert record[0]["last"]["val/loss"] == {"value": "nan", "update": 4, "epoch": 2}
+    assert "Line 2 of" in record[1]["problem"]
 
 
-def test_a_damaged_run_is_a_row_with_the_reason(made, ask, made_runs_module, monkeypatch):
+def test_a_damaged_run_is_a_row_with_the_reason(made, call, made_runs_module, monkeypatch):
     made.run("a")
     made_runs_module.damage(made.run("b"))
     monkeypatch.setenv("COLUMNS", "400")
-    code, out, err = ask("list")
+    code, out, err = call("list")
     assert (code, err) == (0, "")
     (line,) = [line for line in out.splitlines() if line.startswith("b ")]
     assert "damaged" in line
     assert "Line 2 of" in line
 
 
-def test_no_line_is_wider_than_the_terminal(made, ask, monkeypatch):
+def test_no_line_is_wider_than_the_terminal(made, call, monkeypatch):
     made.run("a-name-that-is-longer-than-anybody-should-ever-give-to-a-run-of-theirs-however-important-it-may-be")
     made.run("漢字" * 40)
     for width in ("60", "80", "120"):
         monkeypatch.setenv("COLUMNS", width)
         from rich.cells import cell_len
 
-        lines = ask("list")[1].splitlines()[:-1]
+        lines = call("list")[1].splitlines()[:-1]
         assert max(map(cell_len, lines)) <= int(width)
 
 
-def test_nothing_steers_the_terminal(made, ask):
+def test_control_characters_are_not_printed(made, call):
     made.hostile()
     made.hostile("\x1b]0;title\x07")
-    out = ask("list")[1]
+    out = call("list")[1]
     assert out.isascii() or "\ufffd" in out
     assert all(char == "\n" or char.isprintable() for char in out)
 
 
-def test_an_empty_or_missing_folder_is_no_error(made, ask, ask_json):
-    assert ask("list") == (0, f"0 runs of 0 in {made.root}.\n", "")
-    assert ask_json("list") == (0, [])
+def test_an_empty_or_missing_folder_is_no_error(made, call, call_json):
+    assert call("list") == (0, f"0 runs of 0 in {made.root}.\n", "")
+    assert call_json("list") == (0, [])
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--filter", "nonsense"], "The filter 'nonsense' has no comparison."),
-        (["--filter", "val/los<1"], "No run has 'val/los'. Did you mean 'val/loss'?"),
-        (["--state", "finishd"], "There is no state 'finishd'. Did you mean 'finished'?"),
+        (["--filter", "val/los<1"], "No run has 'val/los'.\nfix: Did you mean 'val/loss'?"),
+        (["--state", "finishd"], "There is no state 'finishd'.\nfix: Did you mean 'finished'?"),
         (["--sort", "val/acc"], "No run has 'val/acc'."),
     ],
 )
-def test_what_cannot_be_meant_is_one_message(made, ask, words, message):
+def test_an_invalid_filter_or_state_is_one_message(made, call, words, message):
     made.run("a")
-    code, out, err = ask("list", *words)
+    code, out, err = call("list", *words)
     assert (code, out) == (1, "")
     assert err.startswith(f"error: {message}")
 
 
-def test_wrong_usage_names_the_whole_command(ask):
-    code, _, err = ask("list", "--limit", "3.5")
+def test_wrong_usage_names_the_whole_command(call):
+    code, _, err = call("list", "--limit", "3.5")
     assert code == 2
     assert err.endswith("fix: trueloop runs list --help\n")

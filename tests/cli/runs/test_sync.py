@@ -39,23 +39,23 @@ def runs(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def laid_out(tmp_path_factory):
-    """A database with MLflow's tables and nothing in it: to lay them out takes a second, to copy them nothing."""
+def empty_database(tmp_path_factory):
+    """A database with empty MLflow tables: creating them takes a second, copying them no time."""
     from trueloop.runs.tracking.mlflow_sink import MlflowSink
     from trueloop.runs.tracking.target import parse_target
 
-    folder = tmp_path_factory.mktemp("laid_out")
+    folder = tmp_path_factory.mktemp("empty_database")
     MlflowSink(parse_target("sqlite", folder)).close()
     return folder / "mlflow.db"
 
 
 @pytest.fixture
-def stored(runs, laid_out):
-    """The runs, and beside them the database, as an earlier command has left it."""
-    return Path(shutil.copy(laid_out, runs)).parent
+def runs_with_database(runs, empty_database):
+    """The runs, and next to them the database that an earlier command created."""
+    return Path(shutil.copy(empty_database, runs)).parent
 
 
-def test_all_runs_and_a_second_time_none(runs, capsys):
+def test_a_complete_run_is_not_copied_again(runs, capsys):
     assert main(["runs", "sync", "--store", "sqlite"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "runs/digits-1  copied, 4 lines, finished",
@@ -68,44 +68,44 @@ def test_all_runs_and_a_second_time_none(runs, capsys):
     assert capsys.readouterr().out == "runs/digits-2  rewritten, 4 lines, finished\n"
 
 
-def test_json_is_one_object(stored, capsys, monkeypatch):
+def test_json_is_one_object(runs_with_database, capsys, monkeypatch):
     monkeypatch.setenv("TRUELOOP_STORE", "sqlite")
-    (stored / "digits-1" / "journal.jsonl").write_text("damage\n")
+    (runs_with_database / "digits-1" / "journal.jsonl").write_text("damage\n")
     assert main(["runs", "sync", "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["store"] == "sqlite:///runs/mlflow.db"
-    assert [(each["run"], each["outcome"], each["lines"]) for each in told["runs"]] == [
+    record = json.loads(capsys.readouterr().out)
+    assert record["store"] == "sqlite:///runs/mlflow.db"
+    assert [(each["run"], each["outcome"], each["lines"]) for each in record["runs"]] == [
         ("runs/digits-1", "failed", 0), ("runs/digits-2", "copied", 4),
     ]  # fmt: skip
-    assert "is not a journal line" in told["runs"][0]["problem"]
-    assert told["runs"][1] == {
+    assert "is not a journal line" in record["runs"][0]["problem"]
+    assert record["runs"][1] == {
         "run": "runs/digits-2", "outcome": "copied", "state": "finished", "lines": 4, "problem": None,
     }  # fmt: skip
 
 
-def test_a_damaged_run_is_named_and_the_exit_code_says_so(stored, capsys):
-    (stored / "digits-1" / "journal.jsonl").write_text("damage\n")
+def test_a_damaged_run_is_named_and_the_exit_code_is_1(runs_with_database, capsys):
+    (runs_with_database / "digits-1" / "journal.jsonl").write_text("damage\n")
     assert main(["runs", "sync", "--store", "sqlite"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("runs/digits-1  could not be copied: The line at byte 0 of ")
     assert lines[2].endswith(", 1 could not be copied.")
 
 
-def test_a_store_that_is_down_is_a_lesson(runs, capsys):
+def test_an_unavailable_store_is_named_without_its_password(runs, capsys):
     assert main(["runs", "sync", "--store", "postgresql://me:s3cret@127.0.0.1:9/runs"]) == 1
-    said = capsys.readouterr()
-    assert "does not answer" in said.err
-    assert "s3cret" not in said.err + said.out
+    captured = capsys.readouterr()
+    assert "does not answer" in captured.err
+    assert "s3cret" not in captured.err + captured.out
 
 
-def test_no_store_is_named(runs, capsys):
+def test_a_missing_store_is_refused(runs, capsys):
     assert main(["runs", "sync"]) == 1
     assert "TRUELOOP_STORE" in capsys.readouterr().err
 
 
-def test_a_hostile_name_cannot_steer_the_terminal(stored, capsys):
-    hostile = stored / "digits-\x1b[31m<b>"
-    (stored / "digits-1").rename(hostile)
+def test_a_hostile_name_cannot_control_the_terminal(runs_with_database, capsys):
+    hostile = runs_with_database / "digits-\x1b[31m<b>"
+    (runs_with_database / "digits-1").rename(hostile)
     assert main(["runs", "sync", "--store", "sqlite"]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out

@@ -1,6 +1,9 @@
 """DAT001: training and held-out samples that overlap."""
 
 import pytest
+import torch
+
+from trueloop.failures.data.held_out_seen_in_training.overlap import row_digests
 
 HEAD = """
 import torch
@@ -26,7 +29,71 @@ def accuracy(loader, model=model):
         return sum((model(a).argmax(1) == b).sum().item() for a, b in loader)
 """
 
+BY_HAND = """
+def fit(inputs, labels, epochs=3):
+    for epoch in range(epochs):
+        model.train()
+        for part in torch.randperm(len(inputs)).split(40):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs[part]), labels[part]).backward()
+            optimizer.step()
+
+@torch.no_grad()
+def score(a, b):
+    model.eval()
+    return (model(a).argmax(1) == b).float().mean().item()%s
+"""
 FAULTY = {
+    "the validation loader wraps the training set": """
+train_loader = DataLoader(data, 50, shuffle=True)
+val_loader = DataLoader(data, 50)  # <- DAT001
+for epoch in range(3):
+    train(train_loader)
+    accuracy(val_loader)
+""",
+    "the subsets are unwrapped": """
+train_set, val_set = random_split(data, [300, 100])
+loaders = {
+    "train": DataLoader(train_set.dataset, 50, shuffle=True),
+    "val": DataLoader(val_set.dataset, 50),  # <- DAT001
+}
+for epoch in range(3):
+    train(loaders["train"])
+    accuracy(loaders["val"])
+""",
+    "a trainer that holds its loaders": """
+class Trainer:
+    def __init__(self):
+        self.train_loader = DataLoader(data, 50, shuffle=True)
+        self.valid_loader = DataLoader(data, 80)  # <- DAT001
+    def run(self):
+        for epoch in range(3):
+            train(self.train_loader)
+            accuracy(self.valid_loader)
+Trainer().run()
+""",
+    "arrays by hand, slices overlap": BY_HAND.replace("%s", "  # <- DAT001")
+    + """
+x_train, y_train, x_test, y_test = x[:320], y[:320], x[280:].clone(), y[280:]
+fit(x_train, y_train)
+print(score(x_test, y_test))
+""",
+    "arrays by hand, trained on all of them": BY_HAND.replace("%s", "  # <- DAT001")
+    + """
+order = torch.randperm(len(x))
+xtr, ytr, xte, yte = x[order[:300]], y[order[:300]], x[order[300:]], y[order[300:]]
+fit(x, y)
+print(score(xte, yte))
+""",
+    "folds with one model": BY_HAND.replace("%s", "  # <- DAT001")
+    + """
+for fold in torch.randperm(400).split(100):
+    keep = torch.ones(400, dtype=torch.bool)
+    keep[fold] = False
+    x_val, y_val = x[fold], y[fold]
+    fit(x[keep], y[keep], 2)
+    print(score(x_val, y_val))
+""",
     "split twice": """
 train_set, _ = random_split(data, [300, 100])
 _, held_out = random_split(data, [300, 100])
@@ -106,6 +173,57 @@ train_loader, val_loader = DataLoader(train_set, 50, shuffle=True), DataLoader(h
 for epoch in range(3):
     train(train_loader)
     accuracy(val_loader)
+""",
+    "arrays by hand, both scores at one line": BY_HAND.replace("%s", "")
+    + """
+x_train, y_train, x_test, y_test = x[:320], y[:320], x[320:], y[320:]
+for epoch in range(3):
+    fit(x_train, y_train, 1)
+    print(score(x_train, y_train), score(x_test, y_test))
+""",
+    "folds by hand, weights set anew": BY_HAND.replace("%s", "")
+    + """
+for fold in torch.randperm(400).split(100):
+    for layer in model:
+        if hasattr(layer, "reset_parameters"):
+            layer.reset_parameters()
+    keep = torch.ones(400, dtype=torch.bool)
+    keep[fold] = False
+    x_val, y_val = x[fold], y[fold]
+    fit(x[keep], y[keep], 2)
+    print(score(x_val, y_val))
+""",
+    "inputs of few values": BY_HAND.replace("%s", "")
+    + """
+x = torch.randint(0, 3, (400, 4)).float()
+y = (x.sum(1) > 4).long()
+model = nn.Linear(4, 2)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+x_train, y_train, x_test, y_test = x[:320], y[:320], x[320:], y[320:]
+fit(x_train, y_train)
+print(score(x_test, y_test))
+""",
+    "one graph with a mask for training and one for the test": """
+train_mask = torch.arange(400) < 300
+test_mask = ~train_mask
+def test():
+    model.eval()
+    with torch.no_grad():
+        return (model(x)[test_mask].argmax(1) == y[test_mask]).float().mean().item()
+for epoch in range(12):
+    model.train()
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x)[train_mask], y[train_mask]).backward()
+    optimizer.step()
+    test()
+""",
+    "a final training on all samples, by hand": BY_HAND.replace("%s", "")
+    + """
+x_val, y_val = x[300:], y[300:]
+fit(x[:300], y[:300])
+print(score(x_val, y_val))
+fit(x, y)
+print(score(x_val, y_val))
 """,
     "training accuracy besides a held-out set": """
 train_set, held_out = random_split(data, [300, 100])
@@ -216,3 +334,20 @@ def test_run_reports_faulty_scripts(run_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
+
+
+def test_equal_rows_have_equal_digests():
+    table = torch.randn(50, 100)
+    table[7] = table[31]
+    numbers = row_digests([table], None)
+    assert len(numbers.unique()) == 49
+    assert numbers[7] == numbers[31]
+    assert row_digests([table[:, :4]], None) is None
+
+
+def test_different_rows_of_few_levels_have_different_digests():
+    generator = torch.Generator().manual_seed(0)
+    for sampling in (17, 256):
+        table = torch.randint(sampling, (4096, 64), generator=generator).float() / (16 if sampling == 17 else 1)
+        numbers = row_digests([table], None)
+        assert len(numbers.unique()) == len(table.unique(dim=0))

@@ -23,7 +23,7 @@ def run_backwards(detector, *, output="meta", targets="cpu", reached=WEIGHTS, ti
             event = object.__new__(kind)
             for name, value in fields.items():
                 object.__setattr__(event, name, value)
-            found.append(detector.observe(event))
+            found.append(getattr(detector, kind.HANDLER)(event))
     return [evidence for evidence in found if evidence is not None]
 
 

@@ -1,6 +1,6 @@
-"""Runs scripts in two processes as started by torchrun, with one process group for all scripts of a file.
+"""Runs scripts in two processes as torchrun starts them, with one process group for all scripts of a test file.
 
-One group, since gloo in torch 2.13 hangs now and then where a process makes its group again after a few others.
+All scripts share a group because gloo in torch 2.13 sometimes hangs when a process creates a group several times.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ TIMEOUT_S = 60
 class RankResult(NamedTuple):
     """Result of one script in one process."""
 
-    found: set[tuple[str, int]]
+    reported_lines: set[tuple[str, int]]
     """(code, line) of each finding that is more than a note."""
     messages: list[str]
     problems: list[str]
     verdicts: dict[str, tuple[str, str]]
-    printed: list[str]
-    """Contents of ``results`` after the run."""
+    results: list[str]
+    """The elements of the script's variable ``results`` after the run, as text."""
 
 
-def expected(script: str) -> set[tuple[str, int]]:
-    """Return the findings that the marks of a script announce."""
+def marked_lines(script: str) -> set[tuple[str, int]]:
+    """Return (code, line) of every mark of a script, such as ``# <- DST001``."""
     lines = textwrap.dedent(script).splitlines()
     return {(mark[1], number) for number, line in enumerate(lines, 1) for mark in MARK.finditer(line)}
 
 
 @pytest.fixture(scope="module")
 def on_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, list[RankResult]]]:
-    """Run scripts one after another in each process, with an existing process group."""
+    """`on_ranks(scripts)`: the results of each script by rank; all scripts run in the same process group."""
 
     def run(scripts: Mapping[str, str], *, untraced: tuple[int, ...] = (), ranks: int = 2) -> Any:
         import torch.distributed as dist
@@ -60,7 +60,7 @@ def on_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str
             for rank in range(ranks)
         ]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # about forks while the thread of the store runs
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of a fork while the store's thread runs
             for process in processes:
                 process.start()
         deadline = monotonic() + TIMEOUT_S
@@ -71,31 +71,21 @@ def on_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str
         stderr = "".join(path.read_text() for path in sorted(folder.glob("*.log")))
         results = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
         assert len(results) == ranks, f"exit codes {[process.exitcode for process in processes]}:\n{stderr}"
-        broken = [f"rank {rank}: {each['error']}" for rank, each in enumerate(results) if each["error"]]
-        assert not broken, "\n".join(broken)
-        return {
-            name: [
-                RankResult(found={tuple(one) for one in each[name]["found"]}, **_other_fields(each[name]))
-                for each in results
-            ]
-            for name in scripts
-        }
+        errors = [f"rank {rank}: {each['error']}" for rank, each in enumerate(results) if each["error"]]
+        assert not errors, "\n".join(errors)
+        return {name: [_rank_result(each[name]) for each in results] for name in scripts}
 
     return run
 
 
-def _other_fields(result: dict[str, Any]) -> dict[str, Any]:
-    verdicts = {code: tuple(each) for code, each in result["verdicts"].items()}
-    return {
-        "messages": result["messages"],
-        "problems": result["problems"],
-        "verdicts": verdicts,
-        "printed": result["printed"],
-    }
+def _rank_result(record: dict[str, Any]) -> RankResult:
+    reported_lines = {tuple(each) for each in record["reported_lines"]}
+    verdicts = {code: tuple(each) for code, each in record["verdicts"].items()}
+    return RankResult(**{**record, "reported_lines": reported_lines, "verdicts": verdicts})
 
 
 def _one_rank(rank: int, ranks: int, port: int, scripts: dict[str, str], folder: Path, traced: bool) -> None:
-    """Run as a worker of torchrun: with its environment variables and its store."""
+    """Run as a worker of torchrun, with its environment variables and its store; write the results as JSON."""
     os.environ |= {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True",
@@ -141,14 +131,14 @@ def _run(path: Path, script: str, *, traced: bool) -> dict[str, Any]:
         variables = runpy.run_path(str(path), run_name="__main__")
     finally:
         report = watch.stop() if traced else watch.report()
-    serious = [found for found in report.findings if found.severity != Severity.NOTE]
+    findings = [each for each in report.findings if each.severity != Severity.NOTE]
     return {
-        "found": [
+        "reported_lines": [
             (each.code, each.location.line if each.location and each.location.path == str(path) else -1)
-            for each in serious
+            for each in findings
         ],
-        "messages": [each.message for each in serious],
+        "messages": [each.message for each in findings],
         "problems": list(report.problems),
         "verdicts": {each.code: (str(each.verdict), each.reason) for each in report.verdicts},
-        "printed": [str(each) for each in variables.get("results", ())],
+        "results": [str(each) for each in variables.get("results", ())],
     }

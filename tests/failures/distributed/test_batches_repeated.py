@@ -2,7 +2,7 @@
 
 import pytest
 
-from .conftest import expected
+from .conftest import marked_lines
 
 HEAD = """
 import contextlib
@@ -219,7 +219,7 @@ def ran(on_ranks):
 def test_run_reports_faulty_scripts(ran, name):
     for result in ran[name]:
         assert not result.problems
-        assert result.found == expected(HEAD + FAULTY[name]), result.messages
+        assert result.reported_lines == marked_lines(HEAD + FAULTY[name]), result.messages
         assert result.messages[0].startswith("Ranks 0 and 1 train on the same batches: their inputs and ")
         assert "equal in all 4 updates that were " in result.messages[0]
 
@@ -228,7 +228,7 @@ def test_run_reports_faulty_scripts(ran, name):
 def test_run_accepts_correct_scripts(ran, name):
     for result in ran[name]:
         assert not result.problems
-        assert not result.found, result.messages
+        assert not result.reported_lines, result.messages
     verdicts = {result.verdicts["DST005"][0] for result in ran[name]}
     assert verdicts == ({"passed"} if name in JUDGED else {"not judged"})
 
@@ -243,15 +243,15 @@ train(DDP(net()), loader)
 """
     )
     first, second, third = on_ranks({"one": script}, ranks=3)["one"]
-    assert second.found == expected(script)
+    assert second.reported_lines == marked_lines(script)
     assert "Ranks 0 and 1 train on the same batches" in second.messages[0]
-    assert not third.found
-    assert not first.found, "rank 0 compares with one rank after another, and one of them has other batches"
+    assert not third.reported_lines
+    assert not first.reported_lines, "rank 0 compares with one rank after another, and one of them has other batches"
 
 
 def test_an_untraced_rank_does_not_block(on_ranks):
     result = on_ranks({"one": HEAD + FAULTY["in order"]}, untraced=(1,))["one"][0]
-    assert not result.found
+    assert not result.reported_lines
     assert result.verdicts["DST005"] == ("not judged", "no two ranks could be compared")
 
 
@@ -273,5 +273,5 @@ results = [hook_counts, [round(p.sum().item(), 6) for p in model.parameters()]]
 """
     )
     result = on_ranks({"one": script})["one"][0]
-    assert result.printed[0] == "[3, 0, 3, 0, 0, 0, 3, 0, 0, 0, 0, 0]", "the first, 2nd and 4th of six rounds"
-    assert result.printed[1] == on_ranks({"one": script}, untraced=(0, 1))["one"][0].printed[1]
+    assert result.results[0] == "[3, 0, 3, 0, 0, 0, 3, 0, 0, 0, 0, 0]", "the first, 2nd and 4th of six rounds"
+    assert result.results[1] == on_ranks({"one": script}, untraced=(0, 1))["one"][0].results[1]

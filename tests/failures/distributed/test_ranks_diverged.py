@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from .conftest import expected
+from .conftest import marked_lines
 
 HEAD = """
 import contextlib
@@ -268,7 +268,7 @@ def ran(on_ranks):
 def test_run_reports_faulty_scripts(ran, name):
     for result in ran[name]:
         assert not result.problems
-        assert result.found == expected(HEAD + FAULTY[name]), result.messages
+        assert result.reported_lines == marked_lines(HEAD + FAULTY[name]), result.messages
         assert "Ranks 0 and 1 have different values of " in result.messages[0]
 
 
@@ -276,7 +276,7 @@ def test_run_reports_faulty_scripts(ran, name):
 def test_run_accepts_correct_scripts(ran, name):
     for result in ran[name]:
         assert not result.problems
-        assert not result.found, result.messages
+        assert not result.reported_lines, result.messages
     verdicts = {result.verdicts["DST001"][0] for result in ran[name]}
     assert verdicts == {"passed"} if name in JUDGED else verdicts <= {"passed", "not judged", "not applicable"}
 
@@ -300,12 +300,12 @@ for step in range(20):
 """
     )
     first, second, third = on_ranks({"one": script}, ranks=3)["one"]
-    assert not second.found
-    assert first.found == third.found == expected(script)
+    assert not second.reported_lines
+    assert first.reported_lines == third.reported_lines == marked_lines(script)
     assert all("Ranks 0 and 2 have different values" in result.messages[0] for result in (first, third))
 
 
 def test_an_untraced_rank_does_not_block(on_ranks):
     result = on_ranks({"one": HEAD + FAULTY["a learning rate per rank"]}, untraced=(1,))["one"][0]
-    assert not result.found
+    assert not result.reported_lines
     assert result.verdicts["DST001"] == ("not judged", "no two ranks could be compared")

@@ -7,7 +7,7 @@ from trueloop.failures.distributed.wrapper_bypassed import inject
 from trueloop.lab.teaching.script import teaching_loop
 from trueloop.lab.teaching.simulation import Simulation
 
-from .conftest import expected
+from .conftest import marked_lines
 
 BODY = """
 import contextlib
@@ -222,7 +222,7 @@ def test_run_reports_faulty_scripts(run_reports, name):
 def test_a_method_of_the_module_is_reported_at_its_call(run):
     ran = run(HEAD + FAULTY["a method of the module, in a class"])
     line = next(n for n, text in enumerate(HEAD.splitlines(), 1) if "return nn.functional.mse_loss" in text)
-    assert ran.places == {("DST002", line)}
+    assert ran.reported_lines == {("DST002", line)}
 
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
@@ -239,7 +239,7 @@ def test_two_ranks_report_the_same(on_ranks):
     for name, script in scripts.items():
         for result in ran[name]:
             assert not result.problems
-            assert result.found == expected(script), result.messages
+            assert result.reported_lines == marked_lines(script), result.messages
     message = ran["the module of the wrapper"][1].messages[0]
     assert message == (
         "Training calls Net instead of its DistributedDataParallel wrapper: the gradients of 4 parameters were not "
@@ -254,5 +254,5 @@ def test_the_broken_teaching_loop_is_found_on_two_ranks(on_ranks):
     for result in on_ranks({"lesson": loop.text()})["lesson"]:
         assert not result.problems
         line = loop.text().splitlines().index("        outputs = model(inputs)") + 1
-        assert result.found == {("DST002", line)}
+        assert result.reported_lines == {("DST002", line)}
         assert "were not averaged over 2 processes" in result.messages[0]

@@ -39,6 +39,15 @@ torch.autograd.set_detect_anomaly(False)
 for _ in range(44):
     update()
 """,
+    "twice, for a few updates each": """
+for _ in range(2):
+    torch.autograd.set_detect_anomaly(True)
+    for _ in range(20):
+        update()
+    torch.autograd.set_detect_anomaly(False)
+    for _ in range(4):
+        update()
+""",
     "behind a switch": """
 debug = False
 if debug:
@@ -104,7 +113,7 @@ def test_run_notes_the_line(run, script):
     assert noted_lines(ran) == {
         (HEAD + script).splitlines().index(line) + 1 for line in script.splitlines() if "<-" in line
     }
-    assert not ran.places
+    assert not ran.reported_lines
 
 
 # The rule --------------------------------------------------------------------------------------------------------

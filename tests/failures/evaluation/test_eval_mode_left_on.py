@@ -58,6 +58,13 @@ whole = Whole()
 optimizer = torch.optim.Adam(whole.parameters(), lr=0.01)
 """
 
+LOOP = """
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+"""
+
 PARTLY = {
     "a model that is called by forward": PARTS
     + """
@@ -150,6 +157,47 @@ for _ in range(3):
     run()
     validate()
 """,
+    "only the head is set back to train mode": PARTS
+    + """
+for _ in range(3):
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(whole(a), b).backward()
+        optimizer.step()  # <- EVL002
+    whole.eval()
+    with torch.no_grad():
+        print(sum(whole(a).sum().item() for a, b in held_out))
+    whole.head.train()
+""",
+    "eval mode from the start": f"""
+model.eval()  # <- EVL002
+for _ in range(3):
+{LOOP}
+    validate()
+""",
+    "a helper that returns the model in eval mode, batches by hand": """
+def build(width, rate):
+    net = nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Dropout(rate), nn.Linear(width, 1))
+    return net.eval()  # <- EVL002
+
+net = build(8, 0.5)
+adam = torch.optim.Adam(net.parameters())
+for epoch in range(4):
+    for k in torch.randperm(96).split(24):
+        adam.zero_grad()
+        nn.functional.mse_loss(net(x[k]), y[k]).backward()
+        adam.step()
+""",
+    "eval mode before each forward pass, train mode after it": """
+for epoch in range(4):
+    for k in torch.randperm(96).split(24):
+        model.eval()  # <- EVL002
+        out = model(x[k])
+        model.train()
+        optimizer.zero_grad()
+        nn.functional.mse_loss(out, y[k]).backward()
+        optimizer.step()
+""",
     "held-out data without a loader": """
 for _ in range(3):
     for a, b in train:
@@ -162,12 +210,6 @@ for _ in range(3):
 """,
 }
 
-LOOP = """
-    for a, b in train:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(a), b).backward()
-        optimizer.step()
-"""
 CORRECT = {
     "a model that is called by forward and set back": PARTS
     + """
@@ -209,6 +251,7 @@ for epoch in range(3):
 """,
     "functional dropout with rate 0": FUNCTIONAL.replace("RATE", "0.0").replace("  # <- EVL002", ""),
     "a submodule computes the targets of each update": f"""
+for _ in range(1):
 {LOOP}
 model.eval()
 for _ in range(2):
@@ -233,11 +276,63 @@ for _ in range(3):
 {LOOP}
     validate()
 """,
-    "eval mode from the start": f"""
+    "pretrained weights, eval mode from the start": f"""
+model.load_state_dict({{name: value + 0.1 for name, value in model.state_dict().items()}})
 model.eval()
 for _ in range(3):
 {LOOP}
     validate()
+""",
+    "a head is trained on a backbone in eval mode from the start": f"""
+optimizer = torch.optim.Adam(model[4].parameters(), lr=0.01)
+model.eval()
+for _ in range(3):
+{LOOP}
+    validate()
+""",
+    "eval mode by default, train mode for each update": """
+model.eval()
+for _ in range(3):
+    for a, b in train:
+        with torch.no_grad():
+            model(a)
+        model.train()
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+        model.eval()
+    validate()
+""",
+    "an input is optimised through a new model in eval mode": """
+model.eval()
+image = torch.zeros(1, 6, requires_grad=True)
+climb = torch.optim.Adam([image], lr=0.1)
+for _ in range(12):
+    climb.zero_grad()
+    (-model(image).sum()).backward()
+    climb.step()
+""",
+    "neither dropout nor batch normalisation, eval mode from the start": """
+plain = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.LayerNorm(8), nn.Linear(8, 1)).eval()
+sgd = torch.optim.SGD(plain.parameters(), lr=0.01)
+for _ in range(3):
+    for a, b in train:
+        sgd.zero_grad()
+        nn.functional.mse_loss(plain(a), b).backward()
+        sgd.step()
+""",
+    "a model whose submodules are normally set back": PARTS
+    + """
+for _ in range(3):
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(whole(a), b).backward()
+        optimizer.step()
+    whole.eval()
+    with torch.no_grad():
+        print(sum(whole(a).sum().item() for a, b in held_out))
+    whole.train()
+    whole.body[1].eval()
 """,
     "frozen batch normalisation": f"""
 for _ in range(3):
@@ -303,8 +398,13 @@ def test_correct_programs_are_not_reported(run_is_clean, script):
 
 # The rule --------------------------------------------------------------------------------------------------------
 
-MISSED_BY_LINT = {"validation within an epoch"}
-"""The text does not show whether a condition on a number is true more than once, or at the end only."""
+MISSED_BY_LINT = {
+    "validation within an epoch",  # the text does not show whether a condition on a number is true more than once
+    "only the head is set back to train mode",
+    "eval mode from the start",
+    "a helper that returns the model in eval mode, batches by hand",
+    "eval mode before each forward pass, train mode after it",
+}
 
 LINT_BROKEN = {
     "every few epochs, in functions with annotations": """
@@ -564,7 +664,7 @@ def test_state_of_a_deleted_model_is_freed():
     detector = Detector()
     for number in range(50):
         model, held = Ref("Net", f"Net {number}"), frozenset((Ref("Parameter", "weight"),))
-        detector.observe(ModelCalled(
+        detector.on_model_called(ModelCalled(
             update=number, model=model, training=True, dropout_active=True, batchnorm_active=False, all_eval=False,
             grad_mode=True, inference_mode=False, has_graph=True, autocast=None, recomputed=False, loader=None,
             parameters=held, seconds=0.0, live_module=None, output=None,

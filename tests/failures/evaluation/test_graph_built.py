@@ -121,7 +121,7 @@ def test_run_reports_a_note(run, script):
     lines = (HEAD + script).splitlines()
     ran = run(HEAD + script)
     assert [found.location.line for found in notes(ran)] == [n for n, line in enumerate(lines, 1) if "# here" in line]
-    assert not ran.places
+    assert not ran.reported_lines
 
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)

@@ -657,3 +657,324 @@ def test_lint_knows_models_with_mode_dependent_layers(lint_reports, lint_is_clea
 )
 def test_fix_needs_an_evaluation_on_separate_lines(lint_reports, sweep, fixed):
     lint_reports(HEAD + "epoch()\n" + sweep, fixes=fixed)
+
+
+NO_LOADER = """
+import copy
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(192, 8)
+y = x[:, :3].argmax(1)
+x_train, y_train, x_test, y_test = x[:128], y[:128], x[128:], y[128:]
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+def update(inputs, targets):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+"""
+
+FAULTY_WITHOUT_LOADER = {
+    "shuffled indices, one batch of held-out samples per epoch": """
+for epoch in range(3):
+    for indices in torch.randperm(128).split(16):
+        update(x_train[indices], y_train[indices])
+    with torch.no_grad():
+        accuracy = (model(x_test).argmax(1) == y_test).float().mean()  # <- EVL001
+    print(accuracy.item())
+""",
+    "slices, a test at the end": """
+for epoch in range(4):
+    for start in range(0, 128, 32):
+        update(x_train[start : start + 32], y_train[start : start + 32])
+with torch.inference_mode():
+    correct = 0
+    for start in range(0, 64, 16):
+        correct += (model(x_test[start : start + 16]).argmax(1) == y_test[start : start + 16]).sum().item()  # <- EVL001
+print(correct)
+""",
+    "the whole set at once": """
+for epoch in range(30):
+    update(x_train, y_train)
+    if epoch % 10 == 9:
+        with torch.no_grad():
+            print(F.cross_entropy(model(x_test), y_test).item())  # <- EVL001
+""",
+    "numpy arrays and a generator": """
+def batches(a, b, size=16):
+    order = np.random.permutation(len(a))
+    for i in range(0, len(a), size):
+        yield torch.from_numpy(a[order[i : i + size]]), torch.from_numpy(b[order[i : i + size]])
+@torch.no_grad()
+def evaluate():
+    scores = []
+    for a, b in batches(x_test.numpy(), y_test.numpy()):
+        scores.append((model(a).argmax(1) == b).float().mean().item())  # <- EVL001
+    return np.mean(scores)
+for epoch in range(3):
+    for a, b in batches(x_train.numpy(), y_train.numpy()):
+        update(a, b)
+    print(evaluate())
+""",
+    "a loader for training only": """
+for epoch in range(3):
+    for a, b in DataLoader(TensorDataset(x_train, y_train), 16, shuffle=True):
+        update(a, b)
+    with torch.no_grad():
+        print((model(x_test).argmax(1) == y_test).float().mean().item())  # <- EVL001
+""",
+    "new samples for every batch": """
+def get_batch():
+    inputs = torch.randn(16, 8)
+    return inputs, inputs[:, :3].argmax(1)
+for step in range(60):
+    update(*get_batch())
+    if step % 20 == 19:
+        with torch.no_grad():
+            losses = [F.cross_entropy(model(a), b).item() for a, b in (get_batch() for _ in range(5))]  # <- EVL001
+        print(sum(losses) / 5)
+""",
+    "only BatchNorm, twice": """
+model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for epoch in range(3):
+    for indices in torch.randperm(128).split(16):
+        update(x_train[indices], y_train[indices])
+    with torch.no_grad():
+        print((model(x_test).argmax(1) == y_test).float().mean().item())  # <- EVL001
+""",
+    "on the training samples, after the training": """
+for step in range(40):
+    update(x, y)
+with torch.no_grad():
+    print((model(x).argmax(1) == y).float().mean().item())  # <- EVL001
+""",
+    "after 1,200 updates": """
+for step in range(1200):
+    indices = torch.randint(0, 128, (8,))
+    update(x_train[indices], y_train[indices])
+with torch.no_grad():
+    print((model(x_test).argmax(1) == y_test).float().mean().item())  # <- EVL001
+""",
+    "a decorated function, now and then, after 1,200 updates": """
+@torch.no_grad()
+def accuracy():
+    return (model(x_test).argmax(1) == y_test).float().mean().item()  # <- EVL001
+for step in range(1200):
+    indices = torch.randint(0, 128, (8,))
+    update(x_train[indices], y_train[indices])
+    if step > 1000 and step % 50 == 0:
+        print(accuracy())
+""",
+    "loaded weights that are only used": """
+for step in range(20):
+    update(x_train, y_train)
+restored = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+restored.load_state_dict(model.state_dict())
+with torch.no_grad():
+    print(torch.cat([restored(chunk) for chunk in x_test.split(16)]).argmax(1).tolist())  # <- EVL001
+""",
+    "an encoder and a head": """
+encoder = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3))
+head = nn.Sequential(nn.Dropout(0.2), nn.Linear(16, 3))
+optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=0.01)
+for epoch in range(3):
+    for indices in torch.randperm(128).split(16):
+        optimizer.zero_grad()
+        F.cross_entropy(head(encoder(x_train[indices])), y_train[indices]).backward()
+        optimizer.step()
+    with torch.no_grad():
+        print((head(encoder(x_test)).argmax(1) == y_test).float().mean().item())  # <- EVL001
+""",
+}
+
+CORRECT_WITHOUT_LOADER = {
+    "in eval mode": """
+for epoch in range(3):
+    model.train()
+    for indices in torch.randperm(128).split(16):
+        update(x_train[indices], y_train[indices])
+    model.eval()
+    with torch.no_grad():
+        print((model(x_test).argmax(1) == y_test).float().mean().item())
+""",
+    "Monte Carlo dropout": """
+for epoch in range(3):
+    for indices in torch.randperm(128).split(16):
+        update(x_train[indices], y_train[indices])
+with torch.no_grad():
+    samples = torch.stack([model(x_test).softmax(1) for _ in range(10)])
+print(samples.std(0).mean().item())
+""",
+    "Monte Carlo dropout, twice per batch of a loader": """
+for epoch in range(3):
+    for indices in torch.randperm(128).split(16):
+        update(x_train[indices], y_train[indices])
+with torch.no_grad():
+    for (a,) in DataLoader(TensorDataset(x_test), 16):
+        print((model(a) - model(a)).abs().mean().item())
+""",
+    "pseudo labels in every update": """
+unlabelled = torch.randn(512, 8)
+for epoch in range(3):
+    for indices in torch.randperm(128).split(16):
+        a = unlabelled[torch.randint(0, 512, (16,))]
+        with torch.no_grad():
+            labels = model(a).argmax(1)
+        loss = F.cross_entropy(model(x_train[indices]), y_train[indices])
+        loss = loss + 0.1 * F.cross_entropy(model(a + 0.1 * torch.randn_like(a)), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+    "labels for the next epoch": """
+for epoch in range(4):
+    with torch.no_grad():
+        labels = torch.cat([model(a).argmax(1) for a in x.split(32)])
+    for indices in torch.randperm(192).split(16):
+        update(x[indices], labels[indices])
+""",
+    "a GAN with samples of fixed noise": """
+generator = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 8))
+discriminator = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Dropout(0.2), nn.Linear(16, 1))
+g_optimizer = torch.optim.Adam(generator.parameters(), lr=1e-3)
+d_optimizer = torch.optim.Adam(discriminator.parameters(), lr=1e-3)
+noise = torch.randn(16, 4)
+one, zero = torch.ones(16, 1), torch.zeros(16, 1)
+for step in range(40):
+    real = x_train[torch.randint(0, 128, (16,))]
+    d_optimizer.zero_grad()
+    fake = generator(torch.randn(16, 4))
+    F.binary_cross_entropy_with_logits(discriminator(real), one).backward()
+    F.binary_cross_entropy_with_logits(discriminator(fake.detach()), zero).backward()
+    d_optimizer.step()
+    g_optimizer.zero_grad()
+    F.binary_cross_entropy_with_logits(discriminator(fake), one).backward()
+    g_optimizer.step()
+    if step % 10 == 9:
+        with torch.no_grad():
+            print(generator(noise).mean().item())
+""",
+    "rollouts of a policy that is trained on them": """
+for epoch in range(5):
+    states, actions = [], []
+    state = torch.randn(1, 8)
+    with torch.no_grad():
+        for t in range(64):
+            action = torch.distributions.Categorical(logits=model(state)).sample()
+            states.append(state)
+            actions.append(action)
+            state = 0.9 * state + 0.3 * torch.randn(1, 8)
+    states, actions = torch.cat(states), torch.cat(actions)
+    for indices in torch.randperm(64).split(8):
+        update(states[indices], actions[indices])
+""",
+    "statistics of BatchNorm over the training set": """
+model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for epoch in range(3):
+    for start in range(0, 128, 16):
+        update(x_train[start : start + 16], y_train[start : start + 16])
+    with torch.no_grad():
+        for start in range(0, 128, 32):
+            model(x_train[start : start + 32])
+model.eval()
+with torch.no_grad():
+    print((model(x_test).argmax(1) == y_test).float().mean().item())
+""",
+    "the loss after the step, on the same batch": """
+for step in range(40):
+    a, b = x_train[:64], y_train[:64]
+    update(a, b)
+    if step % 10 == 9:
+        with torch.no_grad():
+            print(F.cross_entropy(model(a), b).item())
+""",
+    "a teacher in train mode": """
+teacher = copy.deepcopy(model)
+for step in range(40):
+    a = x_train[torch.randint(0, 128, (16,))]
+    with torch.no_grad():
+        target = teacher(a + 0.1 * torch.randn_like(a)).softmax(1)
+    optimizer.zero_grad()
+    F.cross_entropy(model(a), target).backward()
+    optimizer.step()
+    with torch.no_grad():
+        for mean, own in zip(teacher.parameters(), model.parameters()):
+            mean.lerp_(own, 0.05)
+""",
+    "a target network": """
+target = copy.deepcopy(model)
+for step in range(60):
+    if step % 10 == 0:
+        target.load_state_dict(model.state_dict())
+    state, following = x_train[torch.randint(0, 128, (16,))], x_train[torch.randint(0, 128, (16,))]
+    with torch.no_grad():
+        wanted = 0.9 * target(following).max(1).values
+    optimizer.zero_grad()
+    F.smooth_l1_loss(model(state).max(1).values, wanted).backward()
+    optimizer.step()
+""",
+    "statistics adapted to new data, with loaded weights": """
+adapted = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+adapted.load_state_dict(copy.deepcopy(adapted).state_dict())
+with torch.no_grad():
+    for chunk in x_test.split(16):
+        adapted(chunk)
+    adapted.eval()
+    print(adapted(x_test).argmax(1).tolist())
+""",
+    "loaded weights of a model whose input is no tensor": """
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.dropout = nn.Embedding(8, 4), nn.Dropout(0.5)
+    def forward(self, words):
+        return self.dropout(self.embedding(torch.tensor([len(word) for word in words])))
+words = Words()
+words.load_state_dict(copy.deepcopy(words).state_dict())
+with torch.no_grad():
+    print(words(["a", "few", "words"]).mean().item())
+""",
+    "loaded weights that are trained further": """
+model.load_state_dict(copy.deepcopy(model).state_dict())
+for step in range(20):
+    update(x_train, y_train)
+""",
+    "targets of the next state": """
+for step in range(60):
+    state, following = x_train[torch.randint(0, 128, (16,))], x_train[torch.randint(0, 128, (16,))]
+    with torch.no_grad():
+        target = 0.9 * model(following).max(1).values
+    optimizer.zero_grad()
+    F.smooth_l1_loss(model(state).max(1).values, target).backward()
+    optimizer.step()
+""",
+    "nothing depends on the mode": """
+model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 3))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for epoch in range(3):
+    for indices in torch.randperm(128).split(16):
+        update(x_train[indices], y_train[indices])
+    with torch.no_grad():
+        print((model(x_test).argmax(1) == y_test).float().mean().item())
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY_WITHOUT_LOADER.values(), ids=FAULTY_WITHOUT_LOADER)
+def test_run_reports_evaluations_without_a_loader(run_reports, script: str):
+    (found,) = run_reports(NO_LOADER + script).findings
+    assert found.severity == "warning"
+
+
+@pytest.mark.parametrize("script", CORRECT_WITHOUT_LOADER.values(), ids=CORRECT_WITHOUT_LOADER)
+def test_run_accepts_correct_calls_without_a_loader(run_is_clean, script: str):
+    run_is_clean(NO_LOADER + script)

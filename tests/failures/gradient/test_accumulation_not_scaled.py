@@ -44,6 +44,32 @@ trainer = Trainer()
 for a, b in loader:
     trainer.micro(a, b)
 """,
+    "batches by hand": """
+for i, part in enumerate(torch.randperm(96).split(8)):
+    mse(model(x[part]), y[part]).backward()  # <- GRD003
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "not divided in one of two branches": """
+classes = (y[:, 0] > 0).long()
+loader = DataLoader(TensorDataset(x, classes), batch_size=4)
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+optimizer = torch.optim.AdamW(model.parameters())
+ce = nn.CrossEntropyLoss()
+for i, (a, b) in enumerate(loader):
+    if i % 3 == 0:
+        share = 0.3
+        order = torch.randperm(len(a))
+        out = model(share * a + (1 - share) * a[order])
+        loss = share * ce(out, b) + (1 - share) * ce(out, b[order])
+    else:
+        loss = ce(model(a), b) / K
+    loss.backward()  # <- GRD003
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
     "in nested loops": """
 batches = iter(loader)
 for update in range(3):
@@ -68,6 +94,49 @@ for i, (a, b) in enumerate(loader):
 }
 
 CORRECT = {
+    "divided, batches by hand": """
+for i, part in enumerate(torch.randperm(96).split(8)):
+    (mse(model(x[part]), y[part]) / K).backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "tasks by hand, each with a head and data of its own": """
+heads = [nn.Linear(8, 1) for _ in range(2)]
+both = torch.optim.Adam([*model.parameters(), *heads[0].parameters(), *heads[1].parameters()])
+for start in range(0, 40, 8):
+    for head, part in zip(heads, (slice(start, start + 8), slice(start + 48, start + 56))):
+        mse(head(model[:2](x[part])), y[part]).backward()
+    both.step()
+    both.zero_grad()
+""",
+    "passes over one batch by hand": """
+for update in range(4):
+    for _ in range(K):
+        mse(model(x[:16] + 0.1 * torch.randn(16, 6)), y[:16]).backward()
+    for p in model.parameters():
+        p.grad /= K
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "two losses of one batch by hand": """
+for part in torch.randperm(96).split(8):
+    for target in (y, y.abs()):
+        mse(model(x[part]), target[part]).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "labelled and unlabelled batches in one window": """
+for i, (a, b) in enumerate(loader):
+    if i % 2:
+        loss = mse(model(a), b)
+    else:
+        loss = 0.1 * mse(model(a), model(a + 0.1).detach())
+    loss.backward()
+    if i % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
     "divided": """
 for i, (a, b) in enumerate(loader):
     (mse(model(a), b) / K).backward()
@@ -130,7 +199,7 @@ def test_run_accepts_correct_scripts(run_is_clean, script):
 
 # Lint --------------------------------------------------------------------------------------------------------
 
-RUN_ONLY: set[str] = set()
+RUN_ONLY = {"batches by hand", "not divided in one of two branches"}
 """Faulty scripts that lint cannot detect."""
 
 LINT_ONLY = {

@@ -66,9 +66,69 @@ for i, (a, b) in enumerate(loader):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         adam.step()
 """,
+    "cleared between the losses of two tasks": """
+second = nn.Linear(6, 1)
+both = torch.optim.Adam([*model.parameters(), *second.parameters()])
+for a, b in loader:
+    for net in (model, second):
+        both.zero_grad()  # <- GRD002
+        mse(net(a), b).backward()
+    both.step()
+""",
+    "cleared between two losses, batches by hand": """
+for part in torch.randperm(240).split(20):
+    optimizer.zero_grad()
+    mse(model(x[part]), y[part]).backward()
+    optimizer.zero_grad()  # <- GRD002
+    model(x[part]).abs().mean().backward()
+    optimizer.step()
+""",
+    "cleared for every micro-batch, batches by hand": """
+for i in range(0, 240, 8):
+    optimizer.zero_grad()  # <- GRD002
+    (mse(model(x[i:i + 8]), y[i:i + 8]) / 2).backward()
+    if i // 8 % 2:
+        optimizer.step()
+""",
 }
 
 CORRECT = {
+    "sharpness-aware minimisation": """
+for a, b in loader:
+    mse(model(a), b).backward()
+    with torch.no_grad():
+        moves = [0.05 * p.grad / p.grad.norm() for p in model.parameters()]
+        for p, move in zip(model.parameters(), moves):
+            p.add_(move)
+    optimizer.zero_grad()
+    mse(model(a), b).backward()
+    with torch.no_grad():
+        for p, move in zip(model.parameters(), moves):
+            p.sub_(move)
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "a loss that trains the generator and reaches the discriminator": """
+G = nn.Linear(2, 6)
+g = torch.optim.Adam(G.parameters())
+for a, b in loader:
+    fake = G(torch.randn(len(a), 2))
+    g.zero_grad()
+    model(fake).mean().backward()
+    optimizer.zero_grad()
+    (model(fake.detach()).mean() - model(a).mean()).backward()
+    g.step()
+    optimizer.step()
+""",
+    "a loss that is measured for the log, in some updates": """
+for i, (a, b) in enumerate(loader):
+    if i % 3 == 0:
+        optimizer.zero_grad()
+        mse(model(a), b).backward()
+    optimizer.zero_grad()
+    mse(model(a), b).backward()
+    optimizer.step()
+""",
     "a probe before each update": """
 for a, b in loader:
     mse(model(a), b).backward()
@@ -141,7 +201,11 @@ def test_run_accepts_correct_scripts(run_is_clean, script):
 
 # Lint --------------------------------------------------------------------------------------------------------
 
-RUN_ONLY: set[str] = set()
+RUN_ONLY = {
+    "cleared between the losses of two tasks",
+    "cleared between two losses, batches by hand",
+    "cleared for every micro-batch, batches by hand",
+}
 """Faulty scripts that lint cannot detect."""
 
 LINT_ONLY = {

@@ -150,7 +150,7 @@ def test_values_on_an_accelerator_are_not_read():
     detector = Detector()
     assert detector.inconclusive() == ""
     assert (
-        detector.observe(
+        detector.on_loss_arguments_swapped(
             LossArgumentsSwapped(
                 function="binary_cross_entropy", input_is_binary=None, target_outside_unit_interval=None
             )

@@ -54,6 +54,11 @@ model = nn.Sequential(nn.Linear(6, 4), nn.Softmax(dim=-1))
 loss_of = lambda model: F.nll_loss(model(x), y)  # <- LOS002
 """
     + LOOP,
+    "nll_of_log_softmax_undone_by_exp": """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4), nn.LogSoftmax(dim=1))
+loss_of = lambda model: F.nll_loss(torch.exp(model(x)), y)  # <- LOS002
+"""
+    + LOOP,
     "nll_of_a_convolution": """
 class Pixels(nn.Module):
     def __init__(self):

@@ -102,6 +102,42 @@ for _ in range(2):
     optimizer.step()
 """,
 }
+BY_HAND_LOOP = """
+for _ in range(4):
+    optimizer.zero_grad()
+    loss = loss_of(model(x))
+    loss.backward()  # <- LOS003
+    optimizer.step()
+"""
+FAULTY_BY_HAND = {
+    "huber": """
+def loss_of(p, delta=1.0):
+    r = (p - y).abs()
+    quadratic = torch.clamp(r, max=delta)
+    return (0.5 * quadratic ** 2 + delta * (r - quadratic)).mean()
+""",
+    "pinball": """
+def loss_of(p, q=0.9):
+    error = y - p
+    return torch.max(q * error, (q - 1) * error).mean()
+""",
+    "log cosh": "loss_of = lambda p: torch.log(torch.cosh(p - y)).mean()",
+    "charbonnier": "loss_of = lambda p: torch.sqrt((p - y) ** 2 + 1e-6).mean()",
+    "advantages in a row": """
+def loss_of(p):
+    log_probability = F.logsigmoid(p)
+    return -(log_probability * (y - y.mean())).mean()
+""",
+    "weights in a row": """
+weight = torch.rand(60)
+loss_of = lambda p: (weight * (p - y[:, None]).abs()).sum() / weight.sum()
+""",
+    "where": """
+def loss_of(p):
+    r = p - y
+    return torch.where(r.abs() < 1, 0.5 * r ** 2, r.abs() - 0.5).mean()
+""",
+}
 LOOP = """
 for _ in range(3):
     optimizer.zero_grad()
@@ -142,6 +178,24 @@ def loss_of(_):
     + LOOP,
     "matrix_of_targets_for_one_column": "square = torch.randn(60, 60)\nloss_of = lambda p: F.l1_loss(p, square)" + LOOP,
     "distances": "loss_of = lambda p: ((p - p.detach().squeeze(1)) ** 2).sum() / 3600" + LOOP,
+    "all pairs of predictions": "loss_of = lambda p: F.relu(1 - (p - p.T)).mean()" + LOOP * 2,
+    "kernel of pairs": "loss_of = lambda p: -torch.exp(-(p.unsqueeze(1) - y[None, :, None]) ** 2).mean()" + LOOP * 2,
+    "anchors": "anchors = torch.linspace(0, 1, 10)\nloss_of = lambda p: (p - anchors).abs().amin(1).mean()" + LOOP * 2,
+    "huber by hand": """
+def loss_of(p):
+    r = (p.squeeze(1) - y).abs()
+    return torch.where(r < 1, 0.5 * r ** 2, r - 0.5).mean()
+"""
+    + LOOP * 2,
+    "weights in a column": "weight = torch.rand(60, 1)\nloss_of = lambda p: (weight * (p - y[:, None]) ** 2).mean()"
+    + LOOP * 2,
+    "weights of columns": """
+wide = nn.Linear(6, 60)
+optimizer = torch.optim.Adam(wide.parameters())
+columns = torch.rand(60)
+loss_of = lambda p: (columns * (wide(x) - y[:, None]) ** 2).mean()
+"""
+    + LOOP * 2,
     "fitted_constant": """
 mean = nn.Parameter(torch.zeros(1))
 optimizer = torch.optim.SGD([mean], lr=0.1)
@@ -158,6 +212,11 @@ loss_of = lambda p: F.mse_loss(mean, y)
 )
 def test_run_reports_faulty_scripts(run_reports, script: str):
     assert "pairs instead of" in run_reports(DATA + script).findings[0].message
+
+
+@pytest.mark.parametrize("script", FAULTY_BY_HAND.values(), ids=FAULTY_BY_HAND)
+def test_run_reports_losses_by_hand(run_reports, script: str):
+    assert run_reports(DATA + script + BY_HAND_LOOP).findings[0].severity == "warning"
 
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)

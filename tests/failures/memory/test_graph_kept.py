@@ -200,7 +200,7 @@ def test_run_reports_the_holder(run, holder, script):
     ran = run(HEAD + script)
     (found,) = (each for each in ran.findings if each.code == "MEM001")
     assert holder in found.message
-    assert {code for code, _ in ran.places} == {"MEM001"}
+    assert {code for code, _ in ran.reported_lines} == {"MEM001"}
     (marked,) = (number for number, line in enumerate(ran.path.read_text().splitlines(), 1) if "# <- MEM001" in line)
     assert (found.location.path, found.location.line) == (str(ran.path), marked)
 

@@ -102,7 +102,7 @@ train(Flat())
 class Classifier(nn.Module):
     def __init__(self):
         super().__init__()
-        self.body = nn.ModuleDict({"rnn": nn.LSTM(3, 8), "head": nn.Linear(8, 2)})
+        self.body = nn.ModuleDict({"rnn": nn.GRU(3, 8), "head": nn.Linear(8, 2)})
 
     def forward(self, x):
         return self.body["head"](self.body["rnn"](x)[0][:, -1])  # <- MDL010

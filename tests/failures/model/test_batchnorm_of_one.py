@@ -55,7 +55,7 @@ def test_run_reports_a_note(run, script):
     ran = run(HEAD + script)
     assert len(notes(ran)) == 1
     assert "a batch of one sample" in notes(ran)[0].message
-    assert not ran.places
+    assert not ran.reported_lines
 
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)

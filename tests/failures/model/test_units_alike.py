@@ -39,6 +39,21 @@ class Net(nn.Module):
         return self.head(F.relu(self.norm(self.conv(x[:, None]))).flatten(1))
 """
 
+BRANCH = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.gate, self.scale = nn.Parameter(torch.zeros(8, 1)), nn.Parameter(torch.ones(1, 8))
+        self.last = nn.Linear(8, 1)
+        nn.init.zeros_(self.b.weight)
+        nn.init.zeros_(self.b.bias)
+    def forward(self, x):
+        x = self.first(x)
+        return self.last(self.scale * (x + self.b(torch.tanh(self.a(x)))) + self.gate[:, 0] * x)
+model = Net()
+"""
+
 BROKEN = {
     "a helper for every layer": NET.format(16)
     + """
@@ -96,6 +111,20 @@ def closure():
 for _ in range(20):
     optimizer.step(closure)  # <- MDL008
 """,
+    "a branch whose two layers start at zero": BRANCH
+    + "nn.init.zeros_(model.a.weight)\nnn.init.zeros_(model.a.bias)\n"
+    + SGD
+    + HERE,
+    "both factors of a low rank start at zero": """
+base = nn.Linear(6, 1)
+base.requires_grad_(False)
+down, up = nn.Parameter(torch.zeros(2, 6)), nn.Parameter(torch.zeros(1, 2))
+optimizer = torch.optim.Adam([down, up], lr=0.05)
+for _ in range(20):
+    optimizer.zero_grad()
+    F.mse_loss(base(x) + x @ down.T @ up.T, y).backward()
+    optimizer.step()  # <- MDL008
+""",
     "the second of two optimizers": NET.format(4)
     + """
 critic = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 1))
@@ -110,21 +139,6 @@ for _ in range(40):
         optimizer.step()  # <- MDL008
 """,
 }
-BRANCH = """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 8)
-        self.gate, self.scale = nn.Parameter(torch.zeros(8, 1)), nn.Parameter(torch.ones(1, 8))
-        self.last = nn.Linear(8, 1)
-        nn.init.zeros_(self.b.weight)
-        nn.init.zeros_(self.b.bias)
-    def forward(self, x):
-        x = self.first(x)
-        return self.last(self.scale * (x + self.b(torch.tanh(self.a(x)))) + self.gate[:, 0] * x)
-model = Net()
-"""
-
 CORRECT = {
     "an output layer that starts at zero": NET.format(8) + "nn.init.zeros_(model[2].weight)\n" + SGD + TRAINED,
     "constants behind random weights": NET.format(8) + "nn.init.constant_(model[2].weight, 0.1)\n" + SGD + TRAINED,
@@ -211,6 +225,25 @@ for _ in range(40):
     F.cross_entropy(F.linear(torch.tanh(body(table(words))), table.weight), (words + 1) % 4).backward()
     optimizer.step()
 """,
+    "a layer of zeros in a branch that is not used yet": BRANCH
+    + """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for step in range(40):
+    optimizer.zero_grad()
+    out = model(x) if step > 30 else model.last(model.first(x))
+    F.mse_loss(out, y).backward()
+    optimizer.step()
+""",
+    "a rate that starts at zero, with an output layer of zeros": NET.format(8)
+    + """
+nn.init.zeros_(model[2].weight)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+for step in range(40):
+    optimizer.param_groups[0]["lr"] = 0.0 if step < 20 else 0.05
+    optimizer.zero_grad()
+    F.mse_loss(model(x), y).backward()
+    optimizer.step()
+""",
     "too few updates": NET.format(8)
     + "for p in model.parameters():\n    nn.init.constant_(p, 0.1)\n"
     + SGD
@@ -253,4 +286,4 @@ def test_too_few_updates_are_not_judged(run):
 def test_two_layers_of_zeros_are_reported_once(run):
     zeros = "for p in model.parameters():\n    nn.init.zeros_(p)\n"
     found = run(HEAD + NET.format(8) + zeros + SGD + LOOP.format(100, "")).findings
-    assert [each.code for each in found] == ["GRD006"]
+    assert [(each.code, each.severity) for each in found] == [("MDL008", "warning"), ("GRD006", "note")]

@@ -327,7 +327,7 @@ def test_run_and_lint_ignore_correct_programs(run, lint_is_clean, script):
 def test_run_reports_the_marked_line(run, script):
     marked = {n for n, line in enumerate((HEAD + script).splitlines(), 1) if "<- OPT006" in line}
     ran = run(HEAD + script)
-    assert {line for code, line in ran.places if code == "OPT006"} == marked
+    assert {line for code, line in ran.reported_lines if code == "OPT006"} == marked
 
 
 def test_run_reports_a_loop_in_another_file(run, tmp_path, monkeypatch):

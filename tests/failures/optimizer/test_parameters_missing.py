@@ -85,6 +85,14 @@ for i, (a, b) in enumerate(batches()):
         optimizer.step()  # <- OPT001
         model.zero_grad()
 """,
+    "tensors_are_freed_in_between": """
+optimizer = optim.SGD([*model.body.parameters(), *model.middle.parameters()], lr=0.1)
+for step in range(12):
+    optim.SGD(nn.Linear(6, 2).parameters())  # e.g. a part of the model whose settings are tried
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()  # <- OPT001
+""",
     "two_optimizers_and_a_gap": """
 first = optim.Adam(model.body.parameters())
 second = optim.Adam(model.head.parameters())
@@ -95,6 +103,57 @@ def update():
     model.zero_grad()
 for _ in range(9):
     update()
+""",
+}
+FAULTY_UNFROZEN = {
+    "unfrozen_in_the_loop": """
+model.body.requires_grad_(False)
+optimizer = optim.Adam(filter(lambda p: p.requires_grad, model.parameters()), lr=0.01)
+for epoch in range(12):
+    if epoch == 4:
+        for p in model.body.parameters():
+            p.requires_grad = True
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()  # <- OPT001
+""",
+    "after_an_earlier_training_of_all": """
+def fit(optimizer, steps=6):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()  # <- OPT001
+fit(optim.Adam(model.parameters()))
+model.requires_grad_(False)
+model.head.requires_grad_(True)
+optimizer = optim.Adam([p for p in model.parameters() if p.requires_grad])
+fit(optimizer)
+model.middle.requires_grad_(True)
+fit(optimizer)
+""",
+    "in_a_trainer_with_batches": """
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+        for name, p in net.named_parameters():
+            if not name.startswith("head"):
+                p.requires_grad_(False)
+        self.optimizer = optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
+    def epoch(self):
+        self.net.train()
+        for rows in torch.randperm(96).split(32):
+            loss = F.cross_entropy(self.net(x[rows]), y[rows])
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            self.optimizer.step()  # <- OPT001
+    def unfreeze(self):
+        for p in self.net.parameters():
+            p.requires_grad_(True)
+trainer = Trainer(model)
+for epoch in range(6):
+    if epoch == 3:
+        trainer.unfreeze()
+    trainer.epoch()
 """,
 }
 LOOP = """
@@ -210,6 +269,94 @@ for part in (model.head, model.middle, model.body):
         optimizer.step()
 """,
 }
+UNFROZEN = """
+model.body.requires_grad_(False)
+def fit(*optimizers, steps=6):
+    for _ in range(steps):
+        F.cross_entropy(model(x), y).backward()
+        for each in optimizers:
+            each.step()
+            each.zero_grad()
+trainable = [p for p in model.parameters() if p.requires_grad]
+"""
+CORRECT_UNFROZEN = {
+    "a_new_optimizer_for_all": """
+fit(optim.Adam(trainable))
+model.body.requires_grad_(True)
+fit(optim.Adam(model.parameters(), lr=1e-4))
+""",
+    "a_group_for_the_unfrozen": """
+optimizer = optim.Adam(trainable)
+fit(optimizer)
+model.body.requires_grad_(True)
+optimizer.add_param_group({"params": model.body.parameters(), "lr": 1e-4})
+fit(optimizer)
+""",
+    "all_in_the_optimizer_from_the_start": """
+optimizer = optim.Adam(model.parameters())
+fit(optimizer)
+model.body.requires_grad_(True)
+fit(optimizer)
+""",
+    "a_second_optimizer_for_the_unfrozen": """
+optimizer = optim.Adam(trainable)
+fit(optimizer)
+model.body.requires_grad_(True)
+fit(optim.SGD(model.body.parameters(), lr=0.01), optimizer)
+""",
+    "a_second_optimizer_that_steps_rarely": """
+slow, fast = optim.SGD(model.body.parameters(), lr=0.01), optim.Adam(trainable)
+fit(fast)
+model.body.requires_grad_(True)
+for _ in range(3):
+    fit(fast, steps=7)
+    fit(slow, steps=1)
+""",
+    "frozen_again_before_training": """
+optimizer = optim.Adam(trainable)
+for _ in range(6):
+    fit(optimizer, steps=2)
+    model.body.requires_grad_(True)
+    F.cross_entropy(model(x), y).backward()
+    saliency = [p.grad.norm() for p in model.body.parameters()]
+    model.zero_grad()
+    model.body.requires_grad_(False)
+""",
+    "updated_by_hand": """
+optimizer = optim.Adam(trainable)
+fit(optimizer)
+model.body.requires_grad_(True)
+for _ in range(12):
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    with torch.no_grad():
+        for p in model.body.parameters():
+            p -= 0.01 * p.grad
+    model.zero_grad()
+""",
+    "alternately_frozen_and_trained": """
+body, rest = optim.Adam(model.body.parameters()), optim.Adam(trainable)
+for _ in range(6):
+    model.body.requires_grad_(False)
+    fit(rest, steps=2)
+    model.body.requires_grad_(True)
+    for p in trainable:
+        p.requires_grad_(False)
+    fit(body, steps=5)
+    for p in trainable:
+        p.requires_grad_(True)
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY_UNFROZEN.values(), ids=FAULTY_UNFROZEN)
+def test_run_reports_unfrozen_parameters(run_reports, script: str):
+    assert "were unfrozen after the optimizer was built" in run_reports(DATA + script).findings[0].message
+
+
+@pytest.mark.parametrize("script", CORRECT_UNFROZEN.values(), ids=CORRECT_UNFROZEN)
+def test_run_ignores_unfrozen_parameters_that_are_optimized(run_is_clean, script: str):
+    run_is_clean(DATA + UNFROZEN + script)
 
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)

@@ -150,6 +150,205 @@ epoch(optimizer, model, loader)
 """,
 }
 
+SLICES = """
+def train(optimizer, net=model, inputs=x, size=24):
+    for rows in torch.randperm(len(inputs)).split(size):
+        optimizer.zero_grad()
+        F.cross_entropy(net(inputs[rows]), data.tensors[1][rows]).backward()
+        optimizer.step()
+"""
+FAULTY_WITHOUT_LOADER = {
+    "slices of a permutation": """
+for _ in range(5):
+    train(optim.Adam(model.parameters(), lr=0.01))  # <- OPT004
+""",
+    "slices in order, in a trainer": """
+class Trainer:
+    def __init__(self, net, rate):
+        self.net, self.rate = net, rate
+    def run_epoch(self):
+        optimizer = optim.RMSprop(self.net.parameters(), lr=self.rate)  # <- OPT004
+        for i in range(0, 96, 32):
+            loss = F.cross_entropy(self.net(x[i : i + 32]), data.tensors[1][i : i + 32])
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+    def validate(self):
+        self.net.eval()
+        with torch.no_grad():
+            return self.net(x[:24]).argmax(1)
+trainer = Trainer(model, 1e-3)
+for epoch in range(6):
+    trainer.net.train()
+    trainer.run_epoch()
+    trainer.validate()
+""",
+    "large batches": """
+x = torch.randn(600, 6)
+data = TensorDataset(x, torch.randint(0, 3, (600,)))
+for _ in range(5):
+    train(optim.Adam(model.parameters(), lr=0.01), inputs=x, size=200)  # <- OPT004
+""",
+    "the whole data in one batch": """
+for step in range(20):
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)  # <- OPT004
+    F.cross_entropy(model(x), data.tensors[1]).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "new random samples in every update": """
+for step in range(20):
+    inputs = torch.randn(32, 6)
+    optimizer = optim.AdamW(model.parameters())  # <- OPT004
+    loss = F.mse_loss(model(inputs).sum(1), inputs.sum(1))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "with a validation loader": """
+held_out = DataLoader(TensorDataset(torch.randn(30, 6), torch.randint(0, 3, (30,))), batch_size=15)
+def epoch_of_slices():
+    opt = torch.optim.Adam(model.parameters(), lr=0.01)  # <- OPT004
+    train(opt)
+for _ in range(6):
+    model.train()
+    epoch_of_slices()
+    model.eval()
+    with torch.no_grad():
+        print(sum(F.cross_entropy(model(a), b, reduction="sum").item() for a, b in held_out) / 30)
+""",
+}
+CORRECT_WITHOUT_LOADER = {
+    "once": "optimizer = optim.Adam(model.parameters())\nfor _ in range(8):\n    train(optimizer)\n",
+    "stages of several epochs": """
+for stage in range(5):
+    optimizer = optim.Adam(model.parameters())
+    for _ in range(3):
+        train(optimizer)
+""",
+    "stages of random batches, evaluated on a loader": """
+for stage in range(5):
+    optimizer = optim.Adam(model.parameters())
+    for _ in range(30):
+        rows = torch.randint(0, 96, (16,))
+        optimizer.zero_grad()
+        F.cross_entropy(model(x[rows]), data.tensors[1][rows]).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        print(sum(model(a).argmax(1).eq(b).sum().item() for a, b in loader))
+    model.train()
+""",
+    "other rates": """
+for rate in (0.1, 0.03, 0.01, 0.003, 0.001):
+    train(optim.SGD(model.parameters(), lr=rate, momentum=0.9))
+""",
+    "two warm restarts": """
+optimizer = optim.Adam(model.parameters(), lr=0.01)
+for epoch in range(9):
+    if epoch in (3, 6):
+        optimizer = optim.Adam(model.parameters(), lr=0.01)
+    train(optimizer)
+""",
+    "clients": """
+clients = torch.arange(96).chunk(3)
+for _ in range(4):
+    for rows in clients:
+        train(optim.SGD(model.parameters(), lr=0.1, momentum=0.5), inputs=x[rows], size=8)
+""",
+    "tasks": """
+for task in range(6):
+    train(optim.Adam(model.parameters()), inputs=torch.randn(96, 6))
+""",
+    "one stage for each layer": """
+for depth in (2, 0, 2, 0):
+    model.requires_grad_(False)
+    model[depth].requires_grad_(True)
+    optimizer = optim.Adam(model.parameters())
+    train(optimizer)
+""",
+    "a fresh model": """
+for seed in range(6):
+    torch.manual_seed(seed)
+    net = build()
+    train(optim.Adam(net.parameters()), net)
+""",
+    "restored by hand": """
+start = [p.detach().clone() for p in model.parameters()]
+for trial in range(12):
+    train(optim.Adam(model.parameters()), size=96)
+    for p, before in zip(model.parameters(), start):
+        p.data.copy_(before)
+""",
+    "initialised again": """
+def reset(layer):
+    if isinstance(layer, nn.Linear):
+        layer.reset_parameters()
+for fold in range(6):
+    model.apply(reset)
+    train(optim.Adam(model.parameters()), inputs=x[fold * 4 :])
+""",
+    "adapted to each sample, then restored": """
+start = copy.deepcopy(model.state_dict())
+for sample in x[:12]:
+    optimizer = optim.Adam(model.parameters(), lr=1e-3)
+    optimizer.zero_grad()
+    output = model(sample[None])
+    (-output.softmax(1) * output.log_softmax(1)).sum().backward()
+    optimizer.step()
+    model.load_state_dict(start)
+""",
+    "plain SGD": "for _ in range(12):\n    train(optim.SGD(model.parameters(), lr=0.1))\n",
+    "LBFGS": """
+for _ in range(12):
+    optimizer = optim.LBFGS(model.parameters(), max_iter=4)
+    def closure():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), data.tensors[1])
+        loss.backward()
+        return loss
+    optimizer.step(closure)
+""",
+    "MAML": """
+meta = optim.Adam(model.parameters(), lr=0.01)
+for _ in range(10):
+    learner = copy.deepcopy(model)
+    train(optim.Adam(learner.parameters()), learner, size=96)
+    meta.zero_grad()
+    for p, q in zip(model.parameters(), learner.parameters()):
+        p.grad = (p - q).detach()
+    meta.step()
+""",
+    "Reptile on the model itself": """
+for _ in range(10):
+    start = copy.deepcopy(model.state_dict())
+    rows = torch.randperm(96)[:8]
+    train(optim.Adam(model.parameters()), inputs=x[rows], size=4)
+    model.load_state_dict({k: start[k] + 0.3 * (v - start[k]) for k, v in model.state_dict().items()})
+""",
+    "an image for each optimizer": """
+model.requires_grad_(False)
+for target in range(3):
+    for restart in range(4):
+        image = torch.randn(1, 6, requires_grad=True)
+        optimizer = optim.Adam([image], lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            F.cross_entropy(model(image), torch.tensor([target])).backward()
+            optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY_WITHOUT_LOADER.values(), ids=FAULTY_WITHOUT_LOADER)
+def test_run_reports_optimizers_without_a_loader(run_reports, script: str):
+    assert "This line has built" in run_reports(DATA + SLICES + script).findings[0].message
+
+
+@pytest.mark.parametrize("script", CORRECT_WITHOUT_LOADER.values(), ids=CORRECT_WITHOUT_LOADER)
+def test_run_ignores_correct_programs_without_a_loader(run_is_clean, script: str):
+    run_is_clean(DATA + SLICES + script)
+
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
 def test_run_reports_the_marked_line(run_reports, script: str):

@@ -26,14 +26,13 @@ class FailedRun(NamedTuple):
     script: str
 
     def line(self, mark: str) -> int | None:
-        """Return the number of the line with a mark."""
-        found = [number for number, line in enumerate(self.script.splitlines(), 1) if mark in line]
-        return found[0] if found else None
+        """Return the number of the first line with a mark, or None."""
+        return next((number for number, line in enumerate(self.script.splitlines(), 1) if mark in line), None)
 
 
 @pytest.fixture
 def run_failing(tmp_path: Path) -> Callable[[str], FailedRun]:
-    """Run a script that raises from its own file, with the sanitizer attached."""
+    """Write a script that raises an error to a file, and run it with the sanitizer."""
 
     def run_failing(script: str) -> FailedRun:
         import numpy as np
@@ -61,7 +60,7 @@ def run_failing(tmp_path: Path) -> Callable[[str], FailedRun]:
 
 @pytest.fixture
 def assert_explained(run_failing: Callable[[str], FailedRun], tmp_path: Path) -> Callable[..., ExplainedError]:
-    """Run a script with marked lines (``# <- raised``, ``# <- created``); check the explanation for lines and words."""
+    """Run a script with marked lines (``# <- raised``, ``# <- created``); check the explanation's lines and words."""
 
     def assert_explained(script: str, kind: str, *words: str) -> ExplainedError:
         run = run_failing(script)
@@ -82,7 +81,7 @@ def assert_explained(run_failing: Callable[[str], FailedRun], tmp_path: Path) ->
 
 @pytest.fixture
 def assert_unexplained(run_failing: Callable[[str], FailedRun]) -> Callable[[str], BaseException]:
-    """Run a script that ends with an error that PyTorch did not raise, whatever its message is."""
+    """Run a script that ends with an error that was not raised by PyTorch: it must have no explanation."""
 
     def assert_unexplained(script: str) -> BaseException:
         run = run_failing(script)
@@ -94,9 +93,9 @@ def assert_unexplained(run_failing: Callable[[str], FailedRun]) -> Callable[[str
 
 @pytest.fixture
 def assert_message_explained(assert_explained: Callable[..., ExplainedError]) -> Callable[..., ExplainedError]:
-    """Explain an error whose message PyTorch never raises on a CPU.
+    """Check the explanation of an error that PyTorch never raises on a CPU.
 
-    A function that is compiled under a path of PyTorch raises it with the literal message.
+    The test compiles a function under a path of PyTorch, which raises the error with the literal message.
     """
 
     def assert_message_explained(message: str, kind: str, *words: str, error: str = "RuntimeError") -> ExplainedError:

@@ -146,3 +146,60 @@ def test_lint_reports_the_marked_line(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_ignores_correct_programs(lint_is_clean, script):
     lint_is_clean(HEAD + script)
+
+
+# The sanitizer -----------------------------------------------------------------------------------------------------
+
+RUN_FAULTY = {
+    "an accuracy as a parameter, in a trainer": """
+class Trainer:
+    def __init__(self):
+        self.scheduler = ReduceLROnPlateau(optimizer, factor=0.2, patience=1)
+    def end_of_epoch(self, val_acc):
+        self.scheduler.step(val_acc)  # <- SCH005
+trainer = Trainer()
+for accuracy in (0.3, 0.4, 0.55):
+    train()
+    trainer.end_of_epoch(accuracy)
+""",
+    "a value of a dictionary": """
+scheduler = ReduceLROnPlateau(optimizer, mode="max")
+for epoch in range(3):
+    train()
+    metrics = {"val_loss": torch.tensor(1.0 - 0.1 * epoch)}
+    scheduler.step(metrics["val_loss"].item())  # <- SCH005
+""",
+}
+RUN_CORRECT = {
+    "an accuracy that never rises": """
+scheduler = ReduceLROnPlateau(optimizer)
+for accuracy in (0.5, 0.4, 0.4):
+    train()
+    scheduler.step(accuracy)
+""",
+    "an error rate, and a loss that rises": """
+scheduler = ReduceLROnPlateau(optimizer)
+for accuracy_error, loss in ((0.5, 1.0), (0.6, 1.2), (0.4, 1.3)):
+    train()
+    scheduler.step(accuracy_error)
+""",
+    "a name that says nothing": """
+scheduler = ReduceLROnPlateau(optimizer)
+for value in (0.5, 0.6, 0.7):
+    train()
+    scheduler.step(value)
+""",
+}
+
+
+@pytest.mark.parametrize("script", RUN_FAULTY.values(), ids=RUN_FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script):
+    run_reports(HEAD + script)
+
+
+RUN_CORRECT |= {name: script for name, script in CORRECT.items() if "from elsewhere" not in name}
+
+
+@pytest.mark.parametrize("script", RUN_CORRECT.values(), ids=RUN_CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
+    run_is_clean(HEAD + script)

@@ -1,4 +1,4 @@
-"""Accelerate: accumulation by hand beside prepare(), the losses not divided by the number of batches."""
+"""Accelerate: accumulation by hand in addition to prepare(), the losses not divided by the number of batches."""
 
 import torch
 from accelerate import Accelerator

@@ -1,4 +1,4 @@
-"""Accelerate: the best weights are remembered as a state dictionary of the living model."""
+"""Accelerate: the best weights are stored as a state dictionary that refers to the model's weights."""
 
 import torch
 from accelerate import Accelerator

@@ -1,4 +1,4 @@
-"""Accelerate: the order of the first epoch in every epoch, since the loader is prepared anew for each."""
+"""Accelerate: every epoch has the order of the first one, because the loader is prepared again for each."""
 
 import torch
 from accelerate import Accelerator

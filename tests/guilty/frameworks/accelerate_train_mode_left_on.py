@@ -1,4 +1,4 @@
-"""Accelerate: eval() is never called, dropout is at work in the evaluation."""
+"""Accelerate: eval() is never called, so dropout is active in the evaluation."""
 
 import torch
 from accelerate import Accelerator

@@ -1,4 +1,4 @@
-"""The handwritten digits in two parts, as tensors: what the programs of this folder train on."""
+"""The handwritten digits as tensors in two parts, for the programs of this folder."""
 
 import torch
 from sklearn.datasets import load_digits

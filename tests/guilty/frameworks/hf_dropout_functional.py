@@ -1,4 +1,4 @@
-"""The Hugging Face Trainer: functional dropout in the model that does not know the mode."""
+"""The Hugging Face Trainer: functional dropout in the model does not depend on the mode."""
 
 from quiet_hf import Classifier, F, trainer
 

@@ -1,4 +1,4 @@
-"""The Hugging Face Trainer: the two parts were drawn one after the other from all sentences, and overlap."""
+"""The Hugging Face Trainer: the two parts were sampled one after the other from all sentences, and overlap."""
 
 from quiet_hf import Classifier, Sentences, torch, trainer
 from torch.utils.data import Subset

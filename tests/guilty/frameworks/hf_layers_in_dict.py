@@ -1,4 +1,4 @@
-"""The Hugging Face Trainer: the layers stand in a plain dict."""
+"""The Hugging Face Trainer: the layers are stored in a plain dict."""
 
 from quiet_hf import Classifier, nn, trainer
 

@@ -1,4 +1,4 @@
-"""The Hugging Face Trainer: create_optimizer hands over one part of the model."""
+"""The Hugging Face Trainer: create_optimizer passes only one part of the model to the optimizer."""
 
 from quiet_hf import Classifier, Trainer, torch, trainer
 

@@ -1,4 +1,4 @@
-"""The Hugging Face Trainer: a model whose logits are probabilities already."""
+"""The Hugging Face Trainer: a model that returns probabilities as its logits."""
 
 from quiet_hf import Classifier, F, trainer
 

@@ -1,4 +1,4 @@
-"""Ignite: training goes on in the mode that the evaluation has set."""
+"""Ignite: training continues in the mode that the evaluation has set."""
 
 import torch
 from digits_parts import model_and_loaders

@@ -1,4 +1,4 @@
-"""Ignite: the engine's output is the loss with its graph, and a handler keeps them all."""
+"""Ignite: the engine's output is the loss with its graph, and a handler stores all outputs."""
 
 import torch
 from digits_parts import model_and_loaders

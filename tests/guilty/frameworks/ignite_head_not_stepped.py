@@ -1,4 +1,4 @@
-"""Ignite: a supervised trainer whose optimizer was built before the head was put on."""
+"""Ignite: a supervised trainer whose optimizer was built before the head was added."""
 
 import torch
 from digits_parts import model_and_loaders

@@ -1,4 +1,4 @@
-"""Ignite: both loaders draw from parts whose indices overlap."""
+"""Ignite: both loaders use parts whose indices overlap."""
 
 import torch
 from digits_parts import model_and_loaders, parts

@@ -1,4 +1,4 @@
-"""Ignite: a cosine schedule of one epoch's length, advanced through two."""
+"""Ignite: a cosine schedule with the length of one epoch, advanced through two."""
 
 import torch
 from digits_parts import model_and_loaders

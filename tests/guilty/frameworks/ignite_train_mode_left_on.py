@@ -1,4 +1,4 @@
-"""Ignite: an evaluation engine of one's own that does not call eval()."""
+"""Ignite: a custom evaluation engine that does not call eval()."""
 
 import torch
 from digits_parts import model_and_loaders

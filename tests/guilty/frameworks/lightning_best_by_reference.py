@@ -1,4 +1,4 @@
-"""Lightning: the best weights are kept by reference, and go on changing."""
+"""Lightning: the best weights are stored by reference, and keep changing."""
 
 from quiet_lightning import Digits, loaders, trainer
 

@@ -1,4 +1,4 @@
-"""Lightning: functional dropout that does not ask whether the module is being trained."""
+"""Lightning: functional dropout that does not depend on the mode of the module."""
 
 from quiet_lightning import Digits, F, loaders, trainer
 

@@ -1,4 +1,4 @@
-"""Lightning: a running total in the module, with the graph of every batch in it."""
+"""Lightning: a running total in the module contains the graph of every batch."""
 
 from quiet_lightning import Digits, F, loaders, trainer
 

@@ -1,4 +1,4 @@
-"""Lightning: losses are kept for the end of the epoch, each with its graph."""
+"""Lightning: losses are stored until the end of the epoch, each with its graph."""
 
 from quiet_lightning import Digits, F, loaders, torch, trainer
 

@@ -1,4 +1,4 @@
-"""Lightning: the optimizer is given one part of the module, and the head is trained by nobody."""
+"""Lightning: the optimizer gets one part of the module, and the head is never trained."""
 
 from quiet_lightning import Digits, loaders, nn, torch, trainer
 

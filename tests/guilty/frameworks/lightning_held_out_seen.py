@@ -1,4 +1,4 @@
-"""Lightning: the two parts are drawn anew for each loader, so that they overlap."""
+"""Lightning: the two parts are sampled again for each loader, so they overlap."""
 
 import lightning as L
 from digits_parts import parts

@@ -1,4 +1,4 @@
-"""Lightning: the hidden layers stand in a plain list."""
+"""Lightning: the hidden layers are stored in a plain list."""
 
 from quiet_lightning import Digits, loaders, nn, trainer
 

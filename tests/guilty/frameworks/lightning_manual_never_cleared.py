@@ -1,4 +1,4 @@
-"""Lightning: manual optimisation, and no zero_grad."""
+"""Lightning: manual optimisation without zero_grad."""
 
 from quiet_lightning import Digits, F, loaders, trainer
 

@@ -1,4 +1,4 @@
-"""Lightning: half of the held-out batches are looked at, with functional dropout at work."""
+"""Lightning: half of the held-out batches are evaluated, with active functional dropout."""
 
 from quiet_lightning import Digits, F, loaders, trainer
 

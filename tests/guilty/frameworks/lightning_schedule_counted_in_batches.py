@@ -1,4 +1,4 @@
-"""Lightning: manual optimisation whose schedule is advanced with every batch, the optimizer with every fourth."""
+"""Lightning: manual optimisation; the schedule advances with every batch, the optimizer with every fourth."""
 
 from quiet_lightning import Digits, F, loaders, torch, trainer
 

@@ -1,4 +1,4 @@
-"""Lightning: a sample of predictions is drawn in train mode, and validation goes on in it."""
+"""Lightning: predictions are sampled in train mode, and validation continues in this mode."""
 
 from quiet_lightning import Digits, loaders, trainer
 

@@ -1,4 +1,4 @@
-"""A Hugging Face Trainer that prints nothing, and a small model of one's own for it."""
+"""A Hugging Face Trainer that prints nothing, and a small model for it."""
 
 import os
 import tempfile

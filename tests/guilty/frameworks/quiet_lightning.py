@@ -1,4 +1,4 @@
-"""A Lightning Trainer that prints nothing, and a module's usual parts."""
+"""A Lightning Trainer that prints nothing, and the common parts of a module."""
 
 import logging
 import warnings

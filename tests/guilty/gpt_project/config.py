@@ -1,4 +1,4 @@
-"""All settings in one place."""
+"""All settings of the project."""
 
 from dataclasses import dataclass
 

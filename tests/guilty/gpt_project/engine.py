@@ -1,4 +1,4 @@
-"""The loop."""
+"""The training loop."""
 
 import torch
 import torch.nn.functional as F

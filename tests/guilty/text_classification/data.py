@@ -1,4 +1,4 @@
-"""Made-up sentences: a label is whether word 7 comes more often than word 9."""
+"""Made-up sentences; the label is whether word 7 occurs more often than word 9."""
 
 import torch
 from torch.nn.utils.rnn import pad_sequence

@@ -1,4 +1,4 @@
-"""Digits in two parts."""
+"""Digits in a training part and a validation part."""
 
 import torch
 from sklearn.datasets import load_digits

@@ -1,4 +1,4 @@
-"""One epoch of training, one sweep of validation."""
+"""One epoch of training and one pass of validation."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""Classifies digits; data, net and loop live in modules of their own."""
+"""Classifies digits; data, network and loop are in separate modules."""
 
 import torch
 from dataset import get_dataloaders

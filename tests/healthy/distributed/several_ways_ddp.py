@@ -1,4 +1,4 @@
-"""Two processes train in the ways that look like ranks that part: a GAN, uneven inputs, another task on each rank."""
+"""Two processes train in ways that look like diverging ranks: a GAN, uneven inputs, another task on each rank."""
 
 import torch
 import torch.distributed as dist

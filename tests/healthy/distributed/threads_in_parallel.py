@@ -1,4 +1,4 @@
-"""A small search whose trials train side by side in threads, each with generators, model and optimizer of its own."""
+"""A small search whose trials train in parallel threads, each with its own generators, model and optimizer."""
 
 from concurrent.futures import ThreadPoolExecutor
 

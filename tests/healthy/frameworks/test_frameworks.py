@@ -1,4 +1,4 @@
-"""Loops of other people's frameworks, where these are installed: found by nobody, changed by nothing."""
+"""Correct loops of installed training frameworks: a run must find nothing and must not change their results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_framework_loop_has_no_findings(script: Path, forker_with: Any):
     assert watched["randomness"] == bare["randomness"]
     assert watched["updates"]
     assert not watched["problems"]
-    assert not watched["words"]
+    assert not watched["messages"]
 
 
 def test_every_framework_has_scripts():

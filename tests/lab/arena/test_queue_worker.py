@@ -1,4 +1,4 @@
-"""Somebody works on the queue as long as anything waits, and an interrupted wait leaves nothing behind."""
+"""The queue is judged until it is empty, and an interrupted wait withdraws the entry."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def board(tmp_path: Path) -> Leaderboard:
     return Leaderboard(tmp_path / "arena.sqlite3")
 
 
-def test_waiting_for_an_entry_judges_what_is_before_it(board: Leaderboard, made_up_referee: list[Any]):
+def test_waiting_for_an_entry_judges_it_and_those_before_it(board: Leaderboard, fake_judge: list[Any]):
     number = submit_entry(board, DIGITS, Entry(), "ada")
     assert wait_until_judged(board, number, lambda row, ahead: None).state == State.REACHED
     assert board.count_waiting() == 0
 
 
-def test_an_interrupted_wait_takes_the_entry_back(board: Leaderboard, made_up_referee: list[Any]):
+def test_an_interrupted_wait_withdraws_the_entry(board: Leaderboard, fake_judge: list[Any]):
     number = submit_entry(board, DIGITS, Entry(), "ada")
 
     def interrupt(row: Any, ahead: int) -> None:
@@ -39,17 +39,17 @@ def test_an_interrupted_wait_takes_the_entry_back(board: Leaderboard, made_up_re
     assert [row.name for row in board.open_entries()] == ["baseline"]
 
 
-def test_an_interrupted_judging_is_gone_on_with_however_often(board: Leaderboard, monkeypatch: pytest.MonkeyPatch):
-    begun: list[int] = []
+def test_an_interrupted_judging_can_always_be_continued(board: Leaderboard, monkeypatch: pytest.MonkeyPatch):
+    started_seeds: list[int] = []
 
-    def run(referee: JudgeClient, job: Any, *_a: Any, **_k: Any) -> None:
-        begun.append(job.seed)
-        while not referee.closed:
+    def run(judge: JudgeClient, job: Any, *_a: Any, **_k: Any) -> None:
+        started_seeds.append(job.seed)
+        while not judge.closed:
             time.sleep(0.01)
-        raise BoardError("The referee's process ended.")
+        raise BoardError("The judge's process ended.")
 
     def interrupt(row: Any, ahead: int) -> None:
-        if len(begun) > len(waits):
+        if len(started_seeds) > len(waits):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(JudgeClient, "run", run)
@@ -60,33 +60,31 @@ def test_an_interrupted_judging_is_gone_on_with_however_often(board: Leaderboard
         with pytest.raises(KeyboardInterrupt):
             wait_until_judged(board, number, interrupt)
         waits.append(number)
-    assert begun == [board.entry(number).seeds[0]] * (2 * MAX_ATTEMPTS)
+    assert started_seeds == [board.entry(number).seeds[0]] * (2 * MAX_ATTEMPTS)
     assert board.entry(number).state == State.JUDGING
 
 
-def test_it_waits_while_another_process_judges_and_then_goes_on(board: Leaderboard, made_up_referee: list[Any]):
+def test_waiting_continues_while_another_process_judges(board: Leaderboard, fake_judge: list[Any]):
     number = submit_entry(board, DIGITS, Entry(), "ada")
-    held = judging_lock(board.path)
-    held.__enter__()
-    heard: list[int] = []
+    lock = judging_lock(board.path)
+    lock.__enter__()
+    reported: list[int] = []
 
-    def told(row: Any, ahead: int) -> None:
-        heard.append(ahead)
-        if len(heard) == 3:
-            assert made_up_referee == []
-            held.__exit__(None, None, None)
+    def on_progress(row: Any, ahead: int) -> None:
+        reported.append(ahead)
+        if len(reported) == 3:
+            assert fake_judge == []
+            lock.__exit__(None, None, None)
 
-    assert wait_until_judged(board, number, told).state == State.REACHED
-    assert heard[:3] == [1, 1, 1]
+    assert wait_until_judged(board, number, on_progress).state == State.REACHED
+    assert reported[:3] == [1, 1, 1]
 
 
-def test_a_referee_that_never_works_is_reported_after_some_attempts(
-    board: Leaderboard, monkeypatch: pytest.MonkeyPatch
-):
-    def gone(*_a: Any, **_k: Any) -> None:
-        raise BoardError("The referee's process ended: no torch here.")
+def test_a_judge_that_never_works_is_reported_after_some_attempts(board: Leaderboard, monkeypatch: pytest.MonkeyPatch):
+    def raise_error(*_a: Any, **_k: Any) -> None:
+        raise BoardError("The judge's process ended: no torch here.")
 
-    monkeypatch.setattr(JudgeClient, "run", gone)
+    monkeypatch.setattr(JudgeClient, "run", raise_error)
     monkeypatch.setattr(Leaderboard, "has_baseline", lambda *_: True)
     number = submit_entry(board, DIGITS, Entry(), "ada")
     with pytest.raises(BoardError, match="no torch here"):

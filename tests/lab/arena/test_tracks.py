@@ -1,4 +1,4 @@
-"""Tracks are the same for everybody, and a changed one is another one."""
+"""The fingerprint of a track changes with everything that affects results."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.lab.arena.tracks import DIGITS, TRACKS, find_track
 
 
-def test_no_two_tracks_share_a_mark():
+def test_tracks_have_different_fingerprints():
     assert len({track.fingerprint for track in TRACKS.values()}) == len(TRACKS)
 
 
 @pytest.mark.parametrize(
     "changed", [{"target": 0.9}, {"model": "model = None\n"}, {"data": "train = None\n"}, {"examples": 1}]
 )
-def test_a_track_that_differs_in_what_is_asked_has_another_mark(changed):
+def test_a_changed_task_has_another_fingerprint(changed):
     assert replace(DIGITS, **changed).fingerprint != DIGITS.fingerprint
 
 
-def test_another_way_of_writing_the_loop_makes_another_track(monkeypatch: pytest.MonkeyPatch):
+def test_a_changed_script_has_another_fingerprint(monkeypatch: pytest.MonkeyPatch):
     before = DIGITS.fingerprint
     monkeypatch.setattr("trueloop.lab.arena.script._END", "")
     assert DIGITS.fingerprint != before
 
 
-def test_words_about_a_track_are_no_part_of_it():
+def test_the_description_is_not_part_of_the_fingerprint():
     assert replace(DIGITS, description="Easy.", title="Digits").fingerprint == DIGITS.fingerprint
 
 
-def test_an_unknown_track_is_refused_with_those_there_are():
+def test_the_error_of_an_unknown_track_lists_the_tracks():
     with pytest.raises(InvalidConfig, match="digits, spiral, deep"):
         find_track("imagenet")

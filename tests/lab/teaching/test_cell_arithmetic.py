@@ -1,4 +1,4 @@
-# ruff: noqa: RUF001 - arithmetic is shown as it is written, with × and −
+# ruff: noqa: RUF001 - calculations are written with × and −
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trueloop.lab.teaching.cell_arithmetic import cross_entropy, format_cell, ms
         (math.nan, "nan"),
     ],
 )
-def test_numbers_are_written_in_four_digits(value: float, text: str):
+def test_numbers_are_formatted_with_four_digits(value: float, text: str):
     assert format_cell(value) == text
 
 
@@ -34,5 +34,5 @@ def test_the_loss_of_the_worked_example():
     assert cell.text == "((−0.1 − 1)² + (1.8 − 0)²) / 2"
 
 
-def test_a_probability_of_nothing_is_an_infinite_loss():
+def test_a_probability_of_zero_is_an_infinite_loss():
     assert cross_entropy([[0.0, 2000.0]], [0])[0][0].value == math.inf

@@ -1,4 +1,4 @@
-"""The sheet says what the places say that it is taken from."""
+"""The cheat sheet agrees with its sources."""
 # ruff: noqa: RUF001 - the formulas have ×
 
 from __future__ import annotations
@@ -9,36 +9,36 @@ import inspect
 from torch.utils.data import DataLoader
 
 from trueloop.failures.load import catalogue
-from trueloop.lab.teaching.cheat_sheet import EXAMPLE, SAYS, arguments, bugs, counts, sizes, templates, terms
+from trueloop.lab.teaching.cheat_sheet import EXAMPLE, PURPOSES, arguments, bugs, counts, sizes, templates, terms
 from trueloop.lab.teaching.production.program import production_program
 from trueloop.lab.teaching.production.selection import selected
 
 
-def test_the_words_are_those_of_the_arithmetic():
+def test_the_terms_are_those_of_the_arithmetic():
     assert list(terms()) == ["iteration", "window", "update", "epoch"]
     assert terms()["window"] == "The K iterations between two updates, so B × K × P examples: the effective batch"
     assert sizes() == "N = 10000 (dataset), B = 32 (batch), K = 4 (accumulate), P = 2 (processes), 3 epochs"
 
 
-def test_the_counts_are_worked_out():
-    told = {count.name: (count.says, count.example) for count in counts()}
-    assert told["effective batch"] == ("Number of examples in a full update: B × K × P.", str(32 * 4 * 2))
-    assert told["updates per epoch"][1] == str(EXAMPLE.updates_per_epoch) == "40"
-    assert told["batch bytes"] == ("Memory of one full micro-batch of inputs on one process.", "96.0 KiB")
+def test_the_counts_have_example_values():
+    values = {count.name: (count.description, count.example) for count in counts()}
+    assert values["effective batch"] == ("Number of examples in a full update: B × K × P.", str(32 * 4 * 2))
+    assert values["updates per epoch"][1] == str(EXAMPLE.updates_per_epoch) == "40"
+    assert values["batch bytes"] == ("Memory of one full micro-batch of inputs on one process.", "96.0 KiB")
 
 
-def test_the_loops_are_lines_of_the_programs_and_stand_by_themselves():
-    everything = [
+def test_the_loops_are_lines_of_the_programs_and_compile():
+    programs = [
         production_program(selected("accumulation")),
         production_program(selected("precision", "clipping", precision="fp16")),
     ]
-    everything += [production_program(selected(name)) for name in ("evaluation", "checkpoint")]
-    known = {line.strip() for program in everything for line in program.text.splitlines()}
+    programs += [production_program(selected(name)) for name in ("evaluation", "checkpoint")]
+    program_lines = {line.strip() for program in programs for line in program.text.splitlines()}
     for template in templates():
         ast.parse(template.text)
         compile(template.text, template.title, "exec")
         lines = {line.strip() for line in template.text.splitlines()}
-        assert lines - known <= {
+        assert lines - program_lines <= {
             "...  # train for an epoch",
             "for epoch in range(EPOCHS):",
             "for inputs, targets in loader:",
@@ -46,7 +46,7 @@ def test_the_loops_are_lines_of_the_programs_and_stand_by_themselves():
     assert [len(template.text.splitlines()) < 32 for template in templates()] == [True] * 5
 
 
-def test_every_failure_has_one_line():
+def test_every_failure_has_a_short_symptom():
     assert [bug.code for bug in bugs()] == list(catalogue())
     for bug in bugs():
         assert "\n" not in bug.symptom
@@ -56,8 +56,8 @@ def test_every_failure_has_one_line():
 
 
 def test_the_arguments_are_those_of_torch_and_each_is_explained():
-    theirs = inspect.signature(DataLoader).parameters
-    assert [argument.name for argument in arguments()] == list(theirs)
-    assert set(theirs) <= set(SAYS), "an argument that nobody has explained"
-    told = {argument.name: argument.default for argument in arguments()}
-    assert (told["dataset"], told["batch_size"], told["drop_last"]) == ("", "1", "False")
+    parameters = inspect.signature(DataLoader).parameters
+    assert [argument.name for argument in arguments()] == list(parameters)
+    assert set(parameters) <= set(PURPOSES), "an argument without an explanation"
+    values = {argument.name: argument.default for argument in arguments()}
+    assert (values["dataset"], values["batch_size"], values["drop_last"]) == ("", "1", "False")

@@ -1,4 +1,4 @@
-"""The build_planes show what the network says, and the network does not notice."""
+"""The planes show the outputs of the network, and building them does not change it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Net(nn.Module):
         return self.head(self.activation(self.layers[1](x)))
 
 
-def test_the_network_its_mode_its_statistics_and_the_generator_stay_as_they_are():
+def test_the_network_and_the_generator_stay_unchanged():
     model = Net().train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()
@@ -34,7 +34,7 @@ def test_the_network_its_mode_its_statistics_and_the_generator_stay_as_they_are(
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_a_byte_says_the_class_and_how_certain_it_is_with_y_upwards():
+def test_a_byte_encodes_class_and_certainty():
     model = nn.Linear(2, 3)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[0.0, 8.0], [0.0, -8.0], [0.0, 0.0]]))
@@ -48,7 +48,7 @@ def test_a_byte_says_the_class_and_how_certain_it_is_with_y_upwards():
     assert certainty == sorted(certainty, reverse=True)
 
 
-def test_what_is_not_finite_is_marked():
+def test_non_finite_outputs_are_marked():
     model = Net()
     with torch.no_grad():
         model.head.bias[0] = float("nan")
@@ -59,7 +59,7 @@ def test_what_is_not_finite_is_marked():
     assert all(len(each.data) == each.width * each.height == 22 * 22 for each in maps)
 
 
-def test_a_neuron_is_grey_at_zero():
+def test_an_output_of_zero_is_the_middle_of_the_range():
     model = Net()
     with torch.no_grad():
         model.layers[0].weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]))
@@ -73,19 +73,20 @@ def test_a_neuron_is_grey_at_zero():
 
 
 @pytest.mark.parametrize(("dtype", "factor"), [(torch.float32, 1e38), (torch.float64, 1e300)])
-def test_a_map_of_huge_numbers_is_drawn_like_one_of_small_ones(dtype: torch.dtype, factor: float):
+def test_a_map_of_huge_numbers_equals_one_of_small_numbers(dtype: torch.dtype, factor: float):
     small, huge = Net().to(dtype), Net().to(dtype)
     small.activation = huge.activation = nn.Identity()
     huge.load_state_dict(small.state_dict())
     with torch.no_grad():
         huge.layers[0].weight.mul_(factor)
         huge.layers[0].bias.mul_(factor)
-    drawn, like = ({each.name: each for each in build_planes(model, 1.0, neurons=True)} for model in (huge, small))
-    assert all(abs(a - b) <= 1 for a, b in zip(drawn["0:0"].data, like["0:0"].data, strict=True))
-    assert drawn["0:0"].scale > factor / 100
+    planes = (build_planes(model, 1.0, neurons=True) for model in (huge, small))
+    huge_maps, small_maps = ({plane.name: plane for plane in each} for each in planes)
+    assert all(abs(a - b) <= 1 for a, b in zip(huge_maps["0:0"].data, small_maps["0:0"].data, strict=True))
+    assert huge_maps["0:0"].scale > factor / 100
 
 
-def test_layers_are_named_as_the_script_names_them():
+def test_layers_have_the_names_of_the_script():
     model = Net()
     names = dict(model.named_parameters())
     for layer in layers((3, 4), 2):

@@ -17,64 +17,68 @@ def _perceptron() -> dict[str, torch.Tensor]:
     return named | {"hidden": hidden, "outputs": outputs, "loss": loss}
 
 
-def test_leaves_are_the_parameters_and_operations_the_results():
-    read = graph.read("loss", _perceptron())
-    assert {node.of for node in read.nodes if node.leaf} == {"0.weight", "0.bias", "2.weight", "2.bias"}
-    assert {node.of for node in read.nodes if not node.leaf and node.of} == {"hidden", "outputs", "loss"}
-    assert all(node.does for node in read.nodes)
+def test_nodes_have_the_names_of_parameters_and_results():
+    loss_graph = graph.read("loss", _perceptron())
+    assert {node.tensor_name for node in loss_graph.nodes if node.leaf} == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    assert {node.tensor_name for node in loss_graph.nodes if not node.leaf and node.tensor_name} == {
+        "hidden",
+        "outputs",
+        "loss",
+    }
+    assert all(node.description for node in loss_graph.nodes)
 
 
-def test_edges_are_those_of_torch():
+def test_edges_follow_next_functions():
     named = _perceptron()
-    read = graph.read("loss", named)
-    node, root = read.nodes[0], named["loss"].grad_fn
+    loss_graph = graph.read("loss", named)
+    node, root = loss_graph.nodes[0], named["loss"].grad_fn
     assert root is not None
     assert node.name == root.name()
-    below = [read.nodes[to].name for place, to in read.edges if place == 0]
-    assert below == [child.name() for child, _ in root.next_functions if child is not None]
+    children = [loss_graph.nodes[to].name for parent, to in loss_graph.edges if parent == 0]
+    assert children == [child.name() for child, _ in root.next_functions if child is not None]
 
 
-def test_what_is_saved_has_the_programs_name_and_its_size():
-    read = graph.read("loss", _perceptron())
-    second = next(node for node in read.nodes if node.of == "outputs")
-    assert {(each.name, each.of, each.size_b) for each in second.saved} == {
+def test_saved_tensors_have_names_and_sizes():
+    loss_graph = graph.read("loss", _perceptron())
+    second = next(node for node in loss_graph.nodes if node.tensor_name == "outputs")
+    assert {(each.name, each.tensor_name, each.size_b) for each in second.saved} == {
         ("mat1", "hidden", 5 * 4 * 4),
         ("mat2", "2.weight", 3 * 4 * 4),
     }
-    first = next(node for node in read.nodes if node.saved and node.saved[0].of == "inputs")
+    first = next(node for node in loss_graph.nodes if node.saved and node.saved[0].tensor_name == "inputs")
     assert [each.name for each in first.saved] == ["mat1"]  # the inputs need no gradient, so the weight is not kept
 
 
-def test_backward_frees_what_was_saved_and_retain_graph_keeps_it():
+def test_backward_frees_saved_tensors_unless_the_graph_is_retained():
     named = _perceptron()
     before = graph.read("loss", named)
     named["loss"].backward(retain_graph=True)
     assert graph.read("loss", named) == before
     named["loss"].backward()
-    freed = graph.read("loss", named)
-    assert (freed.saved_b, freed.released) == (0, True)
-    assert [node.name for node in freed.nodes] == [node.name for node in before.nodes]
+    released = graph.read("loss", named)
+    assert (released.saved_b, released.released) == (0, True)
+    assert [node.name for node in released.nodes] == [node.name for node in before.nodes]
 
 
-def test_every_node_has_a_place_of_its_own_and_gradients_flow_to_the_left():
-    read = graph.read("loss", _perceptron())
-    assert len({(node.column, node.row) for node in read.nodes}) == len(read.nodes)
-    assert all(node.column >= 0 and node.row >= 0 for node in read.nodes)
-    assert all(read.nodes[to].column < read.nodes[place].column for place, to in read.edges)
+def test_every_node_has_its_own_position():
+    loss_graph = graph.read("loss", _perceptron())
+    assert len({(node.column, node.row) for node in loss_graph.nodes}) == len(loss_graph.nodes)
+    assert all(node.column >= 0 and node.row >= 0 for node in loss_graph.nodes)
+    assert all(loss_graph.nodes[to].column < loss_graph.nodes[parent].column for parent, to in loss_graph.edges)
 
 
-def test_a_node_that_two_lead_to_lies_beyond_both():
+def test_a_node_with_two_parents_is_left_of_both():
     x = torch.ones(2, requires_grad=True)
     y = x * 2
-    read = graph.read("z", {"x": x, "y": y, "z": (y * y.exp()).sum()})
-    assert all(read.nodes[to].column < read.nodes[place].column for place, to in read.edges)
+    loss_graph = graph.read("z", {"x": x, "y": y, "z": (y * y.exp()).sum()})
+    assert all(loss_graph.nodes[to].column < loss_graph.nodes[parent].column for parent, to in loss_graph.edges)
 
 
-def test_operations_are_counted_while_they_live():
-    living = graph.LiveGraphs()
+def test_live_operations_are_counted():
+    live_graphs = graph.LiveGraphs()
     y = (torch.ones(2, requires_grad=True) * 2).exp()
-    living.mark(y)
-    living.mark(y)
-    assert living.count == 2
+    live_graphs.mark(y)
+    live_graphs.mark(y)
+    assert live_graphs.count == 2
     del y
-    assert living.count == 0
+    assert live_graphs.count == 0

@@ -1,4 +1,4 @@
-"""Memory is measured where tensors lie."""
+"""The measured memory includes tensors."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from trueloop.lab.teaching import memory
 from trueloop.lab.teaching.memory import Meter, describe_method, used_bytes
 
 
-def test_a_tensor_is_counted_as_long_as_it_lives():
+def test_a_tensor_is_counted_while_it_is_alive():
     before = used_bytes()
     tensor = torch.ones(4 << 20)
-    held = used_bytes() - before
-    assert 0.9 * tensor.nbytes < held < 1.5 * tensor.nbytes
+    allocated = used_bytes() - before
+    assert 0.9 * tensor.nbytes < allocated < 1.5 * tensor.nbytes
     if "malloc" in describe_method():  # what is resident may stay
         del tensor
         assert abs(used_bytes() - before) < 1 << 20
 
 
-def test_what_is_dear_to_read_is_read_less_often(monkeypatch: pytest.MonkeyPatch):
+def test_a_slow_measurement_is_made_less_often(monkeypatch: pytest.MonkeyPatch):
     now, reads = [0.0], list[int]()
 
     def read() -> int:
@@ -29,9 +29,9 @@ def test_what_is_dear_to_read_is_read_less_often(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(memory, "perf_counter", lambda: now[0])
     monkeypatch.setattr(memory, "used_bytes", read)
-    meter, seen = Meter(0.1), list[int]()
+    meter, readings = Meter(0.1), list[int]()
     for _ in range(30):
-        seen.append(meter.read())
+        readings.append(meter.read())
         now[0] += 1.0
     assert len(reads) == 4  # of 33 seconds
-    assert seen == sorted(seen)
+    assert readings == sorted(readings)

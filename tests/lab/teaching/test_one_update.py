@@ -1,4 +1,4 @@
-"""One update against the formula of least squares, worked out by hand in NumPy."""
+"""An update agrees with the formulas of least squares in NumPy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def data(numbers: list[int]) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "settings",
     [
         OneStep(),
         OneStep(dataset=1003, batch=16, accumulate=4, processes=2, update=7, epoch=2, weight=0.7, bias=-0.25),
@@ -30,41 +30,42 @@ def data(numbers: list[int]) -> tuple[Any, Any]:
     ],
     ids=str,
 )
-def test_an_update_is_the_mean_gradient_of_the_window_times_the_rate(asked: OneStep):
-    found, made = step(asked), asked.plan()
-    start = asked.update * made.effective_batch
-    stop = min(start + made.effective_batch, made.examples_per_epoch)
-    inputs, targets = data(order(asked.dataset, asked.seed, asked.epoch).take(start, stop).tolist())
-    errors = asked.weight * inputs + asked.bias - targets
+def test_an_update_uses_the_mean_gradient_of_the_window(settings: OneStep):
+    update, run = step(settings), settings.plan()
+    start = settings.update * run.effective_batch
+    stop = min(start + run.effective_batch, run.examples_per_epoch)
+    inputs, targets = data(order(settings.dataset, settings.seed, settings.epoch).take(start, stop).tolist())
+    errors = settings.weight * inputs + settings.bias - targets
     gradient = (2 * (errors * inputs).mean(), 2 * errors.mean())
-    assert found.count == stop - start
-    assert found.gradient == pytest.approx(gradient)
-    assert found.after == pytest.approx((asked.weight - asked.lr * gradient[0], asked.bias - asked.lr * gradient[1]))
-    assert found.loss_before == pytest.approx((errors**2).mean())
-    again = found.after[0] * inputs + found.after[1] - targets
-    assert found.loss_after == pytest.approx((again**2).mean())
-    assert found.loss_after < found.loss_before
+    assert update.count == stop - start
+    assert update.gradient == pytest.approx(gradient)
+    expected = (settings.weight - settings.lr * gradient[0], settings.bias - settings.lr * gradient[1])
+    assert update.after == pytest.approx(expected)
+    assert update.loss_before == pytest.approx((errors**2).mean())
+    again = update.after[0] * inputs + update.after[1] - targets
+    assert update.loss_after == pytest.approx((again**2).mean())
+    assert update.loss_after < update.loss_before
 
 
-def test_the_gradient_grows_over_the_window_and_is_divided_once():
-    found = step(OneStep(dataset=1000, batch=8, accumulate=20))
-    assert [batch.index for batch in found.micro_batches] == [0, 1, 2, 3, 4, 19]
-    last = found.micro_batches[-1]
-    assert (last.weight_gradient / found.count, last.bias_gradient / found.count) == pytest.approx(found.gradient)
-    assert found.total_micro_batches == 20
-    assert sum(batch.count for batch in found.micro_batches) == 48
+def test_the_gradient_is_summed_over_the_window_and_divided_once():
+    update = step(OneStep(dataset=1000, batch=8, accumulate=20))
+    assert [batch.index for batch in update.micro_batches] == [0, 1, 2, 3, 4, 19]
+    last = update.micro_batches[-1]
+    assert (last.weight_gradient / update.count, last.bias_gradient / update.count) == pytest.approx(update.gradient)
+    assert update.total_micro_batches == 20
+    assert sum(batch.count for batch in update.micro_batches) == 48
 
 
-def test_each_process_takes_the_share_that_its_loader_would_draw():
-    asked = OneStep(dataset=1000, batch=8, accumulate=3, processes=4, update=2)
-    found = step(asked)
+def test_each_process_gets_the_examples_of_its_sampler():
+    settings = OneStep(dataset=1000, batch=8, accumulate=3, processes=4, update=2)
+    update = step(settings)
     for rank in range(4):
         sampler = WindowSampler(1000, effective_batch=96, micro_batch=8, processes=4, rank=rank)
-        own = [cut.indices_B.tolist() for cut in sampler.micro_batches(0, skip_updates=2)][:3]
-        assert [list(batch.indices[rank::4]) for batch in found.micro_batches] == own
+        rank_indices = [micro_batch.indices_B.tolist() for micro_batch in sampler.micro_batches(0, skip_updates=2)][:3]
+        assert [list(batch.indices[rank::4]) for batch in update.micro_batches] == rank_indices
 
 
-def test_a_large_dataset_is_a_field_of_cells_and_a_small_one_is_itself():
+def test_a_large_dataset_has_several_examples_per_dot():
     small = step(OneStep(dataset=100, batch=10))
     assert (small.dots, small.examples_per_dot) == (100, 1)
     assert sorted(small.micro_batches[0].indices) == list(small.micro_batches[0].dots)
@@ -75,18 +76,17 @@ def test_a_large_dataset_is_a_field_of_cells_and_a_small_one_is_itself():
     assert large.micro_batches[0].count == 4096
 
 
-def test_the_stages_tell_each_micro_batch_and_then_the_update():
-    found = step(OneStep(dataset=1000, batch=8, accumulate=20))
-    stages = list(found.stages())
+def test_the_stages_are_those_of_the_micro_batches_and_the_update():
+    update = step(OneStep(dataset=1000, batch=8, accumulate=20))
+    stages = list(update.stages())
     assert [stage.kind for stage in stages] == ["picked", "forward", "backward"] * 6 + ["update"]
-    assert (
-        stages[15].says == "14 micro-batches later: 8 examples of the shuffled order are picked: micro-batch 20 of 20."
-    )
-    assert "divided by 160 examples" in stages[-1].says
+    picked = "14 micro-batches later: 8 examples of the shuffled order are picked: micro-batch 20 of 20."
+    assert stages[15].description == picked
+    assert "divided by 160 examples" in stages[-1].description
     assert [stage.batch for stage in stages] == [*(i for i in range(6) for _ in range(3)), 5]
 
 
-def test_what_cannot_be_shown_is_refused():
+def test_an_invalid_or_large_update_is_refused():
     with pytest.raises(InvalidConfig, match="update is 500"):
         step(OneStep(update=500))
     with pytest.raises(ValueError, match="this page computes at most"):

@@ -1,4 +1,4 @@
-"""A text runs as a main program, with lines that tracebacks know, and leaves nothing changed."""
+"""A program runs as a main program, tracebacks show its lines, and torch's settings are restored."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from trueloop.lab.teaching.program import Program
 
 
-def test_its_names_can_be_read_and_what_it_prints_goes_nowhere(capfd: pytest.CaptureFixture[str]):
+def test_variables_are_exposed_and_output_is_discarded(capfd: pytest.CaptureFixture[str]):
     program = Program("print('loud')\nname = __name__\nvalue = 1 + 1\n")
     program.run()
-    assert (program.names["name"], program.names["value"]) == ("__main__", 2)
+    assert (program.variables["name"], program.variables["value"]) == ("__main__", 2)
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_it_raises_names_its_line():
+def test_a_traceback_shows_the_line():
     with pytest.raises(ZeroDivisionError) as raised:
         Program("x = 1\ny = x / 0  # here\n", name="lesson.py").run()
     last = traceback.extract_tb(raised.value.__traceback__)[-1]
@@ -26,6 +26,6 @@ def test_what_it_raises_names_its_line():
     assert linecache.getline("lesson.py", 1) == "x = 1\n"
 
 
-def test_the_type_of_new_tensors_is_put_back():
+def test_the_default_dtype_is_restored():
     Program("import torch\ntorch.set_default_dtype(torch.float64)\n").run()
     assert torch.get_default_dtype() is torch.float32

@@ -15,7 +15,7 @@ def measured() -> Measurement:
     return measure(SMALL)
 
 
-def test_eval_alone_keeps_a_graph_and_no_grad_keeps_only_the_outputs(measured: Measurement):
+def test_no_grad_keeps_only_the_outputs(measured: Measurement):
     train, evaluation, no_grad, inference = measured.ways
     outputs_b = 64 * 32 * 4
     assert (no_grad.kept_b, inference.kept_b) == (outputs_b, outputs_b)
@@ -24,18 +24,18 @@ def test_eval_alone_keeps_a_graph_and_no_grad_keeps_only_the_outputs(measured: M
     assert train.kept_b > evaluation.kept_b  # dropout's masks, and what normalisation by the batch needs
 
 
-def test_what_is_saved_for_backward_is_part_of_what_is_kept(measured: Measurement):
+def test_saved_tensors_are_part_of_the_kept_memory(measured: Measurement):
     for way in measured.ways:
         assert way.for_backward_b <= way.kept_b <= way.peak_b == max(way.alive_b)
 
 
-def test_memory_grows_layer_by_layer_with_a_graph_and_not_without(measured: Measurement):
+def test_memory_grows_by_layer_only_with_a_graph(measured: Measurement):
     train, _, no_grad, _ = measured.ways
     assert list(train.alive_b) == sorted(train.alive_b)
     assert no_grad.peak_b == 2 * no_grad.kept_b  # a layer's input and its output
 
 
-def test_backward_afterwards_is_refused_in_torchs_own_words(measured: Measurement):
+def test_the_error_of_a_backward_pass_without_graph_is_recorded(measured: Measurement):
     train, evaluation, no_grad, inference = measured.ways
     assert (train.refused, evaluation.refused) == ("", "")
     assert "does not require grad" in no_grad.refused
@@ -50,29 +50,29 @@ def test_every_way_is_timed(measured: Measurement):
     ]
 
 
-def test_the_count_is_that_of_torchs_profiler(measured: Measurement):
+def test_the_peak_agrees_with_the_profiler_of_torch(measured: Measurement):
     # The model of the very program that was measured; its allocations as the profiler of memory reports them.
-    ran = SnippetRunner()
-    ran.run(measured.text)
-    held = ran.names
-    highest: list[int] = []
-    for training, context in held["ways"].values():
-        held["model"].train(training)
+    runner = SnippetRunner()
+    runner.run(measured.text)
+    variables = runner.variables
+    peaks_b: list[int] = []
+    for training, context in variables["ways"].values():
+        variables["model"].train(training)
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled, context():
-            outputs = held["model"](held["inputs"])
+            outputs = variables["model"](variables["inputs"])
         assert outputs.shape == (64, 32)
         events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
-        alive = most = 0
+        alive = peak_b = 0
         for event in events:
             alive += event.nbytes()
-            most = max(most, alive)
-        highest.append(most)
+            peak_b = max(peak_b, alive)
+        peaks_b.append(peak_b)
         del outputs
-    for way, most in zip(measured.ways, highest, strict=True):
+    for way, peak_b in zip(measured.ways, peaks_b, strict=True):
         # Dropout draws its mask into memory of its own within one operation: of that only the profiler knows.
-        assert way.peak_b <= most <= 1.1 * way.peak_b + 64 * 32 * 4
+        assert way.peak_b <= peak_b <= 1.1 * way.peak_b + 64 * 32 * 4
 
 
-def test_nothing_stays_behind(measured: Measurement):
+def test_the_grad_mode_is_restored(measured: Measurement):
     assert not torch.is_inference_mode_enabled()
     assert torch.is_grad_enabled()

@@ -1,4 +1,4 @@
-"""Each experiment is run, and says what it has measured; a claim that does not hold is said not to."""
+"""Each experiment is run and measured, and a claim that does not hold is reported."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from trueloop.failures.load import catalogue
 from trueloop.lab.simulator import run_scenario
-from trueloop.lab.teaching.player import Stopped
 from trueloop.lab.teaching.scenarios import SCENARIO_NAMES, SCENARIOS, Record, update_reaching
+from trueloop.lab.teaching.script_run import Stopped
 
 INJECTS = {code: entry.failure.inject for code, entry in catalogue().items() if entry.failure.inject}
 
@@ -19,7 +19,7 @@ def test_every_experiment_has_a_name():
 
 
 @pytest.mark.parametrize("name", SCENARIO_NAMES)
-def test_the_claim_is_held_to_the_runs(name: str):
+def test_the_claim_is_checked_against_the_runs(name: str):
     progress: list[float] = []
     scenario = SCENARIOS[name]
     records = run_scenario(scenario, INJECTS, progress.append)
@@ -30,7 +30,7 @@ def test_the_claim_is_held_to_the_runs(name: str):
         assert record.update == list(range(variant.simulation.updates))
         assert len(record.evaluations) == variant.simulation.epochs
     verdict = scenario.judge(records)
-    if name == "adam":  # it holds for one rate of SGD and not for the next: not as told, with the best one tried
+    if name == "adam":  # the claim holds for one rate of SGD, but not for the best of the rates
         adam, *others = (update_reaching(record, 0.3) for record in records)
         assert adam
         times = [update / adam for update in others if update]
@@ -42,7 +42,7 @@ def test_the_claim_is_held_to_the_runs(name: str):
 
 
 def flat(value: float) -> Record:
-    """Nothing happens."""
+    """Return a record in which nothing changes."""
     n = 200
     return Record(
         update=list(range(n)), loss=[value] * n, norm=[value] * n, rate=[0.1] * n, evaluations=[(n, value, 0.5)],
@@ -51,13 +51,13 @@ def flat(value: float) -> Record:
 
 
 @pytest.mark.parametrize("name", SCENARIO_NAMES)
-def test_a_claim_that_does_not_hold_is_said_not_to_with_what_was_measured(name: str):
+def test_a_claim_that_does_not_hold_is_reported(name: str):
     verdict = SCENARIOS[name].judge([flat(0.5) for _ in SCENARIOS[name].variants])
     assert not verdict.holds
     assert verdict.measured
 
 
-def test_a_loss_is_reached_by_its_mean_not_by_one_lucky_batch():
+def test_a_loss_is_reached_by_the_mean_of_several_batches():
     record = flat(1.0)
     record.loss[50] = 0.0
     assert update_reaching(record, 0.9) is None
@@ -65,7 +65,7 @@ def test_a_loss_is_reached_by_its_mean_not_by_one_lucky_batch():
     assert 100 < (update_reaching(record, 0.9) or 0) <= 120
 
 
-def test_it_can_be_stopped():
+def test_an_experiment_can_be_stopped():
     def stop(progress: float) -> None:
         if progress > 0.1:
             raise Stopped

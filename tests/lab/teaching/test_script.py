@@ -1,4 +1,4 @@
-"""The script of a simulation is what a person would write, runs as it stands, and does what the settings say."""
+"""The script of a simulation is plain PyTorch, runs unchanged, and follows its settings."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from trueloop.lab.teaching import simulation as asked
-from trueloop.lab.teaching.datasets import Added
+from trueloop.lab.teaching import simulation as simulation_module
+from trueloop.lab.teaching.datasets import AddedPoint
 from trueloop.lab.teaching.script import OPTIMIZERS, SCHEDULES, teaching_loop
 from trueloop.lab.teaching.simulation import Simulation
 
 SMALL = Simulation(samples=60, batch=8, epochs=2, hidden=(4,))
-EVERY = [
-    *(replace(SMALL, dataset=each) for each in get_args(asked.Dataset)),
-    *(replace(SMALL, optimizer=each, weight_decay=0.01) for each in get_args(asked.Optimizer)),
-    *(replace(SMALL, schedule=each, accumulation=2) for each in get_args(asked.Schedule)),
-    *(replace(SMALL, activation=each) for each in get_args(asked.Activation)),
-    *(replace(SMALL, precision=each, clip=1.0) for each in get_args(asked.Precision)),
+SIMULATIONS = [
+    *(replace(SMALL, dataset=each) for each in get_args(simulation_module.Dataset)),
+    *(replace(SMALL, optimizer=each, weight_decay=0.01) for each in get_args(simulation_module.Optimizer)),
+    *(replace(SMALL, schedule=each, accumulation=2) for each in get_args(simulation_module.Schedule)),
+    *(replace(SMALL, activation=each) for each in get_args(simulation_module.Activation)),
+    *(replace(SMALL, precision=each, clip=1.0) for each in get_args(simulation_module.Precision)),
     replace(SMALL, hidden=()),
     replace(SMALL, hidden=(4, 4, 4, 4), batchnorm=True, dropout=0.5, keep_best=True, no_grad=False),
 ]
 
 
-def ran(text: str, folder: Path) -> dict[str, Any]:
+def run_script(text: str, folder: Path) -> dict[str, Any]:
     path = folder / "script.py"
     path.write_text(text)
     dtype = torch.get_default_dtype()
@@ -41,12 +41,12 @@ def ran(text: str, folder: Path) -> dict[str, Any]:
         torch.set_default_dtype(dtype)
 
 
-@pytest.mark.parametrize("simulation", EVERY, ids=range(len(EVERY)))
+@pytest.mark.parametrize("simulation", SIMULATIONS, ids=range(len(SIMULATIONS)))
 def test_every_setting_gives_a_script_that_runs(simulation: Simulation, tmp_path: Path):
     text = teaching_loop(simulation).text()
     assert "trueloop" not in text
     assert max(map(len, text.splitlines())) <= 120
-    names = ran(text, tmp_path)
+    names = run_script(text, tmp_path)
     assert len(names["losses"]) == 2 * 6
     assert len(names["evaluations"]) == 2
     assert all(0 <= accuracy <= 1 for _, accuracy in names["evaluations"])
@@ -57,22 +57,22 @@ def test_every_setting_gives_a_script_that_runs(simulation: Simulation, tmp_path
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("schedule", ["constant", *SCHEDULES])
-def test_every_schedule_goes_with_every_optimizer(optimizer: Any, schedule: Any, tmp_path: Path):
-    names = ran(teaching_loop(replace(SMALL, epochs=1, optimizer=optimizer, schedule=schedule)).text(), tmp_path)
+def test_every_schedule_works_with_every_optimizer(optimizer: Any, schedule: Any, tmp_path: Path):
+    names = run_script(teaching_loop(replace(SMALL, epochs=1, optimizer=optimizer, schedule=schedule)).text(), tmp_path)
     assert all(map(math.isfinite, names["losses"]))
 
 
-def test_a_window_is_one_big_batch_also_where_it_is_short(tmp_path: Path):
+def test_a_window_equals_one_large_batch(tmp_path: Path):
     common = replace(SMALL, precision="float64", optimizer="sgd", epochs=1)
     big = teaching_loop(replace(common, batch=20, accumulation=1)).text()
     small = teaching_loop(replace(common, batch=5, accumulation=4)).text()
-    one, other = ran(big, tmp_path)["model"].state_dict(), ran(small, tmp_path)["model"].state_dict()
-    for name, value in one.items():
-        torch.testing.assert_close(value, other[name], rtol=1e-12, atol=1e-12)
+    expected, actual = (run_script(text, tmp_path)["model"].state_dict() for text in (big, small))
+    for name, value in expected.items():
+        torch.testing.assert_close(value, actual[name], rtol=1e-12, atol=1e-12)
 
 
-def test_points_added_by_hand_are_trained_on(tmp_path: Path):
-    names = ran(teaching_loop(SMALL, [Added(0.5, -0.25, 1), Added(2.0, 0.0, 0)]).text(), tmp_path)
+def test_added_points_are_trained_on(tmp_path: Path):
+    names = run_script(teaching_loop(SMALL, [AddedPoint(0.5, -0.25, 1), AddedPoint(2.0, 0.0, 0)]).text(), tmp_path)
     assert len(names["train_set"]) == 50
     assert names["train_set"].tensors[0][-2].tolist() == [0.5, -0.25]
     assert names["train_set"].tensors[1][-2:].tolist() == [1, 0]

@@ -1,4 +1,4 @@
-"""What the simulator is asked for is bounded and can be trained."""
+"""The settings of the simulator are bounded and can be trained."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trueloop.lab.teaching.simulation import Simulation
 
 
 @pytest.mark.parametrize(
-    "given",
+    "values",
     [
         {"hidden": [10**9]}, {"hidden": [8] * 5}, {"samples": 2001}, {"learning_rate": float("nan")}, {"epochs": 10**6},
         {"batch": 0}, {"optimizer": "lbfgs"}, {"neurons": 3}, {"seed": 1.5}, {"dropout": 1.0}, {"batchnorm": 1},
@@ -18,13 +18,13 @@ from trueloop.lab.teaching.simulation import Simulation
         {"dataset": "digits", "samples": 1800},
     ],
 )  # fmt: skip
-def test_what_cannot_be_trained_or_would_cost_much_is_refused(given: dict[str, object]):
+def test_invalid_or_expensive_settings_are_refused(values: dict[str, object]):
     with pytest.raises(InvalidConfig) as refused:
-        parse_record(Simulation, given)
+        parse_record(Simulation, values)
     assert refused.value.fix
 
 
-def test_it_can_be_described_and_read_back():
+def test_the_defaults_can_be_described_and_parsed():
     fields = {field["name"]: field for field in describe_fields(Simulation)}
     assert fields["hidden"]["item"]["highest"] == 64
     assert all(field["help"] for field in fields.values())

@@ -1,4 +1,4 @@
-"""What the arena's page asks, over a board of its own and with a referee that knows at once."""
+"""The requests of the arena's page, on a temporary leaderboard and with a fake judge."""
 
 from __future__ import annotations
 
@@ -22,50 +22,51 @@ from trueloop.lab.views.arena import Query, answer
 
 
 @pytest.fixture
-def ask(tmp_path: Path, made_up_referee: list[Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def ask(tmp_path: Path, fake_judge: list[Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     queue = SubmissionQueue(tmp_path / "arena.sqlite3")
     monkeypatch.setattr(arena, "_submission_queue", lambda: queue)
 
-    def asked(do: str, **given: Any) -> Any:
-        return json.loads(json.dumps(answer(parse_record(Query, {"do": do, **given})), allow_nan=False))
+    def ask_arena(do: str, **fields: Any) -> Any:
+        return json.loads(json.dumps(answer(parse_record(Query, {"do": do, **fields})), allow_nan=False))
 
-    yield asked
+    yield ask_arena
     queue.close()
 
 
-def judged(ask: Any, **given: Any) -> Any:
-    number = ask("submit", **given)["id"]
+def submit_and_wait(ask: Any, **fields: Any) -> Any:
+    number = ask("submit", **fields)["id"]
     end = time.monotonic() + 30
-    while (told := ask("entry", id=number))["open"]:
+    while (reply := ask("entry", id=number))["open"]:
         assert time.monotonic() < end
         time.sleep(0.02)
-    return told
+    return reply
 
 
 def text_of(lines: list[list[list[str]]]) -> str:
     return "\n".join("".join(piece for _, piece in line) for line in lines)
 
 
-def test_the_page_can_make_controls_of_it(ask: Any):
+def test_every_setting_of_a_baseline_has_a_field(ask: Any):
     fields = {field["name"]: field for field in describe_fields(Query)}
     settings = {field["name"]: field for field in fields["entry"]["fields"]}
     tracks = ask("tracks")
     assert [track["baseline"].keys() <= settings.keys() for track in tracks["tracks"]] == [True] * 3
 
 
-def test_a_row_that_somebody_wrote_is_refused_and_the_board_is_there(ask: Any):
-    rows = [judged(ask, track="digits", entry={"lr": lr}, name=name) for lr, name in ((0.02, "ada"), (0.03, "eve"))]
-    with sqlite3.connect(arena._submission_queue().leaderboard.path) as base:
-        base.execute("UPDATE entries SET trials = '[7]' WHERE id = ?", (rows[1]["id"],))
-        base.execute("UPDATE curves SET points = '{' WHERE entry = ?", (rows[0]["id"],))
-    base.close()
+def test_damaged_rows_are_listed_and_the_leaderboard_still_works(ask: Any):
+    submissions = ((0.02, "ada"), (0.03, "eve"))
+    rows = [submit_and_wait(ask, track="digits", entry={"lr": lr}, name=name) for lr, name in submissions]
+    with sqlite3.connect(arena._submission_queue().leaderboard.path) as connection:
+        connection.execute("UPDATE entries SET trials = '[7]' WHERE id = ?", (rows[1]["id"],))
+        connection.execute("UPDATE curves SET points = '{' WHERE entry = ?", (rows[0]["id"],))
+    connection.close()
     board = ask("board", track="digits")
     assert [row["name"] for row in board["boards"]["updates"]] == ["ada", "baseline"]
     assert [row["id"] for row in board["refused"]] == [rows[1]["id"]]
     assert [curve["name"] for curve in board["curves"]] == ["baseline"]
 
 
-def test_the_code_shown_is_what_practice_runs(ask: Any):
+def test_the_shown_script_is_the_practice_script(ask: Any):
     text = text_of(ask("script", track="deep", entry={"lr": 0.3}, seed=9)["script"])
     ast.parse(text)
     assert "SEED = 9\n" in text
@@ -73,38 +74,38 @@ def test_the_code_shown_is_what_practice_runs(ask: Any):
     assert "del second" in text
 
 
-def test_a_practice_run_is_looked_at_piece_by_piece(ask: Any):
+def test_a_practice_run_is_polled_for_new_points(ask: Any):
     number = ask("practise", track="deep", entry={"lr": 0.3}, seed=9)["id"]
     end = time.monotonic() + 30
-    while not (told := ask("poll", id=number))["done"]:
+    while not (reply := ask("poll", id=number))["done"]:
         assert time.monotonic() < end
         time.sleep(0.02)
-    assert (told["trial"]["end"], told["trial"]["updates"], told["error"]) == ("reached", 300, None)
+    assert (reply["trial"]["end"], reply["trial"]["updates"], reply["error"]) == ("reached", 300, None)
     assert [len(ask("poll", id=number, since=since)["points"]) for since in (0, 1, 2, 99)] == [2, 1, 0, 0]
 
 
-def test_an_entry_handed_in_is_on_the_board_with_its_curve(ask: Any):
-    told = judged(ask, track="deep", entry={"lr": 0.002}, name="Ada <b>")
-    assert (told["state"], told["name"], told["rank"], told["together"]) == ("reached", "Ada <b>", 1, 1)
-    assert len(told["trials"]) == len(told["curves"]) == len(told["seeds"]) == 5
-    assert f"SEED = {told['seeds'][0]}\n" in text_of(told["script"])
+def test_a_submitted_entry_is_on_the_leaderboard_with_its_curve(ask: Any):
+    reply = submit_and_wait(ask, track="deep", entry={"lr": 0.002}, name="Ada <b>")
+    assert (reply["state"], reply["name"], reply["rank"], reply["pooled_entries"]) == ("reached", "Ada <b>", 1, 1)
+    assert len(reply["trials"]) == len(reply["curves"]) == len(reply["seeds"]) == 5
+    assert f"SEED = {reply['seeds'][0]}\n" in text_of(reply["script"])
     board = ask("board", track="deep")
     assert [(row["rank"], row["name"]) for row in board["boards"]["updates"]] == [(1, "Ada <b>"), (2, "baseline")]
     assert [(curve["name"], curve["baseline"]) for curve in board["curves"]] == [("baseline", True), ("Ada <b>", False)]
     assert board["best"] == {"digits": None, "spiral": None, "deep": 2}
     assert board["queue"] == []
-    again = judged(ask, track="deep", entry={"lr": 0.002}, name="somebody else")
-    assert (again["together"], ask("board", track="deep")["boards"]["updates"][0]["seeds"]) == (2, 10)
+    again = submit_and_wait(ask, track="deep", entry={"lr": 0.002}, name="somebody else")
+    assert (again["pooled_entries"], ask("board", track="deep")["boards"]["updates"][0]["seeds"]) == (2, 10)
 
 
-def test_a_finding_is_told_with_its_line(ask: Any):
-    told = judged(ask, track="deep", entry={"lr": 9.0})
-    assert (told["state"], told["rank"]) == ("disqualified", None)
-    assert told["trials"][0]["found"]["code"] == "GRD007"
+def test_a_finding_disqualifies_the_entry(ask: Any):
+    reply = submit_and_wait(ask, track="deep", entry={"lr": 9.0})
+    assert (reply["state"], reply["rank"]) == ("disqualified", None)
+    assert reply["trials"][0]["found"]["code"] == "GRD007"
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
+    ("fields", "message"),
     [
         ({"do": "entry", "id": 99}, "no entry 99"),
         ({"do": "replay", "id": 99}, "no entry 99"),
@@ -118,7 +119,7 @@ def test_a_finding_is_told_with_its_line(ask: Any):
         ({"do": "judged", "updates": 1}, "updates"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_is_run(ask: Any, made_up_referee: list[Any], given: Any, named: str):
-    with pytest.raises(InvalidConfig, match=named):
-        ask(given.pop("do"), **given)
-    assert made_up_referee == []
+def test_an_invalid_request_runs_nothing(ask: Any, fake_judge: list[Any], fields: Any, message: str):
+    with pytest.raises(InvalidConfig, match=message):
+        ask(fields.pop("do"), **fields)
+    assert fake_judge == []

@@ -1,4 +1,4 @@
-"""What the arithmetic page is told, against the plan itself."""
+"""The answers for the arithmetic page agree with the plan."""
 
 from __future__ import annotations
 
@@ -24,68 +24,70 @@ SIZES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_it_runs_and_its_check_holds(sizes: dict[str, Any], capsys: pytest.CaptureFixture[str]):
-    made = plan(**sizes)
+def test_the_program_runs_and_its_check_succeeds(sizes: dict[str, Any], capsys: pytest.CaptureFixture[str]):
+    expected = plan(**sizes)
     scope: dict[str, Any] = {}
-    exec(counts(made), scope)
-    assert scope["run"] == made
+    exec(counts(expected), scope)
+    assert scope["run"] == expected
     printed = capsys.readouterr().out.splitlines()
-    assert f"updates {made.updates}" in printed
-    assert printed[-1] == f"first micro-batch {scope['sampler'].order.at(first_positions(made)).tolist()}"
+    assert f"updates {expected.updates}" in printed
+    assert printed[-1] == f"first micro-batch {scope['sampler'].order.at(first_positions(expected)).tolist()}"
 
 
-def first_positions(made: Any) -> Any:
+def first_positions(expected: Any) -> Any:
     import torch
 
-    held = min(made.batch, -(-made.examples_per_epoch // made.processes))
-    return torch.arange(held) * made.processes
+    count = min(expected.batch, -(-expected.examples_per_epoch // expected.processes))
+    return torch.arange(count) * expected.processes
 
 
-def test_only_what_is_not_the_default_is_said():
+def test_default_sizes_are_not_in_the_program():
     text = counts(plan(dataset=100, batch=16))
     assert "plan(dataset=100, batch=16, epochs=1)" in text
     assert "processes" not in text
     assert "drop_last=True" not in text
 
 
-def told(**asked: Any) -> dict[str, Any]:
-    return json.loads(encode_json(answer(parse_record(Query, asked))))
+def ask(**fields: Any) -> dict[str, Any]:
+    return json.loads(encode_json(answer(parse_record(Query, fields))))
 
 
-def test_the_numbers_are_the_plans():
-    rows = {row["key"]: row["value"] for row in told(dataset=10000, batch=32, epochs=3, accumulate=4)["rows"]}
-    made = plan(dataset=10000, batch=32, epochs=3, accumulate=4)
+def test_the_numbers_are_those_of_the_plan():
+    rows = {row["key"]: row["value"] for row in ask(dataset=10000, batch=32, epochs=3, accumulate=4)["rows"]}
+    expected = plan(dataset=10000, batch=32, epochs=3, accumulate=4)
     assert (
-        (rows["updates"], rows["effective_batch"]) == (str(made.updates), str(made.effective_batch)) == ("237", "128")
+        (rows["updates"], rows["effective_batch"])
+        == (str(expected.updates), str(expected.effective_batch))
+        == ("237", "128")
     )
     assert "duration" not in rows
-    more = {row["key"] for row in told(target_updates=1000, update_ms=20.5, sample_bytes=3072)["rows"]}
+    more = {row["key"] for row in ask(target_updates=1000, update_ms=20.5, sample_bytes=3072)["rows"]}
     assert {"duration", "epochs_for_updates", "batch_bytes"} <= more
 
 
-def test_a_place_beyond_the_run_is_its_end():
-    line = told(dataset=100, batch=16, epochs=2, accumulate=4, epoch=99, iteration=99)["timeline"]
+def test_a_position_beyond_the_run_is_its_end():
+    line = ask(dataset=100, batch=16, epochs=2, accumulate=4, epoch=99, iteration=99)["timeline"]
     assert (line["epoch"], line["iteration"], line["closes_window"], line["share_of_run"]) == (1, 6, True, 1)
     assert line["windows"][-1]["missing_count"] == "1 iteration"
     assert line["shares"] == [{"rank": 0, "examples": 4, "share": 0.25, "count": "4 examples"}]
 
 
-def test_moves_are_what_may_be_asked_next():
-    first = told(dataset=100, batch=16, epochs=2, accumulate=4)
-    next_update = told(dataset=100, batch=16, epochs=2, accumulate=4, **first["targets"]["update"])
+def test_the_targets_can_be_requested():
+    first = ask(dataset=100, batch=16, epochs=2, accumulate=4)
+    next_update = ask(dataset=100, batch=16, epochs=2, accumulate=4, **first["targets"]["update"])
     assert (next_update["timeline"]["window"], next_update["timeline"]["iteration"]) == (1, 4)
 
 
-def test_the_largest_run_that_may_be_asked_is_small_to_send_and_exact():
+def test_the_answer_for_the_largest_run_is_small_and_exact():
     fields = {field["name"]: field for field in describe_fields(Query)}
     largest = {name: int(fields[name]["highest"]) for name in ("dataset", "epochs", "accumulate", "processes")}
-    found = told(**largest, batch=1, max_marks=240, iteration=10**6)
-    assert len(json.dumps(found)) < 60_000
-    rows = {row["key"]: row["value"] for row in found["rows"]}
+    reply = ask(**largest, batch=1, max_marks=240, iteration=10**6)
+    assert len(json.dumps(reply)) < 60_000
+    rows = {row["key"]: row["value"] for row in reply["rows"]}
     assert rows["examples_seen"] == f"{10**18:,}"
-    assert found["too_large"]
+    assert reply["too_large"]
 
 
-def test_nothing_to_train_is_refused_with_the_values():
+def test_sizes_that_leave_nothing_to_train_on_are_refused():
     with pytest.raises(InvalidConfig, match="drop_last with batch 64 on 1 process leaves nothing of the 40 examples"):
-        told(dataset=40, batch=64, drop_last=True)
+        ask(dataset=40, batch=64, drop_last=True)

@@ -10,21 +10,21 @@ from trueloop.core.untrusted_input import parse_record
 from trueloop.lab.views.operations import Query, answer
 
 
-def test_the_answer_is_plain_and_names_the_line_of_each_moment():
-    told = json.loads(encode_json(answer(Query())))
-    lines = ["".join(text for _, text in line) for line in told["code"]]
-    assert [moment["operation"] for moment in told["states"]][1:4] == ["forward", "loss", "backward"]
-    assert all(moment["code"] in lines[moment["line"] - 1] for moment in told["states"])
-    assert "text" not in told
+def test_the_answer_has_the_line_of_each_state():
+    reply = json.loads(encode_json(answer(Query())))
+    lines = ["".join(text for _, text in line) for line in reply["code"]]
+    assert [state["operation"] for state in reply["states"]][1:4] == ["forward", "loss", "backward"]
+    assert all(state["code"] in lines[state["line"] - 1] for state in reply["states"])
+    assert "text" not in reply
 
 
-def test_the_most_that_can_be_asked_for_stays_small():
+def test_the_largest_answer_is_small():
     largest = encode_json(answer(Query(example="irises", optimizer="adam", updates=6, hidden=6)))
     assert len(largest) < 500_000
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
+    ("fields", "message"),
     [
         ({"hidden": 10**9}, "hidden is 1000000000"),
         ({"updates": 7}, "updates is 7"),
@@ -33,13 +33,13 @@ def test_the_most_that_can_be_asked_for_stays_small():
         ({"text": "1"}, "Unknown field 'text'"),
     ],
 )
-def test_what_cannot_be_met_is_named(given: dict[str, object], named: str):
-    with pytest.raises(InvalidConfig, match=named.replace("+", r"\+")):
-        parse_record(Query, given)
+def test_an_invalid_setting_is_refused(fields: dict[str, object], message: str):
+    with pytest.raises(InvalidConfig, match=message.replace("+", r"\+")):
+        parse_record(Query, fields)
 
 
 @pytest.mark.parametrize(
-    "asked", [Query(lr=10, updates=6), Query(lr=1e-5, example="irises", hidden=1, optimizer="adam")]
+    "query", [Query(lr=10, updates=6), Query(lr=1e-5, example="irises", hidden=1, optimizer="adam")]
 )
-def test_the_ends_of_what_can_be_asked_for_are_answered(asked: Query):
-    assert json.loads(encode_json(answer(asked)))["states"][-1]["operation"] == "loss again"
+def test_the_bounds_of_the_settings_are_answered(query: Query):
+    assert json.loads(encode_json(answer(query)))["states"][-1]["operation"] == "loss again"

@@ -1,4 +1,4 @@
-"""The data pipeline as the page is told of it."""
+"""The answer about a data pipeline."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from trueloop.lab.teaching.programs.pipeline import pipeline
 from trueloop.lab.views.pipeline import Query, answer
 
 
-def test_the_code_told_is_the_program_that_drew():
-    asked = Query(sampler="distributed", ranks=2)
-    found = json.loads(encode_json(answer(asked)))
-    assert "\n".join("".join(text for _, text in line) for line in found["code"]) == pipeline(asked).text.rstrip()
-    drawn = [f"{batch['indices']}" for batch in found["epochs"][0][0]["batches"]]
-    assert [line.partition("]")[0] + "]" for line in found["printed"] if line.startswith("[")][: len(drawn)] == drawn
+def test_the_code_is_the_program_that_drew_the_batches():
+    query = Query(sampler="distributed", ranks=2)
+    reply = json.loads(encode_json(answer(query)))
+    assert "\n".join("".join(text for _, text in line) for line in reply["code"]) == pipeline(query).text.rstrip()
+    drawn = [f"{batch['indices']}" for batch in reply["epochs"][0][0]["batches"]]
+    assert [line.partition("]")[0] + "]" for line in reply["printed"] if line.startswith("[")][: len(drawn)] == drawn
 
 
-def test_the_largest_pipeline_that_may_be_asked_is_small_to_send():
-    found = answer(Query(examples=200, batch=1, sampler="distributed", ranks=8, sequences=True, longest=32, workers=0))
-    assert len(encode_json(found)) < 200_000
+def test_the_largest_answer_is_small():
+    reply = answer(Query(examples=200, batch=1, sampler="distributed", ranks=8, sequences=True, longest=32, workers=0))
+    assert len(encode_json(reply)) < 200_000
 
 
-def test_what_torch_refuses_is_refused():
+def test_settings_that_torch_refuses_are_refused():
     with pytest.raises(InvalidConfig, match="torch refuses"):
         answer(Query(sampler="weighted", shuffle=True))

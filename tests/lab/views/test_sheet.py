@@ -1,4 +1,4 @@
-"""The page gets every part of the sheet."""
+"""The answer has every part of the cheat sheet."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from trueloop.lab.views.sheet import Query, answer
 
 
 def test_every_part_is_there():
-    told = decode_object(encode_json(answer(Query())))
-    assert [each["code"] for each in told["bugs"]] == list(catalogue())
-    assert (len(told["terms"]), len(told["counts"])) == (4, 11)
-    shown = ["\n".join("".join(text for _, text in line) for line in each["lines"]) for each in told["templates"]]
-    assert shown == [each.text.rstrip("\n") for each in templates()]
+    reply = decode_object(encode_json(answer(Query())))
+    assert [each["code"] for each in reply["bugs"]] == list(catalogue())
+    assert (len(reply["terms"]), len(reply["counts"])) == (4, 11)
+    texts = ["\n".join("".join(text for _, text in line) for line in each["lines"]) for each in reply["templates"]]
+    assert texts == [each.text.rstrip("\n") for each in templates()]

@@ -1,4 +1,4 @@
-"""The watch page's questions: bounds, and Python that really runs."""
+"""The requests of the watch page are bounded, and the shown code runs."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from trueloop.runs.live.writer import LiveWriter
 
 
 @pytest.fixture
-def seen(made, tmp_path):
+def visible_runs(made, tmp_path):
     made.run("a'b{0}")
     return VisibleRuns(made.root, tmp_path / "live")
 
 
-def text(told) -> str:
-    return "\n".join("".join(piece for _, piece in line) for line in told["code"])
+def text(reply) -> str:
+    return "\n".join("".join(piece for _, piece in line) for line in reply["code"])
 
 
-def test_a_list_and_a_run(seen):
-    assert [each["name"] for each in answer(parse_record(Query, {"what": "list"}), seen)["runs"]] == ["a'b{0}"]
-    told = answer(parse_record(Query, {"what": "poll", "runs": ["runs/a'b{0}"]}), seen)
-    assert (told["runs"][0]["update"], told["poll_interval_ms"]) == (6, 1000)
+def test_runs_are_listed_and_polled(visible_runs):
+    assert [each["name"] for each in answer(parse_record(Query, {"what": "list"}), visible_runs)["runs"]] == ["a'b{0}"]
+    reply = answer(parse_record(Query, {"what": "poll", "runs": ["runs/a'b{0}"]}), visible_runs)
+    assert (reply["runs"][0]["update"], reply["poll_interval_ms"]) == (6, 1000)
 
 
-def test_the_code_that_is_shown_reads_the_run(seen):
-    code = text(answer(parse_record(Query, {"what": "code", "runs": ["runs/a'b{0}"]}), seen))
+def test_the_shown_code_reads_the_run(visible_runs):
+    code = text(answer(parse_record(Query, {"what": "code", "runs": ["runs/a'b{0}"]}), visible_runs))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[0] == "2 val {'loss': 0.5}"
 
 
-def test_the_code_of_a_program_reads_its_report(seen, tmp_path):
+def test_the_shown_code_of_a_program_reads_its_report(visible_runs, tmp_path):
     writer = LiveWriter(tmp_path / "live", {"name": "x.py", "command": "x.py\nimport os"})
-    code = text(answer(parse_record(Query, {"what": "code", "runs": [f"live/{writer.name}"]}), seen))
+    code = text(answer(parse_record(Query, {"what": "code", "runs": [f"live/{writer.name}"]}), visible_runs))
     assert code.splitlines()[0] == "# trueloop run --json report.json x.py import os", "a comment, on one line"
     compile(code, "shown", "exec")
 
 
 @pytest.mark.parametrize(
-    "given",
+    "fields",
     [
         {"what": "delete"}, {"runs": ["a"] * 7}, {"runs": ["x" * 301]}, {"runs": [3]}, {"runs": "a"},
         {"search": "x" * 81}, {"path": "/etc"}, {"versions": [None]},
     ],
 )  # fmt: skip
-def test_what_is_out_of_bounds_is_refused(given):
+def test_an_invalid_request_is_refused(fields):
     with pytest.raises(InvalidConfig):
-        parse_record(Query, given)
+        parse_record(Query, fields)

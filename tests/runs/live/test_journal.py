@@ -37,7 +37,7 @@ def written(folder, *records):
 
 
 def test_it_agrees_with_reading_the_complete_journal(run, synthetic):
-    run_dir = run(synthetic.whole_run(skipped=(40, 41)))
+    run_dir = run(synthetic.finished_run(skipped=(40, 41)))
     history, follower = read_journal(run_dir), follow(run_dir)
     assert follower.problem == ""
     assert [row.update for row in follower.rows.rows] == history.updates.update
@@ -51,7 +51,7 @@ def test_it_agrees_with_reading_the_complete_journal(run, synthetic):
 
 
 def test_only_appended_lines_are_read(tmp_path, synthetic):
-    events = synthetic.whole_run()
+    events = synthetic.finished_run()
     journal = Journal(tmp_path / "journal.jsonl")
     for event in islice(events, 4):
         journal.report(event)
@@ -69,7 +69,7 @@ def test_only_appended_lines_are_read(tmp_path, synthetic):
 
 def test_a_resume_supersedes_what_came_after_it(tmp_path, synthetic):
     journal = Journal(tmp_path / "journal.jsonl")
-    for event in islice(synthetic.whole_run(), 7):  # two epochs
+    for event in islice(synthetic.finished_run(), 7):  # two epochs
         journal.report(event)
     follower = follow(tmp_path)
     assert len(follower.evaluations) == 2

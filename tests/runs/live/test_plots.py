@@ -24,7 +24,7 @@ def follow(run_dir):
 
 
 def test_panels_are_those_of_the_report(run, synthetic):
-    run_dir = run(synthetic.whole_run(skipped=(40,)))
+    run_dir = run(synthetic.finished_run(skipped=(40,)))
     followed = {panel.name: panel for panel in run_panels(follow(run_dir))}
     reported = {panel.name: panel for panel in build_panels(read_journal(run_dir))}
     assert set(followed) == set(reported)
@@ -93,4 +93,4 @@ def test_a_program_with_nothing_finite_still_has_a_plot(tmp_path):
     feed = FeedReader(tmp_path)
     feed.series = {"loss": series((0, math.nan), (1, math.inf))}
     (loss,) = feed_panels(feed)
-    assert (list(loss.marks), loss.caption) == ([0, 1], "Nothing finite yet. 2 values not finite, marked below.")
+    assert (list(loss.marks), loss.caption) == ([0, 1], "No finite value yet. 2 values not finite, marked below.")

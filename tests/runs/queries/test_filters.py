@@ -12,7 +12,7 @@ def runs(made):
     made.run("a", losses=(0.5, 0.3, 0.4), accuracies=(0.5, 0.9, 0.6), at=3.0)
     made.run("b", losses=(0.2, 0.6), accuracies=(0.7, 0.8), at=1.0, facts={"options": {"width": 64, "wide": True}})
     made.run("c", losses=(math.nan,), at=2.0, end="failed", facts={"recipe": "text"})
-    return load_overviews(made.root, facts=True)
+    return load_overviews(made.root, with_settings=True)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_filter_with_a_word_where_a_number_is_needed_is_refused():
 
 
 def test_an_unknown_name_lists_the_available_ones(runs):
-    with pytest.raises(InvalidConfig, match="No run has 'val/los'. Did you mean 'val/loss'") as caught:
+    with pytest.raises(InvalidConfig, match="No run has 'val/los'.\nDid you mean 'val/loss'") as caught:
         filter_runs(runs, [parse_condition("val/los<1")])
     assert "val/accuracy" in caught.value.fix
     with pytest.raises(InvalidConfig, match="'config.optim.lr'"):

@@ -116,7 +116,7 @@ def test_the_index_reads_a_long_journal_once_and_then_new_lines(made, made_runs_
     made.run("a", end="")
     load_overviews(made.root)
     made.write("a", [UpdatesDone(rows=[made_runs_module.row(7, skipped=True)])])
-    (run,) = load_overviews(made.root, facts=True)
+    (run,) = load_overviews(made.root, with_settings=True)
     assert (run.record["update"], run.record["skipped"], run.state) == (7, 1, "killed")
     made.write("a", [RunEnded(update=7, reason="failed", seconds=3)])
     (run,) = load_overviews(made.root)

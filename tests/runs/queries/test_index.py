@@ -29,13 +29,13 @@ def contents(runs):
 def test_a_second_query_reads_no_journal(made, read_journals):
     made.run("b", losses=(0.9,))
     made.run("a")
-    first = load_overviews(made.root, facts=True)
+    first = load_overviews(made.root, with_settings=True)
     assert [run.name for run in first] == read_journals == ["a", "b"]
-    second = load_overviews(made.root, facts=True)
+    second = load_overviews(made.root, with_settings=True)
     assert read_journals == ["a", "b"]
     assert contents(first) == contents(second)
-    assert second[0].facts["config.optim.lr"] == 0.001
-    assert load_overviews(made.root)[0].facts == {}
+    assert second[0].settings["config.optim.lr"] == 0.001
+    assert load_overviews(made.root)[0].settings == {}
 
 
 def test_only_what_changed_is_read_again(made, read_journals):

@@ -25,9 +25,11 @@ def test_of_equals_the_run_that_started_earlier_wins(made):
 
 def test_an_unknown_metric_lists_the_measured_ones(made):
     made.run("a", accuracies=(0.1, 0.2, 0.3))
-    with pytest.raises(InvalidConfig, match="No run has measured 'val/accurcy'. Did you mean 'val/accuracy'") as caught:
+    with pytest.raises(
+        InvalidConfig, match="No run has measured 'val/accurcy'.\nDid you mean 'val/accuracy'"
+    ) as caught:
         rank_runs(load_overviews(made.root), "val/accurcy", "max")
-    assert caught.value.fix == "Measured metrics: val/loss, val/accuracy."
+    assert caught.value.fix == "Did you mean 'val/accuracy'? Measured metrics: val/loss, val/accuracy."
 
 
 def test_a_metric_without_finite_values_is_refused(made):
@@ -58,7 +60,7 @@ def test_an_unknown_mode_must_be_passed(made):
     with pytest.raises(InvalidConfig, match="'val/thing' .* whether lower or higher values are better") as caught:
         require_mode("val/thing", runs)
     assert caught.value.fix == "Pass --mode min or --mode max."
-    with pytest.raises(InvalidConfig, match="No run has measured 'val/thin'. Did you mean 'val/thing'"):
+    with pytest.raises(InvalidConfig, match="No run has measured 'val/thin'.\nDid you mean 'val/thing'"):
         require_mode("val/thin", runs)
 
 

@@ -42,7 +42,7 @@ def test_an_unknown_run_suggests_the_most_similar(here):
     assert caught.value.fix == "Did you mean 'digits-1'?"
     with pytest.raises(RunFolderError) as caught:
         find_run("zzzzz", here.root)
-    assert caught.value.fix.startswith("trueloop runs list --root ")
+    assert caught.value.fix.startswith("`trueloop runs list --root ")
     with pytest.raises(RunFolderError, match="There is no run 'x'") as caught:
         find_run("x", here.root / "nowhere")
     assert "There are no runs in" in caught.value.fix

@@ -1,4 +1,4 @@
-"""Fixtures of the tracking tests: killed and resumed journals, an in-memory store, databases."""
+"""Fixtures of the tracking tests: journals of killed and resumed runs, an in-memory store, databases."""
 
 import contextlib
 import math
@@ -45,8 +45,8 @@ def row(update, *, loss=None, skipped=False, per_epoch=4):
     )  # fmt: skip
 
 
-def rows(first, last, **kind):
-    return UpdatesDone(rows=[row(update, **kind) for update in range(first, last + 1)], memory_mib=100.0 + last)
+def rows(first, last, **fields):
+    return UpdatesDone(rows=[row(update, **fields) for update in range(first, last + 1)], memory_mib=100.0 + last)
 
 
 def evaluated(update, loss, *, split="val", best=True):
@@ -60,7 +60,7 @@ def saved(update, loss=None):
     return CheckpointSaved(update=update, epoch=update // 4, path=path, metrics=metrics, seconds=0.1)
 
 
-def noted(update, kind="not_finite", message="Update was not finite."):
+def notice(update, kind="not_finite", message="Update was not finite."):
     return Notice(update=update, kind=kind, message=message, details={})
 
 
@@ -68,22 +68,23 @@ def ended(update, reason="finished"):
     return RunEnded(update=update, reason=reason, seconds=1.0)
 
 
-def epoch(last, loss, **kind):
-    return [rows(last - 3, last, **kind), evaluated(last, loss), saved(last, loss)]
+def epoch(last, loss, **fields):
+    return [rows(last - 3, last, **fields), evaluated(last, loss), saved(last, loss)]
 
 
-WHOLE = [
-    started(), *epoch(4, 0.9), rows(5, 6), rows(7, 7, skipped=True), noted(7), rows(8, 8), evaluated(8, 0.4),
+COMPLETE = [
+    started(), *epoch(4, 0.9), rows(5, 6), rows(7, 7, skipped=True), notice(7), rows(8, 8), evaluated(8, 0.4),
     saved(8, 0.4), *epoch(12, 0.5), evaluated(12, 0.45, split="test", best=False), ended(12),
 ]  # fmt: skip
-"""A run from its start to its end."""
+"""A run that finished without an interruption."""
 
-KILLED = [started(), *epoch(4, 0.9), rows(5, 8), evaluated(8, 0.7), noted(8, "slow", "It was slow."), rows(9, 10)]
+KILLED = [started(), *epoch(4, 0.9), rows(5, 8), evaluated(8, 0.7), notice(8, "slow", "It was slow."), rows(9, 10)]
 """A run that was killed after update 10; its newest checkpoint is of update 4."""
 
-RESUMED = [*KILLED, started(4), noted(4, "resumed", "Continues."), *epoch(8, 0.6), *epoch(12, 0.5), ended(12)]
+RESUMED = [*KILLED, started(4), notice(4, "resumed", "Continues."), *epoch(8, 0.6), *epoch(12, 0.5), ended(12)]
+"""The killed run, continued from its checkpoint of update 4 to its end."""
 
-TESTED_TWICE = [*WHOLE, started(12), evaluated(12, 0.46, split="test", best=False), ended(12)]
+TESTED_TWICE = [*COMPLETE, started(12), evaluated(12, 0.46, split="test", best=False), ended(12)]
 """A finished run that was started again, which repeats the test evaluation."""
 
 
@@ -119,22 +120,22 @@ def new_run(tmp_path):
 
 
 def points_of(run_dir):
-    """The expected content of a store from the history: {(metric, update): value}, with MLflow's numbers."""
+    """Return the points that a store must contain for a run: {(metric, update): value}, made `comparable`."""
     history = read_journal(run_dir)
-    u = history.updates
+    updates = history.updates
     points = {}
-    for k, update in enumerate(u.update):
+    for k, update in enumerate(updates.update):
         points |= {
-            ("train/loss", update): u.loss[k],
-            ("train/grad_norm", update): u.grad_norm[k],
-            ("train/lr", update): u.lr[k],
-            ("train/examples_per_s", update): u.examples[k] / u.total_s[k],
-            ("train/wait_share", update): u.wait_s[k] / u.total_s[k],
+            ("train/loss", update): updates.loss[k],
+            ("train/grad_norm", update): updates.grad_norm[k],
+            ("train/lr", update): updates.lr[k],
+            ("train/examples_per_s", update): updates.examples[k] / updates.total_s[k],
+            ("train/wait_share", update): updates.wait_s[k] / updates.total_s[k],
         }
-        if u.skipped[k]:
+        if updates.skipped[k]:
             points["train/skipped", update] = 1.0
-        if len(u.rates) > 1 and update > 6:  # see `row`
-            points |= {(f"train/lr_group_{group}", update): rates[k] for group, rates in enumerate(u.rates)}
+        if len(updates.rates) > 1 and update > 6:  # see `row`
+            points |= {(f"train/lr_group_{group}", update): rates[k] for group, rates in enumerate(updates.rates)}
     points |= {("train/memory_mib", update): mib for update, mib in history.memory}
     for each in history.evaluations:
         for name, value in each.metrics.items():
@@ -145,6 +146,7 @@ def points_of(run_dir):
 
 
 def comparable(value):
+    """Return infinity as the largest float, as MLflow does, and NaN as a string, which equals itself."""
     if math.isnan(value):
         return "nan"
     if math.isinf(value):
@@ -152,7 +154,7 @@ def comparable(value):
     return value
 
 
-def plain(point):
+def comparable_point(point):
     return point._replace(values={key: comparable(value) for key, value in point.values.items()})
 
 
@@ -163,7 +165,7 @@ class Memory:
         self.is_idempotent, self.can_append = is_idempotent, can_append
         self.runs = {}
         self.calls = []
-        self.fail_after = math.inf  # calls
+        self.fail_after = math.inf  # number of calls that succeed
 
     def __call__(self, target):
         return self
@@ -178,29 +180,29 @@ class Memory:
 
     def find_cursor(self, run):
         self._call("find_cursor")
-        kept = self.runs.get(run.run_id)
-        return kept and kept["cursor"]
+        stored = self.runs.get(run.run_id)
+        return stored and stored["cursor"]
 
     def open_run(self, run):
         self._call("open_run")
         assert run.run_id not in self.runs or self.can_append or not self.runs[run.run_id]["closed"]
-        kept = self.runs.setdefault(
+        stored = self.runs.setdefault(
             run.run_id, {"points": [], "checkpoints": [], "notes": [], "cursor": None, "params": {}}
         )
-        assert kept["params"] in ({}, run.params), "params cannot be changed"
-        kept |= {"params": run.params, "run": run, "closed": False, "state": "running"}
+        assert stored["params"] in ({}, run.params), "params cannot be changed"
+        stored |= {"params": run.params, "run": run, "closed": False, "state": "running"}
         self.run_id = run.run_id
 
     def write(self, batch, cursor):
-        kept = self.runs[self.run_id]
+        stored = self.runs[self.run_id]
         for name in ("points", "checkpoints", "notes"):
-            for handed in getattr(batch, name):
-                item = plain(handed) if name == "points" else handed
-                if not (self.is_idempotent and item in kept[name]):
-                    kept[name].append(item)
+            for record in getattr(batch, name):
+                item = comparable_point(record) if name == "points" else record
+                if not (self.is_idempotent and item in stored[name]):
+                    stored[name].append(item)
         if batch != StoreBatch():
-            self._call("write")  # between the batch and its mark
-        kept["cursor"] = cursor
+            self._call("write")  # may fail after the batch and before its cursor
+        stored["cursor"] = cursor
 
     def finish_run(self, state, time_ms, cursor):
         self._call("finish_run")
@@ -214,13 +216,13 @@ class Memory:
         pass
 
     def points(self, run_id=RUN_ID):
-        """{(metric, step): value}, after checking that each exists once."""
-        found = {}
+        """Return {(metric, step): value}, after checking that each point is stored once."""
+        points = {}
         for point in self.runs[run_id]["points"]:
             for name, value in point.values.items():
-                assert (name, point.step) not in found, (name, point.step)
-                found[name, point.step] = value
-        return found
+                assert (name, point.step) not in points, (name, point.step)
+                points[name, point.step] = value
+        return points
 
 
 @pytest.fixture
@@ -229,7 +231,7 @@ def memory():
 
 
 class Postgres:
-    """A private PostgreSQL server on a socket, run as a user it accepts."""
+    """A private PostgreSQL server on a socket; it does not run as root, so root starts it as the user postgres."""
 
     def __init__(self, bin_dir, folder):
         self.bin, self.folder = bin_dir, folder
@@ -264,7 +266,7 @@ class Postgres:
 
     def stop(self):
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)  # "fast": clients are cut off
+            self.process.send_signal(signal.SIGINT)  # PostgreSQL's fast shutdown: clients are disconnected
             self.process.wait(30)
 
     def database(self, name):
@@ -281,45 +283,45 @@ class Postgres:
 
 
 def _free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="session")
 def postgres():
     """A PostgreSQL server for the session; a test that kills it restarts it."""
     pytest.importorskip("mlflow")
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres")) or [Path(shutil.which("postgres") or "none")]
-    if not found[-1].is_file():
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres")) or [Path(shutil.which("postgres") or "none")]
+    if not programs[-1].is_file():
         pytest.skip("no PostgreSQL is installed: apt-get install postgresql")
-    folder = Path(tempfile.mkdtemp(prefix="trueloop-pg-"))  # its user cannot read pytest's folder
+    folder = Path(tempfile.mkdtemp(prefix="trueloop-pg-"))  # the user postgres cannot read pytest's folder
     if os.getuid() == 0:
         shutil.chown(folder, "postgres", "postgres")
-    server = Postgres(found[-1].parent, folder)
+    server = Postgres(programs[-1].parent, folder)
     yield server
     server.stop()
     shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")
-def laid_out(tmp_path_factory):
+def empty_mlflow_database(tmp_path_factory):
     """An empty SQLite database with MLflow's tables, which take seconds to create but not to copy."""
     pytest.importorskip("mlflow")
     from trueloop.runs.tracking.mlflow_sink import MlflowSink
     from trueloop.runs.tracking.target import parse_target
 
-    folder = tmp_path_factory.mktemp("laid_out")
+    folder = tmp_path_factory.mktemp("empty_mlflow")
     MlflowSink(parse_target("sqlite", folder)).close()
     return folder / "mlflow.db"
 
 
 @pytest.fixture
-def sqlite_store(laid_out, tmp_path):
+def sqlite_store(empty_mlflow_database, tmp_path):
     """The address of a separate database for this test."""
     path = tmp_path / "store" / "mlflow.db"
     path.parent.mkdir()
-    shutil.copy(laid_out, path)
+    shutil.copy(empty_mlflow_database, path)
     return f"sqlite:///{path}"
 
 
@@ -335,19 +337,21 @@ server.serve_forever()
 
 
 @pytest.fixture(scope="session")
-def mlflow_server(laid_out, tmp_path_factory):
+def mlflow_server(empty_mlflow_database, tmp_path_factory):
     """MLflow's REST service on Flask's server, because `mlflow server` needs the full MLflow package."""
     for module in ("flask", "flask_cors", "graphene", "werkzeug"):
         pytest.importorskip(module)
     folder = tmp_path_factory.mktemp("server")
-    shutil.copy(laid_out, folder / "mlflow.db")
-    served = {
+    shutil.copy(empty_mlflow_database, folder / "mlflow.db")
+    settings = {
         "_MLFLOW_SERVER_FILE_STORE": f"sqlite:///{folder}/mlflow.db", "_MLFLOW_SERVER_ARTIFACT_ROOT": str(folder),
         "MLFLOW_DISABLE_TELEMETRY": "true",
     }  # fmt: skip
     command = [sys.executable, "-c", _SERVER]
     with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(command, env={**os.environ, **served}, stdout=subprocess.PIPE, stderr=log, cwd=folder)
+        server = subprocess.Popen(
+            command, env={**os.environ, **settings}, stdout=subprocess.PIPE, stderr=log, cwd=folder
+        )
     port = server.stdout.readline().decode().strip()
     assert port, (folder / "log").read_text()
     yield f"http://127.0.0.1:{port}"
@@ -356,30 +360,30 @@ def mlflow_server(laid_out, tmp_path_factory):
     server.stdout.close()
 
 
-def eventually(true, seconds=60.0):
-    """Wait until a condition on another process is true."""
-    deadline = time.monotonic() + seconds
-    while not (found := true()):
+def wait_until(condition, timeout_s=60.0):
+    """Wait until a condition that depends on another process is true; return what it returned."""
+    deadline = time.monotonic() + timeout_s
+    while not (result := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    return found
+    return result
 
 
-def followers(run_dir):
-    """The ids of the sync processes of a run."""
-    found = []
+def sync_process_ids(run_dir):
+    """Return the process ids of the sync processes of a run."""
+    pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            words = path.read_bytes().split(b"\0")
-            if b"trueloop.runs.tracking.sync_process" in words and os.fsencode(run_dir) in words:
-                found.append(int(path.parent.name))
-    return found
+            arguments = path.read_bytes().split(b"\0")
+            if b"trueloop.runs.tracking.sync_process" in arguments and os.fsencode(run_dir) in arguments:
+                pids.append(int(path.parent.name))
+    return pids
 
 
 def in_mlflow(url, run_id=RUN_ID):
     """Read a run from MLflow: the only run with this id, its points, and its logged models by name."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # SQLAlchemy's, about MLflow
+        warnings.simplefilter("ignore")  # SQLAlchemy warns of how MLflow uses it
         return _in_mlflow(url, run_id)
 
 
@@ -387,7 +391,7 @@ def _in_mlflow(url, run_id):
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=url, registry_uri=url)
-    experiments = [each.experiment_id for each in client.search_experiments()]
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     runs = client.search_runs(experiments, f"tags.`trueloop.run_id` = '{run_id}'")
     assert len(runs) == 1, runs
     points = {}
@@ -400,6 +404,6 @@ def _in_mlflow(url, run_id):
 
 
 @pytest.fixture(scope="session")
-def tracked():
+def helpers():
     """This module, which test files cannot import."""
     return sys.modules[__name__]

@@ -15,7 +15,7 @@ from trueloop.runs.tracking.sink import StoreError, StoreRejected, StoreUnavaila
 from trueloop.runs.tracking.sync_journal import JournalSync, sync_run
 from trueloop.runs.tracking.target import parse_target
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # SQLAlchemy's, about MLflow
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # warnings of SQLAlchemy about MLflow
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "server"])
@@ -45,12 +45,12 @@ def sync(run, url, **how):
     return sync_run(run.path, parse_target(url, run.path.parent), **how)
 
 
-@pytest.mark.parametrize("events", ["WHOLE", "KILLED", "RESUMED"])
-def test_mlflow_contains_the_content_of_the_journal(tracked, new_run, store, events):
-    run = new_run(getattr(tracked, events))
+@pytest.mark.parametrize("events", ["COMPLETE", "KILLED", "RESUMED"])
+def test_mlflow_contains_the_content_of_the_journal(helpers, new_run, store, events):
+    run = new_run(getattr(helpers, events))
     assert sync(run, store).outcome == "copied"
-    kept, points, models = tracked.in_mlflow(store)
-    assert points == tracked.points_of(run.path)
+    kept, points, models = helpers.in_mlflow(store)
+    assert points == helpers.points_of(run.path)
     assert kept.data.params == {
         "epochs": "3", "clip": "null", "optim.name": "adamw", "optim.lr": "0.001", "optim.betas": "[0.9, 0.999]",
         "options.width": "32",
@@ -60,7 +60,7 @@ def test_mlflow_contains_the_content_of_the_journal(tracked, new_run, store, eve
     assert tags["trueloop.data.train"] == "sha256:1f9a0b"
     assert kept.info.run_name == tags["trueloop.folder"] == run.path.name
     assert (kept.info.status, tags["trueloop.state"]) == {
-        "WHOLE": ("FINISHED", "finished"), "KILLED": ("KILLED", "killed"), "RESUMED": ("FINISHED", "finished"),
+        "COMPLETE": ("FINISHED", "finished"), "KILLED": ("KILLED", "killed"), "RESUMED": ("FINISHED", "finished"),
     }[events]  # fmt: skip
     from trueloop.runs.journal import read_journal
 
@@ -71,12 +71,12 @@ def test_mlflow_contains_the_content_of_the_journal(tracked, new_run, store, eve
     assert notes == [f"update {n.update}, {n.kind}: {n.message}" for n in read_journal(run.path).notes]
 
 
-def test_a_second_sync_changes_nothing(tracked, new_run, store):
-    run = new_run(tracked.RESUMED)
+def test_a_second_sync_changes_nothing(helpers, new_run, store):
+    run = new_run(helpers.RESUMED)
     sync(run, store)
-    before = tracked.in_mlflow(store)
+    before = helpers.in_mlflow(store)
     assert sync(run, store).outcome == "complete"
-    after = tracked.in_mlflow(store)
+    after = helpers.in_mlflow(store)
     assert (after[0].info.run_id, after[0].data.tags, after[1]) == (
         before[0].info.run_id,
         before[0].data.tags,
@@ -85,20 +85,20 @@ def test_a_second_sync_changes_nothing(tracked, new_run, store):
     assert {m.model_id for m in after[2].values()} == {m.model_id for m in before[2].values()}
 
 
-def test_superseded_points_are_removed(tracked, new_run, store):
-    run = new_run(tracked.KILLED)
+def test_superseded_points_are_removed(helpers, new_run, store):
+    run = new_run(helpers.KILLED)
     sync(run, store)
-    run.add([*tracked.RESUMED[len(tracked.KILLED) :]])
+    run.add([*helpers.RESUMED[len(helpers.KILLED) :]])
     assert sync(run, store).outcome == "rewritten"
-    _, points, models = tracked.in_mlflow(store)
-    assert points == tracked.points_of(run.path)
+    _, points, models = helpers.in_mlflow(store)
+    assert points == helpers.points_of(run.path)
     assert sorted(models) == ["update-000000004", "update-000000008", "update-000000012"]
 
 
-def test_one_query_finds_the_best_checkpoint_of_all_runs(tracked, new_run, store):
-    other = {**tracked.FACTS, "run_id": "f" * 32}
-    better = new_run([tracked.started(facts=other), *tracked.epoch(4, 0.3), *tracked.epoch(8, 0.35), tracked.ended(8)])
-    worse = new_run(tracked.WHOLE)
+def test_one_query_finds_the_best_checkpoint_of_all_runs(helpers, new_run, store):
+    other = {**helpers.FACTS, "run_id": "f" * 32}
+    better = new_run([helpers.started(facts=other), *helpers.epoch(4, 0.3), *helpers.epoch(8, 0.35), helpers.ended(8)])
+    worse = new_run(helpers.COMPLETE)
     for run in (worse, better):
         sync(run, store)
     client = MlflowClient(tracking_uri=store)
@@ -111,8 +111,8 @@ def test_one_query_finds_the_best_checkpoint_of_all_runs(tracked, new_run, store
     assert client.get_run(found.source_run_id).info.run_name == better.path.name
 
 
-def test_a_writer_killed_between_a_batch_and_its_cursor_is_repaired(tracked, new_run, store, monkeypatch):
-    run = new_run(tracked.WHOLE[:8])
+def test_a_writer_killed_between_a_batch_and_its_cursor_is_repaired(helpers, new_run, store, monkeypatch):
+    run = new_run(helpers.COMPLETE[:8])
 
     def killed(self, run_id, key, value, **_):
         if key == "trueloop.cursor" and '"journal_bytes": 0' not in value:
@@ -122,68 +122,68 @@ def test_a_writer_killed_between_a_batch_and_its_cursor_is_repaired(tracked, new
         patch.setattr(MlflowClient, "set_tag", killed)
         with pytest.raises(KeyboardInterrupt):
             sync(run, store)
-    assert tracked.in_mlflow(store)[1]
-    run.add(tracked.WHOLE[8:])
+    assert helpers.in_mlflow(store)[1]
+    run.add(helpers.COMPLETE[8:])
     sync(run, store)
-    assert tracked.in_mlflow(store)[1] == tracked.points_of(run.path)
+    assert helpers.in_mlflow(store)[1] == helpers.points_of(run.path)
 
 
-def test_two_writers_of_one_run_create_it_once(tracked, new_run, store):
+def test_two_writers_of_one_run_create_it_once(helpers, new_run, store):
     # Like two machines on a file system without locks: the lock on the journal is not taken.
-    run = new_run(tracked.WHOLE[:4])
+    run = new_run(helpers.COMPLETE[:4])
     target = parse_target(store, run.path.parent)
     with (run.path / "journal.jsonl").open("rb", buffering=0) as file:
         first, second = (JournalSync(file, run.path.name, MlflowSink(target)) for _ in range(2))
         first.sync_new_lines()
         second.sync_new_lines()
-        run.add(tracked.WHOLE[4:9])
+        run.add(helpers.COMPLETE[4:9])
         second.sync_new_lines()
         first.sync_new_lines()
-        run.add(tracked.WHOLE[9:])
+        run.add(helpers.COMPLETE[9:])
         first.sync_new_lines()
         second.sync_new_lines()
         second.finish(alive=False)
         first.finish(alive=False)
     assert sync(run, store).outcome == "complete"
-    _, points, models = tracked.in_mlflow(store)
-    assert points == tracked.points_of(run.path)
+    _, points, models = helpers.in_mlflow(store)
+    assert points == helpers.points_of(run.path)
     assert sorted(models) == ["update-000000004", "update-000000008", "update-000000012"]
 
 
-def test_a_duplicated_run_becomes_one(tracked, new_run, sqlite_store):
-    run = new_run(tracked.WHOLE)
+def test_a_duplicated_run_becomes_one(helpers, new_run, sqlite_store):
+    run = new_run(helpers.COMPLETE)
     sync(run, sqlite_store)
     client = MlflowClient(tracking_uri=sqlite_store)
-    client.create_run(client.get_experiment_by_name("digits").experiment_id, tags={"trueloop.run_id": tracked.RUN_ID})
+    client.create_run(client.get_experiment_by_name("digits").experiment_id, tags={"trueloop.run_id": helpers.RUN_ID})
     assert sync(run, sqlite_store).outcome == "rewritten"
-    _, points, models = tracked.in_mlflow(sqlite_store)
-    assert points == tracked.points_of(run.path)
+    _, points, models = helpers.in_mlflow(sqlite_store)
+    assert points == helpers.points_of(run.path)
     assert len(models) == 3
 
 
-def test_a_run_deleted_in_mlflow_is_restored(tracked, new_run, sqlite_store):
-    run = new_run(tracked.WHOLE)
+def test_a_run_deleted_in_mlflow_is_restored(helpers, new_run, sqlite_store):
+    run = new_run(helpers.COMPLETE)
     sync(run, sqlite_store)
-    MlflowClient(tracking_uri=sqlite_store).delete_run(tracked.in_mlflow(sqlite_store)[0].info.run_id)
+    MlflowClient(tracking_uri=sqlite_store).delete_run(helpers.in_mlflow(sqlite_store)[0].info.run_id)
     sync(run, sqlite_store)
-    _, points, models = tracked.in_mlflow(sqlite_store)
-    assert points == tracked.points_of(run.path)
+    _, points, models = helpers.in_mlflow(sqlite_store)
+    assert points == helpers.points_of(run.path)
     assert len(models) == 3
 
 
-def test_invalid_mlflow_names_are_changed_minimally(tracked, new_run, sqlite_store):
-    facts = {**tracked.FACTS, "config": {"a'b\"; DROP TABLE runs": "x" * 10_000}, "<script>": "'); --"}
+def test_invalid_mlflow_names_are_changed_minimally(helpers, new_run, sqlite_store):
+    facts = {**helpers.FACTS, "config": {"a'b\"; DROP TABLE runs": "x" * 10_000}, "<script>": "'); --"}
     facts["config"] |= {"n" * 250 + tail: tail for tail in "12"}
-    run = new_run([tracked.started(facts=facts), tracked.rows(1, 4), tracked.saved(4), tracked.ended(4)])
+    run = new_run([helpers.started(facts=facts), helpers.rows(1, 4), helpers.saved(4), helpers.ended(4)])
     sync(run, sqlite_store)
-    kept, points, _ = tracked.in_mlflow(sqlite_store)
-    assert points == tracked.points_of(run.path)
+    kept, points, _ = helpers.in_mlflow(sqlite_store)
+    assert points == helpers.points_of(run.path)
     assert kept.data.params["n" * 250] == "2"
     assert kept.data.params["a_b__ DROP TABLE runs"] == "x" * 499 + "…"
     assert kept.data.tags["trueloop._script_"] == "'); --"
 
 
-def test_names_with_path_components_are_escaped(tracked, new_run, sqlite_store):
+def test_names_with_path_components_are_escaped(helpers, new_run, sqlite_store):
     names = {
         "f1//macro": "val/f1/_/macro", "": "val/_", "a/../b": "val/a/__/b", "./c": "val/_/c", "d/": "val/d/_",
         "e" * 245 + "/f": "val/" + "e" * 245, "v1.2": "val/v1.2",
@@ -191,42 +191,42 @@ def test_names_with_path_components_are_escaped(tracked, new_run, sqlite_store):
     measured = Evaluated(
         update=4, epoch=1, split="val", metrics=dict.fromkeys(names, 0.5), tables={}, seconds=0.1, best=False
     )
-    facts = {**tracked.FACTS, "config": {"/x": 1, "y//z": 2}, "data": {"..": "w"}}
-    run = new_run([tracked.started(facts=facts), tracked.rows(1, 4), measured, tracked.ended(4)])
+    facts = {**helpers.FACTS, "config": {"/x": 1, "y//z": 2}, "data": {"..": "w"}}
+    run = new_run([helpers.started(facts=facts), helpers.rows(1, 4), measured, helpers.ended(4)])
     sync(run, sqlite_store)
-    kept, points, _ = tracked.in_mlflow(sqlite_store)
+    kept, points, _ = helpers.in_mlflow(sqlite_store)
     assert {name for name, _ in points if name.startswith("val")} == set(names.values())
     assert kept.data.params == {"_/x": "1", "y/_/z": "2", "options.width": "32"}
     assert kept.data.tags["trueloop.data..."] == "w"
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "tensorboard"])
-def test_invalid_unicode_is_replaced(tracked, new_run, sqlite_store, tmp_path, kind):
-    facts = {**tracked.FACTS, "options": {"data": "/data/\udcff"}, "where": "\udcff"}
+def test_invalid_unicode_is_replaced(helpers, new_run, sqlite_store, tmp_path, kind):
+    facts = {**helpers.FACTS, "options": {"data": "/data/\udcff"}, "where": "\udcff"}
     run = new_run(
-        [tracked.started(facts=facts), tracked.rows(1, 4), tracked.noted(4, "odd", "\udcff"), tracked.ended(4)]
+        [helpers.started(facts=facts), helpers.rows(1, 4), helpers.notice(4, "odd", "\udcff"), helpers.ended(4)]
     )
     assert sync(run, sqlite_store if kind == "sqlite" else f"tensorboard:{tmp_path}/tb").outcome == "copied"
     if kind == "sqlite":
-        assert tracked.in_mlflow(sqlite_store)[0].data.params["options.data"] == "/data/?"
+        assert helpers.in_mlflow(sqlite_store)[0].data.params["options.data"] == "/data/?"
 
 
-def test_only_a_valid_run_id_is_used_in_a_query(tracked, new_run, sqlite_store):
-    facts = {**tracked.FACTS, "run_id": "' OR tags.x != '"}
-    run = new_run([tracked.started(facts=facts), tracked.rows(1, 4), tracked.ended(4)])
+def test_only_a_valid_run_id_is_used_in_a_query(helpers, new_run, sqlite_store):
+    facts = {**helpers.FACTS, "run_id": "' OR tags.x != '"}
+    run = new_run([helpers.started(facts=facts), helpers.rows(1, 4), helpers.ended(4)])
     sync(run, sqlite_store)
     import hashlib
 
     first = (run.path / "journal.jsonl").read_bytes().splitlines(keepends=True)[0]
-    assert tracked.in_mlflow(sqlite_store, hashlib.sha256(first).hexdigest()[:32])[1] == tracked.points_of(run.path)
+    assert helpers.in_mlflow(sqlite_store, hashlib.sha256(first).hexdigest()[:32])[1] == helpers.points_of(run.path)
 
 
-def test_the_schema_of_another_mlflow_version_is_refused(tracked, new_run, sqlite_store):
+def test_the_schema_of_another_mlflow_version_is_refused(helpers, new_run, sqlite_store):
     path = Path(sqlite_store.removeprefix("sqlite:///"))
     with sqlite3.connect(path) as database:
         database.execute("UPDATE alembic_version SET version_num = '0123456789ab'")
     database.close()
-    run = new_run(tracked.WHOLE)
+    run = new_run(helpers.COMPLETE)
     before, journal = path.read_bytes(), (run.path / "journal.jsonl").read_bytes()
     with pytest.raises(StoreError, match="has the schema of another MLflow") as caught:
         sync(run, sqlite_store)
@@ -236,63 +236,63 @@ def test_the_schema_of_another_mlflow_version_is_refused(tracked, new_run, sqlit
     assert (run.path / "journal.jsonl").read_bytes() == journal
 
 
-def test_a_file_that_is_not_a_database_is_refused(tracked, new_run, tmp_path):
+def test_a_file_that_is_not_a_database_is_refused(helpers, new_run, tmp_path):
     (tmp_path / "x.db").write_bytes(b"no database " * 1000)
     with pytest.raises(StoreError, match="x.db.* does not answer.*not a database"):
-        sync(new_run(tracked.WHOLE), f"sqlite:///{tmp_path}/x.db")
+        sync(new_run(helpers.COMPLETE), f"sqlite:///{tmp_path}/x.db")
 
 
-def test_a_locked_database_is_unavailable(tracked, new_run, sqlite_store, monkeypatch):
-    run = new_run(tracked.WHOLE)
+def test_a_locked_database_is_unavailable(helpers, new_run, sqlite_store, monkeypatch):
+    run = new_run(helpers.COMPLETE)
     sync(run, sqlite_store)
     from sqlalchemy import sql
 
     real = sql.text  # MLflow waits 20 s for a lock
     monkeypatch.setattr(sql, "text", lambda text: real(text.replace("busy_timeout = 20000", "busy_timeout = 100")))
-    other = {**tracked.FACTS, "run_id": "e" * 32}
-    run = new_run([tracked.started(facts=other), tracked.rows(1, 4), tracked.ended(4)])
+    other = {**helpers.FACTS, "run_id": "e" * 32}
+    run = new_run([helpers.started(facts=other), helpers.rows(1, 4), helpers.ended(4)])
     database = sqlite3.connect(sqlite_store.removeprefix("sqlite:///"), isolation_level=None)
     database.execute("BEGIN EXCLUSIVE")
     with pytest.raises(StoreUnavailable, match="database is locked"):
         sync(run, sqlite_store)
     database.close()
     assert sync(run, sqlite_store).outcome == "copied"
-    assert tracked.in_mlflow(sqlite_store, "e" * 32)[1] == tracked.points_of(run.path)
+    assert helpers.in_mlflow(sqlite_store, "e" * 32)[1] == helpers.points_of(run.path)
 
 
-def test_an_unreachable_database_is_reported_fast_without_its_password(tracked, new_run):
+def test_an_unreachable_database_is_reported_fast_without_its_password(helpers, new_run):
     with pytest.raises(StoreUnavailable) as caught:
-        sync(new_run(tracked.WHOLE), "postgresql+psycopg://me:s3cret@127.0.0.1:9/runs")
+        sync(new_run(helpers.COMPLETE), "postgresql+psycopg://me:s3cret@127.0.0.1:9/runs")
     assert "does not answer" in str(caught.value)
     assert "s3cret" not in str(caught.value)
     assert caught.value.__cause__ is None
 
 
-def test_an_unreachable_server_is_reported_without_its_password(tracked, new_run):
+def test_an_unreachable_server_is_reported_without_its_password(helpers, new_run):
     with pytest.raises(StoreUnavailable) as caught:
-        sync(new_run(tracked.WHOLE), "http://me:s3cret@127.0.0.1:9")
+        sync(new_run(helpers.COMPLETE), "http://me:s3cret@127.0.0.1:9")
     assert "does not answer" in str(caught.value)
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_deleted_experiment_is_named(tracked, new_run, sqlite_store):
+def test_a_deleted_experiment_is_named(helpers, new_run, sqlite_store):
     client = MlflowClient(tracking_uri=sqlite_store)
     client.delete_experiment(client.create_experiment("digits"))
     with pytest.raises(StoreError, match="'digits' of .* was deleted"):
-        sync(new_run(tracked.WHOLE), sqlite_store)
+        sync(new_run(helpers.COMPLETE), sqlite_store)
 
 
-def test_a_rejected_request_is_reported_as_such(tracked, new_run, store, monkeypatch):
+def test_a_rejected_request_is_reported_as_such(helpers, new_run, store, monkeypatch):
     monkeypatch.setattr("trueloop.runs.tracking.mlflow_sink.MAX_NAME_CHARS", 300)
-    facts = {**tracked.FACTS, "config": {"n" * 280: 1}}
-    run = new_run([tracked.started(facts=facts), tracked.rows(1, 4), tracked.ended(4)])
+    facts = {**helpers.FACTS, "config": {"n" * 280: 1}}
+    run = new_run([helpers.started(facts=facts), helpers.rows(1, 4), helpers.ended(4)])
     with pytest.raises(StoreRejected, match="rejected the request.*exceeds the maximum length") as caught:
         sync(run, store)
     assert "does not answer" not in caught.value.what
-    assert "When that is fixed" in caught.value.fix
+    assert "when the cause is fixed" in caught.value.fix
 
 
-def test_a_new_database_is_created_next_to_the_runs(tracked, new_run, tmp_path):
-    run = new_run(tracked.WHOLE)
+def test_a_new_database_is_created_next_to_the_runs(helpers, new_run, tmp_path):
+    run = new_run(helpers.COMPLETE)
     sync(run, "sqlite")
-    assert tracked.in_mlflow(f"sqlite:///{tmp_path}/mlflow.db")[1] == tracked.points_of(run.path)
+    assert helpers.in_mlflow(f"sqlite:///{tmp_path}/mlflow.db")[1] == helpers.points_of(run.path)

@@ -51,6 +51,6 @@ def test_a_cursor_with_an_invalid_field_is_none(field, value):
 
 
 def test_a_later_schema_is_refused():
-    with pytest.raises(StoreError, match="schema 9") as caught:
+    with pytest.raises(StoreError, match="its schema is 9") as caught:
         SyncCursor.parse('{"schema": 9, "whatever": 1}')
     assert not isinstance(caught.value, StoreUnavailable)

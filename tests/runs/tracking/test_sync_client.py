@@ -18,7 +18,7 @@ from trueloop.runs.journal import read_journal
 from trueloop.runs.run_id import read_run_id
 from trueloop.runs.tracking import SyncClient, parse_target, sync_client, sync_run
 
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("plots_disabled")
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(200, 5, generator=G)
@@ -58,21 +58,21 @@ def train(run_dir, store, after=lambda epoch: None, **settings):
     return result, watcher
 
 
-def seen(tracked, url, run_dir):
+def seen(helpers, url, run_dir):
     """The current points of a run in MLflow, or None."""
     try:
-        return tracked.in_mlflow(url, read_run_id(run_dir / "journal.jsonl"))[1] or None
+        return helpers.in_mlflow(url, read_run_id(run_dir / "journal.jsonl"))[1] or None
     except (AssertionError, TypeError):
         return None
 
 
-def gone(tracked, run_dir):
-    return tracked.eventually(lambda: not tracked.followers(run_dir))
+def gone(helpers, run_dir):
+    return helpers.wait_until(lambda: not helpers.sync_process_ids(run_dir))
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a b", "\udcff"])
-def test_a_folder_may_have_any_name(tracked, new_run, tmp_path, name):
-    run = new_run(tracked.WHOLE)
+def test_a_folder_may_have_any_name(helpers, new_run, tmp_path, name):
+    run = new_run(helpers.COMPLETE)
     folder = tmp_path / name / "tb"
     problem = SyncClient(run.path, parse_target(f"tensorboard:{folder}", tmp_path), print).wait(60)
     if name.isprintable() or "\n" in name:
@@ -83,11 +83,11 @@ def test_a_folder_may_have_any_name(tracked, new_run, tmp_path, name):
         assert "cannot be written" in problem.message
 
 
-def test_a_run_is_in_the_store_when_training_is_over(tracked, sqlite_store, tmp_path):
+def test_a_run_is_in_the_store_when_training_is_over(helpers, sqlite_store, tmp_path):
     result, watcher = train(tmp_path / "run", sqlite_store)
-    gone(tracked, tmp_path / "run")
-    kept, points, models = tracked.in_mlflow(sqlite_store, read_run_id(tmp_path / "run" / "journal.jsonl"))
-    assert points == expected(tracked, tmp_path / "run")
+    gone(helpers, tmp_path / "run")
+    kept, points, models = helpers.in_mlflow(sqlite_store, read_run_id(tmp_path / "run" / "journal.jsonl"))
+    assert points == expected(helpers, tmp_path / "run")
     assert (kept.info.status, kept.data.tags["trueloop.state"]) == ("FINISHED", "finished")
     assert kept.data.params["optim.lr"] == "0.02"
     assert kept.data.tags["trueloop.environment.host"]
@@ -97,22 +97,22 @@ def test_a_run_is_in_the_store_when_training_is_over(tracked, sqlite_store, tmp_
     assert (result.reason, watcher.notes) == ("finished", [])
 
 
-def expected(tracked, run_dir):
+def expected(helpers, run_dir):
     """Like `points_of`, for a run whose groups have equal learning rates."""
-    return {key: value for key, value in tracked.points_of(run_dir).items() if "lr_group" not in key[0]}
+    return {key: value for key, value in helpers.points_of(run_dir).items() if "lr_group" not in key[0]}
 
 
-def test_points_are_written_during_training(tracked, sqlite_store, tmp_path):
+def test_points_are_written_during_training(helpers, sqlite_store, tmp_path):
     during = {}
 
     def after(epoch):
         if epoch == 3:
-            during.update(tracked.eventually(lambda: seen(tracked, sqlite_store, tmp_path / "run")))
+            during.update(helpers.wait_until(lambda: seen(helpers, sqlite_store, tmp_path / "run")))
 
     train(tmp_path / "run", sqlite_store, after)
     assert ("train/loss", 1) in during
-    gone(tracked, tmp_path / "run")
-    assert seen(tracked, sqlite_store, tmp_path / "run") == expected(tracked, tmp_path / "run")
+    gone(helpers, tmp_path / "run")
+    assert seen(helpers, sqlite_store, tmp_path / "run") == expected(helpers, tmp_path / "run")
 
 
 def test_the_store_changes_nothing_about_the_run(sqlite_store, tmp_path):
@@ -123,13 +123,13 @@ def test_the_store_changes_nothing_about_the_run(sqlite_store, tmp_path):
     assert with_store.metrics == without.metrics
 
 
-def test_postgres_killed_in_the_middle_leaves_the_run_unharmed(tracked, postgres, tmp_path):
+def test_postgres_killed_in_the_middle_leaves_the_run_unharmed(helpers, postgres, tmp_path):
     url, run_dir = postgres.database("killed"), tmp_path / "run"
     received = []
 
     def after(epoch):
         if epoch == 2:
-            tracked.eventually(lambda: seen(tracked, url, run_dir))
+            helpers.wait_until(lambda: seen(helpers, url, run_dir))
             postgres.kill()
         elif epoch == 3:  # until the sync process has noticed it
             journal = run_dir / "journal.jsonl"
@@ -144,9 +144,9 @@ def test_postgres_killed_in_the_middle_leaves_the_run_unharmed(tracked, postgres
     try:
         result, watcher = train(run_dir, url, after)
     finally:
-        for number in tracked.followers(run_dir):
+        for number in helpers.sync_process_ids(run_dir):
             os.kill(number, signal.SIGKILL)
-        gone(tracked, run_dir)
+        gone(helpers, run_dir)
         postgres.start()
     assert (result.reason, result.update, watcher.ended) == ("finished", 48, "finished")
     notes = [note for note in watcher.notes if note.kind.startswith("store")]
@@ -158,9 +158,9 @@ def test_postgres_killed_in_the_middle_leaves_the_run_unharmed(tracked, postgres
     assert [note.kind for note in history.notes] == ["store_down"]
     assert history.end.reason == "finished"
     assert b"s3cret" not in (run_dir / "journal.jsonl").read_bytes()
-    assert seen(tracked, url, run_dir) != expected(tracked, run_dir)
+    assert seen(helpers, url, run_dir) != expected(helpers, run_dir)
     assert sync_run(run_dir, parse_target(url, tmp_path)).state == "finished"
-    assert seen(tracked, url, run_dir) == expected(tracked, run_dir)
+    assert seen(helpers, url, run_dir) == expected(helpers, run_dir)
 
 
 FOLLOWERS = []
@@ -200,16 +200,16 @@ test_sync_client.train(Path({run_dir!r}), {store!r}, after, config=test_sync_cli
 """
 
 
-def start_and_kill(forker, tracked, run_dir, store, config="CONFIG"):
+def start_and_kill(forker, helpers, run_dir, store, config="CONFIG"):
     script = run_dir.with_name("train.py")
     script.write_text(
         _SCRIPT.format(folder=os.path.dirname(__file__), run_dir=str(run_dir), store=store, config=config)
     )
     process = forker.start(script, cwd=script.parent)
-    while "there" not in process.said()[0]:
-        assert process.poll() is None, process.said()[1]
+    while "there" not in process.output()[0]:
+        assert process.poll() is None, process.output()[1]
         time.sleep(0.01)
-    tracked.eventually(lambda: tracked.followers(run_dir))
+    helpers.wait_until(lambda: helpers.sync_process_ids(run_dir))
     process.kill()
     process.communicate()
 
@@ -219,44 +219,44 @@ WORKERS = TrainConfig(epochs=6, effective_batch=20, optim=OptimConfig(lr=0.02), 
 
 @pytest.mark.slow(reason="trains, kills and resumes real runs")
 @pytest.mark.parametrize("config", ["CONFIG", "WORKERS"])
-def test_a_killed_trainer_leaves_everything_in_the_store(forker, tracked, sqlite_store, tmp_path, config):
+def test_a_killed_trainer_leaves_everything_in_the_store(forker, helpers, sqlite_store, tmp_path, config):
     run_dir = tmp_path / "run"
-    start_and_kill(forker, tracked, run_dir, sqlite_store, config)
-    gone(tracked, run_dir)
-    kept, points, _ = tracked.in_mlflow(sqlite_store, read_run_id(run_dir / "journal.jsonl"))
+    start_and_kill(forker, helpers, run_dir, sqlite_store, config)
+    gone(helpers, run_dir)
+    kept, points, _ = helpers.in_mlflow(sqlite_store, read_run_id(run_dir / "journal.jsonl"))
     assert (kept.info.status, kept.data.tags["trueloop.state"]) == ("KILLED", "killed")
-    assert points == expected(tracked, run_dir)
+    assert points == expected(helpers, run_dir)
     assert max(step for _, step in points) >= 16
     # after a resume it is one run, without superseded records
     if config == "CONFIG":
         train(run_dir, sqlite_store)
-        gone(tracked, run_dir)
-        assert seen(tracked, sqlite_store, run_dir) == expected(tracked, run_dir)
+        gone(helpers, run_dir)
+        assert seen(helpers, sqlite_store, run_dir) == expected(helpers, run_dir)
 
 
-def test_a_resumed_run_is_the_same_run_in_the_store(tracked, sqlite_store, tmp_path):
+def test_a_resumed_run_is_the_same_run_in_the_store(helpers, sqlite_store, tmp_path):
     def stop(epoch):
         if epoch == 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
     result, _ = train(tmp_path / "run", sqlite_store, stop)
     assert result.reason == "preempted"
-    gone(tracked, tmp_path / "run")
-    kept, _, _ = tracked.in_mlflow(sqlite_store, read_run_id(tmp_path / "run" / "journal.jsonl"))
+    gone(helpers, tmp_path / "run")
+    kept, _, _ = helpers.in_mlflow(sqlite_store, read_run_id(tmp_path / "run" / "journal.jsonl"))
     assert kept.data.tags["trueloop.state"] == "preempted"
     train(tmp_path / "run", sqlite_store)
-    gone(tracked, tmp_path / "run")
-    again, points, _ = tracked.in_mlflow(sqlite_store, read_run_id(tmp_path / "run" / "journal.jsonl"))
+    gone(helpers, tmp_path / "run")
+    again, points, _ = helpers.in_mlflow(sqlite_store, read_run_id(tmp_path / "run" / "journal.jsonl"))
     assert again.data.tags["trueloop.state"] == "finished"
-    assert points == expected(tracked, tmp_path / "run")
+    assert points == expected(helpers, tmp_path / "run")
 
 
-def test_a_crashed_sync_process_is_reported(tracked, sqlite_store, tmp_path):
+def test_a_crashed_sync_process_is_reported(helpers, sqlite_store, tmp_path):
     def after(epoch):
         if epoch == 2:
-            for number in tracked.eventually(lambda: tracked.followers(tmp_path / "run")):
+            for number in helpers.wait_until(lambda: helpers.sync_process_ids(tmp_path / "run")):
                 os.kill(number, signal.SIGKILL)
-            tracked.eventually(lambda: FOLLOWERS[0]._problem)
+            helpers.wait_until(lambda: FOLLOWERS[0]._problem)
 
     result, watcher = train(tmp_path / "run", sqlite_store, after)
     assert result.reason == "finished"
@@ -264,28 +264,28 @@ def test_a_crashed_sync_process_is_reported(tracked, sqlite_store, tmp_path):
     assert "ended early (exit code -9)" in watcher.notes[0].message
 
 
-def test_a_slow_sync_continues_in_the_background(tracked, sqlite_store, tmp_path, monkeypatch):
+def test_a_slow_sync_continues_in_the_background(helpers, sqlite_store, tmp_path, monkeypatch):
     monkeypatch.setattr(sync_client.SyncClient.wait, "__defaults__", (0.0,))
     result, watcher = train(tmp_path / "run", sqlite_store)
     assert result.reason == "finished"
     assert [note.kind for note in watcher.notes] == ["store_behind"]
     assert read_journal(tmp_path / "run").end.reason == "finished"
     assert [note.kind for note in read_journal(tmp_path / "run").notes] == []
-    gone(tracked, tmp_path / "run")
-    assert seen(tracked, sqlite_store, tmp_path / "run") == expected(tracked, tmp_path / "run")
+    gone(helpers, tmp_path / "run")
+    assert seen(helpers, sqlite_store, tmp_path / "run") == expected(helpers, tmp_path / "run")
 
 
-def test_a_failed_run_is_failed_in_the_store(tracked, sqlite_store, tmp_path):
+def test_a_failed_run_is_failed_in_the_store(helpers, sqlite_store, tmp_path):
     def after(epoch):
         if epoch == 2:
             raise ValueError("a reporter of the user's fails")
 
     with pytest.raises(ValueError, match="of the user's"):
         train(tmp_path / "run", sqlite_store, after)
-    gone(tracked, tmp_path / "run")
-    kept, points, _ = tracked.in_mlflow(sqlite_store, read_run_id(tmp_path / "run" / "journal.jsonl"))
+    gone(helpers, tmp_path / "run")
+    kept, points, _ = helpers.in_mlflow(sqlite_store, read_run_id(tmp_path / "run" / "journal.jsonl"))
     assert (kept.info.status, kept.data.tags["trueloop.state"]) == ("FAILED", "failed")
-    assert points == expected(tracked, tmp_path / "run")
+    assert points == expected(helpers, tmp_path / "run")
 
 
 @pytest.mark.parametrize("store", ["nonsense", "postgresql://h", "tensorboard:"])
@@ -309,9 +309,9 @@ def test_a_missing_extra_is_refused_before_anything_is_written(tmp_path, monkeyp
     assert not (tmp_path / "run").exists()
 
 
-def test_a_forked_child_does_not_keep_the_sync_process_alive(tracked, new_run, sqlite_store):
-    run = new_run(tracked.WHOLE)
-    client = SyncClient(run.path, parse_target(sqlite_store, run.path.parent), lambda noted: None)
+def test_a_forked_child_does_not_keep_the_sync_process_alive(helpers, new_run, sqlite_store):
+    run = new_run(helpers.COMPLETE)
+    client = SyncClient(run.path, parse_target(sqlite_store, run.path.parent), lambda notice: None)
     script_end, child = os.pipe(), os.fork()
     if child == 0:
         os.read(script_end[0], 1)
@@ -323,18 +323,18 @@ def test_a_forked_child_does_not_keep_the_sync_process_alive(tracked, new_run, s
         os.waitpid(child, 0)
         for end in script_end:
             os.close(end)
-    assert tracked.in_mlflow(sqlite_store)[1] == tracked.points_of(run.path)
+    assert helpers.in_mlflow(sqlite_store)[1] == helpers.points_of(run.path)
 
 
-def test_a_process_that_cannot_be_started_is_reported(tracked, new_run, tmp_path, monkeypatch):
+def test_a_process_that_cannot_be_started_is_reported(helpers, new_run, tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise OSError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(sync_client.subprocess, "Popen", refuse)
     notes = []
-    client = SyncClient(new_run(tracked.WHOLE).path, parse_target("sqlite", tmp_path), notes.append)
-    client.report(tracked.rows(1, 4))
-    client.report(tracked.rows(5, 8))
+    client = SyncClient(new_run(helpers.COMPLETE).path, parse_target("sqlite", tmp_path), notes.append)
+    client.report(helpers.rows(1, 4))
+    client.report(helpers.rows(5, 8))
     assert [(note.kind, note.update) for note in notes] == [("store_down", 4)]
     assert "no process can be started" in notes[0].message
     assert client.wait() is None

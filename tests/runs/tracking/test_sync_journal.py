@@ -20,12 +20,12 @@ def copied(run, memory, **how):
     return sync_run(run.path, TARGET, open_sink=memory, **how)
 
 
-@pytest.mark.parametrize("events", ["WHOLE", "KILLED", "RESUMED"])
-def test_the_store_contains_the_content_of_the_journal(tracked, new_run, memory, events):
-    run = new_run(getattr(tracked, events))
+@pytest.mark.parametrize("events", ["COMPLETE", "KILLED", "RESUMED"])
+def test_the_store_contains_the_content_of_the_journal(helpers, new_run, memory, events):
+    run = new_run(getattr(helpers, events))
     assert copied(run, memory).outcome == "copied"
-    assert memory.points() == tracked.points_of(run.path)
-    history, kept = read_journal(run.path), memory.runs[tracked.RUN_ID]
+    assert memory.points() == helpers.points_of(run.path)
+    history, kept = read_journal(run.path), memory.runs[helpers.RUN_ID]
     assert [(s.step, s.path, s.values) for s in kept["checkpoints"]] == [
         (c.update, c.path, c.metrics) for c in history.checkpoints
     ]
@@ -33,9 +33,9 @@ def test_the_store_contains_the_content_of_the_journal(tracked, new_run, memory,
     assert kept["state"] == ("killed" if events == "KILLED" else "finished")
 
 
-def test_a_checkpoint_is_stored_at_its_own_point(tracked, new_run, memory):
-    copied(new_run(tracked.WHOLE), memory)
-    kept = memory.runs[tracked.RUN_ID]
+def test_a_checkpoint_is_stored_at_its_own_point(helpers, new_run, memory):
+    copied(new_run(helpers.COMPLETE), memory)
+    kept = memory.runs[helpers.RUN_ID]
     times = {(name, p.step): p.time_ms for p in kept["points"] for name in p.values}
     assert kept["checkpoints"]
     assert {(s.step, s.time_ms) for s in kept["checkpoints"]} == {
@@ -43,34 +43,34 @@ def test_a_checkpoint_is_stored_at_its_own_point(tracked, new_run, memory):
     }
 
 
-def test_times_go_forward_and_come_from_the_journal(tracked, new_run, memory):
-    run = new_run(tracked.RESUMED)
+def test_times_go_forward_and_come_from_the_journal(helpers, new_run, memory):
+    run = new_run(helpers.RESUMED)
     copied(run, memory)
-    points = memory.runs[tracked.RUN_ID]["points"]
+    points = memory.runs[helpers.RUN_ID]["points"]
     times = [p.time_ms for p in sorted(points, key=lambda p: p.step)]
     assert times == sorted(times)
-    assert 1_700_000_000_000 < times[0] < times[-1] <= memory.runs[tracked.RUN_ID]["end_ms"] <= run.clock * 1000
+    assert 1_700_000_000_000 < times[0] < times[-1] <= memory.runs[helpers.RUN_ID]["end_ms"] <= run.clock * 1000
 
 
-def test_a_rolled_back_run_is_pending(tracked, new_run, memory):
-    run = new_run([*tracked.WHOLE[:4], tracked.noted(4, "rolled_back", "From another run.")])
+def test_a_rolled_back_run_is_pending(helpers, new_run, memory):
+    run = new_run([*helpers.COMPLETE[:4], helpers.notice(4, "rolled_back", "From another run.")])
     assert copied(run, memory).state == "rolled_back"
-    run.add([tracked.started(4), tracked.rows(5, 8)])
+    run.add([helpers.started(4), helpers.rows(5, 8)])
     assert copied(run, memory).state == "killed"
-    assert memory.points() == tracked.points_of(run.path)
+    assert memory.points() == helpers.points_of(run.path)
 
 
 @pytest.mark.parametrize(("held", "state"), [(True, "running"), (False, "killed"), (None, "unknown")])
-def test_the_lock_decides_the_state_of_a_run_without_an_end(tracked, new_run, memory, monkeypatch, held, state):
+def test_the_lock_decides_the_state_of_a_run_without_an_end(helpers, new_run, memory, monkeypatch, held, state):
     from trueloop.runs.tracking import sync_journal
 
     monkeypatch.setattr(sync_journal, "is_training", lambda run_dir: held)
-    assert copied(new_run(tracked.WHOLE[:4]), memory).state == state
-    assert memory.runs[tracked.RUN_ID]["state"] == state
+    assert copied(new_run(helpers.COMPLETE[:4]), memory).state == state
+    assert memory.runs[helpers.RUN_ID]["state"] == state
 
 
-def test_a_second_sync_writes_nothing(tracked, new_run, memory):
-    run = new_run(tracked.WHOLE)
+def test_a_second_sync_writes_nothing(helpers, new_run, memory):
+    run = new_run(helpers.COMPLETE)
     copied(run, memory)
     memory.calls.clear()
     again = copied(run, memory)
@@ -78,114 +78,114 @@ def test_a_second_sync_writes_nothing(tracked, new_run, memory):
     assert memory.calls == ["find_cursor"]
 
 
-def test_a_resumed_run_is_appended(tracked, new_run, memory):
-    run = new_run(tracked.WHOLE[:4])
+def test_a_resumed_run_is_appended(helpers, new_run, memory):
+    run = new_run(helpers.COMPLETE[:4])
     assert copied(run, memory).state == "killed"
     memory.calls.clear()
-    run.add(tracked.WHOLE[4:])
+    run.add(helpers.COMPLETE[4:])
     assert copied(run, memory).outcome == "copied"
     assert "delete_run" not in memory.calls
-    assert memory.points() == tracked.points_of(run.path)
+    assert memory.points() == helpers.points_of(run.path)
 
 
-def test_a_resumed_run_is_rewritten_if_the_store_cannot_append(tracked, new_run):
-    memory = tracked.Memory(is_idempotent=False, can_append=False)
-    run = new_run(tracked.WHOLE[:4])
+def test_a_resumed_run_is_rewritten_if_the_store_cannot_append(helpers, new_run):
+    memory = helpers.Memory(is_idempotent=False, can_append=False)
+    run = new_run(helpers.COMPLETE[:4])
     copied(run, memory)
-    run.add(tracked.WHOLE[4:])
+    run.add(helpers.COMPLETE[4:])
     assert copied(run, memory).outcome == "rewritten"
-    assert memory.points() == tracked.points_of(run.path)
+    assert memory.points() == helpers.points_of(run.path)
 
 
-def test_superseded_records_are_removed(tracked, new_run, memory):
-    run = new_run(tracked.KILLED)
+def test_superseded_records_are_removed(helpers, new_run, memory):
+    run = new_run(helpers.KILLED)
     copied(run, memory)
-    run.add(tracked.RESUMED[len(tracked.KILLED) :])
+    run.add(helpers.RESUMED[len(helpers.KILLED) :])
     assert copied(run, memory).outcome == "rewritten"
-    assert memory.points() == tracked.points_of(run.path)
-    assert [r.number for r in memory.runs[tracked.RUN_ID]["notes"]] == [1]
+    assert memory.points() == helpers.points_of(run.path)
+    assert [r.number for r in memory.runs[helpers.RUN_ID]["notes"]] == [1]
 
 
-def test_records_superseded_before_their_cursor_are_removed(tracked, new_run, memory):
-    run = new_run(tracked.KILLED)
+def test_records_superseded_before_their_cursor_are_removed(helpers, new_run, memory):
+    run = new_run(helpers.KILLED)
     memory.fail_after = 3  # find_cursor, delete_run, open_run, then between the first batch and its cursor
     with pytest.raises(StoreUnavailable):
         copied(run, memory)
     assert ("train/loss", 10) in memory.points()
     memory.fail_after = math.inf
-    run.add(tracked.RESUMED[len(tracked.KILLED) :])
+    run.add(helpers.RESUMED[len(helpers.KILLED) :])
     assert copied(run, memory).outcome == "rewritten"
-    assert memory.points() == tracked.points_of(run.path)
+    assert memory.points() == helpers.points_of(run.path)
 
 
 @pytest.mark.parametrize("events", ["RESUMED", "TESTED_TWICE"])
-def test_lines_superseded_before_the_sync_cost_nothing(tracked, new_run, memory, events):
-    run = new_run(getattr(tracked, events))
+def test_lines_superseded_before_the_sync_cost_nothing(helpers, new_run, memory, events):
+    run = new_run(getattr(helpers, events))
     copied(run, memory)
-    run.add([tracked.started(12), tracked.noted(12, "more", "More."), tracked.ended(12)])
+    run.add([helpers.started(12), helpers.notice(12, "more", "More."), helpers.ended(12)])
     assert copied(run, memory).outcome == "copied"
     assert memory.calls.count("delete_run") == 1
 
 
-def test_a_resume_that_superseded_nothing_does_not_rewrite(tracked, new_run, memory):
-    run = new_run([*tracked.WHOLE[:4], tracked.noted(4, "interrupted"), tracked.ended(4, "interrupted")])
+def test_a_resume_that_superseded_nothing_does_not_rewrite(helpers, new_run, memory):
+    run = new_run([*helpers.COMPLETE[:4], helpers.notice(4, "interrupted"), helpers.ended(4, "interrupted")])
     assert copied(run, memory).state == "interrupted"
-    run.add([tracked.started(4), *tracked.WHOLE[4:]])
+    run.add([helpers.started(4), *helpers.COMPLETE[4:]])
     assert copied(run, memory).outcome == "copied"
-    assert memory.points() == tracked.points_of(run.path)
+    assert memory.points() == helpers.points_of(run.path)
 
 
-def test_a_repeated_test_evaluation_is_stored_once(tracked, new_run, memory):
-    run = new_run(tracked.WHOLE)
+def test_a_repeated_test_evaluation_is_stored_once(helpers, new_run, memory):
+    run = new_run(helpers.COMPLETE)
     copied(run, memory)
-    run.add(tracked.TESTED_TWICE[len(tracked.WHOLE) :])
+    run.add(helpers.TESTED_TWICE[len(helpers.COMPLETE) :])
     assert copied(run, memory).outcome == "rewritten"
-    assert memory.points() == tracked.points_of(run.path)
+    assert memory.points() == helpers.points_of(run.path)
     assert memory.points()["test/loss", 12] == 0.46
 
 
-def test_changed_settings_are_those_of_the_newest_process(tracked, new_run, memory):
-    run = new_run(tracked.WHOLE)
+def test_changed_settings_are_those_of_the_newest_process(helpers, new_run, memory):
+    run = new_run(helpers.COMPLETE)
     copied(run, memory)
-    facts = {**tracked.FACTS, "config": {"epochs": 5}}
-    run.add([tracked.started(12, facts), tracked.ended(12)])
+    facts = {**helpers.FACTS, "config": {"epochs": 5}}
+    run.add([helpers.started(12, facts), helpers.ended(12)])
     assert copied(run, memory).outcome == "rewritten"
-    assert memory.runs[tracked.RUN_ID]["params"] == {"epochs": "5", "options.width": "32"}
+    assert memory.runs[helpers.RUN_ID]["params"] == {"epochs": "5", "options.width": "32"}
 
 
-def test_an_older_copy_of_a_journal_causes_a_rewrite(tracked, new_run, memory):
-    run = new_run(tracked.WHOLE)
+def test_an_older_copy_of_a_journal_causes_a_rewrite(helpers, new_run, memory):
+    run = new_run(helpers.COMPLETE)
     copied(run, memory)
     journal = run.path / "journal.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:5]))
     assert copied(run, memory).outcome == "rewritten"
-    assert memory.points() == tracked.points_of(run.path)
+    assert memory.points() == helpers.points_of(run.path)
 
 
-def test_rewrite_writes_everything_from_scratch(tracked, new_run, memory):
-    run = new_run(tracked.WHOLE)
+def test_rewrite_writes_everything_from_scratch(helpers, new_run, memory):
+    run = new_run(helpers.COMPLETE)
     copied(run, memory)
-    memory.runs[tracked.RUN_ID]["points"].pop()
+    memory.runs[helpers.RUN_ID]["points"].pop()
     assert copied(run, memory, rewrite=True).outcome == "rewritten"
-    assert memory.points() == tracked.points_of(run.path)
+    assert memory.points() == helpers.points_of(run.path)
 
 
-def test_a_torn_line_is_read_once_it_is_complete(tracked, new_run, memory):
-    run = new_run(tracked.WHOLE[:4]).tear()
+def test_a_torn_line_is_read_once_it_is_complete(helpers, new_run, memory):
+    run = new_run(helpers.COMPLETE[:4]).tear()
     assert copied(run, memory).lines == 4  # start, rows, an evaluation, a checkpoint
-    run.add(tracked.WHOLE[4:])
+    run.add(helpers.COMPLETE[4:])
     copied(run, memory)
-    assert memory.points() == tracked.points_of(run.path)
+    assert memory.points() == helpers.points_of(run.path)
 
 
-def test_a_journal_of_the_first_schema_is_synced(tracked, new_run, memory):
-    run = new_run(tracked.WHOLE[:1])
+def test_a_journal_of_the_first_schema_is_synced(helpers, new_run, memory):
+    run = new_run(helpers.COMPLETE[:1])
     journal = run.path / "journal.jsonl"
-    row = tracked.row(1)._asdict()
+    row = helpers.row(1)._asdict()
     lines = [json.dumps({"event": "update", **row, "update": k}) + "\n" for k in range(1, 5)]
     journal.write_text(journal.read_text().replace('"schema":2', '"schema":1') + "".join(lines))
     copied(run, memory)
-    assert memory.points() == tracked.points_of(run.path)
+    assert memory.points() == helpers.points_of(run.path)
     assert {step for _, step in memory.points()} == {1, 2, 3, 4}
 
 
@@ -213,8 +213,8 @@ def test_a_missing_journal_is_refused(tmp_path, memory):
         b'{"event":"notice","time":1e999,"update":4,"kind":"odd","message":"","details":{}}\n',
     ],
 )
-def test_a_damaged_journal_is_refused_with_its_offset(tracked, new_run, memory, line):
-    run = new_run(tracked.WHOLE[:4])
+def test_a_damaged_journal_is_refused_with_its_offset(helpers, new_run, memory, line):
+    run = new_run(helpers.COMPLETE[:4])
     journal = run.path / "journal.jsonl"
     whole = journal.read_bytes()
     journal.write_bytes(whole + line)
@@ -222,8 +222,8 @@ def test_a_damaged_journal_is_refused_with_its_offset(tracked, new_run, memory, 
         copied(run, memory)
 
 
-def test_one_process_at_a_time_syncs_a_run(tracked, new_run, memory):
-    run = new_run(tracked.WHOLE)
+def test_one_process_at_a_time_syncs_a_run(helpers, new_run, memory):
+    run = new_run(helpers.COMPLETE)
 
     def in_the_middle(target):
         assert copied(run, memory).outcome == "busy"
@@ -232,18 +232,18 @@ def test_one_process_at_a_time_syncs_a_run(tracked, new_run, memory):
     assert sync_run(run.path, TARGET, open_sink=in_the_middle).outcome == "copied"
 
 
-def test_a_store_of_a_later_trueloop_is_not_modified(tracked, new_run, memory):
-    run = new_run(tracked.WHOLE)
+def test_a_store_of_a_later_trueloop_is_not_modified(helpers, new_run, memory):
+    run = new_run(helpers.COMPLETE)
     copied(run, memory)
-    before = memory.runs[tracked.RUN_ID]["cursor"].to_json()
+    before = memory.runs[helpers.RUN_ID]["cursor"].to_json()
     memory.find_cursor = lambda run: SyncCursor.parse(before.replace('"schema": 1', '"schema": 2'))
     memory.calls.clear()
-    with pytest.raises(StoreError, match="schema 2, this one knows 1"):
+    with pytest.raises(StoreError, match="its schema is 2, the known schema 1"):
         copied(run, memory)
     assert memory.calls == []
 
 
-def alive(tracked, new_run, sink, pieces, failing=()):
+def alive(helpers, new_run, sink, pieces, failing=()):
     """Sync a journal as it grows; the store fails after a number of calls, and the sync starts over."""
     run = new_run()
     (run.path / "journal.jsonl").touch()
@@ -268,15 +268,15 @@ STORES = {"is_idempotent and can_append": (True, True), "can_append": (False, Tr
 
 
 @pytest.mark.parametrize("kind", STORES)
-@pytest.mark.parametrize("events", ["WHOLE", "RESUMED"])
-def test_syncing_live_and_afterwards_give_the_same_store(tracked, new_run, kind, events):
+@pytest.mark.parametrize("events", ["COMPLETE", "RESUMED"])
+def test_syncing_live_and_afterwards_give_the_same_store(helpers, new_run, kind, events):
     is_idempotent, can_append = STORES[kind]
-    live, after = (tracked.Memory(is_idempotent=is_idempotent, can_append=can_append) for _ in range(2))
-    run = alive(tracked, new_run, live, [[event] for event in getattr(tracked, events)])
-    assert live.points() == tracked.points_of(run.path)
+    live, after = (helpers.Memory(is_idempotent=is_idempotent, can_append=can_append) for _ in range(2))
+    run = alive(helpers, new_run, live, [[event] for event in getattr(helpers, events)])
+    assert live.points() == helpers.points_of(run.path)
     copied(run, after)
     for name in ("points", "checkpoints", "notes", "state", "end_ms", "params"):
-        assert live.runs[tracked.RUN_ID][name] == after.runs[tracked.RUN_ID][name], name
+        assert live.runs[helpers.RUN_ID][name] == after.runs[helpers.RUN_ID][name], name
     live.calls.clear()
     assert copied(run, live).outcome == "complete"
 
@@ -304,25 +304,25 @@ def lives(draw):
 
 @pytest.mark.parametrize("kind", STORES)
 @given(life=lives(), slice_bytes=st.sampled_from([1, 700, 1 << 20]))
-def test_after_any_events_the_store_matches_the_journal(tracked, tmp_path_factory, kind, life, slice_bytes):
+def test_after_any_events_the_store_matches_the_journal(helpers, tmp_path_factory, kind, life, slice_bytes):
     pieces, failures = life
     is_idempotent, can_append = STORES[kind]
-    sink = tracked.Memory(is_idempotent=is_idempotent, can_append=can_append)
+    sink = helpers.Memory(is_idempotent=is_idempotent, can_append=can_append)
     made = {
-        "started": tracked.started,
-        "rows": lambda span: tracked.rows(*span),
-        "evaluated": lambda u: tracked.evaluated(u, 1 / u),
-        "saved": lambda about: tracked.saved(*about),
-        "notice": tracked.noted,
+        "started": helpers.started,
+        "rows": lambda span: helpers.rows(*span),
+        "evaluated": lambda u: helpers.evaluated(u, 1 / u),
+        "saved": lambda about: helpers.saved(*about),
+        "notice": helpers.notice,
     }
     events = [[made[kind](about) for kind, about in piece] for piece in pieces]
     from trueloop.runs.tracking import sync_journal
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sync_journal, "MAX_SLICE_BYTES", slice_bytes)
-        run = alive(tracked, lambda: tracked.Run(tmp_path_factory.mktemp("run")), sink, events, failures)
-    assert sink.points() == tracked.points_of(run.path)
-    history, kept = read_journal(run.path), sink.runs[tracked.RUN_ID]
+        run = alive(helpers, lambda: helpers.Run(tmp_path_factory.mktemp("run")), sink, events, failures)
+    assert sink.points() == helpers.points_of(run.path)
+    history, kept = read_journal(run.path), sink.runs[helpers.RUN_ID]
     assert sorted(s.step for s in kept["checkpoints"]) == sorted(c.update for c in history.checkpoints)
     times = {(name, p.step): p.time_ms for p in kept["points"] for name in p.values}
     assert all(s.time_ms == times["val/loss", s.step] for s in kept["checkpoints"] if s.values)

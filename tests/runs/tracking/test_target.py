@@ -52,8 +52,8 @@ def test_a_relative_file_is_made_absolute(monkeypatch, tmp_path):
     [
         ("", "is unknown"),
         ("mlflow", "is unknown"),
-        ("sqllite", "Did you mean sqlite?"),
-        ("postgre://h/d", "Did you mean postgresql?"),
+        ("sqllite", "Did you mean 'sqlite'?"),
+        ("postgre://h/d", "Did you mean 'postgresql'?"),
         ("mysql://h/d", "is unknown"),
         ("runs/mlflow.db", "is unknown"),
         ("sqlite://", "names no file"),

@@ -55,20 +55,20 @@ def same(found, expected):
             assert found[key] == pytest.approx(value, rel=1e-6), key
 
 
-@pytest.mark.parametrize("kind", ["WHOLE", "KILLED", "RESUMED"])
-def test_event_files_contain_the_content_of_the_journal(tracked, new_run, tmp_path, kind):
-    run = new_run(getattr(tracked, kind))
+@pytest.mark.parametrize("kind", ["COMPLETE", "KILLED", "RESUMED"])
+def test_event_files_contain_the_content_of_the_journal(helpers, new_run, tmp_path, kind):
+    run = new_run(getattr(helpers, kind))
     sync(run, tmp_path / "tb")
     folder = tmp_path / "tb" / run.path.name
-    same(scalars(folder), tracked.points_of(run.path))
+    same(scalars(folder), helpers.points_of(run.path))
     saved = texts(folder, "checkpoint")
     assert [step for step, _ in saved] == [c.update for c in read_journal(run.path).checkpoints]
     assert all(rf"update\-{step:09d}" in text for step, text in saved)
     assert texts(folder, "state") == [(0, "killed" if kind == "KILLED" else "finished")]
 
 
-def test_points_have_the_time_of_the_journal(tracked, new_run, tmp_path):
-    run = new_run(tracked.WHOLE)
+def test_points_have_the_time_of_the_journal(helpers, new_run, tmp_path):
+    run = new_run(helpers.COMPLETE)
     sync(run, tmp_path / "tb")
     scalar_events = events(tmp_path / "tb" / run.path.name).Scalars("train/loss")
     assert [round(e.wall_time, 2) for e in scalar_events[:4]] == [
@@ -79,34 +79,34 @@ def test_points_have_the_time_of_the_journal(tracked, new_run, tmp_path):
     ]
 
 
-def test_a_second_sync_writes_nothing(tracked, new_run, tmp_path):
-    run = new_run(tracked.WHOLE)
+def test_a_second_sync_writes_nothing(helpers, new_run, tmp_path):
+    run = new_run(helpers.COMPLETE)
     sync(run, tmp_path / "tb")
     before = {path: path.read_bytes() for path in (tmp_path / "tb").rglob("*") if path.is_file()}
     assert sync(run, tmp_path / "tb").outcome == "complete"
     assert {path: path.read_bytes() for path in (tmp_path / "tb").rglob("*") if path.is_file()} == before
 
 
-def test_a_resumed_run_gets_a_second_file_without_duplicates(tracked, new_run, tmp_path):
-    run = new_run(tracked.WHOLE[:4])
+def test_a_resumed_run_gets_a_second_file_without_duplicates(helpers, new_run, tmp_path):
+    run = new_run(helpers.COMPLETE[:4])
     sync(run, tmp_path / "tb")
-    run.add(tracked.WHOLE[4:])
+    run.add(helpers.COMPLETE[4:])
     assert sync(run, tmp_path / "tb").outcome == "copied"
     folder = tmp_path / "tb" / run.path.name
     assert len(list(folder.glob("events.*"))) == 2
-    same(scalars(folder), tracked.points_of(run.path))
+    same(scalars(folder), helpers.points_of(run.path))
 
 
-def test_superseded_points_are_removed(tracked, new_run, tmp_path):
-    run = new_run(tracked.KILLED)
+def test_superseded_points_are_removed(helpers, new_run, tmp_path):
+    run = new_run(helpers.KILLED)
     sync(run, tmp_path / "tb")
-    run.add(tracked.RESUMED[len(tracked.KILLED) :])
+    run.add(helpers.RESUMED[len(helpers.KILLED) :])
     assert sync(run, tmp_path / "tb").outcome == "rewritten"
-    same(scalars(tmp_path / "tb" / run.path.name), tracked.points_of(run.path))
+    same(scalars(tmp_path / "tb" / run.path.name), helpers.points_of(run.path))
 
 
-def test_a_killed_writer_is_repaired(tracked, new_run, tmp_path, monkeypatch):
-    run = new_run(tracked.WHOLE)
+def test_a_killed_writer_is_repaired(helpers, new_run, tmp_path, monkeypatch):
+    run = new_run(helpers.COMPLETE)
 
     def killed(self, state, time_ms, cursor):
         self._writer.flush()
@@ -119,11 +119,11 @@ def test_a_killed_writer_is_repaired(tracked, new_run, tmp_path, monkeypatch):
     folder = tmp_path / "tb" / run.path.name
     assert scalars(folder)
     assert sync(run, tmp_path / "tb").outcome == "rewritten"
-    same(scalars(folder), tracked.points_of(run.path))
+    same(scalars(folder), helpers.points_of(run.path))
 
 
-def test_a_writer_killed_at_its_start_leaves_no_second_folder(tracked, new_run, tmp_path, monkeypatch):
-    run = new_run(tracked.WHOLE)
+def test_a_writer_killed_at_its_start_leaves_no_second_folder(helpers, new_run, tmp_path, monkeypatch):
+    run = new_run(helpers.COMPLETE)
 
     def killed(self, batch, cursor):
         self._writer.flush()
@@ -135,11 +135,11 @@ def test_a_writer_killed_at_its_start_leaves_no_second_folder(tracked, new_run, 
             sync(run, tmp_path / "tb")
     sync(run, tmp_path / "tb")
     assert [path.name for path in (tmp_path / "tb").iterdir()] == [run.path.name]
-    same(scalars(tmp_path / "tb" / run.path.name), tracked.points_of(run.path))
+    same(scalars(tmp_path / "tb" / run.path.name), helpers.points_of(run.path))
 
 
-def test_a_moved_run_is_recognised(tracked, new_run, tmp_path):
-    run = new_run(tracked.WHOLE)
+def test_a_moved_run_is_recognised(helpers, new_run, tmp_path):
+    run = new_run(helpers.COMPLETE)
     sync(run, tmp_path / "tb")
     name = run.path.name
     run.path = run.path.rename(tmp_path / "elsewhere")
@@ -147,8 +147,8 @@ def test_a_moved_run_is_recognised(tracked, new_run, tmp_path):
     assert [path.name for path in (tmp_path / "tb").iterdir()] == [name]
 
 
-def test_a_foreign_folder_is_not_modified(tracked, new_run, tmp_path):
-    run = new_run(tracked.WHOLE)
+def test_a_foreign_folder_is_not_modified(helpers, new_run, tmp_path):
+    run = new_run(helpers.COMPLETE)
     theirs = tmp_path / "tb" / run.path.name / "events.out.tfevents.1.theirs"
     theirs.parent.mkdir(parents=True)
     theirs.write_bytes(b"theirs")
@@ -156,23 +156,23 @@ def test_a_foreign_folder_is_not_modified(tracked, new_run, tmp_path):
     sync(run, tmp_path / "tb", rewrite=True)
     assert theirs.read_bytes() == b"theirs"
     assert [path.name for path in theirs.parent.iterdir()] == [theirs.name]
-    folder = tmp_path / "tb" / f"{run.path.name}-{tracked.RUN_ID[:8]}"
-    same(scalars(folder), tracked.points_of(run.path))
+    folder = tmp_path / "tb" / f"{run.path.name}-{helpers.RUN_ID[:8]}"
+    same(scalars(folder), helpers.points_of(run.path))
 
 
-def test_an_invalid_cursor_causes_a_rewrite(tracked, new_run, tmp_path):
-    run = new_run(tracked.WHOLE)
+def test_an_invalid_cursor_causes_a_rewrite(helpers, new_run, tmp_path):
+    run = new_run(helpers.COMPLETE)
     sync(run, tmp_path / "tb")
     path = tmp_path / "tb" / run.path.name / "trueloop.json"
     for cursor in ('{"schema": 1}', "[]", "nonsense", '{"schema": 1, "journal_bytes": "x"}'):
-        path.write_text(json.dumps({"run_id": tracked.RUN_ID, "cursor": cursor}))
+        path.write_text(json.dumps({"run_id": helpers.RUN_ID, "cursor": cursor}))
         assert sync(run, tmp_path / "tb").outcome == "rewritten"
-    same(scalars(path.parent), tracked.points_of(run.path))
+    same(scalars(path.parent), helpers.points_of(run.path))
 
 
-def test_text_is_shown_literally(tracked, new_run, tmp_path):
+def test_text_is_shown_literally(helpers, new_run, tmp_path):
     hostile = "<script>alert(1)</script> [x](javascript:1) | # *b*"
-    run = new_run([tracked.started(), tracked.rows(1, 4), tracked.noted(4, "odd", hostile), tracked.ended(4)])
+    run = new_run([helpers.started(), helpers.rows(1, 4), helpers.notice(4, "odd", hostile), helpers.ended(4)])
     sync(run, tmp_path / "tb")
     [(step, text)] = texts(tmp_path / "tb" / run.path.name, "note/odd")
     assert step == 4
@@ -180,10 +180,10 @@ def test_text_is_shown_literally(tracked, new_run, tmp_path):
     assert text.replace("\\", "") == hostile
 
 
-def test_settings_are_numbers_or_texts(tracked, new_run, tmp_path):
+def test_settings_are_numbers_or_texts(helpers, new_run, tmp_path):
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-    run = new_run([tracked.started(facts={**tracked.FACTS, "options": {"data": "1_2"}}), tracked.ended(0)])
+    run = new_run([helpers.started(facts={**helpers.FACTS, "options": {"data": "1_2"}}), helpers.ended(0)])
     sync(run, tmp_path / "tb")
     metadata = events(tmp_path / "tb" / run.path.name).SummaryMetadata("_hparams_/session_start_info")
     hparams = HParamsPluginData.FromString(metadata.plugin_data.content).session_start_info.hparams
@@ -191,7 +191,7 @@ def test_settings_are_numbers_or_texts(tracked, new_run, tmp_path):
     assert hparams["options.data"].string_value == "1_2"
 
 
-def test_a_folder_that_cannot_be_created_is_named(tracked, new_run, tmp_path):
+def test_a_folder_that_cannot_be_created_is_named(helpers, new_run, tmp_path):
     (tmp_path / "tb").write_text("a file")
     with pytest.raises(StoreError, match="tb"):
-        sync(new_run(tracked.WHOLE), tmp_path / "tb")
+        sync(new_run(helpers.COMPLETE), tmp_path / "tb")

@@ -17,7 +17,7 @@ from trueloop.runs.tracking.wandb_sink import WandbSink
 pytestmark = [
     pytest.mark.slow(reason="each W&B run starts a process of its own"),
     pytest.mark.filterwarnings("ignore"),
-]  # each run of W&B starts a process of its own
+]  # each W&B run starts a separate process
 
 
 def sync(run, folder, **how):
@@ -84,33 +84,33 @@ def same(found, expected):
             assert stored == pytest.approx(value, rel=1e-12), key
 
 
-@pytest.mark.parametrize("kind", ["WHOLE", "RESUMED"])
-def test_an_offline_run_contains_the_content_of_the_journal(tracked, new_run, tmp_path, kind):
-    run = new_run(getattr(tracked, kind))
+@pytest.mark.parametrize("kind", ["COMPLETE", "RESUMED"])
+def test_an_offline_run_contains_the_content_of_the_journal(helpers, new_run, tmp_path, kind):
+    run = new_run(getattr(helpers, kind))
     sync(run, tmp_path / "wb")
-    same(history(tmp_path / "wb"), tracked.points_of(run.path))
+    same(history(tmp_path / "wb"), helpers.points_of(run.path))
     run_summary = summary(tmp_path / "wb")
     assert run_summary["trueloop.state"] == "finished"
     for checkpoint in read_journal(run.path).checkpoints:
         assert run_summary[f"checkpoints/update-{checkpoint.update:09d}"]["path"] == checkpoint.path
     [made] = [r.run for r in records(tmp_path / "wb") if r.WhichOneof("record_type") == "run"][:1]
-    assert (made.run_id, made.display_name, made.project) == (tracked.RUN_ID, run.path.name, "digits")
+    assert (made.run_id, made.display_name, made.project) == (helpers.RUN_ID, run.path.name, "digits")
     assert "optim.lr" in {item.key or item.nested_key[0] for item in made.config.update}
 
 
-def test_a_second_sync_writes_nothing_and_a_resumed_run_is_one_run(tracked, new_run, tmp_path):
-    run = new_run(tracked.WHOLE[:4])
+def test_a_second_sync_writes_nothing_and_a_resumed_run_is_one_run(helpers, new_run, tmp_path):
+    run = new_run(helpers.COMPLETE[:4])
     assert sync(run, tmp_path / "wb").state == "killed"
     before = offline(tmp_path / "wb")
     assert sync(run, tmp_path / "wb").outcome == "complete"
     assert offline(tmp_path / "wb") == before
-    run.add(tracked.WHOLE[4:])
+    run.add(helpers.COMPLETE[4:])
     assert sync(run, tmp_path / "wb").outcome == "rewritten"
-    same(history(tmp_path / "wb"), tracked.points_of(run.path))
+    same(history(tmp_path / "wb"), helpers.points_of(run.path))
 
 
-def test_a_killed_writer_is_repaired(tracked, new_run, tmp_path, monkeypatch):
-    run = new_run(tracked.WHOLE)
+def test_a_killed_writer_is_repaired(helpers, new_run, tmp_path, monkeypatch):
+    run = new_run(helpers.COMPLETE)
 
     def killed(self, state, time_ms, mark):
         raise KeyboardInterrupt
@@ -121,11 +121,11 @@ def test_a_killed_writer_is_repaired(tracked, new_run, tmp_path, monkeypatch):
             sync(run, tmp_path / "wb")
     assert len(offline(tmp_path / "wb")) == 1
     assert sync(run, tmp_path / "wb").outcome == "rewritten"
-    same(history(tmp_path / "wb"), tracked.points_of(run.path))
+    same(history(tmp_path / "wb"), helpers.points_of(run.path))
 
 
-def test_a_writer_killed_at_its_start_leaves_nothing_permanent(tracked, new_run, tmp_path, monkeypatch):
-    run = new_run(tracked.WHOLE)
+def test_a_writer_killed_at_its_start_leaves_nothing_permanent(helpers, new_run, tmp_path, monkeypatch):
+    run = new_run(helpers.COMPLETE)
 
     def killed(self, batch, mark):
         raise KeyboardInterrupt
@@ -135,19 +135,19 @@ def test_a_writer_killed_at_its_start_leaves_nothing_permanent(tracked, new_run,
         with pytest.raises(KeyboardInterrupt):
             sync(run, tmp_path / "wb")
     [left] = offline(tmp_path / "wb")
-    time.sleep(1.1)  # folders are named by the second
+    time.sleep(1.1)  # folder names contain the time in seconds
     somebody_elses = left.with_name(left.name[:-1] + "z")
     somebody_elses.mkdir()
     assert sync(run, tmp_path / "wb").outcome == "rewritten"
     assert not left.exists()
     somebody_elses.rmdir()
-    same(history(tmp_path / "wb"), tracked.points_of(run.path))
+    same(history(tmp_path / "wb"), helpers.points_of(run.path))
 
 
-def test_only_a_folder_of_this_run_is_removed(tracked, new_run, tmp_path):
-    run = new_run(tracked.WHOLE)
+def test_only_a_folder_of_this_run_is_removed(helpers, new_run, tmp_path):
+    run = new_run(helpers.COMPLETE)
     sync(run, tmp_path / "wb")
-    mark = tmp_path / "wb" / "wandb" / f"trueloop-{tracked.RUN_ID}.json"
+    mark = tmp_path / "wb" / "wandb" / f"trueloop-{helpers.RUN_ID}.json"
     record = json.loads(mark.read_text())
     precious = tmp_path / "precious"
     precious.mkdir()
@@ -157,8 +157,8 @@ def test_only_a_folder_of_this_run_is_removed(tracked, new_run, tmp_path):
     assert precious.is_dir()
 
 
-def test_a_run_that_cannot_be_deleted_raises_a_clear_error(tracked, new_run, tmp_path, monkeypatch):
-    run = new_run(tracked.WHOLE)
+def test_a_run_that_cannot_be_deleted_raises_a_clear_error(helpers, new_run, tmp_path, monkeypatch):
+    run = new_run(helpers.COMPLETE)
     sync(run, tmp_path / "w")
 
     def refused(*_given):

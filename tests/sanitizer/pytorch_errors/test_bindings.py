@@ -1,4 +1,4 @@
-"""Which statement gave a name its value: told where there is one answer, and not otherwise."""
+"""The statement that gave a name its value, if there is only one such statement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an error to its explanation: whose it is, what is kept of it, what breaks within."""
+"""Explanations of errors: errors of PyTorch only, without references to objects, and robust against own errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 from trueloop.sanitizer.watch import Watch
 
 
-def told(error: BaseException, known: Mapping[str, KnownError] | None = None) -> Report:
+def report_of(error: BaseException, known: Mapping[str, KnownError] | None = None) -> Report:
     watch = Watch([], errors=known_errors() if known is None else known)
     with watch:
         watch.report_error(error)
@@ -25,9 +25,9 @@ def told(error: BaseException, known: Mapping[str, KnownError] | None = None) ->
 
 
 def caught(program: object) -> BaseException:
-    with pytest.raises(Exception) as found:  # noqa: PT011 - each test says which
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - each test checks the type
         program()  # pyright: ignore[reportCallIssue]
-    return found.value
+    return raised.value
 
 
 def misfit() -> None:
@@ -41,7 +41,7 @@ def test_a_pytorch_error_as_the_cause_of_another():
         except RuntimeError as error:
             raise ValueError("the training failed") from error
 
-    explained = told(caught(program)).error
+    explained = report_of(caught(program)).error
     assert explained is not None
     assert (explained.kind, explained.type) == ("shape-mismatch", "RuntimeError")
 
@@ -53,7 +53,7 @@ def test_an_error_being_handled_is_no_cause():
         except RuntimeError:
             {}["missing"]
 
-    assert told(caught(program)).error is None
+    assert report_of(caught(program)).error is None
 
 
 def test_a_handled_error_is_not_reported():
@@ -71,7 +71,7 @@ def test_a_user_class_is_not_a_pytorch_class():
     def program() -> None:
         raise Own("mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)")
 
-    assert told(caught(program)).error is None
+    assert report_of(caught(program)).error is None
 
 
 def test_no_object_of_the_program_is_kept_alive():
@@ -121,7 +121,7 @@ def test_an_objects_own_methods_are_not_called():
         assert loud is not None
         x @ torch.ones(2, 3)
 
-    report = told(caught(program))
+    report = report_of(caught(program))
     assert report.error is not None
     assert "has the shape (2, 3)" in report.error.meaning
     assert not report.problems
@@ -136,7 +136,7 @@ def test_a_failing_entry_is_an_internal_problem():
             title="", exception_types=frozenset({"RuntimeError"}), message_patterns=("mat1",), explain=explain
         )
     }
-    report = told(caught(misfit), known)
+    report = report_of(caught(misfit), known)
     assert report.error is None
     assert report.problems == ("the error could not be explained: LookupError: a fault",)
 
@@ -148,7 +148,7 @@ def test_an_entry_may_decline_an_error():
         message_patterns=("mat1",),
         explain=lambda raised, match: None,
     )
-    explained = told(caught(misfit), {"other": other, **known_errors()}).error
+    explained = report_of(caught(misfit), {"other": other, **known_errors()}).error
     assert explained is not None
     assert explained.kind == "shape-mismatch"
 
@@ -159,7 +159,7 @@ def test_pytorch_messages_are_shortened_by_sentences():
         loss.backward()
         loss.backward()
 
-    explained = told(caught(program)).error
+    explained = report_of(caught(program)).error
     assert isinstance(explained, ExplainedError)
     assert explained.message.endswith("already been freed).")
     assert len(explained.message) < 160

@@ -1,4 +1,4 @@
-"""The stack of an error: who raised it, and which tensors the running expression took."""
+"""The stack of an error: the code that raised it, and the tensors in the failing expression."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ f(torch.ones(2, 3), torch.ones(4, 5), Box())
 def frames(line: str, folder: Path) -> list[Frame]:
     path = folder / "train.py"
     path.write_text(HEAD.format(line=line))
-    with pytest.raises((RuntimeError, TypeError, ValueError, AssertionError)) as found:
+    with pytest.raises((RuntimeError, TypeError, ValueError, AssertionError)) as raised:
         runpy.run_path(str(path))
-    return stack(found.value)
+    return stack(raised.value)
 
 
 @pytest.mark.parametrize(

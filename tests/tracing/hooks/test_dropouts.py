@@ -1,6 +1,10 @@
-"""Functional dropout: what is told of it, and that torch's function does all it did."""
+"""Functional dropout is traced only if a model uses it, and works as before."""
 
 from __future__ import annotations
+
+import ast
+import math
+import sys
 
 import pytest
 import torch
@@ -8,10 +12,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from trueloop.tracing.attach import Attachment
-from trueloop.tracing.events import DropoutWithoutTrainingFlag
 from trueloop.tracing.hooks import all_hooks
 from trueloop.tracing.hooks.dropouts import FUNCTIONS
 from trueloop.tracing.patch import HIDDEN_FILE
+from trueloop.tracing.source_calls import MAX_LINES, call_at, calls_in, resolve_global
 
 
 class Net(nn.Module):
@@ -23,7 +27,7 @@ class Net(nn.Module):
         return self.call(self, self.linear(x))
 
 
-def untold(module, x):
+def without_flag(module, x):
     return F.dropout(x, 0.5)
 
 
@@ -60,26 +64,26 @@ def test_behaviour_is_unchanged(call):
     torch.manual_seed(3)
     expected, after = call(), torch.get_rng_state()
     attachment = Attachment(all_hooks)
-    listen = [].append
-    attachment.attach(listen)
-    Net(untold)(torch.ones(3, 4))
+    listener = [].append
+    attachment.attach(listener)
+    Net(without_flag)(torch.ones(3, 4))
     torch.manual_seed(3)
     got, state = call(), torch.get_rng_state()
     problems = list(attachment.stream.problems)
-    attachment.detach(listen)
+    attachment.detach(listener)
     assert got.dtype == expected.dtype
     assert torch.equal(got, expected)
     assert torch.equal(state, after)
     assert not problems
 
 
-def test_inplace_dropout_remains_inplace(everything):
+def test_inplace_dropout_remains_inplace(attached):
     x = torch.ones(64)
     assert F.dropout(x, 0.5, inplace=True) is x
     assert set(x.tolist()) == {0.0, 2.0}
 
 
-def test_wrong_arguments_raise_as_before(everything):
+def test_wrong_arguments_raise_as_before(attached):
     with pytest.raises(ValueError, match="between 0 and 1"):
         F.dropout(torch.ones(3), 1.5)
     with pytest.raises(TypeError):
@@ -93,107 +97,34 @@ def code():
 def test_pytorch_is_restored():
     before = code()
     attachment = Attachment(all_hooks)
-    listen = [].append
-    attachment.attach(listen)
-    Net(untold)(torch.ones(3, 4))
+    listener = [].append
+    attachment.attach(listener)
+    Net(without_flag)(torch.ones(3, 4))
     files = {each.co_filename for each in code()}
-    attachment.detach(listen)
+    attachment.detach(listener)
     assert files == {HIDDEN_FILE}
     assert code() == before
     assert not any(name.startswith("_trueloop") for name in vars(F))
 
 
-def test_pytorch_is_not_patched_if_every_call_has_the_flag(everything):
+def test_pytorch_is_not_patched_if_every_call_has_the_flag(attached):
     before = code()
     nn.Sequential(nn.Linear(4, 4), nn.Dropout())(torch.ones(3, 4))
     assert code() == before
 
 
-def test_a_compiled_model_is_not_patched(everything):
+def test_a_compiled_model_is_not_patched(attached):
     before = code()
-    model = Net(untold)
+    model = Net(without_flag)
     model.compile(backend="eager")
     with torch.compiler.set_stance("force_eager"):
         model(torch.ones(3, 4))
-        torch.compile(Net(untold), backend="eager")(torch.ones(3, 4))
+        torch.compile(Net(without_flag), backend="eager")(torch.ones(3, 4))
     assert code() == before
 
 
-def test_a_call_without_the_training_flag(everything):
-    _, events = everything
-    model = Net(untold)
-    x = torch.ones(3, 4)
-    for _ in range(2):  # it is looked for at the first call
-        model(x)
-    model.eval()(x)
-    first, second = events(DropoutWithoutTrainingFlag)
-    assert (first.training, second.training) == (True, False)
-    assert (first.function, first.probability) == ("dropout", 0.5)
-    assert (first.input_elements, first.input_repeated) == (12, False)
-    assert first.module is second.module
-    assert first.location.source_location == second.location.source_location
-    assert first.location.source_location.line == untold.__code__.co_firstlineno + 1
-
-
-def test_the_same_tensor_twice(everything):
-    _, events = everything
-
-    def twice(module, x):
-        return sum(F.dropout1d(x, 0.5) for _ in range(2))
-
-    model = Net(twice)
-    for _ in range(2):
-        model(torch.ones(3, 4))
-    assert [(event.function, event.input_repeated) for event in events(DropoutWithoutTrainingFlag)] == [
-        ("dropout1d", False), ("dropout1d", True)
-    ]  # fmt: skip
-
-
-OPTIONS, OTHERS = {"p": 0.5}, [F.dropout]
-SILENT = {
-    "told by name": lambda module, x: F.dropout(x, 0.5, training=module.training),
-    "told by position": lambda module, x: F.dropout(x, 0.5, True),
-    "no rate": lambda module, x: F.dropout(x, 0.0),
-    "unpacked": lambda module, x: F.dropout(*(x, 0.5)),
-    "options": lambda module, x: F.dropout(x, **OPTIONS),
-    "by a name in between": lambda module, x: OTHERS[0](x, 0.5),
-    "under a condition": lambda module, x: F.dropout(x, 0.5) if module.training else x,
-    "after a condition": lambda module, x: module.training and F.dropout(x, 0.5),
-    "a layer": lambda module, x: nn.Dropout(0.5)(x),
-    "alpha": lambda module, x: F.alpha_dropout(x, 0.5, True),
-}
-
-
-@pytest.mark.parametrize("call", SILENT.values(), ids=SILENT)
-def test_calls_without_an_event(everything, call):
-    _, events = everything
-    model = Net(call)
-    for _ in range(2):
-        model(torch.ones(3, 4))
-    assert not events(DropoutWithoutTrainingFlag)
-
-
-def test_outside_of_a_model(everything):
-    _, events = everything
-    Net(untold)(torch.ones(3, 4))
-    untold(None, torch.ones(3, 4))
-    assert not events(DropoutWithoutTrainingFlag)
-
-
-def test_recomputation_emits_no_second_event(everything):
-    from torch.utils.checkpoint import checkpoint
-
-    _, events = everything
-    inner = Net(untold)
-    model = Net(lambda module, x: checkpoint(inner, x, use_reentrant=False))
-    model(torch.ones(3, 4))
-    assert not events(DropoutWithoutTrainingFlag)
-    model(torch.ones(3, 4)).sum().backward()
-    assert len(events(DropoutWithoutTrainingFlag)) == 1
-
-
 @pytest.mark.slow(reason="torch.compile")
-def test_compiled_code_is_compiled_once(everything):
+def test_compiled_code_is_compiled_once(attached):
     compiled = 0
 
     def backend(graph, inputs):
@@ -202,8 +133,8 @@ def test_compiled_code_is_compiled_once(everything):
         return graph.forward
 
     torch._dynamo.reset()
-    attachment, _ = everything
-    Net(untold)(torch.ones(3, 4))
+    attachment, _ = attached
+    Net(without_flag)(torch.ones(3, 4))
     dropped = torch.compile(lambda x: F.dropout(x, 0.5), backend=backend, fullgraph=True)
     x = torch.ones(3, 4)
     for _ in range(3):
@@ -213,3 +144,58 @@ def test_compiled_code_is_compiled_once(everything):
         attachment.sampling.start()
     assert compiled == 1
     assert not attachment.stream.problems
+
+
+# The calls of a file, and the call that a frame is executing -----------------------------------------------------
+
+CALLS: list[ast.Call | None] = []
+
+
+def here(*values, **options):
+    """Record the call in the caller's frame."""
+    CALLS.append(call_at(sys._getframe(1)))
+    return 1
+
+
+def test_a_call_is_parsed():
+    CALLS.clear()
+    here(1, two="ü"), here(3)
+    here(
+        4,
+        five=5,
+    )
+    read = [ast.unparse(call) for call in CALLS if call is not None]
+    assert read == ["here(1, two='ü')", "here(3)", "here(4, five=5)"]
+
+
+def test_without_source_there_is_none():
+    CALLS.clear()
+    exec(compile("here(1)", "<nowhere>", "exec"), {"here": here})
+    assert CALLS == [None]
+
+
+def test_names_within_modules():
+    def expression(text):
+        return ast.parse(text, mode="eval").body
+
+    space = {"m": math, "plain": here}
+    assert resolve_global(expression("m.sqrt"), space) is math.sqrt
+    assert resolve_global(expression("plain"), space) is here
+    assert resolve_global(expression("plain.__name__"), space) is None
+    assert resolve_global(expression("unknown.sqrt"), space) is None
+    assert resolve_global(expression("m.sqrt()"), space) is None
+
+
+def test_the_calls_of_a_file(tmp_path):
+    path = tmp_path / "some.py"
+    path.write_text("import math\nprint(math.sqrt(4))\n")
+    assert [ast.unparse(call.func) for call in calls_in(str(path))] == ["print", "math.sqrt"]
+    assert not calls_in(str(path), "math", "dropout")
+    assert not calls_in(str(tmp_path / "none.py"))
+
+
+@pytest.mark.parametrize("text", ["print(1", "print(1)\n" * (MAX_LINES + 1)])
+def test_files_that_are_not_read(tmp_path, text):
+    path = tmp_path / "other.py"
+    path.write_text(text)
+    assert not calls_in(str(path))

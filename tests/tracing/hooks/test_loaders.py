@@ -1,4 +1,4 @@
-"""What DataLoaders give is told as it is, and nothing is changed by telling."""
+"""Batches of DataLoaders are reported correctly, and reporting them changes nothing."""
 
 import gc
 import weakref
@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 from trueloop.tracing.attach import Attachment
-from trueloop.tracing.events import BatchLoaded, LoaderExhausted, LoaderStarted, SampleOrderRecorded, SeedRepeated
+from trueloop.tracing.events import BatchLoaded, LoaderExhausted, LoaderStarted, SeedSet
 from trueloop.tracing.hooks.loaders import Loaders
 from trueloop.tracing.hooks.seeds import Seeds
 from trueloop.tracing.program_state import ProgramState
@@ -16,23 +16,23 @@ from trueloop.tracing.program_state import ProgramState
 
 @pytest.fixture
 def watched():
-    """An attachment of this source only, and the events it told."""
+    """An attachment of this hook only, and the events it reports."""
     events = []
     attachment = Attachment(lambda stream, program: [Seeds(stream, program), Loaders(stream, program)])
 
-    def hear(event):
+    def listener(event):
         assert isinstance(attachment.program, ProgramState)
         names = ("location", *(name for name in event.__slots__ if name not in {"live_loader", "batch"}))
         events.append((type(event), {name: getattr(event, name) for name in names}))
 
-    attachment.attach(hear)
+    attachment.attach(listener)
     yield attachment, events
-    attachment.detach(hear)
+    attachment.detach(listener)
     assert not attachment.stream.problems
 
 
 def of(events, kind):
-    return [fields for told, fields in events if told is kind]
+    return [fields for event_type, fields in events if event_type is kind]
 
 
 class Stream(IterableDataset):
@@ -65,7 +65,19 @@ def test_every_batch_of_every_epoch(watched, make):
     ]
     assert [(f["epoch"], f["batches"]) for f in of(events, LoaderExhausted)] == [(0, batches), (1, batches)]
     assert attachment.program.batch == 2 * batches
-    assert len(of(events, SampleOrderRecorded)) == (2 if of(events, LoaderStarted)[0]["shuffles"] else 0)
+
+
+def test_every_batch_in_sampled_tracing_as_long_as_a_listener_needs_it(watched):
+    attachment, events = watched
+    iterator = iter(DataLoader(DATA, 2))
+    attachment.sampling._stop_full()
+    needs_batches = of(events, LoaderStarted)[0]["needs_batches"]
+    next(iterator)
+    needs_batches.add("labels")
+    next(iterator), next(iterator)
+    needs_batches.clear()
+    next(iterator)
+    assert [fields["index"] for fields in of(events, BatchLoaded)] == [1, 2]
 
 
 def test_a_break_emits_no_end_and_the_next_epoch_starts(watched):
@@ -120,11 +132,11 @@ def test_an_iterator_created_before_is_traced():
     iterator = iter(DataLoader(DATA, 5))
     events = []
     attachment = Attachment(lambda stream, program: [Loaders(stream, program)])
-    hear = lambda event: events.append((type(event), event.index if isinstance(event, BatchLoaded) else None))  # noqa: E731
-    attachment.attach(hear)
+    listener = lambda event: events.append((type(event), event.index if isinstance(event, BatchLoaded) else None))  # noqa: E731
+    attachment.attach(listener)
     assert len(list(iterator)) == 2
-    attachment.detach(hear)
-    assert [told for told in events if told[0] is BatchLoaded] == [(BatchLoaded, 0), (BatchLoaded, 1)]
+    attachment.detach(listener)
+    assert [event for event in events if event[0] is BatchLoaded] == [(BatchLoaded, 0), (BatchLoaded, 1)]
 
 
 def test_nothing_is_kept_alive(watched):
@@ -146,10 +158,10 @@ def test_random_numbers_and_pytorch_are_unchanged():
 
     bare = draw()
     attachment = Attachment(lambda stream, program: [Seeds(stream, program), Loaders(stream, program)])
-    hear = lambda event: None  # noqa: E731
-    attachment.attach(hear)
+    listener = lambda event: None  # noqa: E731
+    attachment.attach(listener)
     seen = draw()
-    attachment.detach(hear)
+    attachment.detach(listener)
     assert seen == bare
     assert before == (DataLoader.__init__, DataLoader.__iter__, torch.manual_seed, vars(DataLoader).keys())
 
@@ -162,5 +174,6 @@ def test_a_constant_seed_while_loading_samples(watched):
         return torch.stack([row[0] for row in rows])
 
     list(DataLoader(TensorDataset(torch.randn(64)), 2, collate_fn=collate))
-    (told,) = of(events, SeedRepeated)
-    assert (told["generator"], told["seed"], told["times"]) == ("torch", 5, 16)
+    seeds = of(events, SeedSet)
+    assert {(each["generator"], each["seed"], each["loader"].kind) for each in seeds} == {("torch", 5, "DataLoader")}
+    assert [(each["times"], each["batches"]) for each in seeds] == [(times, times) for times in (1, 2, 4, 8, 16)]

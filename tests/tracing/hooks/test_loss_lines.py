@@ -1,4 +1,4 @@
-"""The lines of losses: known for every way of calling one, and torch is as it was afterwards."""
+"""The source lines of losses are recorded for every way to call them, and the hook is removed afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ X, Y = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
 
 
 @pytest.fixture
-def placed() -> Iterator[EventStream]:
+def traced_lines() -> Iterator[EventStream]:
     stream, patches = EventStream(), Patches()
     stream.active = True
     LossLines(stream, ProgramState()).install_full_tracing(patches)
@@ -31,15 +31,15 @@ def placed() -> Iterator[EventStream]:
 
 
 def line_of(loss: torch.Tensor) -> tuple[str, int] | None:
-    (found,) = LossProbe(loss).losses()
-    return found.location and found.location.source_location[:2]
+    (record,) = LossProbe(loss).losses()
+    return record.location and record.location.source_location[:2]
 
 
 def this_line() -> int:
     return inspect.currentframe().f_back.f_lineno
 
 
-def test_the_line_is_recorded_however_the_loss_is_called(placed: EventStream):
+def test_the_line_is_recorded_however_the_loss_is_called(traced_lines: EventStream):
     z = X.clone().requires_grad_()
     assert line_of(imported_by_name(z, Y)) == (__file__, this_line())
     assert line_of(nn.CrossEntropyLoss(label_smoothing=0.1)(z, Y) / 4) == (__file__, this_line())
@@ -49,7 +49,7 @@ def test_the_line_is_recorded_however_the_loss_is_called(placed: EventStream):
     assert line_of(loss.mean()) == (__file__, line)
 
 
-def test_two_losses_of_one_kind_keep_their_own_lines(placed: EventStream):
+def test_two_losses_of_one_kind_keep_their_own_lines(traced_lines: EventStream):
     z = X.clone().requires_grad_()
     one = F.mse_loss(z, X)
     two = F.mse_loss(z, X + 1)
@@ -57,13 +57,13 @@ def test_two_losses_of_one_kind_keep_their_own_lines(placed: EventStream):
     assert lines == {this_line() - 3, this_line() - 2}
 
 
-def test_sampled_tracing_records_nothing(placed: EventStream):
-    placed.full_tracing = False
+def test_sampled_tracing_records_nothing(traced_lines: EventStream):
+    traced_lines.full_tracing = False
     assert line_of(F.cross_entropy(X.clone().requires_grad_(), Y)) is None
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")
-def test_results_signatures_errors_and_torchscript_are_unchanged(placed: EventStream):
+def test_results_signatures_errors_and_torchscript_are_unchanged(traced_lines: EventStream):
     assert F.cross_entropy(X, Y).item() == torch.nn.functional.nll_loss(X.log_softmax(1), Y).item()
     assert str(inspect.signature(F.huber_loss)).startswith("(input: torch.Tensor, target: torch.Tensor, reduction")
     with pytest.raises(TypeError, match="cross_entropy"):
@@ -74,7 +74,7 @@ def test_results_signatures_errors_and_torchscript_are_unchanged(placed: EventSt
 
 
 @pytest.mark.parametrize("loss", [F.cross_entropy, F.mse_loss, F.huber_loss, F.l1_loss])
-def test_it_compiles_into_one_graph(placed: EventStream, loss):
+def test_it_compiles_into_one_graph(traced_lines: EventStream, loss):
     z, target = X.clone().requires_grad_(), Y if loss is F.cross_entropy else X + 1
     compiled = torch.compile(lambda a, b: loss(a, b) * 2, backend="eager", fullgraph=True)
     assert compiled(z, target).item() == 2 * loss(z, target).item()

@@ -1,4 +1,4 @@
-"""Train and eval mode: one event for each call of the program's."""
+"""Train and eval mode: one event for each call of the program."""
 
 import pytest
 from torch import nn
@@ -10,7 +10,7 @@ from trueloop.tracing.hooks.modes import MAX_REQUESTS, Modes
 
 @pytest.fixture
 def watched():
-    """An attachment of this source only, and the events it told."""
+    """An attachment of this hook only, and the events it reports."""
     events = []
     attachment = Attachment(lambda stream, program: [Modes(stream, program)])
     attachment.attach(events.append)
@@ -77,8 +77,8 @@ def test_the_number_of_requests_is_bounded(watched):
 def test_pytorch_is_restored():
     before = nn.Module.train
     attachment = Attachment(lambda stream, program: [Modes(stream, program)])
-    listen = [].append
-    attachment.attach(listen)
+    listener = [].append
+    attachment.attach(listener)
     assert nn.Module.train is not before
-    attachment.detach(listen)
+    attachment.detach(listener)
     assert nn.Module.train is before

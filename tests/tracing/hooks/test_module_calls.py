@@ -1,9 +1,7 @@
-"""Calls of models, and what runs within them."""
+"""Reports of calls of models and of the modules inside them."""
 
 import copy
-import gc
 import pickle
-import weakref
 
 import pytest
 import torch
@@ -11,14 +9,14 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from trueloop.tracing.attach import Attachment
-from trueloop.tracing.data_passes import LoaderPass
-from trueloop.tracing.events import BatchNormSingleSample, ModelCalled, UnregisteredModuleCalled
+from trueloop.tracing.events import LayerCalled, ModelCalled
 from trueloop.tracing.hooks.module_calls import ModuleCalls
+from trueloop.tracing.loader_pass import LoaderPass
 
 
 @pytest.fixture
 def watched():
-    """An attachment of this source only, and the events it told."""
+    """An attachment of this hook only, and the events it reports."""
     events = []
     attachment = Attachment(lambda stream, program: [ModuleCalls(stream, program)])
     attachment.attach(events.append)
@@ -29,18 +27,6 @@ def watched():
 
 def of(events, kind):
     return [event for event in events if type(event) is kind]
-
-
-class Hidden(nn.Module):
-    """Holds one layer, and hides another one."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.layers = [layer]
-        self.head = nn.Linear(2, 1)
-
-    def forward(self, x):
-        return self.head(self.layers[0](x))
 
 
 def test_the_outermost_model_only(watched):
@@ -86,7 +72,7 @@ def test_an_error_does_not_disable_it(watched):
 def test_a_batch_is_assigned_to_one_call(watched):
     attachment, events = watched
     loader = attachment.stream.registry.ref(nn.Identity())
-    current = LoaderPass(loader=loader, dataset=None, epoch=0, backward_count_at_start=0)
+    current = LoaderPass(loader=loader, epoch=0, backward_count_at_start=0)
     attachment.program.set_loader_pass(current)
     current.index = 1
     model = nn.Linear(2, 2)
@@ -140,56 +126,23 @@ def test_graphs_within_function_transforms(watched):
     assert torch.func.vmap(model)(torch.ones(4, 2)).shape == (4, 1)
 
 
-def test_an_unregistered_module_is_reported_once_it_has_gradients(watched):
-    _, events = watched
-    inner = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
-    model = Hidden(inner)
-    for _ in range(3):
-        assert not of(events, UnregisteredModuleCalled)
-        output = model(torch.ones(1, 2))
-    output.sum().backward()
-    for _ in range(2):
-        model(torch.ones(1, 2))
-    (event,) = of(events, UnregisteredModuleCalled)
-    assert (event.model.kind, event.trainable, len(event.parameters)) == ("Hidden", True, 2)
-    assert event.location.source_location.function == "Hidden.forward"
-
-
-@pytest.mark.parametrize("inner", [nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 2).eval(), nn.Tanh()])
-def test_no_unregistered(watched, inner):
-    _, events = watched
-    model = Hidden(inner)
-    for _ in range(3):
-        model(torch.ones(1, 2)).sum().backward()
-    assert not of(events, UnregisteredModuleCalled)
-
-
-def test_one_sample_after_a_larger_batch(watched):
+def test_layers_are_reported_when_the_shape_of_their_input_changes(watched):
     _, events = watched
     model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
-    for samples in (1, 4, 1, 1):
+    for samples in (1, 4, 4, 1, 1):
         model(torch.ones(samples, 1, 3, 3))
-    (event,) = of(events, BatchNormSingleSample)
-    assert (event.values_per_channel, event.previous_batch_size, event.module.kind) == (9, 4, "BatchNorm2d")
-
-
-def test_nothing_is_kept_alive(watched):
-    _, events = watched
-    model = Hidden(nn.Linear(2, 2))
-    output = model(torch.ones(1, 2))
-    output.sum().backward()
-    alive = weakref.ref(model), weakref.ref(model.layers[0]), weakref.ref(output)
-    events.clear()
-    del model, output
-    gc.collect()
-    assert [one() for one in alive] == [None, None, None]
+    model.eval()(torch.ones(5, 1, 3, 3))
+    nn.LSTM(2, 2, batch_first=True)(torch.ones(4, 3, 2))
+    called = [(event.layer.kind, event.shape, event.batch_first) for event in of(events, LayerCalled)]
+    batches = [("BatchNorm2d", (samples, 2, 3, 3), None) for samples in (1, 4, 1)]
+    assert called == [*batches, ("LSTM", (4, 3, 2), True)]
 
 
 def test_pytorch_is_restored():
     before = nn.Module.__call__
     attachment = Attachment(lambda stream, program: [ModuleCalls(stream, program)])
-    listen = [].append
-    attachment.attach(listen)
+    listener = [].append
+    attachment.attach(listener)
     assert nn.Module.__call__ is not before
-    attachment.detach(listen)
+    attachment.detach(listener)
     assert nn.Module.__call__ is before

@@ -1,4 +1,4 @@
-"""Wrapped models: which parameters are kept equal, what counts as a round, and when ranks are compared."""
+"""Models in DistributedDataParallel: their replicated parameters, their rounds, and the comparison of ranks."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def backward(model: nn.Module) -> None:
     model(torch.randn(4, 3)).square().mean().backward()
 
 
-def test_a_wrapper_is_reported_with_its_parameters(everything):
-    _, told = everything
+def test_a_wrapper_is_reported_with_its_parameters(attached):
+    _, events_of = attached
     net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
     net[2].bias.requires_grad_(False)
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(net, ["0.bias"])
     wrapper = DistributedDataParallel(net)
     backward(wrapper)
-    (event,) = told(ModelReplicated)
+    (event,) = events_of(ModelReplicated)
     assert (event.wrapper.kind, event.module.kind, event.group_size) == ("DistributedDataParallel", "Sequential", 1)
     assert names(event.parameters) == ["0.weight", "1.bias", "1.weight", "2.weight"]
     assert event.location.source_location.path == __file__
@@ -51,18 +51,18 @@ def test_an_earlier_wrapper_is_reported_at_its_first_call():
 
     wrapper = DistributedDataParallel(nn.Linear(3, 1))
     events, attachment = [], Attachment(all_hooks)
-    hear = events.append
-    attachment.attach(hear)
+    listener = events.append
+    attachment.attach(listener)
     with torch.no_grad():
         wrapper(torch.randn(4, 3))
     assert not [each for each in events if isinstance(each, ModelReplicated)]
     backward(wrapper)
-    attachment.detach(hear)
+    attachment.detach(listener)
     assert len([each for each in events if isinstance(each, ModelReplicated)]) == 1
 
 
-def test_a_step_reports_its_forwards_and_collectives(everything):
-    _, told = everything
+def test_a_step_reports_its_forwards_and_collectives(attached):
+    _, events_of = attached
     wrapper = DistributedDataParallel(nn.Linear(3, 1))
     other = nn.Linear(3, 1)
     optimizer = torch.optim.SGD([*wrapper.parameters(), *other.parameters()], lr=0.1)
@@ -80,13 +80,13 @@ def test_a_step_reports_its_forwards_and_collectives(everything):
         backward(wrapper)
     optimizer.step()
     torch.optim.SGD(other.parameters(), lr=0.1).step()
-    events = told(ReplicaStepped)
+    events = events_of(ReplicaStepped)
     assert [(each.forwards, each.collectives) for each in events] == [(1, 1), (0, 0), (0, 1), (1, 0)]
     assert all(names(each.parameters) == ["bias", "weight"] for each in events)
 
 
-def test_a_step_within_a_step_is_part_of_it(everything):
-    _, told = everything
+def test_a_step_within_a_step_is_part_of_it(attached):
+    _, events_of = attached
 
     class Outer(torch.optim.Optimizer):
         def __init__(self, inner):
@@ -100,10 +100,10 @@ def test_a_step_within_a_step_is_part_of_it(everything):
     optimizer = Outer(torch.optim.SGD(wrapper.parameters(), lr=0.1))
     backward(wrapper)
     optimizer.step()
-    assert len(told(ReplicaStepped)) == 1
+    assert len(events_of(ReplicaStepped)) == 1
 
 
-def test_nothing_is_kept_alive_and_a_wrapper_can_still_be_copied(everything):
+def test_nothing_is_kept_alive_and_a_wrapper_can_still_be_copied(attached):
     import gc
     import weakref
 
@@ -118,14 +118,14 @@ def test_nothing_is_kept_alive_and_a_wrapper_can_still_be_copied(everything):
     assert gone() is None
 
 
-def test_a_single_process_is_not_compared(everything):
-    _, told = everything
+def test_a_single_process_is_not_compared(attached):
+    _, events_of = attached
     wrapper = DistributedDataParallel(nn.Linear(3, 1))
     optimizer = torch.optim.SGD(wrapper.parameters(), lr=0.1)
     for _ in range(4):
         backward(wrapper)
         optimizer.step()
-    assert told(RanksCompared) == []
+    assert events_of(RanksCompared) == []
 
 
 def test_comparisons_become_less_frequent():

@@ -1,10 +1,12 @@
-"""GradScaler: what it multiplies, and what it leaves out."""
+"""Reports of GradScaler: scaled losses, unscaled gradients and skipped steps."""
+
+import math
 
 import pytest
 import torch
 from torch import nn
 
-from trueloop.tracing.events import BackwardStarted, GradientsUnscaled, LossScaled, StepSkipped, StepTaken
+from trueloop.tracing.events import BackwardEnded, GradientsUnscaled, LossScaled, ScaleRead, StepSkipped, StepTaken
 
 
 class Run:
@@ -20,63 +22,60 @@ class Run:
         (self.scaler.scale(out) / divide).backward()
 
 
-def test_scaled_and_stepped(everything):
-    attachment, told = everything
+def test_scaled_and_stepped(attached):
+    attachment, events_of = attached
     run = Run()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         run.backward()
     run.scaler.step(run.optimizer)
     run.scaler.update()
-    (scaled,), (began,), (step,) = told(LossScaled), told(BackwardStarted), told(StepTaken)
-    assert (scaled.scale, scaled.enabled, scaled.autocast, scaled.dtype) == (8.0, True, "bfloat16", "bfloat16")
-    assert began.scaled
+    (scaled,), (ended,), (step,) = events_of(LossScaled), events_of(BackwardEnded), events_of(StepTaken)
+    assert (scaled.scale, scaled.autocast, scaled.dtype) == (8.0, "bfloat16", "bfloat16")
+    assert ended.scale == 8.0
     assert step.scaler is scaled.scaler is attachment.stream.registry.ref(run.scaler)
-    assert told(GradientsUnscaled) == told(StepSkipped) == []
+    assert events_of(GradientsUnscaled) == events_of(StepSkipped) == []
     assert scaled.location.source_location.path == step.location.source_location.path == __file__
     assert attachment.program.stepping_scaler is None
 
 
 @pytest.mark.parametrize("divide", [1, 4])
-def test_a_root_made_of_a_scaled_loss_is_scaled(everything, divide):
-    _, told = everything
+def test_a_root_made_of_a_scaled_loss_is_scaled(attached, divide):
+    _, events_of = attached
     run = Run()
     run.backward(divide=divide)
     run.model(torch.ones(1, 2)).sum().backward()
-    assert [event.scaled for event in told(BackwardStarted)] == [True, False]
+    assert [event.scale for event in events_of(BackwardEnded)] == [8.0, None]
 
 
-def test_unscaled_by_the_program(everything):
-    attachment, told = everything
+def test_unscaled_by_the_program(attached):
+    attachment, events_of = attached
     run = Run()
     run.backward()
-    windows = next(each._windows for each in attachment._hooks if hasattr(each, "_windows"))
-    assert windows.scaled
     run.scaler.unscale_(run.optimizer)
-    (event,) = told(GradientsUnscaled)
-    assert event.optimizer is attachment.stream.registry.ref(run.optimizer)
-    assert not windows.scaled
+    (event,) = events_of(GradientsUnscaled)
+    assert event.parameters == set(map(attachment.stream.registry.ref, run.model.parameters()))
     run.scaler.step(run.optimizer)
-    (step,) = told(StepTaken)
+    (step,) = events_of(StepTaken)
     assert step.grad_norm == pytest.approx(3**0.5)
 
 
-def test_a_skipped_step(everything):
-    attachment, told = everything
+def test_a_skipped_step(attached):
+    attachment, events_of = attached
     run = Run()
     for factor in (1.0, torch.inf, 1.0):
         run.optimizer.zero_grad()
         run.backward(factor)
         run.scaler.step(run.optimizer)
         run.scaler.update()
-    (event,) = told(StepSkipped)
+    (event,) = events_of(StepSkipped)
     assert (event.update, attachment.stream.update) == (1, 2)
     assert event.location.source_location.path == __file__
-    assert [step.nonfinite_gradients for step in told(StepTaken)] == [frozenset()] * 2
-    assert [each.scale for each in told(LossScaled)] == [8.0, 8.0, 4.0]
+    assert [math.isfinite(step.grad_norm) for step in events_of(StepTaken)] == [True] * 2
+    assert [each.scale for each in events_of(LossScaled)] == [8.0, 8.0, 4.0]
 
 
-def test_a_raising_step_does_not_disable_it(everything):
-    attachment, told = everything
+def test_a_raising_step_does_not_disable_it(attached):
+    attachment, events_of = attached
     run = Run()
 
     def fail(*args):
@@ -92,25 +91,34 @@ def test_a_raising_step_does_not_disable_it(everything):
     run.optimizer.zero_grad()
     run.backward()
     run.scaler.step(run.optimizer)
-    (step,) = told(StepTaken)
+    (step,) = events_of(StepTaken)
     assert step.scaler is attachment.stream.registry.ref(run.scaler)
 
 
-def test_a_disabled_scaler_emits_nothing(everything):
-    _, told = everything
+def test_a_disabled_scaler_emits_nothing(attached):
+    _, events_of = attached
     run = Run(enabled=False)
     run.backward()
     run.scaler.unscale_(run.optimizer)
     run.scaler.step(run.optimizer)
-    assert told(LossScaled) == told(GradientsUnscaled) == told(StepSkipped) == []
-    assert [step.scaler for step in told(StepTaken)] == [None]
-    assert [event.scaled for event in told(BackwardStarted)] == [False]
+    assert events_of(LossScaled) == events_of(GradientsUnscaled) == events_of(StepSkipped) == []
+    assert [step.scaler for step in events_of(StepTaken)] == [None]
+    assert [event.scale for event in events_of(BackwardEnded)] == [None]
 
 
-def test_several_losses_at_once(everything):
-    _, told = everything
+def test_the_program_reads_the_factor(attached):
+    _, events_of = attached
+    run = Run()
+    run.backward()
+    assert not events_of(ScaleRead), "the hooks read it too"
+    run.scaler.get_scale()
+    assert len(events_of(ScaleRead)) == 1
+
+
+def test_several_losses_at_once(attached):
+    _, events_of = attached
     run = Run()
     outs = [run.model(torch.ones(1, 2)).sum() for _ in range(2)]
     torch.autograd.backward(run.scaler.scale(outs))
-    assert len(told(BackwardStarted)) == 1
+    assert len(events_of(BackwardEnded)) == 1
     assert run.model.bias.grad.item() == 16

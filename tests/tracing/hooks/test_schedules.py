@@ -1,4 +1,4 @@
-"""Schedules: one event for each step the program asks for, whatever the scheduler does inside."""
+"""Schedulers: one event for each step that the program calls, even if the scheduler calls itself internally."""
 
 from __future__ import annotations
 
@@ -39,22 +39,24 @@ MAKERS = {
 }
 
 
-class Heard:
+class ScheduleEvents:
+    """The hook of schedulers, and the events that it reports."""
+
     def __init__(self) -> None:
         self.stream, self.program, self.events = EventStream(), ProgramState(), []
         self.patches = Patches()
-        self.source = Schedules(self.stream, self.program)
+        self.hook = Schedules(self.stream, self.program)
         self.stream.subscribe(self.events.append)
 
 
 @pytest.fixture
-def heard() -> Iterator[Heard]:
-    it = Heard()
-    it.stream.active = True
-    it.source.install_always(it.patches)
-    yield it
-    it.patches.restore()
-    assert not it.stream.problems
+def recorded() -> Iterator[ScheduleEvents]:
+    recorded = ScheduleEvents()
+    recorded.stream.active = True
+    recorded.hook.install_always(recorded.patches)
+    yield recorded
+    recorded.patches.restore()
+    assert not recorded.stream.problems
 
 
 def trained():
@@ -69,16 +71,16 @@ def advance(scheduler, optimizer) -> None:
 
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.filterwarnings("ignore")
-def test_one_event_for_each_step_and_none_while_it_is_made(heard: Heard, kind: str):
+def test_one_event_for_each_step_and_none_while_it_is_made(recorded: ScheduleEvents, kind: str):
     make, horizon = MAKERS[kind]
     _, optimizer = trained()
     scheduler = make(optimizer)
-    assert heard.events == []
+    assert recorded.events == []
     for count in (1, 2, 3):
         before = optimizer.param_groups[0]["lr"]
         advance(scheduler, optimizer)
-        event = heard.events.pop()
-        assert heard.events == []
+        event = recorded.events.pop()
+        assert recorded.events == []
         assert isinstance(event, SchedulerStepped)
         assert (event.kind, event.planned_steps) == (kind, horizon)
         assert (event.rates_before, event.rates_after) == ((before,), (optimizer.param_groups[0]["lr"],))
@@ -88,15 +90,15 @@ def test_one_event_for_each_step_and_none_while_it_is_made(heard: Heard, kind: s
 
 
 @pytest.mark.parametrize("last", [L.LinearLR, lambda o: L.StepLR(o, 3), L.ExponentialLR])
-def test_a_sequence_with_an_open_last_member_has_no_end(heard: Heard, last):
+def test_a_sequence_with_an_open_last_member_has_no_end(recorded: ScheduleEvents, last):
     _, optimizer = trained()
     last = last(optimizer) if last is not L.ExponentialLR else last(optimizer, 0.9)
     scheduler = L.SequentialLR(optimizer, [L.ConstantLR(optimizer, total_iters=2), last], [2])
     advance(scheduler, optimizer)
-    assert heard.events[0].planned_steps is None
+    assert recorded.events[0].planned_steps is None
 
 
-def test_a_custom_scheduler_is_reported_as_the_one_it_steps(heard: Heard):
+def test_a_custom_scheduler_is_reported_as_the_one_it_steps(recorded: ScheduleEvents):
     class WarmUp(L.LRScheduler):
         def __init__(self, optimizer, after):
             self.after = after
@@ -113,10 +115,10 @@ def test_a_custom_scheduler_is_reported_as_the_one_it_steps(heard: Heard):
 
     _, optimizer = trained()
     scheduler = WarmUp(optimizer, L.CosineAnnealingLR(optimizer, 4))
-    heard.events.clear()
+    recorded.events.clear()
     for _ in range(4):
         advance(scheduler, optimizer)
-    assert [event.kind for event in heard.events] == [
+    assert [event.kind for event in recorded.events] == [
         "WarmUp",
         "CosineAnnealingLR",
         "CosineAnnealingLR",
@@ -124,35 +126,35 @@ def test_a_custom_scheduler_is_reported_as_the_one_it_steps(heard: Heard):
     ]
 
 
-def test_sampled_tracing_reports_rare_steps_and_those_past_the_end(heard: Heard):
+def test_sampled_tracing_reports_rare_steps_and_those_past_the_end(recorded: ScheduleEvents):
     _, optimizer = trained()
     scheduler = L.CosineAnnealingLR(optimizer, 6)
-    heard.stream.full_tracing = False
+    recorded.stream.full_tracing = False
     for step in range(1, 20):
-        heard.program.optimizers.put(optimizer, OptimizerState(steps=step))
+        recorded.program.optimizers.put(optimizer, OptimizerState(steps=step))
         advance(scheduler, optimizer)
-    assert [event.last_epoch for event in heard.events] == [7, 8, 9, 10, 6 + 8]
-    heard.events.clear()
+    assert [event.last_epoch for event in recorded.events] == [7, 8, 9, 10, 6 + 8]
+    recorded.events.clear()
     for epoch in range(1, 4):
-        heard.program.optimizers.put(optimizer, OptimizerState(steps=19 + 100 * epoch))
+        recorded.program.optimizers.put(optimizer, OptimizerState(steps=19 + 100 * epoch))
         advance(scheduler, optimizer)
-    assert [event.last_epoch for event in heard.events] == [20, 21, 22]
-    assert [event.optimizer_steps for event in heard.events] == [119, 219, 319]
+    assert [event.last_epoch for event in recorded.events] == [20, 21, 22]
+    assert [event.optimizer_steps for event in recorded.events] == [119, 219, 319]
 
 
-def test_a_rate_that_is_a_tensor_is_read_on_the_cpu_only(heard: Heard):
+def test_a_rate_that_is_a_tensor_is_read_on_the_cpu_only(recorded: ScheduleEvents):
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.5))
     scheduler = L.ExponentialLR(optimizer, 0.5)
     advance(scheduler, optimizer)
-    assert (heard.events[0].rates_before, heard.events[0].rates_after) == ((0.5,), (0.25,))
+    assert (recorded.events[0].rates_before, recorded.events[0].rates_after) == ((0.5,), (0.25,))
     for group in optimizer.param_groups:
         group["lr"] = torch.zeros((), device="meta")
     advance(scheduler, optimizer)
-    assert (heard.events[1].rates_before, heard.events[1].rates_after) == ((), ())
+    assert (recorded.events[1].rates_before, recorded.events[1].rates_after) == ((), ())
 
 
-def test_it_passes_on_arguments_results_and_errors(heard: Heard):
+def test_it_passes_on_arguments_results_and_errors(recorded: ScheduleEvents):
     _, optimizer = trained()
     scheduler = L.OneCycleLR(optimizer, 0.1, total_steps=2)
     advance(scheduler, optimizer)
@@ -161,22 +163,22 @@ def test_it_passes_on_arguments_results_and_errors(heard: Heard):
         advance(scheduler, optimizer)
     restarts = L.CosineAnnealingWarmRestarts(optimizer, 3)
     restarts.step(1.5)
-    assert heard.events[-1].last_epoch == 1
+    assert recorded.events[-1].last_epoch == 1
     pickle.dumps(restarts.state_dict())
 
 
-def test_pytorch_still_warns_of_scheduler_steps_before_optimizer_steps(heard: Heard):
+def test_pytorch_still_warns_of_scheduler_steps_before_optimizer_steps(recorded: ScheduleEvents):
     _, optimizer = trained()
     scheduler = L.StepLR(optimizer, 2)
     with pytest.warns(UserWarning, match="before"):
         scheduler.step()
-    assert heard.events[0].optimizer_steps == 0
+    assert recorded.events[0].optimizer_steps == 0
 
 
 def test_after_detaching_nothing_is_emitted():
-    it, original = Heard(), L.LRScheduler.step
+    it, original = ScheduleEvents(), L.LRScheduler.step
     it.stream.active = True
-    it.source.install_always(it.patches)
+    it.hook.install_always(it.patches)
     assert L.LRScheduler.step is not original
     it.stream.active = False
     _, optimizer = trained()

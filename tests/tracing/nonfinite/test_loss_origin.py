@@ -1,4 +1,4 @@
-"""Which operation made a loss that is not finite, as its graph tells it."""
+"""The operation that made a loss non-finite, found in the graph of the loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding where a value that is not finite was made, without the program noticing."""
+"""Running a batch again finds the origin of a non-finite value and changes no state of the program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trueloop.tracing.nonfinite.replay import Replay, record_call, record_output
 
 
 class Net(nn.Module):
-    """Dropout, batch normalisation, a mask, state of its own, and a logarithm."""
+    """A model with dropout, BatchNorm, a mask, its own state, and a logarithm."""
 
     def __init__(self, bad: bool = True) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Net(nn.Module):
     def forward(self, x):
         self.calls += 1
         self.kept.append(self.calls)
-        print("called")  # noqa: T201 - as people do
+        print("called")  # noqa: T201 - programs print in forward, too
         random.random()
         mask = torch.full((8,), float("-inf"))
         mask[:4] = 0

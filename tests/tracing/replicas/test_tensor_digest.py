@@ -1,4 +1,4 @@
-"""Numbers that stand for parameters: the same everywhere, blind to rounding, and never waited for."""
+"""Digests of parameters are equal on all machines, tolerate rounding, and never wait for a GPU."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ EPSILON = torch.finfo(torch.float32).eps
 
 
 def numbers(*parameters: torch.Tensor) -> list[list[float]]:
-    drawn = tensor_digest(parameters)
-    assert drawn is not None
-    assert drawn.ready()
-    return drawn.numbers.tolist()
+    digest = tensor_digest(parameters)
+    assert digest is not None
+    assert digest.ready()
+    return digest.numbers.tolist()
 
 
 @given(st.integers(0, 2**31), st.floats(1e-4, 1.0))

@@ -1,4 +1,4 @@
-"""A process that is killed again and again while it saves, and looks each time at what is left. Run as a script.
+"""A script that kills a saving process again and again, and checks each time which checkpoints remain.
 
 It forks: the child saves, the parent kills it (or the child kills itself at its k-th touch of the file system), and
 reads the folder. A sentence on standard error and exit code 1 for the first thing lost; a JSON count on success.
@@ -26,7 +26,7 @@ TOUCHES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmt
 
 
 def state_of(stamp: int) -> dict[str, Any]:
-    """Every part says the same number, so that a mixture of two saves shows."""
+    """Return a state with the same number in every part, so that a mixture of two saves is detected."""
     weights = {f"layer{index}": torch.full((50, 100), float(stamp)) for index in range(8)}
     return {"model": weights, "optimizer": {"state": {0: torch.full((3,), stamp)}}, "position": {"stamp": stamp}}
 
@@ -39,7 +39,7 @@ def stamp_in(state: dict[str, Any]) -> int:
 
 
 def look(root: Path) -> tuple[int, int]:
-    """Update and stamp of what is left, after checking that nothing is torn and nothing lies about."""
+    """Return update and stamp of the newest checkpoint, after checking that no partial files remain."""
     folder = CheckpointFolder(root, keep_last=1)
     assert folder.problems() == []
     hidden = [name for name in os.listdir(root) if name.startswith(".")]
@@ -71,7 +71,7 @@ def save(root: Path, update: int, stamp: int) -> None:
 
 
 def killed_at_random(root: Path, times: int, seed: int) -> dict[str, int]:
-    """SIGKILL at a random instant of an endless run of saves."""
+    """Kill a process that saves without end, at random instants."""
     save(root, 0, 0)
     chance, saved = random.Random(seed), 0
     for _ in range(times):
@@ -92,7 +92,7 @@ def killed_at_random(root: Path, times: int, seed: int) -> dict[str, int]:
 
 
 def killed_at_every_touch(root: Path, same_update: int) -> dict[str, int]:
-    """End the process before its k-th touch of the file system within one save, for every k."""
+    """End the process before its k-th file operation within one save, for every k."""
     before = root.with_name("before")
     save(before, 7, 1)
     goal = 7 if same_update else 8

@@ -30,7 +30,7 @@ def state(value: float, size: int = 3) -> dict[str, Any]:
     }
 
 
-def value_in(loaded: dict[str, Any]) -> float:
+def read_value(loaded: dict[str, Any]) -> float:
     values = {*loaded["model"]["weight"].tolist(), *loaded["optimizer"]["state"][0]["exp_avg"].tolist()}
     values.add(loaded["position"]["value"])
     assert len(values) == 1
@@ -52,7 +52,7 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(content)
 
 
-# What is saved, and what is found --------------------------------------------------------------------------------
+# Saving and loading --------------------------------------------------------------------------------
 
 
 def test_an_empty_folder(tmp_path: Path):
@@ -62,12 +62,12 @@ def test_an_empty_folder(tmp_path: Path):
     assert folder.problems() == []
 
 
-def test_looking_changes_nothing(tmp_path: Path):
+def test_reading_creates_no_folder(tmp_path: Path):
     assert CheckpointFolder(tmp_path / "absent", writing=False).checkpoints() == []
     assert names(tmp_path) == []
 
 
-def test_a_checkpoint_and_its_place(tmp_path: Path):
+def test_a_saved_checkpoint_can_be_listed_and_loaded(tmp_path: Path):
     folder = CheckpointFolder(tmp_path)
     saved = save(folder, 123, 0.5)
     assert saved == Checkpoint(path=tmp_path / "update-000000123", update=123, epoch=12, metrics={"val/loss": 0.5})
@@ -76,17 +76,17 @@ def test_a_checkpoint_and_its_place(tmp_path: Path):
     for reader in (folder, CheckpointFolder(tmp_path), CheckpointFolder(tmp_path, writing=False)):
         assert reader.checkpoints() == [saved]
         assert reader.latest() == reader.best() == saved
-        assert value_in(reader.load(saved)) == 123
+        assert read_value(reader.load(saved)) == 123
 
 
-def test_updates_beyond_nine_digits_are_in_order(tmp_path: Path):
+def test_updates_with_more_than_nine_digits_are_sorted(tmp_path: Path):
     folder = CheckpointFolder(tmp_path, keep_last=9)
     for update in (10**9, 5, 999_999_999, 10**12):
         save(folder, update)
     assert [checkpoint.update for checkpoint in folder.checkpoints()] == [5, 999_999_999, 10**9, 10**12]
 
 
-def test_a_whole_training_state_continues_bitwise(tmp_path: Path):
+def test_training_resumes_bitwise_from_a_checkpoint(tmp_path: Path):
     def fresh() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
@@ -106,28 +106,28 @@ def test_a_whole_training_state_continues_bitwise(tmp_path: Path):
     train(model, optimizer, range(5, 9))
 
     other, resumed = fresh()
-    found = CheckpointFolder(tmp_path).load_latest()
-    assert found is not None
-    other.load_state_dict(found[1]["model"])
-    resumed.load_state_dict(found[1]["optimizer"])
+    latest = CheckpointFolder(tmp_path).load_latest()
+    assert latest is not None
+    other.load_state_dict(latest[1]["model"])
+    resumed.load_state_dict(latest[1]["optimizer"])
     train(other, resumed, range(5, 9))
     assert all(map(torch.equal, model.state_dict().values(), other.state_dict().values()))
 
 
 def test_best_and_latest(tmp_path: Path):
-    least = CheckpointFolder(tmp_path, keep_last=9)
+    by_min = CheckpointFolder(tmp_path, keep_last=9)
     losses = {1: 0.5, 2: 0.25, 3: math.nan, 4: 0.25, 5: None, 6: 0.75, 7: math.inf}
     for update, loss in losses.items():
-        save(least, update, loss)
-    most = CheckpointFolder(tmp_path, mode="max")
+        save(by_min, update, loss)
+    by_max = CheckpointFolder(tmp_path, mode="max")
     other = CheckpointFolder(tmp_path, metric="val/accuracy")
-    assert [folder.latest().update for folder in (least, most, other)] == [7, 7, 7]  # type: ignore[union-attr]
-    assert least.best().update == 2  # type: ignore[union-attr]  # the older one of equals
-    assert most.best().update == 7  # type: ignore[union-attr]
+    assert [folder.latest().update for folder in (by_min, by_max, other)] == [7, 7, 7]  # type: ignore[union-attr]
+    assert by_min.best().update == 2  # type: ignore[union-attr]  # the older one in a tie
+    assert by_max.best().update == 7  # type: ignore[union-attr]
     assert other.best() is None
 
 
-# What is kept ----------------------------------------------------------------------------------------------------
+# Retention ----------------------------------------------------------------------------------------------------
 
 losses = st.one_of(st.none(), st.just(math.nan), st.integers(0, 3).map(float))
 
@@ -139,23 +139,25 @@ losses = st.one_of(st.none(), st.just(math.nan), st.integers(0, 3).map(float))
     st.sampled_from(["min", "max"]),
 )
 @settings(max_examples=25, deadline=None)
-def test_retention_is_the_newest_and_the_best(
+def test_only_the_newest_and_best_checkpoints_are_kept(
     tmp_path_factory: pytest.TempPathFactory, saves: list[Any], keep_last: int, keep_best: int, mode: Any
 ):
     folder = CheckpointFolder(tmp_path_factory.mktemp("c"), keep_last=keep_last, keep_best=keep_best, mode=mode)
-    kept: dict[int, float | None] = {}
+    expected: dict[int, float | None] = {}
     for update, loss in saves:
         save(folder, update, loss)
-        kept[update] = loss
-        newest = sorted(kept)[-max(1, keep_last) :]
-        ranked = [other for other in sorted(kept) if kept[other] is not None and not math.isnan(kept[other])]
-        ranked.sort(key=lambda other: kept[other] if mode == "min" else -kept[other])
-        kept = {other: kept[other] for other in kept if other in {update, *newest, *ranked[:keep_best]}}
-        assert [checkpoint.update for checkpoint in folder.checkpoints()] == sorted(kept)
-        assert len(names(folder._root)) == len(kept)
+        expected[update] = loss
+        newest = sorted(expected)[-max(1, keep_last) :]
+        ranked = [
+            other for other in sorted(expected) if expected[other] is not None and not math.isnan(expected[other])
+        ]
+        ranked.sort(key=lambda other: expected[other] if mode == "min" else -expected[other])
+        expected = {other: expected[other] for other in expected if other in {update, *newest, *ranked[:keep_best]}}
+        assert [checkpoint.update for checkpoint in folder.checkpoints()] == sorted(expected)
+        assert len(names(folder._root)) == len(expected)
 
 
-def test_the_one_just_saved_stays_though_a_newer_one_is_there(tmp_path: Path):
+def test_the_checkpoint_just_saved_is_kept_even_if_another_is_newer(tmp_path: Path):
     folder = CheckpointFolder(tmp_path, keep_last=1)
     save(folder, 20)
     save(folder, 10)
@@ -169,11 +171,11 @@ def test_saving_an_update_again_replaces_it(tmp_path: Path):
     assert names(tmp_path) == ["update-000000007-3"]
     assert [checkpoint.metrics["val/loss"] for checkpoint in folder.checkpoints()] == [3]
     checkpoint, loaded = CheckpointFolder(tmp_path).load_latest()  # type: ignore[misc]
-    assert (checkpoint.update, value_in(loaded)) == (7, 3)
+    assert (checkpoint.update, read_value(loaded)) == (7, 3)
 
 
 def test_foreign_files_are_never_removed(tmp_path: Path):
-    foreign = [
+    unrelated_names = [
         ".hidden",
         "notes.txt",
         "update-5",
@@ -181,16 +183,16 @@ def test_foreign_files_are_never_removed(tmp_path: Path):
         ".saving-mine",
         ".saving-update-000000001-xyz",
     ]
-    for name in foreign:
+    for name in unrelated_names:
         (tmp_path / name).mkdir()
     folder = CheckpointFolder(tmp_path, keep_last=1, keep_best=0)
     for update in (1, 2, 3):
         save(folder, update)
-    assert names(tmp_path) == sorted([*foreign, "update-000000003"])
+    assert names(tmp_path) == sorted([*unrelated_names, "update-000000003"])
     assert folder.problems() == []
 
 
-def test_leftovers_of_a_killed_save_are_swept_only_for_writing(tmp_path: Path):
+def test_leftovers_of_a_killed_save_are_removed_only_when_writing(tmp_path: Path):
     leftovers = [".saving-update-000000003-0123abcd", ".removing-update-000000003-2-0123abcd"]
     for name in leftovers:
         (tmp_path / name).mkdir()
@@ -205,7 +207,7 @@ def test_leftovers_of_a_killed_save_are_swept_only_for_writing(tmp_path: Path):
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> CheckpointFolder:
+def three_checkpoints(tmp_path: Path) -> CheckpointFolder:
     folder = CheckpointFolder(tmp_path, keep_last=3)
     for update in (1, 2, 3):
         save(folder, update, 1 / update)
@@ -214,7 +216,9 @@ def three(tmp_path: Path) -> CheckpointFolder:
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["delete", "truncate", "flip"])
-def test_a_damaged_checkpoint_is_named_and_passed_over(tmp_path: Path, three: CheckpointFolder, name: str, damage: str):
+def test_a_damaged_checkpoint_is_reported_and_skipped(
+    tmp_path: Path, three_checkpoints: CheckpointFolder, name: str, damage: str
+):
     path = tmp_path / "update-000000003" / name
     if damage == "delete":
         path.unlink()
@@ -222,60 +226,66 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(tmp_path: Path, three: Ch
         path.write_bytes(path.read_bytes()[:-1])
     else:
         flip(path, path.stat().st_size // 2)
-    checkpoint, loaded = three.load_latest()  # type: ignore[misc]
-    assert (checkpoint.update, value_in(loaded)) == (2, 2)
-    assert three.latest() == three.best() == checkpoint
-    (problem,) = three.problems()
+    checkpoint, loaded = three_checkpoints.load_latest()  # type: ignore[misc]
+    assert (checkpoint.update, read_value(loaded)) == (2, 2)
+    assert three_checkpoints.latest() == three_checkpoints.best() == checkpoint
+    (problem,) = three_checkpoints.problems()
     assert "update-000000003" in problem
     assert name in problem or damage == "flip"
 
 
-def test_damage_found_on_loading_is_remembered(tmp_path: Path, three: CheckpointFolder):
+def test_damage_found_on_loading_is_remembered(tmp_path: Path, three_checkpoints: CheckpointFolder):
     flip(tmp_path / "update-000000003" / "model.safetensors", -1)
-    newest = three.latest()
+    newest = three_checkpoints.latest()
     assert newest is not None
     assert newest.update == 3  # the size is right: listing does not read the tensors
     with pytest.raises(CheckpointError, match=r"model\.safetensors does not match its checksum"):
-        three.load(newest)
-    assert [checkpoint.update for checkpoint in three.checkpoints()] == [1, 2]
-    assert len(three.problems()) == 1
+        three_checkpoints.load(newest)
+    assert [checkpoint.update for checkpoint in three_checkpoints.checkpoints()] == [1, 2]
+    assert len(three_checkpoints.problems()) == 1
 
 
-def test_all_damaged_is_none_and_all_are_named(tmp_path: Path, three: CheckpointFolder):
+def test_if_all_are_damaged_none_is_loaded_and_all_are_reported(tmp_path: Path, three_checkpoints: CheckpointFolder):
     for update in (1, 2, 3):
         flip(tmp_path / f"update-00000000{update}" / "model.safetensors", -1)
-    assert three.load_latest() is None
-    assert len(three.problems()) == 3
+    assert three_checkpoints.load_latest() is None
+    assert len(three_checkpoints.problems()) == 3
 
 
-def test_a_damaged_update_is_saved_again_under_a_new_name(tmp_path: Path, three: CheckpointFolder):
+def test_a_damaged_update_is_saved_again_under_a_new_name(tmp_path: Path, three_checkpoints: CheckpointFolder):
     flip(tmp_path / "update-000000003" / "state.json", 5)
-    assert three.load_latest()[0].update == 2  # type: ignore[index]
-    save(three, 3)
+    assert three_checkpoints.load_latest()[0].update == 2  # type: ignore[index]
+    save(three_checkpoints, 3)
     assert names(tmp_path)[-2:] == ["update-000000003", "update-000000003-2"]
-    assert value_in(CheckpointFolder(tmp_path).load_latest()[1]) == 3  # type: ignore[index]
+    assert read_value(CheckpointFolder(tmp_path).load_latest()[1]) == 3  # type: ignore[index]
 
 
-def test_folders_that_are_no_checkpoints_are_named(tmp_path: Path, three: CheckpointFolder):
+def test_folders_that_are_not_checkpoints_are_reported(tmp_path: Path, three_checkpoints: CheckpointFolder):
     (tmp_path / "update-000000009").mkdir()
     (tmp_path / "update-000000008").write_text("a file")
     shutil.copytree(tmp_path / "update-000000002", tmp_path / "update-000000007")
-    assert [checkpoint.update for checkpoint in three.checkpoints()] == [1, 2, 3]
-    problems = "\n".join(three.problems())
+    assert [checkpoint.update for checkpoint in three_checkpoints.checkpoints()] == [1, 2, 3]
+    problems = "\n".join(three_checkpoints.problems())
     assert "update-000000009 is damaged: there is no manifest.json" in problems
     assert "update-000000008 " in problems
     assert "it is the checkpoint of update 2 under another name" in problems
-    assert len(three.problems()) == 3
+    assert len(three_checkpoints.problems()) == 3
 
 
-def test_a_newer_schema_stops_the_run_and_is_not_passed_over(tmp_path: Path, three: CheckpointFolder):
+def test_a_newer_schema_raises_an_error_instead_of_being_skipped(tmp_path: Path, three_checkpoints: CheckpointFolder):
     path = tmp_path / "update-000000003" / "manifest.json"
     manifest = json.loads(path.read_bytes())
     del manifest["sha256"]
-    newest = three.latest()
+    newest = three_checkpoints.latest()
     path.write_bytes(seal(manifest | {"schema": 99}))
     assert newest is not None
-    for call in (three.checkpoints, three.latest, three.best, three.load_latest, lambda: three.load(newest)):
+    for call in (
+        three_checkpoints.checkpoints,
+        three_checkpoints.latest,
+        three_checkpoints.best,
+        three_checkpoints.load_latest,
+        lambda: three_checkpoints.load(newest),
+    ):
         with pytest.raises(NewerSchemaError, match="schema 99"):
             call()
 
@@ -286,9 +296,9 @@ def test_a_newer_schema_stops_the_run_and_is_not_passed_over(tmp_path: Path, thr
 def crash(*arguments: Any) -> dict[str, int]:
     script = Path(__file__).with_name("crashing_saves.py")
     command = [sys.executable, script, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout)
 
 
 def test_sigkill_at_random_instants_loses_nothing(tmp_path: Path):
@@ -297,33 +307,33 @@ def test_sigkill_at_random_instants_loses_nothing(tmp_path: Path):
 
 
 @pytest.mark.parametrize("same_update", [0, 1])
-def test_a_crash_at_every_touch_of_the_file_system_loses_nothing(tmp_path: Path, same_update: int):
+def test_a_crash_at_any_file_operation_loses_nothing(tmp_path: Path, same_update: int):
     result = crash("killed_at_every_touch", tmp_path / "run", same_update)
     assert result["touches"] >= 20
 
 
-def test_everything_is_synced_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_all_files_are_synced_before_the_folder_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = CheckpointFolder(tmp_path)
-    done: list[str] = []
+    completed: list[str] = []
     sync, rename = os.fsync, os.rename
 
-    def noted_sync(handle: int) -> None:
-        done.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+    def recording_sync(handle: int) -> None:
+        completed.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
         sync(handle)
 
-    def noted_rename(before: Any, after: Any, **rest: Any) -> None:
-        done.append("rename")
+    def recording_rename(before: Any, after: Any, **rest: Any) -> None:
+        completed.append("rename")
         rename(before, after, **rest)
 
-    monkeypatch.setattr(os, "fsync", noted_sync)
-    monkeypatch.setattr(os, "rename", noted_rename)
+    monkeypatch.setattr(os, "fsync", recording_sync)
+    monkeypatch.setattr(os, "rename", recording_rename)
     save(folder, 1)
-    hidden = done[4]
+    hidden = completed[4]
     assert hidden.startswith(".saving-update-000000001-")
-    assert done == [*FILES, hidden, "rename", tmp_path.name]
+    assert completed == [*FILES, hidden, "rename", tmp_path.name]
 
 
-def test_an_interrupted_save_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupted_save_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = CheckpointFolder(tmp_path)
     save(folder, 1)
 
@@ -350,12 +360,12 @@ def test_a_state_that_is_not_data_is_refused_before_anything_is_written(tmp_path
 
 
 @pytest.mark.parametrize("settings_", [{"keep_last": -1}, {"keep_best": -1}, {"mode": "least"}])
-def test_settings_that_cannot_work(tmp_path: Path, settings_: dict[str, Any]):
+def test_invalid_settings_are_refused(tmp_path: Path, settings_: dict[str, Any]):
     with pytest.raises(InvalidConfig, match="keep_last"):
         CheckpointFolder(tmp_path, **settings_)
 
 
-def test_a_file_in_place_of_the_folder(tmp_path: Path):
+def test_a_file_at_the_path_of_the_folder_is_an_error(tmp_path: Path):
     (tmp_path / "run").write_text("mine")
     for root in (tmp_path / "run", tmp_path / "run" / "checkpoints"):
         with pytest.raises(CheckpointError, match="could not be written: (File exists|Not a directory)"):
@@ -382,7 +392,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", disk], check=True)
 
 
-def test_a_disk_that_fills_up_at_any_point_costs_only_the_new_checkpoint(small_disk: Path):
+def test_a_full_disk_loses_only_the_new_checkpoint(small_disk: Path):
     folder = CheckpointFolder(small_disk / "run", keep_last=1)
     save(folder, 1, size=5000)
     outcomes: list[bool] = []
@@ -398,9 +408,9 @@ def test_a_disk_that_fills_up_at_any_point_costs_only_the_new_checkpoint(small_d
             assert "No space left on device" in error.what
             assert "update-000000002" in error.what
             assert "Free space" in error.fix
-        left = 2 if outcomes[-1] else 1
-        assert names(small_disk / "run") == [f"update-00000000{left}"]
-        assert value_in(folder.load(folder.latest())) == left  # type: ignore[arg-type]
+        remaining = 2 if outcomes[-1] else 1
+        assert names(small_disk / "run") == [f"update-00000000{remaining}"]
+        assert read_value(folder.load(folder.latest())) == remaining  # type: ignore[arg-type]
         if outcomes[-1]:
             break
         filler.unlink()
@@ -408,7 +418,7 @@ def test_a_disk_that_fills_up_at_any_point_costs_only_the_new_checkpoint(small_d
     assert outcomes[-1]
 
 
-def test_a_write_that_is_refused_in_the_middle_costs_only_the_new_checkpoint(tmp_path: Path):
+def test_a_write_refused_in_the_middle_loses_only_the_new_checkpoint(tmp_path: Path):
     script = """if True:
         import resource, signal, sys, torch
         from trueloop.training.checkpoint.checkpoints import CheckpointFolder
@@ -422,90 +432,90 @@ def test_a_write_that_is_refused_in_the_middle_costs_only_the_new_checkpoint(tmp
         except CheckpointError as error:
             print(error)
     """
-    done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=True)
-    assert "update-000000002 could not be written: File too large." in done.stdout
-    assert "Free space" in done.stdout
+    completed = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=True)
+    assert "update-000000002 could not be written: File too large." in completed.stdout
+    assert "Free space" in completed.stdout
     assert names(tmp_path) == ["update-000000001"]
     assert CheckpointFolder(tmp_path).load_latest()[1]["model"].tolist() == [0] * 10  # type: ignore[index]
 
 
-def test_a_read_only_folder_can_be_read_and_says_what_to_do(tmp_path: Path):
+def test_a_read_only_folder_can_be_read_and_its_error_has_a_fix(tmp_path: Path):
     root = tmp_path / "run"
     folder = CheckpointFolder(root)
     save(folder, 1)
     if os.geteuid() != 0:
         root.chmod(0o500)
-        undo = lambda: root.chmod(0o700)  # noqa: E731
+        restore = lambda: root.chmod(0o700)  # noqa: E731
     elif mounted("--bind", str(root), str(root)) and mounted("-o", "remount,bind,ro", str(root)):
-        undo = lambda: subprocess.run(["umount", root], check=True)  # noqa: E731
+        restore = lambda: subprocess.run(["umount", root], check=True)  # noqa: E731
     else:
         pytest.skip("root ignores permissions, and mounting is not permitted here")
     try:
         with pytest.raises(CheckpointError, match="(Read-only file system|Permission denied)") as caught:
             save(folder, 2)
         assert f"Allow writing to {root}" in caught.value.fix
-        assert value_in(CheckpointFolder(root).load_latest()[1]) == 1  # type: ignore[index]
+        assert read_value(CheckpointFolder(root).load_latest()[1]) == 1  # type: ignore[index]
     finally:
-        undo()
+        restore()
     assert names(root) == ["update-000000001"]
 
 
-def test_an_old_checkpoint_that_cannot_be_removed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_old_checkpoint_that_cannot_be_removed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = CheckpointFolder(tmp_path, keep_last=1)
     save(folder, 1)
     rename = Path.rename
 
-    def refused(path: Path, target: Path) -> Path:
+    def refuse_removal(path: Path, target: Path) -> Path:
         if ".removing" in target.name:
             raise PermissionError(13, "Permission denied")
         return rename(path, target)
 
-    monkeypatch.setattr(Path, "rename", refused)
+    monkeypatch.setattr(Path, "rename", refuse_removal)
     with pytest.raises(CheckpointError, match="update-000000001 could not be removed: Permission denied"):
         save(folder, 2)
     assert [checkpoint.update for checkpoint in folder.checkpoints()] == [1, 2]
 
 
-def test_an_unreadable_file_is_passed_over_and_named(
-    tmp_path: Path, three: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
+def test_a_checkpoint_with_an_unreadable_file_is_skipped_and_reported(
+    tmp_path: Path, three_checkpoints: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
 ):
-    whole = Path.read_bytes
+    read_bytes = Path.read_bytes
 
-    def failing(path: Path) -> bytes:
+    def failing_read(path: Path) -> bytes:
         if path == tmp_path / "update-000000003" / "state.json":
             raise OSError(5, "Input/output error", str(path))
-        return whole(path)
+        return read_bytes(path)
 
-    monkeypatch.setattr(Path, "read_bytes", failing)
-    assert three.load_latest()[0].update == 2  # type: ignore[index]
-    assert "could not be read: Input/output error" in three.problems()[0]
+    monkeypatch.setattr(Path, "read_bytes", failing_read)
+    assert three_checkpoints.load_latest()[0].update == 2  # type: ignore[index]
+    assert "could not be read: Input/output error" in three_checkpoints.problems()[0]
 
 
-def test_one_is_removed_by_name_and_leftovers_are_listed(tmp_path: Path):
+def test_remove_deletes_one_checkpoint_and_leftovers_are_listed(tmp_path: Path):
     folder = CheckpointFolder(tmp_path, keep_last=9)
     saved = [folder.save({"model": {"x": 1}}, update=update, epoch=0, metrics={}) for update in (1, 2, 3)]
     folder.remove(saved[0])
     assert [each.update for each in folder.checkpoints()] == [2, 3]
     assert folder.leftovers() == []
-    left = tmp_path / ".removing-update-000000001-0123abcd"
-    left.mkdir()
-    assert folder.leftovers() == [left]
+    remaining = tmp_path / ".removing-update-000000001-0123abcd"
+    remaining.mkdir()
+    assert folder.leftovers() == [remaining]
 
 
-def test_looking_needs_no_torch(tmp_path: Path):
+def test_checkpoints_can_be_listed_without_torch(tmp_path: Path):
     CheckpointFolder(tmp_path).save({"model": {"x": torch.ones(3)}}, update=1, epoch=0, metrics={"val/loss": math.nan})
     code = (
         "import sys; sys.modules['torch'] = sys.modules['numpy'] = None\n"
         "from pathlib import Path; from trueloop.training.checkpoint.checkpoints import CheckpointFolder\n"
         "from trueloop.training.checkpoint.manifest import verify\n"
-        f"(found,) = CheckpointFolder(Path({str(tmp_path)!r}), writing=False).checkpoints()\n"
-        "print(verify(found.path).update, found.metrics)"
+        f"(checkpoint,) = CheckpointFolder(Path({str(tmp_path)!r}), writing=False).checkpoints()\n"
+        "print(verify(checkpoint.path).update, checkpoint.metrics)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("1 {'val/loss': nan}\n", "")
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (completed.stdout, completed.stderr) == ("1 {'val/loss': nan}\n", "")
 
 
-def test_a_token_is_there_for_a_moment_and_swept_if_left(tmp_path: Path):
+def test_a_visibility_token_exists_only_within_its_context(tmp_path: Path):
     folder = CheckpointFolder(tmp_path)
     with folder.visibility_token() as token:
         assert token.is_dir()

@@ -10,7 +10,7 @@ import pytest
 from trueloop.training.checkpoint.durable_files import FileStamp, damaged, sync, unreadable, unwritable, write_synced
 
 
-def test_the_stamp_is_that_of_the_file(tmp_path: Path):
+def test_the_stamp_matches_the_file(tmp_path: Path):
     parts = [b"ab", memoryview(b"c" * 5000), b""]
     stamp = write_synced(tmp_path / "a", parts)
     content = b"ab" + b"c" * 5000
@@ -27,7 +27,7 @@ def test_file_and_folder_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
+    ("number", "message"),
     [
         (errno.ENOSPC, "Free space"),
         (errno.EDQUOT, "Free space"),
@@ -36,13 +36,13 @@ def test_file_and_folder_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (errno.EIO, "choose another run folder"),
     ],
 )
-def test_a_failed_write_says_what_to_do(number: int, words: str):
+def test_the_error_of_a_failed_write_has_a_fix(number: int, message: str):
     error = unwritable(Path("runs/a/b"), OSError(number, os.strerror(number)))
     assert error.what == f"runs/a/b could not be written: {os.strerror(number)}."
-    assert words in error.fix
+    assert message in error.fix
     assert "runs/a" in error.fix
 
 
-def test_a_failed_read_and_a_damage_name_the_file():
+def test_errors_of_reading_and_damage_name_the_file():
     assert unreadable(Path("a"), OSError(5, "bad disk")).what == "a could not be read: bad disk."
     assert damaged(Path("a"), "it is torn").what == "a is damaged: it is torn."

@@ -49,18 +49,18 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def rewritten(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Change the manifest and seal it again, as only an attacker would."""
+def rewrite_manifest(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the manifest and give it a valid checksum, as an attacker could."""
     manifest = json.loads((folder / "manifest.json").read_bytes())
     del manifest["sha256"]
     change(manifest)
     (folder / "manifest.json").write_bytes(seal(manifest))
 
 
-def test_the_folder_holds_plain_files(folder: Path):
+def test_the_folder_has_plain_files(folder: Path):
     assert sorted(os.listdir(folder)) == sorted(FILES)
-    theirs = safetensors.torch.load_file(folder / "optimizer.safetensors")
-    assert sorted(theirs) == ["state.0.exp_avg", "state.0.step"]
+    expected = safetensors.torch.load_file(folder / "optimizer.safetensors")
+    assert sorted(expected) == ["state.0.exp_avg", "state.0.step"]
     assert torch.equal(safetensors.torch.load_file(folder / "model.safetensors")["weight"], STATE["model"]["weight"])
     manifest = json.loads((folder / "manifest.json").read_bytes())
     assert (manifest["schema"], manifest["update"], manifest["epoch"]) == (SCHEMA, 12, 3)
@@ -68,7 +68,7 @@ def test_the_folder_holds_plain_files(folder: Path):
     assert sizes == {name: (folder / name).stat().st_size for name in FILES[:3]}
 
 
-def test_everything_comes_back(folder: Path):
+def test_the_full_state_is_restored(folder: Path):
     checkpoint, stamps = read_manifest(folder)
     assert (checkpoint.path, checkpoint.update, checkpoint.epoch) == (folder, 12, 3)
     assert str(checkpoint.metrics) == str(METRICS)
@@ -82,31 +82,31 @@ def test_everything_comes_back(folder: Path):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_flipped_bit_is_found(folder: Path, name: str):
-    whole = (folder / name).read_bytes()
-    for position in range(len(whole)):
-        flipped = bytes([whole[position] ^ 1 << position % 8])
-        (folder / name).write_bytes(whole[:position] + flipped + whole[position + 1 :])
+def test_every_flipped_bit_is_detected(folder: Path, name: str):
+    full = (folder / name).read_bytes()
+    for position in range(len(full)):
+        flipped = bytes([full[position] ^ 1 << position % 8])
+        (folder / name).write_bytes(full[:position] + flipped + full[position + 1 :])
         with pytest.raises(CheckpointError, match="is damaged"):
             read_folder(folder)
-    (folder / name).write_bytes(whole)
+    (folder / name).write_bytes(full)
     read_folder(folder)
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_truncation_is_found_without_reading_the_files(folder: Path, name: str):
-    whole = (folder / name).read_bytes()
+def test_every_truncation_is_detected_from_the_sizes(folder: Path, name: str):
+    full = (folder / name).read_bytes()
     for part in range(64):
-        (folder / name).write_bytes(whole[: len(whole) * part // 64])
+        (folder / name).write_bytes(full[: len(full) * part // 64])
         with pytest.raises(CheckpointError, match="is damaged"):
             read_manifest(folder)
-    (folder / name).write_bytes(whole + b" ")
+    (folder / name).write_bytes(full + b" ")
     with pytest.raises(CheckpointError, match="is damaged"):
         read_manifest(folder)
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_named(folder: Path, name: str):
+def test_a_missing_file_is_reported(folder: Path, name: str):
     (folder / name).unlink()
     with pytest.raises(CheckpointError, match=f"{name}( is missing|: it is incomplete)"):
         read_manifest(folder)
@@ -115,16 +115,16 @@ def test_a_missing_file_is_named(folder: Path, name: str):
 @pytest.mark.parametrize(
     "name", ["../secret.json", "/etc/passwd", "a/b.json", "..", "", "x.pkl", "a\\b.json", "a.json\n"]
 )
-def test_a_manifest_that_names_files_outside_is_refused(folder: Path, name: str):
+def test_a_manifest_with_files_outside_its_folder_is_refused(folder: Path, name: str):
     (folder.parent / "secret.json").write_text("{}")
-    rewritten(folder, lambda manifest: manifest["files"].update({name: {"size": 2, "sha256": "0" * 64}}))
+    rewrite_manifest(folder, lambda manifest: manifest["files"].update({name: {"size": 2, "sha256": "0" * 64}}))
     for read in (read_manifest, read_folder):
         with pytest.raises(CheckpointError, match="lists a file with an invalid name"):
             read(folder)
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
-def test_only_plain_files_are_opened(folder: Path, kind: str):
+def test_links_and_special_files_are_refused(folder: Path, kind: str):
     file = folder / "model.safetensors"
     moved = file.rename(folder.parent / "elsewhere")
     {"link": lambda: file.symlink_to(moved), "pipe": lambda: os.mkfifo(file), "folder": file.mkdir}[kind]()
@@ -132,7 +132,7 @@ def test_only_plain_files_are_opened(folder: Path, kind: str):
         read_folder(folder)
 
 
-def test_a_manifest_that_is_no_file_is_not_waited_for(folder: Path):
+def test_a_manifest_that_is_a_pipe_is_not_opened(folder: Path):
     (folder / "manifest.json").unlink()
     os.mkfifo(folder / "manifest.json")
     with pytest.raises(CheckpointError, match=r"there is no manifest\.json"):
@@ -150,21 +150,21 @@ def test_a_manifest_that_is_no_file_is_not_waited_for(folder: Path):
         lambda manifest: manifest.update(metrics={"tensor": "a"}),
     ],
 )
-def test_a_sealed_manifest_of_another_hand_is_an_error(folder: Path, change: Callable[[dict[str, Any]], Any]):
-    rewritten(folder, change)
+def test_an_invalid_manifest_with_a_valid_checksum_is_an_error(folder: Path, change: Callable[[dict[str, Any]], Any]):
+    rewrite_manifest(folder, change)
     with pytest.raises(CheckpointError):
         read_folder(folder)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"null", b"3", b'{"sha256": 1}', b"[" * 100_000, b"\xff"])
-def test_a_manifest_that_is_none(folder: Path, content: bytes):
+def test_content_that_is_no_manifest_is_an_error(folder: Path, content: bytes):
     (folder / "manifest.json").write_bytes(content)
     with pytest.raises(CheckpointError, match="does not match its own checksum"):
         read_manifest(folder)
 
 
-def test_a_schema_of_the_future_says_so(folder: Path):
-    rewritten(folder, lambda manifest: manifest.update(schema=SCHEMA + 1))
+def test_a_newer_schema_has_its_own_error(folder: Path):
+    rewrite_manifest(folder, lambda manifest: manifest.update(schema=SCHEMA + 1))
     with pytest.raises(
         NewerSchemaError, match=f"schema {SCHEMA + 1}; the newest one that this trueloop can read is {SCHEMA}"
     ) as caught:
@@ -190,8 +190,8 @@ def test_an_older_schema_is_migrated_step_by_step(folder: Path, monkeypatch: pyt
         return {**{name: value for name, value in old.items() if name != "step"}, "update": old["step"]}
 
     def nested(old: dict[str, Any]) -> dict[str, Any]:
-        kept = {name: old[name] for name in ("model", "optimizer")}
-        return {**kept, "position": {"update": old["step"], "nothing": old["nothing"]}}
+        saved = {name: old[name] for name in ("model", "optimizer")}
+        return {**saved, "position": {"update": old["step"], "nothing": old["nothing"]}}
 
     def counted(state: dict[str, Any]) -> dict[str, Any]:
         return {**state, "position": {**state["position"], "epoch": 3}}
@@ -206,30 +206,30 @@ def test_an_older_schema_is_migrated_step_by_step(folder: Path, monkeypatch: pyt
     assert torch.equal(state["model"]["weight"], STATE["model"]["weight"])
 
 
-def test_what_was_written_before_there_were_shards_is_read(folder: Path):
-    rewritten(folder, lambda manifest: manifest.update(schema=1))
+def test_schema_1_is_read(folder: Path):
+    rewrite_manifest(folder, lambda manifest: manifest.update(schema=1))
     assert read_manifest(folder)[0].update == 12
     assert read_folder(folder)["position"] == STATE["position"]
 
 
-def test_damage_is_found_before_a_migration_sees_it(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_checksums_are_verified_before_a_migration(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(manifest_module, "SCHEMA", SCHEMA + 1)
     never = Migration(manifest=lambda manifest: manifest, state=lambda state: pytest.fail("it saw the damage"))
     monkeypatch.setitem(MIGRATIONS, SCHEMA, never)
-    whole = (folder / "state.json").read_bytes()
-    (folder / "state.json").write_bytes(whole.replace(b"12", b"13"))
+    full = (folder / "state.json").read_bytes()
+    (folder / "state.json").write_bytes(full.replace(b"12", b"13"))
     with pytest.raises(CheckpointError, match=r"state\.json does not match its checksum"):
         read_folder(folder)
 
 
 @pytest.mark.parametrize("schema", [None, "1", 1.5, -(10**18), [1]])
-def test_a_schema_that_is_none(folder: Path, schema: Any):
-    rewritten(folder, lambda manifest: manifest.update(schema=schema))
+def test_an_invalid_schema_is_an_error(folder: Path, schema: Any):
+    rewrite_manifest(folder, lambda manifest: manifest.update(schema=schema))
     with pytest.raises(NewerSchemaError, match=f"can read is {SCHEMA}"):
         read_manifest(folder)
 
 
-def test_there_is_a_step_from_every_schema_ever_released():
+def test_every_earlier_schema_has_a_migration():
     assert sorted(MIGRATIONS) == list(range(1, SCHEMA))
 
 
@@ -248,19 +248,19 @@ def test_a_planted_pickle_is_never_executed(folder: Path, tmp_path: Path):
         (folder / name).write_bytes(bomb)
     assert torch.equal(read_folder(folder)["model"]["weight"], STATE["model"]["weight"])
     for name in FILES:
-        whole = (folder / name).read_bytes()
+        full = (folder / name).read_bytes()
         (folder / name).write_bytes(bomb)
         with pytest.raises(CheckpointError):
             read_folder(folder)
-        (folder / name).write_bytes(whole)
+        (folder / name).write_bytes(full)
     assert not marker.exists()
     pickle.loads(bomb)  # the bomb is a real one
     assert marker.exists()
 
 
-def test_every_byte_is_checked_without_making_anything_of_it(folder: Path):
-    seen = manifest_module.verify(folder)
-    assert (seen.update, seen.metrics["val/loss"]) == (12, 0.25)
+def test_verify_checks_every_byte_without_loading(folder: Path):
+    checked = manifest_module.verify(folder)
+    assert (checked.update, checked.metrics["val/loss"]) == (12, 0.25)
     for name in FILES[:3]:
         data = bytearray((folder / name).read_bytes())
         for at in (0, len(data) // 2, len(data) - 1):
@@ -291,13 +291,15 @@ def test_every_byte_is_checked_without_making_anything_of_it(folder: Path):
     ],
 )
 def test_invalid_metrics_are_damage(folder: Path, metrics: Any):
-    rewritten(folder, lambda manifest: manifest.update(metrics=metrics))
+    rewrite_manifest(folder, lambda manifest: manifest.update(metrics=metrics))
     with pytest.raises(CheckpointError, match="is invalid"):
         read_manifest(folder)
 
 
 def test_metrics_survive_a_round_trip(folder: Path):
     values = {"a": 0.1, "b": float("-inf"), "c": -0.0, "d": 1e-320}
-    rewritten(folder, lambda manifest: manifest.update(metrics=pack(values)[0]))
-    seen = read_manifest(folder)[0].metrics
-    assert {name: value.hex() for name, value in seen.items()} == {name: value.hex() for name, value in values.items()}
+    rewrite_manifest(folder, lambda manifest: manifest.update(metrics=pack(values)[0]))
+    checked = read_manifest(folder)[0].metrics
+    assert {name: value.hex() for name, value in checked.items()} == {
+        name: value.hex() for name, value in values.items()
+    }

@@ -1,4 +1,4 @@
-"""Every setting has a consequence; what differs is found, named and sorted."""
+"""Every setting has a consequence, and all differences between two runs are found."""
 
 from __future__ import annotations
 
@@ -43,38 +43,40 @@ def leaves(record: object, above: str = "") -> list[str]:
     return names
 
 
-def identity(build, config: TrainConfig | None = None, *, model=None, objective=None, own_optimizer=False, **given):
+def identity(
+    build, config: TrainConfig | None = None, *, model=None, objective=None, has_user_optimizer=False, **given
+):
     config = config or TrainConfig()
     model, objective = model or nn.Linear(2, 3), objective or nn.CrossEntropyLoss()
     parts = build(model, objective, config)
-    return identify(config, parts, objective=objective, extra=given, own_optimizer=own_optimizer)
+    return identify(config, parts, objective=objective, extra=given, has_user_optimizer=has_user_optimizer)
 
 
-def test_every_setting_is_classified_and_nothing_else():
-    """A new field of TrainConfig has to say here what it means for a run that is resumed."""
+def test_exactly_the_settings_are_classified():
+    """Every new field of TrainConfig needs an entry in CONSEQUENCES."""
     assert set(CONSEQUENCES) - FACTS == set(leaves(TrainConfig()))
     assert set(CONSEQUENCES) >= FACTS
 
 
-def test_an_unknown_name_is_breaking_and_a_part_goes_by_the_whole():
+def test_an_unknown_name_is_breaking_and_a_name_uses_its_prefix():
     assert consequence("something.new") == consequence("something") == "breaking"
     assert consequence("options.width") == consequence("code.mine.py") == consequence("data.train") == "breaking"
     assert consequence("data.test") == "harmless"
     assert consequence("on.torch") == "inexact"
 
 
-def test_a_run_is_itself_also_after_a_checkpoint(build, tmp_path):
+def test_an_identity_is_the_same_after_saving_and_loading(build, tmp_path):
     config = TrainConfig(freeze=("1.*",), ema=0.9, optim=OptimConfig(betas=(0.8, 0.9)))
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3))
-    mine = identity(
+    original = identity(
         build, config, model=model, options={"width": 4, "kinds": ("a", "b"), "drop": None, "nan": float("nan")}
     )
-    json.dumps(mine)
-    checkpoint = CheckpointFolder(tmp_path).save({"identity": dict(mine)}, update=1, epoch=0, metrics={})
+    json.dumps(original)
+    checkpoint = CheckpointFolder(tmp_path).save({"identity": dict(original)}, update=1, epoch=0, metrics={})
     read = saved_identity(checkpoint)
     assert read is not None
-    assert compare(read, mine) == compare(mine, mine) == Differences()
-    assert compare(mine, mine).same_run
+    assert compare(read, original) == compare(original, original) == Differences()
+    assert compare(original, original).same_run
 
 
 @pytest.mark.parametrize(
@@ -90,14 +92,14 @@ def test_a_run_is_itself_also_after_a_checkpoint(build, tmp_path):
         ({"monitor": MonitorConfig(metric="val/accuracy", mode="max")}, "breaking"),
     ],
 )
-def test_settings_differ_by_consequence(changed, expected):
-    saved, present = ({**flat(config)} for config in (TrainConfig(), replace(TrainConfig(), **changed)))
-    found = compare(saved, present)
-    assert found.all
-    assert found.all == tuple(found.with_consequence(expected))
+def test_changed_settings_have_their_consequence(changed, expected):
+    saved, present = ({**flatten(config)} for config in (TrainConfig(), replace(TrainConfig(), **changed)))
+    result = compare(saved, present)
+    assert result.all
+    assert result.all == tuple(result.with_consequence(expected))
 
 
-def flat(config: TrainConfig, above: str = "") -> dict:
+def flatten(config: TrainConfig, above: str = "") -> dict:
     tree = json.loads(json.dumps(asdict(config)))
     return {
         f"{key}.{inner}" if isinstance(value, dict) else key: value[inner] if isinstance(value, dict) else value
@@ -106,9 +108,12 @@ def flat(config: TrainConfig, above: str = "") -> dict:
     }
 
 
-def test_differences_are_formatted_as_typed():
-    saved = {**flat(TrainConfig()), "options.width": 4, "data.train": "10:sha256:aa"}
-    present = {**flat(TrainConfig(clip=None, optim=OptimConfig(betas=(0.5, 0.9)), drop_last=True)), "data.train": "9:x"}
+def test_differences_are_formatted_as_in_the_command_line():
+    saved = {**flatten(TrainConfig()), "options.width": 4, "data.train": "10:sha256:aa"}
+    present = {
+        **flatten(TrainConfig(clip=None, optim=OptimConfig(betas=(0.5, 0.9)), drop_last=True)),
+        "data.train": "9:x",
+    }
     with pytest.raises(CheckpointError) as refused:
         compare(saved, present).raise_if_breaking()
     assert refused.value.what.splitlines()[1:] == [
@@ -122,32 +127,32 @@ def test_differences_are_formatted_as_typed():
     assert "--fresh" in refused.value.fix
 
 
-def test_what_is_not_breaking_is_not_refused():
-    compare(flat(TrainConfig()), flat(TrainConfig(workers=2, micro_batch=8, epochs=90))).raise_if_breaking()
+def test_only_breaking_differences_are_refused():
+    compare(flatten(TrainConfig()), flatten(TrainConfig(workers=2, micro_batch=8, epochs=90))).raise_if_breaking()
 
 
 @pytest.mark.parametrize("config", [TrainConfig(epochs=11), TrainConfig(schedule=ScheduleConfig(horizon_epochs=5))])
 def test_a_longer_run_is_not_the_same_run(config: TrainConfig):
-    found = compare(flat(TrainConfig()), flat(config))
-    assert found.with_consequence("breaking") == found.with_consequence("inexact") == []
-    assert not found.same_run
+    result = compare(flatten(TrainConfig()), flatten(config))
+    assert result.with_consequence("breaking") == result.with_consequence("inexact") == []
+    assert not result.same_run
 
 
 def test_a_setting_that_did_not_exist_when_the_run_was_saved_had_its_default():
-    saved = flat(TrainConfig())
+    saved = flatten(TrainConfig())
     del saved["clip"]
-    assert compare(saved, flat(TrainConfig())).all == ()
-    (difference,) = compare(saved, flat(TrainConfig(clip=None))).all
+    assert compare(saved, flatten(TrainConfig())).all == ()
+    (difference,) = compare(saved, flatten(TrainConfig(clip=None))).all
     assert str(difference) == "clip: was 1.0, is none"
 
 
-def test_an_uncut_batch_is_the_effective_one(build):
+def test_without_micro_batch_it_is_the_effective_batch(build):
     assert identity(build, TrainConfig(micro_batch=64)) == identity(build, TrainConfig())
 
 
-def test_code_is_the_same_where_bytes_or_syntax_are():
+def test_code_is_the_same_if_bytes_or_syntax_are():
     def differs(was: str, now: str) -> bool:
-        return bool(compare({"code.mine.py": was}, {"code.mine.py": now, **flat(TrainConfig())}).all)
+        return bool(compare({"code.mine.py": was}, {"code.mine.py": now, **flatten(TrainConfig())}).all)
 
     assert not differs("aa/bb", "aa/bb")
     assert not differs("aa/bb", "cc/bb")  # a comment
@@ -156,7 +161,7 @@ def test_code_is_the_same_where_bytes_or_syntax_are():
     assert differs("aa/bb", "absent")
 
 
-def test_the_model_is_its_layers_and_their_arguments(build):
+def test_a_model_is_identified_by_its_layers_and_arguments(build):
     def model(p: float = 0.5, function=torch.relu) -> nn.Module:
         layers = nn.Sequential(nn.Linear(2, 3), nn.Dropout(p))
         layers.extra_repr = lambda: f"activation={function} <object at 0x{id(layers):x}>"
@@ -177,17 +182,17 @@ def test_the_model_is_its_layers_and_their_arguments(build):
         lambda model, batch: model(batch[0]).sum(),
     ],
 )
-def test_the_objective_is_its_arguments_and_tensors(build, other):
+def test_an_objective_is_identified_by_its_arguments_and_tensors(build, other):
     (difference,) = compare(identity(build), identity(build, objective=other)).all
     assert difference.name == "objective"
 
 
-def test_an_optimizer_of_the_users_own_is_its_defaults(build):
+def test_a_custom_optimizer_is_identified_by_its_defaults(build):
     model = nn.Linear(2, 3)
 
     def made(lr: float):
         parts = build(model, nn.CrossEntropyLoss(), TrainConfig(), optimizer=lambda ps: torch.optim.SGD(ps, lr=lr))
-        return identify(TrainConfig(), parts, objective=None, extra={}, own_optimizer=True)
+        return identify(TrainConfig(), parts, objective=None, extra={}, has_user_optimizer=True)
 
     assert made(0.1) == made(0.1)
     (difference,) = compare(made(0.1), made(0.2)).all
@@ -200,7 +205,7 @@ VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text
 
 @given(saved=st.dictionaries(NAMES, VALUES), present=st.dictionaries(NAMES, VALUES))
 def test_comparing_is_symmetric_and_complete(saved: dict, present: dict):
-    base = flat(TrainConfig())
+    base = flatten(TrainConfig())
     one, other = compare({**base, **saved}, {**base, **present}), compare({**base, **present}, {**base, **saved})
     assert {(each.name, str(each.was), str(each.now)) for each in one.all} == {
         (each.name, str(each.now), str(each.was)) for each in other.all
@@ -217,9 +222,9 @@ def test_a_checkpoint_without_an_identity_has_none(tmp_path):
     assert saved_identity(checkpoint) is None
 
 
-def test_synchronised_batchnorm_is_the_same_model_on_any_number_of_processes(build):
-    plain = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+def test_sync_batchnorm_does_not_change_the_identity(build):
+    with_batchnorm = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     converted = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
     asked = TrainConfig(parallel=ParallelConfig(sync_batchnorm=True))
-    assert identity(build, asked, model=plain)["model"] == identity(build, asked, model=converted)["model"]
-    assert identity(build, model=plain)["model"] != identity(build, model=converted)["model"]
+    assert identity(build, asked, model=with_batchnorm)["model"] == identity(build, asked, model=converted)["model"]
+    assert identity(build, model=with_batchnorm)["model"] != identity(build, model=converted)["model"]

@@ -1,4 +1,4 @@
-"""What a resumed run takes over, what it refuses, and what it keeps of its own where a change is allowed."""
+"""What a resumed run restores, which changes it refuses, and what it does if changes are allowed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def network(width: int = 8) -> nn.Module:
 
 
 class Nothing:
-    """A source that is only there to be named."""
+    """A source without batches."""
 
     updates_per_epoch = 4
 
@@ -35,66 +35,73 @@ class Nothing:
         return iter(())
 
 
-def fresh(build, config: TrainConfig = CONFIG, width: int = 8, **given) -> RunState:
+def new_state(build, config: TrainConfig = CONFIG, width: int = 8, **components) -> RunState:
     torch.manual_seed(config.seed)
     objective = nn.CrossEntropyLoss()
-    parts = build(network(width), objective, config, **given)
+    parts = build(network(width), objective, config, **components)
     state = RunState(parts, Monitor(config.monitor), EpochOrder(Nothing()))
     facts = {"data": {"train": "32:sha256:aa"}, "options": {"width": width}}
-    state.identity = identify(config, parts, objective=objective, extra=facts, own_optimizer="optimizer" in given)
+    state.identity = identify(
+        config, parts, objective=objective, extra=facts, has_user_optimizer="optimizer" in components
+    )
     return state
 
 
-def trained(build, cut, config: TrainConfig = CONFIG, updates: int = 6, **given) -> dict:
+def saved_state(build, windowed, config: TrainConfig = CONFIG, updates: int = 6, **components) -> dict:
     """Return the saved state after some updates of 4 each epoch."""
-    state = fresh(build, config, **given)
+    state = new_state(build, config, **components)
     for epoch in range(-(-updates // 4)):
-        steps = train_epoch(state.parts, cut(X, Y, effective=8).epoch(epoch), update=epoch * 4)
+        steps = train_epoch(state.assembly, windowed(X, Y, effective=8).epoch(epoch), update=epoch * 4)
         for _ in zip(range(min(4, updates - epoch * 4)), steps, strict=False):
             state.position.update += 1
     state.position.epoch, state.position.update_in_epoch = divmod(updates, 4)
     return deepcopy(state.state_dict())
 
 
-def test_the_same_run_says_where_it_goes_on_and_nothing_else(build, cut):
-    saved = trained(build, cut)
-    again = fresh(build)
-    assert [(r.kind, r.message) for r in again.resume(saved, 4)] == [("resumed", "The run continues after update 6.")]
-    assert all(torch.equal(v, saved["model"][k]) for k, v in again.parts.model.state_dict().items())
-    assert again.state_dict()["identity"] == saved["identity"]
-    assert (again.position.epoch, again.position.update_in_epoch) == (1, 2)
+def test_an_unchanged_run_only_reports_where_it_continues(build, windowed):
+    saved = saved_state(build, windowed)
+    repeated = new_state(build)
+    assert [(r.kind, r.message) for r in repeated.resume(saved, 4)] == [
+        ("resumed", "The run continues after update 6.")
+    ]
+    assert all(torch.equal(v, saved["model"][k]) for k, v in repeated.assembly.model.state_dict().items())
+    assert repeated.state_dict()["identity"] == saved["identity"]
+    assert (repeated.position.epoch, repeated.position.update_in_epoch) == (1, 2)
 
 
-def test_what_is_harmless_is_in_the_details(build, cut):
-    (remark,) = fresh(build, replace(CONFIG, workers=2)).resume(trained(build, cut), 4)
+def test_harmless_changes_are_in_the_details(build, windowed):
+    (remark,) = new_state(build, replace(CONFIG, workers=2)).resume(saved_state(build, windowed), 4)
     assert remark.details == {"changed": ["workers: was none, is 2"]}
 
 
-def test_changes_of_rounding_are_reported_by_name(build, cut):
-    remarks = fresh(build, replace(CONFIG, micro_batch=2)).resume(trained(build, cut), 4)
+def test_inexact_changes_are_reported(build, windowed):
+    remarks = new_state(build, replace(CONFIG, micro_batch=2)).resume(saved_state(build, windowed), 4)
     assert [remark.kind for remark in remarks] == ["resumed", "resumed_inexact"]
-    assert remarks[1].message == "It is the same run, but no longer bitwise equal: micro_batch: was 8, is 2."
+    assert (
+        remarks[1].message
+        == "The run is the same, but no longer bitwise equal to the uninterrupted one: micro_batch: was 8, is 2."
+    )
 
 
-def test_another_run_is_refused_untouched(build, cut):
-    saved = trained(build, cut)
-    other = fresh(build, replace(CONFIG, seed=1))
-    before = deepcopy(other.parts.model.state_dict())
+def test_another_run_is_refused_without_changes(build, windowed):
+    saved = saved_state(build, windowed)
+    other = new_state(build, replace(CONFIG, seed=1))
+    before = deepcopy(other.assembly.model.state_dict())
     with pytest.raises(CheckpointError, match="seed: was 0, is 1"):
         other.resume(saved, 4)
-    assert all(torch.equal(value, before[name]) for name, value in other.parts.model.state_dict().items())
+    assert all(torch.equal(value, before[name]) for name, value in other.assembly.model.state_dict().items())
     assert other.position.update == 0
 
 
-def test_fewer_epochs_than_done_are_refused_also_in_mid_epoch(build, cut):
+def test_fewer_epochs_than_done_are_refused_even_in_mid_epoch(build, windowed):
     with pytest.raises(InvalidConfig, match="epochs is 1, but .* 6 updates and is in epoch 2"):
-        fresh(build, replace(CONFIG, epochs=1)).resume(trained(build, cut), 1)
+        new_state(build, replace(CONFIG, epochs=1)).resume(saved_state(build, windowed), 1)
 
 
-def test_a_checkpoint_that_says_nothing_about_itself_is_continued_with_a_note(build, cut):
-    saved = trained(build, cut)
+def test_a_checkpoint_without_an_identity_is_continued_with_a_note(build, windowed):
+    saved = saved_state(build, windowed)
     del saved["identity"]
-    remarks = fresh(build).resume(saved, 4)
+    remarks = new_state(build).resume(saved, 4)
     assert [remark.kind for remark in remarks] == ["resumed", "resumed_inexact"]
     assert "nothing could be compared" in remarks[1].message
 
@@ -102,97 +109,97 @@ def test_a_checkpoint_that_says_nothing_about_itself_is_continued_with_a_note(bu
 # Changes that are allowed
 
 
-def test_a_changed_rate_and_decay_are_those_of_the_present_run(build, cut):
-    saved = trained(build, cut)
-    other = fresh(build, replace(CONFIG, optim=OptimConfig(lr=0.5, weight_decay=0.25)))
+def test_allow_change_uses_the_new_rate_and_decay(build, windowed):
+    saved = saved_state(build, windowed)
+    other = new_state(build, replace(CONFIG, optim=OptimConfig(lr=0.5, weight_decay=0.25)))
     remarks = other.resume(saved, 4, allow_change=True)
     assert remarks[-1].kind == "resumed_changed"
     assert remarks[-1].details["changed"] == [
         "optim.lr: was 0.01, is 0.5",
         "optim.weight_decay: was 0.01, is 0.25",
     ]
-    assert max(group["weight_decay"] for group in other.parts.optimizer.param_groups) == 0.25
-    other.parts.schedule.set(0)
-    assert other.parts.optimizer.param_groups[0]["lr"] == 0.5
-    moments = next(iter(other.parts.optimizer.state_dict()["state"].values()))
-    theirs = next(iter(saved["optimizer"]["state"].values()))
-    assert torch.equal(moments["exp_avg"], theirs["exp_avg"])
+    assert max(group["weight_decay"] for group in other.assembly.optimizer.param_groups) == 0.25
+    other.assembly.schedule.set(0)
+    assert other.assembly.optimizer.param_groups[0]["lr"] == 0.5
+    moments = next(iter(other.assembly.optimizer.state_dict()["state"].values()))
+    expected = next(iter(saved["optimizer"]["state"].values()))
+    assert torch.equal(moments["exp_avg"], expected["exp_avg"])
 
 
-def test_another_optimizer_begins_without_moments(build, cut):
-    other = fresh(build, replace(CONFIG, optim=OptimConfig(name="sgd", lr=0.01)))
-    other.resume(trained(build, cut), 4, allow_change=True)
-    assert not other.parts.optimizer.state_dict()["state"]
+def test_another_optimizer_starts_without_moments(build, windowed):
+    other = new_state(build, replace(CONFIG, optim=OptimConfig(name="sgd", lr=0.01)))
+    other.resume(saved_state(build, windowed), 4, allow_change=True)
+    assert not other.assembly.optimizer.state_dict()["state"]
 
 
-def test_an_epoch_of_another_order_restarts(build, cut):
-    other = fresh(build, replace(CONFIG, seed=1))
-    remarks = other.resume(trained(build, cut), 4, allow_change=True)
+def test_an_epoch_with_another_order_restarts(build, windowed):
+    other = new_state(build, replace(CONFIG, seed=1))
+    remarks = other.resume(saved_state(build, windowed), 4, allow_change=True)
     assert remarks[0].message == "The run continues after update 6; epoch 2 restarts, because its order has changed."
     assert (other.position.epoch, other.position.update, other.position.update_in_epoch) == (1, 6, 0)
 
 
-def test_an_average_that_was_not_kept_begins_at_the_saved_weights(build, cut):
-    saved = trained(build, cut)
-    other = fresh(build, replace(CONFIG, ema=0.9))
+def test_a_new_average_starts_at_the_saved_weights(build, windowed):
+    saved = saved_state(build, windowed)
+    other = new_state(build, replace(CONFIG, ema=0.9))
     other.resume(saved, 4, allow_change=True)
-    assert all(torch.equal(v, saved["model"][k]) for k, v in other.parts.average.state_dict().items())
+    assert all(torch.equal(v, saved["model"][k]) for k, v in other.assembly.average.state_dict().items())
 
 
-def test_another_metric_begins_without_a_best(build, cut):
-    saved = trained(build, cut)
+def test_another_monitor_metric_starts_without_a_best_value(build, windowed):
+    saved = saved_state(build, windowed)
     saved["monitor"]["best_value"], saved["monitor"]["best_update"] = 0.5, 4
-    other = fresh(build, replace(CONFIG, monitor=MonitorConfig(metric="val/accuracy", mode="max")))
+    other = new_state(build, replace(CONFIG, monitor=MonitorConfig(metric="val/accuracy", mode="max")))
     other.resume(saved, 4, allow_change=True)
     assert other.monitor.best_value is None
 
 
-def test_float16_begins_with_its_own_scale(build, cut):
-    other = fresh(build, replace(CONFIG, precision="fp16"))
-    other.resume(trained(build, cut), 4, allow_change=True)
-    assert float(other.parts.scale.scale) == 65536.0
+def test_float16_starts_with_a_new_loss_scale(build, windowed):
+    other = new_state(build, replace(CONFIG, precision="fp16"))
+    other.resume(saved_state(build, windowed), 4, allow_change=True)
+    assert float(other.assembly.scale.scale) == 65536.0
 
 
 @pytest.mark.parametrize("width", [4, 16])
-def test_a_change_that_cannot_be_carried_over_is_refused_also_where_it_is_allowed(build, cut, width):
+def test_a_state_that_does_not_fit_is_refused_even_with_allow_change(build, windowed, width):
     with pytest.raises(CheckpointError, match="does not fit this model"):
-        fresh(build, width=width).resume(trained(build, cut), 4, allow_change=True)
+        new_state(build, width=width).resume(saved_state(build, windowed), 4, allow_change=True)
 
 
-def test_parameters_frozen_since_do_not_fit_the_optimizer(build, cut):
+def test_newly_frozen_parameters_are_refused(build, windowed):
     with pytest.raises(CheckpointError, match="does not fit this model"):
-        fresh(build, replace(CONFIG, freeze=("0.*",))).resume(trained(build, cut), 4, allow_change=True)
+        new_state(build, replace(CONFIG, freeze=("0.*",))).resume(saved_state(build, windowed), 4, allow_change=True)
 
 
-def test_a_scheduler_of_the_users_own_goes_on_from_its_rates(build, cut):
-    given = {
+def test_a_custom_scheduler_continues_from_its_rates(build, windowed):
+    components = {
         "optimizer": lambda ps: torch.optim.SGD(ps, lr=1.0, momentum=0.5),
         "scheduler": lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
     }
-    saved = trained(build, cut, updates=3, **given)
-    other = fresh(build, replace(CONFIG, clip=None), **given)
+    saved = saved_state(build, windowed, updates=3, **components)
+    other = new_state(build, replace(CONFIG, clip=None), **components)
     other.resume(saved, 4, allow_change=True)
-    assert other.parts.optimizer.param_groups[0]["lr"] == 0.125
+    assert other.assembly.optimizer.param_groups[0]["lr"] == 0.125
 
 
 # More epochs
 
 
-def test_a_moved_horizon_is_reported_with_both_rates(build, cut):
-    saved = trained(build, cut, replace(CONFIG, schedule=ScheduleConfig(horizon_epochs=4)))
-    other = fresh(build, replace(CONFIG, schedule=ScheduleConfig(horizon_epochs=8)))
+def test_a_changed_horizon_is_reported_with_both_rates(build, windowed):
+    saved = saved_state(build, windowed, replace(CONFIG, schedule=ScheduleConfig(horizon_epochs=4)))
+    other = new_state(build, replace(CONFIG, schedule=ScheduleConfig(horizon_epochs=8)))
     (remark,) = other.resume(saved, 4)
     assert remark.message == (
         f"The run continues after update 6; the schedule ends at update 32 instead of 16, so the rate is "
-        f"{other.parts.schedule.factor(6):.3g} of its peak here instead of 0.691 "
+        f"{other.assembly.schedule.factor(6):.3g} of its peak here instead of 0.691 "
         "(schedule.horizon_epochs keeps the old end)."
     ), remark.message
 
 
 @pytest.mark.parametrize("name", ["constant", "step"])
-def test_a_schedule_without_an_end_has_none_to_move(build, cut, name):
+def test_a_schedule_without_an_end_reports_no_horizon(build, windowed, name):
     def with_horizon(epochs: int) -> TrainConfig:
         return replace(CONFIG, schedule=ScheduleConfig(name=name, horizon_epochs=epochs))
 
-    (remark,) = fresh(build, with_horizon(8)).resume(trained(build, cut, with_horizon(4)), 4)
+    (remark,) = new_state(build, with_horizon(8)).resume(saved_state(build, windowed, with_horizon(4)), 4)
     assert remark.message == "The run continues after update 6."

@@ -23,7 +23,7 @@ from trueloop.training.seeding import capture_generators
 
 
 class SlowFolder(CheckpointFolder):
-    """Starts to write only when it is let go."""
+    """A folder that starts to write when its event is set."""
 
     def __init__(self, root: Path, **settings: Any) -> None:
         super().__init__(root, **settings)
@@ -52,7 +52,7 @@ def is_same(one: Any, other: Any) -> bool:
     return bool((one == other).all()) if hasattr(one, "all") else one == other
 
 
-# The state of the moment ------------------------------------------------------------------------------------------
+# The saved state ------------------------------------------------------------------------------------------
 
 
 class Tied(nn.Module):
@@ -69,7 +69,7 @@ class Tied(nn.Module):
         return self.head(self.norm(self.embed(x))) * torch.rand(()) + image
 
 
-def training() -> tuple[dict[str, Any], Any]:
+def changing_state() -> tuple[dict[str, Any], Any]:
     """A state as a run has it, and a function that moves all of it."""
     torch.manual_seed(0)
     model = Tied()
@@ -89,8 +89,8 @@ def training() -> tuple[dict[str, Any], Any]:
     return step(), step
 
 
-def test_the_state_saved_is_that_of_the_moment_though_training_goes_on(tmp_path: Path):
-    state, step = training()
+def test_the_saved_state_is_that_of_the_call_of_save(tmp_path: Path):
+    state, step = changing_state()
     CheckpointFolder(tmp_path / "then").save(state, update=1, epoch=0, metrics={})
     expected = CheckpointFolder(tmp_path / "then").load_latest()[1]  # type: ignore[index]
 
@@ -101,17 +101,17 @@ def test_the_state_saved_is_that_of_the_moment_though_training_goes_on(tmp_path:
         state = step()
     folder.go.set()
     saver.close()
-    ((found, loaded),) = [CheckpointFolder(tmp_path / "background").load_latest()]
-    assert found.update == 1
+    ((result, loaded),) = [CheckpointFolder(tmp_path / "background").load_latest()]
+    assert result.update == 1
     assert is_same(loaded, expected)
     assert loaded["model"]["head.weight"] is loaded["model"]["embed.weight"]
     assert not torch.equal(loaded["model"]["embed.weight"], state["model"]["embed.weight"])
     for part in ("model.safetensors", "optimizer.safetensors", "average.safetensors", "generators.safetensors"):
-        assert (found.path / part).read_bytes() == (tmp_path / "then" / found.path.name / part).read_bytes()
+        assert (result.path / part).read_bytes() == (tmp_path / "then" / result.path.name / part).read_bytes()
 
 
 def test_blocking_writes_the_same_bytes_on_the_training_thread(tmp_path: Path):
-    state, _ = training()
+    state, _ = changing_state()
     for blocking in (False, True):
         folder = SlowFolder(tmp_path / str(blocking))
         folder.go.set()
@@ -126,7 +126,7 @@ def test_blocking_writes_the_same_bytes_on_the_training_thread(tmp_path: Path):
     assert [file.read_bytes() for file in files[0]] == [file.read_bytes() for file in files[1]]
 
 
-def test_metrics_and_lists_are_copied_too(tmp_path: Path):
+def test_metrics_and_lists_are_copied(tmp_path: Path):
     folder = SlowFolder(tmp_path)
     saver, metrics, history = Saver(folder), {"val/loss": 1.0}, [1]
     saver.save({"position": {"history": history}}, update=1, epoch=0, metrics=metrics)
@@ -134,8 +134,8 @@ def test_metrics_and_lists_are_copied_too(tmp_path: Path):
     history.append(2)
     folder.go.set()
     saver.close()
-    found, loaded = CheckpointFolder(tmp_path).load_latest()  # type: ignore[misc]
-    assert (found.metrics, loaded["position"]["history"]) == ({"val/loss": 1.0}, [1])
+    result, loaded = CheckpointFolder(tmp_path).load_latest()  # type: ignore[misc]
+    assert (result.metrics, loaded["position"]["history"]) == ({"val/loss": 1.0}, [1])
 
 
 # Order and events ----------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_complete_checkpoints_are_reported_once_and_in_order(tmp_path: Path):
     saver.close()
 
 
-def test_a_save_waits_for_the_one_before(tmp_path: Path):
+def test_a_save_waits_for_the_previous_one(tmp_path: Path):
     folder = SlowFolder(tmp_path, keep_last=9)
     saver = Saver(folder)
     save(saver, 1)
@@ -190,7 +190,7 @@ class FullFolder(CheckpointFolder):
 
 
 @pytest.mark.parametrize("at", ["save", "wait", "close"])
-def test_an_error_of_the_thread_is_raised_on_the_training_thread_once(tmp_path: Path, at: str):
+def test_a_write_error_is_raised_once_on_the_training_thread(tmp_path: Path, at: str):
     folder = FullFolder(tmp_path)
     saver = Saver(folder)
     save(saver, 1)
@@ -214,7 +214,7 @@ def test_an_unexpected_error_is_not_swallowed(tmp_path: Path):
         saver.close()
 
 
-def test_what_is_no_data_is_refused_at_once(tmp_path: Path):
+def test_a_state_that_is_not_data_is_refused_immediately(tmp_path: Path):
     saver = Saver(CheckpointFolder(tmp_path))
     with pytest.raises(CheckpointError, match=r"^model\.hook is a function"):
         save(saver, 1, {"model": {"hook": lambda: 0}})
@@ -267,7 +267,7 @@ class Storage:
         return None, ["one was damaged"]
 
 
-def test_every_whole_checkpoint_is_mirrored(tmp_path: Path):
+def test_every_complete_checkpoint_is_mirrored(tmp_path: Path):
     storage = Storage()
     saver = Saver(CheckpointFolder(tmp_path, keep_last=2), mirror=storage)  # type: ignore[arg-type]
     for update in (1, 2, 3):
@@ -277,7 +277,7 @@ def test_every_whole_checkpoint_is_mirrored(tmp_path: Path):
     assert storage.synced == [[1], [1, 2], [2, 3]]
 
 
-def test_a_slow_mirror_holds_up_nothing_but_the_end_and_is_not_asked_twice_for_the_same(tmp_path: Path):
+def test_a_slow_mirror_delays_only_close_and_gets_each_checkpoint_once(tmp_path: Path):
     storage = Storage()
     storage.go.clear()
     saver = Saver(CheckpointFolder(tmp_path, keep_last=9), mirror=storage)  # type: ignore[arg-type]
@@ -291,29 +291,29 @@ def test_a_slow_mirror_holds_up_nothing_but_the_end_and_is_not_asked_twice_for_t
     assert storage.synced[-1] == [1, 2, 3, 4, 5]
 
 
-def test_a_mirror_that_is_down_is_a_note_and_training_goes_on(tmp_path: Path):
+def test_an_unreachable_mirror_is_a_note_and_training_continues(tmp_path: Path):
     storage = Storage()
     saver = Saver(CheckpointFolder(tmp_path), mirror=storage)  # type: ignore[arg-type]
 
     def kinds() -> list[str]:
         return [event.kind for event in saver.drain_events() if isinstance(event, Notice)]
 
-    seen = []
+    reported = []
     for update, down in enumerate(
         [None, MirrorError("No route."), MirrorError("No route."), None, MirrorError("Gone.")]
     ):
         storage.down = down
         save(saver, update)
         saver.wait()
-        seen.append(kinds())
-    assert seen == [[], ["mirror_down"], [], ["mirror_up"], ["mirror_down"]]
+        reported.append(kinds())
+    assert reported == [[], ["mirror_down"], [], ["mirror_up"], ["mirror_down"]]
     assert storage.synced == [[0], [2, 3]]
     saver.close()
     saver.close()
     assert kinds() == ["mirror_behind"]
 
 
-def test_a_fault_in_mirroring_is_not_swallowed(tmp_path: Path):
+def test_an_unexpected_error_in_the_mirror_is_raised(tmp_path: Path):
     storage = Storage()
     saver = Saver(CheckpointFolder(tmp_path), mirror=storage)  # type: ignore[arg-type]
     storage.down = ZeroDivisionError()
@@ -322,7 +322,7 @@ def test_a_fault_in_mirroring_is_not_swallowed(tmp_path: Path):
         saver.close()
 
 
-def test_without_the_mirror_a_run_resumes_but_does_not_start(tmp_path: Path):
+def test_a_run_resumes_but_does_not_start_without_its_mirror(tmp_path: Path):
     storage = Storage()
     storage.down = MirrorError("No route.")
     with pytest.raises(MirrorError, match="No route"):

@@ -1,4 +1,4 @@
-"""The files of shards: stamped on their way, with errors in words. `tests/distributed/test_shards.py` has the rest."""
+"""Checksums and errors of shard files. `tests/distributed/test_shards.py` has the tests with several processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trueloop.training.checkpoint.tensor_file import write_tensors
 NAME = "shard-00001-model-00001-of-00001.safetensors"
 
 
-def test_a_file_is_stamped_on_its_way(tmp_path: Path):
+def test_size_and_checksum_are_computed_while_writing(tmp_path: Path):
     files = shard_files._HashingFileSystem()
     content = bytes(range(256)) * 5000
     with files.create_stream(tmp_path / "a", "wb") as stream:
@@ -33,7 +33,7 @@ def test_a_file_is_stamped_on_its_way(tmp_path: Path):
     assert (stamp.size, stamp.sha256) == (len(content), hashlib.sha256(content).hexdigest())
 
 
-def test_a_base_exception_of_torch_is_translated():
+def test_a_checkpoint_exception_of_torch_is_converted():
     cause = ValueError("Size mismatch between saved torch.Size([5]) and current: torch.Size([6]) for w")
     with (
         pytest.raises(CheckpointError, match=r"^It failed by process 3: Size mismatch"),
@@ -44,7 +44,7 @@ def test_a_base_exception_of_torch_is_translated():
         raise CheckpointException("", {0: (OSError(28, "full"), None)})  # pyright: ignore[reportArgumentType]
 
 
-def test_a_torch_without_the_safetensors_form_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_a_torch_without_distributed_safetensors_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "torch.distributed.checkpoint.hf_storage", None)
     with pytest.raises(InvalidConfig, match="has no distributed checkpoints in safetensors format"):
         safetensors_storage()
@@ -60,7 +60,7 @@ def test_a_torch_without_the_safetensors_form_is_refused(monkeypatch: pytest.Mon
         '{"w": {"saved_offsets": "0"}}',
     ],
 )
-def test_shards_that_make_no_sense_are_damaged(tmp_path: Path, places: str):
+def test_invalid_shards_are_damaged(tmp_path: Path, places: str):
     assert SHARD.fullmatch(NAME)
 
     def write_extra(into: Path) -> dict[str, FileStamp]:
@@ -71,7 +71,7 @@ def test_shards_that_make_no_sense_are_damaged(tmp_path: Path, places: str):
         read_full_tensors(tmp_path, {"w": ShardReference(name="w", shape=(2,), dtype=torch.float32)})
 
 
-def test_another_type_is_not_converted(tmp_path: Path):
+def test_another_dtype_is_not_converted(tmp_path: Path):
     def write_extra(into: Path) -> dict[str, FileStamp]:
         return {
             NAME: write_tensors(

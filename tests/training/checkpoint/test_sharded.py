@@ -1,6 +1,6 @@
-"""What needs no second process: names in a tree, and shards read whole.
+"""Sharded checkpoints on a single process: names in a tree, and reading all shards.
 
-`tests/distributed/test_shards.py` has the rest.
+`tests/distributed/test_shards.py` has the tests with several processes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def name_of(number: int) -> str:
 
 
 def write_shards(folder: Path, parts: list[dict[str, tuple[list[int], torch.Tensor]]]) -> dict[str, Any]:
-    """Write shards as torch does: each names the offsets of what it holds."""
+    """Write shards as torch does: each has the offsets of its parts."""
     stamps = {}
     for number, held in enumerate(parts, start=1):
         places = json.dumps({name: {"saved_offsets": offsets} for name, (offsets, _) in held.items()})
@@ -87,14 +87,14 @@ def test_a_tree_without_sharded_tensors_is_unchanged():
 
 def test_one_process_reads_all_shards(tmp_path: Path):
     folder = saved(tmp_path, THREE)
-    found = folder.load_latest()
-    assert found is not None
-    checkpoint, state = found
+    latest = folder.load_latest()
+    assert latest is not None
+    checkpoint, state = latest
     assert state["model"]["w"] == NAMED
     assert sorted(path.name for path in checkpoint.path.glob("shard-*")) == [name_of(number) for number in (1, 2, 3)]
     for read in (
         load_full_state(checkpoint, state),
-        load_on_all_ranks(found, SingleProcess(torch.nn.Linear(1, 1), as_objective(len))),
+        load_on_all_ranks(latest, SingleProcess(torch.nn.Linear(1, 1), as_objective(len))),
     ):
         assert read is not None
         assert torch.equal(read["model"]["w"], WEIGHT)
@@ -104,16 +104,16 @@ def test_one_process_reads_all_shards(tmp_path: Path):
     assert state["model"]["w"] == NAMED  # the loaded state is not changed
 
 
-def test_only_what_is_asked_for_is_read(tmp_path: Path):
-    found = saved(tmp_path, THREE).load_latest()
-    assert found is not None
-    wanted = load_full_state(found[0], {"model": found[1]["model"]})
+def test_only_requested_tensors_are_read(tmp_path: Path):
+    latest = saved(tmp_path, THREE).load_latest()
+    assert latest is not None
+    wanted = load_full_state(latest[0], {"model": latest[1]["model"]})
     assert list(wanted) == ["model"]
     assert torch.equal(wanted["model"]["tied"], WEIGHT)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_changed_shard_is_named_and_passed_over(tmp_path: Path, number: int):
+def test_a_changed_shard_is_reported_and_skipped(tmp_path: Path, number: int):
     folder = saved(tmp_path, THREE)
     file = tmp_path / "update-000000004" / name_of(number)
     content = file.read_bytes()
@@ -122,18 +122,18 @@ def test_a_changed_shard_is_named_and_passed_over(tmp_path: Path, number: int):
     assert f"{name_of(number)} does not match its checksum" in folder.problems()[0]
 
 
-def test_a_shard_that_is_gone_is_named(tmp_path: Path):
+def test_a_missing_shard_is_reported(tmp_path: Path):
     folder = saved(tmp_path, THREE)
     (tmp_path / "update-000000004" / name_of(2)).unlink()
     assert folder.checkpoints() == []
     assert f"{name_of(2)} is missing" in folder.problems()[0]
 
 
-def test_shards_that_do_not_hold_all_are_refused(tmp_path: Path):
-    found = saved(tmp_path, [THREE[0], THREE[2]]).load_latest()
-    assert found is not None
+def test_incomplete_shards_are_refused(tmp_path: Path):
+    latest = saved(tmp_path, [THREE[0], THREE[2]]).load_latest()
+    assert latest is not None
     with pytest.raises(CheckpointError, match=r"contain only a part of 'model\.w'"):
-        load_full_state(*found)
+        load_full_state(*latest)
 
 
 def test_a_failed_shard_leaves_no_checkpoint(tmp_path: Path):

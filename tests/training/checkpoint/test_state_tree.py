@@ -17,7 +17,7 @@ from trueloop.core.errors import CheckpointError
 from trueloop.training.checkpoint.state_tree import MAX_DEPTH, ShardReference, pack, unpack
 from trueloop.training.checkpoint.tensor_file import DTYPES
 
-# torch says so once per process, on the first torch.complex32 that is copied.
+# torch warns once per process, when the first torch.complex32 tensor is copied.
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 
 FLOAT_BITS = st.integers(0, 2**64 - 1).map(lambda bits: struct.unpack(">d", struct.pack(">Q", bits))[0])
@@ -25,28 +25,28 @@ PACKED = getattr(torch, "float4_e2m1fn_x2", None)  # since torch 2.8
 ALL_DTYPES = [*DTYPES.values(), torch.complex128, torch.complex32, *([PACKED] if PACKED else [])]
 
 
-def same(one: Any, other: Any) -> bool:
-    """Equal to the bit and the type, through any nest."""
-    if type(one) is not type(other):
+def is_identical(first: Any, other: Any) -> bool:
+    """Return True for trees that are equal bit for bit and in their types."""
+    if type(first) is not type(other):
         return False
-    if isinstance(one, Tensor):
-        return same_tensor(one, other)
-    if isinstance(one, np.ndarray | np.generic):
-        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
-    if isinstance(one, float):
-        return struct.pack(">d", one) == struct.pack(">d", other)
-    if isinstance(one, dict):
-        pairs = zip(one.items(), other.items(), strict=True)
-        return len(one) == len(other) and all(same(k, l) and same(v, w) for (k, v), (l, w) in pairs)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
+    if isinstance(first, Tensor):
+        return is_identical_tensor(first, other)
+    if isinstance(first, np.ndarray | np.generic):
+        return first.dtype == other.dtype and first.shape == other.shape and first.tobytes() == other.tobytes()
+    if isinstance(first, float):
+        return struct.pack(">d", first) == struct.pack(">d", other)
+    if isinstance(first, dict):
+        pairs = zip(first.items(), other.items(), strict=True)
+        return len(first) == len(other) and all(is_identical(k, l) and is_identical(v, w) for (k, v), (l, w) in pairs)
+    if isinstance(first, list | tuple):
+        return len(first) == len(other) and all(map(is_identical, first, other))
+    return first == other
 
 
-def same_tensor(one: Tensor, other: Tensor) -> bool:
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
+def is_identical_tensor(first: Tensor, other: Tensor) -> bool:
+    if (first.dtype, first.shape) != (other.dtype, other.shape):
         return False
-    return bytes_of(one) == bytes_of(other)
+    return bytes_of(first) == bytes_of(other)
 
 
 def bytes_of(tensor: Tensor) -> bytes:
@@ -54,7 +54,7 @@ def bytes_of(tensor: Tensor) -> bytes:
 
 
 def round_trip(tree: Any) -> Any:
-    """Through text, as on disk."""
+    """Pack a tree, write it as text, and unpack it."""
     packed, tensors = pack(tree)
     text = json.dumps(packed, allow_nan=False)
     assert all(tensor.is_contiguous() and tensor.dtype in DTYPES.values() for tensor in tensors.values())
@@ -102,13 +102,13 @@ trees = st.recursive(
 
 @given(trees)
 @settings(max_examples=300, deadline=None)
-def test_any_tree_comes_back_to_the_bit_and_the_type(tree: Any):
-    assert same(round_trip(tree), tree)
+def test_any_tree_is_restored_bit_for_bit_with_its_types(tree: Any):
+    assert is_identical(round_trip(tree), tree)
 
 
 @given(trees, st.randoms())
 @settings(max_examples=100, deadline=None)
-def test_damaged_json_is_an_error_or_data_but_never_anything_else(tree: Any, random: Any):
+def test_damaged_json_gives_an_error_or_data(tree: Any, random: Any):
     packed, tensors = pack(tree)
     text = list(json.dumps(packed))
     text[random.randrange(len(text))] = random.choice('{}[]",:0aetn')
@@ -129,33 +129,33 @@ def test_every_dtype_and_shape(dtype: torch.dtype, shape: tuple[int, ...]):
     memory = torch.arange(count, dtype=torch.uint8)
     memory = memory % 2 if dtype is torch.bool else memory
     tensor = memory.view(dtype).reshape(shape)
-    assert same(round_trip({"a": tensor}), {"a": tensor})
+    assert is_identical(round_trip({"a": tensor}), {"a": tensor})
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, 5e-324, math.pi, 1e308, math.inf, -math.inf, math.nan])
-def test_floats_to_the_bit(value: float):
-    assert same(round_trip([value]), [value])
+def test_floats_are_restored_bit_for_bit(value: float):
+    assert is_identical(round_trip([value]), [value])
 
 
 @pytest.mark.parametrize("value", [2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 10**5000, -(10**5000)], ids=hex)
-def test_integers_of_any_size(value: int):
-    assert same(round_trip((value,)), (value,))
+def test_integers_of_any_size_are_restored(value: int):
+    assert is_identical(round_trip((value,)), (value,))
 
 
-def test_keys_that_look_alike_stay_apart():
+def test_similar_keys_are_not_confused():
     tree = {1: torch.tensor(1), "1": torch.tensor(2), "a.b": torch.tensor(3), "a": {"b": torch.tensor(4)}}
-    assert same(round_trip(tree), tree)
+    assert is_identical(round_trip(tree), tree)
     tree = {"__metadata__": torch.tensor(5), "tensor": "x", "dict": {"tuple": []}}
-    assert same(round_trip(tree), tree)
+    assert is_identical(round_trip(tree), tree)
     assert "__metadata__" not in pack(tree)[1]
 
 
-def test_tensor_names_are_the_paths():
+def test_tensors_are_named_by_their_path():
     assert list(pack({"state": {0: {"exp_avg": torch.zeros(1)}}})[1]) == ["state.0.exp_avg"]
     assert list(pack(torch.zeros(1))[1]) == ["tensor"]
 
 
-def test_the_very_same_tensor_stays_one():
+def test_the_same_tensor_is_stored_once():
     weight = torch.randn(2, 3)
     tree = {
         "encoder": weight,
@@ -165,41 +165,41 @@ def test_the_very_same_tensor_stays_one():
         "copy": weight.clone(),
     }
     packed, tensors = pack(tree)
-    back = unpack(packed, {name: tensor.clone() for name, tensor in tensors.items()})
-    assert same(back, tree)
-    assert back["encoder"] is back["decoder"]
-    assert len({back[name].data_ptr() for name in ("encoder", "view", "turned", "copy")}) == 4
+    restored = unpack(packed, {name: tensor.clone() for name, tensor in tensors.items()})
+    assert is_identical(restored, tree)
+    assert restored["encoder"] is restored["decoder"]
+    assert len({restored[name].data_ptr() for name in ("encoder", "view", "turned", "copy")}) == 4
     assert sorted(tensors) == ["copy", "encoder", "turned", "view"]
 
 
-def test_conjugates_share_memory_and_are_not_the_same():
+def test_a_conjugate_is_not_taken_for_the_tensor_whose_memory_it_shares():
     value = torch.tensor([1 + 2j, 3 - 4j])
-    back = round_trip([value, value.conj(), value.conj().imag])
-    assert torch.equal(back[1], torch.tensor([1 - 2j, 3 + 4j]))
-    assert torch.equal(back[2], torch.tensor([-2.0, 4.0]))
-    assert torch.equal(back[0], value)
+    restored = round_trip([value, value.conj(), value.conj().imag])
+    assert torch.equal(restored[1], torch.tensor([1 - 2j, 3 + 4j]))
+    assert torch.equal(restored[2], torch.tensor([-2.0, 4.0]))
+    assert torch.equal(restored[0], value)
 
 
 def test_memory_layout_is_restored():
     moments = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
-    turned = torch.randn(3, 4).T
-    back = round_trip([moments, turned])
-    assert same(back, [moments, turned])
-    assert [tensor.stride() for tensor in back] == [moments.stride(), turned.stride()]
+    transposed = torch.randn(3, 4).T
+    restored = round_trip([moments, transposed])
+    assert is_identical(restored, [moments, transposed])
+    assert [tensor.stride() for tensor in restored] == [moments.stride(), transposed.stride()]
 
 
-def test_an_expanded_tensor_is_restored_with_memory_of_its_own():
-    back = round_trip(torch.arange(3).expand(2, 3))
-    back[0, 0] = 7
-    assert back.tolist() == [[7, 1, 2], [0, 1, 2]]
+def test_an_expanded_tensor_is_restored_with_its_own_memory():
+    restored = round_trip(torch.arange(3).expand(2, 3))
+    restored[0, 0] = 7
+    assert restored.tolist() == [[7, 1, 2], [0, 1, 2]]
 
 
-def test_pack_does_not_copy_what_lies_ready():
+def test_pack_does_not_copy_contiguous_cpu_tensors():
     weight = torch.randn(3)
     assert pack([weight])[1]["0"].data_ptr() == weight.data_ptr()
 
 
-def test_a_copy_shares_no_memory_and_copies_what_is_one_once():
+def test_a_copy_shares_no_memory_and_has_tied_tensors_once():
     weight = torch.randn(4, 4)
     tree = {
         "a": weight, "tied": weight, "turned": weight.T, "row": weight[1], "bits": torch.tensor([1j]).conj(),
@@ -209,52 +209,52 @@ def test_a_copy_shares_no_memory_and_copies_what_is_one_once():
     assert json == pack(tree)[0]
     expected = {name: tensor.clone() for name, tensor in pack(tree)[1].items()}
     assert set(tensors) == set(expected) == {"a", "turned", "row", "bits", "array", "none"}
-    own = {tensor.untyped_storage().data_ptr() for tensor in tensors.values() if tensor.numel()}
-    assert len(own) == 5
-    assert weight.untyped_storage().data_ptr() not in own
+    addresses = {tensor.untyped_storage().data_ptr() for tensor in tensors.values() if tensor.numel()}
+    assert len(addresses) == 5
+    assert weight.untyped_storage().data_ptr() not in addresses
     weight.zero_()
     tree["array"][:] = 0
     assert all(torch.equal(tensors[name], expected[name]) for name in expected)
-    back = unpack(json, tensors)
-    assert back["a"] is back["tied"]
+    restored = unpack(json, tensors)
+    assert restored["a"] is restored["tied"]
 
 
-def test_a_second_copy_goes_where_the_first_one_was_as_far_as_it_fits():
+def test_a_second_copy_reuses_memory_of_equal_shape_and_dtype():
     first = {"same": torch.zeros(3), "shape": torch.zeros(3), "type": torch.zeros(3), "gone": torch.zeros(3)}
-    then = {"same": torch.ones(3), "shape": torch.ones(4), "type": torch.ones(3).double(), "new": torch.ones(2, 2).T}
+    second = {"same": torch.ones(3), "shape": torch.ones(4), "type": torch.ones(3).double(), "new": torch.ones(2, 2).T}
     _, earlier = pack(first, copy={})
-    json, later = pack(then, copy=earlier)
+    json, later = pack(second, copy=earlier)
     reused = {name for name in later if name in earlier and later[name].data_ptr() == earlier[name].data_ptr()}
     assert reused == {"same"}
-    assert all(torch.equal(value, then[name]) for name, value in unpack(json, later).items())
+    assert all(torch.equal(value, second[name]) for name, value in unpack(json, later).items())
 
 
-def test_a_state_dict_keeps_its_type_and_versions():
+def test_a_state_dict_keeps_its_type_and_module_versions():
     state = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).state_dict()
-    back = round_trip(state)
-    assert same(back, state)
-    assert same(back._metadata, state._metadata)
-    assert back._metadata["1"] == {"version": 2}
+    restored = round_trip(state)
+    assert is_identical(restored, state)
+    assert is_identical(restored._metadata, state._metadata)
+    assert restored._metadata["1"] == {"version": 2}
 
 
 def test_tied_weights_of_a_module_stay_tied():
     model = nn.ModuleDict({"one": nn.Linear(2, 2), "two": nn.Linear(2, 2)})
     model["two"].weight = model["one"].weight
-    back = round_trip(model.state_dict())
-    assert back["one.weight"] is back["two.weight"]
+    restored = round_trip(model.state_dict())
+    assert restored["one.weight"] is restored["two.weight"]
 
 
-def test_numpy_state():
+def test_numpy_states_are_restored():
     generator = np.random.default_rng(3)
     state = {"pcg": generator.bit_generator.state, "legacy": np.random.RandomState(1).get_state(legacy=False)}
-    back = round_trip(state)
-    assert same(back, state)
-    back["legacy"]["state"]["key"][0] = 1  # writable
+    restored = round_trip(state)
+    assert is_identical(restored, state)
+    restored["legacy"]["state"]["key"][0] = 1  # writable
     other = np.random.default_rng(4)
-    other.bit_generator.state = back["pcg"]
+    other.bit_generator.state = restored["pcg"]
     assert other.integers(0, 2**60, 10).tolist() == generator.integers(0, 2**60, 10).tolist()
     arrays = [np.array(3.5), np.zeros((0, 2), ">i2"), np.arange(6).reshape(2, 3).T, np.bool_(True), np.complex128(1j)]
-    assert same(round_trip(arrays), arrays)
+    assert is_identical(round_trip(arrays), arrays)
 
 
 OPTIMIZERS = {
@@ -269,7 +269,7 @@ OPTIMIZERS = {
 }
 
 
-def trained(build: Any, updates: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+def train_updates(build: Any, updates: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
     generator = torch.Generator().manual_seed(updates)
     for _ in range(updates):
         inputs = torch.randn(8, 3, 4, 4, generator=generator)
@@ -295,21 +295,21 @@ def test_an_optimizer_continues_bitwise(name: str):
         return model, OPTIMIZERS[name](model.parameters())
 
     model, optimizer = fresh()
-    trained(name, 3, model, optimizer)
+    train_updates(name, 3, model, optimizer)
     saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     packed, tensors = pack(saved)
-    frozen = json.dumps(packed), {key: tensor.clone() for key, tensor in tensors.items()}
-    back = unpack(json.loads(frozen[0]), frozen[1])
-    assert same(back, saved)
-    expected = trained(name, 5, model, optimizer)
+    stored = json.dumps(packed), {key: tensor.clone() for key, tensor in tensors.items()}
+    restored = unpack(json.loads(stored[0]), stored[1])
+    assert is_identical(restored, saved)
+    expected = train_updates(name, 5, model, optimizer)
 
     other, resumed = fresh()
-    other.load_state_dict(back["model"])
-    resumed.load_state_dict(back["optimizer"])
-    assert same(trained(name, 5, other, resumed), expected)
+    other.load_state_dict(restored["model"])
+    resumed.load_state_dict(restored["optimizer"])
+    assert is_identical(train_updates(name, 5, other, resumed), expected)
 
 
-def test_scheduler_states():
+def test_scheduler_states_are_restored():
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
     schedules = torch.optim.lr_scheduler
     for schedule in (
@@ -318,13 +318,13 @@ def test_scheduler_states():
         schedules.CosineAnnealingLR(optimizer, 5),
         schedules.ReduceLROnPlateau(optimizer),
     ):
-        assert same(round_trip(schedule.state_dict()), schedule.state_dict())
-    assert same(round_trip(Counter({2: 1, 4: 3})), Counter({2: 1, 4: 3}))
+        assert is_identical(round_trip(schedule.state_dict()), schedule.state_dict())
+    assert is_identical(round_trip(Counter({2: 1, 4: 3})), Counter({2: 1, 4: 3}))
 
 
-def refused() -> dict[str, tuple[Any, str]]:
-    looped: list[Any] = []
-    looped.append(looped)
+def refused_trees() -> dict[str, tuple[Any, str]]:
+    self_containing: list[Any] = []
+    self_containing.append(self_containing)
     return {
         "function": ({"state": {0: {"callback": len}}}, "optimizer.state.0.callback is a builtin_function_or_method."),
         "lambda": ({"state": {0: {"callback": lambda: 0}}}, "optimizer.state.0.callback is a function."),
@@ -340,19 +340,19 @@ def refused() -> dict[str, tuple[Any, str]]:
         "sub-byte": ([torch.zeros(2, dtype=torch.uint8).view(torch.uint4)], "torch.uint4"),
         "objects": ([np.array([None])], "optimizer.0 is a NumPy array of object."),
         "masked": ([np.ma.array([1])], "optimizer.0 is a MaskedArray."),
-        "loop": (looped, f"optimizer.0.0.0.0.0 is nested deeper than {MAX_DEPTH} levels, or contains itself."),
+        "loop": (self_containing, f"optimizer.0.0.0.0.0 is nested deeper than {MAX_DEPTH} levels, or contains itself."),
     }
 
 
-@pytest.mark.parametrize("name", refused())
-def test_anything_else_is_refused_by_its_path(name: str):
-    tree, words = refused()[name]
+@pytest.mark.parametrize("name", refused_trees())
+def test_other_types_are_refused_with_their_path(name: str):
+    tree, message = refused_trees()[name]
     with pytest.raises(CheckpointError) as caught:
         pack(tree, at="optimizer")
-    assert words in caught.value.what
+    assert message in caught.value.what
 
 
-def test_the_root_is_named_too():
+def test_an_invalid_root_is_refused():
     with pytest.raises(CheckpointError, match="^The state is a set"):
         pack(set())
 
@@ -378,7 +378,7 @@ def test_the_root_is_named_too():
         {"tensor": "t", "stride": [1, 2, 3]},
     ],
 )
-def test_json_of_another_hand_is_an_error(packed: Any):
+def test_json_that_pack_did_not_write_is_an_error(packed: Any):
     with pytest.raises(CheckpointError, match="not readable"):
         unpack(packed, {"t": torch.zeros(4, dtype=torch.uint8)})
 
@@ -391,12 +391,12 @@ def test_deep_json_is_an_error_not_a_crash():
         unpack(packed, {})
 
 
-def test_what_lies_in_shards_is_a_name():
-    named = ShardReference(name="model.w", shape=(5, 3), dtype=torch.bfloat16)
-    packed, tensors = pack({"w": named, "tied": named})
+def test_shard_references_are_restored():
+    reference = ShardReference(name="model.w", shape=(5, 3), dtype=torch.bfloat16)
+    packed, tensors = pack({"w": reference, "tied": reference})
     assert tensors == {}
     assert packed["dict"]["w"] == {"sharded": "model.w", "shape": [5, 3], "dtype": "bfloat16"}
-    assert unpack(json.loads(json.dumps(packed)), {}) == {"w": named, "tied": named}
+    assert unpack(json.loads(json.dumps(packed)), {}) == {"w": reference, "tied": reference}
     for wrong in ({"dtype": "object"}, {"shape": [1.5]}, {"shape": 3}):
         with pytest.raises(CheckpointError, match="not readable"):
             unpack({"sharded": "w", "shape": [1], "dtype": "float32"} | wrong, {})

@@ -42,17 +42,19 @@ contents = st.dictionaries(
 
 @given(contents)
 @settings(max_examples=150, deadline=None)
-def test_the_safetensors_library_reads_the_same(tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, Tensor]):
+def test_the_safetensors_library_reads_the_same_tensors(
+    tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, Tensor]
+):
     path = tmp_path_factory.mktemp("t") / "a.safetensors"
     stamp = write_tensors(path, tensors, {"format": "pt", "ü": "x"})
-    theirs, ours = safetensors.torch.load_file(path), read_tensors(path)
+    reference, actual = safetensors.torch.load_file(path), read_tensors(path)
     expected = {name: bits(tensor) for name, tensor in tensors.items()}
-    assert {name: bits(tensor) for name, tensor in theirs.items()} == expected
-    assert {name: bits(tensor) for name, tensor in ours.tensors.items()} == expected
-    assert list(ours.tensors) == list(tensors)
+    assert {name: bits(tensor) for name, tensor in reference.items()} == expected
+    assert {name: bits(tensor) for name, tensor in actual.tensors.items()} == expected
+    assert list(actual.tensors) == list(tensors)
     with safetensors.safe_open(path, "pt") as file:
-        assert file.metadata() == ours.metadata == {"format": "pt", "ü": "x"}
-    assert stamp == ours.stamp
+        assert file.metadata() == actual.metadata == {"format": "pt", "ü": "x"}
+    assert stamp == actual.stamp
     assert stamp.size == path.stat().st_size
     assert stamp.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -76,7 +78,7 @@ def test_every_tensor_is_aligned_and_has_its_own_memory(tmp_path: Path):
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 16, 17])
-def test_a_tensor_of_any_number_of_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int):
+def test_a_tensor_is_read_in_any_number_of_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int):
     monkeypatch.setattr(tensor_file, "CHUNK", 8)
     tensors = {"a": torch.arange(size, dtype=torch.uint8), "b": torch.arange(size, dtype=torch.int64)}
     stamp = write_tensors(tmp_path / "a", tensors, {})
@@ -86,7 +88,7 @@ def test_a_tensor_of_any_number_of_pieces(tmp_path: Path, monkeypatch: pytest.Mo
     assert all(torch.equal(read.tensors[name], tensors[name]) for name in tensors)
 
 
-def test_every_tensor_starts_aligned_in_the_file_too(tmp_path: Path):
+def test_every_tensor_starts_aligned_in_the_file(tmp_path: Path):
     write_tensors(tmp_path / "a", {"a": torch.ones(3, dtype=torch.int8), "b": torch.ones(5).double()}, {"odd": "é"})
     content = (tmp_path / "a").read_bytes()
     length = int.from_bytes(content[:8], "little")
@@ -103,26 +105,26 @@ def test_an_existing_file_is_never_written_into(tmp_path: Path):
     assert (tmp_path / "a").read_text() == "x"
 
 
-def test_truncation_anywhere_is_found(tmp_path: Path):
+def test_truncation_anywhere_is_detected(tmp_path: Path):
     path = tmp_path / "a"
     write_tensors(path, {"a": torch.arange(20), "b": torch.arange(3, dtype=torch.int8)}, {})
-    whole = path.read_bytes()
-    for size in range(len(whole)):
-        path.write_bytes(whole[:size])
+    full = path.read_bytes()
+    for size in range(len(full)):
+        path.write_bytes(full[:size])
         with pytest.raises(CheckpointError, match="is damaged"):
             read_tensors(path)
-    path.write_bytes(whole + b"\0")
+    path.write_bytes(full + b"\0")
     with pytest.raises(CheckpointError, match="has 164 bytes of tensors, but its header describes 163"):
         read_tensors(path)
 
 
-def test_a_flipped_bit_anywhere_is_found_or_changes_the_checksum(tmp_path: Path):
+def test_a_flipped_bit_is_detected_or_changes_the_checksum(tmp_path: Path):
     path = tmp_path / "a"
     stamp = write_tensors(path, {"a": torch.arange(4), "b": torch.arange(3, dtype=torch.int8)}, {"format": "pt"})
-    whole = path.read_bytes()
-    for position in range(len(whole)):
+    full = path.read_bytes()
+    for position in range(len(full)):
         for bit in range(8):
-            path.write_bytes(whole[:position] + bytes([whole[position] ^ 1 << bit]) + whole[position + 1 :])
+            path.write_bytes(full[:position] + bytes([full[position] ^ 1 << bit]) + full[position + 1 :])
             try:
                 assert read_tensors(path).stamp != stamp
             except CheckpointError:
@@ -164,12 +166,12 @@ def entry(dtype: str, shape: list[Any], start: Any, end: Any) -> dict[str, Any]:
     ids=lambda header: repr(header)[:40],
 )
 @pytest.mark.parametrize("data", [b"", b"\0" * 8])
-def test_a_header_that_makes_no_sense_is_damage(tmp_path: Path, header: Any, data: bytes):
+def test_an_invalid_header_is_damage(tmp_path: Path, header: Any, data: bytes):
     with pytest.raises(CheckpointError, match="is damaged"):
         read_tensors(header_file(tmp_path / "a", header, data))
 
 
-def test_a_header_longer_than_the_file_asks_for_no_memory(tmp_path: Path):
+def test_a_header_longer_than_the_file_allocates_no_memory(tmp_path: Path):
     (tmp_path / "a").write_bytes(b"\xff" * 8 + b"{}")
     with pytest.raises(CheckpointError, match="shorter than its header says"):
         read_tensors(tmp_path / "a")
@@ -181,7 +183,7 @@ def test_a_pickle_is_not_a_tensor_file(tmp_path: Path):
         read_tensors(tmp_path / "a")
 
 
-def test_a_type_that_this_torch_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_dtype_that_this_torch_lacks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "a"
     write_tensors(path, {"scale": torch.arange(3, dtype=torch.int16)}, {})
     monkeypatch.delitem(DTYPES, "I16")

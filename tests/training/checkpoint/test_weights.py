@@ -30,7 +30,7 @@ class Tied(nn.Module):
         self.head.weight = self.embed.weight
 
 
-def test_weights_come_back_bitwise_and_in_order(tmp_path: Path):
+def test_weights_are_restored_bitwise_and_in_order(tmp_path: Path):
     model = network()
     save_weights(model, tmp_path / "final" / "model.safetensors")
     weights = load_weights(tmp_path / "final" / "model.safetensors")
@@ -45,9 +45,9 @@ def test_other_tools_load_the_file(tmp_path: Path):
     model, other = network(), network(1)
     save_weights(model, tmp_path / "m")
     assert os.listdir(tmp_path) == ["m"]
-    theirs = safetensors.torch.load_file(tmp_path / "m")
-    assert all(torch.equal(theirs[name], value) for name, value in model.state_dict().items())
-    other.load_state_dict(theirs)
+    expected = safetensors.torch.load_file(tmp_path / "m")
+    assert all(torch.equal(expected[name], value) for name, value in model.state_dict().items())
+    other.load_state_dict(expected)
     tied, blank = Tied(), Tied()
     save_weights(tied, tmp_path / "tied")
     assert safetensors.torch.load_model(blank, tmp_path / "tied") == (set(), [])
@@ -67,7 +67,7 @@ def test_tied_tensors_are_stored_once(tmp_path: Path):
     assert torch.equal(blank.embed.weight, tied.embed.weight)
 
 
-def test_views_that_merely_overlap_are_stored_each_in_full(tmp_path: Path):
+def test_overlapping_views_are_each_stored_in_full(tmp_path: Path):
     base = torch.arange(6.0)
     save_weights({"base": base, "half": base[:3], "turned": base.reshape(2, 3).T, "none": base[:0]}, tmp_path / "m")
     weights = load_weights(tmp_path / "m")
@@ -87,7 +87,7 @@ def test_channels_last_weights_keep_the_models_layout(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "message"),
     [
         ({"a": 1}, "of type dict"),
         (torch.eye(2).to_sparse(), "torch.sparse_coo"),
@@ -95,14 +95,14 @@ def test_channels_last_weights_keep_the_models_layout(tmp_path: Path):
         (torch.zeros(2, dtype=torch.complex128), "torch.complex128"),
     ],
 )
-def test_what_the_format_cannot_hold_is_named(tmp_path: Path, value: object, words: str):
+def test_entries_that_safetensors_cannot_store_are_refused(tmp_path: Path, value: object, message: str):
     with pytest.raises(InvalidModel, match="'x' of the state_dict is") as caught:
         save_weights({"x": value}, tmp_path / "m")
-    assert words in caught.value.what
+    assert message in caught.value.what
     assert os.listdir(tmp_path) == []
 
 
-def test_a_missing_file_and_a_broken_one(tmp_path: Path):
+def test_a_missing_and_a_damaged_file_are_errors(tmp_path: Path):
     with pytest.raises(CheckpointError, match="No such file"):
         load_weights(tmp_path / "m")
     (tmp_path / "m").write_bytes(b"abc")
@@ -113,14 +113,14 @@ def test_a_missing_file_and_a_broken_one(tmp_path: Path):
         load_weights(tmp_path / "m")
 
 
-def test_a_file_in_place_of_the_folder(tmp_path: Path):
+def test_a_file_at_the_path_of_the_folder_is_an_error(tmp_path: Path):
     (tmp_path / "final").write_text("mine")
     with pytest.raises(CheckpointError, match="could not be written"):
         save_weights(network(), tmp_path / "final" / "m")
     assert (tmp_path / "final").read_text() == "mine"
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path):
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path):
     save_weights({"a": torch.ones(3)}, tmp_path / "m")
     script = (
         "import resource, signal, sys, pathlib, torch\n"
@@ -132,7 +132,9 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path):
         "except CheckpointError as error:\n    print(error)\n"
     )
     assert resource.RLIMIT_FSIZE is not None
-    done = subprocess.run([sys.executable, "-c", script, tmp_path / "m"], capture_output=True, text=True, check=True)
-    assert "could not be written: File too large" in done.stdout
+    completed = subprocess.run(
+        [sys.executable, "-c", script, tmp_path / "m"], capture_output=True, text=True, check=True
+    )
+    assert "could not be written: File too large" in completed.stdout
     assert os.listdir(tmp_path) == ["m"]
     assert load_weights(tmp_path / "m")["a"].tolist() == [1, 1, 1]

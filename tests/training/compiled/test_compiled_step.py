@@ -10,18 +10,18 @@ from trueloop.training.compiled.compiled_step import _differing_dimensions, shap
 from trueloop.training.config import TrainConfig
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, while its compiler is imported
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # raised by torch while its compiler is imported
     pytest.mark.compiles_updates,
 ]
 
 
 def test_windows_differ_only_by_shapes_and_dtypes():
-    one = {"x": torch.zeros(4, 3), "more": [torch.zeros(4, dtype=torch.int64), "words"]}
-    same = {"x": torch.ones(4, 3), "more": [torch.ones(4, dtype=torch.int64), "others"]}
-    assert shapes_of(one) == shapes_of(same)
-    assert shapes_of(one) != shapes_of({**one, "x": torch.zeros(4, 3).double()})
-    assert shapes_of(one) != shapes_of({**one, "x": torch.zeros(5, 3)})
-    assert shapes_of(one) != shapes_of({"x": one["x"]})
+    regular = {"x": torch.zeros(4, 3), "more": [torch.zeros(4, dtype=torch.int64), "words"]}
+    equal_shapes = {"x": torch.ones(4, 3), "more": [torch.ones(4, dtype=torch.int64), "others"]}
+    assert shapes_of(regular) == shapes_of(equal_shapes)
+    assert shapes_of(regular) != shapes_of({**regular, "x": torch.zeros(4, 3).double()})
+    assert shapes_of(regular) != shapes_of({**regular, "x": torch.zeros(5, 3)})
+    assert shapes_of(regular) != shapes_of({"x": regular["x"]})
 
 
 @pytest.mark.parametrize(
@@ -29,14 +29,14 @@ def test_windows_differ_only_by_shapes_and_dtypes():
     [
         ((torch.zeros(5, 7), torch.zeros(5)), [0, 1, 0]),
         ((torch.zeros(4, 7), torch.zeros(4)), [1]),
-        ((torch.zeros(1, 3), torch.zeros(1)), [None, None]),  # torch compiles for sizes of 0 and 1 apart
+        ((torch.zeros(1, 3), torch.zeros(1)), [None, None]),  # torch compiles separately for sizes of 0 and 1
         ((torch.zeros(4, 3, 1), torch.zeros(4)), [None]),
         ((torch.zeros(4, 3).double(), torch.zeros(4)), [None]),
         ((torch.zeros(4, 3),), [None]),
         ([torch.zeros(4, 3), torch.zeros(4)], []),
     ],
 )
-def test_what_differs_from_the_ordinary_window_is_a_size_or_more(batch, open_dimensions):
+def test_differing_dimensions_are_listed(batch, open_dimensions):
     ordinary = shapes_of((torch.zeros(4, 3), torch.zeros(4)))
     assert [dimension for _, dimension in _differing_dimensions(batch, shapes_of(batch), ordinary)] == open_dimensions
 
@@ -59,34 +59,34 @@ def hook(model: nn.Module, how: str) -> None:
         ("nothing", None),
     ],
 )
-def test_hooks_are_refused_in_words(build, how, said):
+def test_hooks_are_reported_as_the_reason(build, how, said):
     model = nn.Sequential(nn.Linear(3, 2))
     hook(model, how)
-    whole = build(model, nn.CrossEntropyLoss(), TrainConfig(compile=True)).compiled_step
-    results = [message for _, message in whole.drain_notices()]
-    assert whole.disabled == bool(said)
+    full = build(model, nn.CrossEntropyLoss(), TrainConfig(compile=True)).compiled_step
+    results = [message for _, message in full.drain_notices()]
+    assert full.disabled == bool(said)
     assert [said in message for message in results] == ([True] if said else [])
-    assert not whole.drain_notices()
+    assert not full.drain_notices()
 
 
-def test_a_hook_of_the_optimizers_is_refused_in_words(build):
+def test_an_optimizer_hook_is_reported_as_the_reason(build):
     def hooked(parameters):
         optimizer = torch.optim.SGD(parameters, lr=0.1)
         optimizer.register_step_post_hook(lambda *_: None)
         return optimizer
 
-    whole = build(nn.Linear(3, 2), nn.CrossEntropyLoss(), TrainConfig(compile=True), optimizer=hooked).compiled_step
-    assert "the optimizer has hooks" in whole.drain_notices()[0].message
+    full = build(nn.Linear(3, 2), nn.CrossEntropyLoss(), TrainConfig(compile=True), optimizer=hooked).compiled_step
+    assert "the optimizer has hooks" in full.drain_notices()[0].message
 
 
-def test_which_windows_are_compiled_is_part_of_the_state(build):
+def test_the_compiled_windows_are_part_of_the_state(build):
     config = TrainConfig(compile=True)
-    one, other = (build(nn.Linear(3, 2), nn.CrossEntropyLoss(), config).compiled_step for _ in range(2))
+    regular, other = (build(nn.Linear(3, 2), nn.CrossEntropyLoss(), config).compiled_step for _ in range(2))
     batch = (torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64))
     short = (torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))
-    assert one.gradient_program(batch)
-    assert one.gradient_program(short) is None
-    other.load_state_dict(one.state_dict())
-    assert other.gradient_program(short) is None  # though it comes first here
+    assert regular.gradient_program(batch)
+    assert regular.gradient_program(short) is None
+    other.load_state_dict(regular.state_dict())
+    assert other.gradient_program(short) is None  # although it is the first window here
     assert other.gradient_program(batch)
     assert other.state_dict() == {"regular": "(tensor [4, 3] float32, tensor [4] int64)", "others": 2}

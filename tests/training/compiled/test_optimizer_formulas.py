@@ -26,13 +26,13 @@ MAKERS = {
 }
 
 
-def stepped(optimizer, p: torch.Tensor, g: torch.Tensor) -> None:
-    """One step by the formula, written into parameter and state as a compiled update does."""
+def step_by_formula(optimizer, p: torch.Tensor, g: torch.Tensor) -> None:
+    """Take one step by the formula, and write it into parameter and state as a compiled update does."""
     group = optimizer.param_groups[0]
     formula, state = formula_of(optimizer, group), optimizer.state[p]
     settings = torch.tensor([formula.settings(group)], dtype=torch.float64).unbind(1)
     steps = torch.stack([state["step"]]).double() + 1 if formula.counts_steps else None
-    numbers = [each[0] for each in formula.numbers(settings, steps)]
+    numbers = [each[0] for each in formula.coefficients(settings, steps)]
     value, after = formula.step(p.detach(), g, state, numbers)
     if formula.counts_steps:
         state["step"] += 1
@@ -43,24 +43,24 @@ def stepped(optimizer, p: torch.Tensor, g: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize(("dtype", "apart"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
-def test_the_steps_are_torchs_own(name, dtype, apart):
+def test_the_steps_equal_those_of_torch(name, dtype, apart):
     torch.manual_seed(0)
-    mine = nn.Parameter(torch.randn(7, 5, dtype=dtype))
-    its = nn.Parameter(mine.detach().clone())
-    optimizer, reference = MAKERS[name]([mine]), MAKERS[name]([its])
+    actual_parameter = nn.Parameter(torch.randn(7, 5, dtype=dtype))
+    its = nn.Parameter(actual_parameter.detach().clone())
+    optimizer, reference = MAKERS[name]([actual_parameter]), MAKERS[name]([its])
     gradients = torch.randn(12, 7, 5, dtype=dtype)
-    for p, each in ((mine, optimizer), (its, reference)):
+    for p, each in ((actual_parameter, optimizer), (its, reference)):
         p.grad = gradients[0]
         each.step()  # the first by torch in both, which makes the state
     for place, gradient in enumerate(gradients[1:]):
         for each in (optimizer, reference):
             each.param_groups[0]["lr"] = 0.1 / (1 + place)
-        stepped(optimizer, mine, gradient)
+        step_by_formula(optimizer, actual_parameter, gradient)
         its.grad = gradient
         reference.step()
-    torch.testing.assert_close(mine, its, rtol=apart, atol=apart)
+    torch.testing.assert_close(actual_parameter, its, rtol=apart, atol=apart)
     for key, value in reference.state[its].items():
-        torch.testing.assert_close(optimizer.state[mine][key], value, rtol=apart, atol=apart)
+        torch.testing.assert_close(optimizer.state[actual_parameter][key], value, rtol=apart, atol=apart)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,6 @@ def test_the_steps_are_torchs_own(name, dtype, apart):
         partial(torch.optim.RMSprop, lr=0.1, centered=True), type("Own", (torch.optim.SGD,), {}),
     ],
 )  # fmt: skip
-def test_what_is_not_written_out_has_no_formula(make):
+def test_unsupported_settings_have_no_formula(make):
     optimizer = make([nn.Parameter(torch.zeros(2))])
     assert formula_of(optimizer, copy.copy(optimizer.param_groups[0])) is None

@@ -1,4 +1,4 @@
-"""One update as a function takes the steps of the loop; here without compiling, which changes nothing but rounding."""
+"""One update as a function takes the steps of the loop; tested without compiling, which only changes rounding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Y = torch.randint(0, 3, (40,), generator=G)
 
 @pytest.fixture(autouse=True)
 def _without_compiling(monkeypatch):
-    """Regions run as the plain functions they are."""
+    """Run step functions without compiling them."""
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
 
 
@@ -56,95 +56,95 @@ OBJECTIVES = {
 }
 
 
-def trained(build, cut, objective, *, whole: bool, x=X, model=network, given=None, **settings):
-    """Train two epochs in windows of 8; return the rows, and everything that has moved."""
+def trained(build, windowed, objective, *, whole: bool, x=X, model=network, given=None, **settings):
+    """Train two epochs in windows of 8; return the rows, and all tensors that training changes."""
     made = model()
     torch.manual_seed(1)
     config = TrainConfig(effective_batch=8, epochs=2, compile=whole, **settings)
     parts = build(made, objective, config, updates_per_epoch=5, **(given or {}))
     rows = []
     for epoch in range(2):
-        for done in (train_epoch if whole else loop.train_epoch)(
-            parts, cut(x, Y, effective=8).epoch(epoch), update=len(rows)
+        for result in (train_epoch if whole else loop.train_epoch)(
+            parts, windowed(x, Y, effective=8).epoch(epoch), update=len(rows)
         ):
-            outcome = done.outcome
-            rows.append([float(n) for n in (done.loss, outcome.norm, outcome.skipped, done.divisor, *done.rates)])
+            outcome = result.outcome
+            rows.append([float(n) for n in (result.loss, outcome.norm, outcome.skipped, result.divisor, *result.rates)])
     if whole:
         assert not parts.compiled_step.disabled, parts.compiled_step.drain_notices()
         assert [results.kind for results in parts.compiled_step.drain_notices()] == ["compiled"]
     state = [*parts.model.state_dict().values()]
-    for kept in parts.optimizer.state.values():
-        state += kept.values()
+    for moments in parts.optimizer.state.values():
+        state += moments.values()
     return torch.tensor(rows, dtype=torch.float64), [each.double() for each in state]
 
 
-def assert_same(build, cut, objective, **settings):
-    rows, state = trained(build, cut, objective, whole=False, **settings)
-    own_rows, own_state = trained(build, cut, objective, whole=True, **settings)
+def assert_same(build, windowed, objective, **settings):
+    rows, state = trained(build, windowed, objective, whole=False, **settings)
+    own_rows, own_state = trained(build, windowed, objective, whole=True, **settings)
     torch.testing.assert_close(own_rows, rows, rtol=1e-12, atol=1e-12, equal_nan=True)
     torch.testing.assert_close(own_state, state, rtol=1e-12, atol=1e-12, equal_nan=True)
     return rows, state
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_the_update_is_the_loops(build, cut, objective):
-    assert_same(build, cut, OBJECTIVES[objective])
+def test_the_update_equals_that_of_the_loop(build, windowed, objective):
+    assert_same(build, windowed, OBJECTIVES[objective])
 
 
 @pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "rmsprop", "adagrad"])
-def test_the_update_is_the_loops_under_every_optimizer(build, cut, name):
-    assert_same(build, cut, nn.CrossEntropyLoss(), optim=OptimConfig(name=name, lr=0.05), clip=0.1)
+def test_the_update_equals_that_of_the_loop_for_every_optimizer(build, windowed, name):
+    assert_same(build, windowed, nn.CrossEntropyLoss(), optim=OptimConfig(name=name, lr=0.05), clip=0.1)
 
 
-def test_a_schedule_that_moves_momentum_and_one_of_the_users_are_followed(build, cut):
+def test_schedules_that_change_momentum_and_custom_schedulers(build, windowed):
     moving = ScheduleConfig(name="onecycle")
-    assert_same(build, cut, nn.CrossEntropyLoss(), optim=OptimConfig(name="sgd", lr=0.1), schedule=moving)
-    rows, _ = assert_same(build, cut, nn.CrossEntropyLoss(), given={"scheduler": partial(StepLR, step_size=2)})
+    assert_same(build, windowed, nn.CrossEntropyLoss(), optim=OptimConfig(name="sgd", lr=0.1), schedule=moving)
+    rows, _ = assert_same(build, windowed, nn.CrossEntropyLoss(), given={"scheduler": partial(StepLR, step_size=2)})
     assert len(rows[:, -1].unique()) == 5
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_group_without_parameters_is_passed_over(build, cut, first):
+def test_an_empty_group_is_skipped(build, windowed, first):
     def grouped(parameters):
         groups = [{"params": [], "weight_decay": 0.0}, {"params": list(parameters)}]
         return torch.optim.AdamW(groups if first else groups[::-1], lr=0.05)
 
-    assert_same(build, cut, nn.CrossEntropyLoss(), given={"optimizer": grouped})
+    assert_same(build, windowed, nn.CrossEntropyLoss(), given={"optimizer": grouped})
 
 
-def test_tied_and_frozen_weights_are_stepped_as_in_the_loop(build, cut):
+def test_tied_and_frozen_weights(build, windowed):
     def tied():
         torch.manual_seed(0)
         layers = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)).double()
         layers[2].weight = layers[0].weight
         return layers
 
-    assert_same(build, cut, nn.CrossEntropyLoss(), model=tied, freeze=("4.bias",))
+    assert_same(build, windowed, nn.CrossEntropyLoss(), model=tied, freeze=("4.bias",))
 
 
-def test_the_averaged_weights_and_an_unbounded_norm_are_the_loops(build, cut):
-    assert_same(build, cut, nn.CrossEntropyLoss(), ema=0.9, clip=None)
+def test_averaged_weights_and_no_clipping(build, windowed):
+    assert_same(build, windowed, nn.CrossEntropyLoss(), ema=0.9, clip=None)
 
 
 @pytest.mark.parametrize("guarded", [True, False])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_is_not_finite_is_stepped_only_by_who_asks_for_it(build, cut, guarded, bad):
+def test_nonfinite_gradients_are_applied_only_without_the_guard(build, windowed, guarded, bad):
     x = X.clone()
     x[20, 3] = bad  # in the third window
-    rows, state = assert_same(build, cut, nn.CrossEntropyLoss(), x=x, guard=GuardConfig(enabled=guarded))
+    rows, state = assert_same(build, windowed, nn.CrossEntropyLoss(), x=x, guard=GuardConfig(enabled=guarded))
     assert bool(rows[2, 2]) == guarded
     assert all(each.isfinite().all() for each in state) == guarded
 
 
-def test_a_window_that_counts_nothing_changes_nothing(build, cut, monkeypatch):
+def test_a_window_with_count_zero_changes_nothing(build, windowed, monkeypatch):
     monkeypatch.setitem(globals(), "Y", torch.where(torch.arange(40) // 8 == 3, 1, Y))
-    rows, _ = assert_same(build, cut, OBJECTIVES["weighted, some ignored"])
+    rows, _ = assert_same(build, windowed, OBJECTIVES["weighted, some ignored"])
     assert rows[3, 2] == 1
     assert rows[3, 3] == 0
 
 
-def test_several_terms_that_count_nothing_change_nothing(build, cut, monkeypatch):
+def test_several_terms_with_count_zero_change_nothing(build, windowed, monkeypatch):
     monkeypatch.setitem(globals(), "Y", torch.where(torch.arange(40) // 8 == 3, 2, Y))
-    rows, _ = assert_same(build, cut, lambda model, batch: [two_terms(model, batch)[1]] * 2)
+    rows, _ = assert_same(build, windowed, lambda model, batch: [two_terms(model, batch)[1]] * 2)
     assert rows[3, 2] == 1
     assert rows[3, 0].isnan()

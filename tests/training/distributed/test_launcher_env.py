@@ -1,4 +1,4 @@
-"""What a launcher says is read; what only looks like a launcher is left alone, or named where it would hang."""
+"""Variables of real launchers are read, other ones ignored, and incomplete ones refused."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def test_torchrun():
     )  # fmt: skip
 
 
-def test_torchrun_with_one_process_is_an_answer_too():
+def test_torchrun_with_one_process_has_launch_info():
     alone = {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    found = read_launch_info({**alone, "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"})
-    assert found is not None
-    assert (found.size, found.launcher) == (1, "torchrun")
+    result = read_launch_info({**alone, "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"})
+    assert result is not None
+    assert (result.size, result.launcher) == (1, "torchrun")
 
 
 def test_torchrun_inside_srun_is_torchrun():
@@ -59,22 +59,25 @@ def test_torchrun_inside_srun_is_torchrun():
 
 
 @pytest.mark.slow(reason="starts torchrun")
-def test_what_torchrun_really_sets():
+def test_variables_set_by_a_real_torchrun():
     script = (
         "import json, dataclasses; from trueloop.training.distributed.launcher_env import read_launch_info;"
         "print(json.dumps(dataclasses.asdict(read_launch_info())))"
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
+    completed = subprocess.run(
         [*command, "--no-python", sys.executable, "-c", script],
         env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    results = re.findall(r"{.*?}", done.stdout)  # two processes may write on one line
-    said = sorted(map(json.loads, results), key=lambda one: one["rank"])
-    assert [(one["rank"], one["local_rank"]) for one in said] == [(0, 0), (1, 1)]
-    assert all((one["size"], one["local_size"], one["node"], one["nodes"]) == (2, 2, 0, 1) for one in said)
-    assert {one["launcher"] for one in said} == {"torchrun"}
-    assert said[0]["port"] == said[1]["port"] > 0
+    results = re.findall(r"{.*?}", completed.stdout)  # two processes may write on one line
+    message = sorted(map(json.loads, results), key=lambda process: process["rank"])
+    assert [(process["rank"], process["local_rank"]) for process in message] == [(0, 0), (1, 1)]
+    assert all(
+        (process["size"], process["local_size"], process["node"], process["nodes"]) == (2, 2, 0, 1)
+        for process in message
+    )
+    assert {process["launcher"] for process in message} == {"torchrun"}
+    assert message[0]["port"] == message[1]["port"] > 0
 
 
 # SLURM -----------------------------------------------------------------------------------------------------------
@@ -87,7 +90,7 @@ def test_srun():
     )  # fmt: skip
 
 
-def test_all_tasks_of_a_step_meet_at_one_place_and_two_steps_do_not():
+def test_tasks_of_a_step_share_a_port_and_two_steps_do_not():
     first = read_launch_info({**SRUN, "SLURM_PROCID": "0", "SLURM_NODEID": "0"})
     last, other = read_launch_info(SRUN), read_launch_info({**SRUN, "SLURM_STEP_ID": "1"})
     assert first
@@ -98,37 +101,37 @@ def test_all_tasks_of_a_step_meet_at_one_place_and_two_steps_do_not():
     assert other.port != last.port
 
 
-def test_a_batch_script_may_name_the_place_and_the_size():
-    found = read_launch_info({**SRUN, "MASTER_ADDR": "10.1.0.7", "MASTER_PORT": "1234", "WORLD_SIZE": "7"})
-    assert found
-    assert (found.address, found.port, found.launcher) == ("10.1.0.7", 1234, "slurm")
+def test_a_batch_script_may_set_address_and_size():
+    result = read_launch_info({**SRUN, "MASTER_ADDR": "10.1.0.7", "MASTER_PORT": "1234", "WORLD_SIZE": "7"})
+    assert result
+    assert (result.address, result.port, result.launcher) == ("10.1.0.7", 1234, "slurm")
     with pytest.raises(InvalidConfig, match=r"WORLD_SIZE is 8, but srun has started 7"):
         read_launch_info({**SRUN, "WORLD_SIZE": "8"})
     with pytest.raises(InvalidConfig, match=r"MASTER_PORT is 65536, but the number of ports is 65536"):
         read_launch_info({**SRUN, "MASTER_PORT": "65536"})
 
 
-def test_a_rank_by_hand_in_a_task_of_srun_has_its_local_rank():
+def test_a_rank_set_by_hand_under_srun_has_its_local_rank():
     by_hand = {"RANK": "1", "WORLD_SIZE": "7", "MASTER_ADDR": "10.1.0.7", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}
-    found = read_launch_info({**SRUN, **by_hand})
-    assert found
-    assert (found.rank, found.local_rank, found.launcher) == (1, 1, "environment")
+    result = read_launch_info({**SRUN, **by_hand})
+    assert result
+    assert (result.rank, result.local_rank, result.launcher) == (1, 1, "environment")
 
 
-def test_a_job_of_a_federation_has_a_number_of_ten_digits():
-    found = read_launch_info({**SRUN, "SLURM_JOB_ID": "2214592513"})
-    assert found
-    assert 61440 <= found.port < 65536
+def test_a_job_of_a_federation_has_an_id_of_ten_digits():
+    result = read_launch_info({**SRUN, "SLURM_JOB_ID": "2214592513"})
+    assert result
+    assert 61440 <= result.port < 65536
 
 
 def test_a_requeued_job_counts_its_restarts():
-    found = read_launch_info({**SRUN, "SLURM_RESTART_COUNT": "3"})
-    assert found
-    assert found.restarts == 3
+    result = read_launch_info({**SRUN, "SLURM_RESTART_COUNT": "3"})
+    assert result
+    assert result.restarts == 3
 
 
 @pytest.mark.parametrize(
-    "lying_about",
+    "variables",
     [
         {},
         {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "8", "SLURM_JOB_NODELIST": "a,b"},  # the shell of salloc
@@ -137,14 +140,14 @@ def test_a_requeued_job_counts_its_restarts():
         {**SRUN, "SLURM_STEP_ID": str(0xFFFFFFFA)},  # salloc with LaunchParameters=use_interactive_step
         {"WORLD_SIZE": "1"},
         {"RANK": "0", "WORLD_SIZE": "1"},
-        {"RANK": "", "WORLD_SIZE": ""},  # unset, as a shell does it
+        {"RANK": "", "WORLD_SIZE": ""},  # unset in a shell
         {"JOB_COMPLETION_INDEX": "3", "KUBERNETES_SERVICE_HOST": "10.0.0.1"},  # a sweep: each index is a run
-        {"LOCAL_RANK": "0"},  # left over by others; no size, no rank
+        {"LOCAL_RANK": "0"},  # without a size or a rank
         {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
     ],
 )
-def test_alone(lying_about: dict[str, str]):
-    assert read_launch_info(lying_about) is None
+def test_without_a_launcher(variables: dict[str, str]):
+    assert read_launch_info(variables) is None
 
 
 @pytest.mark.parametrize(
@@ -170,7 +173,7 @@ def test_tasks_per_node():
     assert tasks_per_node("") == tasks_per_node("many") == []
 
 
-def test_a_list_of_nodes_that_cannot_be_read():
+def test_an_invalid_list_of_nodes():
     with pytest.raises(InvalidConfig, match=r"node\[.*no valid host") as error:
         read_launch_info({**SRUN, "SLURM_STEP_NODELIST": "node[", "SLURM_JOB_NODELIST": "node["})
     assert "scontrol show hostnames" in error.value.fix
@@ -190,9 +193,9 @@ def test_an_indexed_job_gives_the_rank_by_its_index():
     assert read_launch_info({**PODS, "JOB_COMPLETION_INDEX": "1"}) == read_launch_info({**PODS, "RANK": "1"})
 
 
-def test_by_hand_on_one_machine_the_rank_is_the_local_one():
-    found = read_launch_info({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"})
-    assert found == LaunchInfo(
+def test_on_one_machine_the_rank_is_the_local_rank():
+    result = read_launch_info({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"})
+    assert result == LaunchInfo(
         rank=1,
         size=2,
         local_rank=1,
@@ -206,7 +209,7 @@ def test_by_hand_on_one_machine_the_rank_is_the_local_one():
 
 
 @pytest.mark.parametrize(
-    ("said", "word"),
+    ("message", "word"),
     [
         ({"RANK": "1"}, "WORLD_SIZE is not set"),
         ({"WORLD_SIZE": "4"}, "RANK is not set"),
@@ -221,8 +224,8 @@ def test_by_hand_on_one_machine_the_rank_is_the_local_one():
         ({**PODS, "JOB_COMPLETION_INDEX": "3"}, "JOB_COMPLETION_INDEX is 3, but WORLD_SIZE is 3"),
     ],
 )
-def test_half_of_it_is_named_rather_than_waited_for(said: dict[str, str], word: str):
+def test_incomplete_variables_are_refused(message: dict[str, str], word: str):
     with pytest.raises(InvalidConfig) as error:
-        read_launch_info(said)
+        read_launch_info(message)
     assert word in error.value.what
     assert "unset RANK" in error.value.fix

@@ -17,7 +17,7 @@ from trueloop.training.distributed.launcher_env import LaunchInfo, local_address
 from trueloop.training.distributed.rendezvous import _fresh_store, _interface_of, _open_sockets, enable_keepalive
 
 
-def place(rank: int, size: int) -> LaunchInfo:
+def launch_info(rank: int, size: int) -> LaunchInfo:
     return LaunchInfo(
         rank=rank,
         size=size,
@@ -31,19 +31,19 @@ def place(rank: int, size: int) -> LaunchInfo:
     )
 
 
-def meet(store: dist.Store, size: int, timeout_s: float = 20) -> list[dist.Store]:
-    """Let every process of a run come at once, each on a thread of its own."""
-    found: list[dist.Store] = [store] * size
+def connect_all(store: dist.Store, size: int, timeout_s: float = 20) -> list[dist.Store]:
+    """Connect all processes of a run at the same time, each on its own thread."""
+    result: list[dist.Store] = [store] * size
 
-    def come(rank: int) -> None:
-        found[rank] = _fresh_store(store, place(rank, size), timeout_s)
+    def connect(rank: int) -> None:
+        result[rank] = _fresh_store(store, launch_info(rank, size), timeout_s)
 
-    threads = [threading.Thread(target=come, args=(rank,)) for rank in range(size)]
+    threads = [threading.Thread(target=connect, args=(rank,)) for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return found
+    return result
 
 
 @pytest.fixture
@@ -53,35 +53,35 @@ def store() -> dist.Store:
     return store
 
 
-def test_all_share_one_part_and_no_attempt_sees_an_earlier_one(store: dist.Store):
+def test_processes_share_a_prefix_that_no_earlier_attempt_used(store: dist.Store):
     for _ in range(3):
-        parts = meet(store, 3)
+        parts = connect_all(store, 3)
         assert not any(part.check(["address of rank 1"]) for part in parts)
         parts[1].set("address of rank 1", "here")
         assert all(part.get("address of rank 1") == b"here" for part in parts)
 
 
-def test_a_missing_rank_is_named_although_an_earlier_attempt_had_it(store: dist.Store):
-    meet(store, 2)
+def test_a_missing_rank_is_reported_even_if_an_earlier_attempt_had_it(store: dist.Store):
+    connect_all(store, 2)
     with pytest.raises(ProcessLost, match=r"2 processes of 3 did not connect to localhost:1: rank 1, 2\.") as lost:
-        _fresh_store(store, place(0, 3), 0.1)
+        _fresh_store(store, launch_info(0, 3), 0.1)
     assert "timeout_s" in lost.value.why
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own names of sockets")
-def test_the_kernel_looks_after_new_connections_only():
+def test_keepalive_is_enabled_on_new_connections_only():
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as earlier:
         before = _open_sockets()
         with socket.create_connection(server.getsockname()) as later:
             enable_keepalive(_open_sockets() - before, keepalive_timeout_s=8)
-            kept = [each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for each in (earlier, later)]
-            assert [bool(value) for value in kept] == [False, True]
+            options = [each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for each in (earlier, later)]
+            assert [bool(value) for value in options] == [False, True]
             assert later.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 8000
             assert later.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
-def test_the_way_to_another_machine_has_an_address_and_an_interface():
+def test_a_route_to_another_machine_has_an_address_and_an_interface():
     assert local_address_for("127.0.0.1", 80) == "127.0.0.1"
     assert local_address_for("no.such.host.invalid", 80) == ""
     assert _interface_of("127.0.0.1") == "lo"
@@ -89,7 +89,7 @@ def test_the_way_to_another_machine_has_an_address_and_an_interface():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own names of sockets")
-def test_connections_made_later_are_looked_after_too(monkeypatch: pytest.MonkeyPatch):
+def test_keepalive_is_enabled_on_later_connections(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rendezvous, "_SCAN_INTERVAL_S", 0.01)
     with (
         socket.create_server(("127.0.0.1", 0)) as server,

@@ -1,4 +1,4 @@
-"""BatchNorm over several processes is asked for where torch has it, and refused in words where not."""
+"""SyncBatchNorm is used where torch supports it, and refused with an explanation elsewhere."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def test_layers_are_replaced_and_parameters_and_buffers_stay():
     assert convert_sync_batchnorm(model, CUDA, TWO) == []
 
 
-def test_one_process_or_no_batchnorm_is_left_alone():
-    model, plain = net(), nn.Linear(2, 2)
+def test_one_process_or_no_batchnorm_changes_nothing():
+    model, linear = net(), nn.Linear(2, 2)
     assert convert_sync_batchnorm(model, CPU, SINGLE_PROCESS) == []
     assert isinstance(model[1], nn.BatchNorm2d)
-    assert convert_sync_batchnorm(plain, CPU, TWO) == []
+    assert convert_sync_batchnorm(linear, CPU, TWO) == []
 
 
 def test_the_cpu_is_refused():
@@ -42,6 +42,6 @@ def test_the_cpu_is_refused():
     assert "own micro-batch" in caught.value.fix
 
 
-def test_a_model_that_is_a_layer_itself_is_refused():
+def test_a_model_that_is_a_batchnorm_layer_is_refused():
     with pytest.raises(InvalidModel, match="BatchNorm1d"):
         convert_sync_batchnorm(nn.BatchNorm1d(3), CUDA, TWO)

@@ -1,4 +1,4 @@
-"""Evaluation changes nothing and does not depend on how the data is cut."""
+"""Evaluation changes nothing and does not depend on the batch size."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ WEIGHTS = torch.tensor([0.2, 1.0, 3.0], dtype=torch.float64)
 
 @given(size=st.integers(1, 40))
 @settings(max_examples=25)
-def test_the_batch_size_leaves_no_trace(size):
+def test_the_batch_size_does_not_change_the_result(size):
     model, loss = network(), nn.CrossEntropyLoss(weight=WEIGHTS)
-    seen = evaluate(model, batches(size), loss, metrics=METRICS)
+    result = evaluate(model, batches(size), loss, metrics=METRICS)
     model.eval()
-    assert seen.metrics["loss"] == pytest.approx(loss(model(X), Y).item(), rel=1e-12)
-    assert seen.metrics["accuracy"] == float((model(X).argmax(1) == Y).double().mean())
-    assert sum(map(sum, seen.tables["confusion"])) == 37
-    assert seen.batches == -(-37 // size)
+    assert result.metrics["loss"] == pytest.approx(loss(model(X), Y).item(), rel=1e-12)
+    assert result.metrics["accuracy"] == float((model(X).argmax(1) == Y).double().mean())
+    assert sum(map(sum, result.tables["confusion"])) == 37
+    assert result.batches == -(-37 // size)
 
 
-def test_every_submodules_mode_is_restored_and_nothing_else_changes():
+def test_the_mode_of_every_submodule_is_restored():
     model = network()
     model[1].eval()  # frozen BatchNorm, as in fine-tuning
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -62,7 +62,7 @@ def test_every_submodules_mode_is_restored_and_nothing_else_changes():
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_modes_come_back_after_an_error():
+def test_modes_are_restored_after_an_error():
     model = network()
     with pytest.raises(ZeroDivisionError), eval_mode(model):
         assert not any(module.training for module in model.modules())
@@ -79,7 +79,7 @@ def test_no_graph_is_built():
     evaluate(network(), batches(10), look)
 
 
-def test_several_terms_are_reported_by_name_and_together():
+def test_several_terms_are_reported_by_name_and_as_a_sum():
     def two(model, batch):
         output = model(batch[0])
         return [
@@ -88,35 +88,35 @@ def test_several_terms_are_reported_by_name_and_together():
         ]
 
     model = network()
-    seen = evaluate(model, batches(8), two).metrics
+    result = evaluate(model, batches(8), two).metrics
     output = model.eval()(X).detach()
-    assert seen["first"] == pytest.approx(float(output.sum()) / 37)
-    assert seen["second"] == pytest.approx(float(output.square().mean()))
-    assert seen["loss"] == pytest.approx(seen["first"] + 0.5 * seen["second"])
+    assert result["first"] == pytest.approx(float(output.sum()) / 37)
+    assert result["second"] == pytest.approx(float(output.square().mean()))
+    assert result["loss"] == pytest.approx(result["first"] + 0.5 * result["second"])
 
 
-def test_a_term_that_counts_nothing_adds_nothing():
+def test_a_term_with_count_zero_adds_nothing():
     def two(model, batch):
         output = model(batch[0])
         return [Loss(sum=output.sum(), count=len(output), name="a"), Loss(sum=output.sum() * 0, count=0, name="b")]
 
-    seen = evaluate(network(), batches(8), two).metrics
-    assert math.isnan(seen["b"])
-    assert seen["loss"] == seen["a"]
+    result = evaluate(network(), batches(8), two).metrics
+    assert math.isnan(result["b"])
+    assert result["loss"] == result["a"]
     nothing = evaluate(network(), batches(8), lambda model, batch: (model(batch[0]).sum() * 0, 0)).metrics
     assert math.isnan(nothing["loss"])
 
 
-def test_counts_of_halves_are_added_up_as_wider_numbers():
+def test_half_precision_counts_are_summed_in_float32():
     one = torch.ones((), dtype=torch.bfloat16)  # 256 + 1 is 256 there
-    seen = evaluate(network(), [X[:1]] * 300, lambda model, batch: (one, one)).metrics
-    assert seen["loss"] == 1.0
+    result = evaluate(network(), [X[:1]] * 300, lambda model, batch: (one, one)).metrics
+    assert result["loss"] == 1.0
 
 
 def test_a_mean_from_a_function_is_weighted_by_items():
     model = network()
-    seen = evaluate(model, batches(10), lambda m, batch: m(batch[0]).square().mean()).metrics["loss"]
-    assert seen == pytest.approx(model.eval()(X).detach().square().mean().item(), rel=1e-12)
+    result = evaluate(model, batches(10), lambda m, batch: m(batch[0]).square().mean()).metrics["loss"]
+    assert result == pytest.approx(model.eval()(X).detach().square().mean().item(), rel=1e-12)
 
 
 def test_no_batch_is_an_error():
@@ -129,7 +129,7 @@ def test_metrics_without_an_output_are_refused():
         evaluate(network(), batches(10), lambda m, batch: m(batch[0]).mean(), metrics={"accuracy": Accuracy})
 
 
-def test_a_metric_that_is_a_mapping_is_filed_by_name():
+def test_a_metric_that_is_a_mapping_is_reported_by_key():
     class Many:
         def update(self, output, target):
             self.count = len(target)
@@ -137,20 +137,20 @@ def test_a_metric_that_is_a_mapping_is_filed_by_name():
         def compute(self):
             return {"count": torch.tensor(self.count), "pair": [1, 2]}
 
-    seen = evaluate(network(), batches(37), nn.CrossEntropyLoss(), metrics={"many": Many})
-    assert seen.metrics["many/count"] == 37
-    assert seen.tables["many/pair"] == [1, 2]
+    result = evaluate(network(), batches(37), nn.CrossEntropyLoss(), metrics={"many": Many})
+    assert result.metrics["many/count"] == 37
+    assert result.tables["many/pair"] == [1, 2]
 
 
-def test_unnamed_terms_do_not_hide_the_total():
+def test_unnamed_terms_do_not_replace_the_total():
     def two(model, batch):
         output = model(batch[0])
         return [Loss(sum=output.square().sum(), count=output.numel()), Loss(sum=output.sum(), count=1, weight=0.0)]
 
     model = network()
-    seen = evaluate(model, batches(8), two).metrics
-    assert seen["loss"] == pytest.approx(model.eval()(X).detach().square().mean().item(), rel=1e-12)
-    assert set(seen) == {"loss", "loss_0", "loss_1"}
+    result = evaluate(model, batches(8), two).metrics
+    assert result["loss"] == pytest.approx(model.eval()(X).detach().square().mean().item(), rel=1e-12)
+    assert set(result) == {"loss", "loss_0", "loss_1"}
 
 
 def test_a_metric_called_loss_is_refused():

@@ -1,4 +1,4 @@
-"""Metrics add up over items: cutting the data differently changes nothing."""
+"""Metrics accumulate over items and do not depend on the batch size."""
 
 from __future__ import annotations
 
@@ -16,49 +16,51 @@ SCORES = torch.randn(23, 4, generator=torch.Generator().manual_seed(0))
 TARGET = torch.randint(0, 4, (23,), generator=torch.Generator().manual_seed(1))
 
 
-def measured(metric, size: int, output=SCORES, target=TARGET):
+def compute_metric(metric, size: int, output=SCORES, target=TARGET):
     for start in range(0, len(output), size):
         metric.update(output[start : start + size], target[start : start + size])
     return metric.compute()
 
 
 @given(size=st.integers(1, 30))
-def test_the_batch_size_leaves_no_trace(size):
-    assert measured(Accuracy(), size) == float((SCORES.argmax(1) == TARGET).double().mean())
-    table = measured(Confusion(4), size)
+def test_the_batch_size_does_not_change_the_value(size):
+    assert compute_metric(Accuracy(), size) == float((SCORES.argmax(1) == TARGET).double().mean())
+    table = compute_metric(Confusion(4), size)
     assert table == [
         [int(((row == TARGET) & (SCORES.argmax(1) == column)).sum()) for column in range(4)] for row in range(4)
     ]
-    error = measured(MeanAbsoluteError(), size, SCORES, SCORES.flip(0))
+    error = compute_metric(MeanAbsoluteError(), size, SCORES, SCORES.flip(0))
     assert error == pytest.approx(float((SCORES.double() - SCORES.flip(0).double()).abs().mean()), rel=1e-12)
 
 
 def test_ignored_targets_do_not_count():
     target = TARGET.clone()
     target[:10] = -100
-    assert measured(Accuracy(), 7, SCORES, target) == float((SCORES.argmax(1) == TARGET)[10:].double().mean())
-    assert sum(map(sum, measured(Confusion(4), 7, SCORES, target))) == 13
+    assert compute_metric(Accuracy(), 7, SCORES, target) == float((SCORES.argmax(1) == TARGET)[10:].double().mean())
+    assert sum(map(sum, compute_metric(Confusion(4), 7, SCORES, target))) == 13
 
 
 def test_classes_in_dimension_one_of_a_sequence():
     output, target = torch.randn(2, 5, 7), torch.randint(0, 5, (2, 7))
-    assert measured(Accuracy(), 2, output, target) == pytest.approx(float((output.argmax(1) == target).double().mean()))
+    assert compute_metric(Accuracy(), 2, output, target) == pytest.approx(
+        float((output.argmax(1) == target).double().mean())
+    )
 
 
 @pytest.mark.parametrize("shape", [(6,), (6, 1)])
 def test_binary_logits(shape):
     logits = torch.tensor([-1.0, 2.0, 0.5, -0.1, 3.0, -2.0]).reshape(shape)
-    assert measured(Accuracy(), 4, logits, torch.tensor([0, 1, 0, 0, 1, 1])) == pytest.approx(4 / 6)
-    assert measured(Confusion(2), 4, logits, torch.tensor([0, 1, 0, 0, 1, 1])) == [[2, 1], [1, 2]]
+    assert compute_metric(Accuracy(), 4, logits, torch.tensor([0, 1, 0, 0, 1, 1])) == pytest.approx(4 / 6)
+    assert compute_metric(Confusion(2), 4, logits, torch.tensor([0, 1, 0, 0, 1, 1])) == [[2, 1], [1, 2]]
 
 
-def test_nothing_seen():
+def test_metrics_without_data():
     assert math.isnan(Accuracy().compute())
     assert math.isnan(MeanAbsoluteError().compute())
     assert Confusion(2).compute() == [[0, 0], [0, 0]]
 
 
-def test_shapes_that_do_not_fit_are_named():
+def test_wrong_shapes_are_refused():
     with pytest.raises(InvalidData, match=r"\(23, 4\)"):
         Accuracy().update(SCORES, TARGET[:5])
     with pytest.raises(InvalidData, match="broadcast"):
@@ -75,15 +77,15 @@ def test_classes_outside_the_table_are_an_error(output, target):
 
 def test_class_probabilities_as_targets():
     target = torch.torch.nn.functional.one_hot(TARGET, 4).float() * 0.9 + 0.025
-    assert measured(Accuracy(), 7, SCORES, target) == measured(Accuracy(), 7)
+    assert compute_metric(Accuracy(), 7, SCORES, target) == compute_metric(Accuracy(), 7)
 
 
-def test_several_numbers_per_item_are_no_binary_logits():
+def test_several_numbers_per_item_are_not_binary_logits():
     with pytest.raises(InvalidData, match="Accuracy and Confusion take"):
         Accuracy().update(torch.randn(4, 3), torch.randint(0, 2, (4, 3)))
 
 
-def test_labels_in_uint8_are_not_taken_for_an_index_to_ignore():
+def test_uint8_labels_are_not_confused_with_ignore_index():
     target = torch.tensor([156, 3, 199], dtype=torch.uint8)  # -100 is 156 in uint8
     scores = torch.nn.functional.one_hot(torch.tensor([156, 4, 199]), 200).float()
     accuracy, table = Accuracy(), Confusion(200)

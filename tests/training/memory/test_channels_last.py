@@ -1,4 +1,4 @@
-"""Channels-last changes where numbers lie, and not which."""
+"""Channels-last changes the memory layout but no values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def is_channels_last(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_weights_outputs_and_gradients_lie_channels_last():
+def test_weights_outputs_and_gradients_are_channels_last():
     model = network()
     before, first = copy.deepcopy(model.state_dict()), model[0].weight
     assert use_channels_last(model) == ["0", "2"]
@@ -50,7 +50,7 @@ def test_weights_outputs_and_gradients_lie_channels_last():
     assert is_channels_last(model[2].weight.grad)
 
 
-def test_three_dimensions_have_a_layout_of_their_own():
+def test_three_dimensional_convolutions_use_channels_last_3d():
     model = nn.Sequential(nn.Conv3d(2, 4, 3), nn.Conv1d(2, 2, 3))
     assert use_channels_last(model) == ["0"]
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last_3d)
@@ -61,34 +61,44 @@ def test_a_model_without_convolutions_is_refused():
         use_channels_last(nn.Linear(2, 2))
 
 
-def test_sharded_parameters_have_no_such_layout():
-    two = Processes(0, 2, torch.device("cpu"))
+def test_sharded_parameters_are_refused():
+    two_processes = Processes(0, 2, torch.device("cpu"))
     config = replace(CONFIG, channels_last=True, parallel=ParallelConfig(engine="fsdp"))
     with pytest.raises(InvalidConfig, match="sharded"):
-        assemble(network(), nn.CrossEntropyLoss(), config, device=two.device, updates_per_epoch=3, processes=two)
+        assemble(
+            network(),
+            nn.CrossEntropyLoss(),
+            config,
+            device=two_processes.device,
+            updates_per_epoch=3,
+            processes=two_processes,
+        )
 
 
-def trained(build: Any, cut: Any, config: TrainConfig, state: Any = None) -> Any:
+def trained(build: Any, windowed: Any, config: TrainConfig, state: Any = None) -> Any:
     parts = build(network(), nn.CrossEntropyLoss(), config)
     if state:
         parts.model.load_state_dict(state["model"])
         parts.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         match_state_layout(parts.optimizer)
-    for _ in train_epoch(parts, cut(*images(), effective=8).epoch(0), update=1 if state else 0):
+    for _ in train_epoch(parts, windowed(*images(), effective=8).epoch(0), update=1 if state else 0):
         pass
     return parts
 
 
-def test_training_is_the_same_and_goes_on_from_a_state_of_the_other_layout(build: Any, cut: Any):
-    plain, lasting = trained(build, cut, CONFIG), trained(build, cut, replace(CONFIG, channels_last=True))
-    assert is_channels_last(lasting.model[2].weight)
-    for a, b in zip(plain.model.parameters(), lasting.model.parameters(), strict=True):
+def test_training_is_the_same_and_resumes_from_the_other_layout(build: Any, windowed: Any):
+    plain, converted = (
+        trained(build, windowed, CONFIG),
+        trained(build, windowed, replace(CONFIG, channels_last=True)),
+    )
+    assert is_channels_last(converted.model[2].weight)
+    for a, b in zip(plain.model.parameters(), converted.model.parameters(), strict=True):
         assert torch.allclose(a, b, atol=1e-5)
     state = {"model": plain.model.state_dict(), "optimizer": plain.optimizer.state_dict()}
     state = copy.deepcopy(state)
     straight, changed = (
-        trained(build, cut, CONFIG, state),
-        trained(build, cut, replace(CONFIG, channels_last=True), state),
+        trained(build, windowed, CONFIG, state),
+        trained(build, windowed, replace(CONFIG, channels_last=True), state),
     )
     moment = changed.optimizer.state[changed.model[2].weight]["exp_avg"]
     assert moment.stride() == changed.model[2].weight.stride()

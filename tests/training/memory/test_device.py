@@ -77,11 +77,11 @@ BATCHES = [
 
 
 @pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: type(batch).__name__)
-def test_a_batch_already_there_is_the_very_same_object(batch: Any):
+def test_a_batch_already_on_the_device_is_returned_unchanged(batch: Any):
     assert move_to_device(batch, CPU) is batch
 
 
-def test_tensors_move_in_any_nest_and_the_batch_is_not_modified():
+def test_nested_tensors_are_moved_and_the_batch_is_not_modified():
     batch = {"a": one(), "b": [one(), (one(), "x")], "n": 1}
     moved = move_to_device(batch, META)
     assert moved["a"].device == moved["b"][0].device == moved["b"][1][0].device == META
@@ -90,10 +90,10 @@ def test_tensors_move_in_any_nest_and_the_batch_is_not_modified():
     assert batch["a"].device == batch["b"][0].device == batch["b"][1][0].device == CPU
 
 
-def test_what_does_not_move_is_shared():
-    kept = [1, 2]
-    moved = move_to_device((one(), kept), META)
-    assert moved[1] is kept
+def test_other_objects_are_shared():
+    saved = [1, 2]
+    moved = move_to_device((one(), saved), META)
+    assert moved[1] is saved
 
 
 def test_named_tuples_and_dataclasses_keep_their_type():
@@ -115,13 +115,13 @@ def test_mappings_keep_their_type_and_extras():
     assert list(move_to_device(OrderedDict(b=one(), a=one()), META)) == ["b", "a"]
 
 
-def test_objects_that_move_themselves_are_asked_to():
+def test_objects_with_to_are_moved_by_it():
     assert move_to_device([Graph(one())], META)[0].nodes.device == META
     packed = move_to_device(pack_sequence([torch.ones(3), torch.ones(1)]), META)
     assert (type(packed), packed.data.device, packed.batch_sizes.device) == (PackedSequence, META, CPU)
 
 
-def test_results_of_torch_move():
+def test_named_tuples_of_torch_are_moved():
     moved = move_to_device(torch.max(torch.ones(2, 2), dim=0), META)
     assert (moved.values.device, moved.indices.device) == (META, META)
 
@@ -145,7 +145,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, *, cuda: int, mps: bool, current: i
         ("mps", 0, True, "mps:0"),
     ],
 )
-def test_a_device_that_is_there(monkeypatch: pytest.MonkeyPatch, name: str, cuda: int, mps: bool, expected: str):
+def test_an_existing_device(monkeypatch: pytest.MonkeyPatch, name: str, cuda: int, mps: bool, expected: str):
     machine(monkeypatch, cuda=cuda, mps=mps)
     assert resolve_device(name) == torch.device(expected)
 
@@ -167,15 +167,15 @@ def test_cuda_without_a_number_is_the_current_one(monkeypatch: pytest.MonkeyPatc
         ("", 0, False, "cpu."),
     ],
 )
-def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch, name: str, cuda: int, mps: bool, present: str):
+def test_a_missing_device_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, cuda: int, mps: bool, present: str):
     machine(monkeypatch, cuda=cuda, mps=mps)
     with pytest.raises(InvalidConfig) as caught:
         resolve_device(name)
-    assert caught.value.what == f"device = {name!r}"
-    assert f"This machine has: {present}" in caught.value.why
+    assert caught.value.what == f"This machine has no device {name!r}."
+    assert f"It has: {present}" in caught.value.why
 
 
-def test_a_build_without_cuda_says_so(monkeypatch: pytest.MonkeyPatch):
+def test_a_build_without_cuda_is_reported(monkeypatch: pytest.MonkeyPatch):
     machine(monkeypatch, cuda=0, mps=False)
     monkeypatch.setattr(module.torch.backends, "cuda", SimpleNamespace(is_built=lambda: False))
     with pytest.raises(InvalidConfig, match="This build of torch has no CUDA"):

@@ -1,4 +1,4 @@
-"""The peak is measured, not guessed."""
+"""Peak memory, and out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 from trueloop.training.memory.device_memory import format_model_size, is_out_of_memory, peak_memory_mib
 
 
-def test_the_peak_rises_with_what_is_taken_and_stays():
+def test_the_peak_rises_with_allocations_and_stays():
     device = torch.device("cpu")
     before = peak_memory_mib(device)
     taken = torch.ones(int(before * 2**20) // 4 + 16 * 2**20)  # float32: more than everything so far, and 64 MiB
@@ -31,11 +31,11 @@ def test_the_peak_rises_with_what_is_taken_and_stays():
         (ValueError("CUDA out of memory"), False),
     ],
 )
-def test_only_torchs_own_words_mean_that_there_is_none_left(error: Exception, is_so: bool):
+def test_only_messages_of_torch_are_out_of_memory_errors(error: Exception, is_so: bool):
     assert is_out_of_memory(error) == is_so
 
 
-def test_torchs_word_on_the_cpu_is_the_one_looked_for():
+def test_the_message_of_torch_on_the_cpu_is_recognised():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60, dtype=torch.uint8)
     assert is_out_of_memory(caught.value)

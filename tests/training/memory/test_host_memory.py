@@ -1,4 +1,4 @@
-"""What the kernel's files say about free memory, in all the places they may lie."""
+"""Available memory according to the kernel's files, for all versions of cgroups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trueloop.training.memory.host_memory import available_bytes
 MEMINFO = "MemTotal: 8000 kB\nMemAvailable:    4000 kB\nSwapFree: 9 kB\n"
 
 
-def put(root: Path, files: dict[str, str]) -> Path:
+def write_files(root: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
@@ -28,14 +28,14 @@ def group(mount: str, limit: str, used: int, cache: int) -> dict[str, str]:
     }
 
 
-def test_a_system_that_does_not_say(tmp_path: Path):
+def test_a_system_without_these_files(tmp_path: Path):
     assert available_bytes(tmp_path) is None
 
 
 def test_a_machine_without_limits(tmp_path: Path):
-    put(tmp_path, {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/\n"})
+    write_files(tmp_path, {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/\n"})
     assert available_bytes(tmp_path) == 4000 * 1024
-    put(tmp_path, group("sys/fs/cgroup", "max", 1, 1))
+    write_files(tmp_path, group("sys/fs/cgroup", "max", 1, 1))
     assert available_bytes(tmp_path) == 4000 * 1024
 
 
@@ -44,21 +44,23 @@ def test_a_machine_without_limits(tmp_path: Path):
     [
         ("0::/a/b", "sys/fs/cgroup/a/b"),
         ("0::/a/b", "sys/fs/cgroup/a"),
-        ("0::/a/b", "sys/fs/cgroup"),  # as it looks from within a container
+        ("0::/a/b", "sys/fs/cgroup"),  # as seen from within a container
         ("4:memory:/a", "sys/fs/cgroup/memory/a"),
         ("4:memory:/docker/0", "sys/fs/cgroup/memory"),
     ],
 )
-def test_the_limit_of_a_group_or_of_one_around_it(tmp_path: Path, line: str, mount: str):
-    put(tmp_path, {"proc/meminfo": MEMINFO, "proc/self/cgroup": f"1:cpu:/x\n{line}\n"})
-    put(tmp_path, group(mount, "1000000", 300_000, 100_000))
+def test_the_limit_of_a_cgroup_or_of_a_parent(tmp_path: Path, line: str, mount: str):
+    write_files(tmp_path, {"proc/meminfo": MEMINFO, "proc/self/cgroup": f"1:cpu:/x\n{line}\n"})
+    write_files(tmp_path, group(mount, "1000000", 300_000, 100_000))
     assert available_bytes(tmp_path) == 800_000
 
 
-def test_the_machine_is_less_than_the_limit(tmp_path: Path):
-    put(tmp_path, {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/\n"} | group("sys/fs/cgroup", "9" * 12, 0, 0))
+def test_the_machine_has_less_than_the_limit(tmp_path: Path):
+    write_files(
+        tmp_path, {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/\n"} | group("sys/fs/cgroup", "9" * 12, 0, 0)
+    )
     assert available_bytes(tmp_path) == 4000 * 1024
 
 
-def test_here():
+def test_this_machine():
     assert available_bytes() is None or available_bytes() > 2**20  # type: ignore[operator]

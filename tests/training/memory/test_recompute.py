@@ -1,4 +1,4 @@
-"""Recomputing changes what is kept in memory and nothing else, to the bit."""
+"""Recomputing changes only the memory in use; all results are bitwise the same."""
 
 import copy
 import io
@@ -17,7 +17,7 @@ DIM = 16
 
 
 class Block(nn.Module):
-    """A transformer-like block with everything that recomputing could get wrong."""
+    """A transformer-like block with dropout, BatchNorm and keyword inputs."""
 
     def __init__(self, normalise=None, spectral=False):
         super().__init__()
@@ -66,15 +66,15 @@ def same(left, right):
 
 
 def saved_bytes(model):
-    """Bytes that the graph keeps between forward and backward, each storage once."""
+    """Return the bytes that the graph stores between forward and backward; each storage counts once."""
     sizes = {}
 
     def pack(tensor):
         sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        kept.append(tensor)  # so that no address is given out twice
+        saved.append(tensor)  # so that no address is used twice
         return tensor
 
-    kept = []
+    saved = []
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         model(torch.randn(256, DIM)).sum()
     return sum(sizes.values()) - sum(parameter.untyped_storage().nbytes() for parameter in model.parameters())
@@ -85,16 +85,16 @@ def saved_bytes(model):
 def test_gradients_buffers_and_random_state_are_bitwise_the_same(settings, backwards):
     plain, recomputed = twins(**settings)
     assert enable_recompute(recomputed) == ["blocks.0", "blocks.1", "blocks.2"]
-    (expected, random), (found, random_found) = (
+    (expected, random), (results, random_recomputed) = (
         gradients(plain, None, backwards),
         gradients(recomputed, None, backwards),
     )
-    assert same(expected, found)
-    assert torch.equal(random, random_found)
+    assert same(expected, results)
+    assert torch.equal(random, random_recomputed)
     assert same(list(plain.buffers()), list(recomputed.buffers()))
 
 
-def test_only_the_blocks_that_are_named():
+def test_only_the_listed_blocks():
     model = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.Tanh()) for _ in range(3)))
     assert enable_recompute(model, only=["1"]) == ["1"]
     assert ["forward" in vars(block) for block in model] == [False, True, False]
@@ -109,29 +109,29 @@ def test_batchnorm_would_count_a_batch_twice_without_the_copies():
 
 
 def test_keyword_inputs_get_their_gradient():
-    found = []
+    results = []
     for model in twins():
         scale = torch.full((DIM,), 0.5, requires_grad=True)
-        if found:
+        if results:
             enable_recompute(model)
-        found.append([*gradients(model, scale=scale)[0], scale.grad])
-    assert same(*found)
+        results.append([*gradients(model, scale=scale)[0], scale.grad])
+    assert same(*results)
 
 
 def test_under_autocast_gradients_are_bitwise_the_same():
-    found = []
+    results = []
     for model in twins():
-        if found:
+        if results:
             enable_recompute(model)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             torch.manual_seed(1)
             loss = model(torch.randn(8, DIM)).float().square().mean()
         loss.backward()
-        found.append([parameter.grad for parameter in model.parameters()])
-    assert same(*found)
+        results.append([parameter.grad for parameter in model.parameters()])
+    assert same(*results)
 
 
-def test_less_is_kept_between_forward_and_backward():
+def test_less_memory_is_used_between_forward_and_backward():
     plain, recomputed = twins()
     enable_recompute(recomputed)
     assert saved_bytes(recomputed) < 0.5 * saved_bytes(plain)
@@ -152,7 +152,7 @@ def test_without_a_gradient_or_in_eval_mode_the_block_runs_directly(mode, monkey
     assert same(list(plain.buffers()), list(recomputed.buffers()))
 
 
-def test_keys_classes_hooks_and_copies_do_not_change():
+def test_state_dict_keys_classes_hooks_and_copies_do_not_change():
     plain, recomputed = twins()
     enable_recompute(recomputed)
     assert list(recomputed.state_dict()) == list(plain.state_dict())
@@ -176,7 +176,7 @@ def test_a_copy_recomputes_its_own_weights(way):
     assert same(gradients(plain)[0], gradients(twin)[0])
 
 
-def test_the_weights_are_saved_and_loaded_across():
+def test_weights_are_loaded_with_and_without_recomputing():
     plain, recomputed = twins()
     enable_recompute(recomputed)
     file = io.BytesIO()
@@ -185,7 +185,7 @@ def test_the_weights_are_saved_and_loaded_across():
     assert str(plain.load_state_dict(torch.load(file, weights_only=True))) == "<All keys matched successfully>"
 
 
-def test_twice_is_once():
+def test_enabling_it_twice_changes_nothing():
     plain, recomputed = twins()
     assert enable_recompute(recomputed) == enable_recompute(recomputed)
     assert same(gradients(plain)[0], gradients(recomputed)[0])
@@ -225,7 +225,7 @@ def blocks_within_blocks():
     ],
 )
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-def test_the_blocks_found_are_the_repeated_ones(make, names):
+def test_repeated_blocks_of_several_models(make, names):
     assert enable_recompute(make()) == names
 
 
@@ -250,7 +250,7 @@ def test_a_model_without_repeated_blocks_is_refused(model):
         enable_recompute(model)
 
 
-def test_a_block_with_a_forward_of_its_own_is_refused_and_nothing_changed():
+def test_a_block_with_its_own_forward_is_refused_without_changes():
     model = Model()
     model.blocks[1].forward = lambda x, scale=None: x
     with pytest.raises(InvalidModel, match=r"block blocks\.1 has a forward"):
@@ -260,7 +260,7 @@ def test_a_block_with_a_forward_of_its_own_is_refused_and_nothing_changed():
 
 @pytest.mark.slow(reason="torch.compile")
 @pytest.mark.parametrize("normalise", [None, nn.BatchNorm1d])
-def test_compiled_on_top_gradients_agree(normalise):
+def test_gradients_of_a_compiled_model(normalise):
     plain, recomputed = twins(normalise=normalise)
     enable_recompute(recomputed)
     for model in (plain, recomputed):
@@ -272,7 +272,7 @@ def test_compiled_on_top_gradients_agree(normalise):
 
 
 @pytest.mark.slow(reason="torch.compile")
-def test_compiled_blocks_with_buffers_are_not_recomputed_where_torch_would_write_them_twice(
+def test_compiled_blocks_with_buffers_before_torch_2_9(
     monkeypatch: pytest.MonkeyPatch,
 ):
     def checkpoint(*_: object, **__: object) -> None:

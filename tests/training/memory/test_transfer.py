@@ -28,9 +28,9 @@ class Streams:
             def wait_stream(self, other: Any) -> None:
                 log.append(f"{name} waits for {other.name}")
 
-        made: Any = One()
-        made.name = name
-        return made
+        result: Any = One()
+        result.name = name
+        return result
 
     def current_stream(self, device: torch.device) -> Any:
         return self.current
@@ -43,7 +43,7 @@ class Streams:
 
 
 class TrackedTensor(torch.Tensor):
-    """A tensor that tells where it is copied and who uses it."""
+    """A tensor that records where it is copied and which streams use it."""
 
     streams: Streams
 
@@ -57,12 +57,12 @@ class TrackedTensor(torch.Tensor):
 
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
-    made = Streams()
-    monkeypatch.setattr(TrackedTensor, "streams", made, raising=False)
-    return made
+    result = Streams()
+    monkeypatch.setattr(TrackedTensor, "streams", result, raising=False)
+    return result
 
 
-def test_the_copy_is_queued_aside_and_the_work_waits_for_it(streams: Streams):
+def test_the_copy_is_queued_on_its_own_stream_and_the_work_waits_for_it(streams: Streams):
     bring = PrefetchStream(CPU, streams)
     x, y = torch.zeros(2).as_subclass(TrackedTensor), torch.ones(2).as_subclass(TrackedTensor)
     for batch in ((x, y), {"x": x, "deep": [y, "text"]}):
@@ -74,7 +74,7 @@ def test_the_copy_is_queued_aside_and_the_work_waits_for_it(streams: Streams):
     assert streams.current.name == "work"
 
 
-def test_a_batch_that_hides_its_tensors_is_copied_in_line(streams: Streams):
+def test_a_batch_with_unknown_tensors_is_copied_on_the_main_stream(streams: Streams):
     class Graph:
         def to(self, device: torch.device) -> Graph:
             streams.log.append(f"copied on {streams.current.name}")
@@ -84,7 +84,7 @@ def test_a_batch_that_hides_its_tensors_is_copied_in_line(streams: Streams):
     assert streams.log == ["copied on work"]
 
 
-def test_on_the_cpu_a_batch_is_the_very_same():
+def test_on_the_cpu_a_batch_is_returned_unchanged():
     batch = object()
     assert make_device_transfer(CPU)(batch) is batch
     assert isinstance(make_device_transfer(torch.device("cuda", 0)), PrefetchStream)
@@ -93,7 +93,7 @@ def test_on_the_cpu_a_batch_is_the_very_same():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_on_a_real_device_the_values_arrive_while_it_works():
+def test_on_a_gpu_the_values_are_copied_during_other_work():
     device = torch.device("cuda", 0)
     bring = make_device_transfer(device)
     busy = torch.randn(2000, 2000, device=device)

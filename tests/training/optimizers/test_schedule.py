@@ -1,4 +1,4 @@
-"""The rate is torch's own, at every update, and nothing but the index decides it."""
+"""The rate equals that of torch at every update, and depends only on the update's index."""
 
 import json
 import math
@@ -22,28 +22,28 @@ def optimizer(kind=torch.optim.SGD, **settings):
     return kind(groups, **settings)
 
 
-def ours(config, updates, updates_per_epoch=None, **settings):
+def make_schedule(config, updates, updates_per_epoch=None, **settings):
     built = optimizer(**settings)
     return built, Schedule(built, config, updates=updates, updates_per_epoch=updates_per_epoch)
 
 
 def rates(schedule, built, updates):
-    """The rates of every group, update by update, as the optimizer would see them."""
-    seen = []
+    """Return the rates of every group for every update."""
+    collected = []
     for update in range(updates):
         schedule.set(update)
-        seen.append([float(group["lr"]) for group in built.param_groups])
+        collected.append([float(group["lr"]) for group in built.param_groups])
         schedule.advance()
-    return seen
+    return collected
 
 
 def torch_rates(scheduler, built, updates):
-    seen = []
+    collected = []
     for _ in range(updates):
-        seen.append([group["lr"] for group in built.param_groups])
+        collected.append([group["lr"] for group in built.param_groups])
         built.step()
         scheduler.step()
-    return seen
+    return collected
 
 
 def equal(left, right):
@@ -74,20 +74,20 @@ def torch_shape(name, built, n, floor=0.0, step_size=1, gamma=0.1):
 )
 def test_equals_torch_after_a_linear_warmup(name, updates, warmup, floor, per_epoch):
     config = ScheduleConfig(name=name, warmup=warmup, floor=floor, step_epochs=2, gamma=0.3)
-    built, schedule = ours(config, updates, per_epoch)
+    built, schedule = make_schedule(config, updates, per_epoch)
     w = min(round(warmup * updates), updates - 1)
 
     reference = optimizer()
     shape = torch_shape(name, reference, updates - w, floor, step_size=2 * per_epoch, gamma=0.3)
     climb = lr_scheduler.LinearLR(reference, start_factor=1 / (w + 1), total_iters=w) if w else None
-    whole = lr_scheduler.SequentialLR(reference, [climb, shape], [w]) if climb else shape
+    full = lr_scheduler.SequentialLR(reference, [climb, shape], [w]) if climb else shape
 
-    assert equal(rates(schedule, built, updates), torch_rates(whole, reference, updates))
+    assert equal(rates(schedule, built, updates), torch_rates(full, reference, updates))
 
 
 @pytest.mark.parametrize("updates", [1, 2, 7, 100])
-def test_cosine_equals_torchs_own_class(updates):
-    built, schedule = ours(ScheduleConfig(name="cosine"), updates)
+def test_cosine_equals_that_of_torch(updates):
+    built, schedule = make_schedule(ScheduleConfig(name="cosine"), updates)
     reference = optimizer()
     scheduler = lr_scheduler.CosineAnnealingLR(reference, T_max=updates)
     assert equal(rates(schedule, built, updates), torch_rates(scheduler, reference, updates))
@@ -96,33 +96,33 @@ def test_cosine_equals_torchs_own_class(updates):
 @given(updates=st.integers(1, 80), warmup=st.one_of(st.just(0.0), st.floats(0.01, 0.99)))
 def test_onecycle_equals_torch_in_rate_and_momentum(updates, warmup):
     share = warmup or 0.3
-    if share * updates == 1:  # torch divides by zero there
+    if share * updates == 1:  # where torch divides by zero
         return
-    for kind, own in ((torch.optim.SGD, {"momentum": 0.9}), (torch.optim.AdamW, {})):
-        built, schedule = ours(ScheduleConfig(name="onecycle", warmup=warmup), updates, kind=kind, **own)
-        reference = optimizer(kind, **own)
+    for kind, arguments in ((torch.optim.SGD, {"momentum": 0.9}), (torch.optim.AdamW, {})):
+        built, schedule = make_schedule(ScheduleConfig(name="onecycle", warmup=warmup), updates, kind=kind, **arguments)
+        reference = optimizer(kind, **arguments)
         scheduler = lr_scheduler.OneCycleLR(reference, list(PEAKS), total_steps=updates, pct_start=share)
         for update in range(updates):
             schedule.set(update)
-            for mine, theirs in zip(built.param_groups, reference.param_groups, strict=True):
-                assert mine["lr"] == pytest.approx(theirs["lr"], rel=1e-12, abs=0)
-                momenta = [group["betas"][0] if "betas" in group else group["momentum"] for group in (mine, theirs)]
+            for actual, expected in zip(built.param_groups, reference.param_groups, strict=True):
+                assert actual["lr"] == pytest.approx(expected["lr"], rel=1e-12, abs=0)
+                momenta = [group["betas"][0] if "betas" in group else group["momentum"] for group in (actual, expected)]
                 assert momenta[0] == pytest.approx(momenta[1], rel=1e-12, abs=0)
             reference.step()
             scheduler.step()
 
 
-def test_onecycle_leaves_the_other_beta_and_optimizers_without_momentum_alone():
-    built, schedule = ours(ScheduleConfig(name="onecycle"), 10, kind=torch.optim.AdamW, betas=(0.9, 0.98))
+def test_onecycle_changes_only_the_first_beta_and_momentum():
+    built, schedule = make_schedule(ScheduleConfig(name="onecycle"), 10, kind=torch.optim.AdamW, betas=(0.9, 0.98))
     schedule.set(0)
     assert built.param_groups[0]["betas"] == (0.95, 0.98)
-    built, schedule = ours(ScheduleConfig(name="onecycle"), 10, kind=torch.optim.Adagrad)
+    built, schedule = make_schedule(ScheduleConfig(name="onecycle"), 10, kind=torch.optim.Adagrad)
     schedule.set(0)
     assert "momentum" not in built.param_groups[0]
 
 
 def test_onecycle_has_no_division_by_zero_where_torch_has_one():
-    _, schedule = ours(ScheduleConfig(name="onecycle", warmup=0.1), 10)
+    _, schedule = make_schedule(ScheduleConfig(name="onecycle", warmup=0.1), 10)
     assert schedule.factor(0) == 1.0
     assert schedule.factor(9) == pytest.approx(4e-6, rel=1e-12)
 
@@ -134,9 +134,9 @@ def test_onecycle_has_no_division_by_zero_where_torch_has_one():
     floor=st.floats(0, 0.999),
     order=st.randoms(),
 )
-def test_the_rate_depends_on_the_index_alone(name, updates, warmup, floor, order):
+def test_the_rate_depends_only_on_the_index(name, updates, warmup, floor, order):
     config = ScheduleConfig(name=name, warmup=warmup, floor=floor)
-    built, schedule = ours(config, updates, 3)
+    built, schedule = make_schedule(config, updates, 3)
     straight = rates(schedule, built, updates)
     shuffled = list(range(updates))
     order.shuffle(shuffled)
@@ -149,8 +149,8 @@ def test_the_rate_depends_on_the_index_alone(name, updates, warmup, floor, order
 @given(
     name=st.sampled_from(NAMES), updates=st.integers(1, 50), warmup=st.floats(0, 0.999), beyond=st.integers(0, 10**9)
 )
-def test_past_the_horizon_the_rate_never_climbs_again(name, updates, warmup, beyond):
-    _, schedule = ours(ScheduleConfig(name=name, warmup=warmup, floor=0.25), updates, 5)
+def test_after_the_last_update_the_rate_never_rises(name, updates, warmup, beyond):
+    _, schedule = make_schedule(ScheduleConfig(name=name, warmup=warmup, floor=0.25), updates, 5)
     final, later = schedule.factor(updates), schedule.factor(updates + beyond)
     assert final <= schedule.factor(updates - 1)
     if name == "step":
@@ -161,14 +161,14 @@ def test_past_the_horizon_the_rate_never_climbs_again(name, updates, warmup, bey
         assert final == pytest.approx(0.25, rel=1e-12)
 
 
-def test_warmup_climbs_linearly_and_reaches_the_peak_once():
-    _, schedule = ours(ScheduleConfig(name="cosine", warmup=0.4), 10)
+def test_warmup_rises_linearly_to_the_peak():
+    _, schedule = make_schedule(ScheduleConfig(name="cosine", warmup=0.4), 10)
     assert [schedule.factor(update) for update in range(5)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0], rel=1e-12)
     assert schedule.factor(5) < 1
 
 
-def test_a_rate_held_in_a_tensor_is_filled_in_place():
-    built, schedule = ours(ScheduleConfig(name="linear"), 4)
+def test_a_tensor_rate_is_filled_in_place():
+    built, schedule = make_schedule(ScheduleConfig(name="linear"), 4)
     held = torch.tensor(0.1, dtype=torch.float64)
     built.param_groups[0]["lr"] = held
     for update in (0, 1, 1, 3, 0):
@@ -178,7 +178,7 @@ def test_a_rate_held_in_a_tensor_is_filled_in_place():
 
 
 def test_the_rates_are_restored_after_the_optimizers_state_was_loaded():
-    built, schedule = ours(ScheduleConfig(name="constant"), 4)
+    built, schedule = make_schedule(ScheduleConfig(name="constant"), 4)
     schedule.set(0)
     saved = built.state_dict()
     for group in saved["param_groups"]:
@@ -188,38 +188,19 @@ def test_the_rates_are_restored_after_the_optimizers_state_was_loaded():
     assert tuple(group["lr"] for group in built.param_groups) == PEAKS
 
 
-def test_the_state_survives_json_and_names_what_differs():
-    _, schedule = ours(ScheduleConfig(name="cosine", warmup=0.1), 100, 10)
+def test_the_state_is_json_ready_and_differences_are_listed():
+    _, schedule = make_schedule(ScheduleConfig(name="cosine", warmup=0.1), 100, 10)
     state = json.loads(json.dumps(schedule.state_dict()))
     schedule.load_state_dict(state)
-    _, longer = ours(ScheduleConfig(name="cosine", warmup=0.1), 200, 10)
+    _, longer = make_schedule(ScheduleConfig(name="cosine", warmup=0.1), 200, 10)
     longer.load_state_dict(state)  # a run may be trained longer than planned
-    _, other = ours(ScheduleConfig(name="cosine", warmup=0.2), 100, 10)
+    _, other = make_schedule(ScheduleConfig(name="cosine", warmup=0.2), 100, 10)
     with pytest.raises(CheckpointError, match="warmup"):
         other.load_state_dict(state)
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"warmup": 1.0},
-        {"warmup": -0.1},
-        {"warmup": math.nan},
-        {"floor": 1.0},
-        {"floor": -1e-9},
-        {"gamma": 0.0},
-        {"gamma": math.inf},
-        {"step_epochs": 0},
-        {"name": "cosin"},
-    ],
-)
-def test_a_setting_out_of_range_is_refused_with_its_value(setting):
-    with pytest.raises(InvalidConfig, match=f"schedule.{next(iter(setting))} is .*{next(iter(setting.values()))}"):
-        ours(ScheduleConfig(**setting), 10, 1)
-
-
 @pytest.mark.parametrize("rate", [0.0, -0.0, math.inf, math.nan])
-def test_a_rate_that_cannot_train_is_refused(rate):
+def test_an_invalid_rate_is_refused(rate):
     built = optimizer()
     built.param_groups[1]["lr"] = rate
     with pytest.raises(InvalidConfig, match="learning rate is"):
@@ -227,41 +208,41 @@ def test_a_rate_that_cannot_train_is_refused(rate):
 
 
 @pytest.mark.parametrize("name", ["cosine", "linear", "onecycle", "step"])
-def test_an_unknown_horizon_is_refused_where_the_shape_needs_it(name):
+def test_an_unknown_length_is_refused_if_the_shape_needs_it(name):
     with pytest.raises(InvalidConfig, match=name) as refused:
-        ours(ScheduleConfig(name=name), None)
+        make_schedule(ScheduleConfig(name=name), None)
     assert "constant" in refused.value.fix
 
 
-def test_an_unknown_horizon_is_enough_for_a_constant_and_for_steps():
-    _, schedule = ours(ScheduleConfig(name="constant"), None)
+def test_constant_and_step_need_no_length():
+    _, schedule = make_schedule(ScheduleConfig(name="constant"), None)
     assert schedule.factor(10**12) == 1.0
-    _, schedule = ours(ScheduleConfig(name="step", step_epochs=2, gamma=0.5), None, 10)
+    _, schedule = make_schedule(ScheduleConfig(name="step", step_epochs=2, gamma=0.5), None, 10)
     assert [schedule.factor(update) for update in (0, 19, 20, 40)] == [1, 1, 0.5, 0.25]
     with pytest.raises(InvalidConfig, match=r"warmup = 0\.1"):
-        ours(ScheduleConfig(name="constant", warmup=0.1), None)
+        make_schedule(ScheduleConfig(name="constant", warmup=0.1), None)
 
 
-def test_an_empty_horizon_is_refused():
+def test_a_schedule_without_updates_is_refused():
     with pytest.raises(InvalidConfig, match="0 updates"):
-        ours(ScheduleConfig(), 0)
+        make_schedule(ScheduleConfig(), 0)
 
 
-def test_a_given_scheduler_is_stepped_once_per_update():
+def test_a_custom_scheduler_is_stepped_once_per_update():
     built, reference = optimizer(), optimizer()
     adapter = UserSchedule(lr_scheduler.ExponentialLR(built, 0.9))
     expected = torch_rates(lr_scheduler.ExponentialLR(reference, 0.9), reference, 6)
-    seen = []
+    collected = []
     for update in range(6):
         adapter.set(update)
-        seen.append([group["lr"] for group in built.param_groups])
+        collected.append([group["lr"] for group in built.param_groups])
         built.step()
         adapter.after_evaluation(1.0)
         adapter.advance()
-    assert seen == expected
+    assert collected == expected
 
 
-def test_a_given_scheduler_keeps_its_own_state():
+def test_a_custom_scheduler_has_its_own_state():
     built = optimizer()
     adapter = UserSchedule(lr_scheduler.StepLR(built, 2))
     built.step()
@@ -281,7 +262,7 @@ def test_a_plateau_scheduler_steps_on_evaluations_only():
     assert [group["lr"] for group in built.param_groups] == [peak * 0.5 for peak in PEAKS]
 
 
-def test_a_first_update_that_is_skipped_is_no_wrong_order():
+def test_a_skipped_first_update_gives_no_warning():
     built = optimizer()
     parts = [lr_scheduler.LinearLR(built, 0.5, total_iters=2), lr_scheduler.ExponentialLR(built, 0.9)]
     adapter = UserSchedule(lr_scheduler.SequentialLR(built, parts, [1]))
@@ -291,6 +272,6 @@ def test_a_first_update_that_is_skipped_is_no_wrong_order():
     assert adapter.scheduler.last_epoch == 2
 
 
-def test_something_else_is_refused_as_a_scheduler():
+def test_other_objects_are_refused_as_schedulers():
     with pytest.raises(InvalidConfig, match="is a function, not"):
         UserSchedule(lambda update: 0.1)

@@ -1,4 +1,4 @@
-"""A bad batch leaves nothing behind, and is named."""
+"""A non-finite batch changes nothing and is reported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from trueloop.core.errors import InvalidConfig, NotFinite
+from trueloop.core.errors import NotFinite
 from trueloop.core.protocols import Notice, UpdatesDone
 from trueloop.training.config import GuardConfig, OptimConfig, TrainConfig
 from trueloop.training.fit import Fit
@@ -35,10 +35,10 @@ def state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_weights_moments_and_batchnorm_are_as_if_the_window_had_not_been(cut, build, bad):
+def test_weights_moments_and_batchnorm_do_not_change(windowed, build, bad):
     model = network()
     parts = build(model, nn.CrossEntropyLoss(), TrainConfig(effective_batch=8, ema=0.9, optim=OptimConfig(lr=0.1)))
-    steps = train_epoch(parts, cut(*data({11: bad}), effective=8, micro=4).epoch(0, 0), update=0)
+    steps = train_epoch(parts, windowed(*data({11: bad}), effective=8, micro=4).epoch(0, 0), update=0)
     next(steps)
     before, average = state(model), {k: v.clone() for k, v in parts.average.state_dict().items()}
     assert next(steps).outcome.skipped == 1
@@ -48,26 +48,26 @@ def test_weights_moments_and_batchnorm_are_as_if_the_window_had_not_been(cut, bu
     assert all(value.isfinite().all() for value in model.state_dict().values())
 
 
-def test_buffers_are_restored_on_the_device_too():
+def test_buffers_are_restored_if_the_decision_is_a_tensor():
     model = network()
     guard = Guard(model, GuardConfig())
     for skipped in (1.0, 0.0):
         guard.snapshot()
-        kept = state(model)
+        saved = state(model)
         model(torch.full((4, 4), math.nan if skipped else 1.0))
         guard.restore_if_skipped(Outcome(torch.tensor(1.0), torch.tensor(skipped)))
-        same = all(torch.equal(kept[name], value) for name, value in state(model).items())
+        same = all(torch.equal(saved[name], value) for name, value in state(model).items())
         assert same == bool(skipped)
 
 
-def run(cut, build, reporter, config, bad) -> Fit:
+def run(windowed, build, reporter, config, bad) -> Fit:
     parts = build(network(), nn.CrossEntropyLoss(), config)
-    source = cut(*data(bad), effective=config.effective_batch, micro=4)
+    source = windowed(*data(bad), effective=config.effective_batch, micro=4)
     return Fit(parts, config, source, held_out={}, metrics={}, checkpoints=None, reporters=[reporter])
 
 
-def test_the_run_continues_and_names_the_sample(cut, build, reporter):
-    fit = run(cut, build, reporter, TrainConfig(epochs=2, effective_batch=8), {13: math.nan})
+def test_the_run_continues_and_reports_the_sample(windowed, build, reporter):
+    fit = run(windowed, build, reporter, TrainConfig(epochs=2, effective_batch=8), {13: math.nan})
     result = fit.run(name="x", facts={})
     rows = [row for event in reporter.of(UpdatesDone) for row in event.rows]
     assert [row.skipped for row in rows] == [False, True, False, False] * 2
@@ -79,30 +79,30 @@ def test_the_run_continues_and_names_the_sample(cut, build, reporter):
     assert "dataset indices 13" in notes[0].message
 
 
-def test_it_stops_with_the_evidence_when_there_is_no_end(cut, build, reporter):
+def test_it_stops_after_too_many_skipped_updates_in_a_row(windowed, build, reporter):
     config = TrainConfig(epochs=5, effective_batch=8, guard=GuardConfig(max_in_a_row=3))
-    fit = run(cut, build, reporter, config, dict.fromkeys(range(32), math.nan))
+    fit = run(windowed, build, reporter, config, dict.fromkeys(range(32), math.nan))
     with pytest.raises(NotFinite, match="3 updates in a row") as caught:
         fit.run(name="x", facts={})
     assert "batch itself" in str(caught.value)
 
 
-def test_it_stops_at_the_first_when_asked(cut, build, reporter):
+def test_it_stops_at_the_first_with_max_in_a_row_1(windowed, build, reporter):
     config = TrainConfig(effective_batch=8, guard=GuardConfig(max_in_a_row=1))
     with pytest.raises(NotFinite, match="update 2"):
-        run(cut, build, reporter, config, {13: math.nan}).run(name="x", facts={})
+        run(windowed, build, reporter, config, {13: math.nan}).run(name="x", facts={})
 
 
-def test_good_updates_between_bad_ones_reset_the_count(cut, build, reporter):
+def test_finite_updates_reset_the_count(windowed, build, reporter):
     config = TrainConfig(epochs=3, effective_batch=8, guard=GuardConfig(max_in_a_row=2, locate=False))
-    result = run(cut, build, reporter, config, {1: math.nan, 17: math.nan}).run(name="x", facts={})
+    result = run(windowed, build, reporter, config, {1: math.nan, 17: math.nan}).run(name="x", facts={})
     assert result.skipped == 6
 
 
-def test_float16_finding_its_scale_is_no_fault(cut, build, reporter):
-    """A huge loss overflows float16 until the scale is small enough; that is the scale's own work."""
+def test_overflows_of_the_loss_scale_do_not_count(windowed, build, reporter):
+    """A huge loss overflows float16 until the loss scale is small enough; this does not count as an error."""
 
-    class Loud(nn.Module):
+    class LargeLoss(nn.Module):
         def __init__(self):
             super().__init__()
             self.layer = nn.Linear(4, 3)
@@ -112,9 +112,9 @@ def test_float16_finding_its_scale_is_no_fault(cut, build, reporter):
 
     config = TrainConfig(epochs=8, effective_batch=8, precision="fp16", guard=GuardConfig(max_in_a_row=2))
     torch.manual_seed(0)
-    parts = build(Loud(), nn.CrossEntropyLoss(), config)
+    parts = build(LargeLoss(), nn.CrossEntropyLoss(), config)
     fit = Fit(
-        parts, config, cut(*data({}), effective=8), held_out={}, metrics={}, checkpoints=None, reporters=[reporter]
+        parts, config, windowed(*data({}), effective=8), held_out={}, metrics={}, checkpoints=None, reporters=[reporter]
     )
     result = fit.run(name="x", facts={})
     kinds = {note.kind for note in reporter.of(Notice)}
@@ -123,13 +123,8 @@ def test_float16_finding_its_scale_is_no_fault(cut, build, reporter):
     assert float(parts.scale.scale) < 65536
 
 
-def test_a_bound_below_one_is_refused():
-    with pytest.raises(InvalidConfig, match="max_in_a_row is 0"):
-        Guard(network(), GuardConfig(max_in_a_row=0))
-
-
-class Averaging(nn.Module):
-    """Puts a new tensor in its buffer's place in every forward pass."""
+class ReplacesBuffer(nn.Module):
+    """Assigns a new tensor to its buffer in every forward pass."""
 
     def __init__(self):
         super().__init__()
@@ -141,28 +136,30 @@ class Averaging(nn.Module):
         return self.layer(x - self.mean)
 
 
-def test_a_replaced_buffer_is_restored_too(cut, build):
+def test_a_replaced_buffer_is_restored(windowed, build):
     torch.manual_seed(0)
-    parts = build(Averaging(), nn.CrossEntropyLoss(), TrainConfig(effective_batch=8))
-    batches = cut(*data({11: math.nan}), effective=8).epoch(0)
-    skipped = [bool(done.outcome.skipped) for done in train_epoch(parts, batches, update=0)]
+    parts = build(ReplacesBuffer(), nn.CrossEntropyLoss(), TrainConfig(effective_batch=8))
+    batches = windowed(*data({11: math.nan}), effective=8).epoch(0)
+    skipped = [bool(result.outcome.skipped) for result in train_epoch(parts, batches, update=0)]
     assert skipped == [False, True, False, False]
     assert parts.model.mean.isfinite().all()
 
 
-def test_targets_that_count_nothing_are_said_to_be_and_stop_nothing(cut, build, reporter):
+def test_windows_with_count_zero_are_reported_and_do_not_stop_the_run(windowed, build, reporter):
     config = TrainConfig(epochs=3, effective_batch=8, guard=GuardConfig(max_in_a_row=1))
     x, y = data({})
     y[8:16] = -100
     parts = build(network(), nn.CrossEntropyLoss(), config)
-    fit = Fit(parts, config, cut(x, y, effective=8), held_out={}, metrics={}, checkpoints=None, reporters=[reporter])
+    fit = Fit(
+        parts, config, windowed(x, y, effective=8), held_out={}, metrics={}, checkpoints=None, reporters=[reporter]
+    )
     assert fit.run(name="x", facts={}).skipped == 3
     assert [note.kind for note in reporter.of(Notice)] == ["nothing_counted"] * 3
 
 
-def test_off_is_a_bare_loop(cut, build):
+def test_without_the_guard_nonfinite_gradients_are_applied(windowed, build):
     parts = build(network(), nn.CrossEntropyLoss(), TrainConfig(effective_batch=8, guard=GuardConfig(enabled=False)))
-    list(train_epoch(parts, cut(*data({11: math.nan}), effective=8).epoch(0, 0), update=0))
+    list(train_epoch(parts, windowed(*data({11: math.nan}), effective=8).epoch(0, 0), update=0))
     assert not all(value.isfinite().all() for value in parts.model.state_dict().values())
 
 
@@ -171,8 +168,8 @@ def test_a_scalar_in_the_batch_can_be_the_culprit():
     from trueloop.training.precision.locate_nonfinite import locate_in_batches
 
     batch = {"x": torch.zeros(3), "temperature": torch.tensor(math.nan)}
-    found = locate_in_batches([MicroBatch(batch, True, (0, 1, 2))])
-    assert (found.where, found.indices) == ("temperature", ())
+    culprit = locate_in_batches([MicroBatch(batch, True, (0, 1, 2))])
+    assert (culprit.where, culprit.indices) == ("temperature", ())
 
 
 def test_a_repeated_window_gets_restored_buffers_and_generators():
@@ -181,10 +178,10 @@ def test_a_repeated_window_gets_restored_buffers_and_generators():
     for _ in range(2):
         torch.manual_seed(5)
         guard.snapshot()
-        kept, buffer = state(model), model[1].running_mean
+        saved, buffer = state(model), model[1].running_mean
         first = model(torch.ones(4, 4))
-        model[1].running_mean = torch.zeros(8)  # another tensor in its place
+        model[1].running_mean = torch.zeros(8)  # the buffer is another tensor
         guard.restore()
         assert model[1].running_mean is buffer
-        assert all(torch.equal(kept[name], value) for name, value in state(model).items())
-        assert torch.equal(model(torch.ones(4, 4)), first)  # the same mask of dropout
+        assert all(torch.equal(saved[name], value) for name, value in state(model).items())
+        assert torch.equal(model(torch.ones(4, 4)), first)  # the same dropout mask

@@ -1,4 +1,4 @@
-"""Norms by layer for the journal: they add up to the whole gradient's, whatever the update did to it."""
+"""Norms by layer for the journal: their total is the norm of the gradient before clipping."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ def layer_norm(layer) -> float:
     return math.hypot(float(layer.weight.grad.norm()), float(layer.bias.grad.norm()))
 
 
-def test_each_layer_has_its_own(model):
-    whole = math.hypot(layer_norm(model[0]), layer_norm(model[2]))
-    norms = LayerNorms(model).read_if_due(whole)
+def test_each_layer_has_its_norm(model):
+    full = math.hypot(layer_norm(model[0]), layer_norm(model[2]))
+    norms = LayerNorms(model).read_if_due(full)
     assert norms == pytest.approx({"0": layer_norm(model[0]), "2": layer_norm(model[2])})
 
 
-def test_what_an_update_did_to_the_gradient_does_not_show(model):
-    whole = math.hypot(layer_norm(model[0]), layer_norm(model[2])) / 5
+def test_clipping_and_division_do_not_change_the_norms(model):
+    full = math.hypot(layer_norm(model[0]), layer_norm(model[2])) / 5
     expected = {"0": layer_norm(model[0]) / 5, "2": layer_norm(model[2]) / 5}
     for parameter in model.parameters():  # clipped, after the division by the window's count
         parameter.grad /= 40
-    assert LayerNorms(model).read_if_due(whole) == pytest.approx(expected)
+    assert LayerNorms(model).read_if_due(full) == pytest.approx(expected)
 
 
-def test_a_layer_that_is_not_finite_is_named_and_the_others_keep_their_size(model):
+def test_a_nonfinite_layer_does_not_change_the_others(model):
     norms = LayerNorms(model)
-    whole = math.hypot(layer_norm(model[0]), layer_norm(model[2])) / 2
-    norms.read_if_due(whole)
+    full = math.hypot(layer_norm(model[0]), layer_norm(model[2])) / 2
+    norms.read_if_due(full)
     model[0].weight.grad[0, 0] = math.nan
     results = norms.read_if_due(math.nan)
     assert results is not None
@@ -63,12 +63,12 @@ def test_frozen_layers_and_those_without_a_gradient_are_left_out(model):
     assert LayerNorms(model).read_if_due(1.0) is None
 
 
-def test_there_are_never_too_many(monkeypatch, model):
+def test_the_number_of_layers_is_limited(monkeypatch, model):
     monkeypatch.setattr(module, "MAX_LAYERS", 1)
     assert list(LayerNorms(model).read_if_due(1.0) or ()) == ["0"]
 
 
-def test_it_is_not_read_before_it_is_due(monkeypatch, model):
+def test_norms_are_not_read_before_they_are_due(monkeypatch, model):
     monkeypatch.setattr(module, "MIN_INTERVAL_S", 3600.0)
     norms = LayerNorms(model)
     assert norms.read_if_due(1.0)
@@ -76,7 +76,7 @@ def test_it_is_not_read_before_it_is_due(monkeypatch, model):
     assert norms.read_if_due(1.0) is None
 
 
-def test_shards_are_left_alone(model):
+def test_sharded_gradients_are_not_read(model):
     class Shard(torch.Tensor):
         pass
 
@@ -84,6 +84,6 @@ def test_shards_are_left_alone(model):
     assert LayerNorms(model).read_if_due(1.0) is None
 
 
-def test_sparse_gradients_are_left_alone(model):
+def test_sparse_gradients_are_not_read(model):
     model[0].weight.grad = model[0].weight.grad.to_sparse()
     assert LayerNorms(model).read_if_due(1.0) is None

@@ -1,4 +1,4 @@
-"""How fast a run goes, and what it waits for."""
+"""Throughput of a run, and its time spent waiting for data."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ def parts(build):
     return build(nn.Linear(4, 3), nn.CrossEntropyLoss(), TrainConfig())
 
 
-def test_examples_and_waiting_are_those_of_the_updates(cut, build):
+def test_examples_and_waiting_are_summed_over_the_updates(windowed, build):
     class Slow:
         updates_per_epoch = 5
-        inner = cut(X, Y, effective=4, micro=2)
+        inner = windowed(X, Y, effective=4, micro=2)
 
         def epoch(self, epoch, skip_updates=0):
             for micro in self.inner.epoch(epoch, skip_updates):
                 time.sleep(0.005)
                 yield micro
 
-    seen = measure_throughput(parts(build), Slow(), seconds=0.1)
-    assert seen.updates >= 1
-    assert seen.examples_per_s * seen.update_s == pytest.approx(4)
-    assert seen.waiting > 0.5
-    assert seen.update_s > 0.01
+    throughput = measure_throughput(parts(build), Slow(), seconds=0.1)
+    assert throughput.updates >= 1
+    assert throughput.examples_per_s * throughput.update_s == pytest.approx(4)
+    assert throughput.waiting > 0.5
+    assert throughput.update_s > 0.01
 
 
-def test_epochs_follow_one_another_and_one_update_is_enough(cut, build):
-    assert measure_throughput(parts(build), cut(X[:4], Y[:4], effective=4), seconds=1e-9).updates == 1
-    windows = WindowRunner(parts(build), cut(X, Y, effective=8))
+def test_several_epochs_and_a_single_update(windowed, build):
+    assert measure_throughput(parts(build), windowed(X[:4], Y[:4], effective=4), seconds=1e-9).updates == 1
+    windows = WindowRunner(parts(build), windowed(X, Y, effective=8))
     examples = [done.examples for done, _ in zip(windows.train(), range(7), strict=False)]
     assert examples == [8, 8, 4, 8, 8, 4, 8]
 
 
-def test_without_a_window_there_is_nothing_to_measure(build):
+def test_data_without_a_window_is_refused(build):
     class Empty:
         updates_per_epoch = 0
 

@@ -1,4 +1,4 @@
-"""Which part of an update takes the time, and which operations."""
+"""The time of the parts and operations of an update."""
 
 from __future__ import annotations
 
@@ -41,40 +41,40 @@ def network(*more):
     return nn.Sequential(*more, nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(800, 3))
 
 
-def test_the_parts_make_up_the_whole_and_operations_are_counted(cut, build):
+def test_the_parts_sum_to_one_and_operations_are_counted(windowed, build):
     parts = build(network(), nn.CrossEntropyLoss(), TrainConfig())
-    seen = profile_updates(parts, cut(X, Y, effective=4, micro=2), updates=6)
-    assert tuple(seen.split) == PARTS
-    assert sum(seen.split.values()) == pytest.approx(1)
-    assert all(share > 0 for share in seen.split.values())
-    assert seen.updates == 6
-    calls = {each.name: each.calls for each in seen.operations}
+    profile = profile_updates(parts, windowed(X, Y, effective=4, micro=2), updates=6)
+    assert tuple(profile.split) == PARTS
+    assert sum(profile.split.values()) == pytest.approx(1)
+    assert all(share > 0 for share in profile.split.values())
+    assert profile.updates == 6
+    calls = {each.name: each.calls for each in profile.operations}
     assert calls["aten::convolution_backward"] == 12, "two micro-batches in each of six updates"
-    assert {each.name: each.calls for each in seen.backward}["ConvolutionBackward0"] == 12
-    assert seen.bottleneck == seen.backward[0].name
-    for listed in (seen.operations, seen.backward):
+    assert {each.name: each.calls for each in profile.backward}["ConvolutionBackward0"] == 12
+    assert profile.bottleneck == profile.backward[0].name
+    for listed in (profile.operations, profile.backward):
         assert [each.seconds for each in listed] == sorted((each.seconds for each in listed), reverse=True)
 
 
-def test_what_is_slow_has_the_largest_part(cut, build):
+def test_the_slow_part_has_the_largest_share(windowed, build):
     slow_forward = build(network(Slow()), nn.CrossEntropyLoss(), TrainConfig())
-    seen = profile_updates(slow_forward, cut(X, Y, effective=4), updates=3)
-    assert max(seen.split, key=seen.split.__getitem__) == "forward"
-    assert seen.update_s > 0.02
+    profile = profile_updates(slow_forward, windowed(X, Y, effective=4), updates=3)
+    assert max(profile.split, key=profile.split.__getitem__) == "forward"
+    assert profile.update_s > 0.02
     quick = build(network(), nn.CrossEntropyLoss(), TrainConfig())
-    seen = profile_updates(quick, SlowData(cut(X, Y, effective=4)), updates=3)
-    assert max(seen.split, key=seen.split.__getitem__) == "data"
+    profile = profile_updates(quick, SlowData(windowed(X, Y, effective=4)), updates=3)
+    assert max(profile.split, key=profile.split.__getitem__) == "data"
 
 
-def test_a_trace_is_written(cut, build, tmp_path):
+def test_a_trace_is_written(windowed, build, tmp_path):
     parts = build(network(), nn.CrossEntropyLoss(), TrainConfig())
     path = tmp_path / "trace.json.gz"
-    assert profile_updates(parts, cut(X, Y, effective=4), updates=1, trace=path).trace == path
+    assert profile_updates(parts, windowed(X, Y, effective=4), updates=1, trace=path).trace == path
     names = {each.get("name") for each in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]}
     assert {"trueloop: data", "trueloop: forward", "trueloop: update", "aten::convolution_backward"} <= names
 
 
-def test_without_a_window_there_is_nothing_to_look_at(build):
+def test_data_without_a_window_is_refused(build):
     class Empty:
         updates_per_epoch = 0
 

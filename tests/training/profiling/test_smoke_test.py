@@ -1,4 +1,4 @@
-"""Five batches seen twice: the second time they must be easier."""
+"""Training on five batches twice: the loss has to fall."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def parts(build, lr: float):
     return build(nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2)), nn.CrossEntropyLoss(), config)
 
 
-def test_a_model_that_learns_passes(cut, build):
-    seen = run_smoke_test(parts(build, 0.01), cut(X, Y, effective=8, micro=3))
-    assert len(seen.first_pass) == len(seen.second_pass) == 5
-    assert 0 < seen.loss_decrease < 1
+def test_a_model_that_learns_passes(windowed, build):
+    result = run_smoke_test(parts(build, 0.01), windowed(X, Y, effective=8, micro=3))
+    assert len(result.first_pass) == len(result.second_pass) == 5
+    assert 0 < result.loss_decrease < 1
 
 
-def test_a_short_epoch_is_enough(cut, build):
-    assert len(run_smoke_test(parts(build, 0.01), cut(X[:16], Y[:16], effective=8)).first_pass) == 2
+def test_a_short_epoch_is_enough(windowed, build):
+    assert len(run_smoke_test(parts(build, 0.01), windowed(X[:16], Y[:16], effective=8)).first_pass) == 2
 
 
-def test_a_model_that_does_not_learn_is_refused_with_its_losses(cut, build):
+def test_a_model_that_does_not_learn_is_refused_with_its_losses(windowed, build):
     with pytest.raises(InvalidModel, match="does not fall: 0.5353"):
-        run_smoke_test(parts(build, 1e-12), cut(X, Y, effective=8))
+        run_smoke_test(parts(build, 1e-12), windowed(X, Y, effective=8))
 
 
-def test_a_loss_that_is_not_finite_is_refused(cut, build):
+def test_a_loss_that_is_not_finite_is_refused(windowed, build):
     with pytest.raises(InvalidModel, match="nan"):
-        run_smoke_test(parts(build, 0.01), cut(X * float("nan"), Y, effective=8))
+        run_smoke_test(parts(build, 0.01), windowed(X * float("nan"), Y, effective=8))

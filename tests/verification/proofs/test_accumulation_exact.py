@@ -1,4 +1,4 @@
-"""Steps that accumulate exactly, and ones that do not."""
+"""Step functions that accumulate exactly, and step functions that do not."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def last_only(model, optimizer, batches):
 
 
 class Foreign:
-    """Somebody else's trainer, with an optimizer of its own."""
+    """A trainer of another library, with its own optimizer."""
 
     def __init__(self, model, *, scaled):
         self.model, self.scaled = model, scaled
@@ -134,8 +134,8 @@ def test_a_step_that_trains_another_model_is_told_and_put_back(prove, classes, n
     assert all(parameter.grad is None for parameter in mine.parameters())
 
 
-def test_without_a_step_it_does_not_apply(idle, subject):
-    assert "step(model, optimizer, batches)" in idle(NAME, **subject).message
+def test_without_a_step_it_does_not_apply(not_applicable, subject):
+    assert "step(model, optimizer, batches)" in not_applicable(NAME, **subject).message
 
 
 def test_a_step_may_speak_of_its_groups(holds, subject):

@@ -1,4 +1,4 @@
-"""Models whose output depends on how many samples there are."""
+"""Models whose output depends on the number of samples."""
 
 import pytest
 import torch
@@ -8,21 +8,21 @@ NAME = "batch-size-independent"
 
 
 class Squeezed(nn.Linear):
-    """Takes the batch of one away with the last dimension."""
+    """Squeezes a batch dimension of 1 together with the last dimension."""
 
     def forward(self, x):
         return super().forward(x).squeeze()
 
 
 class Fixed(nn.Linear):
-    """Has a size of its own in a reshape."""
+    """Reshapes with a fixed batch size."""
 
     def forward(self, x):
         return super().forward(x.reshape(8, -1))
 
 
 class Standardised(nn.Linear):
-    """Standardises by the batch, in evaluation too."""
+    """Normalises by batch statistics, also in eval mode."""
 
     def forward(self, x):
         return super().forward((x - x.mean(0)) / (x.std(0, correction=0) + 1))
@@ -31,7 +31,7 @@ class Standardised(nn.Linear):
 @pytest.mark.parametrize("norm", [None, nn.LayerNorm(16), nn.BatchNorm1d(16)])
 def test_what_does_not_depend_on_it_holds(holds, classes, net, norm):
     evidence = holds(NAME, model=net(norm=norm), loss=nn.CrossEntropyLoss(), batch=classes)
-    assert "1, 2, 4, 6, 7" in evidence.message  # 7 samples of 8 numbers, for rows and columns to differ
+    assert "1, 2, 4, 6, 7" in evidence.message  # 7 samples of 8 numbers, so that the numbers of rows and columns differ
 
 
 @pytest.mark.parametrize(("model", "words"), [(Squeezed(8, 1), "shape"), (Standardised(8, 3), "differ by")])

@@ -1,4 +1,4 @@
-"""Gradients written by hand: right ones, wrong ones, and ones that are decisions."""
+"""Handwritten gradients: correct ones, wrong ones, and deliberate ones."""
 
 import torch
 from torch import nn
@@ -24,7 +24,7 @@ class Halved(Squared):
 
 
 class Scaled(torch.autograd.Function):
-    """Two inputs, in the newer style; the gradient of the second is left out or not."""
+    """A Function with two inputs and `setup_context`, with or without the gradient of the second input."""
 
     whole = True
 
@@ -62,7 +62,7 @@ class Reversed(torch.autograd.Function):
         return -grad
 
 
-rounded = Rounded.apply  # kept before anything could listen, as many write it
+rounded = Rounded.apply  # stored before the proof replaces `forward`, as in many programs
 
 
 class Model(nn.Module):
@@ -103,11 +103,11 @@ def test_a_gradient_that_is_left_out_is_found(broken, classes, monkeypatch):
     assert "input 1" in evidence.message
 
 
-def test_decisions_are_told_and_not_judged(holds, idle, classes):
+def test_decisions_are_told_and_not_judged(holds, not_applicable, classes):
     evidence = holds(NAME, **subject(classes, Squared.apply, rounded, Reversed.apply))
     assert any("Rounded" in remark for remark in evidence.notes)
     assert any("Reversed" in remark for remark in evidence.notes)
-    assert "staircase" in idle(NAME, **subject(classes, rounded)).message
+    assert "staircase" in not_applicable(NAME, **subject(classes, rounded)).message
 
 
 def test_the_functions_are_as_they_were(holds, classes):
@@ -119,5 +119,5 @@ def test_the_functions_are_as_they_were(holds, classes):
     assert Squared.apply(torch.tensor(3.0)) == 9
 
 
-def test_without_any_it_does_not_apply(idle, classes, net):
-    idle(NAME, model=net(), loss=nn.CrossEntropyLoss(), batch=classes)
+def test_without_any_it_does_not_apply(not_applicable, classes, net):
+    not_applicable(NAME, model=net(), loss=nn.CrossEntropyLoss(), batch=classes)

@@ -1,4 +1,4 @@
-"""Evaluation that is not the same twice, or changes the model."""
+"""Evaluation that is not repeatable or that changes the model."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Parameters that stay where they were, each for its reason, and ones that only seem to."""
+"""Parameters that do not change, for different reasons, and parameters that only seem not to change."""
 
 import functools
 
@@ -9,7 +9,7 @@ NAME = "every-parameter-moves"
 
 
 class Branched(nn.Module):
-    """A second branch that is not called, detached, dead or used."""
+    """A model with a second branch that is not called, detached, dead or used."""
 
     def __init__(self, how):
         super().__init__()
@@ -93,11 +93,11 @@ def test_rows_that_are_not_in_the_batch_are_no_alarm(holds):
     )
 
 
-def test_frozen_ones_do_not_count(holds, idle, classes):
+def test_frozen_ones_do_not_count(holds, not_applicable, classes):
     model = Branched("never called")
     model.side.requires_grad_(False)
     holds(NAME, model=model, loss=nn.CrossEntropyLoss(), batch=classes)
-    idle(NAME, model=model.requires_grad_(False), loss=nn.CrossEntropyLoss(), batch=classes)
+    not_applicable(NAME, model=model.requires_grad_(False), loss=nn.CrossEntropyLoss(), batch=classes)
 
 
 def test_steps_lost_in_rounding_are_told(broken, classes):
@@ -119,7 +119,7 @@ def test_sparse_gradients(holds):
 
 
 class Listed(nn.Module):
-    """Keeps layers where nobody looks: in a list, a dict, or in a list that it never uses."""
+    """Keeps layers in a plain list, in a dict, or in a list that it never uses."""
 
     def __init__(self, how):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Frozen parameters that move all the same, and ones that stay."""
+"""Frozen parameters that change nevertheless, and frozen parameters that do not."""
 
 import functools
 
@@ -28,7 +28,7 @@ def test_what_is_frozen_stays(holds, classes, net):
 def test_weight_decay_on_a_stale_gradient_is_found(broken, classes, net):
     model = net()
     nn.functional.cross_entropy(model(classes[0]), classes[1]).backward()
-    model[0].requires_grad_(False)  # after a first gradient, which stays in .grad
+    model[0].requires_grad_(False)  # after the first gradient, which remains in .grad
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
 
     def step(model, optimizer, batches):
@@ -65,9 +65,9 @@ def test_frozen_batchnorm_is_remarked(holds, classes, net):
         "optimizer": functools.partial(torch.optim.SGD, lr=0.1),
     }
     assert "(1)" in holds(NAME, model=model, **arguments).notes[0]
-    model[1].eval()  # by the user's own hand: it is left there
+    model[1].eval()  # set by the user, so it is not removed
     assert not holds(NAME, model=model, **arguments).notes
 
 
-def test_nothing_frozen_does_not_apply(idle, classes, net):
-    idle(NAME, model=net(), loss=nn.CrossEntropyLoss(), batch=classes)
+def test_nothing_frozen_does_not_apply(not_applicable, classes, net):
+    not_applicable(NAME, model=net(), loss=nn.CrossEntropyLoss(), batch=classes)

@@ -1,4 +1,4 @@
-"""Models that see the future, and ones that do not."""
+"""Models whose outputs depend on later positions, and models whose outputs do not."""
 
 import torch
 from torch import nn
@@ -7,7 +7,7 @@ NAME = "future-unseen"
 
 
 class Convolved(nn.Module):
-    """Padded on the left (causal), or on both sides."""
+    """A convolution with padding on the left (causal) or on both sides."""
 
     def __init__(self, *, causal):
         super().__init__()
@@ -45,7 +45,7 @@ def test_a_decoder_without_a_mask_is_found(broken, decoder, tokens, token_loss):
 
 def test_a_mask_that_is_one_too_wide_is_found(broken, decoder, tokens, token_loss):
     evidence = broken(NAME, model=decoder(diagonal=1), loss=token_loss, batch=tokens)
-    assert evidence.numbers["pairs_ahead"] == 6  # each position sees its neighbour, the last one has none
+    assert evidence.numbers["pairs_ahead"] == 6  # each of 7 positions but the last depends on the next one
 
 
 def test_convolutions(holds, broken, tokens, token_loss):
@@ -68,10 +68,10 @@ def test_a_mask_that_is_left_out_in_training_is_found(broken, decoder, tokens, t
     assert "in train mode only" in broken(NAME, model=Careless(), loss=token_loss, batch=tokens).message
 
 
-def test_a_model_that_never_said_so_does_not_apply(idle, decoder, tokens, classes, net):
-    assert "causal=True" in idle(NAME, model=net(), loss=nn.CrossEntropyLoss(), batch=classes).message
-    idle(NAME, model=decoder(is_causal=False), batch=tokens[0])
-    idle(NAME, model=decoder(is_causal=False), batch=tokens[0], causal=False)
+def test_a_model_that_never_said_so_does_not_apply(not_applicable, decoder, tokens, classes, net):
+    assert "causal=True" in not_applicable(NAME, model=net(), loss=nn.CrossEntropyLoss(), batch=classes).message
+    not_applicable(NAME, model=decoder(is_causal=False), batch=tokens[0])
+    not_applicable(NAME, model=decoder(is_causal=False), batch=tokens[0], causal=False)
 
 
 def test_saying_so_is_enough(broken, holds, decoder, tokens):

@@ -1,4 +1,4 @@
-"""Where the loss begins."""
+"""Initial losses that equal those of an uninformed guess, and others."""
 
 import math
 
@@ -40,14 +40,14 @@ def test_a_target_among_the_inputs_is_found(broken, classes):
     assert evidence.cause == "the input"
 
 
-def test_a_trained_model_is_no_alarm(idle, classes, net):
+def test_a_trained_model_is_no_alarm(not_applicable, classes, net):
     model = net()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     for _ in range(100):
         optimizer.zero_grad()
         F.cross_entropy(model(classes[0]), classes[1]).backward()
         optimizer.step()
-    assert "trained" in idle(NAME, model=model, loss=nn.CrossEntropyLoss(), batch=classes).message
+    assert "trained" in not_applicable(NAME, model=model, loss=nn.CrossEntropyLoss(), batch=classes).message
 
 
 def test_the_variance_of_a_number(holds, broken):
@@ -59,7 +59,7 @@ def test_the_variance_of_a_number(holds, broken):
     assert evidence.numbers["expected"] == pytest.approx(float(target.var(correction=0)))
     aside = holds(NAME, model=model, loss=nn.MSELoss(), batch=(x, target + 4))
     assert "learns the mean first" in aside.notes[0]
-    raw = broken(NAME, model=model, loss=nn.MSELoss(), batch=(x, target + 150))  # not brought to mean 0
+    raw = broken(NAME, model=model, loss=nn.MSELoss(), batch=(x, target + 150))  # without normalisation to mean 0
     assert "variance" in raw.message
 
 
@@ -69,9 +69,9 @@ def test_two_classes_by_one_number(holds):
     assert "ln 2" in holds(NAME, model=nn.Linear(4, 1), loss=nn.BCEWithLogitsLoss(), batch=batch).message
 
 
-def test_a_function_is_guessed_at_and_never_accused(holds, idle, decoder, tokens, token_loss):
+def test_a_function_is_guessed_at_and_never_accused(holds, not_applicable, decoder, tokens, token_loss):
     assert "ln 11" in holds(NAME, model=decoder(tied=False), loss=token_loss, batch=tokens).message
-    idle(NAME, model=decoder(tied=False), loss=lambda m, b: 100 * token_loss(m, b), batch=tokens)
+    not_applicable(NAME, model=decoder(tied=False), loss=lambda m, b: 100 * token_loss(m, b), batch=tokens)
 
 
 def test_what_is_expected_can_be_said(holds, broken, decoder, tokens, token_loss):
@@ -81,10 +81,12 @@ def test_what_is_expected_can_be_said(holds, broken, decoder, tokens, token_loss
     broken(NAME, **subject, classes=11)
 
 
-def test_a_sum_does_not_apply(idle, classes, net):
-    assert "sum" in idle(NAME, model=net, loss=nn.CrossEntropyLoss(reduction="sum"), batch=classes).message
+def test_a_sum_does_not_apply(not_applicable, classes, net):
+    assert "sum" in not_applicable(NAME, model=net, loss=nn.CrossEntropyLoss(reduction="sum"), batch=classes).message
 
 
-def test_nothing_is_guessed_of_real_numbers(idle):
+def test_nothing_is_guessed_of_real_numbers(not_applicable):
     torch.manual_seed(0)
-    idle(NAME, model=nn.Linear(8, 8), loss=lambda model, x: 2 * ((model(x) - x) ** 2).mean(), batch=torch.randn(9, 8))
+    not_applicable(
+        NAME, model=nn.Linear(8, 8), loss=lambda model, x: 2 * ((model(x) - x) ** 2).mean(), batch=torch.randn(9, 8)
+    )

@@ -1,4 +1,4 @@
-"""Inputs that never reach the output, and ones that seem not to."""
+"""Inputs that never reach the output, and inputs that only seem not to reach it."""
 
 import torch
 from torch import nn
@@ -49,7 +49,7 @@ def test_a_last_layer_of_zeros_is_no_alarm(holds, classes):
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3))
     nn.init.zeros_(model[1].weight)
     holds(NAME, model=model, loss=nn.CrossEntropyLoss(), batch=classes)
-    assert not model[1].weight.any()  # the user's own stays as it was
+    assert not model[1].weight.any()  # the user's batch is unchanged
 
 
 def test_a_feature_without_influence_is_remarked(holds, classes):

@@ -1,4 +1,4 @@
-"""Loaders that are fast enough, and ones that are not; by a clock that the test winds."""
+"""Loaders that are fast enough, and loaders that are not, measured with a fake clock."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from trueloop.verification.proof_target import ProofTarget
 
 
 class Clock:
-    """Only moves when it is told to."""
+    """A fake clock, which the test advances."""
 
     now = 0.0
 
@@ -67,8 +67,8 @@ def test_a_slow_loader_beside_a_slower_model_holds(timed):
     assert timed(sample_s=0.02, update_s=1.0).verdict == "holds"
 
 
-def test_a_list_of_batches_does_not_apply(idle, classes, net):
-    idle("loader-keeps-up", model=net(), loss=nn.CrossEntropyLoss(), loader=[classes])
+def test_a_list_of_batches_does_not_apply(not_applicable, classes, net):
+    not_applicable("loader-keeps-up", model=net(), loss=nn.CrossEntropyLoss(), loader=[classes])
 
 
 def test_one_batch_cannot_be_timed(timed):

@@ -1,4 +1,4 @@
-"""Losses that fall, and ones that do not."""
+"""Losses that fall, and losses that do not."""
 
 import functools
 
@@ -42,5 +42,5 @@ def test_a_rate_that_explodes_is_found(broken, classes):
     assert "not finite" in evidence.message or "does not fall" in evidence.message
 
 
-def test_without_a_loss_it_does_not_apply(idle, classes, net):
-    idle(NAME, model=net(), batch=classes[0])
+def test_without_a_loss_it_does_not_apply(not_applicable, classes, net):
+    not_applicable(NAME, model=net(), batch=classes[0])

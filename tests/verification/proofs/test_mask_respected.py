@@ -1,4 +1,4 @@
-"""Padding that has influence, on outputs or on the loss, and padding that has none."""
+"""Padding that influences outputs or the loss, and padding without influence."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ NAME = "mask-respected"
 
 
 class Pooled(nn.Module):
-    """Mean over real positions, or over all."""
+    """The mean over valid positions, or over all positions."""
 
     def __init__(self, *, masked=True):
         super().__init__()
@@ -27,7 +27,7 @@ class Pooled(nn.Module):
 
 
 class Tagged(nn.Module):
-    """A class per token, by attention that leaves padding out, or not; the padding is what equals 0."""
+    """Classifies tokens with attention that ignores padding (token 0), or does not ignore it."""
 
     def __init__(self, *, masked=True):
         super().__init__()
@@ -122,17 +122,17 @@ def test_a_mask_read_off_the_content_is_tried_by_cutting(holds, broken, padded):
 
 def test_the_other_polarity_is_no_alarm(holds, padded):
     ids, mask = padded
-    batch = (ids, ids % 3, ~mask)  # true where it is padding, as torch's own attention has it
+    batch = (ids, ids % 3, ~mask)  # True at padding, as in torch's attention
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 3))
     holds(NAME, model=model, loss=lambda m, b: token_loss(m, (b[0], b[1], ~b[2])), batch=batch)
 
 
-def test_without_padding_it_does_not_apply(idle, padded, classes, net):
+def test_without_padding_it_does_not_apply(not_applicable, padded, classes, net):
     ids, mask = padded
     full = pooled_batch(ids, torch.ones_like(mask))
-    idle(NAME, model=Pooled(), loss=pooled_loss, batch=full)
-    idle(NAME, model=net(), loss=nn.CrossEntropyLoss(), batch=classes)
+    not_applicable(NAME, model=Pooled(), loss=pooled_loss, batch=full)
+    not_applicable(NAME, model=net(), loss=nn.CrossEntropyLoss(), batch=classes)
 
 
 def test_padding_is_looked_for_in_later_batches(holds, padded):

@@ -1,4 +1,4 @@
-"""Checkpoints that hold everything, and ones that do not."""
+"""Checkpoints that contain all state, and checkpoints that do not."""
 
 import functools
 
@@ -10,7 +10,7 @@ MOMENTUM = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 
 class Averaged(nn.Module):
-    """Follows a running mean: in a buffer that is kept, in one that is not, or in an attribute."""
+    """Updates a running mean in a persistent buffer, in a non-persistent buffer, or in an attribute."""
 
     def __init__(self, how):
         super().__init__()
@@ -55,7 +55,7 @@ def test_a_checkpoint_without_the_optimizer_is_found(broken, holds, classes, net
         "load": lambda model, _, saved: model.load_state_dict(saved["weights"]),
     }
     broken(NAME, **subject, optimizer=MOMENTUM)
-    holds(NAME, **subject, optimizer=functools.partial(torch.optim.SGD, lr=0.1))  # has no state to lose
+    holds(NAME, **subject, optimizer=functools.partial(torch.optim.SGD, lr=0.1))  # has no state
 
 
 def test_training_that_is_not_repeatable_is_not_judged(prove, classes):

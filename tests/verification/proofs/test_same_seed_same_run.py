@@ -1,4 +1,4 @@
-"""Runs that can be repeated, and ones that cannot."""
+"""Runs that are repeatable, and runs that are not."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Samples that leak into each other, in several ways, and look-alikes that do not."""
+"""Models that mix samples in several ways, and similar models that do not."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ NAME = "samples-independent"
 
 
 class Transposed(nn.Module):
-    """Reshapes the batch into the features: the classic view in the wrong order."""
+    """Mixes the batch with the features by a view with dimensions in the wrong order."""
 
     def __init__(self):
         super().__init__()
@@ -19,7 +19,7 @@ class Transposed(nn.Module):
 
 
 class AttentionOverBatch(nn.Module):
-    """Attention that takes the batch for the sequence: batch_first is forgotten."""
+    """Attention over the batch dimension, because batch_first=True is missing."""
 
     def __init__(self):
         super().__init__()
@@ -31,7 +31,7 @@ class AttentionOverBatch(nn.Module):
 
 
 class Centred(nn.Module):
-    """Subtracts the mean of the batch."""
+    """Subtracts the mean over the batch."""
 
     def __init__(self, *, only_training=False):
         super().__init__()
@@ -115,16 +115,16 @@ def test_a_leak_through_gradients_only_is_found(broken, classes):
     broken(NAME, model=Mean(), loss=nn.CrossEntropyLoss(), batch=classes)
 
 
-def test_one_sample_cannot_leak(idle, net, classes):
-    assert "has 1 samples, but this proof needs 2" in idle(NAME, model=net(), batch=classes[0][:1]).message
+def test_one_sample_cannot_leak(not_applicable, net, classes):
+    assert "has 1 samples, but this proof needs 2" in not_applicable(NAME, model=net(), batch=classes[0][:1]).message
 
 
-def test_an_output_without_rows_does_not_apply(idle, classes):
+def test_an_output_without_rows_does_not_apply(not_applicable, classes):
     class Total(nn.Linear):
         def forward(self, x):
             return super().forward(x).sum()
 
-    assert "row per sample" in idle(NAME, model=Total(8, 3), batch=classes[0]).message
+    assert "row per sample" in not_applicable(NAME, model=Total(8, 3), batch=classes[0]).message
 
 
 def test_a_state_that_goes_on_with_every_call_is_no_leak(holds, classes):
@@ -133,7 +133,7 @@ def test_a_state_that_goes_on_with_every_call_is_no_leak(holds, classes):
     holds(NAME, model=model, loss=nn.CrossEntropyLoss(), batch=classes)
 
 
-def test_time_that_comes_first_is_no_leak(idle, holds):
+def test_time_that_comes_first_is_no_leak(not_applicable, holds):
     torch.manual_seed(0)
 
     class Series(nn.Module):
@@ -144,9 +144,9 @@ def test_time_that_comes_first_is_no_leak(idle, holds):
         def forward(self, x):
             return self.rnn(x)[0]
 
-    for length in (6, 9):  # as many as samples, and more
+    for length in (6, 9):  # as many positions as samples, and more
         batch = torch.randn(6, length, 4)
-        told = idle(
+        told = not_applicable(
             NAME, model=Series(first=False), loss=lambda m, x: m(x.transpose(0, 1)).square().mean(), batch=batch
         )
         assert "its rows are not samples" in told.message

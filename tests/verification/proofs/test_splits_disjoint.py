@@ -52,16 +52,16 @@ def test_batches_without_a_dataset_are_read(broken, holds):
     broken(NAME, model=nn.Linear(4, 2), loader=batches[:5], val=batches[4:])
 
 
-def test_samples_that_repeat_by_nature_are_no_alarm(idle):
+def test_samples_that_repeat_by_nature_are_no_alarm(not_applicable):
     torch.manual_seed(0)
     coin = TensorDataset(torch.randint(0, 2, (60, 2)).float(), torch.zeros(60))
     other = TensorDataset(torch.randint(0, 2, (20, 2)).float(), torch.zeros(20))
-    evidence = idle(NAME, model=nn.Linear(2, 2), loader=DataLoader(coin, 8), val=DataLoader(other, 8))
+    evidence = not_applicable(NAME, model=nn.Linear(2, 2), loader=DataLoader(coin, 8), val=DataLoader(other, 8))
     assert "repeat one another" in evidence.message
 
 
-def test_one_loader_does_not_apply(idle):
-    idle(NAME, model=nn.Linear(4, 2), loader=DataLoader(data(), 8))
+def test_one_loader_does_not_apply(not_applicable):
+    not_applicable(NAME, model=nn.Linear(4, 2), loader=DataLoader(data(), 8))
 
 
 def test_what_was_not_read_is_told(holds):

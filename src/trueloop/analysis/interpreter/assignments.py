@@ -34,7 +34,7 @@ class Assignments:
         match target:
             case ast.Name():
                 functions = self.interpreter.recording.functions
-                user = functions[-1] if functions else self.interpreter.tree
+                user = functions[-1] if functions else self.interpreter.scope.module_scope.module.tree
                 self.interpreter.scope.assign(target.id, self.interpreter.infer_kind(value, target.id, user))
             case ast.Attribute():
                 self._assign_attribute(target, value)

@@ -197,7 +197,7 @@ class Calls:
             inputs[0] if inputs else unknown_value(node),
             result=result,
             name=name,
-            options=arguments.by_name(),
+            arguments=arguments.by_name(),
         )
         return result
 
@@ -227,12 +227,12 @@ class Calls:
                 for each in value.sources:
                     each.owners = (*each.owners, value)
         self.interpreter.recording.add(
-            OpKind.CREATE, node, value, *arguments.all(), name=name, options=arguments.by_name()
+            OpKind.CREATE, node, value, *arguments.all(), name=name, arguments=arguments.by_name()
         )
         return value
 
     def _call_loss(self, criterion: AbstractValue, name: str, node: ast.AST, arguments: Arguments) -> AbstractValue:
-        options = {
+        all_arguments = {
             **arguments.by_name(),
             **{key: each for key, each in criterion.arguments.items() if not key.isdigit()},
         }
@@ -247,10 +247,12 @@ class Calls:
             name=name or "loss",
             node=node,
             sources=tuple(arguments.all()),
-            arguments=options,
+            arguments=all_arguments,
             facts=facts,
         )
-        self.interpreter.recording.add(OpKind.LOSS, node, criterion, *both, result=result, name=name, options=options)
+        self.interpreter.recording.add(
+            OpKind.LOSS, node, criterion, *both, result=result, name=name, arguments=all_arguments
+        )
         return result
 
     def call_model(self, model: AbstractValue, node: ast.AST, arguments: Arguments, kind: OpKind) -> AbstractValue:
@@ -259,7 +261,7 @@ class Calls:
         result = AbstractValue(
             kind=ValueKind.TENSOR, name=model.name or "model", node=node, sources=(model, *arguments.all())
         )
-        operation = recording.add(kind, node, model, *arguments.all(), result=result, options=arguments.by_name())
+        operation = recording.add(kind, node, model, *arguments.all(), result=result, arguments=arguments.by_name())
         wrapped = model
         while WRAPPER in wrapped.facts and wrapped.sources:
             wrapped = wrapped.sources[0]
@@ -346,16 +348,18 @@ class Calls:
             *positional,
             *keyword.values(),
             name=class_value.name,
-            options=dict(value.arguments),
+            arguments=dict(value.arguments),
         )
         return value
 
     def _set_class_attributes(self, class_value: AbstractValue, value: AbstractValue) -> None:
         if class_value.kind is not ValueKind.CLASS:
             return
+        before, self.interpreter.scope = self.interpreter.scope, class_value.scope
         for each in class_value.node.body:
             if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
                 value.attributes[each.targets[0].id] = self.interpreter.evaluator.evaluate(each.value)
+        self.interpreter.scope = before
 
     def _set_fields(
         self,
@@ -374,7 +378,9 @@ class Calls:
             if value is None:
                 value = unknown_value(each)
                 value.kind = self.interpreter.evaluator.annotated_kind(each.annotation) or value.kind
-            instance.attributes[name] = self.interpreter.infer_kind(value, f"self.{name}", class_value.node)
+            instance.attributes[name] = self.interpreter.infer_kind(
+                value, f"self.{name}", class_value.node, class_value.scope
+            )
 
     def find_method(self, owner: AbstractValue, name: str) -> AbstractValue | None:
         """Return a method that the file defines for an object, bound to this object; None if there is none."""

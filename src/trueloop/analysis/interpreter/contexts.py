@@ -63,13 +63,13 @@ def _switch_value(switch: AbstractValue) -> bool | None:
 
 
 def _autocast_dtype(name: str, value: AbstractValue) -> str | None:
-    options = value.arguments
-    enabled = options.get("enabled")
+    arguments = value.arguments
+    enabled = arguments.get("enabled")
     if enabled is not None and enabled.constant() is False:
         return None
-    device = options.get("device_type") or options.get("0")
+    device = arguments.get("device_type") or arguments.get("0")
     default = "torch.float16" if ".cuda." in name or (device and device.constant() == "cuda") else ""
-    dtype = options.get("dtype") or options.get("1")
+    dtype = arguments.get("dtype") or arguments.get("1")
     if dtype is None:
         return "torch.bfloat16" if ".cpu." in name or (device and device.constant() == "cpu") else default
     return dtype.name if dtype.kind is ValueKind.NAME else ""

@@ -64,6 +64,8 @@ class Evaluator:
         if found is None:
             return self._imported_value(node, f"builtins.{node.id}") if node.id in BUILTINS else unknown_value(node)
         if found.kind is ValueKind.NAME:
+            found = self.interpreter.imports.resolve(found)
+        if found.kind is ValueKind.NAME:
             self.interpreter.recording.names[id(node)] = found.name
         return found
 
@@ -77,7 +79,8 @@ class Evaluator:
             return owner.attributes[name]
         match owner.kind:
             case ValueKind.NAME:
-                return self._imported_value(node, f"{owner.name}.{name}")
+                found = self.interpreter.imports.attribute(owner, name)
+                return found or self._imported_value(node, f"{owner.name}.{name}")
             case ValueKind.MODEL:
                 return self._model_attribute(owner, node)
             case ValueKind.TENSOR | ValueKind.PARAMETERS:
@@ -298,7 +301,7 @@ class Evaluator:
         if isinstance(test, ast.Constant):
             return bool(test.value)
         if isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__":
-            return True  # as when the file is run as a program
+            return self.interpreter.scope.module_scope is self.interpreter.module  # which is run as a program
         if isinstance(test, ast.Compare):
             return self._compare_to_constant(test)
         if isinstance(test, ast.Name):

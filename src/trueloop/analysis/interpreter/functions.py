@@ -80,7 +80,7 @@ class Functions:
         if name in CLIPPING_FUNCTIONS:
             subject = arguments.get(0, "parameters") or unknown_value(node)
             result = AbstractValue(kind=ValueKind.TENSOR, name=name, node=node, sources=(subject,), facts={NO_GRAPH})
-            recording.add(OpKind.CLIP_GRADIENTS, node, subject, result=result, name=name, options=arguments.by_name())
+            recording.add(OpKind.CLIP_GRADIENTS, node, subject, result=result, name=name, arguments=arguments.by_name())
             return result
         if name in SEEDING_FUNCTIONS:
             recording.add(OpKind.SEED, node, unknown_value(node), *arguments.positional, name=name)
@@ -216,20 +216,20 @@ class Functions:
 
     def _save(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         self.interpreter.recording.add(
-            OpKind.SAVE, node, unknown_value(node), *arguments.positional[:1], options=arguments.by_name()
+            OpKind.SAVE, node, unknown_value(node), *arguments.positional[:1], arguments=arguments.by_name()
         )
         return AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     def _load(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         result = AbstractValue(kind=ValueKind.UNKNOWN, name="torch.load", node=node, arguments=arguments.by_name())
         self.interpreter.recording.add(
-            OpKind.LOAD, node, unknown_value(node), result=result, options=arguments.by_name()
+            OpKind.LOAD, node, unknown_value(node), result=result, arguments=arguments.by_name()
         )
         return result
 
     def _backward(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         root = arguments.get(0, "tensors") or unknown_value(node)
-        self.interpreter.recording.add(OpKind.BACKWARD, node, root, options=arguments.by_name())
+        self.interpreter.recording.add(OpKind.BACKWARD, node, root, arguments=arguments.by_name())
         return AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     def _split(self, node: ast.Call, arguments: Arguments) -> AbstractValue:

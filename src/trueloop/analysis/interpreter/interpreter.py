@@ -1,7 +1,7 @@
 """Abstract interpreter: goes through the statements of a file in the order of execution, without running them."""
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any, Final
 
 from trueloop.analysis.abstract_value import EXTERNAL, GRAD, AbstractValue, ValueKind, join_values, unknown_value
@@ -9,94 +9,63 @@ from trueloop.analysis.interpreter.assignments import Assignments
 from trueloop.analysis.interpreter.calls import Calls
 from trueloop.analysis.interpreter.contexts import enter_context
 from trueloop.analysis.interpreter.evaluator import Evaluator, element
-from trueloop.analysis.interpreter.recording import MAX_CALL_DEPTH, LimitExceeded, Recording
-from trueloop.analysis.interpreter.roles_by_use import CallIndex, kind_by_use
+from trueloop.analysis.interpreter.imports import Imports
+from trueloop.analysis.interpreter.recording import (
+    MAX_CALL_DEPTH,
+    MAX_LINKED_STATEMENTS,
+    LimitExceeded,
+    Recording,
+)
+from trueloop.analysis.interpreter.roles_by_use import kind_by_use
+from trueloop.analysis.interpreter.scope import ModuleScope, Scope
 from trueloop.analysis.operations import Branch, OpKind
+from trueloop.analysis.project import Module, Project
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import SourceText
-
-
-class Scope:
-    """The names of a function or module.
-
-    Args:
-        parent: scope of the enclosing function or module, which is searched for names that this scope lacks.
-    """
-
-    __slots__ = ("names", "outer", "parent")
-
-    def __init__(self, parent: "Scope | None" = None) -> None:
-        self.names: dict[str, AbstractValue] = {}
-        self.parent = parent
-        self.outer: dict[str, Scope] = {}
-        """Name declared global or nonlocal -> the scope that contains it."""
-
-    def get(self, name: str) -> AbstractValue | None:
-        """Return the value of a name; None if the name is not assigned."""
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.names:
-                return scope.names[name]
-            scope = scope.parent
-        return None
-
-    def assign(self, name: str, value: AbstractValue) -> None:
-        """Assign a value to a name."""
-        self.outer.get(name, self).names[name] = value
-
-    def declare(self, name: str, *, everywhere: bool) -> None:
-        """Declare a name global (if ``everywhere``) or nonlocal."""
-        scope = self.parent
-        while scope is not None and scope.parent is not None and (everywhere or name not in scope.names):
-            scope = scope.parent
-        if scope is not None:
-            self.outer[name] = scope
-
-    def copy_names(self) -> dict[str, AbstractValue]:
-        """Return a copy of the names."""
-        return dict(self.names)
-
-    def merge(self, other: dict[str, AbstractValue]) -> None:
-        """Merge the names of another branch, so that each name may have either value."""
-        for name, value in other.items():
-            own = self.names.get(name)
-            if own is not value:
-                self.names[name] = value if own is None else join_values(own, value)
-
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _JUMPS: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
-def interpret(text: SourceText, tree: ast.Module, *, notebook: bool = False) -> SourceFile:
+def interpret(module: Module, *, notebook: bool = False, project: Project | None = None) -> SourceFile:
     """Interpret a file and return it with its operations.
 
     Args:
-        text: source code of the file.
-        tree: syntax tree of the file.
+        module: the file.
         notebook: whether the source code consists of the cells of a notebook.
+        project: files into which imports are followed.
     """
-    interpreter = Interpreter(tree)
+    interpreter = Interpreter(module, project)
     try:
         interpreter.run()
     except (LimitExceeded, RecursionError):
+        if project is not None:
+            return interpret(module, notebook=notebook)
         interpreter.recording.operations.clear()  # an incomplete program proves nothing
-    return SourceFile(text, tree, interpreter.recording.operations, interpreter.recording.names, notebook=notebook)
+    recording = interpreter.recording
+    return SourceFile(interpreter.imports.modules(), recording.operations, recording.names, notebook=notebook)
 
 
 class Interpreter:
-    """Interprets statements; `evaluator` evaluates their expressions, and `calls` their calls."""
+    """Interprets statements; `evaluator` evaluates their expressions, and `calls` their calls.
 
-    def __init__(self, tree: ast.Module) -> None:
-        self.tree = tree
+    Args:
+        module: the file to interpret.
+        project: files into which imports are followed.
+    """
+
+    def __init__(self, module: Module, project: Project | None = None) -> None:
         self.recording = Recording()
-        self.scope = self.module = Scope()
+        self.imports = Imports(self, project)
+        self.scope: Scope = ModuleScope(module, self.imports)
+        self.module = self.imports.scopes[module.path] = self.scope
+        self.module.is_complete = self.module.has_run = self._follows_imports = True
         self.evaluator = Evaluator(self)
         self.calls = Calls(self)
         self.assignments = Assignments(self)
         self.executed: set[Any] = set()
         """Functions that were interpreted."""
-        self.call_index = CallIndex(tree)
+        self._imported: Set[str] = frozenset()
+        """Names of the module that are imported from other files of the project."""
         self._returns: list[AbstractValue] = []
         self._call_stack: list[Any] = []
         self._conditions: dict[ast.stmt, AbstractValue] = {}
@@ -104,8 +73,10 @@ class Interpreter:
 
     def run(self) -> None:
         """Run the module, then every function that the file does not call, since other files may call it."""
-        self.run_block(self.tree.body)
-        called = {getattr(node.func, "attr", getattr(node.func, "id", "")) for node in self.call_index.calls}
+        module = self.module.module
+        self.run_block(module.tree.body)
+        called = {getattr(node.func, "attr", getattr(node.func, "id", "")) for node in module.calls.calls}
+        self._imported = self.imports.imported_names(self.module)
         for only_uncalled in (True, False):
             for value, node in list(self._definitions()):
                 if not only_uncalled or (node.name not in called and node.name != "__init__"):
@@ -121,15 +92,31 @@ class Interpreter:
 
     def _run_uncalled(self, value: AbstractValue, node: Function) -> None:
         """Run a function that the file does not call; the kinds of its arguments are inferred from their use."""
-        if node in self.executed or not (node.name in ("forward", "__init__") or self.call_index.may_train(node)):
+        calls = self.module.module.calls
+        if node in self.executed or not (node.name in ("forward", "__init__") or calls.may_train(node, self._imported)):
             return
         self.recording.entry_point += 1
+        self._follows_imports = node.name == "__init__" or calls.may_run_training(node, self._imported)
         if value.kind is ValueKind.CLASS:
             instance = self.calls.create_instance(value, node, [], {})
             if node.name == "__init__":
                 return
             value = AbstractValue(kind=ValueKind.FUNCTION, node=node, scope=value.scope, sources=(instance,))
         self.run_function(value, node, [], {})
+
+    def run_module(self, scope: ModuleScope, statements: Sequence[ast.stmt]) -> None:
+        """Run statements of an imported file, outside of the loops and functions of the running code."""
+        before = self.scope, self._returns
+        self.scope, self._returns = scope, []
+        try:
+            with self.recording.module_level():
+                self.run_block(statements)
+        finally:
+            self.scope, self._returns = before
+
+    def may_follow_imports(self) -> bool:
+        """Return False in an uncalled function that neither trains nor evaluates, and after many statements."""
+        return self._follows_imports and self.recording.statements < MAX_LINKED_STATEMENTS
 
     # Functions -------------------------------------------------------------------------------------------------------
 
@@ -142,11 +129,14 @@ class Interpreter:
     ) -> AbstractValue:
         """Run a function of the file, and return its return value."""
         node: Any = function.node
-        if len(self._call_stack) >= MAX_CALL_DEPTH or node in self._call_stack:
+        outer: Scope = function.scope or self.module  # a union of functions has no scope
+        is_limited = outer.module_scope is not self.module and not self.may_follow_imports()
+        if len(self._call_stack) >= MAX_CALL_DEPTH or node in self._call_stack or is_limited:
             self.recording.add(OpKind.ESCAPE, call, function, *positional, *keyword.values(), *function.sources)
             return unknown_value(call, *positional, *keyword.values())
         self.executed.add(node)
-        scope = Scope(function.scope)
+        outer.module_scope.has_run = True
+        scope = Scope(outer)
         before = self.scope, self._returns
         with self.recording.call(call, node), self.recording.restored_modes():
             self._bind_arguments(function, scope, positional, keyword, uncalled=call is node)
@@ -196,7 +186,7 @@ class Interpreter:
                 value = self._default_value(defaults[each.arg], function)
             else:
                 value = self._external_argument(each, node)
-            scope.names[each.arg] = self.infer_kind(value, each.arg, node)
+            scope.names[each.arg] = self.infer_kind(value, each.arg, node, scope)
         for rest in (arguments.vararg, arguments.kwarg):
             if rest is not None:
                 scope.names[rest.arg] = unknown_value(node, *values, *keyword.values())
@@ -220,10 +210,18 @@ class Interpreter:
                 value.kind = kind
         return value
 
-    def infer_kind(self, value: AbstractValue, path: str, user: Any) -> AbstractValue:
-        """Return a value; if its kind is unknown, infer it from the methods that a function or class calls on it."""
+    def infer_kind(self, value: AbstractValue, path: str, user: Any, scope: Scope | None = None) -> AbstractValue:
+        """Return a value; if its kind is unknown, infer it from the methods that a function or class calls on it.
+
+        Args:
+            value: the value.
+            path: name or attribute that has the value: "self.net".
+            user: the function, class or module.
+            scope: a scope in its file; None = the running scope.
+        """
         if value.kind is ValueKind.UNKNOWN and user is not None:
-            kind = kind_by_use(self.call_index.methods_of(path, user))
+            calls = (scope or self.scope).module_scope.module.calls
+            kind = kind_by_use(calls.methods_of(path, user))
             if kind is not None:
                 value.kind = kind
         return value
@@ -277,14 +275,13 @@ class Interpreter:
     def _import(self, node: ast.Import) -> None:
         for alias in node.names:
             name = alias.name if alias.asname else alias.name.partition(".")[0]
-            self.scope.assign(alias.asname or name, AbstractValue(kind=ValueKind.NAME, name=name, node=node))
+            self.scope.assign(alias.asname or name, self.imports.imported(name, node, name))
 
     def _importfrom(self, node: ast.ImportFrom) -> None:
         module = "." * node.level + (node.module or "")
         for alias in node.names:
-            self.scope.assign(
-                alias.asname or alias.name, AbstractValue(kind=ValueKind.NAME, name=f"{module}.{alias.name}", node=node)
-            )
+            value = self.imports.imported(f"{module}.{alias.name}", node, node.module or "", node.level, alias.name)
+            self.scope.assign(alias.asname or alias.name, value)
 
     def _global(self, node: ast.Global) -> None:
         for name in node.names:

@@ -65,7 +65,9 @@ class Methods:
                 OpKind.STATE_DICT, node, owner, result=AbstractValue(kind=ValueKind.STATE, node=node, sources=(owner,))
             )
         if name == "load_state_dict" and owner.kind is not ValueKind.UNKNOWN:
-            return self._record(OpKind.LOAD_STATE_DICT, node, owner, *arguments.all()[:1], options=arguments.by_name())
+            return self._record(
+                OpKind.LOAD_STATE_DICT, node, owner, *arguments.all()[:1], arguments=arguments.by_name()
+            )
         handler = getattr(self, f"_{owner.kind}", None)
         found: AbstractValue | None = handler(owner, name, node, arguments) if handler is not None else None
         return found or self.interpreter.calls.record_escape(node, owner, *arguments.all())
@@ -81,9 +83,9 @@ class Methods:
         first = arguments.positional[0] if arguments.positional else None
         if first is not None and owner.kind is not ValueKind.TENSOR:
             first.facts = first.facts | {MANAGED}
-            return self._record(OpKind.BACKWARD, node, first, owner, options=arguments.by_name())
+            return self._record(OpKind.BACKWARD, node, first, owner, arguments=arguments.by_name())
         root, *scaler = owner.sources if owner.name == "scaled" else (owner,)
-        return self._record(OpKind.BACKWARD, node, root, *scaler, options=arguments.by_name())
+        return self._record(OpKind.BACKWARD, node, root, *scaler, arguments=arguments.by_name())
 
     def _set_requires_grad(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         argument = arguments.get(0, "requires_grad")
@@ -109,7 +111,7 @@ class Methods:
         return owner
 
     def _model_zero_grad(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        return self._record(OpKind.CLEAR_GRADIENTS, node, owner, options=arguments.by_name())
+        return self._record(OpKind.CLEAR_GRADIENTS, node, owner, arguments=arguments.by_name())
 
     _optimizer_zero_grad = _model_zero_grad
     _model_requires_grad_ = _parameters_requires_grad_ = _set_requires_grad

@@ -10,6 +10,7 @@ from trueloop.analysis.operations import Branch, Loop, Op, OpKind
 
 MAX_OPERATIONS: Final = 20_000
 MAX_STATEMENTS: Final = 60_000
+MAX_LINKED_STATEMENTS: Final = 2_000  # after so many statements no more code of other files is interpreted
 MAX_CALL_DEPTH: Final = 8  # levels of nested function calls
 
 
@@ -35,7 +36,7 @@ class Recording:
         self.contexts: tuple[str, ...] = ()
         self.statement: ast.stmt | None = None
         self.entry_point = 0
-        self._statements = 0
+        self.statements = 0
 
     def add(self, kind: OpKind, node: ast.AST, subject: AbstractValue, *inputs: AbstractValue, **fields: Any) -> Op:
         """Record one operation.
@@ -73,8 +74,8 @@ class Recording:
         Raises:
             LimitExceeded: there are too many statements.
         """
-        self._statements += 1
-        if self._statements > MAX_STATEMENTS:
+        self.statements += 1
+        if self.statements > MAX_STATEMENTS:
             raise LimitExceeded
         self.statement = statement
 
@@ -105,6 +106,18 @@ class Recording:
             yield
         finally:
             self.calls, self.functions, self.statement = before
+
+    @contextmanager
+    def module_level(self) -> Generator[None]:
+        """Record the operations within a ``with`` block without the loops, conditions and calls around it."""
+        before = self.loops, self.branches, self.calls, self.functions, self.statement
+        self.loops, self.branches, self.calls, self.functions = (), (), (), ()
+        try:
+            with self.restored_modes():
+                self.grad, self.autocast, self.autocasts, self.contexts = True, None, (), ()
+                yield
+        finally:
+            self.loops, self.branches, self.calls, self.functions, self.statement = before
 
     @contextmanager
     def restored_modes(self) -> Generator[None]:

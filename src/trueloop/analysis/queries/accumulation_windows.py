@@ -119,15 +119,15 @@ def accesses_grad(source: SourceFile) -> bool:
 
 def batch_count(loader: AbstractValue) -> int | None:
     """Return the number of batches of a loader; None unless the file creates its data with constant sizes."""
-    options = loader.arguments
+    arguments = loader.arguments
     if (
         loader.kind is not ValueKind.LOADER
         or loader.union
-        or {"sampler", "batch_sampler", "2", "3", "4"} & options.keys()
+        or {"sampler", "batch_sampler", "2", "3", "4"} & arguments.keys()
     ):
         return None
-    size = options.get("batch_size") or options.get("1")
-    drop = options.get("drop_last")
+    size = arguments.get("batch_size") or arguments.get("1")
+    drop = arguments.get("drop_last")
     dataset = loader.sources[0] if loader.sources else None
     if dataset is None or dataset.name != "torch.utils.data.TensorDataset" or not dataset.sources:
         return None
@@ -160,15 +160,15 @@ def is_batch_mean(source: SourceFile, backward: Op, loop: Loop, *, uses_next: bo
         uses_next: whether each iteration gets its batch from ``next``.
     """
     root = backward.subject
-    if {"0", "gradient", "grad_tensors", "create_graph"} & backward.options.keys() or MANAGED in root.facts:
+    if {"0", "gradient", "grad_tensors", "create_graph"} & backward.arguments.keys() or MANAGED in root.facts:
         return False
     creation = source.created_by.get(id(root))
     if creation is None or creation.kind is not OpKind.LOSS or not creation.name.startswith("torch.nn."):
         return False
-    options = {**creation.options, **creation.subject.arguments}
-    reduction = options.get("reduction")
-    legacy = {"size_average", "reduce"} & options.keys() or any(
-        isinstance(e.constant(), bool) for e in options.values()
+    arguments = {**creation.arguments, **creation.subject.arguments}
+    reduction = arguments.get("reduction")
+    legacy = {"size_average", "reduce"} & arguments.keys() or any(
+        isinstance(e.constant(), bool) for e in arguments.values()
     )
     if legacy or (reduction is not None and reduction.constant() != "mean"):
         return False

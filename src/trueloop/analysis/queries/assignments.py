@@ -18,39 +18,40 @@ def assigned_value(source: SourceFile, node: ast.AST, name: str) -> ast.expr | N
         name: name of the variable.
     """
     definition = enclosing_definition(source, node, FUNCTIONS)
-    found = [value for to, value in _assignments(definition) if isinstance(to, ast.Name) and to.id == name]
-    if not found and not _is_argument(definition, name):
-        top = [each for each in source.tree.body if isinstance(each, ast.Assign)]
-        found = [e.value for e in top for to in e.targets if isinstance(to, ast.Name) and to.id == name]
-    return found[0] if len(found) == 1 else None
+    values = [value for target, value in _assignments(definition) if isinstance(target, ast.Name) and target.id == name]
+    if not values and not _is_parameter(definition, name):
+        top_level = [each for each in source.tree.body if isinstance(each, ast.Assign)]
+        values = [e.value for e in top_level for target in e.targets if getattr(target, "id", None) == name]
+    return values[0] if len(values) == 1 else None
 
 
 def attribute_value(source: SourceFile, node: ast.AST, name: str) -> ast.expr | None:
     """Return the value of ``self.name`` in the class around a node; None unless the class sets it exactly once."""
     definition = enclosing_definition(source, node, ast.ClassDef)
-    found = [value for to, value in _assignments(definition) if isinstance(to, ast.Attribute) and to.attr == name]
+    values = [value for target, value in _assignments(definition) if getattr(target, "attr", None) == name]
     for each in ast.walk(definition):
         if isinstance(each, ast.Call) and getattr(each.func, "attr", "") == "register_buffer" and len(each.args) > 1:
             key = each.args[0]
-            found += [each.args[1]] if isinstance(key, ast.Constant) and key.value == name else []
-    return found[0] if len(found) == 1 else None
+            values += [each.args[1]] if isinstance(key, ast.Constant) and key.value == name else []
+    return values[0] if len(values) == 1 else None
 
 
 def enclosing_definition(source: SourceFile, node: Any, kind: Any) -> Any:
-    """Return the innermost function or class, as given by ``kind``, around a node; the module if there is none."""
-    found = source.tree
+    """Return the innermost definition around a node that has the type ``kind``; the module if there is none."""
+    innermost = source.tree
     nodes: list[Any] = source.nodes  # outer definitions before inner ones
     for each in nodes:
         if isinstance(each, kind) and encloses(each, node):
-            found = each
-    return found
+            innermost = each
+    return innermost
 
 
 def _assignments(definition: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
-    return [(to, each.value) for each in ast.walk(definition) if isinstance(each, ast.Assign) for to in each.targets]
+    assignments = (each for each in ast.walk(definition) if isinstance(each, ast.Assign))
+    return [(target, each.value) for each in assignments for target in each.targets]
 
 
-def _is_argument(definition: Any, name: str) -> bool:
+def _is_parameter(definition: Any, name: str) -> bool:
     """Return True if a name is a parameter of a function."""
     return any(
         isinstance(each, ast.arg) and each.arg == name for each in ast.walk(getattr(definition, "args", definition))

@@ -23,7 +23,7 @@ def means_of_batch_means(source: SourceFile) -> Iterator[tuple[ast.BinOp, Op]]:
         if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div) and len_argument(source, each.right) is not None
     ]
     for loss in source.ops(OpKind.LOSS) if quotients else ():
-        reduction = loss.options.get("reduction")
+        reduction = loss.arguments.get("reduction")
         mean = reduction is None or reduction.constant() == "mean"
         if not mean or not loss.loops or not _may_have_short_batch(loss.loops[-1]):
             continue

@@ -9,7 +9,7 @@ from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import Edit, Fix, dotted_name
 
-_ORDERS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
+_ORDERINGS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 
 
 def contains_state(value: AbstractValue, state: AbstractValue) -> bool:
@@ -29,7 +29,7 @@ def contains_state(value: AbstractValue, state: AbstractValue) -> bool:
 def is_best_checkpoint(capture: Op, loop: Loop) -> bool:
     """Return True if a loop stores a state when a metric improves.
 
-    A metric improves under a comparison with a variable that is assigned in the same block:
+    This is the case if the ``if`` compares with a variable that the same block assigns:
     ``if loss < best: best, state = loss, model.state_dict()``.
     """
     for branch in capture.branches:
@@ -38,7 +38,7 @@ def is_best_checkpoint(capture: Op, loop: Loop) -> bool:
         arm = branch.node.body if branch.arm == 0 else branch.node.orelse
         stored = {path for statement in arm for path in _stored_names(statement)}
         for compared in ast.walk(branch.node.test):
-            if isinstance(compared, ast.Compare) and isinstance(compared.ops[0], _ORDERS):
+            if isinstance(compared, ast.Compare) and isinstance(compared.ops[0], _ORDERINGS):
                 sides = {dotted_name(each) for each in (compared.left, *compared.comparators)}
                 if sides & stored - {""}:
                     return True
@@ -57,9 +57,9 @@ def loads_without_optimizer(source: SourceFile) -> Iterator[tuple[Op, Op]]:
     The source file must save optimizer states, and the object of every ``load_state_dict`` call must be known.
     """
     loads = source.ops(OpKind.LOAD_STATE_DICT)
-    known = {id(each.node) for each in loads}
+    resolved = {id(each.node) for each in loads}
     has_unresolved_load = any(
-        getattr(call.func, "attr", "") == "load_state_dict" and id(call) not in known for call in source.all_calls
+        getattr(call.func, "attr", "") == "load_state_dict" and id(call) not in resolved for call in source.all_calls
     )
     if has_unresolved_load or any(
         each.subject.kind not in (ValueKind.MODEL, ValueKind.SCHEDULER, ValueKind.SCALER) for each in loads
@@ -74,12 +74,12 @@ def loads_without_optimizer(source: SourceFile) -> Iterator[tuple[Op, Op]]:
     for model in loads:
         files = _loaded_files(model, loaded) if model.subject.kind is ValueKind.MODEL else set[int]()
         for other in loads if files else ():
-            same = (
+            has_same_source = (
                 other.entry_point == model.entry_point
                 and other.branches == model.branches
                 and files & _loaded_files(other, loaded)
             )
-            if same and other.subject.kind is not ValueKind.MODEL and _have_optimizers_state(source, model):
+            if has_same_source and other.subject.kind is not ValueKind.MODEL and _optimizers_have_state(source, model):
                 yield model, other
                 break
 
@@ -88,7 +88,7 @@ def _loaded_files(load: Op, loaded: set[int]) -> set[int]:
     return {id(each) for value in load.inputs for each in value.ancestors()} & loaded
 
 
-def _have_optimizers_state(source: SourceFile, load: Op) -> bool:
+def _optimizers_have_state(source: SourceFile, load: Op) -> bool:
     """Return True if all optimizers of a model have state, as all except SGD without momentum do.
 
     False if an optimizer is passed to code outside the file, which may load its state.

@@ -10,14 +10,14 @@ _INFINITE = frozenset(("builtins.float", "math.inf", "torch.inf", "numpy.inf"))
 
 
 def has_infinite_limit(clip: Op) -> bool:
-    """Return True if clipping only measures the norm, since its limit is ``float("inf")``."""
+    """Return True if clipping only measures the norm, because its limit may be ``float("inf")``."""
     limit = clip_limit(clip)
     return limit is not None and any(each.name in _INFINITE for each in limit.alternatives())
 
 
 def clip_limit(clip: Op) -> AbstractValue | None:
     """Return the limit of a clipping call; None if unknown."""
-    return next((clip.options[name] for name in ("1", "max_norm", "clip_value") if name in clip.options), None)
+    return next((clip.arguments[name] for name in ("1", "max_norm", "clip_value") if name in clip.arguments), None)
 
 
 def find_scaler(operation: Op) -> AbstractValue | None:
@@ -34,7 +34,7 @@ def is_enabled_scaler(scaler: AbstractValue) -> bool:
     """Return True for a scaler that the file creates and that is certainly enabled."""
     enabled = scaler.arguments.get("enabled")
     is_created_here = scaler.kind is ValueKind.SCALER and scaler.name.startswith("torch.") and not scaler.union
-    by_position = {"4", "5"} & scaler.arguments.keys()
+    by_position = {"4", "5"} & scaler.arguments.keys()  # where torch.cuda.amp and torch.amp have ``enabled``
     return is_created_here and not by_position and (enabled is None or enabled.constant() is True)
 
 
@@ -42,7 +42,7 @@ def unscale_lines(source: SourceFile, step: Op) -> tuple[str, ...] | None:
     """Return the lines that must precede clipping before a step: none, or a call of ``unscale_``.
 
     Returns:
-        The lines; None if the arguments of the call are unknown.
+        The lines; None if the step is not a call ``scaler.step(optimizer)``.
     """
     if not step.inputs:
         return ()

@@ -23,7 +23,7 @@ def epoch_loops(source: SourceFile) -> Iterator[tuple[Op, AbstractValue]]:
         recreated = [
             each.subject for each in inside if each.kind in restarting and each.subject.kind is not ValueKind.LOADER
         ]
-        batches = Loop(start.node, None)
-        steps = [each.subject for each in inside if each.kind is OpKind.STEP and each.is_inside(batches)]
-        if steps and not any(new.may_alias(each) or new.covers(each) for new in recreated for each in steps):
+        batch_loop = Loop(start.node, None)
+        optimizers = [each.subject for each in inside if each.kind is OpKind.STEP and each.is_inside(batch_loop)]
+        if optimizers and not any(new.may_alias(each) or new.covers(each) for new in recreated for each in optimizers):
             yield start, loader

@@ -57,26 +57,26 @@ def late_layers(source: SourceFile, creation: Op) -> Iterator[LateLayer]:
     optimizer = creation.subject
     if not optimizer.models() or MANAGED in optimizer.facts:
         return
-    run = [
+    later = [
         each for each in source.operations if each.entry_point == creation.entry_point and each.index > creation.index
     ]
-    if any(_may_add_parameters(each, optimizer) for each in run):
+    if any(_may_add_parameters(each, optimizer) for each in later):
         return
-    created = {id(each.subject) for each in run if each.kind is OpKind.CREATE}
-    for change in run:
+    created = {id(each.subject) for each in later if each.kind is OpKind.CREATE}
+    for change in later:
         if change.kind not in (OpKind.SET_ATTRIBUTE, OpKind.STORE_ITEM) or change.subject.kind is not ValueKind.MODEL:
             continue
         parts = [
             part for each in change.inputs for part in (each.sources if each.kind is ValueKind.SEQUENCE else (each,))
         ]
-        fresh = any(
+        adds_parameters = any(
             _is_trainable_parameter(part)
             or (id(part) in created and has_trainable_weights(part) and _contains_only_new(part, created))
             for part in parts
         )
         frozen = any(FROZEN in each.facts for each in change.subject.with_enclosing_modules())
-        if fresh and not frozen and optimizer.covers(change.subject):
-            step = _first_step(run, change, optimizer)
+        if adds_parameters and not frozen and optimizer.covers(change.subject):
+            step = _first_step(later, change, optimizer)
             if step is not None and not _edits_param_groups(source):
                 yield LateLayer(change, step, _replaces(source, change))
 
@@ -155,7 +155,7 @@ def _replaces(source: SourceFile, change: Op) -> bool:
 
 
 class UnoptimizedLayer(NamedTuple):
-    """A layer without an optimizer that gets gradients, since it is between optimized layers and the loss."""
+    """A layer that is in no optimizer but gets gradients, because it is between optimized layers and the loss."""
 
     layer: AbstractValue
     model: AbstractValue
@@ -163,7 +163,7 @@ class UnoptimizedLayer(NamedTuple):
 
 
 def unoptimized_layers(source: SourceFile, creation: Op) -> Iterator[UnoptimizedLayer]:
-    """Yield the layers without an optimizer in models of which this optimizer has other layers."""
+    """Yield the layers that are in no optimizer, in the models that have other layers in this optimizer."""
     optimized = [each for each in creation.subject.models() if SUBMODULE not in each.facts]
     parents = {
         id(model): model for each in optimized for model in each.owners if isinstance(model.scope, AbstractValue)
@@ -188,9 +188,9 @@ def unoptimized_layers(source: SourceFile, creation: Op) -> Iterator[Unoptimized
 def _may_contain(optimizer: AbstractValue, layer: AbstractValue) -> bool:
     """Return True if an optimizer contains a layer, or an unspecified submodule of the layer's model."""
     enclosing = layer.with_enclosing_modules()
-    some = (each for each in optimizer.models() if SUBMODULE in each.facts)
+    unspecified = (each for each in optimizer.models() if SUBMODULE in each.facts)
     return optimizer.covers(layer) or any(
-        model is one for each in some for model in each.with_enclosing_modules() for one in enclosing
+        model is other for each in unspecified for model in each.with_enclosing_modules() for other in enclosing
     )
 
 
@@ -210,17 +210,17 @@ def _step_after_backward(
     run: list[Op], layer: AbstractValue, optimizer: AbstractValue, optimized: list[AbstractValue]
 ) -> Op | None:
     """Return the first step of the optimizer after a backward pass through a layer and optimized layers before it."""
-    called = [
+    calls = [
         each for each in run if each.kind is OpKind.MODEL_CALL and each.subject is layer and each.result is not None
     ]
-    after = [
+    after_optimized = [
         each
-        for each in called
-        if any(one is part for value in each.inputs for one in _gradient_path(value) for part in optimized)
+        for each in calls
+        if any(inner is part for value in each.inputs for inner in _gradient_path(value) for part in optimized)
     ]
-    for backward in (each for each in run if each.kind is OpKind.BACKWARD and after):
-        through = {id(one) for one in _gradient_path(backward.subject)}
-        if any(id(each.result) in through for each in after):
+    for backward in (each for each in run if each.kind is OpKind.BACKWARD and after_optimized):
+        reached = {id(each) for each in _gradient_path(backward.subject)}
+        if any(id(each.result) in reached for each in after_optimized):
             steps = (each for each in run if each.kind is OpKind.STEP and each.index > backward.index)
             return next((each for each in steps if each.subject is optimizer), None)
     return None
@@ -234,6 +234,6 @@ def _gradient_path(value: AbstractValue) -> Iterator[AbstractValue]:
         if NO_GRAPH in each.facts:
             continue
         yield each
-        fresh = [one for one in (*each.sources, *each.union) if id(one) not in seen]
-        seen.update(id(one) for one in fresh)
-        queue += fresh if each.kind is not ValueKind.MODEL else ()
+        unseen = [inner for inner in (*each.sources, *each.union) if id(inner) not in seen]
+        seen.update(id(inner) for inner in unseen)
+        queue += unseen if each.kind is not ValueKind.MODEL else ()

@@ -1,4 +1,4 @@
-"""Reads the arguments of calls that create layers."""
+"""Read the arguments of calls that create layers."""
 
 import ast
 from typing import Any, Final
@@ -13,7 +13,7 @@ BATCH_NORMS: Final = tuple(
 
 
 def epsilon_position(source: SourceFile, call: ast.Call) -> int:
-    """Return the position of the argument ``eps`` of a normalization layer, which ``momentum`` follows."""
+    """Return the position of ``eps`` in a call that creates a batch or instance norm; ``momentum`` comes after it."""
     return 0 if source.qualified_name(call.func).startswith("torch.nn.Lazy") else 1
 
 
@@ -28,11 +28,12 @@ def argument_value(expression: ast.expr | None, creation: Op | None, name: str, 
 
     Args:
         expression: the result of `argument_node`.
-        creation: operation that creates the layer, which contains variables' values; None if not interpreted.
+        creation: the call as an operation, with the values of variables; None if the analysis did not reach the call.
         name: name of the parameter.
         position: position of the parameter.
     """
     if isinstance(expression, ast.Name) and creation is not None:
-        argument = creation.options.get(name) or creation.options.get(str(position))
+        argument = creation.arguments.get(name) or creation.arguments.get(str(position))
+        # A union means that the branches of an ``if`` assign different values.
         return argument.constant() if argument is not None and not argument.union else None
     return expression.value if isinstance(expression, ast.Constant) else None

@@ -44,24 +44,24 @@ def unresolved_mode_changes(source: SourceFile, method: str) -> list[ast.expr]:
     called = [call for call in source.all_calls if isinstance(call.func, ast.Attribute) and call.func.attr == method]
     if not called:
         return assigned
-    known = {id(each.node) for each in source.ops(OpKind.SET_MODE)}
-    known |= {id(call) for each in source.operations for call in each.calls}
-    return assigned + [call for call in called if id(call) not in known]
+    resolved = {id(each.node) for each in source.ops(OpKind.SET_MODE)}
+    resolved |= {id(call) for each in source.operations for call in each.calls}
+    return assigned + [call for call in called if id(call) not in resolved]
 
 
 def is_in_unused_function(source: SourceFile, node: Any) -> bool:
     """Return True for a node in a function whose name does not occur anywhere else in the file."""
     for each in source.tree.body:
         if isinstance(each, ast.FunctionDef) and is_inside(node, each):
-            named = (getattr(other, "id", getattr(other, "value", None)) for other in source.nodes)
-            return not each.decorator_list and each.name not in named
+            names_and_strings = (getattr(other, "id", getattr(other, "value", None)) for other in source.nodes)
+            return not each.decorator_list and each.name not in names_and_strings
     return False
 
 
 def is_left_in_train_mode(source: SourceFile, call: Op) -> bool:
-    """Return True if a model is certainly still in train mode, from its training, when it is called.
+    """Return True if a model that was trained is certainly still in train mode when it is called.
 
-    False if every iteration sets eval mode later: then the call may need train mode, as to estimate BatchNorm
+    False if every iteration sets eval mode later: the call may then need train mode, for example to estimate BatchNorm
     statistics again.
     """
     run = source.ops_of_run(call)
@@ -98,7 +98,7 @@ def is_in_eval_mode(source: SourceFile, call: Op) -> bool:
 
 
 def is_training_step(source: SourceFile, step: Op, model: AbstractValue, operations: Iterable[Op]) -> bool:
-    """Return True for a step that updates a model through which some backward pass goes."""
+    """Return True for a step that updates a model, if a backward pass among the operations goes through the model."""
     if step.kind is not OpKind.STEP or step.subject.kind is not ValueKind.OPTIMIZER:
         return False
     if step.subject.models() and not step.subject.covers(model):

@@ -1,4 +1,4 @@
-"""Explains printed errors with the catalogue, without the program that raised them."""
+"""Explain printed errors with the catalogue, without running the program that raised them."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -91,11 +91,13 @@ def explain_text(text: str) -> Explanation:
         text: a traceback, a log that contains one, or only the message of an error.
     """
     plain_text = strip_terminal_codes(text)
-    printed = parse_errors(text)
-    errors = list(_match_errors(printed, printed)) or list(_match_errors(_messages_in(plain_text), printed))
+    printed_errors = parse_errors(text)
+    errors = list(_match_errors(printed_errors, printed_errors))
+    errors = errors or list(_match_errors(_find_known_messages(plain_text), printed_errors))
     explained = [matched.error for matched in errors]
-    trueloop_errors = [error for error in printed if error.module == _TRUELOOP_ERRORS]
-    rest = [error for error in printed if error not in explained and error not in trueloop_errors]
+    trueloop_errors = [error for error in printed_errors if error.module == _TRUELOOP_ERRORS]
+    others = [error for error in printed_errors if error not in explained and error not in trueloop_errors]
+    messages = [error.message for error in others] or plain_text.splitlines()[-MAX_LINES_WITHOUT_ERROR:]
     failures = {
         entry.code: entry
         for entry in (*map(find_failure, _CODE.findall(plain_text)), *find_failures_in_warnings(plain_text))
@@ -105,20 +107,21 @@ def explain_text(text: str) -> Explanation:
         errors=errors,
         failures=list(failures.values()),
         trueloop_errors=trueloop_errors,
-        unknown=[each for each in rest if each.role in ("raised", "worker") and not _RERAISED.match(each.message)],
-        nearest=[]
-        if errors or failures or trueloop_errors
-        else _nearest([error.message for error in rest] or plain_text.splitlines()[-MAX_LINES_WITHOUT_ERROR:]),
+        unknown=[each for each in others if each.role in ("raised", "worker") and not _RERAISED.match(each.message)],
+        nearest=[] if errors or failures or trueloop_errors else _similar_kinds(messages),
     )
 
 
 def _match_errors(errors: Iterable[ErrorText], chain: Sequence[ErrorText]) -> Iterator[MatchedError]:
-    kinds: set[tuple[str, str]] = set()
+    """Yield the explained errors, each kind and message once; ``chain`` are all printed errors, with their causes."""
+    yielded: set[tuple[str, str]] = set()
     for error in sorted(errors, key=lambda each: ROLE_ORDER.index(each.role)):
         matched = _match_error(error, chain)
-        key = (matched.kind, error.message if error.type else "") if matched else None
-        if matched is not None and key is not None and key not in kinds:
-            kinds.add(key)
+        if matched is None:
+            continue
+        key = (matched.kind, error.message if error.type else "")
+        if key not in yielded:
+            yielded.add(key)
             yield matched
 
 
@@ -131,7 +134,7 @@ def _match_error(error: ErrorText, chain: Sequence[ErrorText]) -> MatchedError |
         message=error.message,
         location=location,
         causes=(*(each.message for each in chain if each.role == "cause"), error.message),
-        pytorch_files=tuple(found[1] for each in error.frames if (found := _TORCH_PATH.search(each.path))),
+        pytorch_files=tuple(match[1] for each in error.frames if (match := _TORCH_PATH.search(each.path))),
         recent=_NO_EVENTS,
     )
     for kind, entry in known_errors().items():
@@ -153,16 +156,17 @@ def _user_location(error: ErrorText) -> SourceLocation | None:
     return next((location for location in reversed(error.frames) if not _LIBRARY_PATH.search(location.path)), None)
 
 
-def _messages_in(text: str) -> Iterator[ErrorText]:
+def _find_known_messages(text: str) -> Iterator[ErrorText]:
     """Yield known messages from anywhere in the text, such as a log line or PyTorch's output before it aborts."""
     for entry in known_errors().values():
         for pattern in entry.message_patterns:
             for match in re.finditer(pattern, text):
-                rest = text[match.start() :].partition("\n\n")[0]
-                yield ErrorText(type="", message=rest[:MAX_MESSAGE_LENGTH].strip())
+                message = text[match.start() :].partition("\n\n")[0]
+                yield ErrorText(type="", message=message[:MAX_MESSAGE_LENGTH].strip())
 
 
-def _nearest(messages: Sequence[str]) -> list[str]:
+def _similar_kinds(messages: Sequence[str]) -> list[str]:
+    """Return the kinds of the known errors whose messages are most similar to these, most similar first."""
     overlaps: Mapping[str, float] = {
         kind: max(
             (_word_overlap(text, message) for text in entry.message_patterns for message in messages), default=0.0

@@ -1,4 +1,4 @@
-"""Parses errors from program output: tracebacks of Python, notebooks, pytest and rich, of one or several ranks."""
+"""Parse errors from program output: tracebacks of Python, notebooks, pytest and rich, of one or several ranks."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -21,14 +21,14 @@ _TRACEBACK_START: Final = re.compile(
 _CAUSE: Final = "The above exception was the direct cause of the following exception"
 _CONTEXT: Final = "During handling of the above exception, another exception occurred"
 _FRAME_PATTERNS: Final = (
-    re.compile(r'^\s*(?:>|│)?\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?'),
-    re.compile(r"^(?P<path>Cell In ?\[\d+\]), line (?P<line>\d+)"),
-    re.compile(r"^(?P<path>(?:Input )?In \[\d+\]), in <cell line: (?P<line>\d+)>"),
-    re.compile(r"^File (?P<path>\S.*?):(?P<line>\d+)(?:, in (?P<name>[\w.<>]+))?"),
-    re.compile(r"^\s*│\s+(?P<path>[/~.\w][^│]*?\.py):(?P<line>\d+) in (?P<name>[\w.<>]+)"),
+    re.compile(r'^\s*(?:>|│)?\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?'),  # Python
+    re.compile(r"^(?P<path>Cell In ?\[\d+\]), line (?P<line>\d+)"),  # notebook
+    re.compile(r"^(?P<path>(?:Input )?In \[\d+\]), in <cell line: (?P<line>\d+)>"),  # notebook, before IPython 8.7
+    re.compile(r"^File (?P<path>\S.*?):(?P<line>\d+)(?:, in (?P<name>[\w.<>]+))?"),  # notebook, for a file
+    re.compile(r"^\s*│\s+(?P<path>[/~.\w][^│]*?\.py):(?P<line>\d+) in (?P<name>[\w.<>]+)"),  # rich
 )
-_BOXED: Final = re.compile(r"^\s*│ (?P<inner>[^│]*) │\s*$")
-_IN_BOX: Final = re.compile(r"(?P<path>[/~.\w].*\.py):(?P<line>\d+) ?in ?(?P<name>[\w.<>]+)")
+_BOXED: Final = re.compile(r"^\s*│ (?P<inner>[^│]*) │\s*$")  # rich draws a box around a traceback
+_BOXED_FRAME: Final = re.compile(r"(?P<path>[/~.\w].*\.py):(?P<line>\d+) ?in ?(?P<name>[\w.<>]+)")
 _LAST_LINE: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*)|:)?$")
 _SINGLE_LINE: Final = re.compile(  # an error without a traceback; pytest marks it with E
     r"^(?:E +)?(?P<type>(?:\w+\.)*[A-Z]\w*(?:Error|Exception)|(?:trueloop\.[\w.]+)[A-Z]\w+): (?P<message>.*)$"
@@ -59,7 +59,9 @@ class _Block:
     """An error that is being parsed."""
 
     indent: int
-    worker: bool
+    """Number of spaces before the first line of the traceback."""
+    in_worker: bool
+    """True for an error that a loader worker or a replica raised."""
     frames: list[SourceLocation] = field(default_factory=list[SourceLocation])
     type: str = ""
     message: list[str] = field(default_factory=list[str])
@@ -78,9 +80,9 @@ def parse_errors(text: str) -> list[ErrorText]:
             module, _, name = block.type.rpartition(".")
             message = "\n".join(block.message).strip()
             key = (name, message, block.role)
-            earlier = errors.get(key)
-            ranks = (*(earlier.ranks if earlier else ()), *(() if rank is None else (rank,)))
-            frames = tuple(block.frames) or (earlier.frames if earlier else ())
+            equal_error = errors.get(key)
+            ranks = (*(equal_error.ranks if equal_error else ()), *(() if rank is None else (rank,)))
+            frames = tuple(block.frames) or (equal_error.frames if equal_error else ())
             errors[key] = ErrorText(
                 type=name,
                 module=module,
@@ -99,13 +101,13 @@ def strip_terminal_codes(text: str) -> str:
 
 
 def _split_by_rank(lines: Sequence[str]) -> dict[int | None, list[str]]:
-    """Group the mixed lines of several ranks by rank; None = the line names no rank."""
-    tasks = any(_TASK.match(line) and _TRACEBACK_START.match(_TASK.sub("", line)) for line in lines)
-    services = any(_SERVICE.match(line) and _TRACEBACK_START.match(_SERVICE.sub("", line)) for line in lines)
+    """Group the interleaved lines of several ranks by rank; lines that name no rank have the key None."""
+    has_tasks = any(_TASK.match(line) and _TRACEBACK_START.match(_TASK.sub("", line)) for line in lines)
+    has_services = any(_SERVICE.match(line) and _TRACEBACK_START.match(_SERVICE.sub("", line)) for line in lines)
     by_rank: dict[int | None, list[str]] = {}
     for line in lines:
-        bare = _SERVICE.sub("", line) if services else line
-        prefix = _RANK.match(bare) or (_TASK.match(bare) if tasks else None)
+        bare = _SERVICE.sub("", line) if has_services else line
+        prefix = _RANK.match(bare) or (_TASK.match(bare) if has_tasks else None)
         rank = int(prefix[1]) if prefix else None
         by_rank.setdefault(rank, []).append(bare[prefix.end() :] if prefix else bare)
     return by_rank
@@ -114,13 +116,13 @@ def _split_by_rank(lines: Sequence[str]) -> dict[int | None, list[str]]:
 def _parse_blocks(lines: Sequence[str]) -> Iterator[_Block]:
     """Split lines into errors. A line that links two errors determines the role of the first error."""
     blocks: list[_Block] = []
-    outer: list[SourceLocation] = []
+    pytest_frames: list[SourceLocation] = []
     current: _Block | None = None
     for line in _join_wrapped_lines(lines):
         bare = _GROUP_PREFIX.sub("", line) if line.lstrip()[:1] in ("|", "+") else line
         start = _TRACEBACK_START.match(bare)
         if start:
-            current = _Block(indent=_indent(bare), worker=bool(start["worker"]))
+            current = _Block(indent=len(bare) - len(bare.lstrip()), in_worker=bool(start["worker"]))
             blocks.append(current)
         elif _CAUSE in bare or _CONTEXT in bare:
             if blocks:
@@ -130,32 +132,32 @@ def _parse_blocks(lines: Sequence[str]) -> Iterator[_Block]:
             current = _parse_line(current, bare)
         elif last_line := _SINGLE_LINE.match(bare):
             current = _Block(
-                indent=0, worker=False, frames=outer, type=last_line["type"], message=[last_line["message"]]
+                indent=0, in_worker=False, frames=pytest_frames, type=last_line["type"], message=[last_line["message"]]
             )
-            outer = []
+            pytest_frames = []
             blocks.append(current)
         elif location := _PYTEST_LOCATION.match(bare):
-            frames = blocks[-1].frames if location["type"] and blocks else outer
+            frames = blocks[-1].frames if location["type"] and blocks else pytest_frames
             frames.append(SourceLocation(location["path"], int(location["line"])))
     for block in blocks:
         if block.type:
-            block.role = "worker" if block.worker else block.role
+            block.role = "worker" if block.in_worker else block.role
             yield block
 
 
 def _join_wrapped_lines(lines: Sequence[str]) -> Iterator[str]:
     """Join the frame locations that rich wraps in a narrow box."""
-    part: list[str] = []
+    box_lines: list[str] = []
     for line in (*lines, ""):
         if (boxed := _BOXED.match(line)) and boxed["inner"].strip():
-            part.append(line)
+            box_lines.append(line)
             continue
-        # rich wraps at spaces; only words longer than a line fill lines of their own.
-        inner = [_BOXED.sub(r"\g<inner>", each) for each in part]
-        text = "".join(f"{each.rstrip()} " if " " in each else each for each in inner).strip()
-        frame = _IN_BOX.fullmatch(text)
-        yield from [f"│ {frame['path']}:{frame['line']} in {frame['name']}"] if frame else part
-        part = []
+        # rich wraps lines at spaces, so a line without a space is part of a word that is longer than a line
+        contents = [_BOXED.sub(r"\g<inner>", each) for each in box_lines]
+        text = "".join(f"{each.rstrip()} " if " " in each else each for each in contents).strip()
+        frame = _BOXED_FRAME.fullmatch(text)
+        yield from [f"│ {frame['path']}:{frame['line']} in {frame['name']}"] if frame else box_lines
+        box_lines = []
         yield line
 
 
@@ -166,8 +168,8 @@ def _parse_line(block: _Block, line: str) -> _Block | None:
             return None
         block.message.append(re.sub(r"^E( +|$)", "", line).rstrip())
         return block
-    for form in _FRAME_PATTERNS:
-        if frame := form.match(line):
+    for pattern in _FRAME_PATTERNS:
+        if frame := pattern.match(line):
             name = frame.groupdict().get("name") or ""
             block.frames.append(SourceLocation(frame["path"], int(frame["line"]), name.strip()))
             return block
@@ -175,7 +177,3 @@ def _parse_line(block: _Block, line: str) -> _Block | None:
     if last_line:
         block.type, block.message = last_line["type"], [last_line["message"] or ""]
     return block
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())

@@ -1,7 +1,8 @@
-"""Exports the model of a run to a folder, atomically, after checking it on real samples of its recipe."""
+"""Export the model of a run to a folder, atomically, after checking it on real samples of its recipe."""
 
 from __future__ import annotations
 
+import itertools
 import platform
 import secrets
 import shutil
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from trueloop.recipes.recipe import Parts
 
-SIZES: Final = (8, 5, 3, *[1] * 16)
+BATCH_SIZES: Final = (8, 5, 3, *[1] * 16)
 """Sizes of the compared batches; the batches of one sample show which dimensions vary from sample to sample."""
 TEMPORARY_PREFIX: Final = ".exporting-"
 
@@ -53,12 +54,12 @@ def export_run(
     Args:
         source: the trained model in any mode, which is restored.
         kind: format of the exported model.
-        out: folder that does not exist or is empty; None = RUN/export/KIND, with a number if that exists.
-        dynamic_batch: True to allow any number of samples per batch, False to allow only one.
+        out: folder that does not exist or is empty; None = RUN/export/KIND, with a number appended if that exists.
+        dynamic_batch: True to allow any number of samples per batch, False to allow only one sample.
         tolerance: see `Parity.tolerance`.
 
     Raises:
-        InvalidModel: the model cannot be exported, or the exported model gives other outputs.
+        InvalidModel: the model cannot be exported, or the exported model's outputs differ.
         RunFolderError: the folder is not empty, or cannot be written.
     """
     model = source.parts.model
@@ -77,7 +78,7 @@ def export_run(
         staging = folder.with_name(f"{TEMPORARY_PREFIX}{folder.name}-{secrets.token_hex(4)}")
         try:
             staging.mkdir(parents=True)
-            exported = export(model, spec, staging, _about(source))
+            exported = export(model, spec, staging, _describe_source(source))
             for item in (*staging.iterdir(), staging):
                 sync(item)
             if folder.exists():
@@ -130,7 +131,7 @@ def capture_samples(parts: Parts) -> tuple[tuple[str, ...], list[Inputs], list[T
     handle = model.register_forward_hook(record, with_kwargs=True)
     try:
         with torch.no_grad():
-            for batch in batches(parts):
+            for batch in sample_batches(parts):
                 calls.clear()
                 objective(model, batch)
                 # the objective may call the model again, such as for a penalty; only the first call is exported
@@ -144,7 +145,7 @@ def capture_samples(parts: Parts) -> tuple[tuple[str, ...], list[Inputs], list[T
     return names, inputs, [next(iter(name_outputs(output).values())) for _, output in first_calls]
 
 
-def batches(parts: Parts) -> list[Any]:
+def sample_batches(parts: Parts) -> list[Any]:
     """Return batches of real samples from the test, validation or training data; ready-made batches are used unchanged.
 
     Raises:
@@ -157,12 +158,13 @@ def batches(parts: Parts) -> list[Any]:
         collate_batch = parts.collate or collate
         collated: list[Any] = []
         start = 0
-        for size in SIZES:
+        for size in BATCH_SIZES:
             samples: list[Any] = [data[index] for index in range(start, min(start + size, len(data)))]
             start += size
-            collated += [collate_batch(samples)] if samples else []
+            if samples:
+                collated.append(collate_batch(samples))
     else:
-        collated = [batch for batch, _ in zip(data, range(4), strict=False)]
+        collated = list(itertools.islice(data, 4))
     if not collated:
         raise InvalidData("The recipe has no sample to check the export on.", fix="Add test, val or train data to it.")
     return collated
@@ -184,7 +186,7 @@ def infer_answer(parts: Parts, outputs: Sequence[Tensor]) -> Answer:
     return Answer()
 
 
-def _about(source: TrainedModel) -> Mapping[str, Any]:
+def _describe_source(source: TrainedModel) -> Mapping[str, Any]:
     import torch
 
     weights, recipe, model = source.weights, source.recipe, source.parts.model
@@ -206,10 +208,10 @@ def _about(source: TrainedModel) -> Mapping[str, Any]:
 
 def describe_input_files(reading: Reading) -> str:
     """Describe the files that `trueloop predict` reads."""
-    kinds = {
+    extensions = {
         "image": ".png, .jpg, .npy, .json",
         "table": ".csv, .npy, .json",
         "text": ".txt, .npy, .json",
         "array": ".npy, .json",
     }
-    return f"{kinds[reading.kind]}: {reading.description}"
+    return f"{extensions[reading.kind]}: {reading.description}"

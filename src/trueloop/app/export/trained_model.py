@@ -1,4 +1,4 @@
-"""Loads the trained model of a run: its recipe with the final weights or those of a checkpoint."""
+"""Load the trained model of a run: its recipe's model, with the final weights or those of a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from trueloop.core.paths import is_file
 from trueloop.recipes import registry
 from trueloop.runs.history import History
 from trueloop.runs.journal import read_journal
+from trueloop.runs.queries.overview import recorded_setting
 from trueloop.runs.queries.resolve import find_run
 from trueloop.runs.run_id import read_run_id
 from trueloop.training.checkpoint.checkpoints import FOLDER, CheckpointFolder
@@ -52,11 +53,11 @@ class TrainedModel:
     """Remarks for the user, for example that the recipe's code has changed since training."""
 
 
-def load_trained_model(word: str, root: Path, *, recipe: str = "") -> TrainedModel:
+def load_trained_model(run_or_checkpoint: str, root: Path, *, recipe: str = "") -> TrainedModel:
     """Build the model of a run and load its weights.
 
     Args:
-        word: a run, as for `trueloop runs show`, or the folder of one of its checkpoints.
+        run_or_checkpoint: a run, as for `trueloop runs show`, or the folder of one of its checkpoints.
         root: folder of the runs, for a run that is named without a path.
         recipe: recipe of the run, if the journal does not name it: "path/to/recipe.py:build".
 
@@ -66,9 +67,9 @@ def load_trained_model(word: str, root: Path, *, recipe: str = "") -> TrainedMod
         InvalidConfig: the recipe is unknown, or has changed.
         InvalidModel: the weights do not fit the model that the recipe builds.
     """
-    path = Path(word)
+    path = Path(run_or_checkpoint)
     checkpoint = path if FOLDER.fullmatch(path.name) and is_file(path / MANIFEST) else None
-    run = find_run(str(checkpoint.resolve().parents[1]) if checkpoint else word, root)
+    run = find_run(str(checkpoint.resolve().parents[1]) if checkpoint else run_or_checkpoint, root)
     history = read_journal(run)
     weights = _checkpoint_weights(run, checkpoint) if checkpoint else _run_weights(run, history)
     loaded_recipe = _find_recipe(run, history.facts, recipe)
@@ -87,32 +88,28 @@ def load_trained_model(word: str, root: Path, *, recipe: str = "") -> TrainedMod
 def _run_weights(run: Path, history: History) -> Weights:
     path = run / "final" / "model.safetensors"
     if is_file(path):
-        best = history.best if history.facts.get("config", {}).get("checkpoint", {}).get("final") == "best" else None
-        metrics = {f"{split}/{name}": value for split, name, value in _test_metrics(history)}
+        best = history.best if recorded_setting(history.facts, "checkpoint.final") == "best" else None
+        metrics: dict[str, float] = {}
+        for each in history.evaluations:  # later evaluations replace earlier ones
+            if each.split == "test":
+                metrics |= {f"test/{name}": float(value) for name, value in each.metrics.items()}
         return Weights(
             run=run, source="final", tensors=load_weights(path), update=best.update if best else None, metrics=metrics
         )
     folder = CheckpointFolder(run / "checkpoints", writing=False)
-    newest = folder.best() or folder.latest()
-    if newest is None:
+    checkpoint = folder.best() or folder.latest()
+    if checkpoint is None:
         raise CheckpointError(
             f"{run} has neither final weights nor a complete checkpoint.", fix="Train it further, or name another run."
         )
-    return _checkpoint_weights(run, newest.path)
-
-
-def _test_metrics(history: History) -> list[tuple[str, str, float]]:
-    found: dict[tuple[str, str], float] = {}
-    for each in history.evaluations:
-        found |= {(each.split, name): float(value) for name, value in each.metrics.items()}
-    return [(split, name, value) for (split, name), value in found.items() if split == "test"]
+    return _checkpoint_weights(run, checkpoint.path)
 
 
 def _checkpoint_weights(run: Path, path: Path) -> Weights:
     from torch import Tensor
 
     try:
-        about, _ = read_manifest(path)
+        manifest, _ = read_manifest(path)
         state = read_folder(path)
     except OSError as error:
         raise CheckpointError(f"{path} could not be read: {error.strerror or error}.") from error
@@ -122,13 +119,13 @@ def _checkpoint_weights(run: Path, path: Path) -> Weights:
             f"The checkpoint {path} is sharded over several processes.",
             fix=f"Let the run finish, or resume it: {run}/final/model.safetensors will hold all weights.",
         )
-    return Weights(run=run, source=path.name, tensors=tensors, update=about.update, metrics=about.metrics)
+    return Weights(run=run, source=path.name, tensors=tensors, update=manifest.update, metrics=manifest.metrics)
 
 
-def _find_recipe(run: Path, facts: Mapping[str, Any], named: str) -> Recipe:
-    """Return the recipe of a run, with the options that the run was trained with."""
-    command = facts.get("command")
-    spec = named or (str(command[2]) if isinstance(command, list) and len(command) > 2 else "")  # trueloop train SPEC
+def _find_recipe(run: Path, facts: Mapping[str, Any], requested: str) -> Recipe:
+    """Return the requested or recorded recipe of a run, with the options that the run was trained with."""
+    command = facts.get("command")  # trueloop train RECIPE ...
+    spec = requested or (str(command[2]) if isinstance(command, list) and len(command) > 2 else "")
     if not spec:
         raise InvalidConfig(
             f"{run} does not record its recipe.",
@@ -136,7 +133,7 @@ def _find_recipe(run: Path, facts: Mapping[str, Any], named: str) -> Recipe:
             fix="Name the recipe: --recipe path/to/recipe.py:build, a function that returns a Recipe.",
         )
     recipe = registry.load(spec)
-    config, options = facts.get("config"), facts.get("options")
+    options = facts.get("options")
     valid_names = vars(recipe.options) if hasattr(recipe.options, "__dict__") else _option_names(recipe.options)
     saved: Mapping[str, Any] = options if isinstance(options, dict) else {}
     unknown = [name for name in saved if name not in valid_names]
@@ -146,8 +143,9 @@ def _find_recipe(run: Path, facts: Mapping[str, Any], named: str) -> Recipe:
             fix="Use the version of the recipe that the run was trained with.",
         )
     values = {f"options.{name}": tuple(v) if isinstance(v, list) else v for name, v in saved.items()}
-    if isinstance(config, dict) and isinstance(config.get("seed"), int):
-        values["seed"] = config["seed"]
+    seed = recorded_setting(facts, "seed")
+    if isinstance(seed, int):
+        values["seed"] = seed
     return apply_overrides(recipe, values)
 
 
@@ -158,17 +156,18 @@ def _option_names(options: Any) -> Mapping[str, Any]:
 
 
 def _load_weights(model: nn.Module, weights: Weights) -> None:
-    own = model.state_dict()
-    wrong = [f"missing: {name}" for name in own if name not in weights.tensors]
-    wrong += [f"not in the model: {name}" for name in weights.tensors if name not in own]
-    wrong += [
-        f"{name}: {tuple(weights.tensors[name].shape)} saved, {tuple(own[name].shape)} in the model"
-        for name in own
-        if name in weights.tensors and weights.tensors[name].shape != own[name].shape
+    expected = model.state_dict()
+    mismatches = [f"missing: {name}" for name in expected if name not in weights.tensors]
+    mismatches += [f"not in the model: {name}" for name in weights.tensors if name not in expected]
+    mismatches += [
+        f"{name}: {tuple(weights.tensors[name].shape)} saved, {tuple(expected[name].shape)} in the model"
+        for name in expected
+        if name in weights.tensors and weights.tensors[name].shape != expected[name].shape
     ]
-    if wrong:
+    if mismatches:
         raise InvalidModel(
-            f"The weights of {weights.run} ({weights.source}) do not fit the recipe's model: {'; '.join(wrong[:5])}",
+            f"The weights of {weights.run} ({weights.source}) do not fit the recipe's model: "
+            f"{'; '.join(mismatches[:5])}",
             fix="Use the recipe and the options that the run was trained with.",
         )
     model.load_state_dict(dict(weights.tensors))
@@ -179,10 +178,10 @@ def _changed_sources(facts: Mapping[str, Any], recipe: Recipe, model: nn.Module)
     saved = facts.get("code")
     if not isinstance(saved, dict):
         return ()
-    now = fingerprint_sources([recipe.assemble, model])
+    current = fingerprint_sources([recipe.assemble, model])
     files = [
         name
-        for name, word in now.items()
-        if isinstance(saved.get(name), str) and not set(word.split("/")) & set(saved[name].split("/"))
+        for name, fingerprint in current.items()
+        if isinstance(saved.get(name), str) and not set(fingerprint.split("/")) & set(saved[name].split("/"))
     ]
     return (f"Changed since the run was trained: {', '.join(files)}.",) if files else ()

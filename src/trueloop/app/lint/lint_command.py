@@ -11,17 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from trueloop.analysis.project import Project
 from trueloop.app.lint.lint_output import Format, LintSummary, format_path, print_results
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import Severity
 from trueloop.core.formatting import format_count
+from trueloop.core.paths import is_file, is_folder
 from trueloop.core.suppression import matches_code
 from trueloop.failures.selection import FailureSelection, read_config_list, select_failures
 from trueloop.lint.add_ignores import add_ignore_comments
 from trueloop.lint.baseline import Key, baseline_key, load_baseline, write_baseline
 from trueloop.lint.check_file import ActiveRule, FileResult
 from trueloop.lint.check_tree import LintedFile, LintJob, cache_cell_lines, lint_content, lint_files
-from trueloop.lint.files import Unreadable, decode, discover
+from trueloop.lint.files import Unreadable, decode, discover, read_text
 
 EXIT_FINDINGS, EXIT_NOT_JUDGED = 1, 2
 STDIN: Final = "-"
@@ -48,13 +50,13 @@ class LintOptions:
     baseline: Path | None = None
     """Do not report the findings that this file lists."""
     write_baseline: Path | None = None
-    """Write a file with all current findings, for --baseline."""
+    """Write all current findings to this file, for --baseline."""
     add_ignore: bool = False
     """Suppress every finding by a comment on its line, to adopt the linter on an old code base."""
     jobs: int | None = None
     """Number of processes; by default the number of processors."""
     stdin_filename: str = "stdin.py"
-    """File name of the text from standard input (-)."""
+    """File name to report for source code from standard input (-)."""
     quiet: bool = False
     """Print findings only, and nothing if there are none."""
 
@@ -79,13 +81,17 @@ def lint(paths: Sequence[str], options: LintOptions) -> int:
         if len(paths) > 1:
             raise InvalidConfig("Standard input (-) cannot be combined with other paths.")
         return _lint_stdin(job, options, summary, base)
-    files = discover(_check_paths(paths), exclude=read_config_list(base, "exclude"))
+    named = _check_paths(paths)
+    files = list(discover(named, exclude=read_config_list(base, "exclude")))
+    folders = {str(each.parent) for each in named if not is_folder(each)}
+    job = job._replace(project=Project(map(str, files), read_text, folders))
     for linted_file in lint_files(files, job, jobs=options.jobs):
         _add_result(linted_file, summary, baseline, base)
         if linted_file.after is not None:
             _write_fixes(linted_file, summary, options, base)
         if options.add_ignore and linted_file.result.findings:
             _add_ignores(linted_file.result, summary)
+    summary.drop_used_pragmas()
     if options.write_baseline:
         count = write_baseline(options.write_baseline, summary.baseline_keys)
         print(f"Wrote {format_count(count, 'finding')} to {options.write_baseline}, for --baseline.", file=sys.stderr)
@@ -121,6 +127,7 @@ def _add_result(linted_file: LintedFile, summary: LintSummary, baseline: Counter
     if linted.problem:
         summary.problems.append((linted.path, linted.problem))
     summary.unused_pragmas += linted.unused_pragmas
+    summary.used_pragmas |= linted.used_elsewhere
     if linted.findings and linted.path.endswith(".ipynb"):
         cache_cell_lines([linted.path])
     elif linted.findings:
@@ -182,15 +189,18 @@ def _add_ignores(linted: FileResult, summary: LintSummary) -> None:
         summary.problems.append((linted.path, "comments are not added to notebooks"))
         return
     decoded = decode(path.read_bytes())
-    text, count = add_ignore_comments(decoded.text, linted.findings)
+    own = [each for each in linted.findings if each.location and each.location.path == linted.path]
+    text, count = add_ignore_comments(decoded.text, own)
     replace_file(path, decoded.encode(text))
     summary.ignored_findings += count
-    summary.findings = [finding for finding in summary.findings if finding not in linted.findings]
+    summary.findings = [finding for finding in summary.findings if finding not in own]
 
 
 def _lint_stdin(job: LintJob, options: LintOptions, summary: LintSummary, base: Path) -> int:
     content = sys.stdin.buffer.read()
     name = options.stdin_filename
+    if is_file(Path(name)):
+        job = job._replace(project=Project([], read_text, [str(Path(name).parent)]))
     try:
         linted_file = lint_content(content, name, job)
     except Unreadable as error:

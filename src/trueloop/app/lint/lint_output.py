@@ -1,4 +1,4 @@
-"""Prints the results of `trueloop lint` in the requested format."""
+"""Print the results of `trueloop lint` in the requested format."""
 
 import json
 import sys
@@ -25,6 +25,8 @@ class LintSummary:
     """Paths of the files that could not be checked, each with the reason."""
     unused_pragmas: list[tuple[SourceLocation, str]] = field(default_factory=list[tuple[SourceLocation, str]])
     """Location and codes of each suppression comment that suppresses no finding."""
+    used_pragmas: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+    """Path and line of suppression comments that suppress a finding of another file's program."""
     baseline_keys: list[Key] = field(default_factory=list[Key])
     """Keys of all findings for a baseline."""
     files: int = 0
@@ -32,12 +34,17 @@ class LintSummary:
     changed_files: int = 0
     """Number of files changed by fixes."""
     fixed_findings: int = 0
+    """Number of findings fixed by --fix or --unsafe-fixes."""
     ignored_findings: int = 0
     """Number of findings suppressed by comments that --add-ignore wrote."""
     suppressed: int = 0
     """Number of findings suppressed by existing comments."""
     in_baseline: int = 0
     """Number of findings that the baseline lists."""
+
+    def drop_used_pragmas(self) -> None:
+        """Drop comments from the unused ones that suppress a finding of another file's program."""
+        self.unused_pragmas = [each for each in self.unused_pragmas if each[0][:2] not in self.used_pragmas]
 
     def report(self) -> Report:
         """Return the results as a report, which has the same form as the report of a run."""
@@ -118,16 +125,17 @@ def _summary_lines(summary: LintSummary, base: Path) -> Iterator[str]:
     changed = ((summary.fixed_findings, "fixed"), (summary.ignored_findings, "suppressed by a new comment"))
     hidden = ((summary.suppressed, "suppressed by comments"), (summary.in_baseline, "listed in the baseline"))
     fixes = [finding.autofix for finding in summary.findings if finding.autofix]
-    safe = sum(fix.safe for fix in fixes)
-    fixable = ((safe, "can be fixed by --fix"), (len(fixes) - safe, "by --unsafe-fixes (review them with --diff)"))
-    for parts in (changed, hidden, fixable):
-        if words := _join_counts(parts):
-            yield f"{words}."
+    safe_count = sum(fix.safe for fix in fixes)
+    unsafe_count = len(fixes) - safe_count
+    fixable = ((safe_count, "can be fixed by --fix"), (unsafe_count, "by --unsafe-fixes (review them with --diff)"))
+    for counts in (changed, hidden, fixable):
+        if sentence := _join_counts(counts):
+            yield f"{sentence}."
     for location, codes in summary.unused_pragmas:
         pragma = f"ignore[{codes}]" if codes else "ignore"
         path_and_line = f"{format_path(location.path, base)}:{location.line}"
         yield f"{path_and_line}: `# trueloop: {pragma}` suppresses no finding of the linter."
 
 
-def _join_counts(parts: Iterable[tuple[int, str]]) -> str:
-    return ", ".join(f"{format_count(count, 'finding')} {words}" for count, words in parts if count)
+def _join_counts(counts: Iterable[tuple[int, str]]) -> str:
+    return ", ".join(f"{format_count(count, 'finding')} {words}" for count, words in counts if count)

@@ -1,5 +1,5 @@
-"""Explains the numbers of a plan: each has its formula and a sentence about its meaning."""
-# ruff: noqa: RUF001  # × is meant
+"""Explain the numbers of a plan: each comes with its formula and a sentence about its meaning."""
+# ruff: noqa: RUF001  # the sign × is intended
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,31 +13,31 @@ class Row:
     """One number of a plan."""
 
     key: str
-    """Name of the property of `Plan` that the number is, or another unique name."""
+    """Name of the property of `Plan` with this number; another unique name if there is no such property."""
     name: str
     value: str
     formula: str
-    """How the number follows from the values of the sizes: "= ceil(10000 / 32)"."""
+    """The calculation that gives the number: "= ceil(10000 / 32)"; or a short remark: "of 32 examples"."""
     explanation: str
     """Sentence that explains the number."""
     group: str
-    """What the number describes: an "update", an "epoch" or the "run"."""
+    """What the number describes: "update", "epoch" or "run"."""
     inner: bool = False
     """True if the number is a detail of the previous row's number."""
 
 
 def rows(plan: Plan) -> tuple[Row, ...]:
-    """Return one row for each number of a plan; rows that do not apply to its sizes are missing."""
+    """Return one row for each number of a plan, except for numbers that are meaningless for its sizes."""
     return (*_update_rows(plan), *_epoch_rows(plan), *_window_rows(plan), *_process_rows(plan), *_run_rows(plan))
 
 
 def goals(plan: Plan, *, updates: int | None = None, update_ms: float | None = None) -> tuple[Row, ...]:
-    """Return what a plan means for a goal: the epochs for a number of updates, or the time of all updates.
+    """Return the number of epochs that a number of updates takes, and the time of all updates, if requested.
 
     Args:
         plan: the plan.
-        updates: number of updates that the run should make.
-        update_ms: measured milliseconds per update.
+        updates: number of updates to reach; None = no such row.
+        update_ms: measured milliseconds per update; None = no such row.
     """
     goal_rows: list[Row] = []
     if updates is not None:
@@ -71,24 +71,21 @@ def goals(plan: Plan, *, updates: int | None = None, update_ms: float | None = N
 
 
 def _iteration_factor(plan: Plan) -> str:
-    """Return the number of examples in an iteration, as a factor in a formula."""
-    return (
-        format_number(plan.batch)
-        if plan.processes == 1
-        else f"({format_number(plan.batch)} × {format_number(plan.processes)})"
-    )
+    """Return the number of examples in an iteration as a factor of a formula: "32" or "(32 × 4)"."""
+    batch = format_number(plan.batch)
+    return batch if plan.processes == 1 else f"({batch} × {format_number(plan.processes)})"
 
 
 def _update_rows(plan: Plan) -> Iterator[Row]:
     b, k, processes = format_number(plan.batch), format_number(plan.accumulate), format_count(plan.processes, "process")
-    batches = f"{format_count(plan.accumulate, 'micro-batch')} of {format_count(plan.batch, 'example')}"
+    micro_batches = f"{format_count(plan.accumulate, 'micro-batch')} of {format_count(plan.batch, 'example')}"
     yield Row(
         key="effective_batch",
         name="effective batch",
         value=format_number(plan.effective_batch),
         formula=f"= {b} × {k} × {processes}",
         explanation=f"The gradient of a full update is the mean over {format_count(plan.effective_batch, 'example')}: "
-        f"{batches} on {'each of ' * (plan.processes > 1)}{processes}.",
+        f"{micro_batches} on {'each of ' * (plan.processes > 1)}{processes}.",
         group="update",
     )
     if plan.batch_bytes is not None:
@@ -105,40 +102,34 @@ def _update_rows(plan: Plan) -> Iterator[Row]:
 
 def _epoch_rows(plan: Plan) -> Iterator[Row]:
     n, iterations = format_number(plan.dataset), format_number(plan.iterations_per_epoch)
-    each, full = _iteration_factor(plan), format_number(plan.iteration_examples)
+    factor, iteration_size = _iteration_factor(plan), format_count(plan.iteration_examples, "example")
+    last = "; the last iteration has fewer" if plan.partial_last_batch else ""
+    last = "; the remaining examples are left out" if plan.never_seen_per_epoch else last
     yield Row(
         key="iterations_per_epoch",
         name="iterations per epoch",
         value=iterations,
-        formula=f"= {'floor' if plan.drop_last else 'ceil'}({n} / {each})",
+        formula=f"= {'floor' if plan.drop_last else 'ceil'}({n} / {factor})",
         explanation=f"One pass over {format_count(plan.dataset, 'example')} takes "
-        f"{format_count(plan.iterations_per_epoch, 'iteration')}"
-        f" of {format_count(plan.iteration_examples, 'example')} each"
-        + (
-            "; the partial last one is left out."
-            if plan.never_seen_per_epoch
-            else ", except the last one."
-            if plan.partial_last_batch
-            else "."
-        ),
+        f"{format_count(plan.iterations_per_epoch, 'iteration')} of {iteration_size} each{last}.",
         group="epoch",
     )
     yield Row(
         key="last_batch",
-        name="examples in the last",
+        name="last iteration",
         value=format_number(plan.last_batch),
-        formula=f"of {full}",
+        formula=f"of {iteration_size}",
         explanation=f"The last iteration is {'partial' if plan.partial_last_batch else 'full'}: it has "
-        f"{format_number(plan.last_batch)} of {format_count(plan.iteration_examples, 'example')}.",
+        f"{format_number(plan.last_batch)} of {iteration_size}.",
         group="epoch",
         inner=True,
     )
     if plan.drop_last:
         yield Row(
             key="never_seen_per_epoch",
-            name="never seen per epoch",
+            name="left out per epoch",
             value=format_number(plan.never_seen_per_epoch),
-            formula=f"= {n} - {iterations} × {each}",
+            formula=f"= {n} - {iterations} × {factor}",
             explanation=f"drop_last leaves {format_count(plan.never_seen_per_epoch, 'example')} out of every epoch.",
             group="epoch",
         )
@@ -157,47 +148,42 @@ def _window_rows(plan: Plan) -> Iterator[Row]:
     )
     yield Row(
         key="last_window",
-        name="iterations in the last",
+        name="last window",
         value=format_number(plan.last_window),
-        formula=f"of {k}",
-        explanation=f"The last window is {'short' if plan.short_last_window else 'full'}: "
-        f"{format_number(plan.last_window)} of "
-        f"{format_count(plan.accumulate, 'iteration')}, {format_count(plan.last_window_examples, 'example')}.",
+        formula=f"of {format_count(plan.accumulate, 'iteration')}",
+        explanation=f"The last window is {'short' if plan.short_last_window else 'full'}: it has "
+        f"{format_number(plan.last_window)} of {format_count(plan.accumulate, 'iteration')}, with "
+        f"{format_count(plan.last_window_examples, 'example')}.",
         group="epoch",
         inner=True,
     )
 
 
 def _process_rows(plan: Plan) -> Iterator[Row]:
-    """Yield the rows about the share of each process in an epoch; none for a single process."""
+    """Yield rows about the number of examples per process in an epoch; no rows for a single process."""
     if plan.processes == 1:
         return
     p, n = format_number(plan.processes), format_number(plan.dataset)
-    most = -(-plan.examples_per_epoch // plan.processes)
-    least = plan.examples_per_epoch // plan.processes
+    fewest, most = plan.examples_per_epoch // plan.processes, -(-plan.examples_per_epoch // plan.processes)
     yield Row(
         key="examples_per_process",
         name="examples per process",
-        value=format_number(most) if most == least else f"{format_number(least)} to {format_number(most)}",
+        value=format_number(most) if most == fewest else f"{format_number(fewest)} to {format_number(most)}",
         formula=f"= {format_number(plan.examples_per_epoch)} / {p}",
         explanation=f"In an epoch, each of the {p} processes reads "
-        + (
-            f"{format_count(most, 'example')}."
-            if most == least
-            else f"{format_number(least)} or {format_count(most, 'example')}."
-        ),
+        f"{'' if most == fewest else f'{format_number(fewest)} or '}{format_count(most, 'example')}.",
         group="epoch",
     )
     if not plan.drop_last:
-        shares = -(-plan.dataset // plan.processes)
-        repeated = shares * plan.processes - plan.dataset
+        sampler_size = -(-plan.dataset // plan.processes)
+        repeated = sampler_size * plan.processes - plan.dataset
         yield Row(
             key="repeated_per_epoch",
-            name="repeated by torch",
+            name="repeated by PyTorch",
             value=format_number(repeated),
-            formula=f"= {format_number(shares)} × {p} - {n}",
-            explanation=f"PyTorch's DistributedSampler gives every process {format_count(shares, 'example')}, so it "
-            f"repeats {format_count(repeated, 'example')} in every epoch. trueloop's order repeats none.",
+            formula=f"= {format_number(sampler_size)} × {p} - {n}",
+            explanation=f"PyTorch's DistributedSampler gives every process {format_count(sampler_size, 'example')}, so "
+            f"it repeats {format_count(repeated, 'example')} in every epoch. trueloop repeats no example.",
             group="epoch",
             inner=True,
         )
@@ -208,7 +194,7 @@ def _run_rows(plan: Plan) -> Iterator[Row]:
     iterations, updates = format_count(plan.iterations, "iteration"), format_count(plan.updates, "update")
     yield Row(
         key="iterations",
-        name="iterations in all",
+        name="iterations in the run",
         value=format_number(plan.iterations),
         formula=f"= {format_number(plan.iterations_per_epoch)} × {epochs}",
         explanation=f"The run has {iterations}; in each of them, every process reads one micro-batch.",
@@ -216,7 +202,7 @@ def _run_rows(plan: Plan) -> Iterator[Row]:
     )
     yield Row(
         key="updates",
-        name="updates in all",
+        name="updates in the run",
         value=format_number(plan.updates),
         formula=f"= {format_number(plan.updates_per_epoch)} × {epochs}",
         explanation=f"The weights change {format_count(plan.updates, 'time')}.",
@@ -243,6 +229,6 @@ def _run_rows(plan: Plan) -> Iterator[Row]:
         name="examples seen",
         value=format_number(plan.examples_seen),
         formula=f"= {format_number(plan.examples_per_epoch)} × {epochs}",
-        explanation=f"{format_count(plan.examples_seen, 'example')} go through the model; each epoch counts again.",
+        explanation=f"{format_count(plan.examples_seen, 'example')} go through the model, counted once per epoch.",
         group="run",
     )

@@ -1,11 +1,11 @@
-"""Computes the memory, network traffic, time and disk space that training a transformer of N parameters takes.
+"""Compute the memory, network traffic, time and disk space that training a transformer of N parameters takes.
 
 No number is measured or guessed: each property documents the formula that computes it from the sizes.
 
 Symbols: P devices, b sequences of s tokens in a micro-batch, K micro-batches per update, L blocks of width h,
 v tokens in the vocabulary, r = 4 bytes per float32 number, c bytes per number in the computation. Two cases:
 
-    replicated  every device holds everything, and a ring all-reduce averages the gradients (DDP)
+    replicated  every device holds the whole model, and a ring all-reduce averages the gradients (DDP)
     sharded     every device holds 1/P of parameters, gradients and moments; a block's parameters are gathered when they
                 are needed (FSDP2's `fully_shard`, stage 3 of ZeRO)
 
@@ -28,7 +28,7 @@ MOMENTS: Final = {"adamw": 2, "adam": 2, "sgd": 1, "rmsprop": 2, "adagrad": 1}
 PEAK_TFLOPS: Final = {"off": 67.0, "bf16": 989.0, "fp16": 989.0}
 """Dense peak of an H100 SXM from its data sheet: float32 without tensor cores, 16-bit formats with tensor cores."""
 JOURNAL_BYTES: Final = 205
-"""Bytes in the journal per update of 100 ms; benchmarks/results/journal.json has 205 MB for 10**6 updates."""
+"""Bytes in the journal per update, if an update takes 100 ms; measured in benchmarks/results/journal.json."""
 HEAD_WIDTH: Final = 128
 """Width of an attention head; without a given shape, h = 128 L is assumed, which lies between GPT-3 and Llama."""
 
@@ -74,7 +74,7 @@ class Scale:
 
     @property
     def block_parameters(self) -> int:
-        """Parameters of one block: 4 h² in attention, 8 h² in the two layers after it."""
+        """Number of parameters of one block: 4 h² in attention, 8 h² in the two layers of the MLP."""
         return 12 * self.width**2
 
     @property
@@ -125,7 +125,7 @@ class Scale:
 
     @property
     def recomputed_activation_bytes(self) -> int:
-        """Activations if every block is recomputed: the inputs of all blocks, L s b h r, and one block in full."""
+        """Activations if every block is recomputed: the inputs of all blocks, L s b h r, and all of one block."""
         inputs = self.layers * self._micro_batch_tokens * self.width * FLOAT32
         return inputs + self._block_activations + self._head_activations
 
@@ -203,22 +203,22 @@ class Scale:
 
     @property
     def replicated_update_s(self) -> float:
-        """Least seconds of an update of a replicated model, with traffic and computation completely overlapped."""
+        """Minimum seconds for an update of a replicated model, with traffic and computation completely overlapped."""
         return max(self.compute_s, self.replicated_traffic_s)
 
     @property
     def sharded_update_s(self) -> float:
-        """Least seconds of an update of a sharded model, with traffic and computation completely overlapped."""
+        """Minimum seconds for an update of a sharded model, with traffic and computation completely overlapped."""
         return max(self.compute_s, self.sharded_traffic_s)
 
     @property
     def replicated_run_s(self) -> float | None:
-        """Least seconds of all updates of a replicated model; None without ``tokens``."""
+        """Minimum seconds for all updates of a replicated model; None without ``tokens``."""
         return None if self.updates is None else self.updates * self.replicated_update_s
 
     @property
     def sharded_run_s(self) -> float | None:
-        """Least seconds of all updates of a sharded model; None without ``tokens``."""
+        """Minimum seconds for all updates of a sharded model; None without ``tokens``."""
         return None if self.updates is None else self.updates * self.sharded_update_s
 
     @property
@@ -269,17 +269,17 @@ class Scale:
 def scale(
     parameters: float, *, layers: int | None = None, width: int | None = None, tokens: float | None = None, **sizes: Any
 ) -> Scale:
-    """Return the numbers of a model and its training.
+    """Check the sizes of a model and of the machines, and return them with the derived numbers.
 
     Args:
-        parameters: number of parameters; 7e9 is a whole number, too.
+        parameters: number of parameters, which may be a float such as 7e9.
         layers: number of blocks; None = that of a model of this size whose width is 128 times its number of blocks.
         width: features per token; None = a multiple of 128 for which ``12 layers width²`` is about ``parameters``.
         tokens: total number of tokens to train on.
         **sizes: the other fields of `Scale`; their defaults are 1 or usual values.
 
     Raises:
-        InvalidConfig: a size is not a number, or not possible.
+        InvalidConfig: a size is not a number, or out of range.
     """
     defaults: dict[str, Any] = {
         "vocabulary": 50_257, "sequence": 2048, "micro_batch": 1, "accumulate": 1, "devices": 1, "precision": "bf16",
@@ -296,14 +296,12 @@ def scale(
     counts = {"layers": layers, "width": width, **{name: values[name] for name in _COUNTS}}
     for name, value in counts.items():
         values[name] = _require_count(name, value)
-    for name in ("bandwidth_gb_s", "storage_gb_s", "peak_tflops", "utilisation"):
-        if not 0 < values[name] < (math.inf if name != "utilisation" else 1.000001):
-            raise InvalidConfig(
-                f"{name} is {values[name]!r}.",
-                fix="It must be above 0."
-                if name != "utilisation"
-                else "It is a share of the peak, above 0 and at most 1.",
-            )
+    for name in ("bandwidth_gb_s", "storage_gb_s", "peak_tflops"):
+        if not 0 < values[name] < math.inf:
+            raise InvalidConfig(f"{name} is {values[name]!r}.", fix="It must be above 0.")
+    if not 0 < values["utilisation"] <= 1:
+        fix = "It is a share of the peak, above 0 and at most 1."
+        raise InvalidConfig(f"utilisation is {values['utilisation']!r}.", fix=fix)
     return Scale(parameters=count, tokens=None if tokens is None else _require_count("tokens", tokens), **values)
 
 

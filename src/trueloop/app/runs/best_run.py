@@ -8,9 +8,9 @@ from typing import Any
 from trueloop.core.errors import CheckpointError, TrueloopError
 from trueloop.runs.history import History
 from trueloop.runs.journal import read_journal
-from trueloop.runs.queries.overview import Overview, Point
+from trueloop.runs.queries.overview import Overview, Point, recorded_setting
 from trueloop.runs.queries.ranking import Mode, rank_points, rank_runs
-from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder, NewerSchemaError
+from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder
 from trueloop.training.checkpoint.manifest import verify
 
 
@@ -64,10 +64,10 @@ def find_best(runs: Sequence[Overview], metric: str, mode: Mode) -> BestRun:
 
     Cost: reads the checkpoint and, if it is not usable, the journals of runs that may have the next best checkpoint.
     """
-    order = rank_runs(runs, metric, mode)
-    run, point = order[0]
+    ranked_runs = rank_runs(runs, metric, mode)
+    run, point = ranked_runs[0]
     best = _check_checkpoint(run, point, _weights_update(run, point, metric))
-    alternative = _find_alternative([each.run for each in order], metric, mode) if best.problem else None
+    alternative = _find_alternative([each.run for each in ranked_runs], metric, mode) if best.problem else None
     if alternative and alternative.point.value == point.value:  # equally good, and usable
         best, alternative = alternative, None
     return BestRun(metric=metric, mode=mode, best=best, alternative=alternative)
@@ -86,8 +86,8 @@ def _find_alternative(runs: Sequence[Overview], metric: str, mode: Mode) -> Eval
     """Return the best evaluation with a usable checkpoint; the search stops when no remaining run can be better."""
     sign, best = (1 if mode == "min" else -1), None
     for run in runs:
-        bound = run.best(metric, mode)
-        if best and bound and sign * bound.value > sign * best.point.value:
+        best_of_run = run.best(metric, mode)
+        if best and best_of_run and sign * best_of_run.value > sign * best.point.value:
             break
         candidate = _best_usable(run, metric, mode)
         if candidate and (best is None or sign * candidate.point.value < sign * best.point.value):
@@ -103,8 +103,8 @@ def _best_usable(run: Overview, metric: str, mode: Mode) -> EvaluatedCheckpoint 
         return None
     for point in rank_points(history, metric, mode) if history else ():
         update = _weights_update(run, point, metric, history)
-        if update in available and not (answer := _check_checkpoint(run, point, update)).problem:
-            return answer
+        if update in available and not (evaluated := _check_checkpoint(run, point, update)).problem:
+            return evaluated
     return None
 
 
@@ -117,9 +117,7 @@ def _weights_update(run: Overview, point: Point, metric: str, history: History |
     if not metric.startswith("test/"):
         return point.update
     history = history or read_journal(run.path)
-    config: Any = history.facts.get("config")
-    checkpoint = config.get("checkpoint") if isinstance(config, dict) else None
-    ends_with_last = isinstance(checkpoint, dict) and checkpoint.get("final") == "last"
+    ends_with_last = recorded_setting(history.facts, "checkpoint.final") == "last"
     return point.update if ends_with_last or history.best is None else history.best.update
 
 
@@ -130,12 +128,8 @@ def _check_checkpoint(run: Overview, point: Point, update: int) -> EvaluatedChec
         for checkpoint in folder.checkpoints():
             if checkpoint.update == update:
                 path, problem = checkpoint.path, ""
-        if not problem:
-            verify(path)
-        elif path.exists():
-            verify(path)  # raises the reason
-    except NewerSchemaError as error:
-        problem = error.what
+        if path.exists():
+            verify(path)  # raises an error that names the damage
     except CheckpointError as error:
         problem = error.what
     return EvaluatedCheckpoint(run=run, point=point, checkpoint=path, problem=problem)

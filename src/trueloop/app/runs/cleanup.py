@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trueloop.app.runs.rollback import STAGING_NAME
-from trueloop.app.training.run_folder import RUN_FILES, RunFolder
+from trueloop.app.training.run_folder import RUN_FILES, RunFolder, remove_file_or_folder
 from trueloop.core.errors import InvalidConfig, TrueloopError
 from trueloop.runs.journal import read_journal
-from trueloop.runs.queries.overview import Overview, all_monitored_metrics, read_overview
+from trueloop.runs.queries.overview import Overview, all_monitored_metrics, read_overview, recorded_setting
 from trueloop.runs.queries.ranking import rank_points
 from trueloop.runs.queries.running import is_training
 from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder
@@ -31,11 +31,11 @@ class CleanupOptions:
     """What to remove."""
 
     keep_best: int | None = None
-    """Number of best checkpoints to keep per run and monitored metric, besides the last; None = keep all."""
+    """Number of best checkpoints to keep per run and monitored metric, in addition to the last; None = keep all."""
     unfinished: bool = False
     """True = remove unfinished runs without a checkpoint to resume from."""
     older_than_days: float = 0.0
-    """Days since the last write to the journal before a run may be cleaned up."""
+    """Minimum number of days since the last write to a run's journal; runs written to more recently are kept."""
 
     def check(self) -> None:
         """Refuse options that would remove the best checkpoint, or that select nothing.
@@ -52,7 +52,7 @@ class CleanupOptions:
             raise InvalidConfig(
                 f"--keep-best is {self.keep_best}.",
                 why="The best checkpoint of a run is never removed.",
-                fix="Keep 1 or more.",
+                fix="Pass --keep-best 1 or more.",
             )
         if not 0 <= self.older_than_days < math.inf:
             raise InvalidConfig(f"--older-than is {self.older_than_days}.", fix="Pass a number of days.")
@@ -102,7 +102,7 @@ def plan_cleanup(runs: Sequence[Overview], root: Path, options: CleanupOptions) 
         try:
             items += _removable_items(run, options)
         except (TrueloopError, OSError) as error:
-            skipped.append((run.path, error.what if isinstance(error, TrueloopError) else str(error)))
+            skipped.append((run.path, _first_sentence(error)))
     for path in _leftover_rollbacks(root):
         if _is_old(path, options):
             items.append(_make_item("leftover", path, "left by an interrupted rollback"))
@@ -126,12 +126,16 @@ def clean_up(runs: Sequence[Overview], root: Path, options: CleanupOptions) -> C
                     _remove_item(item)
                     removed.append(item)
         except (TrueloopError, OSError) as error:
-            skipped.append((run.path, error.what if isinstance(error, TrueloopError) else str(error)))
+            skipped.append((run.path, _first_sentence(error)))
     for item in plan.items:
         if STAGING_NAME.fullmatch(item.path.name):
             shutil.rmtree(item.path, ignore_errors=True)
             removed.append(item)
     return CleanupPlan(items=removed, skipped=[*plan.skipped, *skipped])
+
+
+def _first_sentence(error: TrueloopError | OSError) -> str:
+    return error.what if isinstance(error, TrueloopError) else str(error)
 
 
 def _is_old(path: Path, options: CleanupOptions) -> bool:
@@ -145,7 +149,7 @@ def _reason_to_skip(run: Overview) -> str:
     """Return why a run must be skipped; "" if it can be cleaned up."""
     training = is_training(run.path)
     if training is not False:
-        return "a process is training in it" if training else "whether a process is training in it is unknown"
+        return "a process is training in it" if training else "it is unknown whether a process is training in it"
     if run.state == "damaged":
         return run.problem
     if (run.path / "checkpoints").is_symlink():
@@ -175,32 +179,22 @@ def _reason_to_remove(run: Overview) -> str:
     end = run.record.get("end", "")
     if end in ("finished", "early_stop", "damaged") or (run.path / "final").exists():
         return ""
-    if not run.problem and _has_mirror(run):
-        return ""
+    if not run.problem and recorded_setting(read_journal(run.path).facts, "checkpoint.mirror"):
+        return ""  # the run can be resumed from the mirror
     return f"it ended as {end or 'killed'} and has no checkpoint to resume from"
 
 
-def _has_mirror(run: Overview) -> bool:
-    """Return True if the run has a mirror, from which it can be resumed without a local checkpoint."""
-    config: Any = read_journal(run.path).facts.get("config")
-    checkpoint: Any = config.get("checkpoint") if isinstance(config, dict) else None
-    return bool(checkpoint.get("mirror")) if isinstance(checkpoint, dict) else False
-
-
-def _updates_to_keep(run: Overview, checkpoints: Sequence[Checkpoint], best: int) -> set[int]:
+def _updates_to_keep(run: Overview, checkpoints: Sequence[Checkpoint], best_count: int) -> set[int]:
     """Return the updates of the checkpoints to keep: the last one, and the best ones by each monitored metric."""
     history = read_journal(run.path)
     keep = {checkpoints[-1].update}
     existing = {checkpoint.update for checkpoint in checkpoints}
     for metric, mode in all_monitored_metrics(run.path):
         sign = 1 if mode == "min" else -1
-        ranked = [
-            (sign * value, each.update)
-            for each in checkpoints
-            if not math.isnan(value := each.metrics.get(metric, math.nan))
-        ]
-        keep |= {update for _, update in sorted(ranked)[:best]}
-        keep |= {point.update for point in rank_points(history, metric, mode)[:best] if point.update in existing}
+        evaluated = [each for each in checkpoints if not math.isnan(each.metrics.get(metric, math.nan))]
+        ranked = sorted(evaluated, key=lambda each: (sign * each.metrics[metric], each.update))
+        keep |= {each.update for each in ranked[:best_count]}
+        keep |= {point.update for point in rank_points(history, metric, mode)[:best_count] if point.update in existing}
     return keep
 
 
@@ -213,16 +207,16 @@ def _leftover_rollbacks(root: Path) -> list[Path]:
 
 
 def _make_item(kind: Kind, path: Path, reason: str) -> CleanupItem:
-    return CleanupItem(kind=kind, path=path, bytes=_size(path, own_only=kind == "run"), reason=reason)
+    return CleanupItem(kind=kind, path=path, bytes=_size(path, run_files_only=kind == "run"), reason=reason)
 
 
-def _size(path: Path, *, own_only: bool) -> int:
-    tops = [path / name for name in RUN_FILES] if own_only else [path]
+def _size(path: Path, *, run_files_only: bool) -> int:
+    """Return the number of bytes in a file or folder; links are not followed."""
     total = 0
-    for top in tops:
-        if top.is_symlink() or not top.is_dir():
-            total += top.lstat().st_size if os.path.lexists(top) else 0
-        for folder, _, files in os.walk(top):
+    for item in [path / name for name in RUN_FILES] if run_files_only else [path]:
+        if item.is_symlink() or not item.is_dir():
+            total += item.lstat().st_size if os.path.lexists(item) else 0
+        for folder, _, files in os.walk(item):
             total += sum((Path(folder) / name).lstat().st_size for name in files)
     return total
 
@@ -239,11 +233,8 @@ def _remove_item(item: CleanupItem) -> None:
 
 def _remove_run(path: Path) -> None:
     """Remove the files of a run, with the journal last, and its folder if it contains no other file."""
-    for item in (path / name for name in reversed(RUN_FILES)):
-        if item.is_dir() and not item.is_symlink():
-            shutil.rmtree(item)
-        else:
-            item.unlink(missing_ok=True)
+    for name in reversed(RUN_FILES):
+        remove_file_or_folder(path / name)
     if [entry.name for entry in path.iterdir()] == [".lock"]:
         (path / ".lock").unlink()
         path.rmdir()  # fails if another process has started a run in this folder meanwhile

@@ -1,8 +1,8 @@
 """Roll back a run: create a new run from a checkpoint and the history up to it, without changing the old run."""
 
-import json
 import re
 import secrets
+import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from trueloop.core.errors import CheckpointError, InvalidConfig, RunFolderError
 from trueloop.runs.history import History
 from trueloop.runs.journal import JOURNAL_NAME, read_journal
 from trueloop.runs.queries.fork_journal import fork_journal, rollback_note
-from trueloop.runs.queries.overview import monitored_metric, read_overview, require_readable
+from trueloop.runs.queries.overview import monitored_metric, read_overview, recorded_setting, require_readable
 from trueloop.runs.queries.ranking import rank_points
 from trueloop.runs.run_id import read_run_id
 from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder
@@ -43,15 +43,27 @@ class RollbackResult:
     notes: Sequence[str]
     """Remarks that the user should read before resuming the run."""
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the output of `--json`."""
+        return {
+            "run_dir": str(self.run_dir),
+            "run_id": self.run_id,
+            "update": self.checkpoint.update,
+            "checkpoint": str(self.checkpoint.path),
+            "source": str(self.source),
+            "command": shlex.join(self.command) or None,
+            "notes": list(self.notes),
+        }
+
 
 def roll_back(source: Path, to: str, run_dir: Path | None = None) -> RollbackResult:
-    """Create a run folder that starts from a checkpoint of another run, which is only read.
+    """Create a run folder that starts from a checkpoint of another run; the other run is not changed.
 
     The checkpoint and the best earlier checkpoint, whose weights may become the final weights, are copied and verified
     byte by byte. The new folder is created under a hidden name and renamed when it is complete.
 
     Args:
-        source: folder of the old run, which may be training.
+        source: folder of the old run, which may still be training.
         to: "best" by the monitored metric, "last", or the number of an update.
         run_dir: folder of the new run, which must not exist or be empty; None = a new name next to the old run.
 
@@ -68,7 +80,7 @@ def roll_back(source: Path, to: str, run_dir: Path | None = None) -> RollbackRes
         final_dir.parent.mkdir(parents=True, exist_ok=True)
         with RunFolder(staging).lock():
             target, notes = _copy_checkpoints(source, history, to, staging)
-            history = read_journal(source)  # a training run has progressed up to the copied checkpoint
+            history = read_journal(source)  # again: if the run is training, it has reached the copied checkpoint
             new_id = _write_journal(source, staging, final_dir, target.update)
             if (source / "config.json").is_file():
                 shutil.copyfile(source / "config.json", staging / "config.json")
@@ -148,11 +160,11 @@ def _find_checkpoint(folder: CheckpointFolder, history: History, to: str) -> Che
     if not (to.isascii() and to.isdigit() and len(to) < 20):
         raise InvalidConfig(f"--to is {to!r}.", fix="Pass best, last, or the number of an update.")
     if int(to) not in available:
-        near = min(available, key=lambda update: abs(update - int(to)))
+        nearest = min(available, key=lambda update: abs(update - int(to)))
         raise CheckpointError(
             f"There is no complete checkpoint of update {int(to)}.",
             why=f"There are checkpoints of updates {', '.join(map(str, sorted(available)))}.",
-            fix=f"The nearest is --to {near}.",
+            fix=f"The nearest is --to {nearest}.",
         )
     return available[int(to)]
 
@@ -181,14 +193,15 @@ def _best_checkpoint(folder: CheckpointFolder, history: History, available: dict
 def _copy_best(folder: CheckpointFolder, history: History, target: Checkpoint, into: Path) -> list[str]:
     """Copy the best checkpoint before the target, for the final weights; return a note if it is missing."""
     metric, mode = monitored_metric(history.facts)
-    points = [point for point in rank_points(history, metric, mode) if point.update <= target.update]
-    if not points or points[0].update == target.update:
+    ranked_points = rank_points(history, metric, mode)
+    best_update = next((point.update for point in ranked_points if point.update <= target.update), target.update)
+    if best_update == target.update:
         return []
-    best = {checkpoint.update: checkpoint for checkpoint in folder.checkpoints()}.get(points[0].update)
+    best = next((checkpoint for checkpoint in folder.checkpoints() if checkpoint.update == best_update), None)
     if best is None:
         note = (
-            f"The best earlier checkpoint, of update {points[0].update}, is missing: if the new run does not improve "
-            "on it, its final weights will differ from those of the old run."
+            f"The best earlier checkpoint, of update {best_update}, is missing: if the new run does not "
+            "improve on it, its final weights will differ from those of the old run."
         )
         return [note]
     _copy_checkpoint(best, into)
@@ -216,10 +229,11 @@ def _write_journal(source: Path, staging: Path, final_dir: Path, update: int) ->
     new_id = secrets.token_hex(16)
     note = rollback_note(source=source, run_id=read_run_id(source / JOURNAL_NAME) or "", update=update)
     fork_journal(source, staging, update=update, run_id=new_id, note=note, final_dir=final_dir)
-    copied = read_journal(staging)
-    if copied.last_update != update:
+    new_history = read_journal(staging)
+    if new_history.last_update != update:
         raise RunFolderError(
-            f"The journal of {source} ends at update {copied.last_update}, but its checkpoint is of update {update}.",
+            f"The journal of {source} ends at update {new_history.last_update}, "
+            f"but its checkpoint is of update {update}.",
             why="The new run would have a gap in its history.",
             fix="Choose another checkpoint, with --to.",
         )
@@ -245,30 +259,7 @@ def _resume_command(history: History, final_dir: Path) -> tuple[list[str], list[
             index = command.index(flag)
             del command[index : index + 2]
     command[3:3] = ["--run-dir", str(final_dir)]
-    if _has_mirror(history):
+    if recorded_setting(history.facts, "checkpoint.mirror"):
         command += ["--checkpoint.mirror", "none"]
         notes.append("The old run keeps its mirror; the new run has none unless you pass another one.")
     return command, notes
-
-
-def _has_mirror(history: History) -> bool:
-    tree: Any = history.facts.get("config")
-    for key in ("checkpoint", "mirror"):
-        tree = cast("dict[str, Any]", tree).get(key) if isinstance(tree, dict) else None
-    return bool(tree)
-
-
-def as_json(result: RollbackResult) -> str:
-    """Return the result as one JSON object."""
-    import shlex
-
-    record = {
-        "run_dir": str(result.run_dir),
-        "run_id": result.run_id,
-        "update": result.checkpoint.update,
-        "checkpoint": str(result.checkpoint.path),
-        "source": str(result.source),
-        "command": shlex.join(result.command) or None,
-        "notes": list(result.notes),
-    }
-    return json.dumps(record)

@@ -21,14 +21,14 @@ class SyncedRun:
     result: SyncResult | None
     """Result of the sync; None if the sync failed."""
     problem: str = ""
-    """Why the sync failed; "" if it did not."""
+    """Reason why the sync failed; "" if it did not fail."""
 
 
-def sync_runs(words: Sequence[str], root: Path, store: str | None, *, rewrite: bool) -> Iterator[SyncedRun]:
+def sync_runs(names: Sequence[str], root: Path, store: str | None, *, rewrite: bool) -> Iterator[SyncedRun]:
     """Sync runs to a store, one after the other.
 
     Args:
-        words: runs as for `find_run`; empty = all runs in the root.
+        names: names or paths of runs, as for `find_run`; empty = all runs in the root.
         root: folder of the runs.
         store: address of the store.
         rewrite: True to delete each run in the store and write it from scratch.
@@ -42,7 +42,7 @@ def sync_runs(words: Sequence[str], root: Path, store: str | None, *, rewrite: b
     if not store:
         raise InvalidConfig("No store is given.", fix=f"Pass --store or set TRUELOOP_STORE: {ADDRESS_FORMS}.")
     parse_target(store, root)
-    runs = [find_run(word, root) for word in words] or [root / name for name in run_names(root)]
+    runs = [find_run(name, root) for name in names] or [root / name for name in run_names(root)]
     if not runs:
         raise RunFolderError(f"There are no runs in {str(root)!r}.", fix="Pass their folder with --root.")
     return _sync_each(list(dict.fromkeys(runs)), store, rewrite=rewrite)

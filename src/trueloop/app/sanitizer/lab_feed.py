@@ -1,4 +1,4 @@
-"""Sends a run under `run --lab` to the lab: live numbers, findings, and the final report."""
+"""Send a run under `run --lab` to the lab: live numbers, findings, and the final report."""
 
 from __future__ import annotations
 
@@ -41,44 +41,44 @@ class LiveFeed:
     ) -> None:
         self._base = base
         target = f"-m {program.target}" if program.module else program.target
-        about = {
+        metadata = {
             "name": program.target if program.module else Path(program.target).name,
             "command": " ".join([target, *program.arguments])[:MAX_COMMAND],
             "folder": str(base),
             "python": platform.python_version(),
             "trueloop": __version__,
         }
-        self.audience = LiveWriter(live_folder(environment), about, rank=rank)
+        self.writer = LiveWriter(live_folder(environment), metadata, rank=rank)
         self.problem = ""
-        """Why the feed ended early; "" if it did not."""
+        """Reason why the feed ended early; "" if it did not."""
 
     @property
     def name(self) -> str:
         """Name of this run in the lab."""
-        return self.audience.name
+        return self.writer.name
 
     def on_finding(self, finding: Finding) -> None:
         """Send a finding with its source excerpts."""
         if not self.problem:
             try:
                 record = {"finding": finding_to_json(finding), "excerpts": self._excerpts(finding)}
-                self.audience.write_finding(record)
+                self.writer.write_finding(record)
             except (OSError, ValueError) as error:
                 self._on_write_error(error)
 
-    def end(self, report: Report, code: int, nothing: str) -> None:
+    def end(self, report: Report, code: int, not_judged_reason: str) -> None:
         """Send the end of the program.
 
         Args:
             report: report of this process.
-            code: exit code.
-            nothing: why there is no report; "" if there is a report.
+            code: exit code of the program.
+            not_judged_reason: reason why the program was not judged; "" if it was judged.
         """
         error = report.error
-        record: dict[str, Any] = {"report": to_json(report), "nothing": nothing}
+        record: dict[str, Any] = {"report": to_json(report), "nothing": not_judged_reason}
         try:
             record["error_excerpts"] = self._excerpts(error) if error else []
-            self.audience.write_end(report.updates, code, record)
+            self.writer.write_end(report.updates, code, record)
         except (OSError, ValueError) as write_error:
             self._on_write_error(write_error)
 
@@ -110,13 +110,13 @@ class LabSession:
 
     Args:
         feed: the live feed; None if it cannot be written.
-        notice: message to the user with the address of the run's page, or why there is none.
+        notice: message to the user with the address of the run's page, or the reason why there is no page.
         problems: problems so far, for the report.
     """
 
     def __init__(self, feed: LiveFeed | None, notice: str, problems: tuple[str, ...] = ()) -> None:
         self._feed, self.notice, self._problems = feed, notice, problems
-        self.audience = feed and feed.audience
+        self.writer = feed and feed.writer
 
     @classmethod
     def open(
@@ -132,7 +132,7 @@ class LabSession:
         except OSError as error:
             problem = f"the lab receives no data of this run: {error}"
             return cls(None, problem, (problem,))
-        if group is not None and group.local:
+        if group is not None and group.local_rank:
             return cls(feed, "")
         try:
             lab = read_address(environment) or start_lab(environment, base / "runs")
@@ -145,15 +145,15 @@ class LabSession:
         """Problems for the report."""
         return (*self._problems, *filter(None, [self._feed.problem if self._feed else ""]))
 
-    def also_to_lab(self, print_finding: Callable[[Finding], None]) -> Callable[[Finding], None]:
+    def print_and_send(self, print_finding: Callable[[Finding], None]) -> Callable[[Finding], None]:
         """Return a function that prints a finding and sends it to the lab."""
 
-        def print_and_send(finding: Finding) -> None:
+        def on_finding(finding: Finding) -> None:
             print_finding(finding)
             if self._feed is not None:
                 self._feed.on_finding(finding)
 
-        return print_and_send
+        return on_finding
 
     def end(self, result: LaunchResult) -> None:
         """Send the end of the program."""

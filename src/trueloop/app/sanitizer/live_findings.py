@@ -1,4 +1,4 @@
-"""Prints findings on standard error as they occur, in two lines each, without breaking a progress bar."""
+"""Print findings on standard error as they occur, in two lines each, without breaking a progress bar."""
 
 import io
 import sys
@@ -58,8 +58,8 @@ class LiveFindings:
             return
         try:
             buffer = io.StringIO()
-            terminal = getattr(stream, "isatty", bool)()  # a custom stream may have only write and flush
-            Console(file=buffer, force_terminal=terminal, soft_wrap=True, highlight=False).print(text)
+            is_terminal = getattr(stream, "isatty", bool)()  # a custom stream may have only write and flush
+            Console(file=buffer, force_terminal=is_terminal, soft_wrap=True, highlight=False).print(text)
             line = buffer.getvalue()
             encoding = getattr(stream, "encoding", None) or "utf-8"
             line = line.encode(encoding, "replace").decode(encoding)
@@ -73,9 +73,9 @@ class LiveFindings:
             return
 
     def _stream(self) -> Any:
-        """Return the original standard error if the program has redirected it, except by rich and notebooks."""
-        now = sys.stderr
-        return now if type(now).__module__.startswith(("rich.", "ipykernel.")) else self._original
+        """Return the original standard error; but the current one if rich or a notebook has replaced it."""
+        current = sys.stderr
+        return current if type(current).__module__.startswith(("rich.", "ipykernel.")) else self._original
 
 
 def _progress_bars() -> Any:

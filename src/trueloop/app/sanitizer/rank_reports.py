@@ -1,4 +1,4 @@
-"""Merges the reports of several processes under torchrun into one.
+"""Merge the reports of several processes under torchrun into one report.
 
 The processes exchange files in a temporary folder. They do not use collectives, because ranks end at different times,
 and some never end. Each machine has its own report, which its first rank prints.
@@ -20,8 +20,8 @@ from trueloop.core.findings import Report
 from trueloop.reporting.json_report import from_json, to_json
 from trueloop.reporting.merge import merge_reports
 
-REPORT_TIMEOUT_S: Final = 60.0  # the first rank's wait for the reports of others, if it did not fail
-FAILURE_TIMEOUT_S: Final = 3.0  # wait after a failure; it is short so that torchrun notices the failure soon
+REPORT_TIMEOUT_S: Final = 60.0  # maximum wait of the first rank for the reports of others, if it did not fail
+FAILURE_TIMEOUT_S: Final = 3.0  # maximum wait of a failed rank: short, so that torchrun soon notices the failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +29,9 @@ class RankReports:
     """The exchange of reports between the processes of one run on this machine, for one of these processes."""
 
     rank: int
-    local: int
+    local_rank: int
     """Rank of this process among the processes on this machine, from 0."""
-    size: int
+    local_size: int
     """Number of processes on this machine."""
     folder: Path
 
@@ -40,11 +40,11 @@ class RankReports:
         self.folder.mkdir(mode=0o700, exist_ok=True)
         if self.folder.stat().st_uid != getattr(os, "getuid", lambda: 0)():
             raise PermissionError(f"{self.folder} belongs to another user.")
-        for name in (f"{self.local}.json", *(("printed", "claimed") if self.local == 0 else ())):
+        for name in (f"{self.local_rank}.json", *(("printed", "claimed") if self.local_rank == 0 else ())):
             (self.folder / name).unlink(missing_ok=True)
-        self._write_file(f"{self.local}.pid", str(os.getpid()))
+        self._write_file(f"{self.local_rank}.pid", str(os.getpid()))
 
-    def merged_report(self, own: Report, *, failed: bool, print_report: Callable[[Report], None]) -> None:
+    def print_or_send(self, own: Report, *, failed: bool, print_report: Callable[[Report], None]) -> None:
         """On the first rank, print the merged report of all ranks; on other ranks, send the report to the first rank.
 
         Args:
@@ -53,19 +53,18 @@ class RankReports:
                 cannot, because torchrun kills the ranks that are still training.
             print_report: function that prints a report; it is called at most once per machine.
         """
-        if self.local == 0:
+        if self.local_rank == 0:
             others = self._collect_others(FAILURE_TIMEOUT_S if failed else REPORT_TIMEOUT_S)
-            ranks_here = range(self.rank, self.rank + self.size)
+            ranks_here = range(self.rank, self.rank + self.local_size)
             print_report(
                 merge_reports({self.rank: own, **others}, missing=sorted({*ranks_here} - {self.rank, *others}))
             )
             self._write_file("printed", "")
-            if (
-                not failed
-            ):  # after a failure another rank may still read the folder; the next run with this key cleans up
+            # after a failure, another rank may still read the folder; the next run with this key removes the files
+            if not failed:
                 shutil.rmtree(self.folder, ignore_errors=True)
             return
-        self._write_file(f"{self.local}.json", json.dumps([self.rank, to_json(own)]))
+        self._write_file(f"{self.local_rank}.json", json.dumps([self.rank, to_json(own)]))
         if failed and not self._wait_until(self._is_printed, FAILURE_TIMEOUT_S) and self._try_claim():
             print_report(own)
 
@@ -73,33 +72,34 @@ class RankReports:
         return not self.folder.exists() or (self.folder / "printed").exists()
 
     def _collect_others(self, timeout_s: float) -> dict[int, Report]:
-        missing = set(range(1, self.size))
+        missing = set(range(1, self.local_size))
         reports: dict[int, Report] = {}
 
-        def complete() -> bool:
-            for local in sorted(missing):
-                done = not self._is_alive(local)  # checked first: a process writes its file before it ends
+        def collect() -> bool:
+            for local_rank in sorted(missing):
+                is_done = not self._is_alive(local_rank)  # checked first: a process writes its file before it ends
                 with suppress(OSError):
-                    rank, report = json.loads((self.folder / f"{local}.json").read_text())
+                    rank, report = json.loads((self.folder / f"{local_rank}.json").read_text())
                     reports[rank] = from_json(report)
-                    done = True
-                if done:
-                    missing.remove(local)
+                    is_done = True
+                if is_done:
+                    missing.remove(local_rank)
             return not missing
 
-        self._wait_until(complete, timeout_s)
+        self._wait_until(collect, timeout_s)
         return reports
 
-    def _is_alive(self, local: int) -> bool:
-        try:
-            os.kill(int((self.folder / f"{local}.pid").read_text()), 0)
-        except ProcessLookupError:
-            return False
-        except (OSError, ValueError):
-            return True
+    def _is_alive(self, local_rank: int) -> bool:
+        """Return False only if it is certain that a process has ended."""
+        with suppress(OSError, ValueError):
+            try:
+                os.kill(int((self.folder / f"{local_rank}.pid").read_text()), 0)
+            except ProcessLookupError:
+                return False
         return True
 
     def _try_claim(self) -> bool:
+        """Return True for the first rank that calls this: only that one prints its own report."""
         try:
             with (self.folder / "claimed").open("x"):
                 return True
@@ -107,9 +107,9 @@ class RankReports:
             return False
 
     def _write_file(self, name: str, text: str) -> None:
-        part = self.folder / f"{name}.{os.getpid()}"
-        part.write_text(text)
-        part.replace(self.folder / name)
+        temporary = self.folder / f"{name}.{os.getpid()}"
+        temporary.write_text(text)
+        temporary.replace(self.folder / name)
 
     @staticmethod
     def _wait_until(done: Callable[[], bool], timeout_s: float) -> bool:
@@ -130,10 +130,9 @@ def rank_reports(environment: Mapping[str, str]) -> RankReports | None:
     numbers = [environment.get(name, "") for name in names]
     if not all(number.isdigit() for number in numbers) or int(numbers[2]) < 2:
         return None
-    rank, local, size = map(int, numbers)
-    run = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+    rank, local_rank, local_size = map(int, numbers)
+    run_names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
     owner = getattr(os, "getuid", lambda: 0)()
-    key = re.sub(r"[^\w-]+", "_", "-".join(environment.get(name, "") for name in run))
-    return RankReports(
-        rank=rank, local=local, size=size, folder=Path(tempfile.gettempdir()) / f"trueloop-{owner}-{key}"
-    )
+    key = re.sub(r"[^\w-]+", "_", "-".join(environment.get(name, "") for name in run_names))
+    folder = Path(tempfile.gettempdir()) / f"trueloop-{owner}-{key}"
+    return RankReports(rank=rank, local_rank=local_rank, local_size=local_size, folder=folder)

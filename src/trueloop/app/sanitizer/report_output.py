@@ -1,4 +1,4 @@
-"""Prints a report on the terminal, and writes it to files."""
+"""Print a report on the terminal, and write it to files."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from trueloop.reporting.summary import headline
 def print_page(report: Report, *, file: TextIO | None = None, base: Path) -> None:
     """Print a report on standard error, or to a file; nothing is printed to a closed stream.
 
-    If printing fails by an internal error, only the headline and that error are printed: no exception may reach the
-    user's program, at whose end this runs.
+    If an internal error prevents printing, only the headline and that error are printed. No exception is raised, since
+    this runs at the end of the user's program.
     """
     console = Console(file=file or sys.stderr, highlight=False)
     try:
@@ -38,14 +38,14 @@ def print_page(report: Report, *, file: TextIO | None = None, base: Path) -> Non
         return
 
 
-def text(report: Report, *, base: Path) -> str:
+def format_text(report: Report, *, base: Path) -> str:
     """Return the printed text of a report, without colours."""
     file = io.StringIO()
     print_page(report, file=file, base=base)
     return file.getvalue()
 
 
-def page(report: Report, *, base: Path) -> str:
+def format_html(report: Report, *, base: Path) -> str:
     """Return a report as an HTML page."""
     from trueloop.reporting.html import to_html
 
@@ -61,7 +61,7 @@ class ReportFiles:
     sarif: Path | None = None
 
     def checked_paths(self) -> ReportFiles:
-        """Return the absolute paths, because the program may change its working directory.
+        """Return the paths as absolute paths, because the program may change its working directory.
 
         Raises:
             InvalidConfig: a path is not writable; it is better to know this before a run of hours.
@@ -85,7 +85,7 @@ class ReportFiles:
         if self.json:
             write_output(self.json, json_format.dumps(to_json(report), indent=2, allow_nan=False) + "\n", "report")
         if self.html:
-            write_output(self.html, page(report, base=base), "report")
+            write_output(self.html, format_html(report, base=base), "report")
         if self.sarif:
             from trueloop.reporting.sarif import to_sarif
 

@@ -1,13 +1,13 @@
-"""Runs `trueloop run`: launches the program, prints findings, merges reports, writes files, returns the exit code."""
+"""Run `trueloop run`: launch the program, print findings, merge reports, write files, return the exit code."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.text import Text
@@ -16,12 +16,15 @@ from trueloop.app.sanitizer.live_findings import LiveFindings
 from trueloop.app.sanitizer.rank_reports import RankReports, rank_reports
 from trueloop.app.sanitizer.report_output import ReportFiles, print_page
 from trueloop.core.findings import Finding, Report, Severity
-from trueloop.failures.selection import select_failures
+from trueloop.failures.selection import FailureSelection, select_failures
 from trueloop.sanitizer.launch import FINDINGS_EXIT_CODE, LaunchResult, launch
 from trueloop.sanitizer.run_program import ProgramCommand
 
 if TYPE_CHECKING:
     from trueloop.app.sanitizer.lab_feed import LabSession
+
+
+INTERRUPTED: Final = 130  # exit code after Ctrl-C
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +40,9 @@ class RunOptions:
     strict: bool = False
     """Exit with 3 if a warning or error is found and the script itself ends with 0."""
     select: Sequence[str] = ()
-    """Watch for these only: codes, families or slugs, separated by commas."""
+    """Watch only for these codes, families or slugs, separated by commas."""
     ignore: Sequence[str] = ()
-    """Ignore these: codes, families or slugs, separated by commas; they are only counted."""
+    """Do not report these codes, families or slugs, separated by commas; only count them."""
     stop_on_error: bool = False
     """End the script at the first error, with exit code 3."""
     quiet: bool = False
@@ -61,15 +64,16 @@ def sanitize(program: ProgramCommand, options: RunOptions) -> int:
     selection = select_failures(options.select, options.ignore, folder=base)
     group, problems = _join_group(rank_reports(os.environ))
     lab = _open_lab(program, base, group) if options.lab else None
-    if lab is not None and not (options.quiet or (group is not None and group.local)):
+    is_silent = options.quiet or (group is not None and group.local_rank > 0)
+    if lab is not None and not is_silent:
         _print_line(lab.notice)
-    print_finding = _finding_printer(base, group, options)
+    print_finding = _ignore_finding if is_silent else LiveFindings(base, rank=group and group.rank).print_finding
     result = launch(
         program,
         selection,
-        on_finding=lab.also_to_lab(print_finding) if lab else print_finding,
+        on_finding=lab.print_and_send(print_finding) if lab else print_finding,
         stop_on_error=options.stop_on_error,
-        observer=lab.audience if lab else None,
+        observer=lab.writer if lab else None,
     )
     if result.forked:
         return result.code
@@ -87,14 +91,22 @@ def sanitize(program: ProgramCommand, options: RunOptions) -> int:
         files.write(report, base=base)
 
     report = replace(result.report, problems=(*result.report.problems, *problems))
+    if not result.not_judged_reason and result.code != INTERRUPTED and (group is None or not group.rank):
+        report = _with_lint_findings(report, selection)
     try:
         if group is not None:
-            group.merged_report(report, failed=result.code != 0, print_report=print_report)
+            group.print_or_send(report, failed=result.code != 0, print_report=print_report)
     except OSError:  # the disk is full, or the folder is gone: each rank prints its own report
         group = None
     if group is None:
         print_report(report)
     return FINDINGS_EXIT_CODE if options.strict and has_findings and result.code == 0 else result.code
+
+
+def _with_lint_findings(report: Report, selection: FailureSelection) -> Report:
+    from trueloop.app.sanitizer.program_lint import add_lint_findings
+
+    return add_lint_findings(report, selection)
 
 
 def _open_lab(program: ProgramCommand, base: Path, group: RankReports | None) -> LabSession:
@@ -113,13 +125,8 @@ def _join_group(group: RankReports | None) -> tuple[RankReports | None, tuple[st
     return group, ()
 
 
-def _finding_printer(base: Path, group: RankReports | None, options: RunOptions) -> Callable[[Finding], None]:
-    def silent(finding: Finding) -> None:
-        return
-
-    if options.quiet or (group is not None and group.local):
-        return silent
-    return LiveFindings(base, rank=group and group.rank).print_finding
+def _ignore_finding(finding: Finding) -> None:
+    """Do nothing: the report has all findings."""
 
 
 def _print_report(result: LaunchResult, report: Report, base: Path) -> None:

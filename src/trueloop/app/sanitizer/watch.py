@@ -1,4 +1,4 @@
-"""`trueloop.watch`: watches a program, or a block of it, for silent failures."""
+"""`trueloop.watch`: watch a program, or a block of it, for silent failures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from trueloop.app.sanitizer.live_findings import LiveFindings
-from trueloop.app.sanitizer.report_output import page, print_page, text
+from trueloop.app.sanitizer.report_output import format_html, format_text, print_page
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import Finding, Report, Severity
 from trueloop.failures.load import known_errors
@@ -41,7 +41,7 @@ def watch(
         ignore: codes, families or slugs to ignore.
 
     Raises:
-        InvalidConfig: a part has another type, or a word is not in the catalogue.
+        InvalidConfig: a part has another type, or a code, family or slug is not in the catalogue.
     """
     folder = Path.cwd()
     return WatchSession(parts, select=select, ignore=ignore, folder=folder)
@@ -55,8 +55,8 @@ class WatchSession:
         from trueloop.sanitizer.watch import Watch
 
         parts = tuple(parts)
-        models = _models(parts)
-        selection = select_failures(_words(select), _words(ignore), folder=folder)
+        models = _check_parts(parts)
+        selection = select_failures(_as_list(select), _as_list(ignore), folder=folder)
         self._base = folder
         self._process = os.getpid()
         self._live = LiveFindings(folder)
@@ -109,20 +109,20 @@ class WatchSession:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
             self.report_error(error)
         self.stop()
 
     def __str__(self) -> str:
-        return text(self.report, base=self._base)
+        return format_text(self.report, base=self._base)
 
     def __repr__(self) -> str:
         return f"<trueloop: {self.verdict}>"
 
     def _repr_html_(self) -> str:
-        return page(self.report, base=self._base)
+        return format_html(self.report, base=self._base)
 
     def _handle_finding(self, finding: Finding) -> None:
         publish(finding)
@@ -136,11 +136,12 @@ class WatchSession:
             print_page(self.stop(), file=sys.stderr, base=self._base)
 
 
-def _words(words: Iterable[str]) -> Iterable[str]:
-    return [words] if isinstance(words, str) else words
+def _as_list(names: Iterable[str]) -> Iterable[str]:
+    return [names] if isinstance(names, str) else names
 
 
-def _models(parts: Iterable[Any]) -> list[nn.Module]:
+def _check_parts(parts: Iterable[Any]) -> list[nn.Module]:
+    """Return the models among the parts; refuse a part of any other type than `watch` supports."""
     from torch import nn
     from torch.optim import Optimizer
     from torch.utils.data import DataLoader
@@ -148,7 +149,7 @@ def _models(parts: Iterable[Any]) -> list[nn.Module]:
     for part in parts:
         if not isinstance(part, nn.Module | Optimizer | DataLoader):
             raise InvalidConfig(
-                f"watch() was given {part!r}, which is not a model, an optimizer or a DataLoader.",
-                fix="with trueloop.watch(model, optimizer) as report: ...",
+                f"watch() got {part!r}, which is not a model, an optimizer or a DataLoader.",
+                fix="Pass such objects only: with trueloop.watch(model, optimizer) as report: ...",
             )
     return [part for part in parts if isinstance(part, nn.Module)]

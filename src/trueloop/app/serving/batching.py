@@ -1,4 +1,4 @@
-"""Batches requests that arrive close together and runs them on one thread, in order of arrival."""
+"""Combine requests that arrive close together into batches, and run these on one thread, in order of arrival."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class _Job:
 
     samples: Sequence[Sample]
     arrived_s: float = field(default_factory=perf_counter)
-    done: Future[list[Outputs]] = field(default_factory=Future["list[Outputs]"])
+    future: Future[list[Outputs]] = field(default_factory=Future["list[Outputs]"])
 
 
 class Batcher:
-    """Batches requests.
+    """Combines waiting requests into batches, and runs the batches.
 
     Args:
         run: function from samples to outputs in the same order; it is called on only one thread.
-        max_batch: largest number of samples per batch.
+        max_batch: maximum number of samples per batch.
         delay_s: seconds that the first request of a batch waits for others.
-        max_waiting: largest number of waiting samples; further requests are refused.
+        max_waiting: maximum number of waiting samples; further requests are refused.
         on_batch: function that is called with the number of samples and the seconds of each batch.
     """
 
@@ -84,7 +84,7 @@ class Batcher:
             self._jobs.append(job)
             self._waiting += len(samples)
             self._changed.notify()
-        return job.done
+        return job.future
 
     def stop(self) -> None:
         """Answer all waiting requests, refuse further requests, and end the thread."""
@@ -95,7 +95,7 @@ class Batcher:
 
     def _run_jobs(self) -> None:
         while batch := self._next_batch():
-            jobs = [job for job in batch if job.done.set_running_or_notify_cancel()]
+            jobs = [job for job in batch if job.future.set_running_or_notify_cancel()]
             if jobs:
                 self._answer(jobs)
 
@@ -106,12 +106,12 @@ class Batcher:
                 self._changed.wait()
             if not self._jobs:
                 return []
-            until_s = self._jobs[0].arrived_s + self._delay_s
+            deadline_s = self._jobs[0].arrived_s + self._delay_s
             while self._waiting < self._max_batch and not self._stopping:
-                remaining_s = until_s - perf_counter()
+                remaining_s = deadline_s - perf_counter()
                 if remaining_s <= 0 or not self._changed.wait(remaining_s):
                     break
-            batch, total = [self._jobs.popleft()], 0
+            batch = [self._jobs.popleft()]
             total = len(batch[0].samples)
             while self._jobs and total + len(self._jobs[0].samples) <= self._max_batch:
                 batch.append(self._jobs.popleft())
@@ -126,16 +126,16 @@ class Batcher:
             outputs = self._run(samples)
         except TrueloopError as error:
             if len(jobs) == 1:
-                jobs[0].done.set_exception(error)
+                jobs[0].future.set_exception(error)
                 return
             for job in jobs:  # run each request alone, so that only the failing one gets the error
                 self._answer([job])
             return
         except BaseException as error:  # noqa: BLE001 - every request must be answered, and the thread must continue
             for job in jobs:
-                job.done.set_exception(error)
+                job.future.set_exception(error)
             return
         self._on_batch(len(samples), perf_counter() - start_s)
         remaining = iter(outputs)
         for job in jobs:
-            job.done.set_result([next(remaining) for _ in job.samples])
+            job.future.set_result([next(remaining) for _ in job.samples])

@@ -27,9 +27,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         """Validate the limits."""
-        counts = 1 <= self.max_batch <= self.max_waiting
-        times = 0 <= self.max_delay_ms < 1000 * self.timeout_s and self.timeout_s <= MAX_TIMEOUT_S
-        if not counts or not times or not 0 < self.max_body_mib <= MAX_BODY_MIB:
+        valid_counts = 1 <= self.max_batch <= self.max_waiting
+        valid_times = 0 <= self.max_delay_ms < 1000 * self.timeout_s and self.timeout_s <= MAX_TIMEOUT_S
+        if not valid_counts or not valid_times or not 0 < self.max_body_mib <= MAX_BODY_MIB:
             raise InvalidConfig(
                 f"These limits are impossible: {self}.",
                 fix="max_batch must be at least 1, max_waiting at least max_batch, max_delay_ms below the timeout, "

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-SAMPLES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+SECOND_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+SAMPLE_BOUNDS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 PATHS: Final = frozenset(("/", "/predict", "/health", "/ready", "/metrics"))
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Histogram:
-    """Number of values up to each bound."""
+    """Counts of values by upper bound, and the sum of the values."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
@@ -26,7 +26,7 @@ class Histogram:
         self._sum += value
 
     def lines(self, name: str) -> list[str]:
-        """Return the cumulative buckets as Prometheus lines."""
+        """Return the cumulative counts, the sum and the number of values as Prometheus lines."""
         total, buckets = 0, list[str]()
         for bound, count in zip((*map(_format_number, self._bounds), "+Inf"), self._counts, strict=True):
             total += count
@@ -46,21 +46,21 @@ class Metrics:
         self._info, self._gauges = info, gauges
         self._lock = threading.Lock()
         self._requests: Counter[tuple[str, int]] = Counter()
-        self._seconds = Histogram(SECONDS)
-        self._batches, self._computing = Histogram(SAMPLES), Histogram(SECONDS)
+        self._request_seconds = Histogram(SECOND_BOUNDS)
+        self._batch_samples, self._batch_seconds = Histogram(SAMPLE_BOUNDS), Histogram(SECOND_BOUNDS)
 
-    def request(self, path: str, status: int, seconds: float) -> None:
+    def count_request(self, path: str, status: int, seconds: float) -> None:
         """Count a response; its time is recorded only for predictions."""
         with self._lock:
             self._requests[path if path in PATHS else "other", status] += 1
             if path == "/predict":
-                self._seconds.add(seconds)
+                self._request_seconds.add(seconds)
 
-    def batch(self, samples: int, seconds: float) -> None:
+    def count_batch(self, samples: int, seconds: float) -> None:
         """Count one batch."""
         with self._lock:
-            self._batches.add(samples)
-            self._computing.add(seconds)
+            self._batch_samples.add(samples)
+            self._batch_seconds.add(seconds)
 
     def text(self) -> str:
         """Return all metrics in Prometheus's text format."""
@@ -70,19 +70,19 @@ class Metrics:
                 f'trueloop_requests_total{{path="{path}",status="{status}"}} {count}'
                 for (path, status), count in sorted(self._requests.items())
             ]
-            parts = [
+            metrics = [
                 ("trueloop_model_info", "gauge", "The served model.", [f"trueloop_model_info{{{labels}}} 1"]),
                 ("trueloop_requests_total", "counter", "Responses by path and status.", counts),
-                _histogram("trueloop_request_seconds", "Time of /predict from request to response.", self._seconds),
-                _histogram("trueloop_batch_samples", "Samples per batch.", self._batches),
-                _histogram("trueloop_batch_seconds", "Model time per batch.", self._computing),
+                _histogram("trueloop_request_seconds", "Time to answer /predict.", self._request_seconds),
+                _histogram("trueloop_batch_samples", "Samples per batch.", self._batch_samples),
+                _histogram("trueloop_batch_seconds", "Model time per batch.", self._batch_seconds),
             ]
         for name, read in self._gauges.items():
-            parts.append((name, "gauge", "Current value.", [f"{name} {_format_number(float(read()))}"]))
+            metrics.append((name, "gauge", "Current value.", [f"{name} {_format_number(float(read()))}"]))
         lines = [
             line
-            for name, kind, description, values in parts
-            for line in (f"# HELP {name} {description}", f"# TYPE {name} {kind}", *values)
+            for name, metric_type, description, values in metrics
+            for line in (f"# HELP {name} {description}", f"# TYPE {name} {metric_type}", *values)
         ]
         return "\n".join(lines) + "\n"
 

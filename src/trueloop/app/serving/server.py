@@ -1,4 +1,4 @@
-"""Runs the service until a stop signal, then finishes the requests in flight."""
+"""Run the service until a stop signal, then finish the requests in flight."""
 
 import asyncio
 import contextlib
@@ -32,12 +32,12 @@ class Server(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        previous_handlers = {each: signal.signal(each, self.handle_exit) for each in SIGNALS}
+        previous_handlers = {number: signal.signal(number, self.handle_exit) for number in SIGNALS}
         try:
             yield
         finally:
-            for each, handler in previous_handlers.items():
-                signal.signal(each, handler)
+            for number, handler in previous_handlers.items():
+                signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop; a second signal does not wait for requests in flight."""
@@ -78,12 +78,12 @@ def run(server: Server, listening: socket.socket, *, on_ready: Callable[[], None
 
 
 async def _run(server: Server, listening: socket.socket, on_ready: Callable[[], None]) -> None:
-    serving = asyncio.create_task(server.serve([listening]))
-    while not server.started and not serving.done():
+    server_task = asyncio.create_task(server.serve([listening]))
+    while not server.started and not server_task.done():
         await asyncio.sleep(0.01)
     if server.started:
         on_ready()
-    await serving
+    await server_task
 
 
 def is_loopback(host: str) -> bool:

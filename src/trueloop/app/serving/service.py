@@ -23,15 +23,14 @@ from trueloop.app.serving.limits import Limits
 from trueloop.app.serving.metrics import CONTENT_TYPE, Metrics
 from trueloop.app.web.request_body import RequestError, read_json_body
 from trueloop.app.web.same_origin import SameOriginMiddleware
-from trueloop.app.web.wire_format import decode_object, encode_json
-from trueloop.core.errors import InvalidConfig, InvalidData, InvalidModel, TrueloopError
+from trueloop.app.web.wire_format import decode_object, encode_json, error_body
+from trueloop.core.errors import InvalidConfig, InvalidData, InvalidModel
 from trueloop.export.artifact import Description
 from trueloop.export.exported_model import Model, Outputs, interpret_outputs
 from trueloop.export.request_samples import Sample, parse_request
 
 if TYPE_CHECKING:
-    from trueloop.export.exported_model import Model
-    from trueloop.export.io_description import Array, Extent
+    from trueloop.export.io_description import Array, SizeRange
     from trueloop.export.request_samples import Numbers
 
 
@@ -57,10 +56,9 @@ def _zeros(spec: Array, *, longest: bool) -> Numbers:
     return np.full(sizes, spec.lowest or 0, dtype=spec.dtype)
 
 
-def _size(extent: Extent, *, longest: bool) -> int:
-    return (
-        max(extent.lowest, min(extent.highest or MAX_UNBOUNDED_SIZE, MAX_UNBOUNDED_SIZE)) if longest else extent.lowest
-    )
+def _size(allowed: SizeRange, *, longest: bool) -> int:
+    highest = min(allowed.highest or MAX_UNBOUNDED_SIZE, MAX_UNBOUNDED_SIZE)
+    return max(allowed.lowest, highest) if longest else allowed.lowest
 
 
 class AccessLogMiddleware:
@@ -88,22 +86,22 @@ class AccessLogMiddleware:
             await self._app(scope, receive, send_and_count)
         finally:
             seconds = perf_counter() - start_s
-            self._metrics.request(scope["path"], status, seconds)
+            self._metrics.count_request(scope["path"], status, seconds)
             client = (scope.get("client") or ("-",))[0]
             path = scope["path"][:100].encode("unicode_escape").decode()  # a log entry stays on one line
-            at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            self._log(f"{at} {client} {scope['method']} {path} {status} {1000 * seconds:.1f} ms {sent_bytes} bytes")
+            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            self._log(f"{now} {client} {scope['method']} {path} {status} {1000 * seconds:.1f} ms {sent_bytes} bytes")
 
 
-RETRY: Final = {"retry-after": "1"}  # in seconds
+RETRY_HEADERS: Final = {"retry-after": "1"}  # in seconds
 
 
 class Service:
     """Serves predictions of one model.
 
     Args:
-        model: the opened model.
-        limits: limits of requests.
+        model: the exported model, opened.
+        limits: limits on requests and batches.
         log: function that is called with one line per request.
     """
 
@@ -122,7 +120,7 @@ class Service:
             max_batch=limits.max_batch,
             delay_s=limits.max_delay_ms / 1000,
             max_waiting=limits.max_waiting,
-            on_batch=self.metrics.batch,
+            on_batch=self.metrics.count_batch,
         )
 
     def application(self, *, local_only: bool) -> Starlette:
@@ -148,12 +146,12 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncGenerator[None]:
-        warming = asyncio.create_task(self._warm_up())
+        warm_up_task = asyncio.create_task(self._warm_up())
         try:
             yield
         finally:
             self.stopping = True
-            await warming
+            await warm_up_task
             await run_in_threadpool(self._batcher.stop)
 
     async def _warm_up(self) -> None:
@@ -163,8 +161,8 @@ class Service:
 
     async def _describe(self, request: Request) -> Response:
         artifact = self._model.artifact
-        described = asdict(artifact.description)
-        return _json({"name": artifact.name, "digest": artifact.digest, **described, "limits": asdict(self._limits)})
+        description, limits = asdict(artifact.description), asdict(self._limits)
+        return _json({"name": artifact.name, "digest": artifact.digest, **description, "limits": limits})
 
     async def _health(self, request: Request) -> Response:
         return _json({"status": "alive"})
@@ -172,7 +170,7 @@ class Service:
     async def _readiness(self, request: Request) -> Response:
         if self.ready and not self.stopping:
             return _json({"status": "ready"})
-        return _json({"status": "stopping" if self.stopping else "warming up"}, 503, RETRY)
+        return _json({"status": "stopping" if self.stopping else "warming up"}, 503, RETRY_HEADERS)
 
     async def _metrics(self, request: Request) -> Response:
         return Response(self.metrics.text(), media_type=CONTENT_TYPE)
@@ -186,17 +184,17 @@ class Service:
             max_bytes = int(limits.max_body_mib * 2**20)
             body = await read_json_body(request, max_bytes=max_bytes, timeout_s=limits.timeout_s)
             samples, raw = await run_in_threadpool(_parse_body, self._model.description, body, limits.max_batch)
-            outputs = await self._outputs(samples, limits.timeout_s - (perf_counter() - start_s))
+            outputs = await self._run_model(samples, limits.timeout_s - (perf_counter() - start_s))
             text = await run_in_threadpool(_encode_answers, self._model.description, outputs, raw=raw)
             return Response(text, media_type="application/json")
         except InvalidConfig as error:
-            return _json(_error_body(error), 400)
+            return _json(error_body(error), 400)
         except (InvalidData, InvalidModel) as error:
-            return _json(_error_body(error), 422)
+            return _json(error_body(error), 422)
         except RequestError as refused:
-            return _json(refused.body, refused.status, RETRY if refused.status == 503 else None)
+            return _json(refused.body, refused.status, RETRY_HEADERS if refused.status == 503 else None)
 
-    async def _outputs(self, samples: list[Sample], timeout_s: float) -> list[Outputs]:
+    async def _run_model(self, samples: list[Sample], timeout_s: float) -> list[Outputs]:
         try:
             outputs = self._batcher.submit(samples)
             async with asyncio.timeout(max(0.0, timeout_s)):
@@ -204,10 +202,10 @@ class Service:
         except QueueFull:
             raise RequestError(503, "Too many requests are waiting.", "Retry in a second.") from None
         except BatcherStopped:
-            raise RequestError(503, "The server is stopping.", "Send the request to another one.") from None
+            raise RequestError(503, "The server is stopping.", "Send the request to another server.") from None
         except TimeoutError:
-            what = f"The prediction took more than {self._limits.timeout_s:g} s."
-            raise RequestError(503, what, "Retry later, or send fewer samples.") from None
+            problem = f"The prediction took more than {self._limits.timeout_s:g} s."
+            raise RequestError(503, problem, "Retry later, or send fewer samples.") from None
 
 
 def _parse_body(description: Description, body: bytes, max_batch: int) -> tuple[list[Sample], bool]:
@@ -220,10 +218,6 @@ def _parse_body(description: Description, body: bytes, max_batch: int) -> tuple[
 
 def _encode_answers(description: Description, outputs: list[Outputs], *, raw: bool) -> str:
     return encode_json({"answers": [interpret_outputs(description, each, raw=raw) for each in outputs]})
-
-
-def _error_body(error: TrueloopError) -> dict[str, str]:
-    return {"what": error.what, "why": error.why, "fix": error.fix}
 
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -38,11 +38,11 @@ class DataFeed:
         self._processes = processes
         _check_process_count(config, processes)
         self._collate = collate
-        self._pin = pin_memory
-        self._datasets: dict[str, Any] = {}
-        self._plan: dict[str, Any] = {}
-        self._order: dict[str, Any] = {}
-        self._ready_data: dict[str, Any] = {}
+        self._pin_memory = pin_memory
+        self._datasets: dict[str, Any] = {}  # by split: "train", "val", "test"
+        self._ready_data: dict[str, Any] = {}  # by split: data that yields ready batches; and "labels" of the sampler
+        self._plan: dict[str, Any] = {}  # numbers for the journal
+        self._order: dict[str, Any] = {}  # everything in the run's identity that determines the order of the samples
 
     def training_source(
         self, data: Any, *, sampler: Sampler = "random", labels: Any = None, accumulate: int = 1
@@ -55,15 +55,7 @@ class DataFeed:
         """
         if not is_dataset(data):
             self._refuse_order_options(data, sampler=sampler, labels=labels)
-            if self._config.epochs > 1:
-                _refuse_one_pass_iterator("train", data)
-            source = IterableSource(
-                data, accumulate=accumulate, processes=self._processes.size, rank=self._processes.rank
-            )
-            self._plan = {"accumulate": accumulate, "updates_per_epoch": source.updates_per_epoch}
-            self._order = {"batches": self._plan}
-            self._ready_data["train"] = data
-            return source
+            return self._ready_batches_source(data, accumulate)
         if accumulate != 1:
             raise InvalidConfig(
                 f"accumulate is {accumulate}, but the training data is a dataset.",
@@ -74,7 +66,7 @@ class DataFeed:
             raise InvalidConfig(f"sampler is {sampler!r}.", fix=f"Choose one of {', '.join(get_args(Sampler))}.")
         if labels is not None and sampler != "weighted":
             raise InvalidConfig(
-                f"labels are given, but the sampler {sampler!r} does not use them.",
+                f"labels were passed, but the sampler {sampler!r} does not use them.",
                 fix='Set sampler="weighted", or leave labels out.',
             )
         self._datasets["train"] = data
@@ -92,6 +84,15 @@ class DataFeed:
         }
         return loader
 
+    def _ready_batches_source(self, data: Any, accumulate: int) -> BatchSource:
+        if self._config.epochs > 1:
+            _refuse_one_pass_iterator("train", data)
+        source = IterableSource(data, accumulate=accumulate, processes=self._processes.size, rank=self._processes.rank)
+        self._plan = {"accumulate": accumulate, "updates_per_epoch": source.updates_per_epoch}
+        self._order = {"batches": self._plan}
+        self._ready_data["train"] = data
+        return source
+
     def evaluation_batches(self, split: str, data: Any, processes: Processes = SINGLE_PROCESS) -> Iterable[Any]:
         """Return re-iterable evaluation batches in order; each item is evaluated once by one of the processes."""
         if not is_dataset(data):
@@ -106,16 +107,12 @@ class DataFeed:
 
     def facts(self) -> dict[str, Any]:
         """Return sizes, fingerprints and the batch plan, JSON-ready."""
-        return {
-            "sizes": {
-                split: _dataset_size(data) for split, data in self._datasets.items() if _dataset_size(data) is not None
-            },
-            "data": self._fingerprints,
-            "plan": self._plan,
-        }
+        sizes = {split: data.size if isinstance(data, Shards) else len(data) for split, data in self._datasets.items()}
+        known_sizes = {split: size for split, size in sizes.items() if size is not None}
+        return {"sizes": known_sizes, "data": self._fingerprints, "plan": self._plan}
 
     def identity(self) -> dict[str, Any]:
-        """Return everything except the settings that determines the order and content of the batches, JSON-ready.
+        """Return what determines the order and content of the batches, apart from the settings, JSON-ready.
 
         Ready batches have a fingerprint only if they are a list or a DataLoader with a dataset.
         """
@@ -125,21 +122,14 @@ class DataFeed:
 
     @property
     def shard_readers(self) -> list[object]:
-        """The reader function and first shard of the training and validation shards; their code is in the identity."""
+        """The reader functions and first shards of train and val data; the run's identity includes their code."""
         datasets = [self._datasets.get(split) for split in ("train", "val")]
         return [each for data in datasets if isinstance(data, Shards) for each in (data.read, data.shards[0])]
 
     def _refuse_order_options(self, data: Any, *, sampler: str, labels: Any) -> None:
         """Refuse options for order and collation, which have no effect on ready batches."""
-        options = [
-            name
-            for name, value in (
-                ("sampler", sampler != "random"),
-                ("labels", labels is not None),
-                ("collate", self._collate),
-            )
-            if value
-        ]
+        passed = {"sampler": sampler != "random", "labels": labels is not None, "collate": bool(self._collate)}
+        options = [name for name, is_passed in passed.items() if is_passed]
         if options:
             raise InvalidConfig(
                 f"{' and '.join(options)} cannot be used: a {type(data).__name__} yields ready batches.",
@@ -155,7 +145,7 @@ class DataFeed:
         self, data: Any, order: Any, processes: Processes, *, drop_last: bool | None = None
     ) -> Loader | ShardLoader:
         config = self._config
-        return _make_loader(
+        return _make_window_loader(
             data,
             order,
             effective_batch=config.effective_batch,
@@ -164,7 +154,7 @@ class DataFeed:
             drop_last=config.drop_last if drop_last is None else drop_last,
             workers=config.workers,
             collate=self._collate,
-            pin_memory=self._pin,
+            pin_memory=self._pin_memory,
             processes=processes.size,
             rank=processes.rank,
         )
@@ -174,7 +164,7 @@ def evaluation_batches(data: Any, *, batch: int, collate: Callable[[list[Any]], 
     """Return the evaluation batches of a dataset in order, or the batches that ``data`` yields."""
     if not is_dataset(data):
         return SourceBatches(IterableSource(data))
-    return SourceBatches(_make_loader(data, "sequential", effective_batch=batch, workers=0, collate=collate))
+    return SourceBatches(_make_window_loader(data, "sequential", effective_batch=batch, workers=0, collate=collate))
 
 
 class SourceBatches:
@@ -215,8 +205,8 @@ def is_dataset(data: Any) -> bool:
     )
 
 
-def _make_loader(data: Any, order: Any, **settings: Any) -> Loader | ShardLoader:
-    """Return the loader that splits a dataset into windows."""
+def _make_window_loader(data: Any, order: Any, **settings: Any) -> Loader | ShardLoader:
+    """Return the loader that splits a dataset into windows; ``order`` is a sampler's name, or weights."""
     if not isinstance(data, Shards):
         return Loader(data, order=order, **settings)
     if not isinstance(order, str):
@@ -253,10 +243,6 @@ def _refuse_one_pass_iterator(split: str, data: Any) -> None:
             why="Every epoch iterates the data from the start.",
             fix="Pass a list, a DataLoader, or the function that creates the generator.",
         )
-
-
-def _dataset_size(data: Any) -> int | None:
-    return data.size if isinstance(data, Shards) else len(data)
 
 
 def _has_length(data: Any) -> bool:

@@ -33,9 +33,9 @@ class Setting:
     key: str
     """Dotted key, as in TOML: "optim.lr"."""
     kind: Any
-    """Resolved type annotation."""
+    """The type that the value must have, as a resolved annotation."""
     value: Any
-    """Value in the recipe."""
+    """Value of the setting in the recipe."""
     doc: str
     """Docstring of the dataclass field."""
     table: str
@@ -65,17 +65,17 @@ def _collect(node: Any, key: str) -> list[Setting]:
             f"The recipe's {key or 'train'} is {node!r}, not an instance of a dataclass.",
             fix="Collect the recipe's settings in a frozen dataclass with a default for each.",
         )
-    owner = type(node)
-    kinds = get_type_hints(owner)
-    docs = {entry.arg_name: entry.description or "" for entry in parse_from_object(owner).params}
-    title = (inspect.getdoc(owner) or "").partition("\n")[0]
-    table = "" if title.startswith(f"{owner.__name__}(") else title  # the default docstring of a dataclass
-    leaves: list[Setting] = []
-    tables: list[Setting] = []
+    settings_type = type(node)
+    kinds = get_type_hints(settings_type)
+    docs = {entry.arg_name: entry.description or "" for entry in parse_from_object(settings_type).params}
+    title = (inspect.getdoc(settings_type) or "").partition("\n")[0]
+    table = "" if title.startswith(f"{settings_type.__name__}(") else title  # the default docstring of a dataclass
+    settings: list[Setting] = []
+    nested_settings: list[Setting] = []
     for field in dataclasses.fields(node):
         value, name = getattr(node, field.name), f"{key}.{field.name}".lstrip(".")
         if dataclasses.is_dataclass(value):
-            tables += _collect(value, name)
+            nested_settings += _collect(value, name)
             continue
         if not _has_flag(kinds[field.name]):
             raise InvalidConfig(
@@ -84,8 +84,8 @@ def _collect(node: Any, key: str) -> list[Setting]:
                 "assemble function.",
             )
         doc = " ".join(docs.get(field.name, "").split())
-        leaves.append(Setting(key=name, kind=kinds[field.name], value=value, doc=doc, table=table))
-    return leaves + tables
+        settings.append(Setting(key=name, kind=kinds[field.name], value=value, doc=doc, table=table))
+    return settings + nested_settings
 
 
 def _has_flag(kind: Any) -> bool:
@@ -112,13 +112,13 @@ def _replace(node: Any, values: Mapping[str, Any]) -> Any:
     changes: dict[str, Any] = {}
     nested: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
-        head, _, rest = key.partition(".")
-        if rest:
-            nested.setdefault(head, {})[rest] = value
+        name, _, inner_key = key.partition(".")
+        if inner_key:
+            nested.setdefault(name, {})[inner_key] = value
         else:
-            changes[head] = value
-    for head, inner in nested.items():
-        changes[head] = _replace(getattr(node, head), inner)
+            changes[name] = value
+    for name, inner_values in nested.items():
+        changes[name] = _replace(getattr(node, name), inner_values)
     return dataclasses.replace(node, **changes)
 
 
@@ -153,14 +153,14 @@ def settings_from_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _converter(kind: Any) -> Callable[[Any, Sequence[Token]], Any] | None:
     """Return a converter for types for which cyclopts would round --epochs 2.7 to 3, or parse "none" as text."""
-    parts = set(get_args(kind) or (kind,))
-    if parts - {NoneType, ...} != {int} and parts != {str, NoneType}:
+    members = set(get_args(kind) or (kind,))
+    if members - {NoneType, ...} != {int} and members != {str, NoneType}:
         return None
 
     def convert(_kind: Any, tokens: Sequence[Token]) -> Any:
-        if NoneType in parts and tokens[0].value.lower() == "none":
+        if NoneType in members and tokens[0].value.lower() == "none":
             return None
-        if str in parts:
+        if str in members:
             return tokens[0].value
         numbers = tuple(read_whole_number(int, [token]) for token in tokens)
         return numbers if get_origin(kind) is tuple else numbers[0]
@@ -183,8 +183,8 @@ def format_flags(values: Mapping[str, Any], settings: Mapping[str, Setting]) -> 
         if isinstance(value, bool):
             flags.append(flag if value else _add_prefix(flag, "no-"))
         elif isinstance(value, tuple) and ... in get_args(settings[key].kind):
-            parts = cast("tuple[Any, ...]", value)
-            flags += [word for part in parts for word in (flag, str(part))] or [_add_prefix(flag, "empty-")]
+            items = cast("tuple[Any, ...]", value)
+            flags += [word for item in items for word in (flag, str(item))] or [_add_prefix(flag, "empty-")]
         elif isinstance(value, tuple):
             flags += [flag, *map(str, cast("tuple[Any, ...]", value))]
         else:

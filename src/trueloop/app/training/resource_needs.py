@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from trueloop.training.config import TrainConfig
 
 
-def find_need(word: str, root: Path) -> tuple[RunRequirements, Path]:
-    """Return the needs of a recipe or a run, and the folder that the run is written to.
+def find_need(recipe_or_run: str, root: Path) -> tuple[RunRequirements, Path]:
+    """Return the requirements of a recipe or a run, and the folder that the run is written to.
 
     Args:
-        word: a recipe as for `trueloop train`, or a run as for `trueloop runs show`.
+        recipe_or_run: a recipe as for `trueloop train`, or a run as for `trueloop runs show`.
         root: folder of the runs.
 
     Raises:
-        InvalidConfig: the word names neither a recipe nor a run.
+        InvalidConfig: ``recipe_or_run`` names neither a recipe nor a run.
 
     Cost: assembling the recipe and reading its data; nothing is trained.
     """
@@ -34,13 +34,13 @@ def find_need(word: str, root: Path) -> tuple[RunRequirements, Path]:
     from trueloop.runs.queries.resolve import find_run
 
     recipes = [listing.name for listing in registry.listings()]
-    if word in recipes or (".py" in word and not is_file(Path(word) / JOURNAL_NAME)):
-        return recipe_need(registry.load(word)), root
+    if recipe_or_run in recipes or (".py" in recipe_or_run and not is_file(Path(recipe_or_run) / JOURNAL_NAME)):
+        return recipe_need(registry.load(recipe_or_run)), root
     try:
-        run = find_run(word, root)
+        run = find_run(recipe_or_run, root)
     except RunFolderError as error:
         raise InvalidConfig(
-            f"{word!r} is neither a recipe nor a run.",
+            f"{recipe_or_run!r} is neither a recipe nor a run.",
             why=error.what,
             fix=f"Recipes are {', '.join(recipes)}. {error.fix}",
         ) from error
@@ -48,23 +48,22 @@ def find_need(word: str, root: Path) -> tuple[RunRequirements, Path]:
 
 
 def recipe_need(recipe: Recipe) -> RunRequirements:
-    """Return the needs of a recipe: assemble it, measure its model, and read one sample."""
+    """Return the requirements of a recipe: assemble it, measure its model, and read one sample."""
     from trueloop.training.seeding import prepare_generators
 
     config = recipe.train
     prepare_generators(config)
     parts = recipe.assemble(recipe.options)
-    need = settings_need(config)
-    batch = config.micro_batch or config.effective_batch
+    batch_size = config.micro_batch or config.effective_batch
     return replace(
-        need,
+        settings_need(config),
         checkpoint_bytes=checkpoint_size_bytes(parts.model, config),
-        batch_bytes=_sample_bytes(parts.train, parts.collate) * batch or None,
+        batch_bytes=_sample_bytes(parts.train, parts.collate) * batch_size or None,
     )
 
 
 def settings_need(config: TrainConfig) -> RunRequirements:
-    """Return the needs that follow from the settings alone."""
+    """Return the requirements that follow from the settings alone."""
     return RunRequirements(
         device=config.device,
         workers=config.workers,
@@ -75,7 +74,7 @@ def settings_need(config: TrainConfig) -> RunRequirements:
 
 
 def run_need(run: Path) -> RunRequirements:
-    """Return the needs of a run, with the size of its newest checkpoint.
+    """Return the requirements of a run, with the size of its newest checkpoint.
 
     Args:
         run: the run folder.
@@ -85,8 +84,8 @@ def run_need(run: Path) -> RunRequirements:
     facts = read_journal(run).facts
     config = _mapping_or_empty(facts.get("config"))
     checkpoint = _mapping_or_empty(config.get("checkpoint"))
-    saved = [each for each in run.glob("checkpoints/*") if each.is_dir()]
-    newest = max(saved, key=lambda each: each.stat().st_mtime, default=None)
+    saved_checkpoints = [each for each in run.glob("checkpoints/*") if each.is_dir()]
+    newest = max(saved_checkpoints, key=lambda each: each.stat().st_mtime, default=None)
     newest_bytes = sum(file.stat().st_size for file in newest.rglob("*") if file.is_file()) if newest else None
     return RunRequirements(
         device=str(config.get("device", "auto")),
@@ -106,19 +105,20 @@ def checkpoint_size_bytes(model: Any, config: TrainConfig) -> int:
         model: an ``nn.Module``.
         config: the settings, which select the optimizer and the weight average.
     """
-    weights = sum(each.numel() * each.element_size() for each in (*model.parameters(), *model.buffers()))
-    trained = sum(each.numel() * each.element_size() for each in model.parameters() if each.requires_grad)
-    plain = config.optim.name == "sgd" and not config.optim.momentum
-    return weights * (2 if config.ema else 1) + trained * (0 if plain else MOMENTS[config.optim.name])
+    weight_bytes = sum(each.numel() * each.element_size() for each in (*model.parameters(), *model.buffers()))
+    trained_bytes = sum(each.numel() * each.element_size() for each in model.parameters() if each.requires_grad)
+    has_moments = config.optim.name != "sgd" or bool(config.optim.momentum)
+    moments = MOMENTS[config.optim.name] if has_moments else 0
+    return weight_bytes * (2 if config.ema else 1) + trained_bytes * moments
 
 
 def _sample_bytes(data: Any, collate: Any) -> int:
     """Return the size of a batch of one sample; 0 if there is no sample to read."""
-    from trueloop.data import collate as default
+    from trueloop.data import collate as default_collate
 
     if not hasattr(data, "__getitem__") or not len(data):
         return 0
-    return _batch_bytes((collate or default)([data[0]]))
+    return _batch_bytes((collate or default_collate)([data[0]]))
 
 
 def _batch_bytes(batch: Any) -> int:

@@ -60,7 +60,7 @@ def git_state() -> dict[str, Any] | None:
     return {"commit": commit.decode().strip(), "dirty": bool(changes), "diff_sha256": digest}
 
 
-def source_text(function: Callable[..., Any]) -> dict[str, str]:
+def read_source_file(function: Callable[..., Any]) -> dict[str, str]:
     """Return the source code of a function's file by file name; empty if the file cannot be read or is too large."""
     try:
         path = Path(inspect.getsourcefile(inspect.unwrap(function)) or "")
@@ -72,10 +72,10 @@ def source_text(function: Callable[..., Any]) -> dict[str, str]:
 
 def _git(*arguments: str) -> bytes | None:
     try:
-        done = subprocess.run(["git", *arguments], capture_output=True, timeout=5, check=True)  # noqa: S603, S607 - git, with constant arguments
+        result = subprocess.run(["git", *arguments], capture_output=True, timeout=5, check=True)  # noqa: S603, S607 - git, with constant arguments
     except (OSError, subprocess.SubprocessError):  # no git, or no repository
         return None
-    return done.stdout
+    return result.stdout
 
 
 def _environment(device: torch.device) -> dict[str, Any]:
@@ -97,12 +97,12 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.machine())
+    model_names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(model_names, platform.machine())
 
 
 def _packages() -> dict[str, str]:
-    """Return the versions of all installed packages; a package with several copies has the version that is imported."""
+    """Return the versions of all installed packages; of several copies of a package, that of the imported copy."""
     versions: dict[str, str] = {}
     for each in distributions():
         name = each.metadata["Name"]

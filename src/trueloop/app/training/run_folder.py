@@ -151,11 +151,8 @@ class RunFolder:
 
     def _remove_run_files(self) -> None:
         try:
-            for item in (self.path / name for name in RUN_FILES):
-                if item.is_dir() and not item.is_symlink():
-                    shutil.rmtree(item)
-                else:
-                    item.unlink(missing_ok=True)
+            for name in RUN_FILES:
+                remove_file_or_folder(self.path / name)
         except OSError as error:
             raise self._unusable_error(error) from error
 
@@ -165,6 +162,14 @@ class RunFolder:
             why="The run needs the folder to save its checkpoints and results.",
             fix="Choose another folder (--run-dir), or make this one writable.",
         )
+
+
+def remove_file_or_folder(path: Path) -> None:
+    """Remove a file, a link, or a folder with its content; does nothing if the path does not exist."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _retry_briefly(lock: Callable[[], None]) -> None:
@@ -180,10 +185,10 @@ def _retry_briefly(lock: Callable[[], None]) -> None:
 def numbered_names(stem: Path) -> Iterator[Path]:
     """Yield a path, and then the same path with the suffixes -2, -3, ..."""
     yield stem
-    copy = 1
+    number = 1
     while True:
-        copy += 1
-        yield stem.with_name(f"{stem.name}-{copy}")
+        number += 1
+        yield stem.with_name(f"{stem.name}-{number}")
 
 
 def _read_holder(handle: int) -> str:

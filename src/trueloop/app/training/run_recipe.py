@@ -4,9 +4,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from trueloop.app.training.run_facts import source_text
+from trueloop.app.training.run_facts import read_source_file
 from trueloop.app.training.run_folder import RunFolder
 from trueloop.app.training.startup_checks import refuse_cpu_fallback
 from trueloop.app.training.tracking import validate_store
@@ -30,18 +31,19 @@ class RunSummary:
     reason: str
     """Why the run ended: "finished", "early_stop", "interrupted", "preempted" or "smoke"."""
     update: int
-    epochs: int
+    epochs: int = 0
     metrics: Mapping[str, float]
     """The newest metric values by "split/name"."""
-    best_checkpoint: Path | None
-    best_value: float | None
-    weights: Path | None
+    best_checkpoint: Path | None = None
+    best_value: float | None = None
+    weights: Path | None = None
     """The trained weights; None if the run was interrupted and can be resumed."""
-    curves: Path | None
-    report: Path | None
+    curves: Path | None = None
+    report: Path | None = None
     seconds: float
-    resumed_from: int
-    skipped: int
+    resumed_from: int = 0
+    """Number of updates that were done when this process started."""
+    skipped: int = 0
     """Number of updates that were skipped because their gradient was not finite."""
 
 
@@ -59,7 +61,7 @@ def run_recipe(
 
     Args:
         recipe: the recipe, with its overrides applied.
-        run_dir: the run folder, or a function that receives the identity of the run and returns it.
+        run_dir: the run folder, or a function from the run's identity to the run folder.
         reporters: receivers of all run events, in addition to the journal.
         fresh: True to start over.
         smoke: True to only check that the loss falls on a few batches, without writing anything.
@@ -85,21 +87,21 @@ def run_recipe(
         metrics=parts.metrics,
         reporters=reporters,
         name=recipe.name,
-        facts=_facts(recipe, parts),
+        facts=_make_facts(recipe, parts),
         fresh=fresh,
-        identity={"options": _options(recipe), "code": fingerprint_sources([recipe.assemble])},
+        identity={"options": _options_dict(recipe), "code": fingerprint_sources([recipe.assemble])},
         allow_change=allow_change,
         store=store,
     )
     if smoke:
-        return _smoke(trainer, parts)
+        return _run_smoke(trainer, parts)
     result = trainer.fit(
         parts.train, val=parts.val, test=parts.test, collate=parts.collate, sampler=parts.sampler, labels=parts.labels
     )
-    return _summary(result)
+    return _make_summary(result)
 
 
-def _summary(result: FitResult) -> RunSummary:
+def _make_summary(result: FitResult) -> RunSummary:
     assert result.run_dir is not None
     folder = RunFolder(result.run_dir)
     return RunSummary(
@@ -119,11 +121,10 @@ def _summary(result: FitResult) -> RunSummary:
     )
 
 
-def _smoke(trainer: Trainer, parts: Parts) -> RunSummary:
-    """Train on a few batches, then check that evaluation works."""
+def _run_smoke(trainer: Trainer, parts: Parts) -> RunSummary:
+    """Train on a few batches and evaluate once, to check that both work."""
     smoke_result = trainer.smoke(parts.train, collate=parts.collate)
-    metrics = {"first_pass/loss": sum(smoke_result.first_pass) / len(smoke_result.first_pass)}
-    metrics["second_pass/loss"] = sum(smoke_result.second_pass) / len(smoke_result.second_pass)
+    metrics = {"first_pass/loss": fmean(smoke_result.first_pass), "second_pass/loss": fmean(smoke_result.second_pass)}
     if parts.val is not None:
         val_metrics = trainer.evaluate(parts.val, collate=parts.collate).metrics
         metrics |= {f"val/{name}": value for name, value in val_metrics.items()}
@@ -131,26 +132,21 @@ def _smoke(trainer: Trainer, parts: Parts) -> RunSummary:
         run_dir=None,
         reason="smoke",
         update=len(smoke_result.first_pass) + len(smoke_result.second_pass),
-        epochs=0,
         metrics=metrics,
-        best_checkpoint=None,
-        best_value=None,
-        weights=None,
-        curves=None,
-        report=None,
         seconds=smoke_result.seconds,
-        resumed_from=0,
-        skipped=0,
     )
 
 
-def _facts(recipe: Recipe, parts: Parts) -> dict[str, Any]:
-    options = {"options": _options(recipe)} if recipe.options is not None else {}
-    command = {"command": list(recipe.command)} if recipe.command else {}
-    names = {"recipe": recipe.name, "class_names": list(parts.class_names), **command}
-    return {**names, "source": source_text(recipe.assemble), **options}
+def _make_facts(recipe: Recipe, parts: Parts) -> dict[str, Any]:
+    facts: dict[str, Any] = {"recipe": recipe.name, "class_names": list(parts.class_names)}
+    if recipe.command:
+        facts["command"] = list(recipe.command)
+    facts["source"] = read_source_file(recipe.assemble)
+    if recipe.options is not None:
+        facts["options"] = _options_dict(recipe)
+    return facts
 
 
-def _options(recipe: Recipe) -> dict[str, Any]:
+def _options_dict(recipe: Recipe) -> dict[str, Any]:
     options = recipe.options
     return asdict(options) if is_dataclass(options) and not isinstance(options, type) else {}

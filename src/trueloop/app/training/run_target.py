@@ -14,7 +14,8 @@ from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 from trueloop.training.checkpoint.run_identity import Differences, Identity, compare, saved_identity
 
 DEFAULT_ROOT = Path("runs")
-_TAIL_BYTES = 1_000_000  # the longest lines of a journal contain a confusion matrix
+FINISHED = ("finished", "early_stop")  # reasons of `RunEnded` after which a run is not resumed
+_TAIL_BYTES = 1_000_000  # more than a line of a journal, the longest of which contain a confusion matrix
 
 
 class RunFolderChooser:
@@ -39,33 +40,34 @@ class RunFolderChooser:
 
     def __call__(self, identity: Identity) -> Path:
         """Return the folder of the unfinished run, or a new empty folder."""
-        reason = ""
+        reason = ""  # why the newest unfinished run is not resumed
         for path in () if self._fresh else self._newest_first():
             try:
-                point = _resume_point(path, identity)
+                resume_point = _resume_point(path, identity)
             except CheckpointError as error:  # unreadable, or written by a newer trueloop
                 reason = reason or f"; {error.what.rstrip('.')}"
                 continue
-            if point is None:
+            if resume_point is None:
                 continue
-            update, differences = point
-            end = _end_reason(path)
-            if not differences.same_run:
+            update, differences = resume_point
+            if differences.same_run:
+                return self._resume_or_create(path, update)
+            if not reason and _end_reason(path) not in FINISHED:
                 change = f"{differences.decisive[0]}" + (" and more" if len(differences.decisive) > 1 else "")
-                reason = reason or (
-                    "" if end in ("finished", "early_stop") else f"; {path} is unfinished, but {change}"
-                )
-                continue
-            if end in ("finished", "early_stop"):
-                return self._create(f"; the same run has finished in {path}")
-            if not _is_free(path):
-                return self._create(f"; another process is training the same run in {path}")
-            endings = {"interrupted": "was interrupted", "preempted": "was preempted", "failed": "failed"}
-            self._report(
-                f"Resuming {path}, which {endings.get(end, 'was killed')}, after update {update} (--fresh: a new run)."
-            )
-            return path
+                reason = f"; {path} is unfinished, but {change}"
         return self._create(reason)
+
+    def _resume_or_create(self, path: Path, update: int) -> Path:
+        """Return the folder of the same run if it can be resumed after ``update``, else a new folder."""
+        end_reason = _end_reason(path)
+        if end_reason in FINISHED:
+            return self._create(f"; the same run has finished in {path}")
+        if not _is_unlocked(path):
+            return self._create(f"; another process is training the same run in {path}")
+        endings = {"interrupted": "was interrupted", "preempted": "was preempted", "failed": "failed"}
+        ending = endings.get(end_reason, "was killed")
+        self._report(f"Resuming {path}, which {ending}, after update {update} (--fresh: a new run).")
+        return path
 
     def _create(self, reason: str) -> Path:
         path = create_run_folder(self._name, self._root)
@@ -98,14 +100,14 @@ def create_run_folder(name: str, root: Path = DEFAULT_ROOT) -> Path:
 
 
 def _resume_point(path: Path, identity: Identity) -> tuple[int, Differences] | None:
-    """Return the update of a folder's newest checkpoint and the differences to it; None without such a checkpoint."""
+    """Return the update of a folder's newest checkpoint, and how its identity differs; None without a checkpoint."""
     checkpoint = CheckpointFolder(path / "checkpoints", writing=False).latest()
     saved = saved_identity(checkpoint) if checkpoint else None
     return (checkpoint.update, compare(saved, identity)) if checkpoint and saved else None
 
 
 def _end_reason(path: Path) -> str:
-    """Return the end reason of the newest process; "" if the journal does not record it."""
+    """Return the reason why the run in a folder last ended; "" if the journal does not record it."""
     try:
         with (path / JOURNAL_NAME).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
@@ -121,7 +123,7 @@ def _end_reason(path: Path) -> str:
     return str(record.get("reason", "")) if record.get("event") == "run_ended" else ""
 
 
-def _is_free(path: Path) -> bool:
+def _is_unlocked(path: Path) -> bool:
     try:
         with RunFolder(path).lock():
             return True

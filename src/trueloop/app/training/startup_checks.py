@@ -30,13 +30,13 @@ def inspect_machine(assembly: Assembly, config: TrainConfig, folder: Path | None
     Cost: about 1 ms; 10 ms for the first call.
     """
     machine = read_machine(folder or Path())
-    need = replace(
+    requirements = replace(
         settings_need(config),
         device=str(assembly.device),
         processes=assembly.parallel.processes.size,
         checkpoint_bytes=checkpoint_size_bytes(assembly.model, config) if folder else None,
     )
-    results = run_checks(machine if folder else replace(machine, folder=None), need)
+    results = run_checks(machine if folder else replace(machine, folder=None), requirements)
     problems = [each.as_json() for each in results if each.diagnosis.level in PROBLEM_LEVELS]
     return {"line": summarize(machine, results), "found": problems}
 

@@ -19,8 +19,8 @@ def reporters_with_sync(
     Args:
         journal: journal of the run; None = nothing is written.
         target: the store; None = no sync.
-        observers: further reporters. They and the journal are notified of a store that is down; only they are notified
-            of a sync that is incomplete at the end.
+        observers: further reporters. If the store is down, the observers and the journal are notified; if the sync is
+            incomplete at the end, only the observers.
 
     Yields:
         The reporters for the run: the observers, then the journal, then the sync client.

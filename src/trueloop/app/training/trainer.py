@@ -256,7 +256,7 @@ class Trainer:
             processes=processes,
         )
         if self.config.seeding:
-            # only after the model is assembled: its weights must be equal on all ranks, later random numbers must not
+            # after assembling the model, whose weights must be equal on all ranks; later random numbers must differ
             seed_process(self.config.seed, processes.rank)
         return assembly
 
@@ -273,8 +273,10 @@ class Trainer:
         user_objects = (self.model, self.objective, self.optimizer, self.scheduler, self.counts, *code_from)
         extra = {**self.identity, "data": feed.identity()}
         extra["code"] = {**extra.get("code", {}), **fingerprint_sources(user_objects)}
-        own_optimizer = self.optimizer is not None
-        return identify(self.config, assembly, objective=self.objective, extra=extra, own_optimizer=own_optimizer)
+        has_user_optimizer = self.optimizer is not None
+        return identify(
+            self.config, assembly, objective=self.objective, extra=extra, has_user_optimizer=has_user_optimizer
+        )
 
     def _make_facts(
         self, assembly: Assembly, feed: DataFeed, identity: Identity, folder: RunFolder | None
@@ -326,8 +328,8 @@ class Trainer:
         )
 
     def _finish(self, fit: Fit, result: FitResult, folder: RunFolder | None, test: Iterable[Any] | None) -> FitResult:
-        """Load, test and save the final weights, and end the run."""
-        processes = fit.parts.parallel.processes
+        """Load the final weights, evaluate them on the test set, save them, and end the run."""
+        processes = fit.assembly.parallel.processes
         if not result.unfinished:
             weights = fit.final_weights()
             self.model.load_state_dict(weights)

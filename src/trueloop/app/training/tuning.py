@@ -1,4 +1,4 @@
-"""Find settings that make a recipe faster without changing what it learns, by measuring the recipe with each."""
+"""Measure a recipe with different settings, to find those that make it faster without changing what it learns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Trial:
     throughput: Throughput | None
     """The measured throughput; None if training failed."""
     problem: str = ""
-    """Why training failed; "" if it did not."""
+    """Reason why training failed; "" if it did not fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class TuningResult:
     largest_micro_batch: int | None = None
     """The largest micro-batch that fit into memory, at most the effective batch; None if no micro-batch was tried."""
     not_tried: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Reasons by the name of a setting that was not tried."""
+    """Reason why a setting was not tried, by the name of the setting."""
 
 
 def tune_recipe(
@@ -77,14 +77,14 @@ def tune_recipe(
     if not seconds > 0:
         raise InvalidConfig(f"seconds is {seconds:g}.", fix="Pass a positive time per trial: --seconds 2.")
     tuning = _Tuner(recipe, seconds, on_trial)
-    fits = tuning.measure_baseline()
-    if not fits:
+    tuning.measure_baseline()
+    if not tuning.recipe_fits:
         tuning.shrink_micro_batch()
     if resolve_device(tuning.config.device).type == "cpu":
         tuning.try_values("threads", _thread_counts())
     else:
         tuning.not_tried["threads"] = "the model is not on the CPU"
-    if fits:
+    if tuning.recipe_fits:
         tuning.choose_micro_batch()
     tuning.choose_workers()
     if compiled:
@@ -100,33 +100,30 @@ class _Tuner:
     def __init__(self, recipe: Recipe, seconds: float, on_trial: Callable[[Trial], None]) -> None:
         validate(recipe.train)
         self._seconds, self._on_trial = seconds, on_trial
-        steady = ScheduleConfig(name="constant")
-        self.config = self._own_config = replace(recipe.train, schedule=steady)
+        constant_rate = ScheduleConfig(name="constant")
+        self.config = self._recipe_config = replace(recipe.train, schedule=constant_rate)
         prepare_generators(recipe.train)
         self.parts: Parts = recipe.assemble(recipe.options)
         self.trials: list[Trial] = []
         self.chosen: dict[str, Any] = {}
         self.not_tried: dict[str, str] = {}
         self.best: Throughput | None = None
-        self._fits = True
-        self._memory_error: OutOfMemory
+        self.recipe_fits = True
+        """False if the recipe's own micro-batch does not fit into memory."""
+        self._memory_error: OutOfMemory | None = None
+        """Error of the last measurement that did not fit into memory."""
 
-    def measure_baseline(self) -> bool:
-        """Measure the unchanged settings after a warm-up; return False if they do not fit into memory.
-
-        Other errors are raised.
-        """
+    def measure_baseline(self) -> None:
+        """Measure the unchanged settings after a warm-up; errors other than running out of memory are raised."""
         try:
             self._measure(self.config)
             self.best = self._measure(self.config)
         except Exception as error:
             if not _is_out_of_memory(error):
                 raise
-            self._fits, self._memory_error = False, _as_out_of_memory(error)
-        self._record(
-            Trial(setting="", value=None, throughput=self.best, problem="" if self.best else OUT_OF_MEMORY_PROBLEM)
-        )
-        return self.best is not None
+            self.recipe_fits, self._memory_error = False, _as_out_of_memory(error)
+        problem = "" if self.recipe_fits else OUT_OF_MEMORY_PROBLEM
+        self._record(Trial(setting="", value=None, throughput=self.best, problem=problem))
 
     def shrink_micro_batch(self) -> None:
         """Halve the micro-batch until it fits into memory.
@@ -134,16 +131,17 @@ class _Tuner:
         Raises:
             OutOfMemory: no micro-batch fits, or the micro-batch must not be changed.
         """
-        size = 1 if self._uses_batch_norm() else self._micro_batch
+        size = self._micro_batch if self._may_change_micro_batch() else 1
         while self.best is None and size > 1:
             size = -(-size // 2)
             self.try_values("micro_batch", [size])
         if self.best is None:
+            assert self._memory_error is not None
             raise self._memory_error
 
     def choose_micro_batch(self) -> None:
-        """Try the micro-batches that the window can be split into."""
-        if not self._uses_batch_norm():
+        """Try micro-batch sizes that split the window into 1, 2, 4, ... micro-batches."""
+        if self._may_change_micro_batch():
             self.try_values("micro_batch", _micro_batch_sizes(self.config.effective_batch))
 
     def choose_workers(self) -> None:
@@ -179,7 +177,7 @@ class _Tuner:
 
     def result(self) -> TuningResult:
         """Measure the original and the best settings again; discard changes that were faster only by chance."""
-        before = self._measure(self._own_config) if self._fits else None
+        before = self._measure(self._recipe_config) if self.recipe_fits else None
         after = self._measure(self.config)
         if before and after.examples_per_s <= before.examples_per_s:
             self.chosen.clear()
@@ -190,26 +188,26 @@ class _Tuner:
             chosen=self.chosen,
             before=before,
             after=after,
-            largest_micro_batch=self._largest(),
+            largest_micro_batch=self._largest_micro_batch(),
             not_tried=self.not_tried,
         )
 
-    def _largest(self) -> int | None:
-        tried = [each.value for each in self.trials if each.setting == "micro_batch" and each.throughput]
-        own = [self._own_config.micro_batch or self._own_config.effective_batch] if self._fits else []
-        return max([*tried, *own], default=None)
+    def _largest_micro_batch(self) -> int | None:
+        sizes = [each.value for each in self.trials if each.setting == "micro_batch" and each.throughput]
+        if self.recipe_fits:
+            sizes.append(self._recipe_config.micro_batch or self._recipe_config.effective_batch)
+        return max(sizes, default=None)
 
     @property
     def _micro_batch(self) -> int:
         return self.config.micro_batch or self.config.effective_batch
 
-    def _uses_batch_norm(self) -> bool:
-        """Return True if the model has BatchNorm layers, with which another micro-batch changes what is learned."""
-        if uses_batch_norm := has_active_batchnorm(self.parts.model):
-            self.not_tried["micro_batch"] = (
-                "BatchNorm depends on the micro-batch, so another micro-batch would change what is learned"
-            )
-        return uses_batch_norm
+    def _may_change_micro_batch(self) -> bool:
+        """Return False if another micro-batch would change what is learned, and add the reason to `not_tried`."""
+        if has_active_batchnorm(self.parts.model):
+            reason = "BatchNorm depends on the micro-batch, so another micro-batch would change what is learned"
+            self.not_tried["micro_batch"] = reason
+        return "micro_batch" not in self.not_tried
 
     def _try(self, setting: str, value: Any, config: TrainConfig) -> Trial:
         try:
@@ -267,6 +265,7 @@ def _powers_of_two(limit: int) -> Iterator[int]:
     yield limit
 
 
-def _micro_batch_sizes(effective: int) -> list[int]:
+def _micro_batch_sizes(effective_batch: int) -> list[int]:
     """Return the sizes that split a window into 1, 2, 4, ... micro-batches, largest first."""
-    return list(dict.fromkeys(-(-effective // parts) for parts in MICRO_BATCHES_PER_WINDOW if parts <= effective))
+    counts = [count for count in MICRO_BATCHES_PER_WINDOW if count <= effective_batch]
+    return list(dict.fromkeys(-(-effective_batch // count) for count in counts))

@@ -1,15 +1,14 @@
-"""Renders evidence as a self-contained HTML page without scripts."""
+"""Render evidence as a self-contained HTML page without scripts."""
 
 from collections import Counter
 from collections.abc import Sequence
 from importlib.resources import files
 
 from trueloop.core.formatting import format_count, format_duration
-from trueloop.core.html import Markup, element, section
+from trueloop.core.html import Markup, element, render_document, section
 from trueloop.verification.evidence import Evidence, Verdict
 from trueloop.verification.plots import render_chart
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 TONES = {Verdict.HOLDS: "good", Verdict.BROKEN: "error", Verdict.NOT_JUDGED: "warning", Verdict.NOT_APPLICABLE: "soft"}
 STYLE = """
 rect.amount, rect.on { fill: var(--loss); } rect.off { fill: var(--shade); } rect.bad { fill: var(--error); }
@@ -37,19 +36,11 @@ def to_html(evidence: Sequence[Evidence], spec: str) -> str:
         spec: name of the target.
     """
     style = files("trueloop.reporting").joinpath("page.css").read_text(encoding="utf-8")
-    head = element(
-        "head",
-        Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
-        Markup('<meta name="color-scheme" content="light dark">'),
-        element("title", f"trueloop verify {spec}: {headline(evidence)}"),
-        element("style", Markup(style + STYLE)),
-    )
-    bad = any(not each.ok for each in evidence)
-    top = element(
+    failed = any(not each.ok for each in evidence)
+    header = element(
         "header",
         element("p", f"trueloop verify {spec}", class_="kicker"),
-        element("h1", headline(evidence), class_="error" if bad else "good"),
+        element("h1", headline(evidence), class_="error" if failed else "good"),
         element(
             "p",
             f"{format_count(len(evidence), 'proof')} in {format_duration(sum(each.seconds for each in evidence))}.",
@@ -57,14 +48,14 @@ def to_html(evidence: Sequence[Evidence], spec: str) -> str:
         ),
     )
     order = (Verdict.BROKEN, Verdict.NOT_JUDGED, Verdict.HOLDS)
-    judged = sorted((each for each in evidence if each.verdict in order), key=lambda each: order.index(each.verdict))
-    rest = [each for each in evidence if each.verdict not in order]
-    parts = [top, section("Proofs", *map(_article, judged)) if judged else Markup()]
-    if rest:
-        items = (element("li", element("strong", each.title), f": {each.message}") for each in rest)
+    applicable = [each for each in evidence if each.verdict in order]
+    not_applicable = [each for each in evidence if each.verdict not in order]
+    articles = map(_article, sorted(applicable, key=lambda each: order.index(each.verdict)))
+    parts = [header, section("Proofs", *articles) if applicable else Markup()]
+    if not_applicable:
+        items = (element("li", element("strong", each.title), f": {each.message}") for each in not_applicable)
         parts.append(section("Not applicable", element("ul", *items)))
-    body = element("body", element("main", *parts))
-    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+    return render_document(f"trueloop verify {spec}: {headline(evidence)}", style + STYLE, *parts)
 
 
 def _article(each: Evidence) -> Markup:

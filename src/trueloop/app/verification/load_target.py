@@ -1,4 +1,4 @@
-"""Loads the target of `trueloop verify` from a function in a file, or from a recipe, whose step is trueloop's loop."""
+"""Load the target of `trueloop verify` from a function in a file or from a recipe, whose step is trueloop's loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def load_target(spec: str) -> ProofTarget:
             that returns a `ProofTarget`, a mapping of its fields, a model, or a `Recipe`.
 
     Raises:
-        InvalidConfig: the recipe, file or function does not exist, or returned something else.
+        InvalidConfig: the recipe, file or function does not exist, or returns an object of another type.
         MissingExtra: torch is not installed.
     """
     value = registry.build_from_spec(spec)
@@ -89,10 +89,10 @@ def _step(objective: Any, recipe: Recipe) -> Any:
     def step(model: nn.Module, optimizer: Any, batches: list[Any]) -> None:
         device = next(model.parameters()).device
         components = UserComponents(optimizer=lambda _parameters: optimizer)  # pyright: ignore[reportUnknownLambdaType]
-        run = assemble(model, objective, config, device=device, updates_per_epoch=None, components=components)
+        assembly = assemble(model, objective, config, device=device, updates_per_epoch=None, components=components)
         last = len(batches) - 1
-        micros = (MicroBatch(batch, number == last, None) for number, batch in enumerate(batches))
-        for _ in train_epoch(run, micros, update=0):
+        micro_batches = (MicroBatch(batch, index == last, None) for index, batch in enumerate(batches))
+        for _ in train_epoch(assembly, micro_batches, update=0):
             pass
 
     return step

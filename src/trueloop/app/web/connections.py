@@ -1,4 +1,4 @@
-"""Closes connections that exceed a limit: too many, too slow to send a request, or not reading the response."""
+"""Close connections that exceed a limit: too many, too slow to send a request, or not reading the response."""
 
 import asyncio
 from typing import Any, Final, cast
@@ -26,17 +26,16 @@ class HttpProtocol(H11Protocol):
     def _schedule_check(self, checks: int = 0) -> None:
         asyncio.get_running_loop().call_later(REQUEST_TIMEOUT_S, self._close_if_idle, self.cycle, checks)
 
-    def _close_if_idle(self, before: object, checks: int) -> None:
+    def _close_if_idle(self, last_request: object, checks: int) -> None:
         """Close the connection if no request arrived since the last check and no response is being sent."""
         if self.transport.get_protocol() is not self:  # upgraded to a WebSocket
             return
-        same = self.cycle is before
-        if self.transport.is_closing() or (
-            same and (before is None or self.cycle.response_complete or checks > MAX_IDLE_CHECKS)
-        ):
+        no_new_request = self.cycle is last_request
+        is_idle = last_request is None or self.cycle.response_complete or checks > MAX_IDLE_CHECKS
+        if self.transport.is_closing() or (no_new_request and is_idle):
             self.transport.abort()
         else:
-            self._schedule_check(checks + 1 if same else 0)
+            self._schedule_check(checks + 1 if no_new_request else 0)
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
@@ -49,6 +48,6 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.transport.abort()
 
     def on_task_complete(self, task: asyncio.Task[None]) -> None:
-        """Abort the connection a while after its handler has ended."""
+        """Abort the connection `REQUEST_TIMEOUT_S` after its handler has ended."""
         super().on_task_complete(task)
         asyncio.get_running_loop().call_later(REQUEST_TIMEOUT_S, self.transport.abort)

@@ -1,4 +1,4 @@
-"""Refuses requests from other origins, since any web page can send requests to this machine or rebind a DNS name."""
+"""Refuse requests from other origins, since any web page can send requests to this machine or rebind a DNS name."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ POLICY: Final = {
 
 
 class SameOriginMiddleware:
-    """Refuses requests with a foreign Host header, or from another origin than the page's."""
+    """Refuses requests whose Host header is not this machine's, or that a page from another origin sends."""
 
     def __init__(self, app: ASGIApp, *, message: str = "The lab answers its own page on this machine only.") -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""Encodes messages of the lab to its page and workers: strict JSON, and binary frames with a JSON header."""
+"""Encode messages of the lab to its page and workers: strict JSON, and binary frames with a JSON header."""
 
 import json
 import math
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Any, Final, cast
 
-from trueloop.core.errors import InvalidConfig
-from trueloop.core.json_text import parse_strict_json
+from trueloop.core.errors import InvalidConfig, TrueloopError
+from trueloop.core.json_text import parse_json
 
 LENGTH: Final = Struct("<IB")
 """Prefix of every message of a worker: length of the message in bytes, and `TEXT` or `FRAME`."""
@@ -39,16 +39,16 @@ def decode_object(text: str | bytes) -> Mapping[str, Any]:
         InvalidConfig: the text is not a strict JSON object; NaN and Infinity are refused too.
     """
     try:
-        value = parse_strict_json(text)
+        value = parse_json(text, allow_nan=False)
     except ValueError as error:
-        raise InvalidConfig(f"This is not JSON: {error}.", fix="Send an object of named fields.") from None
+        raise InvalidConfig(f"The message is not JSON: {error}.", fix="Send an object of named fields.") from None
     if not isinstance(value, dict):
-        raise InvalidConfig("This is not a JSON object.", fix="Send an object of named fields.")
+        raise InvalidConfig("The message is not a JSON object.", fix="Send an object of named fields.")
     return cast("dict[str, Any]", value)
 
 
 def encode_frame(header: Mapping[str, Any], planes: Iterable[bytes] = ()) -> bytes:
-    """Encode a frame: ``u32 length | JSON header padded to 4 | planes``."""
+    """Encode a frame: ``u32 header length | JSON header, padded to a multiple of 4 bytes | planes``."""
     text = encode_json(header).encode()
     text += b" " * (-len(text) % 4)
     return b"".join((_HEADER.pack(len(text)), text, *planes))
@@ -61,6 +61,6 @@ def decode_frame(data: bytes) -> tuple[dict[str, Any], bytes]:
     return json.loads(data[start : start + length]), data[start + length :]
 
 
-def error_body(error: InvalidConfig) -> dict[str, str]:
+def error_body(error: TrueloopError) -> dict[str, str]:
     """Return the JSON body of a refused request."""
     return {"what": error.what, "why": error.why, "fix": error.fix}

@@ -21,5 +21,8 @@ SUBCOMMANDS = {
 def arena_app() -> App:
     """Return the sub-application; its commands are imported only when they run."""
     return command_group(
-        __name__, name="arena", line="Compete: reach a target accuracy in the fewest updates.", commands=SUBCOMMANDS
+        __name__,
+        name="arena",
+        help_text="Compete: reach a target accuracy in the fewest updates.",
+        commands=SUBCOMMANDS,
     )

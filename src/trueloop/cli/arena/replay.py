@@ -44,10 +44,10 @@ def replay_command(entry: Count, *, board: BoardPath = None, json: Flag = False)
 
 def format_seed(seed: SeedReplay) -> str:
     """Return a line that compares the two runs of a seed."""
-    then, now = seed.then, seed.now
+    stored, repeated = seed.stored, seed.repeated
     if seed.same:
-        return f"seed {then.seed}: {then.end} at update {then.updates} again, weights {then.digest or '-'}"
+        return f"seed {stored.seed}: {stored.end} at update {stored.updates} again, weights {stored.digest or '-'}"
     return (
-        f"seed {then.seed}: {then.end} at update {then.updates} with weights {then.digest or '-'} originally, "
-        f"{now.end} at update {now.updates} with weights {now.digest or '-'} now"
+        f"seed {stored.seed}: {stored.end} at update {stored.updates} with weights {stored.digest or '-'} originally, "
+        f"{repeated.end} at update {repeated.updates} with weights {repeated.digest or '-'} now"
     )

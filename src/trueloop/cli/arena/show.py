@@ -10,7 +10,7 @@ from trueloop.cli.columns import align_columns, print_line
 from trueloop.core.errors import BoardError
 from trueloop.lab.arena.entry import parse_entry
 from trueloop.lab.arena.leaderboard import open_leaderboard
-from trueloop.lab.arena.script import write_script as script_of
+from trueloop.lab.arena.script import write_script
 from trueloop.lab.arena.tracks import find_track
 from trueloop.runs.journal_lines import encode_line
 
@@ -30,7 +30,7 @@ def show_command(entry: Count, *, script: Flag = False, board: BoardPath = None,
         track = find_track(row.track)
         if track.fingerprint != row.track_fingerprint:
             raise BoardError(f"The track {row.track!r} has changed since entry {row.id} was submitted.")
-        print(script_of(track, config, row.seeds[0]), end="")
+        print(write_script(track, config, row.seeds[0]), end="")
         return
     if json:
         print(encode_line(as_record(row)), end="")

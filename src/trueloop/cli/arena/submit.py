@@ -1,14 +1,13 @@
 """`trueloop arena submit`: submit a configuration and wait for its result."""
 
 import sys
-import tomllib
 from pathlib import Path
-from typing import Any
 
 from trueloop.app.option_types import Flag
 from trueloop.cli.arena import BoardPath
 from trueloop.cli.arena_entry_text import as_record, format_outcome, ranking_table
 from trueloop.cli.columns import print_line
+from trueloop.cli.configfile import read_toml
 from trueloop.cli.judging_display import JudgingDisplay
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import safe_repr
@@ -39,19 +38,19 @@ def submit_command(
         board: File of the leaderboard; by default the user's own.
         json: Print one JSON object and nothing else.
     """
-    settings = _read(config)
+    settings = read_toml(config)
     file_track, file_name = settings.pop("track", None), settings.pop("name", "anonymous")
-    chosen = find_track(_text("track", track or file_track))
-    entry, author = parse_entry(settings), _text("name", name or file_name)
-    check_installed(chosen)
+    chosen_track = find_track(_require_text("track", track or file_track))
+    entry, author = parse_entry(settings), _require_text("name", name or file_name)
+    check_installed(chosen_track)
     leaderboard = Leaderboard(board or default_leaderboard_path())
-    number = submit_entry(leaderboard, chosen, entry, author)
+    entry_id = submit_entry(leaderboard, chosen_track, entry, author)
     with JudgingDisplay(sys.stderr, quiet=json) as display:
-        row = wait_until_judged(leaderboard, number, display.show)
+        row = wait_until_judged(leaderboard, entry_id, display.show)
     if json:
         print(encode_line(as_record(row)), end="")
     else:
-        judged = leaderboard.judged_entries(chosen.name, chosen.fingerprint)
+        judged = leaderboard.judged_entries(chosen_track.name, chosen_track.fingerprint)
         print_line(f"Entry {row.id}. {format_outcome(row)}\n")
         print_line(ranking_table(standings(judged, "updates"), "updates"))
     return _exit_code(row)
@@ -61,16 +60,7 @@ def _exit_code(row: Row) -> int:
     return {State.REACHED: 0, State.FAILED: 1}.get(row.state, NOT_RANKED)
 
 
-def _read(config: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(config.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidConfig(f"Cannot read {str(config)!r}: {error.strerror}.", fix="Pass a TOML file.") from error
-    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, too large a number or too deep nesting
-        raise InvalidConfig(f"{config} is not TOML: {error}.", fix='Write settings: optimizer = "adam".') from error
-
-
-def _text(name: str, value: object) -> str:
+def _require_text(name: str, value: object) -> str:
     if not isinstance(value, str):
         problem = f"{name} is {safe_repr(value)}." if value is not None else f"The {name} is missing."
         raise InvalidConfig(problem, fix=f"Pass --{name}, or set {name} in the file; tracks: {', '.join(TRACKS)}.")

@@ -25,5 +25,5 @@ SUBCOMMANDS = {
 def runs_app() -> App:
     """Return the sub-application; its commands are imported only when they run."""
     return command_group(
-        __name__, name="runs", line="Query and manage runs: list, compare, plot, roll back.", commands=SUBCOMMANDS
+        __name__, name="runs", help_text="Query and manage runs: list, compare, plot, roll back.", commands=SUBCOMMANDS
     )

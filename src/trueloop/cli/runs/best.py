@@ -36,19 +36,19 @@ def best_command(
         json: Print one JSON object and nothing else.
     """
     runs = _runs(root, recipe)
-    found = find_best(runs, metric, mode or require_mode(metric, runs))
+    result = find_best(runs, metric, mode or require_mode(metric, runs))
     if json:
-        other = found.alternative.as_json() if found.alternative else None
-        record = {"metric": metric, "mode": found.mode, "best": found.best.as_json(), "alternative": other}
+        alternative = result.alternative.as_json() if result.alternative else None
+        record = {"metric": metric, "mode": result.mode, "best": result.best.as_json(), "alternative": alternative}
         print(encode_line(record), end="")
     else:
-        _print(metric, found.best)
-        if found.alternative:
+        _print_evaluation(metric, result.best)
+        if result.alternative:
             print_line("\nThe best evaluation with an intact checkpoint:\n")
-            _print(metric, found.alternative)
-        elif found.best.problem:
+            _print_evaluation(metric, result.alternative)
+        elif result.best.problem:
             print_line("\nNo other evaluation of this metric has an intact checkpoint either.")
-    return 0 if not found.best.problem or found.alternative else 1
+    return 0 if not result.best.problem or result.alternative else 1
 
 
 def _runs(root: Path, recipe: str | None) -> list[Overview]:
@@ -64,7 +64,7 @@ def _runs(root: Path, recipe: str | None) -> list[Overview]:
     return runs
 
 
-def _print(metric: str, evaluated: EvaluatedCheckpoint) -> None:
+def _print_evaluation(metric: str, evaluated: EvaluatedCheckpoint) -> None:
     rows = [
         [metric, format_float(evaluated.point.value, 6)],
         ["run", evaluated.run.name],

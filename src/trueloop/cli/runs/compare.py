@@ -5,7 +5,7 @@ from typing import Any
 
 from trueloop.app.option_types import Flag
 from trueloop.cli.columns import align_columns, print_line, terminal_width
-from trueloop.cli.run_cells import labels_of
+from trueloop.cli.run_cells import unique_labels
 from trueloop.cli.runs import Root
 from trueloop.core.errors import InvalidConfig
 from trueloop.runs.journal import read_journal
@@ -36,13 +36,13 @@ def compare_command(
         json: Print one JSON object and nothing else.
     """
     if len(runs) < 2:
-        raise InvalidConfig("Fewer than two runs are named.", fix="Name two runs: trueloop runs compare A B.")
-    overviews = [require_readable(read_overview(find_run(word, root))) for word in runs]
+        raise InvalidConfig("A comparison needs at least two runs.", fix="Name two runs: trueloop runs compare A B.")
+    overviews = [require_readable(read_overview(find_run(name, root))) for name in runs]
     histories = [read_journal(run.path) for run in overviews]
     differences = find_differences(histories)
-    named: dict[str, Mode | None] = {name: metric_mode(name, overviews) for run in overviews for name in run.metrics}
-    metrics = compare_metrics(histories, {**named, **metric_modes(histories)})
-    labelled = dict(zip(labels_of(overviews), histories, strict=True))
+    modes: dict[str, Mode | None] = {name: metric_mode(name, overviews) for run in overviews for name in run.metrics}
+    metrics = compare_metrics(histories, {**modes, **metric_modes(histories)})
+    labelled = dict(zip(unique_labels(overviews), histories, strict=True))
     if png:
         save_png(labelled, png)
     if html:
@@ -50,10 +50,10 @@ def compare_command(
     if json:
         print(encode_line(_record(overviews, differences, metrics, files=[png, html])), end="")
         return
-    _print(list(labelled), differences, metrics)
-    for word, file in (("png", png), ("html", html)):
+    _print_tables(list(labelled), differences, metrics)
+    for kind, file in (("png", png), ("html", html)):
         if file:
-            print_line(f"{word}  {file}")
+            print_line(f"{kind}  {file}")
 
 
 def _record(
@@ -70,16 +70,16 @@ def _record(
     }
 
 
-def _print(labels: list[str], differences: list[Difference], metrics: list[MetricComparison]) -> None:
+def _print_tables(labels: list[str], differences: list[Difference], metrics: list[MetricComparison]) -> None:
     columns = terminal_width()
     rows = [
-        [each.metric, word, *map(format_point, points)]
+        [each.metric, label, *map(format_point, points)]
         for each in metrics
-        for word, points in (("best", each.best), ("last", each.last))
+        for label, points in (("best", each.best), ("last", each.last))
     ]
-    print_line("\n".join(align_columns(["metric", "", *labels], rows, most=columns)) + "\n")
+    print_line("\n".join(align_columns(["metric", "", *labels], rows, width=columns)) + "\n")
     for group in dict.fromkeys(each.group for each in differences):
         rows = [[each.name, *map(format_value, each.values)] for each in differences if each.group == group]
-        print_line("\n".join(align_columns([group, *labels], rows, most=columns)) + "\n")
+        print_line("\n".join(align_columns([group, *labels], rows, width=columns)) + "\n")
     if not differences:
         print_line("Nothing differs in settings, code, data or environment.")

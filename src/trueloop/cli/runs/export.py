@@ -47,11 +47,11 @@ def export_command(
 
 
 def _write_csv(history: History, path: Path) -> Path:
-    part = path.with_name(path.name + ".part")
+    temporary = path.with_name(path.name + ".part")
     try:
-        with part.open("w", encoding="utf-8", newline="") as file:
+        with temporary.open("w", encoding="utf-8", newline="") as file:
             write_csv(history, file)
-        part.replace(path)
+        temporary.replace(path)
     except OSError as error:
         raise RunFolderError(
             f"{path} cannot be written: {error.strerror or error}.", fix="Name another file."

@@ -29,7 +29,7 @@ def gc_command(
 
     Args:
         runs: Clean up only these runs; by default all runs in the root.
-        keep_best: Number of best checkpoints to keep per run and monitored metric, besides the last one.
+        keep_best: Number of best checkpoints to keep per run and monitored metric, in addition to the last one.
         unfinished: Remove runs that stopped before their end and have no checkpoint to resume from.
         older_than: Clean up only runs whose journal was last written at least this many days ago; by default all.
         yes: Remove the listed items. Without this flag, nothing is changed.
@@ -38,9 +38,8 @@ def gc_command(
     """
     options = CleanupOptions(keep_best=keep_best, unfinished=unfinished, older_than_days=older_than)
     options.check()
-    overviews = [
-        read_overview(path) for path in dict.fromkeys(find_run(word, root) for word in runs)
-    ] or load_overviews(root)
+    paths = dict.fromkeys(find_run(name, root) for name in runs)
+    overviews = [read_overview(path) for path in paths] if paths else load_overviews(root)
     plan = (clean_up if yes else plan_cleanup)(overviews, root, options)
     if json:
         record = {
@@ -51,25 +50,20 @@ def gc_command(
         }
         print(json_format.dumps(record))
         return
-    _print(plan, done=yes)
+    _print_plan(plan, done=yes)
 
 
-def _print(plan: CleanupPlan, *, done: bool) -> None:
+def _print_plan(plan: CleanupPlan, *, done: bool) -> None:
     rows = [[item.kind, format_size(item.bytes), str(item.path), item.reason] for item in plan.items]
     if rows:
-        print_line(
-            "\n".join(
-                align_columns(["item", "size", "path", "reason"], rows, right={1}, whole={2}, most=terminal_width())
-            )
-        )
+        titles = ["item", "size", "path", "reason"]
+        print_line("\n".join(align_columns(titles, rows, right={1}, uncut={2}, width=terminal_width())))
     for path, reason in plan.skipped:
         print_line(replace_unprintable(f"not removed  {path}: {reason}"))
     summary = f"{format_count(len(rows), 'item')}, {format_size(sum(item.bytes for item in plan.items))}"
     if done:
         print_line(f"Removed {summary}.")
+    elif rows:
+        print_line(f"Nothing was changed. To remove {summary}, run the same command with --yes.")
     else:
-        print_line(
-            f"Nothing was changed. To remove {summary}, run the same command with --yes."
-            if rows
-            else "Nothing would be removed."
-        )
+        print_line("Nothing would be removed.")

@@ -42,7 +42,7 @@ def list_command(
     """
     conditions = [parse_condition(text) for text in filters or ()]
     names = [sort, *(each.name for each in conditions)]
-    runs = load_overviews(root, facts=any(name.startswith(("config.", "options.")) for name in names))
+    runs = load_overviews(root, with_settings=any(name.startswith(("config.", "options.")) for name in names))
     if state is not None:
         conditions.append(state_condition(state, runs))
     matching = sort_runs(filter_runs(runs, conditions), sort, reverse=reverse) if runs else []
@@ -52,13 +52,14 @@ def list_command(
         print(encode_line([run.as_json() for run in listed]), end="")
         return
     extra = [name for name in dict.fromkeys(names) if name not in FIELDS]
-    _print(listed, {name: [value_cell(field_getter(name, runs)(run)) for run in listed] for name in extra})
+    _print_table(listed, {name: [value_cell(field_getter(name, runs)(run)) for run in listed] for name in extra})
     hidden = len(matching) - len(listed)
-    more = f" {format_count(hidden, 'more run')}: --limit 0." if hidden else ""
-    print_line(f"{format_count(len(listed), 'run')} of {len(runs)} in {root}.{more}")
+    hint = f" {format_count(hidden, 'more run')}: --limit 0." if hidden else ""
+    print_line(f"{format_count(len(listed), 'run')} of {len(runs)} in {root}.{hint}")
 
 
-def _print(runs: Sequence[Overview], extra: dict[str, list[str]]) -> None:
+def _print_table(runs: Sequence[Overview], extra: dict[str, list[str]]) -> None:
+    """Print one row per run; ``extra`` has the cells of further columns by title."""
     columns = {
         "run": [run.name for run in runs],
         "state": [run.state for run in runs],
@@ -72,4 +73,4 @@ def _print(runs: Sequence[Overview], extra: dict[str, list[str]]) -> None:
     if runs:
         rows = list(zip(*columns.values(), strict=True))
         right = range(3, 5 + len(extra))
-        print_line("\n".join(align_columns(list(columns), rows, right=right, whole={0}, most=terminal_width())))
+        print_line("\n".join(align_columns(list(columns), rows, right=right, uncut={0}, width=terminal_width())))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from trueloop.app.option_types import Flag
 from trueloop.cli.columns import can_encode, print_line, terminal_width
-from trueloop.cli.run_cells import labels_of
+from trueloop.cli.run_cells import unique_labels
 from trueloop.cli.runs import Root
 from trueloop.cli.sparks import ASCII, BLOCKS, draw_panel
 from trueloop.core.errors import InvalidConfig
@@ -29,15 +29,15 @@ def plot_command(
     """
     if not runs:
         raise InvalidConfig(
-            "No run is named.", fix="Run `trueloop runs plot RUN`; `trueloop runs list` lists the runs."
+            "The run is missing.", fix="Run `trueloop runs plot RUN`; `trueloop runs list` lists the runs."
         )
-    overviews = [require_readable(read_overview(find_run(word, root))) for word in runs]
-    histories = dict(zip(labels_of(overviews), (read_journal(run.path) for run in overviews), strict=True))
+    overviews = [require_readable(read_overview(find_run(name, root))) for name in runs]
+    histories = dict(zip(unique_labels(overviews), (read_journal(run.path) for run in overviews), strict=True))
     if png:
         save_png(histories, png)
     if html:
         save_html(histories, html)
-    files = {word: str(file) for word, file in (("png", png), ("html", html)) if file}
+    files = {kind: str(file) for kind, file in (("png", png), ("html", html)) if file}
     panels = run_panels(histories)
     if json:
         records = [
@@ -50,8 +50,8 @@ def plot_command(
         ]
         print(encode_line({"files": files, "panels": records}), end="")
         return
-    for word, file in files.items():
-        print_line(f"{word}  {file}")
+    for kind, file in files.items():
+        print_line(f"{kind}  {file}")
     if not files:
         blocks = BLOCKS if can_encode(BLOCKS) else ASCII
         print_line(

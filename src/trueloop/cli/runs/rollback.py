@@ -1,10 +1,11 @@
 """`trueloop runs rollback`: create a new run that starts from a checkpoint of another run."""
 
+import json as json_format
 import shlex
 from pathlib import Path
 
 from trueloop.app.option_types import Flag
-from trueloop.app.runs.rollback import as_json, roll_back
+from trueloop.app.runs.rollback import roll_back
 from trueloop.cli.columns import print_line
 from trueloop.cli.runs import Root
 from trueloop.core.formatting import replace_unprintable
@@ -25,7 +26,7 @@ def rollback_command(
     """
     new = roll_back(find_run(run, root), to, run_dir)
     if json:
-        print(as_json(new))
+        print(json_format.dumps(new.as_json()))
         return
     print_line(replace_unprintable(f"New run in {new.run_dir}, at update {new.checkpoint.update} of {new.source}."))
     for note in new.notes:

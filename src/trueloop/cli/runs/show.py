@@ -1,4 +1,4 @@
-"""`trueloop runs show`: everything that is known about one run, as tables or as JSON."""
+"""`trueloop runs show`: everything about one run, as tables or as JSON."""
 
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,8 @@ def show_command(run: str, *, root: Root = Path("runs"), json: Flag = False) -> 
     if json:
         saved = [{"path": str(c.path), "update": c.update, "epoch": c.epoch, "metrics": c.metrics} for c in checkpoints]
         notes = [{"update": n.update, "kind": n.kind, "message": n.message} for n in history.notes]
-        more: dict[str, Any] = {"checkpoints": saved, "problems": problems, "notes": notes, "facts": history.facts}
-        print(encode_line(overview.as_json() | more), end="")
+        details: dict[str, Any] = {"checkpoints": saved, "problems": problems, "notes": notes, "facts": history.facts}
+        print(encode_line(overview.as_json() | details), end="")
         return
     _table("", ["", ""], _head(overview, history))
     _table("Metrics", ["", "best", "last"], [_metric(overview, name) for name in overview.metrics])
@@ -46,8 +46,8 @@ def show_command(run: str, *, root: Root = Path("runs"), json: Flag = False) -> 
         print_line(f"  {replace_unprintable(problem)}")
     _table("Notes", ["update", "", ""], [[str(n.update), n.kind, n.message] for n in history.notes[-MAX_NOTES:]])
     _table("Settings", ["", ""], _pairs(flat_settings(history)))
-    rest = flatten({name: value for name, value in history.facts.items() if name not in NOT_ENVIRONMENT})
-    _table("Code, data, environment", ["", ""], _pairs(rest))
+    other_facts = flatten({name: value for name, value in history.facts.items() if name not in NOT_ENVIRONMENT})
+    _table("Code, data, environment", ["", ""], _pairs(other_facts))
 
 
 def _pairs(facts: dict[str, Any]) -> list[list[str]]:
@@ -59,7 +59,8 @@ def _table(title: str, head: list[str], rows: list[list[str]]) -> None:
         return
     if title:
         print_line(f"\n{title}\n")
-    for line in align_columns(head, rows, whole={0}, most=(columns := terminal_width()) and columns - 2):
+    columns = terminal_width()
+    for line in align_columns(head, rows, uncut={0}, width=None if columns is None else columns - 2):
         print_line(f"  {line}")
 
 
@@ -82,7 +83,7 @@ def _metric(overview: Overview, name: str) -> list[str]:
 
 def _checkpoint(overview: Overview, each: Checkpoint) -> list[str]:
     metric, mode = overview.monitor
-    found = overview.best(metric, mode)
+    best = overview.best(metric, mode)
     text = f"{metric} {format_float(each.metrics[metric], 4)}" if metric in each.metrics else ""
-    text += " (best)" if found and found.update == each.update else ""
+    text += " (best)" if best and best.update == each.update else ""
     return [str(each.update), str(each.epoch), text, each.path.name]

@@ -1,4 +1,4 @@
-"""`trueloop runs sync`: copy from the journals of runs what a tracking store lacks."""
+"""`trueloop runs sync`: copy the parts of runs that a tracking store lacks."""
 
 import json as json_format
 import os
@@ -34,27 +34,27 @@ def sync_command(
         root: Folder of the runs.
         json: Print one JSON object and nothing else.
     """
-    done: list[SyncedRun] = []
+    synced_runs: list[SyncedRun] = []
     for synced in sync_runs(runs, root, store or os.environ.get("TRUELOOP_STORE"), rewrite=again):
-        done.append(synced)
+        synced_runs.append(synced)
         if not json:
             print(replace_unprintable(_line(synced)), flush=True)
-    failed = [each for each in done if each.result is None]
+    failed = [each for each in synced_runs if each.result is None]
     if json:
-        print(json_format.dumps({"store": done[0].store, "runs": [_record(each) for each in done]}))
-    elif len(done) > 1:
+        print(json_format.dumps({"store": synced_runs[0].store, "runs": [_record(each) for each in synced_runs]}))
+    elif len(synced_runs) > 1:
         failures = f", {len(failed)} could not be copied" if failed else ""
-        print(f"{format_count(len(done), 'run')} in {done[0].store}{failures}.")
+        print(f"{format_count(len(synced_runs), 'run')} in {synced_runs[0].store}{failures}.")
     return 1 if failed else 0
 
 
 def _line(synced: SyncedRun) -> str:
     if synced.result is None:
         return f"{synced.run}  could not be copied: {synced.problem}"
-    copied = synced.result
-    lines = f", {format_count(copied.lines, 'line')}" if copied.lines else ""
-    state = f", {copied.state}" if copied.state else ""
-    return f"{synced.run}  {_OUTCOME_TEXT[copied.outcome]}{lines}{state}"
+    result = synced.result
+    lines = f", {format_count(result.lines, 'line')}" if result.lines else ""
+    state = f", {result.state}" if result.state else ""
+    return f"{synced.run}  {_OUTCOME_TEXT[result.outcome]}{lines}{state}"
 
 
 def _record(synced: SyncedRun) -> dict[str, object]:

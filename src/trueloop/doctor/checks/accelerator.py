@@ -11,12 +11,12 @@ from trueloop.doctor.machine import REQUIRE_GPU, Gpu, Machine, gpu_required
 GPU_VARIABLES: Final = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE", "NVIDIA_VISIBLE_DEVICES")
 """Variables that a batch system or a container engine sets when it assigns GPUs."""
 NO_GPU_VALUES: Final = ("", "-1", "0", "none", "void", "no", "NoDevFiles")
-"""Values of these variables that mean no GPU; "0" is a number of devices, or the index of device 0."""
+"""Values of `GPU_VARIABLES` that mean no GPU; "0" may be the number of devices or the index of the first device."""
 MIN_DRIVERS: Final[Mapping[int, tuple[int, ...]]] = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
 """Oldest Linux driver that supports each major version of CUDA."""
 CUBLAS_WORKSPACES: Final = (":4096:8", ":16:8")
 """Values of CUBLAS_WORKSPACE_CONFIG with which cuBLAS sums in a fixed order."""
-AMPERE: Final = (8, 0)  # the first compute capability with TF32
+MIN_TF32_CAPABILITY: Final = (8, 0)  # Ampere, the first architecture with TF32
 
 
 @check("Device", "accelerator")
@@ -44,11 +44,11 @@ def check_gpu(machine: Machine, run: RunRequirements) -> Diagnosis | None:
 
 
 def _check_free_memory(machine: Machine) -> Diagnosis:
-    busy = [gpu for gpu in machine.gpus if gpu.free_bytes is not None and gpu.free_bytes < gpu.memory_bytes / 2]
-    if busy:
-        free = ", ".join(f"{format_size(gpu.free_bytes or 0)} of {format_size(gpu.memory_bytes)}" for gpu in busy)
+    busy_gpus = [gpu for gpu in machine.gpus if gpu.free_bytes is not None and gpu.free_bytes < gpu.memory_bytes / 2]
+    if busy_gpus:
+        free = ", ".join(f"{format_size(gpu.free_bytes or 0)} of {format_size(gpu.memory_bytes)}" for gpu in busy_gpus)
         return warning(
-            f"Other programs use most of a GPU's memory: {free} are free on {busy[0].name}.",
+            f"Other programs use most of a GPU's memory: {free} are free on {busy_gpus[0].name}.",
             "End them (nvidia-smi lists them), or choose another device with CUDA_VISIBLE_DEVICES.",
         )
     if machine.gpus:
@@ -63,11 +63,13 @@ def _list_gpus(gpus: tuple[Gpu, ...]) -> str:
 @check("Silent fallback to the CPU", "accelerator", failure="ENV004")
 def check_cpu_fallback(machine: Machine, run: RunRequirements) -> Diagnosis | None:
     """Check for signs of a GPU if torch can use no GPU and would train on the CPU without a message."""
-    cpu_requested = run.device == "cpu"  # so the fallback is not silent
+    cpu_requested = run.device == "cpu"  # then training on the CPU is intended
     if machine.torch is None or machine.gpus or machine.torch.mps or cpu_requested:
         return None
     if gpu_required(machine.environment):
-        return error(f"{REQUIRE_GPU} is set, but torch can use no GPU. {_reason(machine)}", _remedy(machine))
+        return error(
+            f"{REQUIRE_GPU} is set, but torch can use no GPU. {_no_gpu_reason(machine)}", _no_gpu_remedy(machine)
+        )
     if (hidden := machine.environment.get("CUDA_VISIBLE_DEVICES")) in ("", "-1"):
         if not machine.device_files:
             return None
@@ -75,12 +77,12 @@ def check_cpu_fallback(machine: Machine, run: RunRequirements) -> Diagnosis | No
             f"CUDA_VISIBLE_DEVICES={hidden!r} hides the GPUs of this machine.",
             "Unset CUDA_VISIBLE_DEVICES to use them.",
         )
-    sign = next(_signs_of_gpu(machine), None)
-    if sign is None:
+    evidence = next(_signs_of_gpu(machine), None)
+    if evidence is None:
         return ok("There is no sign of a GPU; training uses the CPU.")
     return warning(
-        f"There seems to be a GPU ({sign}), but the run would use the CPU. {_reason(machine)}",
-        f"{_remedy(machine)} Set {REQUIRE_GPU}=1 to refuse such a run.",
+        f"There seems to be a GPU ({evidence}), but the run would use the CPU. {_no_gpu_reason(machine)}",
+        f"{_no_gpu_remedy(machine)} Set {REQUIRE_GPU}=1 to refuse such a run.",
     )
 
 
@@ -96,11 +98,11 @@ def _signs_of_gpu(machine: Machine) -> Iterator[str]:
         is_index = value == "0" and name in ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
         if is_index or value not in NO_GPU_VALUES:
             yield f"{name}={value}"
-    if machine.on_bus:
-        yield f"a GPU of {machine.on_bus[0]} is on the PCI bus"
+    if machine.gpu_makers_on_bus:
+        yield f"a GPU of {machine.gpu_makers_on_bus[0]} is on the PCI bus"
 
 
-def _reason(machine: Machine) -> str:
+def _no_gpu_reason(machine: Machine) -> str:
     torch = machine.torch
     if torch is None:
         return ""
@@ -113,7 +115,7 @@ def _reason(machine: Machine) -> str:
     return f"torch {torch.version} is built for {torch.build}, but finds no usable device."
 
 
-def _remedy(machine: Machine) -> str:
+def _no_gpu_remedy(machine: Machine) -> str:
     torch = machine.torch
     if torch is not None and not torch.cuda and not torch.hip:
         return "Install a build with CUDA: https://pytorch.org/get-started/locally/."
@@ -133,11 +135,11 @@ def check_driver(machine: Machine, run: RunRequirements) -> Diagnosis | None:
         return None
     cuda, driver = machine.torch.cuda, tuple(int(part) for part in machine.driver.split("."))
     major = cuda.partition(".")[0]
-    oldest = MIN_DRIVERS.get(int(major))
-    if oldest is None:
-        return unknown(f"The driver that CUDA {cuda} needs is not known; {machine.driver} is loaded.")
-    if driver < oldest and not machine.gpus:  # an older driver works with NVIDIA's compatibility package
-        needed = ".".join(f"{part:02d}" if index else str(part) for index, part in enumerate(oldest))
+    min_driver = MIN_DRIVERS.get(int(major))
+    if min_driver is None:
+        return unknown(f"trueloop does not know which driver CUDA {cuda} needs; {machine.driver} is loaded.")
+    if driver < min_driver and not machine.gpus:  # an older driver works with NVIDIA's compatibility package
+        needed = ".".join(f"{part:02d}" if index else str(part) for index, part in enumerate(min_driver))
         return error(
             f"NVIDIA driver {machine.driver} is too old: torch's CUDA {cuda} needs {needed} or newer.",
             f"Update the driver, or install a torch that is built for an older CUDA than {major}.",
@@ -166,11 +168,11 @@ def check_kernels(machine: Machine, run: RunRequirements) -> Diagnosis | None:
 
 
 def _runs_on(target: str, capability: tuple[int, int]) -> bool:
-    found = re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", target)
-    if found is None:
+    match = re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", target)
+    if match is None:
         return False
-    built = (int(found[2]), int(found[3]))
-    return built <= capability and (found[1] == "compute" or built[0] == capability[0])
+    built_for = (int(match[2]), int(match[3]))
+    return built_for <= capability and (match[1] == "compute" or built_for[0] == capability[0])
 
 
 @check("Reproducible results", "numbers")
@@ -188,7 +190,7 @@ def check_repeatable(machine: Machine, run: RunRequirements) -> Diagnosis | None
     if run.deterministic or torch.deterministic:
         if workspace is not None and workspace not in CUBLAS_WORKSPACES:
             return error(
-                f"CUBLAS_WORKSPACE_CONFIG is {workspace!r}: with deterministic kernels, matrix products raise.",
+                f"CUBLAS_WORKSPACE_CONFIG is {workspace!r}: with deterministic kernels, matrix products fail.",
                 f"CUBLAS_WORKSPACE_CONFIG={CUBLAS_WORKSPACES[0]}, or unset it: trueloop sets it.",
             )
         return ok("Only deterministic kernels are used.")
@@ -207,14 +209,14 @@ def check_tf32(machine: Machine, run: RunRequirements) -> Diagnosis | None:
     Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices
     """
     torch = machine.torch
-    if torch is None or torch.hip or not any(gpu.capability >= AMPERE for gpu in torch.gpus):
+    if torch is None or torch.hip or not any(gpu.capability >= MIN_TF32_CAPABILITY for gpu in torch.gpus):
         return None
     if machine.environment.get("NVIDIA_TF32_OVERRIDE") == "0":
         return ok("TF32 is off (NVIDIA_TF32_OVERRIDE=0): float32 has its full precision.")
     if torch.tf32_matmul is None or torch.tf32_convolution is None:
-        return unknown("Whether TF32 is on is unknown: it was set with both the legacy and the new API of PyTorch.")
-    kinds = {"matrix products": torch.tf32_matmul, "convolutions": torch.tf32_convolution}
-    reduced = [name for name, on in kinds.items() if on]
+        return unknown("PyTorch does not report TF32, because it was set with both the legacy and the new API.")
+    uses_tf32 = {"matrix products": torch.tf32_matmul, "convolutions": torch.tf32_convolution}
+    reduced = [name for name, is_on in uses_tf32.items() if is_on]
     if not reduced:
         return ok("TF32 is off: float32 has its full precision.")
     return note(

@@ -13,7 +13,7 @@ SMALL_SHARED_MEMORY: Final = 256 * 2**20
 BASE_FILES: Final = 64  # libraries, the journal, data files, the terminal
 FILES_PER_WORKER: Final = 3  # both ends of the worker's queue, and the pipe that reports its exit
 TENSORS_PER_BATCH: Final = 8  # in a large batch; each tensor in shared memory is an open file on Linux
-BASE_PROCESSES: Final = 8  # threads per training process: those of torch, and the writers of journal and checkpoints
+BASE_PROCESSES: Final = 8  # threads per training process: of torch, of the journal and of checkpoints
 PROCESSES_PER_WORKER: Final = 3  # the worker process, and the threads that feed its queue
 
 
@@ -21,16 +21,16 @@ PROCESSES_PER_WORKER: Final = 3  # the worker process, and the threads that feed
 def check_worker_count(machine: Machine, run: RunRequirements) -> Diagnosis:
     """Check that there is a core for each loader worker, counting only the cores that this process may use."""
     usable = machine.usable_cores
-    limit = f"; the group's limit is {machine.quota:g} of {machine.cores}" if usable < machine.cores else ""
+    limit = f"; the cgroup's limit is {machine.quota:g} of {machine.cores}" if usable < machine.cores else ""
     cores = f"{usable:g} {'core is' if usable == 1 else 'cores are'} usable{limit}"
     total = (run.workers or 0) * run.processes
     if total > usable:
-        each = max(0, int(usable // run.processes) - 1)
+        suggested = max(0, int(usable // run.processes) - 1)
         split = f" ({run.workers} for each of {run.processes} processes)" if run.processes > 1 else ""
         return warning(
-            f"{format_count(total, 'loader worker')}{split} are requested, but {cores}: they share the "
-            "cores, and each costs memory.",
-            f"--workers {each} leaves a core for the training itself.",
+            f"{format_count(total, 'loader worker')}{split} are requested, but {cores}: workers share the "
+            "cores, and each worker takes memory.",
+            f"--workers {suggested} leaves a core for the training itself.",
         )
     return ok(f"{cores[0].upper()}{cores[1:]}.")
 
@@ -45,7 +45,7 @@ def check_threads(machine: Machine, run: RunRequirements) -> Diagnosis | None:
         threads = 1  # the default of torchrun
     cores_per_process = max(1, int(usable // run.processes))
     if threads * run.processes > max(usable, run.processes):
-        limit = f" (the group's limit; torch counts {machine.cores})" if usable < machine.cores else ""
+        limit = f" (the cgroup's limit; torch counts {machine.cores})" if usable < machine.cores else ""
         count = f"{run.processes} processes of {threads} threads" if run.processes > 1 else f"{threads} threads"
         return warning(
             f"{count} per operation share {usable:g} cores{limit}: they wait for each other, and small "
@@ -62,16 +62,14 @@ def check_memory(machine: Machine, run: RunRequirements) -> Diagnosis:
     if available is None:
         return unknown("The system does not report how much memory is available.")
     limit = machine.memory_limit_bytes
-    limited = limit is not None and total is not None and limit < total
-    suffix = (
-        f"; the group's limit is {format_size(limit or 0)}, of the machine's {format_size(total or 0)}"
-        if limited
-        else ""
-    )
+    if limit is not None and total is not None and limit < total:
+        suffix = f"; the cgroup's limit is {format_size(limit)}, of the machine's {format_size(total)}"
+        remedy = "Raise the limit of the container or job."
+    else:
+        suffix, remedy = "", "End other programs, or use a larger machine."
     # Each process holds the state; while a checkpoint is saved, the first process also holds a copy.
     needed = (run.checkpoint_bytes or 0) * (run.processes + 1) + (run.in_flight_bytes or 0)
     message = f"{format_size(available)} of memory are available{suffix}"
-    remedy = "Raise the limit of the container or job." if limited else "End other programs, or use a larger machine."
     if needed > available and not machine.gpus:
         return error(f"{message}, but the state and batches of this run take {format_size(needed)}.", remedy)
     if available < MIN_MEMORY:
@@ -88,10 +86,11 @@ def check_shared_memory(machine: Machine, run: RunRequirements) -> Diagnosis | N
         return unknown(f"There is no {SHARED_MEMORY} to inspect.") if run.workers != 0 else None
     free, needed = machine.shared.free_bytes, run.in_flight_bytes
     if needed is not None and needed > free:
-        each = f" for each of {run.processes} processes" if run.processes > 1 else ""
+        per_process = f" for each of {run.processes} processes" if run.processes > 1 else ""
         return error(
-            f"{SHARED_MEMORY} has {format_size(free)} free; {run.workers} workers{each} prefetch {PREFETCH} batches of "
-            f"{format_size(run.batch_bytes or 0)} into it: {format_size(needed)}. A bus error would kill a worker.",
+            f"{SHARED_MEMORY} has {format_size(free)} free; {run.workers} workers{per_process} prefetch {PREFETCH} "
+            f"batches of {format_size(run.batch_bytes or 0)} into it: {format_size(needed)}. A bus error would kill a "
+            "worker.",
             f"{_enlarge_shared_memory(machine, needed)} Or use fewer workers or smaller micro-batches.",
         )
     if needed is None and run.workers != 0 and machine.shared.total_bytes <= SMALL_SHARED_MEMORY:
@@ -121,33 +120,32 @@ def check_open_files(machine: Machine, run: RunRequirements) -> Diagnosis | None
     soft, hard = machine.open_files
     workers = run.workers or 0
     needed = BASE_FILES + FILES_PER_WORKER * workers
-    needed_for_large = needed + PREFETCH * TENSORS_PER_BATCH * workers
-    if soft < 0 or soft >= max(needed_for_large, 2 * BASE_FILES):
+    recommended = needed + PREFETCH * TENSORS_PER_BATCH * workers
+    if soft < 0 or soft >= max(recommended, 2 * BASE_FILES):
         return ok(f"{'Any number of' if soft < 0 else soft} files may be open.")
-    limit = "unlimited" if hard < 0 else str(hard)
-    remedy = f"ulimit -n {limit if hard > soft or hard < 0 else max(needed_for_large, 1024)}"
-    remedy += ' before the start; or torch.multiprocessing.set_sharing_strategy("file_system").'
-    message = f"{soft} files may be open at once (ulimit -n)"
+    limit = "unlimited" if hard < 0 else hard if hard > soft else max(recommended, 1024)
+    remedy = f'ulimit -n {limit} before the start; or torch.multiprocessing.set_sharing_strategy("file_system").'
+    message = f"{soft} files may be open at the same time (ulimit -n)"
     if soft < needed:
         return error(f"{message}, but {workers} workers alone need {needed}: Too many open files.", remedy)
     return warning(
-        f"{message}; {workers} workers with batches of {TENSORS_PER_BATCH} tensors need {needed_for_large}.", remedy
+        f"{message}; {workers} workers with batches of {TENSORS_PER_BATCH} tensors need {recommended}.", remedy
     )
 
 
 @check("Processes and threads", "memory")
 def check_process_limit(machine: Machine, run: RunRequirements) -> Diagnosis | None:
     """Check that all processes and threads of a run can start: a container often has a limit of a few hundred."""
-    left = machine.processes_left
-    if left is None:
+    free = machine.processes_left
+    if free is None:
         return None
     threads = run.threads or (machine.torch.threads if machine.torch else 1)
     needed = run.processes * (BASE_PROCESSES + threads + PROCESSES_PER_WORKER * (run.workers or 0))
-    if needed > left:
+    if needed > free:
         return error(
-            f"{left} more processes and threads may start (pids.max), but this run needs about {needed}: "
+            f"{free} more processes and threads may start (pids.max), but this run needs about {needed}: "
             "can't start new thread.",
-            f"Raise the limit by {math.ceil((needed - left) / 100) * 100} or more (docker run --pids-limit), or use "
+            f"Raise the limit by {math.ceil((needed - free) / 100) * 100} or more (docker run --pids-limit), or use "
             "fewer workers.",
         )
-    return ok(f"{left} more processes and threads may start.")
+    return ok(f"{free} more processes and threads may start.")

@@ -28,7 +28,7 @@ def check_python(machine: Machine, run: RunRequirements) -> Diagnosis:
     version = ".".join(str(part) for part in machine.python)
     if machine.python[:2] < MIN_PYTHON:
         oldest = ".".join(str(part) for part in MIN_PYTHON)
-        message = f"This is Python {version}; trueloop needs {oldest} or newer."
+        message = f"Python {version} is too old: trueloop needs {oldest} or newer."
         return error(message, f"Install Python {oldest} or newer.")
     return ok(f"Python {version} on {machine.system}.")
 
@@ -43,8 +43,8 @@ def check_torch_installed(machine: Machine, run: RunRequirements) -> Diagnosis:
         )
     if machine.torch is None:
         return error("torch is not installed, so no training can run.", "pip install 'trueloop[train]'")
-    found = re.match(r"(\d+)\.(\d+)", machine.torch.version)
-    if found and (int(found[1]), int(found[2])) < MIN_TORCH:
+    match = re.match(r"(\d+)\.(\d+)", machine.torch.version)
+    if match and (int(match[1]), int(match[2])) < MIN_TORCH:
         return error(
             f"torch {machine.torch.version} is too old: 2.6 or newer is needed.", "pip install --upgrade torch"
         )
@@ -60,7 +60,8 @@ def check_fitting_packages(machine: Machine, run: RunRequirements) -> Diagnosis 
     if machine.torch is None or not machine.packages:
         return None
     torch = machine.torch.version
-    mismatches = [found for name, each in machine.packages.items() if (found := _mismatch(name, each, torch))]
+    reports = (_describe_mismatch(name, package, torch) for name, package in machine.packages.items())
+    mismatches = [report for report in reports if report]
     if mismatches:
         names = " ".join(machine.packages)
         index = "" if machine.torch.cuda else " --index-url https://download.pytorch.org/whl/cpu"
@@ -69,16 +70,17 @@ def check_fitting_packages(machine: Machine, run: RunRequirements) -> Diagnosis 
             f"Install them together: pip install --force-reinstall torch=={_without_build(torch)} {names}{index}; "
             f"or remove the packages that you do not need: pip uninstall {names}.",
         )
-    return ok("; ".join(f"{name} {each.version} fits torch {torch}" for name, each in machine.packages.items()) + ".")
+    fits = "; ".join(f"{name} {package.version} fits torch {torch}" for name, package in machine.packages.items())
+    return ok(f"{fits}.")
 
 
-def _mismatch(name: str, package: Package, torch: str) -> str:
+def _describe_mismatch(name: str, package: Package, torch: str) -> str:
     installed = f"{name} {package.version}"
     if package.required_torch and _without_build(package.required_torch) != _without_build(torch):
         return f"{installed} was built for torch {package.required_torch}, but torch is {torch}."
     torch_build, build = torch.partition("+")[2], package.version.partition("+")[2]
     if torch_build and build and torch_build != build:
-        return f"{installed} is a build for {build}, but torch is one for {torch_build}."
+        return f"{installed} is built for {build}, but torch is built for {torch_build}."
     if package.problem:
         return f"{installed} cannot be imported with torch {torch}: {package.problem.rstrip('.')}."
     return ""
@@ -91,11 +93,11 @@ def _without_build(version: str) -> str:
 @check("Debug settings", "output")
 def check_debugging(machine: Machine, run: RunRequirements) -> Diagnosis:
     """Check that no debug setting is left on: they cost time, or fill the log."""
-    active = [name for name, values in DEBUG_SETTINGS.items() if machine.environment.get(name, "") in values]
-    if not active:
+    active_settings = [name for name, values in DEBUG_SETTINGS.items() if machine.environment.get(name, "") in values]
+    if not active_settings:
         return ok("No debug setting is active.")
-    settings = ", ".join(f"{name}={machine.environment[name]}" for name in active)
-    return warning(f"{settings}: every update takes longer.", f"unset {' '.join(active)}")
+    settings = ", ".join(f"{name}={machine.environment[name]}" for name in active_settings)
+    return warning(f"{settings}: every update takes longer.", f"unset {' '.join(active_settings)}")
 
 
 @check("Output", "output")

@@ -23,7 +23,7 @@ def check_disk(machine: Machine, run: RunRequirements) -> Diagnosis | None:
         return unknown(f"The free space in {folder.path} is unknown.")
     if folder.files_left is not None and folder.files_left < MIN_FREE_FILES:
         files = format_count(folder.files_left, "file")
-        return error(f"{folder.path} can hold only {files} more (free inodes).", FREE_SPACE)
+        return error(f"{folder.path} has free inodes for only {files}.", FREE_SPACE)
     return _compare_checkpoints(folder.path, folder.space.free_bytes, run)
 
 

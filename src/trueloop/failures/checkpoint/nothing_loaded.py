@@ -41,7 +41,6 @@ from trueloop.tracing.events import ModelCalled, Ref, StateLoaded, WatchEnded
 class Detector(BaseDetector):
     """Checks how many names matched in each state_dict that was loaded into a model."""
 
-    subscribes_to = (StateLoaded, ModelCalled, WatchEnded)
     activated_by = (StateLoaded,)
 
     def __init__(self) -> None:
@@ -49,20 +48,26 @@ class Detector(BaseDetector):
         """Newest load of each model that matched no name, until a model is called."""
         self._loaded = False
 
-    def observe(self, event: StateLoaded | ModelCalled | WatchEnded) -> list[Evidence] | None:
+    def on_state_loaded(self, event: StateLoaded) -> None:
+        """Record the loaded state."""
+        if event.what == "model":
+            self._loaded = True
+            self._unmatched.pop(event.target, None)
+            if event.name_match is not None and not event.name_match.matched:
+                self._unmatched[event.target] = event
+
+    def on_model_called(self, event: ModelCalled) -> list[Evidence] | None:
         """Return evidence when a model runs after a load that matched no name and was not repeated."""
-        if isinstance(event, StateLoaded):
-            if event.what == "model":
-                self._loaded = True
-                self._unmatched.pop(event.target, None)
-                if event.name_match is not None and not event.name_match.matched:
-                    self._unmatched[event.target] = event
-            return None
+        unmatched, self._unmatched = list(self._unmatched.values()), {}
+        return [_evidence(each) for each in unmatched]
+
+    def on_watch_ended(self, event: WatchEnded) -> list[Evidence] | None:
+        """Return evidence when a model runs after a load that matched no name and was not repeated."""
         unmatched, self._unmatched = list(self._unmatched.values()), {}
         return [_evidence(each) for each in unmatched]
 
     def inconclusive(self) -> str:
-        """Return a reason where no state was loaded into a model."""
+        """Return a reason if no state was loaded into a model."""
         return "" if self._loaded else "no state was loaded into a model"
 
 
@@ -82,7 +87,7 @@ def _evidence(event: StateLoaded) -> Evidence:
 
 
 def _prefix_fix(actual: str, expected: str) -> str:
-    """Return the fix where one of the two names ends with the other; "" for all other names."""
+    """Return the fix if one of the two names ends with the other; otherwise ""."""
     if actual != expected and actual.endswith(expected):
         return (
             f"Remove {actual.removesuffix(expected)!r} from the names in the state_dict, and load it with strict=True."

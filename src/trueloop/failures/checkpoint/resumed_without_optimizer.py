@@ -60,38 +60,30 @@ class _ResumedFile:
 class Detector(BaseDetector):
     """Tracks which states of the newest full checkpoint are loaded before the next step."""
 
-    subscribes_to = (CheckpointRead, CheckpointWritten, StateLoaded, OptimizerCreated, StepTaken)
-
     def __init__(self) -> None:
         self._newest: _ResumedFile | None = None
         self._stateful: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._stepped = False
 
-    def observe(
-        self, event: CheckpointRead | CheckpointWritten | StateLoaded | OptimizerCreated | StepTaken
-    ) -> Evidence | None:
-        """Return evidence at the first step or the next checkpoint of a partly resumed run."""
-        if isinstance(event, StepTaken):
-            return self._observe_step(event)
-        if isinstance(event, CheckpointRead):
-            if event.holds_model and event.holds_optimizer:
-                self._newest = _ResumedFile(event.file, event.path, not self._stepped, event.location)
-        elif isinstance(event, StateLoaded):
-            self._observe_load(event)
-        elif isinstance(event, OptimizerCreated):
-            if event.stateful:
-                self._stateful.add(event.optimizer)
-        else:
-            return self._observe_write(event)
-        return None
+    def on_checkpoint_read(self, event: CheckpointRead) -> None:
+        """Record the file."""
+        if event.holds_model and event.holds_optimizer:
+            self._newest = _ResumedFile(event.file, event.path, not self._stepped, event.location)
 
-    def _observe_step(self, event: StepTaken) -> Evidence | None:
+    def on_optimizer_created(self, event: OptimizerCreated) -> None:
+        """Record the new optimizer."""
+        if event.stateful:
+            self._stateful.add(event.optimizer)
+
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
+        """Return evidence at the first step or the next checkpoint of a partly resumed run."""
         self._stepped = True
         if self._newest is None or not self._newest.companion or event.optimizer not in self._stateful:
             return None
         return self._evidence(self._newest, event.optimizer.kind)
 
-    def _observe_write(self, event: CheckpointWritten) -> Evidence | None:
+    def on_checkpoint_written(self, event: CheckpointWritten) -> Evidence | None:
+        """Return evidence at the first step or the next checkpoint of a partly resumed run."""
         newest = self._newest
         if newest is None or not event.holds_optimizer or not event.path or event.path != newest.path:
             return None
@@ -99,7 +91,8 @@ class Detector(BaseDetector):
             return None
         return self._evidence(newest, next(iter(self._stateful)).kind, event.location)
 
-    def _observe_load(self, event: StateLoaded) -> None:
+    def on_state_loaded(self, event: StateLoaded) -> None:
+        """Record the loaded state."""
         newest = self._newest
         if newest is None:
             return
@@ -111,27 +104,27 @@ class Detector(BaseDetector):
             newest.companion, newest.companion_at = event.what, event.location
 
     def _evidence(
-        self, resumed: _ResumedFile, kind: str, overwritten_at: CodePosition | None = None
+        self, resumed: _ResumedFile, optimizer_class: str, overwritten_at: CodePosition | None = None
     ) -> Evidence | None:
         if not resumed.model_loaded:
             return None
         self._newest = None
         related = [(resumed.read_at, "the file is read here")]
         if overwritten_at is None:
-            proof = f"although the state of the {resumed.companion} was"
+            contrast = f"although the state of the {resumed.companion} was"
             related.append((resumed.companion_at, f"the {resumed.companion}'s state is loaded here"))
         else:
-            proof = "although the run continues to save to this file"
+            contrast = "although the run continues to save to this file"
             related.append((overwritten_at, "the file is written again here"))
         return Evidence(
             message=f"The weights in {resumed.file.name} were loaded but the optimizer's state in the same file was "
-            f"not, {proof}: {kind} starts again without its running averages.",
+            f"not, {contrast}: {optimizer_class} starts again without its running averages.",
             location=resumed.model_at or resumed.read_at,
             related=tuple((location, label) for location, label in related if location is not None),
         )
 
     def inconclusive(self) -> str:
-        """Return a reason where weights were loaded from a full checkpoint, maybe for fine-tuning."""
+        """Return a reason if weights were loaded from a full checkpoint, maybe for fine-tuning."""
         if self._newest is not None and self._newest.model_loaded and self._stepped:
             return "weights were loaded from a full checkpoint; it is unknown whether to resume or to fine-tune"
         return ""

@@ -41,10 +41,8 @@ from trueloop.tracing.events import CheckpointRead
 class Detector(BaseDetector):
     """Checks how every checkpoint was loaded."""
 
-    subscribes_to = (CheckpointRead,)
-
-    def observe(self, event: CheckpointRead) -> Evidence | None:
-        """Return evidence where a file was loaded with ``weights_only=False``."""
+    def on_checkpoint_read(self, event: CheckpointRead) -> Evidence | None:
+        """Return evidence if a file was loaded with ``weights_only=False``."""
         if event.weights_only is not False:
             return None
         return Evidence(

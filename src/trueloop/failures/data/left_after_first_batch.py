@@ -78,7 +78,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _unconditional_return(source: SourceFile, loop: Any) -> ast.Return | None:
-    """Return the return statement that ends a loop in its first iteration; None where it seems intended."""
+    """Return the return statement that ends a loop in its first iteration; None if it seems intended."""
     if not isinstance(loop, ast.For) or loop.orelse:
         return None
     last = loop.body[-1]
@@ -92,27 +92,27 @@ def _unconditional_return(source: SourceFile, loop: Any) -> ast.Return | None:
 
 
 def _is_conditional(function: ast.AST, loop: ast.For) -> bool:
-    """Return True where only some calls of the function reach the loop."""
+    """Return True if only some calls of the function reach the loop."""
     tests = (ast.If, ast.Try, ast.While, ast.Match)
     return any(isinstance(each, tests) and is_inside(loop, each) for each in ast.walk(function))
 
 
 def _handles_empty_loader(source: SourceFile, loop: ast.For) -> bool:
-    """Return True where the function handles a loader without batches right after the loop."""
+    """Return True if the function handles a loader without batches right after the loop."""
     block = source.block(loop)
     after = block[block.index(loop) + 1 :]
     return bool(after) and isinstance(after[0], ast.Return | ast.Raise)
 
 
 def _is_full_batch(loader: AbstractValue) -> bool:
-    """Return True where the batch size is the length of a dataset: the loader has one batch."""
+    """Return True if the batch size is the length of a dataset: the loader has one batch."""
     size = loader.arguments.get("batch_size") or loader.arguments.get("1")
     calls = ast.walk(size.node) if size is not None and size.node is not None else ()
     return any(isinstance(each, ast.Call) and getattr(each.func, "id", "") == "len" for each in calls)
 
 
 def _has_resumable_iterator(source: SourceFile) -> bool:
-    """Return True where an iterator may be used for more than one `next`."""
+    """Return True if an iterator may be used for more than one `next`."""
     used_once = {id(each.args[0]) for each in source.all_calls if last_name(each.func) == "next" and each.args}
     return any(last_name(each.func) in RESUMABLE_ITERATORS and id(each) not in used_once for each in source.all_calls)
 

@@ -39,72 +39,82 @@ References
 
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
-from trueloop.tracing.events import BackwardStarted, GeneratorCopied, LoaderExhausted, LoaderStarted, Ref, SeedRepeated
+from trueloop.tracing.events import BackwardStarted, LoaderExhausted, LoaderStarted, Ref, SeedSet
+from trueloop.tracing.trackers.copied_generators import CopiedGenerator, GeneratorsCopied
 
+MIN_TIMES = 16  # equal seeds while samples are loaded
+MIN_BATCHES = 4  # batches during which they were set
 MAX_LOADERS = 64
 
 
 class Detector(BaseDetector):
     """Records loaders with repeated random numbers and reports those that are used for training."""
 
-    subscribes_to = (SeedRepeated, GeneratorCopied, LoaderStarted, BackwardStarted, LoaderExhausted)
-
     def __init__(self) -> None:
-        self._seeds: dict[Ref, SeedRepeated] = {}
-        self._copies: dict[Ref, list[GeneratorCopied]] = {}
+        self._seeds: dict[Ref, SeedSet] = {}
+        self._reported_seeds: set[Ref] = set()
+        self._copies: dict[Ref, GeneratorsCopied] = {}
         self._repeated_epochs: set[Ref] = set()
         self._with_workers = False
 
-    def observe(
-        self, event: SeedRepeated | GeneratorCopied | LoaderStarted | BackwardStarted | LoaderExhausted
-    ) -> list[Evidence] | None:
-        """Return evidence when a loader with repeated random numbers is used for training."""
-        if isinstance(event, BackwardStarted):
-            return self._on_training(event.loader)
-        if isinstance(event, SeedRepeated):
+    def on_seed_set(self, event: SeedSet) -> None:
+        """Record a seed that was set again and again while batches were loaded."""
+        repeated = event.times >= MIN_TIMES and event.batches >= MIN_BATCHES
+        if event.loader is not None and repeated and event.loader not in self._reported_seeds:
             self._seeds[event.loader] = event
-        elif isinstance(event, GeneratorCopied):
-            if len(self._copies) < MAX_LOADERS:
-                self._copies.setdefault(event.loader, []).append(event)
-        elif isinstance(event, LoaderStarted):
-            self._with_workers |= event.workers > 0
-            if event.epoch and event.loader in self._copies:
-                self._repeated_epochs.add(event.loader)
-        else:
-            return self._on_training(event.loader) if event.backwards else None
-        return None
+
+    def on_generators_copied(self, event: GeneratorsCopied) -> None:
+        """Record the copied generators."""
+        if len(self._copies) < MAX_LOADERS:
+            self._copies[event.loader] = event
+
+    def on_loader_started(self, event: LoaderStarted) -> None:
+        """Record the start of the loader."""
+        self._with_workers |= event.workers > 0
+        if event.epoch and event.loader in self._copies:
+            self._repeated_epochs.add(event.loader)
+
+    def on_backward_started(self, event: BackwardStarted) -> list[Evidence] | None:
+        """Return evidence when a loader with repeated random numbers is used for training."""
+        return self._on_training(event.loader)
+
+    def on_loader_exhausted(self, event: LoaderExhausted) -> list[Evidence] | None:
+        """Return evidence when a loader with repeated random numbers is used for training."""
+        return self._on_training(event.loader) if event.backwards else None
 
     def _on_training(self, loader: Ref | None) -> list[Evidence] | None:
-        if loader is None or (loader not in self._seeds and loader not in self._copies):
+        if loader is None:
             return None
-        found = [self._seed_evidence(self._seeds.pop(loader))] if loader in self._seeds else []
-        copies = self._copies.get(loader, [])
-        certain = [
-            copy for copy in copies if copy.workers > 1 or (loader in self._repeated_epochs and not copy.persistent)
-        ]
-        self._copies[loader] = [copy for copy in copies if copy not in certain]
-        return [*found, *map(self._copy_evidence, certain)]
+        evidence: list[Evidence] = []
+        if loader in self._seeds:
+            self._reported_seeds.add(loader)
+            evidence.append(self._seed_evidence(self._seeds.pop(loader)))
+        copies = self._copies.get(loader)
+        if copies is not None and (copies.workers > 1 or (loader in self._repeated_epochs and not copies.persistent)):
+            evidence += [self._copy_evidence(copies, each) for each in copies.generators]
+            del self._copies[loader]
+        return evidence
 
-    def _seed_evidence(self, event: SeedRepeated) -> Evidence:
+    def _seed_evidence(self, event: SeedSet) -> Evidence:
         return Evidence(
             message=f"The {event.generator} seed was set to the same value ({event.seed}) {event.times} times while "
             f"{event.batches} batches were loaded: every sample gets the same random numbers.",
             location=event.location,
         )
 
-    def _copy_evidence(self, event: GeneratorCopied) -> Evidence:
+    def _copy_evidence(self, event: GeneratorsCopied, generator: CopiedGenerator) -> Evidence:
         across_workers = f"the {event.workers} workers use the same random numbers" if event.workers > 1 else ""
         across_epochs = "" if event.persistent else "every epoch starts with the same random numbers"
         return Evidence(
-            message=f"Each worker gets a copy of {event.generator} ({event.kind}) in the same state: "
+            message=f"Each worker gets a copy of {generator.path} ({generator.kind}) in the same state: "
             f"{' and '.join(filter(None, (across_workers, across_epochs)))}.",
-            location=event.made_at or event.location,
-            related=((event.used_at, "used for each sample here"),),
-            dedup_key=event.generator,
+            location=event.location,
+            related=((generator.used_at, "used for each sample here"),),
+            dedup_key=generator.path,
         )
 
     def inconclusive(self) -> str:
-        """Return a reason where samples were loaded in workers."""
+        """Return a reason if samples were loaded in workers."""
         return "samples were loaded in workers, which are not traced" if self._with_workers else ""
 
 

@@ -12,9 +12,9 @@ Fix
     Give each part its own dataset object.
 
         val.dataset = copy.copy(val.dataset)
-        val.dataset.transform = plain
+        val.dataset.transform = eval_transform
 
-    Or build two datasets over the same files, one per transform, and use ``Subset(plain, val.indices)``.
+    Or create two datasets of the same files, one per transform, and use ``Subset(eval_dataset, val.indices)``.
 
 When this is fine
     - Both parts should have this transform.
@@ -25,8 +25,8 @@ When this is fine
 
 How it is detected
     Only the linter finds it, from the source code. It reports an attribute that is set right after the split, before
-    any part is read, in two cases: it is set to one value through one part and to another value through a second part,
-    or the dataset was built with another value for it. In both cases two parts are used later.
+    any part is read, if at least two parts are used later and one of these is true: a second part sets it to another
+    value, or the dataset was created with another value.
 
 References
     growingnet/gromo#58, "when setting the augmentation for the validation set, it automatically sets the same
@@ -69,14 +69,14 @@ class Parts(NamedTuple):
 
 def find_splits(source: SourceFile) -> Iterator[Parts]:
     """Yield the parts that each block creates of one dataset, each under its own name."""
-    names_of = imported_names(source.tree)  # `source` has no operations where a file only defines data
+    import_names = imported_names(source.tree)  # `source` has no operations if the file only defines datasets
     blocks = [source.block(each) for each in source.nodes if isinstance(each, ast.Assign)]
     for block in {id(each): each for each in blocks}.values():
         subsets: dict[str, list[tuple[int, str, ast.expr]]] = {}
         for index, each in enumerate(block):
             if not isinstance(each, ast.Assign) or not isinstance(each.value, ast.Call) or len(each.targets) != 1:
                 continue
-            name, target, dataset = qualified_name(each.value, names_of), each.targets[0], _dataset(each.value)
+            name, target, dataset = qualified_name(each.value, import_names), each.targets[0], _dataset(each.value)
             if dataset is not None and name in SPLITS and isinstance(target, ast.Tuple | ast.List):
                 yield Parts(tuple(filter(None, map(dotted_name, target.elts))), dataset, block, (index,))
             elif dataset is not None and name in SUBSETS and dotted_name(target) and dotted_name(dataset):
@@ -89,10 +89,10 @@ def find_splits(source: SourceFile) -> Iterator[Parts]:
 def read_names(node: ast.AST, names: set[str]) -> Iterator[str]:
     """Yield a name each time that a node reads it for more than its length or an attribute."""
     for parent in ast.walk(node):
-        harmless = (
+        ignores_values = (
             isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id in HARMLESS_FUNCTIONS
         )
-        if isinstance(parent, ast.Attribute) or harmless:
+        if isinstance(parent, ast.Attribute) or ignores_values:
             continue
         for each in ast.iter_child_nodes(parent):
             if (
@@ -112,7 +112,7 @@ LOADERS: Final = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.Da
 
 
 class _Setting(NamedTuple):
-    """An attribute of the dataset that is set through a part: ``val.dataset.transform = plain``."""
+    """An attribute of the dataset that is set through a part, as in ``val.dataset.transform = plain``."""
 
     part: str
     attribute: str
@@ -134,18 +134,18 @@ def _find_conflict(source: SourceFile, parts: Parts, settings: Sequence[_Setting
     last = settings[-1]
     others = [each for each in settings if each.part != last.part and not _same(each.value, last.value)]
     if others:
-        unused, where, label = others[-1].value, others[-1].node, "overwritten before it is used"
+        unused, unused_node, label = others[-1].value, others[-1].node, "overwritten before it is used"
     else:
         original = _constructor_argument(source, parts, last.attribute)
         if original is None or _same(original, last.value) or len({each.part for each in settings}) == len(parts.names):
             return
-        unused, where, label = original, original, "passed here, but never used"
+        unused, unused_node, label = original, original, "passed here, but never used"
     names = " and ".join(f"`{each}.dataset`" for each in parts.names)
     yield Hit(
         message=f"{names} are the same object: all parts get the {last.attribute} `{_short(last.value)}`, and "
         f"`{_short(unused)}` is never used.",
         node=last.node,
-        related=((parts.statement, "split here"), (where, label)),
+        related=((parts.statement, "split here"), (unused_node, label)),
         fix=_copy_dataset_fix(source, parts, settings),
     )
 
@@ -168,27 +168,28 @@ def _constructor_argument(source: SourceFile, parts: Parts, attribute: str) -> a
     if isinstance(dataset, ast.Name):
         dataset = assigned_value(source, dataset, dataset.id)
     elif isinstance(dataset, ast.Attribute):
-        own = dotted_name(dataset) == f"self.{dataset.attr}"
-        dataset = attribute_value(source, dataset, dataset.attr) if own else None
-    found = [each.value for each in dataset.keywords if each.arg == attribute] if isinstance(dataset, ast.Call) else []
-    return found[0] if found and not isinstance(found[0], ast.Constant) else None
+        is_own_attribute = dotted_name(dataset) == f"self.{dataset.attr}"
+        dataset = attribute_value(source, dataset, dataset.attr) if is_own_attribute else None
+    keywords = dataset.keywords if isinstance(dataset, ast.Call) else []
+    argument = next((each.value for each in keywords if each.arg == attribute), None)
+    return None if isinstance(argument, ast.Constant) else argument
 
 
 def _settings(source: SourceFile, parts: Parts) -> list[_Setting]:
     """Return the attributes set through the parts before any code reads one of them."""
-    found: list[_Setting] = []
-    names_of = imported_names(source.tree)
-    known = {*parts.names, dotted_name(parts.dataset)} - {""}
+    settings: list[_Setting] = []
+    import_names = imported_names(source.tree)
+    names = {*parts.names, dotted_name(parts.dataset)} - {""}
     for each in parts.block[max(parts.positions) + 1 :]:
         setting = _setting(each, parts)
         if setting is not None:
-            found.append(setting)
-        elif any(read_names(each, known)) or not isinstance(each, ast.Assign | ast.Expr | ast.AnnAssign):
+            settings.append(setting)
+        elif any(read_names(each, names)) or not isinstance(each, ast.Assign | ast.Expr | ast.AnnAssign):
             call = each.value if isinstance(each, ast.Assign) else None
-            if not isinstance(each, ast.Assign) or call is None or qualified_name(call, names_of) not in LOADERS:
+            if not isinstance(each, ast.Assign) or call is None or qualified_name(call, import_names) not in LOADERS:
                 break
-            known |= {dotted_name(target) for target in each.targets} - {""}
-    return found
+            names |= {dotted_name(target) for target in each.targets} - {""}
+    return settings
 
 
 def _setting(statement: ast.stmt, parts: Parts) -> _Setting | None:
@@ -202,22 +203,22 @@ def _setting(statement: ast.stmt, parts: Parts) -> _Setting | None:
 
 
 def _is_set_elsewhere(source: SourceFile, attribute: str, own_settings: Sequence[_Setting]) -> bool:
-    """Return True where the attribute, or the dataset of a part, is also set somewhere else."""
-    known = {id(each.node.targets[0]) for each in own_settings}
+    """Return True if the attribute, or the dataset of a part, is also set somewhere else."""
+    own_targets = {id(each.node.targets[0]) for each in own_settings}
     for each in source.nodes:
-        if isinstance(each, ast.Attribute) and not isinstance(each.ctx, ast.Load) and id(each) not in known:
-            own = isinstance(each.value, ast.Name) and each.value.id == "self"
-            if not own and each.attr in ("dataset", attribute):
+        if isinstance(each, ast.Attribute) and not isinstance(each.ctx, ast.Load) and id(each) not in own_targets:
+            is_own_attribute = isinstance(each.value, ast.Name) and each.value.id == "self"
+            if not is_own_attribute and each.attr in ("dataset", attribute):
                 return True
     return any(isinstance(each.func, ast.Name) and each.func.id in ("setattr", "vars") for each in source.all_calls)
 
 
 def _used_parts(source: SourceFile, parts: Parts) -> set[str]:
     """Return the parts that are bound once and read for more than their length."""
-    local = all("." not in each for each in parts.names)
-    where = enclosing_definition(source, parts.statement, FUNCTIONS) if local else source.tree
-    bound = [dotted_name(each) for each in ast.walk(where) if isinstance(getattr(each, "ctx", None), ast.Store)]
-    return {each for each in read_names(where, set(parts.names)) if bound.count(each) == 1}
+    is_local = all("." not in each for each in parts.names)
+    scope = enclosing_definition(source, parts.statement, FUNCTIONS) if is_local else source.tree
+    bound_names = [dotted_name(each) for each in ast.walk(scope) if isinstance(getattr(each, "ctx", None), ast.Store)]
+    return {each for each in read_names(scope, set(parts.names)) if bound_names.count(each) == 1}
 
 
 def _copy_dataset_fix(source: SourceFile, parts: Parts, settings: Sequence[_Setting]) -> Fix | None:
@@ -233,8 +234,8 @@ def _copy_dataset_fix(source: SourceFile, parts: Parts, settings: Sequence[_Sett
     edits = [source.text.insert_before(first, f"{last}.dataset = copy.copy({last}.dataset)")]
     if not imported_copy:
         edits.append(source.text.insert_before(top, "import copy"))
-    made = [each for each in edits if each is not None]
-    return Fix(tuple(made), safe=False, description=f"Give {last} its own dataset") if len(made) == len(edits) else None
+    valid = tuple(each for each in edits if each is not None)
+    return Fix(valid, safe=False, description=f"Give {last} its own dataset") if len(valid) == len(edits) else None
 
 
 RULE = Rule(required_words=("random_split|Subset", ".dataset."), find=find)

@@ -37,13 +37,11 @@ from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import BackwardEnded, BackwardLosses, ModelCalled, Refs
 
-MIN_BACKWARDS = 3  # in a row
+MIN_BACKWARDS = 3  # number of successive backward passes
 
 
 class Detector(BaseDetector):
     """Compares the device of the newest model output with the device of the targets of its loss."""
-
-    subscribes_to = (ModelCalled, BackwardLosses, BackwardEnded)
 
     def __init__(self) -> None:
         self._output: tuple[str, Refs] | None = None
@@ -53,17 +51,15 @@ class Detector(BaseDetector):
         self._used_accelerator = False
         self._unread_reason = ""
 
-    def observe(self, event: ModelCalled | BackwardLosses | BackwardEnded) -> Evidence | None:
-        """Return evidence in the third backward pass in a row with a loss on the CPU."""
-        if isinstance(event, ModelCalled):
-            device = _accelerator_type(event.output)
-            self._output = None if device is None else (device, event.parameters)
-            self._used_accelerator |= device is not None
-        elif isinstance(event, BackwardLosses):
-            self._suspect = event if self._is_on_cpu(event) else None
-        else:
-            return self._check(event)
-        return None
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Record the call of the model."""
+        device = _accelerator_type(event.output)
+        self._output = None if device is None else (device, event.parameters)
+        self._used_accelerator |= device is not None
+
+    def on_backward_losses(self, event: BackwardLosses) -> None:
+        """Record the losses."""
+        self._suspect = event if self._is_on_cpu(event) else None
 
     def _is_on_cpu(self, event: BackwardLosses) -> bool:
         if self._output is None:
@@ -72,7 +68,8 @@ class Detector(BaseDetector):
             self._unread_reason = self._unread_reason or loss.unreadable_reason
         return any(loss.targets is not None and loss.targets.device.type == "cpu" for loss in event.losses)
 
-    def _check(self, event: BackwardEnded) -> Evidence | None:
+    def on_backward_ended(self, event: BackwardEnded) -> Evidence | None:
+        """Return evidence in the third backward pass in a row with a loss on the CPU."""
         suspect, self._suspect = self._suspect, None
         if suspect is None or self._output is None or event.reached_parameters.isdisjoint(self._output[1]):
             self._count = 0
@@ -87,7 +84,7 @@ class Detector(BaseDetector):
         )
 
     def inconclusive(self) -> str:
-        """Return a reason where no model returned an output on an accelerator."""
+        """Return a reason if no model returned an output on an accelerator."""
         return self._unread_reason if self._used_accelerator else "no model ran on an accelerator"
 
 

@@ -64,31 +64,29 @@ class _Model:
     compared: int = 0
     inputs: set[tuple[float, ...]] = field(default_factory=set[tuple[float, ...]])
     decided: bool = False
-    """The model was reported, or its ranks differed."""
+    """Whether the model was reported or its ranks differed."""
 
 
 class Detector(BaseDetector):
     """Counts the different inputs for which two ranks computed equal gradients."""
-
-    subscribes_to = (ModelReplicated, RanksCompared, LoaderStarted)
 
     def __init__(self) -> None:
         self._models: dict[Ref, _Model] = {}
         self._made_at: dict[Ref, CodePosition | None] = {}
         self._max_group_size = 0
 
-    def observe(self, event: ModelReplicated | RanksCompared | LoaderStarted) -> Evidence | None:
-        """Return evidence once two ranks were equal in every compared update, for enough different inputs."""
-        if isinstance(event, ModelReplicated):
-            self._models[event.wrapper] = _Model(event.location)
-            self._max_group_size = max(self._max_group_size, event.group_size)
-        elif isinstance(event, RanksCompared):
-            return self._on_comparison(event)
-        elif len(self._made_at) < MAX_LOADERS:
-            self._made_at[event.loader] = event.made_at
-        return None
+    def on_model_replicated(self, event: ModelReplicated) -> None:
+        """Record the replicated model."""
+        self._models[event.wrapper] = _Model(event.location)
+        self._max_group_size = max(self._max_group_size, event.group_size)
 
-    def _on_comparison(self, event: RanksCompared) -> Evidence | None:
+    def on_loader_started(self, event: LoaderStarted) -> None:
+        """Record the start of the loader."""
+        if len(self._made_at) < MAX_LOADERS:
+            self._made_at[event.loader] = event.made_at
+
+    def on_ranks_compared(self, event: RanksCompared) -> Evidence | None:
+        """Return evidence once two ranks were equal in every compared update, for enough different inputs."""
         model = self._models.setdefault(event.wrapper, _Model(None))
         if event.input_digest is None:
             return None
@@ -116,7 +114,7 @@ class Detector(BaseDetector):
         )
 
     def inconclusive(self) -> str:
-        """Return a reason where no two ranks were compared."""
+        """Return a reason if no two ranks were compared."""
         if any(model.compared for model in self._models.values()):
             return ""
         return "no two ranks could be compared" if self._max_group_size > 1 else "there was only one process"

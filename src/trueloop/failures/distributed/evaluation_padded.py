@@ -23,9 +23,9 @@ When this is fine
     - You evaluate in one process.
 
 How it is detected
-    In a run, the sanitizer reports a loader for evaluation in eval mode whose ``DistributedSampler`` does not return
-    exactly as many samples as the dataset has. It cannot see whether the program removes the repeated samples later, so
-    this is a note. The linter cannot detect it, because it does not know the size of the dataset.
+    In a run, the sanitizer reports an evaluation in eval mode over a loader whose ``DistributedSampler`` does not
+    return exactly as many samples as the dataset has. It cannot see whether the program removes the repeated samples
+    later, so this is a note. The linter cannot detect it, because it does not know the size of the dataset.
 
 References
     pytorch/pytorch#25162, "Incorrect Validation Accuracy Due to Distributed Sampler",
@@ -41,8 +41,8 @@ from typing import Any, NamedTuple
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
-from trueloop.tracing.evaluation_passes import EvaluationPass, EvaluationPassesEnded
 from trueloop.tracing.events import LoaderStarted, Ref
+from trueloop.tracing.trackers.evaluation_passes import EvaluationPass, EvaluationPassesEnded
 
 
 class _Sharding(NamedTuple):
@@ -58,24 +58,23 @@ class _Sharding(NamedTuple):
 class Detector(BaseDetector):
     """Counts the samples that the processes of each held-out loader get."""
 
-    subscribes_to = (LoaderStarted, EvaluationPassesEnded)
-
     def __init__(self) -> None:
         self._shardings: weakref.WeakKeyDictionary[Ref, _Sharding] = weakref.WeakKeyDictionary()
         self._pass_count = 0
 
-    def observe(self, event: LoaderStarted | EvaluationPassesEnded) -> list[Evidence]:
+    def on_loader_started(self, event: LoaderStarted) -> None:
+        """Record the start of the loader."""
+        sharding = _sharding(event) if event.sampler == "DistributedSampler" else None
+        if sharding is not None:
+            self._shardings[event.loader] = sharding
+
+    def on_evaluation_passes_ended(self, event: EvaluationPassesEnded) -> list[Evidence]:
         """Return evidence when the next update begins, or the run ends."""
-        if isinstance(event, LoaderStarted):
-            sharding = _sharding(event) if event.sampler == "DistributedSampler" else None
-            if sharding is not None:
-                self._shardings[event.loader] = sharding
-            return []
         self._pass_count += len(event.passes)
         return [evidence for eval_pass in event.passes if (evidence := self._evidence(eval_pass)) is not None]
 
     def inconclusive(self) -> str:
-        """Return a reason where there was no evaluation pass."""
+        """Return a reason if there was no evaluation pass."""
         return "" if self._pass_count else "no loader was iterated without training"
 
     def _evidence(self, eval_pass: EvaluationPass) -> Evidence | None:
@@ -83,10 +82,10 @@ class Detector(BaseDetector):
         if sharding is None or not all(call.all_eval for call in eval_pass.calls):
             return None
         repeated = sharding.yielded - sharding.samples
-        what = f", {repeated} of them twice" if repeated > 0 else f" and leaves out {-repeated}"
+        effect = f", {repeated} of them twice" if repeated > 0 else f" and leaves out {-repeated}"
         return Evidence(
             message=f"This held-out set has {sharding.samples} samples, but its DistributedSampler returns "
-            f"{sharding.yielded} to {sharding.processes} processes{what}.",
+            f"{sharding.yielded} to {sharding.processes} processes{effect}.",
             location=sharding.made_at,
             related=((eval_pass.calls[0].location, "evaluated here"),) if eval_pass.calls[0].location else (),
             first_update=eval_pass.update,
@@ -94,7 +93,7 @@ class Detector(BaseDetector):
 
 
 def _sharding(event: LoaderStarted) -> _Sharding | None:
-    """Return how a sampler divides its dataset; None where it returns each sample once."""
+    """Return how a sampler divides its dataset; None if it returns each sample once."""
     sampler: Any = getattr(event.live_loader.batch_sampler, "sampler", event.live_loader.sampler)
     yielded, processes = getattr(sampler, "total_size", None), getattr(sampler, "num_replicas", None)
     if not isinstance(yielded, int) or not isinstance(processes, int):  # another class with this name

@@ -45,35 +45,34 @@ from trueloop.core.formatting import format_count
 from trueloop.failures.failure import BaseDetector, Failure, Severity
 from trueloop.tracing.events import ModelReplicated, RanksCompared
 
-MAX_NAMES: Final = 3  # of the parameters that a message lists
+MAX_NAMES: Final = 3  # number of parameters that a message lists
 
 
 class Detector(BaseDetector):
     """Reports two ranks that have different values of one parameter."""
 
-    subscribes_to = (ModelReplicated, RanksCompared)
-
     def __init__(self) -> None:
         self._compared = 0
         self._max_group_size = 0
 
-    def observe(self, event: ModelReplicated | RanksCompared) -> Evidence | None:
-        """Return evidence where parameters differ by more than rounding."""
-        if isinstance(event, ModelReplicated):
-            self._max_group_size = max(self._max_group_size, event.group_size)
-            return None
+    def on_model_replicated(self, event: ModelReplicated) -> None:
+        """Record the replicated model."""
+        self._max_group_size = max(self._max_group_size, event.group_size)
+
+    def on_ranks_compared(self, event: RanksCompared) -> Evidence | None:
+        """Return evidence if parameters differ by more than rounding."""
         self._compared += 1
         if not event.differing:
             return None
         first, second = sorted(event.ranks)
         names = ", ".join(name for name, _ in event.differing[:MAX_NAMES])
         more = len(event.differing) - MAX_NAMES
-        rest = f" and {more} more" if more > 0 else ""
+        others = f" and {more} more" if more > 0 else ""
         share = _difference_text(event.differing[0][1])
         last = event.last_equal_update
         since = "" if last is None else f"; they were equal after {format_count(last, 'update')}"
         return Evidence(
-            message=f"Ranks {first} and {second} have different values of {names}{rest} after "
+            message=f"Ranks {first} and {second} have different values of {names}{others} after "
             f"{format_count(event.compared_update, 'update')} ({len(event.differing)} of {event.parameters} "
             f"parameters differ, {share}){since}.",
             location=event.location,
@@ -82,7 +81,7 @@ class Detector(BaseDetector):
         )
 
     def inconclusive(self) -> str:
-        """Return a reason where no two ranks were compared."""
+        """Return a reason if no two ranks were compared."""
         if self._compared:
             return ""
         return "no two ranks could be compared" if self._max_group_size > 1 else "there was only one process"

@@ -33,9 +33,10 @@ References
 """
 
 import ast
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, cast
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -45,15 +46,19 @@ from trueloop.core.findings import Evidence, SuggestedChange
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import DistributedEpochStarted, OptimizerCreated, Ref, StateLoaded, StepTaken
+from trueloop.tracing.events import BatchLoaded, LoaderStarted, OptimizerCreated, Ref, StateLoaded, StepTaken
+from trueloop.tracing.trackers.accumulation_windows import AccumulationWindows
 
 MIN_BATCHES: Final = 2  # batches of an epoch that one optimizer has to step on
 MAX_DATASETS: Final = 64
+MAX_DEPTH: Final = 4  # levels of nested samplers that are searched
 
 
 @dataclass(slots=True)
 class _Epoch:
-    start: DistributedEpochStarted
+    start: LoaderStarted
+    order: tuple[int, int, int, int]
+    """The sampler's epoch, seed, number of processes, and rank, which determine the order of samples."""
     generation: int
     """Number of times that an optimizer was built or weights were loaded before this epoch."""
     batches: dict[Ref, set[int]] = field(default_factory=dict[Ref, set[int]])
@@ -67,62 +72,73 @@ class _Epoch:
 class Detector(BaseDetector):
     """Compares the epoch and seed of the sampler with those of the previous epoch."""
 
-    subscribes_to = (
-        DistributedEpochStarted, StepTaken, OptimizerCreated, StateLoaded
-    )  # fmt: skip
+    windows: AccumulationWindows
 
     def __init__(self) -> None:
         self._epochs: dict[Ref, tuple[_Epoch | None, _Epoch]] = {}
         self._key: dict[Ref, Ref] = {}
+        self._started: dict[Ref, tuple[LoaderStarted, weakref.ref[Any]]] = {}
+        """Loader that has not returned its first batch -> its start and its sampler."""
         self._generation = 0
         self._used = self._compared = False
 
-    def observe(self, event: DistributedEpochStarted | StepTaken | OptimizerCreated | StateLoaded) -> Evidence | None:
-        """Return evidence once an optimizer has stepped in both epochs."""
-        if isinstance(event, StepTaken):
-            return self._on_step(event)
-        if isinstance(event, DistributedEpochStarted):
-            self._on_epoch_started(event)
-        elif isinstance(event, OptimizerCreated):
-            self._generation += 1
-        else:
-            self._generation += event.what == "model"
-        return None
+    def on_optimizer_created(self, event: OptimizerCreated) -> None:
+        """Record the new optimizer."""
+        self._generation += 1
 
-    def _on_epoch_started(self, event: DistributedEpochStarted) -> None:
+    def on_state_loaded(self, event: StateLoaded) -> None:
+        """Record the loaded state."""
+        self._generation += event.what == "model"
+
+    def on_loader_started(self, event: LoaderStarted) -> None:
+        """Record the start of a loader that a DistributedSampler shuffles."""
+        sampler = distributed_sampler(event.live_loader)
+        if sampler is not None:
+            self._started[event.loader] = event, weakref.ref(sampler)
+            event.needs_batches.add(self)
+
+    def on_batch_loaded(self, event: BatchLoaded) -> None:
+        """Record the order of the epoch: before its first batch, the program may still have set the epoch."""
+        event.needs_batches.discard(self)
+        if event.index or event.loader not in self._started:
+            return
+        start, reference = self._started.pop(event.loader)
+        sampler = reference()
+        if sampler is None or start.epoch != event.epoch:
+            return
         self._used = True
         if len(self._epochs) > MAX_DATASETS:
             self._epochs.clear()
             self._key.clear()
-        key = self._key[event.loader] = event.dataset or event.loader
-        before = self._epochs.get(key)
-        self._epochs[key] = (before[1] if before else None, _Epoch(event, self._generation))
+        key = self._key[event.loader] = start.dataset or start.loader
+        previous = self._epochs.get(key)
+        order = (sampler.epoch, sampler.seed, sampler.num_replicas, sampler.rank)
+        self._epochs[key] = (previous[1] if previous else None, _Epoch(start, order, self._generation))
 
-    def _on_step(self, event: StepTaken) -> Evidence | None:
-        key = None if event.loader is None else self._key.get(event.loader)
-        if key not in self._epochs:
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
+        """Return evidence once an optimizer has stepped in both epochs."""
+        backward = self.windows.latest_backward
+        key = None if backward is None or backward.loader is None else self._key.get(backward.loader)
+        if backward is None or key not in self._epochs:
             return None
-        before, now = self._epochs[key]
-        batches = now.batches.setdefault(event.optimizer, set())
+        previous, current = self._epochs[key]
+        batches = current.batches.setdefault(event.optimizer, set())
         if len(batches) >= MIN_BATCHES:
             return None
-        batches.add(event.batch)
+        batches.add(backward.batch)
         if (
-            before is None
-            or before.generation != now.generation
-            or before.trained_optimizers().isdisjoint(now.trained_optimizers())
+            previous is None
+            or previous.generation != current.generation
+            or previous.trained_optimizers().isdisjoint(current.trained_optimizers())
         ):
             return None
         self._compared = True
-        return self._evidence(now.start) if before.start.order == now.start.order else None
+        return self._evidence(current.start, current.order) if previous.order == current.order else None
 
-    def _evidence(self, start: DistributedEpochStarted) -> Evidence:
-        epoch, seed, processes, _ = start.order
-        change = (
-            SuggestedChange(start.location.source_location, "loader.sampler.set_epoch(epoch)")
-            if start.location
-            else None
-        )
+    def _evidence(self, start: LoaderStarted, order: tuple[int, int, int, int]) -> Evidence:
+        epoch, seed, processes, _ = order
+        line = "loader.sampler.set_epoch(epoch)"
+        change = SuggestedChange(start.location.source_location, line) if start.location else None
         return Evidence(
             message=f"Two successive epochs have the same order: DistributedSampler uses epoch number {epoch} in both "
             f"(seed {seed}, {processes} replicas).",
@@ -133,7 +149,7 @@ class Detector(BaseDetector):
         )
 
     def inconclusive(self) -> str:
-        """Return a reason where no two epochs could be compared."""
+        """Return a reason if no two epochs could be compared."""
         if self._compared:
             return ""
         return (
@@ -141,6 +157,22 @@ class Detector(BaseDetector):
             if self._used
             else "no shuffling DistributedSampler was used"
         )
+
+
+def distributed_sampler(loader: Any) -> Any:
+    """Return the DistributedSampler that shuffles a loader, searched within batch samplers too, or None."""
+    from torch.utils.data import DistributedSampler
+
+    for first in (loader.sampler, loader.batch_sampler):
+        sampler: Any = first
+        for _ in range(MAX_DEPTH):
+            if isinstance(sampler, DistributedSampler):
+                is_plain = type(sampler).__iter__ is DistributedSampler.__iter__ and sampler.shuffle
+                return cast("Any", sampler) if is_plain else None
+            sampler = getattr(sampler, "sampler", None) or getattr(sampler, "batch_sampler", None)
+            if sampler is None:
+                break
+    return None
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -168,24 +200,24 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def _has_constant_seed(sampler: AbstractValue) -> bool:
     shuffle = sampler.arguments.get("shuffle") or sampler.arguments.get("3")
     seed = sampler.arguments.get("seed") or sampler.arguments.get("4")
-    of_torch = sampler.name.startswith("torch.") and sampler.name.endswith(".DistributedSampler")
+    is_pytorch = sampler.name.startswith("torch.") and sampler.name.endswith(".DistributedSampler")
     return (
-        of_torch
+        is_pytorch
         and (shuffle is None or shuffle.constant() is True)
         and (seed is None or seed.kind is ValueKind.CONSTANT)
     )
 
 
 def _insert_set_epoch(source: SourceFile, start: Op, loader: AbstractValue) -> Fix | None:
-    """Return the fix that sets the epoch before the batch loop; None where the loader or the epoch has no name."""
-    loop, over = start.loops[-1].node, start.node.iter
-    while isinstance(over, ast.Call) and over.args:  # enumerate(tqdm(loader, desc=...))
-        over = over.args[0]
-    named = isinstance(over, ast.Name | ast.Attribute) and "sampler" in loader.arguments
+    """Return the fix that sets the epoch before the batch loop; None if the loader or the epoch has no name."""
+    loop, iterable = start.loops[-1].node, start.node.iter
+    while isinstance(iterable, ast.Call) and iterable.args:  # enumerate(tqdm(loader, desc=...))
+        iterable = iterable.args[0]
+    has_name = isinstance(iterable, ast.Name | ast.Attribute) and "sampler" in loader.arguments
     epoch = getattr(getattr(loop, "target", None), "id", "_")
-    if epoch == "_" or not named or start.node not in getattr(loop, "body", ()):
+    if epoch == "_" or not has_name or start.node not in getattr(loop, "body", ()):
         return None
-    line = f"{source.text.segment(over)}.sampler.set_epoch({epoch})"
+    line = f"{source.text.segment(iterable)}.sampler.set_epoch({epoch})"
     edit = source.text.insert_before(start.node, line)
     return Fix((edit,), safe=False, description=f"Insert {line}") if edit else None
 

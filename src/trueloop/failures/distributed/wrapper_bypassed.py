@@ -40,13 +40,12 @@ from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import NO_REFS, BackwardEnded, ModelCalled, ModelReplicated, Ref, Refs, ReplicaStepped
 
 MIN_STEPS: Final = 2  # a single step may be a trial
-MAX_CALLS: Final = 64  # calls of different models that are recorded between two steps
+MAX_CALLS: Final = 64  # number of models whose calls are recorded between two steps
 
 
 class Detector(BaseDetector):
     """Counts steps with gradients of replicated parameters that were not averaged over the processes."""
 
-    subscribes_to = (ModelReplicated, ModelCalled, BackwardEnded, ReplicaStepped)
     activated_by = (ModelReplicated,)
 
     def __init__(self) -> None:
@@ -57,32 +56,33 @@ class Detector(BaseDetector):
         self._unreduced_steps: dict[Ref, int] = {}
         self._steps = 0
 
-    def observe(self, event: ModelReplicated | ModelCalled | BackwardEnded | ReplicaStepped) -> Evidence | None:
-        """Return evidence at the second step that used gradients that were not averaged."""
-        if isinstance(event, ModelReplicated):
-            self._wrapped[event.wrapper] = event
-        elif isinstance(event, ModelCalled):
-            if event.has_graph and not event.recomputed and len(self._calls) < MAX_CALLS:
-                self._calls[event.model] = event
-        elif isinstance(event, BackwardEnded):
-            self._received |= event.reached_parameters
-        else:
-            return self._on_step(event)
-        return None
+    def on_model_replicated(self, event: ModelReplicated) -> None:
+        """Record the replicated model."""
+        self._wrapped[event.wrapper] = event
 
-    def _on_step(self, event: ReplicaStepped) -> Evidence | None:
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Record the call of the model."""
+        if event.has_graph and not event.recomputed and len(self._calls) < MAX_CALLS:
+            self._calls[event.model] = event
+
+    def on_backward_ended(self, event: BackwardEnded) -> None:
+        """Record the backward pass."""
+        self._received |= event.reached_parameters
+
+    def on_replica_stepped(self, event: ReplicaStepped) -> Evidence | None:
+        """Return evidence at the second step that used gradients that were not averaged."""
         wrapped = self._wrapped.get(event.wrapper)
-        used, calls = event.parameters & self._received, list(self._calls.values())
+        received, calls = event.parameters & self._received, list(self._calls.values())
         self._received -= event.parameters
         self._calls.clear()
         self._steps += 1
-        if wrapped is None or not used or event.forwards or event.collectives != 0:
+        if wrapped is None or not received or event.forwards or event.collectives != 0:
             return None
         self._unreduced_steps[event.wrapper] = count = self._unreduced_steps.get(event.wrapper, 0) + 1
         if count < MIN_STEPS:
             return None
-        own_calls = [each for each in calls if each.parameters & used]
-        return self._evidence(event, wrapped, own_calls[-1] if own_calls else None, len(used))
+        own_calls = [each for each in calls if each.parameters & received]
+        return self._evidence(event, wrapped, own_calls[-1] if own_calls else None, len(received))
 
     def _evidence(
         self, event: ReplicaStepped, wrapped: ModelReplicated, call: ModelCalled | None, used: int
@@ -100,7 +100,7 @@ class Detector(BaseDetector):
         )
 
     def inconclusive(self) -> str:
-        """Return a reason where no step of a wrapped model was traced."""
+        """Return a reason if no step of a wrapped model was traced."""
         if self._steps:
             return ""
         return "no step of a wrapped model was traced" if self._wrapped else "no model was wrapped"

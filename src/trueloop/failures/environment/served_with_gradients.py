@@ -62,7 +62,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _uses_gradients(source: SourceFile) -> bool:
-    """Return True where the file uses gradients, or switches them off globally or inside a model."""
+    """Return True if the file uses gradients, or switches them off globally or inside a model."""
     if source.ops(OpKind.BACKWARD, OpKind.SET_REQUIRES_GRAD, OpKind.STEP):
         return True
     classes = [node for node in source.nodes if isinstance(node, ast.ClassDef)]

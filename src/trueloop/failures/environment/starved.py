@@ -40,18 +40,17 @@ MIN_BATCHES = 16
 class Detector(BaseDetector):
     """Compares the waiting time with the duration of every training epoch."""
 
-    subscribes_to = (LoaderStarted, LoaderExhausted)
-
     def __init__(self) -> None:
         self._made_at: weakref.WeakKeyDictionary[Ref, CodePosition | None] = weakref.WeakKeyDictionary()
         self._measured = False
 
-    def observe(self, event: LoaderStarted | LoaderExhausted) -> Evidence | None:
+    def on_loader_started(self, event: LoaderStarted) -> None:
+        """Record the start of the loader."""
+        if not event.epoch or event.loader not in self._made_at:
+            self._made_at[event.loader] = event.made_at or event.location
+
+    def on_loader_exhausted(self, event: LoaderExhausted) -> Evidence | None:
         """Return evidence at the end of an epoch that spent most of its time waiting."""
-        if isinstance(event, LoaderStarted):
-            if not event.epoch or event.loader not in self._made_at:
-                self._made_at[event.loader] = event.made_at or event.location
-            return None
         if not event.backwards or event.batches < MIN_BATCHES or event.seconds < MIN_WAIT_S:
             return None
         self._measured = True
@@ -70,7 +69,7 @@ class Detector(BaseDetector):
         )
 
     def inconclusive(self) -> str:
-        """Return a reason where every epoch was too short."""
+        """Return a reason if every epoch was too short."""
         return "" if self._measured else "every epoch was too short to measure"
 
 

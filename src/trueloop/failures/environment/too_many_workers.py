@@ -5,15 +5,17 @@ What you see
     container, training is slower than directly on the machine.
 
 Why it happens
-    Workers that have to share a core slow down each other and the training. PyTorch warns once if there are more
-    workers than the machine has cores. Neither PyTorch nor ``os.cpu_count()`` knows how many of the cores a container
-    or a job may use (the quota of its cgroup).
+    Workers that have to share a core slow down each other and the training. PyTorch warns if a loader has more workers
+    than ``len(os.sched_getaffinity(0))``: the cores that the process may run on. This number does not include the CPU
+    quota of a container or job (``cpu.max`` of its cgroup), and ``os.cpu_count()`` is the number of all cores.
 
 Fix
     Subtract one core, for the training, from the usable cores, and divide the rest by the number of training processes.
 
         cores = len(os.sched_getaffinity(0))
         loader = DataLoader(data, batch_size=64, num_workers=(cores - 1) // processes)
+
+    In a container with a CPU quota, use the number of usable cores that `trueloop doctor` prints.
 
 When this is fine
     - The workers mostly wait for a network or an object store. Measure whether more workers than cores are faster.

@@ -1,8 +1,8 @@
-"""Training continues in eval mode after an evaluation.
+"""The model is trained in eval mode.
 
 What you see
-    From the second epoch on, dropout does nothing and BatchNorm uses its old running statistics. The model overfits, or
-    the running statistics no longer match the weights.
+    Dropout does nothing and BatchNorm uses its old running statistics: from the second epoch on if an evaluation left
+    eval mode on, else from the first update on. The model overfits, or the running statistics do not match the weights.
 
 Why it happens
     A model in eval mode still computes gradients and can be trained, so PyTorch raises no error. Some programs even use
@@ -18,22 +18,26 @@ Fix
             validate()
 
 When this is fine
-    - You fine-tune the model in eval mode from the start, on purpose.
+    - You fine-tune a pretrained model in eval mode from the start, on purpose.
     - You freeze BatchNorm layers or a backbone with a call of their own ``eval()``.
     - You call ``eval()`` after the evaluation, at the start of a new training stage.
 
 How it is detected
     In a run, the sanitizer reports a model that was trained in train mode with active dropout or BatchNorm, was then
     set to eval mode and evaluated, and was then updated three times with all of its modules in eval mode. If the
-    program calls only the submodules of a model, these are checked until any module is set to train mode. The linter
-    reports a loop in which a model is updated, then set to eval mode and never set back. If it does not know whether
-    the model has dropout or BatchNorm layers, the finding is a warning.
+    program calls only the submodules of a model, these are checked until any module is set to train mode. The same
+    holds if only a part was set back, so that dropout or BatchNorm is no longer active. A model that was never updated
+    in another mode is reported as a warning, after eight updates, if the program called ``eval()``, the optimizer holds
+    all of its parameters, and no weights were loaded. The linter reports a loop in which a model is updated, then set
+    to eval mode and never set back. If it does not know whether the model has dropout or BatchNorm layers, the finding
+    is a warning.
 
 References
     torch.nn.Module.train, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
@@ -52,22 +56,102 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import NO_REFS, BackwardStarted, ModelCalled, ModeSet, Ref, Refs, StepTaken, TracingGap
+from trueloop.tracing.events import (
+    NO_REFS,
+    BackwardStarted,
+    CheckpointRead,
+    ModelCalled,
+    ModeSet,
+    Ref,
+    Refs,
+    StateLoaded,
+    StepTaken,
+    TracingGap,
+)
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
-MIN_UPDATES = 3
+MIN_UPDATES = 3  # in eval mode after an evaluation
+MIN_FIRST_UPDATES = 8  # in eval mode, of a model that was never updated in another mode
+MAX_EVAL_CALLS = 16
+NOT_REPORTABLE = -1
+
+
+class _FirstUpdates:
+    """Finds models that are updated in eval mode from the first update on, though their weights are not pretrained."""
+
+    def __init__(self) -> None:
+        self._updates = WeakIdDict[Ref, int]()
+        """Number of updates of each model in eval mode, or `NOT_REPORTABLE`."""
+        self._calls = dict[Ref, tuple[Refs, bool]]()
+        """Calls since the latest update: parameters, and whether all modules were in eval mode."""
+        self._eval_calls: list[tuple[Refs, CodePosition]] = []
+        """The first lines that set eval mode, with the parameters of the module."""
+        self.has_loaded_weights = False
+
+    def on_tracing_gap(self) -> None:
+        self._calls.clear()
+
+    def on_mode_set(self, event: ModeSet) -> None:
+        if not event.training and event.location is not None and len(self._eval_calls) < MAX_EVAL_CALLS:
+            self._eval_calls.append((event.parameters, event.location))
+
+    def on_model_called(self, event: ModelCalled) -> None:
+        if not event.has_graph or event.recomputed:
+            return
+        updates = self._updates.get(event.model)
+        if updates is None:
+            is_possible = event.all_eval and _is_new_and_mode_dependent(event.live_module)
+            updates = self._updates.put(event.model, 0 if is_possible else NOT_REPORTABLE)
+        if updates != NOT_REPORTABLE:
+            self._calls[event.model] = event.parameters, event.all_eval
+
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
+        calls, self._calls = self._calls, {}
+        for model, (parameters, all_eval) in calls.items():
+            if parameters.isdisjoint(event.with_gradient):
+                self._calls[model] = parameters, all_eval
+                continue
+            updates = self._updates.get(model) or 0
+            is_possible = all_eval and not self.has_loaded_weights and parameters <= event.parameters
+            self._updates.put(model, updates + 1 if is_possible and updates >= 0 else NOT_REPORTABLE)
+            lines = [line for held, line in self._eval_calls if parameters <= held]
+            if self._updates.get(model) == MIN_FIRST_UPDATES and lines:
+                return Evidence(
+                    message=f"All {MIN_FIRST_UPDATES} updates of {model.name} so far were computed in eval mode: its "
+                    "dropout layers do nothing, and its BatchNorm layers use statistics that are never updated.",
+                    location=lines[0],
+                    related=((event.location, "updated here"),) if event.location else (),
+                    severity=Severity.WARNING,
+                    fix="Call model.train() before the training forward pass.",
+                )
+        return None
+
+
+def _is_new_and_mode_dependent(model: Any) -> bool:
+    """Return True if a model has dropout or BatchNorm, and nothing shows that its weights are pretrained."""
+    from torch import nn
+
+    if getattr(getattr(model, "config", None), "_name_or_path", ""):  # transformers: from_pretrained
+        return False
+    modules = list(model.modules())
+    batchnorm = [each for each in modules if isinstance(each, nn.modules.batchnorm._BatchNorm)]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    counts = [each.num_batches_tracked for each in batchnorm if each.num_batches_tracked is not None]
+    dropout = any(isinstance(each, nn.modules.dropout._DropoutNd) and each.p > 0 for each in modules)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return bool(dropout or counts) and all(count.is_cpu and count.item() == 0 for count in counts)
 
 
 class _Model:
     """The state of one model between updates."""
 
     __slots__ = (
-        "evaluated", "mode_matters", "name", "no_backward", "not_updated", "parameters", "set_at", "steps",
-        "submodule_called", "via_parent",
+        "activity", "evaluated", "mode_matters", "name", "no_backward", "not_updated", "parameters", "set_at",
+        "steps", "submodule_called", "via_parent",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.activity: tuple[bool, bool] = (False, False)
+        """Whether dropout and BatchNorm were active in the updates before the latest evaluation."""
         self.mode_matters = False
         """The model was updated with active dropout or BatchNorm."""
         self.not_updated = self.submodule_called = False
@@ -79,37 +163,44 @@ class _Model:
         """The model was called in eval mode without being trained."""
         self.no_backward = False
         """No backward pass has followed the latest call."""
-        self.steps, self.parameters = 0, NO_REFS
+        self.steps, self.parameters = 0, NO_REFS  # `steps`: number of successive updates in eval mode
 
 
 class Detector(BaseDetector):
     """Tracks the mode of each model from update to update."""
 
-    subscribes_to = (ModeSet, ModelCalled, BackwardStarted, StepTaken, TracingGap)
-
     def __init__(self) -> None:
         self._models = WeakIdDict[Ref, _Model]()
-        self._calls = dict[_Model, tuple[Refs, bool, bool]]()
-        """Calls since the latest update: parameters, all modules in eval mode, dropout or BatchNorm active."""
+        self._calls = dict[_Model, tuple[Refs, bool, tuple[bool, bool]]]()
+        """Calls since the latest update: parameters, all modules in eval mode, dropout and BatchNorm active."""
         self._no_backward = list[_Model]()
+        self._first_updates = _FirstUpdates()
 
-    def observe(self, event: ModeSet | ModelCalled | BackwardStarted | StepTaken | TracingGap) -> Evidence | None:
-        """Return evidence at an update."""
-        if isinstance(event, StepTaken):
-            return self._check_step(event)
-        if isinstance(event, ModelCalled):
-            self._record_call(event)
-        elif isinstance(event, ModeSet):
-            self._record_mode(event)
-        else:
-            for model in self._no_backward:
-                model.no_backward = False
-            self._no_backward.clear()
-            if isinstance(event, TracingGap):
-                self._calls.clear()
-        return None
+    def on_state_loaded(self, event: StateLoaded) -> None:
+        """Record that a model has loaded weights."""
+        self._first_updates.has_loaded_weights |= event.what == "model"
 
-    def _record_mode(self, event: ModeSet) -> None:
+    def on_checkpoint_read(self, event: CheckpointRead) -> None:
+        """Record that the program has read weights."""
+        self._first_updates.has_loaded_weights = True
+
+    def on_backward_started(self, event: BackwardStarted) -> None:
+        """Record the start of the backward pass."""
+        for model in self._no_backward:
+            model.no_backward = False
+        self._no_backward.clear()
+
+    def on_tracing_gap(self, event: TracingGap) -> None:
+        """Discard incomplete observations."""
+        for model in self._no_backward:
+            model.no_backward = False
+        self._no_backward.clear()
+        self._calls.clear()
+        self._first_updates.on_tracing_gap()
+
+    def on_mode_set(self, event: ModeSet) -> None:
+        """Record the mode."""
+        self._first_updates.on_mode_set(event)
         called = self._models.get(event.module) is not None
         for ref, model in self._models.items():
             if ref is event.module or (not called and model.parameters <= event.parameters):
@@ -124,7 +215,9 @@ class Detector(BaseDetector):
                 model.steps = 0  # the module may be a submodule of this model
                 model.set_at = None if model.via_parent else model.set_at
 
-    def _record_call(self, event: ModelCalled) -> None:
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Record the call of the model."""
+        self._first_updates.on_model_called(event)
         model = self._models.get(event.model) or self._models.put(event.model, _Model(event.model.name))
         model.parameters = event.parameters
         for parent in () if event.has_graph else self._models.values():
@@ -135,28 +228,34 @@ class Detector(BaseDetector):
             model.evaluated = True  # the previous call was not trained on, or this one cannot be
         model.no_backward = event.has_graph and not event.recomputed
         if model.no_backward:
-            is_active = event.dropout_active or event.batchnorm_active
-            self._calls[model] = event.parameters, event.all_eval, is_active
+            activity = event.dropout_active, event.batchnorm_active
+            self._calls[model] = event.parameters, event.all_eval, activity
             self._no_backward.append(model)
         else:
             self._calls.pop(model, None)
 
-    def _check_step(self, event: StepTaken) -> Evidence | None:
-        found = None
-        for model, (parameters, all_eval, is_active) in list(self._calls.items()):
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
+        """Return evidence at an update."""
+        evidence = self._first_updates.on_step_taken(event)
+        for model, (parameters, all_eval, activity) in list(self._calls.items()):
             if parameters.isdisjoint(event.with_gradient):
                 continue
             del self._calls[model]
-            if not all_eval:
-                model.mode_matters, model.steps = model.mode_matters or is_active, 0
-            elif model.mode_matters and model.set_at is not None and (model.evaluated or model.submodule_called):
+            evaluated = model.set_at is not None and (model.evaluated or model.submodule_called)
+            is_less_active = any(before > now for before, now in zip(model.activity, activity, strict=True))
+            is_partial = not all_eval and evaluated and is_less_active  # only some modules were set back
+            if not all_eval and not is_partial:
+                model.mode_matters, model.steps = model.mode_matters or any(activity), 0
+                model.activity = activity
+            elif model.mode_matters and evaluated:
                 model.steps, model.not_updated = model.steps + 1, False
-                found = self._evidence(event, model) if model.steps == MIN_UPDATES else found
-        return found
+                evidence = self._evidence(event, model, is_partial) if model.steps == MIN_UPDATES else evidence
+        return evidence
 
-    def _evidence(self, event: StepTaken, model: _Model) -> Evidence:
+    def _evidence(self, event: StepTaken, model: _Model, is_partial: bool) -> Evidence:
+        mode = "with some of its modules still in eval mode" if is_partial else "in eval mode"
         return Evidence(
-            message=f"{event.optimizer.name} updated {model.name} {model.steps} times in eval mode after an "
+            message=f"{event.optimizer_name} updated {model.name} {model.steps} times {mode} after an "
             f"evaluation; before the evaluation {model.name} was trained in train mode.",
             location=event.location,
             related=((model.set_at, "set to eval mode here"),) if model.set_at else (),
@@ -178,12 +277,12 @@ def find(source: SourceFile) -> Iterator[Hit]:
             or is_partly_frozen(source, model)
         ):
             continue
-        found = _find_earlier_step(source, mode)
-        mode_matters = has_mode_dependent_layers(source, model) if found else False
+        earlier_step = _find_earlier_step(source, mode)
+        mode_matters = has_mode_dependent_layers(source, model) if earlier_step else False
         starts_in_eval = mode_matters is None and model.name.startswith("transformers.")
-        if found is None or mode_matters is False or starts_in_eval or unresolved_mode_changes(source, "train"):
+        if earlier_step is None or mode_matters is False or starts_in_eval or unresolved_mode_changes(source, "train"):
             continue
-        loop, step = found
+        loop, step = earlier_step
         call_text = " ".join(source.text.segment(mode.node).split())
         yield Hit(
             message=f"`{call_text}` sets eval mode after this step and nothing sets train mode again: all later "
@@ -207,8 +306,8 @@ def _find_earlier_step(source: SourceFile, mode: Op) -> tuple[Loop, Op] | None:
         before_step = [each for each in source.ops(OpKind.SET_MODE) if each.index < step.index]
         earlier = [each for each in before_step if each.entry_point == mode.entry_point and sets_mode_of(each, model)]
         in_train_mode = not earlier or (earlier[-1].value is True and earlier[-1].index < start)
-        lasting = repeats_with(mode, step, loop)
-        return (loop, step) if in_train_mode and lasting and not may_recreate_model(loop, model, inside) else None
+        is_repeated = repeats_with(mode, step, loop)
+        return (loop, step) if in_train_mode and is_repeated and not may_recreate_model(loop, model, inside) else None
     return None
 
 
@@ -217,8 +316,8 @@ RULE = Rule(required_words=("eval(", "step(", "backward("), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    both = (loop.settings["batchnorm"] or loop.settings["dropout"]) and loop.settings["hidden"]
-    loop.require(both, "The model has neither dropout nor BatchNorm: the mode changes nothing.", dropout=0.2)
+    mode_matters = (loop.settings["batchnorm"] or loop.settings["dropout"]) and loop.settings["hidden"]
+    loop.require(mode_matters, "The model has neither dropout nor BatchNorm: the mode changes nothing.", dropout=0.2)
     loop.pieces[Piece.RECORDS] += "\nmodel.train()"
     loop.leave_out(Piece.TRAIN_MODE)
 
@@ -245,7 +344,7 @@ for epoch in range(3):
 
 FAILURE = Failure(
     code="EVL002",
-    title="Training continues in eval mode after evaluation",
+    title="The model is trained in eval mode",
     severity=Severity.ERROR,
     bad=SCRIPT.replace("{begin}", ""),
     good=SCRIPT.replace("{begin}", "model.train()\n    "),

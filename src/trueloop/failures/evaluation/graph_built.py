@@ -35,18 +35,16 @@ from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.evaluation_passes import EvaluationPass, EvaluationPassesEnded
+from trueloop.tracing.trackers.evaluation_passes import EvaluationPass, EvaluationPassesEnded
 
 
 class Detector(BaseDetector):
     """Checks every evaluation pass for unused graphs."""
 
-    subscribes_to = (EvaluationPassesEnded,)
-
     def __init__(self) -> None:
         self._passes = 0
 
-    def observe(self, event: EvaluationPassesEnded) -> list[Evidence]:
+    def on_evaluation_passes_ended(self, event: EvaluationPassesEnded) -> list[Evidence]:
         """Return evidence at the start of the next update or the end of the run."""
         self._passes += len(event.passes)
         return [evidence for eval_pass in event.passes if (evidence := _check(eval_pass)) is not None]

@@ -65,8 +65,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         dataset = _full_dataset(loader)
         transform = _random_transform(dataset) if dataset is not None else ""
-        shared = any(_full_dataset(each) is dataset for each in trained)
-        if not transform or find_training_step(source, call) is None or not shared:
+        is_shared = any(_full_dataset(each) is dataset for each in trained)
+        if not transform or find_training_step(source, call) is None or not is_shared:
             continue
         reported.add(id(loader))
         yield Hit(
@@ -105,15 +105,15 @@ def _find_random_call(node: object) -> str:
     if not isinstance(node, ast.Call) or name != "Compose" or not node.args:
         return ""
     inner = node.args[0].elts if isinstance(node.args[0], ast.List | ast.Tuple) else ()
-    return next((found for each in inner if (found := _find_random_call(each))), "")
+    return next((name for each in inner if (name := _find_random_call(each))), "")
 
 
 def _replaces_transform(node: ast.AST) -> bool:
     """Return True if a statement gives a dataset another transform, or a subset another dataset."""
     if not isinstance(node, ast.Attribute) or isinstance(node.ctx, ast.Load):
         return False
-    own = isinstance(node.value, ast.Name) and node.value.id == "self"
-    return not own and ("transform" in node.attr or node.attr == "dataset")
+    on_self = isinstance(node.value, ast.Name) and node.value.id == "self"
+    return not on_self and ("transform" in node.attr or node.attr == "dataset")
 
 
 RULE = Rule(required_words=("DataLoader", "andom"), find=find)

@@ -15,7 +15,7 @@ Fix
         loss = total / len(loader.dataset)
 
 When this is fine
-    - All batches have the same size, because of ``drop_last=True`` or because the batch size divides the data.
+    - All batches have the same size, because of ``drop_last=True`` or because it divides the number of samples.
     - The number is only for a progress bar, or you average over tasks and want equal weights.
 
 How it is detected

@@ -46,8 +46,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each ``no_grad`` block and decorator around code that only computes numbers."""
     for node in source.nodes:
-        within = [each.context_expr for each in node.items] if isinstance(node, ast.With) else []
-        calls = node.decorator_list if isinstance(node, Function) else within
+        contexts = [each.context_expr for each in node.items] if isinstance(node, ast.With) else []
+        calls = node.decorator_list if isinstance(node, Function) else contexts
         call = next((each for each in calls if isinstance(each, ast.Call) and _is_no_grad(source, each)), None)
         if call is None or not isinstance(node, ast.With | Function):
             continue
@@ -69,8 +69,8 @@ def _is_no_grad(source: SourceFile, call: ast.Call) -> bool:
 def _enclosing_scope(source: SourceFile, node: ast.With) -> ast.AST:
     """Return the innermost function around a statement, or the module."""
     functions = (each for each in source.nodes if isinstance(each, Function))
-    found = [each for each in functions if any(one is node for one in ast.walk(each))]
-    return found[-1] if found else source.tree
+    enclosing = [each for each in functions if any(inner is node for inner in ast.walk(each))]
+    return enclosing[-1] if enclosing else source.tree
 
 
 def _computes_only_numbers(source: SourceFile, body: Sequence[ast.stmt], scope: ast.AST) -> bool:
@@ -103,16 +103,16 @@ def _computes_only_numbers(source: SourceFile, body: Sequence[ast.stmt], scope: 
 
 def _names_read_outside(scope: ast.AST, nodes: set[int]) -> set[str]:
     """Return the names that are read outside of a block, except those bound by a loop there."""
-    found: set[str] = set()
+    names: set[str] = set()
     queue: list[tuple[ast.AST, frozenset[str]]] = [(scope, frozenset())]
     while queue:
         node, bound = queue.pop()
         if isinstance(node, ast.For) and not any(id(each) in nodes for each in ast.walk(node)):
             bound |= assigned_names(node.target)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in bound:
-            found.add(node.id)
+            names.add(node.id)
         queue += [(each, bound) for each in ast.iter_child_nodes(node) if id(each) not in nodes]
-    return found
+    return names
 
 
 def _stores_nothing(operation: Op) -> bool:

@@ -46,8 +46,8 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.evaluation_passes import EvaluationPass, EvaluationPassesEnded
 from trueloop.tracing.events import LoaderStarted, Ref
+from trueloop.tracing.trackers.evaluation_passes import EvaluationPass, EvaluationPassesEnded
 
 
 class _Dropped(NamedTuple):
@@ -64,19 +64,18 @@ class _Dropped(NamedTuple):
 class Detector(BaseDetector):
     """Counts the samples that each evaluation loader leaves out."""
 
-    subscribes_to = (LoaderStarted, EvaluationPassesEnded)
-
     def __init__(self) -> None:
         self._incomplete: weakref.WeakKeyDictionary[Ref, _Dropped] = weakref.WeakKeyDictionary()
         self._passes = 0
 
-    def observe(self, event: LoaderStarted | EvaluationPassesEnded) -> list[Evidence]:
+    def on_loader_started(self, event: LoaderStarted) -> None:
+        """Record the start of the loader."""
+        dropped = _count_dropped(event, event.batch_size) if event.drop_last and event.batch_size else None
+        if dropped is not None:
+            self._incomplete[event.loader] = dropped
+
+    def on_evaluation_passes_ended(self, event: EvaluationPassesEnded) -> list[Evidence]:
         """Return evidence at the start of the next update or the end of the run."""
-        if isinstance(event, LoaderStarted):
-            dropped = _count_dropped(event, event.batch_size) if event.drop_last and event.batch_size else None
-            if dropped is not None:
-                self._incomplete[event.loader] = dropped
-            return []
         self._passes += len(event.passes)
         return [evidence for eval_pass in event.passes if (evidence := self._check(eval_pass)) is not None]
 
@@ -88,10 +87,10 @@ class Detector(BaseDetector):
         dropped = self._incomplete.get(eval_pass.loader)
         if dropped is None or not all(call.all_eval for call in eval_pass.calls):
             return None
-        which = f"{dropped.left_out} at random" if dropped.shuffles else f"the last {dropped.left_out}"
+        description = f"{dropped.left_out} at random" if dropped.shuffles else f"the last {dropped.left_out}"
         return Evidence(
             message=f"{eval_pass.calls[0].model.name} was evaluated on {dropped.samples - dropped.left_out} of "
-            f"{dropped.samples} held-out samples: `drop_last=True` leaves out {which} in each pass.",
+            f"{dropped.samples} held-out samples: `drop_last=True` leaves out {description} in each pass.",
             location=dropped.made_at or dropped.location,
             related=((eval_pass.calls[0].location, "evaluated here"),) if eval_pass.calls[0].location else (),
             first_update=eval_pass.update,

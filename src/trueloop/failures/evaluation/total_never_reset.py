@@ -96,14 +96,14 @@ def _counts_correct(function: ast.Attribute) -> bool:
 
 def _loops(node: ast.AST, parents: dict[int, ast.AST]) -> _Loops | None:
     """Return the loop over batches around a statement, and the loop around that, within one function."""
-    found: list[ast.For | ast.While] = []
-    while id(node) in parents and len(found) < 2:
+    loops: list[ast.For | ast.While] = []
+    while id(node) in parents and len(loops) < 2:
         node = parents[id(node)]
         if isinstance(node, _SCOPES):
             break
         if isinstance(node, ast.For | ast.While):
-            found.append(node)
-    return _Loops(found[0], found[1]) if len(found) == 2 and isinstance(found[0], ast.For) else None
+            loops.append(node)
+    return _Loops(loops[0], loops[1]) if len(loops) == 2 and isinstance(loops[0], ast.For) else None
 
 
 def _assigns(loop: ast.AST, name: str) -> bool:
@@ -117,13 +117,13 @@ def _assigns(loop: ast.AST, name: str) -> bool:
 
 def _quotient(source: SourceFile, quotients: list[ast.BinOp], loops: _Loops, name: str) -> ast.BinOp | None:
     """Return the division of a sum by the length of its loader or dataset, after the loop over the loader."""
-    over = _unwrap_loader(loops.batches.iter)
-    for each in quotients if over else ():
+    loader = _unwrap_loader(loops.batches.iter)
+    for each in quotients if loader else ():
         dividends = {inner.id for inner in ast.walk(each.left) if isinstance(inner, ast.Name)}
         divisor = dotted_name(len_argument(source, each.right))
-        divides = isinstance(each.op, ast.Div) and name in dividends and divisor in (over, f"{over}.dataset")
+        divides = isinstance(each.op, ast.Div) and name in dividends and divisor in (loader, f"{loader}.dataset")
         if divides and encloses(loops.epochs, each) and not encloses(loops.batches, each):
-            is_reset = _assigns(loops.epochs, name) or _assigns(loops.epochs, over.partition(".")[0])
+            is_reset = _assigns(loops.epochs, name) or _assigns(loops.epochs, loader.partition(".")[0])
             return None if is_reset else each
     return None
 
@@ -155,14 +155,14 @@ def _find_unreset_metric(name: str, nodes: list[ast.AST], parents: dict[int, ast
     calls = [each for each in nodes if isinstance(each, ast.Call)]
     updates = [each for each in calls if dotted_name(each.func) in (name, f"{name}.update") and each.args]
     uses = [each for each in nodes if dotted_name(each) == name and isinstance(getattr(each, "ctx", None), ast.Load)]
-    known = [
+    known_uses = [
         each for each in calls if dotted_name(each.func) in (name, f"{name}.update", f"{name}.compute", f"{name}.to")
     ]
-    if not name or len(uses) != len(known):
+    if not name or len(uses) != len(known_uses):
         return  # reset here, or passed to code that may reset it
     for update in updates:
         loops = _loops(update, parents)
-        for each in known if loops and not _assigns(loops.epochs, name) else ():
+        for each in known_uses if loops and not _assigns(loops.epochs, name) else ():
             after_batches = loops and encloses(loops.epochs, each) and not encloses(loops.batches, each)
             if after_batches and dotted_name(each.func) == f"{name}.compute":
                 yield Hit(
@@ -173,7 +173,7 @@ def _find_unreset_metric(name: str, nodes: list[ast.AST], parents: dict[int, ast
                 return
 
 
-HEAD = """
+SCRIPT = """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -197,8 +197,8 @@ FAILURE = Failure(
     code="EVL009",
     title="A running sum or metric is not reset in each epoch",
     severity=Severity.WARNING,
-    bad=HEAD.replace("{before}", "correct = 0\n").replace("{within}", ""),
-    good=HEAD.replace("{before}", "").replace("{within}", "correct = 0\n    "),
+    bad=SCRIPT.replace("{before}", "correct = 0\n").replace("{within}", ""),
+    good=SCRIPT.replace("{before}", "").replace("{within}", "correct = 0\n    "),
     fix="Set the sum to 0 (or call metric.reset()) at the start of each epoch.",
     rule=Rule(
         required_words=(

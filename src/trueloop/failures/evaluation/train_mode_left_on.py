@@ -24,9 +24,11 @@ How it is detected
     In a run, the sanitizer reports a trained model with dropout that was called once per batch of an evaluation loader,
     up to the end of the loader, with all of its modules in train mode. It does not report a loader that is read again,
     or a model that is also called in eval mode, before the next update. If the model has only BatchNorm layers, two
-    such passes are needed. The linter reports a model with dropout or BatchNorm layers that is trained and then
-    evaluated on another loader without gradients, in a program that never sets eval mode, or sets it only outside the
-    loop that sets train mode, trains and evaluates.
+    such passes are needed. Without a DataLoader it reports, as a warning, calls without gradients that come now and
+    then, on samples that the model is not trained on or after the training; and a model that only got loaded weights
+    and is never called in eval mode. The linter reports a model with dropout or BatchNorm layers that is trained and
+    then evaluated on another loader without gradients, in a program that never sets eval mode, or sets it only outside
+    the loop that sets train mode, trains and evaluates.
 
 References
     torch.nn.Module.eval, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -52,21 +54,19 @@ from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.evaluation_passes import EvaluationPass, EvaluationPassesEnded
 from trueloop.tracing.events import Ref
+from trueloop.tracing.trackers.evaluation_passes import NO_LOADER, EvaluationPass, EvaluationPassesEnded
 
 
 class Detector(BaseDetector):
     """Checks the mode of the model in every evaluation pass."""
-
-    subscribes_to = (EvaluationPassesEnded,)
 
     def __init__(self) -> None:
         self._normalised: Counter[Ref] = Counter()
         """Number of evaluation passes of each model in which BatchNorm was in train mode."""
         self._passes = 0
 
-    def observe(self, event: EvaluationPassesEnded) -> list[Evidence]:
+    def on_evaluation_passes_ended(self, event: EvaluationPassesEnded) -> list[Evidence]:
         """Return evidence at the start of the next update or the end of the run."""
         passes = event.passes
         self._passes += len(passes)
@@ -85,23 +85,26 @@ class Detector(BaseDetector):
         if not dropout and self._normalised[first.model] < 2:
             return None
         active = " and ".join(name for name, on in (("dropout", dropout), ("BatchNorm", normalised)) if on)
+        has_loader = eval_pass.loader is not NO_LOADER
+        batch = "held-out batch" if has_loader else "batch"
         return Evidence(
-            message=f"{first.model.name} was evaluated on {format_count(eval_pass.batches, 'held-out batch')} in train "
-            f"mode, with active {active}.",
+            message=f"{first.model.name} was evaluated on {format_count(eval_pass.batches, batch)} in train mode, with "
+            f"active {active}.",
             location=first.location,
             first_update=eval_pass.update,
+            severity=None if has_loader else Severity.WARNING,
         )
 
     def inconclusive(self) -> str:
         """Return the reason if there was no evaluation pass."""
-        return "" if self._passes else "no evaluation pass over a DataLoader was traced"
+        return "" if self._passes else "no evaluation was traced"
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the calls that evaluate a model in train mode on a loader that it is not trained on."""
     for call in evaluation_calls(source, grad=False):
         trained = find_training_step(source, call)
-        if trained is None or _set_to_eval(source, call) or not has_mode_dependent_layers(source, call.subject):
+        if trained is None or _may_be_in_eval_mode(source, call) or not has_mode_dependent_layers(source, call.subject):
             continue
         yield Hit(
             message=f"`{source.text.segment(call.node.func)}()` evaluates the model in train mode, with active "
@@ -112,17 +115,17 @@ def find(source: SourceFile) -> Iterator[Hit]:
         )
 
 
-def _set_to_eval(source: SourceFile, call: Op) -> bool:
+def _may_be_in_eval_mode(source: SourceFile, call: Op) -> bool:
     """Return True if the model or a submodule may be in eval mode, or other code may set the mode."""
     elsewhere = unresolved_mode_changes(source, "eval")
-    own = (0, call.entry_point)
+    entry_points = (0, call.entry_point)
     modes = [each for each in source.ops(OpKind.SET_MODE) if each.value is not True]
-    elsewhere += [each.node for each in modes if each.entry_point not in own]
+    elsewhere += [each.node for each in modes if each.entry_point not in entry_points]
     if not all(is_in_unused_function(source, node) for node in elsewhere):
         return True
-    if source.escapes(call.subject, [each for each in source.operations if each.entry_point in own]):
+    if source.escapes(call.subject, [each for each in source.operations if each.entry_point in entry_points]):
         return True
-    set_here = any(may_set_mode_of(each, call.subject) for each in modes if each.entry_point in own)
+    set_here = any(may_set_mode_of(each, call.subject) for each in modes if each.entry_point in entry_points)
     return set_here and not is_left_in_train_mode(source, call)
 
 
@@ -132,8 +135,8 @@ RULE = Rule(required_words=("backward", "step(", "DataLoader", "no_grad|inferenc
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
     loop.replace(Piece.EVALUATION, "    model.eval()\n", "")
-    both = (loop.settings["batchnorm"] or loop.settings["dropout"]) and loop.settings["hidden"]
-    loop.require(both, "The model has neither dropout nor BatchNorm: the mode changes nothing.", dropout=0.2)
+    mode_matters = (loop.settings["batchnorm"] or loop.settings["dropout"]) and loop.settings["hidden"]
+    loop.require(mode_matters, "The model has neither dropout nor BatchNorm: the mode changes nothing.", dropout=0.2)
 
 
 SCRIPT = """

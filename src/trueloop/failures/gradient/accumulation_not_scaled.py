@@ -23,9 +23,10 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports two successive steps before which one line ran K > 1 backward passes, each on a
-    different batch of one loader and with one loss that is a mean, if no loss was divided and nothing scaled the
-    gradients before the step. The linter reports PyTorch's own losses that go undivided into ``backward()``, if nothing
-    in the file divides by K or uses a ``.grad``. A tuned learning rate makes it correct, so this is a warning.
+    different batch and with losses that are means, if no loss was divided and nothing scaled the gradients before the
+    step. It also reports three such steps in which some losses were divided by K and others were not. The linter
+    reports PyTorch's own losses that go undivided into ``backward()``, if nothing in the file divides by K or uses a
+    ``.grad``. A tuned learning rate makes it correct, so this is a warning.
 
 References
     PyTorch documentation "CUDA Automatic Mixed Precision examples", section on gradient accumulation,
@@ -35,6 +36,8 @@ References
 """
 
 import ast
+import math
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,9 +55,20 @@ from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import BackwardEnded, Event, GradientsCleared, GradientsClipped, StepTaken, TracingGap
+from trueloop.tracing.events import (
+    BackwardEnded,
+    GradientsCleared,
+    GradientsClipped,
+    ModelCalled,
+    Ref,
+    StepTaken,
+    TracingGap,
+)
+from trueloop.tracing.trackers.accumulation_windows import AccumulationWindows
+from trueloop.tracing.trackers.gradient_ledger import GradientLedger
 
 MIN_WINDOWS = 2  # a single window may only measure gradients
+MIN_MIXED_WINDOWS = 3  # with divided and undivided losses
 MAX_BACKWARDS = 4096  # backward passes per window; windows with more are not checked
 TOLERANCE = 1e-3  # relative, for weights and norms read in float32
 
@@ -62,60 +76,108 @@ TOLERANCE = 1e-3  # relative, for weights and norms read in float32
 class Detector(BaseDetector):
     """Checks whether the losses of an accumulation window were divided before ``backward()``."""
 
-    subscribes_to = (BackwardEnded, GradientsCleared, GradientsClipped, StepTaken, TracingGap)
+    gradients: GradientLedger
+    windows: AccumulationWindows
 
     def __init__(self) -> None:
         self._backwards: list[BackwardEnded] = []
+        self._norms: dict[Ref, float] = {}
+        """Norm of each gradient after the latest of several backward passes, without GradScaler's factor."""
         self._norm_at_clipping: float | None = None
+        self._undivided_windows = self._mixed_windows = 0
+        self._inputs: list[Any] = []
+        """Hashes of the samples of each backward pass in ``_backwards``."""
+        self._latest_inputs: Any = None
+
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Record the samples, which tell batches apart that no DataLoader returned."""
+        if event.has_graph and not event.recomputed and event.loader is None:
+            from trueloop.tracing.row_digests import row_digests
+
+            self._latest_inputs = row_digests(event)
+
+    def on_backward_ended(self, event: BackwardEnded) -> None:
+        """Record the backward pass."""
+        if len(self._backwards) < MAX_BACKWARDS:  # without an optimizer nothing ends a window
+            self._backwards.append(event)
+            self._inputs.append(self._latest_inputs)
+        if len(self._backwards) > 1 and _weight(event) is not None:
+            self._norms = _read_norms(event)
+
+    def on_gradients_cleared(self, event: GradientsCleared) -> None:
+        """Record the cleared gradients."""
+        self._backwards = [] if self.gradients.unused_when_cleared else self._backwards
+
+    def on_gradients_clipped(self, event: GradientsClipped) -> None:
+        """Record the clipped gradients."""
+        self._norm_at_clipping = event.measured
+
+    def on_tracing_gap(self, event: TracingGap) -> None:
+        """Discard incomplete observations."""
+        self._backwards, self._inputs, self._norm_at_clipping = [], [], None
         self._undivided_windows = 0
 
-    def observe(self, event: Event) -> Evidence | None:
-        """Return evidence at the step that ends the second undivided window in a row."""
-        if isinstance(event, StepTaken):
-            return self._step(event)
-        if isinstance(event, BackwardEnded):
-            if len(self._backwards) < MAX_BACKWARDS:  # without an optimizer nothing ends a window
-                self._backwards.append(event)
-        elif isinstance(event, GradientsCleared):
-            self._backwards = [] if event.unused else self._backwards
-        elif isinstance(event, GradientsClipped):
-            self._norm_at_clipping = event.measured
-        elif isinstance(event, TracingGap):
-            self._backwards, self._norm_at_clipping, self._undivided_windows = [], None, 0
-        return None
-
-    def _step(self, event: StepTaken) -> Evidence | None:
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
+        """Return evidence at the step that ends the second undivided window in a row, or the third mixed one."""
         backwards, self._backwards = self._backwards, []
+        inputs, self._inputs = self._inputs, []
         norm, self._norm_at_clipping = self._norm_at_clipping or event.grad_norm, None
         if len(backwards) < 2:  # no accumulation, or another optimizer has already stepped
             return None
         weights = [_weight(ended) for ended in backwards]
-        ones = all(weight is not None and abs(weight - 1) < TOLERANCE for weight in weights)
-        unscaled = (
-            norm is not None
-            and event.grad_norm_after_backward is not None
-            and abs(norm - event.grad_norm_after_backward) <= TOLERANCE * norm
-        )
-        distinct = len({ended.batch for ended in backwards}) == len(backwards) == event.backwards
-        one_line = (
-            len({(ended.loader, ended.location) for ended in backwards}) == 1
-        )  # otherwise they may be different tasks
-        self._undivided_windows = self._undivided_windows + 1 if ones and unscaled and distinct and one_line else 0
-        if self._undivided_windows < MIN_WINDOWS:
+        divided = [weight is not None and abs(weight * len(weights) - 1) < TOLERANCE for weight in weights]
+        undivided = [weight is not None and abs(weight - 1) < TOLERANCE for weight in weights]
+        norm_after_backward = math.hypot(*(self._norms.get(ref, math.nan) for ref in event.with_gradient))
+        unscaled = norm is not None and abs(norm - norm_after_backward) <= TOLERANCE * norm
+        distinct = len({ended.batch for ended in backwards}) == len(backwards)
+        if not distinct and len({ended.reached_parameters for ended in backwards}) == 1:  # else there are several tasks
+            distinct = _have_no_common_samples(inputs)
+        # backward passes of several lines or loaders may belong to different tasks
+        one_line = len({(ended.loader, ended.location) for ended in backwards}) == 1
+        window = self.windows.ended_by(event.optimizer)
+        is_window = unscaled and distinct and one_line and len(backwards) == window.backwards
+        self._undivided_windows = self._undivided_windows + 1 if is_window and all(undivided) else 0
+        is_mixed = is_window and all(map(operator.or_, divided, undivided)) and any(divided) and any(undivided)
+        self._mixed_windows += is_mixed
+        count, whole = len(backwards), sum(undivided)
+        if self._undivided_windows >= MIN_WINDOWS:
+            what = f"no loss was divided by {count}, so the gradients are {count} times too large."
+        elif is_mixed and self._mixed_windows == MIN_MIXED_WINDOWS:
+            what = f"{count - whole} of the losses were divided by {count} and {whole} were not, so the batches have "
+            what += "different weights."
+        else:
             return None
         return Evidence(
-            message=f"{event.optimizer.name} used the sum of the gradients of {len(backwards)} batches: no loss was "
-            f"divided by {len(backwards)}, so the gradients are {len(backwards)} times too large.",
+            message=f"{event.optimizer_name} used the sum of the gradients of {count} batches: {what}",
             location=backwards[-1].location,
             related=((event.location, "the step"),) if event.location else (),
-            fix=f"Divide by the number of batches in the window: `(loss / {len(backwards)}).backward()`.",
+            fix=f"Divide by the number of batches in the window: `(loss / {count}).backward()`.",
         )
+
+
+def _read_norms(event: BackwardEnded) -> dict[Ref, float]:
+    """Return the norms of all gradients, without GradScaler's factor; {} if they are on a GPU."""
+    from trueloop.tracing.gradients import gradient_norms
+
+    gradients = {ref: each.grad for ref, each in event.live_parameters.items() if each.grad is not None}
+    norms = gradient_norms(list(gradients.values())) or ()
+    return {ref: norm / (event.scale or 1.0) for ref, norm in zip(gradients, norms, strict=False)}
 
 
 def _weight(ended: BackwardEnded) -> float | None:
-    """Return the weight of a backward pass's loss; None unless there is exactly one loss and it is a mean."""
-    loss = ended.losses[0] if len(ended.losses) == 1 else None
-    return loss.gradient_weight if loss is not None and loss.reduction == "mean" else None
+    """Return the sum of the weights of a backward pass's losses; None unless all of them are means of one kind."""
+    weights = [loss.gradient_weight for loss in ended.losses if loss.reduction == "mean"]
+    known = [weight for weight in weights if weight is not None]
+    is_known = len(known) == len(ended.losses) and len({loss.kind for loss in ended.losses}) == 1
+    return sum(known) if is_known else None
+
+
+def _have_no_common_samples(batches: list[Any]) -> bool:
+    """Return True if no sample occurs in two batches, given the hashes of their samples; on the CPU only."""
+    if any(batch is None or not batch.is_cpu for batch in batches) or len(set(map(id, batches))) < len(batches):
+        return False
+    distinct = [set(batch.tolist()) for batch in batches]
+    return sum(map(len, distinct)) == len(set[int]().union(*distinct))
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -124,10 +186,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for step in source.ops(OpKind.STEP):
         if step.subject.kind is not ValueKind.OPTIMIZER or MANAGED in step.subject.facts or not step.loops:
             continue
-        found = _window_of(source, step)
-        if found is None or id(found[0].node) in reported or accesses_grad(source) or divides_by(source, found[1]):
+        window = _window_of(source, step)
+        if window is None or id(window[0].node) in reported or accesses_grad(source) or divides_by(source, window[1]):
             continue
-        backward, size = found
+        backward, size = window
         reported.add(id(backward.node))
         yield Hit(
             message=f"`{ast.unparse(backward.node)}` adds up the gradients of `{ast.unparse(size)}` batches, but the "
@@ -145,18 +207,18 @@ def _window_of(source: SourceFile, step: Op) -> tuple[Op, ast.expr] | None:
     backwards = [each for each in inside if each.kind is OpKind.BACKWARD]
     if len(backwards) != 1 or source.escapes(step.subject, inside) or not source.reaches(backwards[0], step.subject):
         return None
-    backward, ends = backwards[0], accumulation_window(step, loop)
-    if ends is not None:
+    backward, window = backwards[0], accumulation_window(step, loop)
+    if window is not None:
         others = [each for each in inside if each.kind in (OpKind.STEP, OpKind.CLEAR_GRADIENTS)]
-        waits = all((ends.branch.node, ends.branch.arm) in _arms(each, loop) for each in others)
+        only_at_end = all((window.branch.node, window.branch.arm) in _branch_arms(each, loop) for each in others)
         is_window = (
-            waits
+            only_at_end
             and len(others) > 1
             and backward.same_iteration_as(step)
             and backward.is_unconditional_in(loop)
-            and ends.iterations != 1
+            and window.iterations != 1
         )
-        return (backward, ends.size) if is_window and is_batch_mean(source, backward, loop) else None
+        return (backward, window.size) if is_window and is_batch_mean(source, backward, loop) else None
     inner = backward.loops[-1]
     size = repeat_count(source, inner) if len(backward.loops) == len(step.loops) + 1 else None
     if (
@@ -172,7 +234,7 @@ def _window_of(source: SourceFile, step: Op) -> tuple[Op, ast.expr] | None:
     )
 
 
-def _arms(operation: Op, loop: Loop) -> list[tuple[Any, int]]:
+def _branch_arms(operation: Op, loop: Loop) -> list[tuple[Any, int]]:
     return [(each.node, each.arm) for each in operation.conditions(loop)]
 
 
@@ -183,15 +245,15 @@ def _divide(source: SourceFile, backward: Op, step: Op, size: ast.expr) -> Fix |
         return None
     in_scope = backward.function is step.function or isinstance(size, ast.Constant)
     loss: ast.expr = call.func.value
-    scaled = bool(backward.inputs)
-    if scaled:
+    has_scaler = bool(backward.inputs)
+    if has_scaler:
         if not isinstance(loss, ast.Call) or len(loss.args) != 1:
             return None
         loss = loss.args[0]
     if not in_scope or not isinstance(loss, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
         return None
     text = f"{source.text.segment(loss)} / {source.text.segment(size)}"
-    edit = source.text.replace(loss, text if scaled else f"({text})")
+    edit = source.text.replace(loss, text if has_scaler else f"({text})")
     return Fix((edit,), safe=False, description="Divide the loss by the number of batches in its window")
 
 

@@ -21,9 +21,9 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports a parameter whose gradient was zero in all updates that it checked (at least 16
-    within 64 updates), if other parameters of the same optimizer had nonzero gradients. It does not report a bias if
-    the weight of the same layer has nonzero gradients, and does not check gradients on a GPU. A zero gradient may be
-    intended, so this is a note.
+    updates, spread over at least 64), if other parameters of the same optimizer had nonzero gradients. It does not
+    report a bias if the weight of the same layer has nonzero gradients, and does not check gradients on a GPU. A zero
+    gradient may be intended, so this is a note.
 
 References
     Lu et al., 2019, "Dying ReLU and Initialization: Theory and Numerical Examples", arXiv:1903.06733
@@ -47,7 +47,7 @@ class _OptimizerState:
 
     def __init__(self, event: StepTaken) -> None:
         self.first, self.steps, self.reported = event.update, 0, False
-        self.zero: Refs = event.zero_gradients
+        self.zero: Refs = event.zero_gradients()
         self.others: Refs = NO_REFS
         self.location = event.location
 
@@ -55,27 +55,33 @@ class _OptimizerState:
 class Detector(BaseDetector):
     """Tracks, for each optimizer, the parameters whose gradient was zero in every step."""
 
-    subscribes_to = (StepTaken, WatchEnded)
-
     def __init__(self) -> None:
         self._states = WeakIdDict[Ref, _OptimizerState]()
         self._pending: dict[Ref, _OptimizerState] = {}
         """Optimizers with always-zero gradients that are not reported yet, including optimizers that were deleted."""
-        self._stepped = self._read = self._read_enough = False
+        self._read = self._read_enough = False
 
-    def observe(self, event: StepTaken | WatchEnded) -> list[Evidence] | None:
+    def on_step_taken(self, event: StepTaken) -> list[Evidence] | None:
         """Return evidence, once per optimizer."""
-        if isinstance(event, StepTaken):
-            self._stepped = True
-            if event.grad_norm is not None and not self._step(event):
-                return None  # the usual case
-        found: list[Evidence] = []
+        if event.grad_norm is not None and not self._step(event):
+            return None  # the usual case
+        evidence: list[Evidence] = []
         for optimizer, state in list(self._pending.items()):
             if event.update - state.first >= MIN_UPDATES:
                 del self._pending[optimizer]  # its next step adds it again if it is not reported
                 if state.others and (names := _always_zero(state)):
-                    found.append(self._evidence(optimizer, state, names, event.update))
-        return found
+                    evidence.append(self._evidence(optimizer, state, names, event.update))
+        return evidence
+
+    def on_watch_ended(self, event: WatchEnded) -> list[Evidence] | None:
+        """Return evidence, once per optimizer."""
+        evidence: list[Evidence] = []
+        for optimizer, state in list(self._pending.items()):
+            if event.update - state.first >= MIN_UPDATES:
+                del self._pending[optimizer]  # its next step adds it again if it is not reported
+                if state.others and (names := _always_zero(state)):
+                    evidence.append(self._evidence(optimizer, state, names, event.update))
+        return evidence
 
     def _step(self, event: StepTaken) -> bool:
         """Record a step; return True if some gradients of its optimizer were always zero."""
@@ -88,8 +94,8 @@ class Detector(BaseDetector):
             self._read_enough = True
         if not state.zero:
             return False
-        state.zero &= event.zero_gradients
-        state.others |= event.with_gradient - event.zero_gradients
+        state.zero &= event.zero_gradients()
+        state.others |= event.with_gradient - event.zero_gradients()
         state.location = event.location
         if not state.zero:
             self._pending.pop(event.optimizer, None)
@@ -111,11 +117,7 @@ class Detector(BaseDetector):
     def inconclusive(self) -> str:
         """Return a reason if no gradients, or too few, could be read."""
         if not self._read:
-            return (
-                "no gradient could be read: there was none, or not on the CPU"
-                if self._stepped
-                else "no optimizer stepped"
-            )
+            return "no gradient could be read: there was none, or not on the CPU"
         return "" if self._read_enough else f"no optimizer had {MIN_READ} updates whose gradients were read"
 
 

@@ -40,6 +40,7 @@ from typing import Any
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.gradient_uses import uses_gradients
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
@@ -47,7 +48,6 @@ from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, cha
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import NO_REFS, ModelCalled, Ref, Refs, StepTaken, WatchEnded
 from trueloop.tracing.parameter_snapshot import snapshot_parameters
-from trueloop.tracing.program_text.step_calls import uses_gradients
 
 MIN_STEPS = 8  # steps of one optimizer, while the run continues
 MIN_STEPS_AT_END = 4  # steps of one optimizer, when the run ends
@@ -56,8 +56,6 @@ MAX_COMPARED = 4  # number of parameters of a model whose values are compared
 
 class Detector(BaseDetector):
     """Counts the steps without gradients that follow a call of a model, until there is a backward pass."""
-
-    subscribes_to = (ModelCalled, StepTaken, WatchEnded)
 
     def __init__(self) -> None:
         self._called: Refs = NO_REFS
@@ -69,19 +67,26 @@ class Detector(BaseDetector):
         self._latest: StepTaken | None = None
         self._reported = False
 
-    def observe(self, event: ModelCalled | StepTaken | WatchEnded) -> Evidence | None:
-        """Return evidence at a step, or when the run ends."""
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Record the call of the model."""
         if event.backward_count or self._ruled_out:  # the usual case
-            return None
-        if isinstance(event, StepTaken):
-            return self._count_step(event)
-        if isinstance(event, WatchEnded):
-            return self._evidence(MIN_STEPS_AT_END)
+            return
         if event.has_graph:
             self._called = event.parameters | self._called
             if self._steps:
                 self._compare_weights(event)
-        return None
+
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
+        """Return evidence at a step, or when the run ends."""
+        if event.backward_count or self._ruled_out:  # the usual case
+            return None
+        return self._count_step(event)
+
+    def on_watch_ended(self, event: WatchEnded) -> Evidence | None:
+        """Return evidence at a step, or when the run ends."""
+        if event.backward_count or self._ruled_out:  # the usual case
+            return None
+        return self._evidence(MIN_STEPS_AT_END)
 
     def _compare_weights(self, event: ModelCalled) -> None:
         names = {ref.name for ref in sorted(event.parameters, key=lambda ref: ref.name)[:MAX_COMPARED]}
@@ -186,26 +191,26 @@ def _belongs_to(loss: Op, step: Op) -> bool:
     return any(each.kind is ValueKind.MODEL and step.subject.covers(each) for each in result.autograd_graph())
 
 
-def _may_run_backward(each: Op, loss: Op, step: Op) -> bool:
+def _may_run_backward(operation: Op, loss: Op, step: Op) -> bool:
     """Return True if code outside this file gets the loss, the model or the optimizer, and may call ``backward()``."""
-    if each.kind is not OpKind.ESCAPE:
+    if operation.kind is not OpKind.ESCAPE:
         return False
     return any(
         passed.may_alias(step.subject)
         or passed.covers(step.subject)
-        or any(e is loss.result for e in passed.ancestors())
-        for passed in each.inputs
+        or any(value is loss.result for value in passed.ancestors())
+        for passed in operation.inputs
     )
 
 
 def _insert_backward(source: SourceFile, loss: Op, step: Op) -> Fix | None:
     """Return the fix that calls ``backward()`` before the step; None unless the loss has a name."""
-    assign, stepping = loss.statement, step.statement
-    plain = isinstance(assign, ast.Assign) and assign.value is loss.node and isinstance(assign.targets[0], ast.Name)
-    if not plain or stepping is None or loss.function is not step.function or step.branches != loss.branches:
+    assign, step_statement = loss.statement, step.statement
+    is_plain = isinstance(assign, ast.Assign) and assign.value is loss.node and isinstance(assign.targets[0], ast.Name)
+    if not is_plain or step_statement is None or loss.function is not step.function or step.branches != loss.branches:
         return None
     name = source.text.segment(assign.targets[0]) if isinstance(assign, ast.Assign) else ""
-    edit = source.text.insert_before(stepping, f"{name}.backward()")
+    edit = source.text.insert_before(step_statement, f"{name}.backward()")
     return Fix((edit,), safe=False, description=f"Insert `{name}.backward()`") if edit else None
 
 

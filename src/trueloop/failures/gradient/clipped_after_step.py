@@ -39,6 +39,7 @@ from trueloop.core.source_text import Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GradientsClipped
+from trueloop.tracing.trackers.gradient_ledger import GradientLedger
 
 MIN_TIMES = 2  # a single call may only measure the norm
 
@@ -46,25 +47,25 @@ MIN_TIMES = 2  # a single call may only measure the norm
 class Detector(BaseDetector):
     """Counts, for each line that clips, how often it clips used gradients."""
 
-    subscribes_to = (GradientsClipped,)
+    gradients: GradientLedger
 
     def __init__(self) -> None:
         self._late: Counter[CodePosition | None] = Counter()
         self._useful: set[CodePosition | None] = set()
 
-    def observe(self, event: GradientsClipped) -> Evidence | None:
+    def on_gradients_clipped(self, event: GradientsClipped) -> Evidence | None:
         """Return evidence if a line has only clipped gradients that a step had used before."""
-        line, clips = event.location, event.measured is not None and event.measured > event.limit
+        line, changes = event.location, event.measured is not None and event.measured > event.limit
         if not event.parameters or event.only_measured or line in self._useful:
             return None
-        if event.already_used != event.parameters:
+        if self.gradients.used_when_clipped != event.parameters:
             self._useful.add(line)
             return None
-        self._late[line] += clips or event.kind == "value"
+        self._late[line] += changes or event.kind == "value"
         if self._late[line] < MIN_TIMES:
             return None
         return Evidence(
-            message=f"Clipping had no effect {self._late[line]} times: {len(event.already_used)} gradients were "
+            message=f"Clipping had no effect {self._late[line]} times: {len(event.parameters)} gradients were "
             f"clipped to {event.limit:g} after a step had used them.",
             location=line,
         )
@@ -73,8 +74,8 @@ class Detector(BaseDetector):
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each clipping whose returned norm is not used, after the step that used the gradients."""
     for clip in source.ops(OpKind.CLIP_GRADIENTS):
-        plain = isinstance(clip.statement, ast.Expr) and clip.statement.value is clip.node
-        if not plain or not clip.subject.models() or has_infinite_limit(clip):
+        is_unused = isinstance(clip.statement, ast.Expr) and clip.statement.value is clip.node
+        if not is_unused or not clip.subject.models() or has_infinite_limit(clip):
             continue
         step = _preceding_step(source, clip)
         if step is not None:
@@ -89,9 +90,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def _preceding_step(source: SourceFile, clip: Op) -> Op | None:
     """Return the step that used all clipped gradients; None if they changed since or were also clipped before it."""
     run = source.ops_of_run(clip)
-    at = run.index(clip)
+    index = run.index(clip)
     step = None
-    for each in reversed(run[:at]):
+    for each in reversed(run[:index]):
         match each.kind:
             case OpKind.ESCAPE | OpKind.ACCESS_GRADIENTS if step is None:
                 return None
@@ -129,15 +130,15 @@ def _uses_all(source: SourceFile, step: Op, clip: Op) -> bool:
 
 def _move_before_step(source: SourceFile, clip: Op, step: Op) -> Fix | None:
     """Return the fix that moves the clipping before the step, and unscales first if a GradScaler is used."""
-    statement, before = clip.statement, step.statement
+    statement, target = clip.statement, step.statement
     body = source.block(statement)
-    if statement is None or before is None or before not in body or not isinstance(before, ast.Expr):
+    if statement is None or target is None or target not in body or not isinstance(target, ast.Expr):
         return None
-    between = body[body.index(before) + 1 : body.index(statement)]
+    between = body[body.index(target) + 1 : body.index(statement)]
     if not all(isinstance(each, ast.Expr) for each in between):
         return None  # the clipped parameters may be defined there
     lines = unscale_lines(source, step)
-    edits = None if lines is None else source.text.move_statement(statement, before=before, leading_lines=lines)
+    edits = None if lines is None else source.text.move_statement(statement, before=target, leading_lines=lines)
     return Fix(edits, safe=True, description="Move the clipping before the step") if edits else None
 
 

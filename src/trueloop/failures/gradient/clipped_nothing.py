@@ -66,8 +66,8 @@ def bound_once(tree: ast.Module, name: str, function: Any) -> ast.Assign | None:
     stores = _stores(scope, name)
     if scope is tree and "." not in name:
         stores = [each for each in stores if _innermost_function(tree, each) is None]
-    assigned = [each for each in ast.walk(scope) if isinstance(each, ast.Assign) and each.targets == stores[:1]]
-    return assigned[0] if len(stores) == 1 and len(assigned) == 1 else None
+    assignments = [each for each in ast.walk(scope) if isinstance(each, ast.Assign) and each.targets == stores[:1]]
+    return assignments[0] if len(stores) == 1 and len(assignments) == 1 else None
 
 
 def is_repeated(source: SourceFile, operation: Op, assign: ast.Assign) -> bool:
@@ -98,8 +98,8 @@ def _arguments(function: Any) -> set[str]:
 
 def _innermost_function(tree: ast.Module, node: ast.AST) -> Any:
     """Return the innermost function that contains a node; None = the module."""
-    found = [each for each in ast.walk(tree) if isinstance(each, Function) and is_inside(node, each)]
-    return found[-1] if found else None  # ast.walk yields outer functions first
+    functions = [each for each in ast.walk(tree) if isinstance(each, Function) and is_inside(node, each)]
+    return functions[-1] if functions else None  # ast.walk yields outer functions first
 
 
 GENERATOR_FUNCTIONS: Final = frozenset(("builtins.filter", "builtins.map", "itertools.chain"))
@@ -108,9 +108,7 @@ GENERATOR_FUNCTIONS: Final = frozenset(("builtins.filter", "builtins.map", "iter
 class Detector(BaseDetector):
     """Reports each clipping that received an exhausted generator."""
 
-    subscribes_to = (GradientsClipped,)
-
-    def observe(self, event: GradientsClipped) -> Evidence | None:
+    def on_gradients_clipped(self, event: GradientsClipped) -> Evidence | None:
         """Return evidence if the generator of the parameters was exhausted before."""
         if not event.generator_exhausted:
             return None
@@ -150,8 +148,8 @@ def _parameters_argument(clip: Op) -> ast.expr | None:
     call = clip.node
     if not isinstance(call, ast.Call):
         return None
-    named = next((each.value for each in call.keywords if each.arg == "parameters"), None)
-    return call.args[0] if call.args else named
+    keyword = next((each.value for each in call.keywords if each.arg == "parameters"), None)
+    return call.args[0] if call.args else keyword
 
 
 def _is_generator(source: SourceFile, value: ast.expr) -> bool:
@@ -160,8 +158,8 @@ def _is_generator(source: SourceFile, value: ast.expr) -> bool:
         return True
     if not isinstance(value, ast.Call):
         return False
-    method = isinstance(value.func, ast.Attribute) and value.func.attr == "parameters"
-    return method or source.qualified_name(value.func) in GENERATOR_FUNCTIONS
+    is_parameters = isinstance(value.func, ast.Attribute) and value.func.attr == "parameters"
+    return is_parameters or source.qualified_name(value.func) in GENERATOR_FUNCTIONS
 
 
 def _consumer(source: SourceFile, clip: Op, name: str) -> Op | None:
@@ -174,9 +172,9 @@ def _consumer(source: SourceFile, clip: Op, name: str) -> Op | None:
             or not isinstance(call, ast.Call)
         ):
             continue
-        arguments = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "params")]
-        same = any(dotted_name(word) == name for word in arguments) and each.function is clip.function
-        if same and each.index < clip.index and each.implied_by(clip):
+        arguments = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "params")]
+        same_name = any(dotted_name(value) == name for value in arguments) and each.function is clip.function
+        if same_name and each.index < clip.index and each.implied_by(clip):
             return each
     return None
 

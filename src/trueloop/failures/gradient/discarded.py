@@ -23,8 +23,9 @@ How it is detected
     In a run, the sanitizer reports two cases. (1) No step of an optimizer found a gradient, although backward passes
     had computed gradients of its parameters at least twice. (2) In each of the first 5 updates, one line ran
     ``backward()`` on the same number of batches, and another line cleared the gradients of all batches except the last.
-    The linter reports a call that clears the gradients right before the step, and a call that clears them in every
-    iteration of a loop that steps only in some iterations.
+    Or several losses of one batch were run backward, and all gradients of all losses except the last were cleared, in a
+    program that does not read gradients. The linter reports a call that clears the gradients right before the step, and
+    a call that clears them in every iteration of a loop that steps only in some iterations.
 
 References
     PyTorch tutorial "Optimizing Model Parameters", https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html
@@ -38,17 +39,22 @@ from typing import Any, NamedTuple
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.program_files import parse_program
 from trueloop.analysis.queries.accumulation_windows import accesses_grad, accumulation_window
+from trueloop.analysis.queries.gradient_uses import uses_gradients
 from trueloop.analysis.queries.statement_moves import move_after_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import BackwardEnded, GradientsCleared, Ref, StepTaken, TracingGap
+from trueloop.tracing.events import BackwardEnded, GradientsCleared, Ref, Refs, StepTaken, TracingGap
+from trueloop.tracing.running_code import program_stack, user_files, user_modules
+from trueloop.tracing.trackers.accumulation_windows import AccumulationWindows
+from trueloop.tracing.trackers.gradient_ledger import GradientLedger
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
-MIN_WINDOWS = 5  # all windows so far have the same pattern; batches that are skipped because of their loss have none
-MAX_DISCARDED = 4096  # backward passes before a step that are recorded; a loop without an optimizer never steps
+MIN_WINDOWS = 5  # windows with the same pattern; batches skipped because of their loss have no regular pattern
+MAX_DISCARDED = 4096  # recorded backward passes before a step; a loop without an optimizer never steps
 
 
 class _Discarded(NamedTuple):
@@ -57,89 +63,131 @@ class _Discarded(NamedTuple):
     backward: CodePosition | None
     clearing: CodePosition | None
     batch: int
+    is_complete: bool
+    """Whether the gradients of all parameters that the backward pass reached were cleared."""
+
+
+class _Backward(NamedTuple):
+    """The latest backward pass that no step has used."""
+
+    location: CodePosition | None
+    batch: int
+    reached: Refs
+    parameter: Ref
+    """One of the reached parameters."""
+    gradient: Any
+    """A weak reference to the gradient of ``parameter`` after the backward pass."""
+
+    def is_replaced(self, step: StepTaken) -> bool:
+        """Return True if the program has assigned other gradients before a step."""
+        parameter = step.live_parameters.get(self.parameter)
+        return parameter is not None and parameter.grad is not None and self.gradient() is not parameter.grad
 
 
 class Detector(BaseDetector):
     """Records whether the gradients of each backward pass are used by a step or cleared before."""
 
-    subscribes_to = (BackwardEnded, GradientsCleared, StepTaken, TracingGap)
+    gradients: GradientLedger
+    windows: AccumulationWindows
 
     def __init__(self) -> None:
         self._effective = WeakIdDict[Ref, bool]()  # optimizers with a step that found gradients
         self._empty: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
-        self._unused: tuple[Any, int] | None = None  # line and batch of the latest backward pass
+        self._unused: _Backward | None = None
         self._discarded: list[_Discarded] = []
-        self._pattern: tuple[int, CodePosition | None, CodePosition | None] | None = None
+        self._pattern: tuple[Any, ...] | None = None
+        """Lines of the cleared backward passes of a window and of their clearing, in order, and of the last one."""
+        self._reads_gradients: bool | None = None
         self._equal_windows = 0
         self._irregular = False
 
-    def observe(self, event: BackwardEnded | GradientsCleared | StepTaken | TracingGap) -> Evidence | None:
-        """Return evidence at a step."""
-        if isinstance(event, StepTaken):
-            return self._step(event)
-        if isinstance(event, BackwardEnded):
-            self._unused = (event.location, event.batch) if event.reached_parameters else self._unused
-        elif isinstance(event, GradientsCleared):
-            if event.unused and self._unused is not None and len(self._discarded) < MAX_DISCARDED:
-                self._discarded.append(_Discarded(self._unused[0], event.location, self._unused[1]))
-                self._unused = None
-        else:
-            self._unused, self._discarded, self._equal_windows, self._pattern = None, [], 0, None
-        return None
+    def on_backward_ended(self, event: BackwardEnded) -> None:
+        """Record the backward pass."""
+        reached = event.reached_parameters
+        for ref in reached:
+            gradient = event.live_parameters[ref].grad
+            if gradient is not None:
+                self._unused = _Backward(event.location, event.batch, reached, ref, weakref.ref(gradient))
+                break
 
-    def _step(self, event: StepTaken) -> Evidence | None:
+    def on_gradients_cleared(self, event: GradientsCleared) -> None:
+        """Record the cleared gradients."""
+        unused = self.gradients.unused_when_cleared
+        if unused and self._unused is not None and len(self._discarded) < MAX_DISCARDED:
+            backward, is_complete = self._unused, self._unused.reached <= unused
+            self._discarded.append(_Discarded(backward.location, event.location, backward.batch, is_complete))
+            self._unused = None
+
+    def on_tracing_gap(self, event: TracingGap) -> None:
+        """Discard incomplete observations."""
+        self._unused, self._discarded, self._equal_windows, self._pattern = None, [], 0, None
+
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
+        """Return evidence at a step."""
         discarded, self._discarded = self._discarded, []
-        last, self._unused = self._unused, None
+        latest, self._unused = self._unused, None
         if event.with_gradient:
             if not self._effective.get(event.optimizer):
                 self._effective.put(event.optimizer, True)
-        elif event.cleared_between and not self._effective.get(event.optimizer):
+        elif self.windows.ended_by(event.optimizer).backwards and not self._effective.get(event.optimizer):
             self._empty[event.optimizer] = times = self._empty.get(event.optimizer, 0) + 1
-            return self._never_a_gradient(event, times) if times > 1 else None
-        if discarded:
-            return self._discarded_in_each_window(event, discarded, last)
+            cleared_at = discarded[-1].clearing if discarded else None
+            return self._evidence_without_gradient(event, times, cleared_at) if times > 1 else None
+        if discarded and not event.closure:  # a closure clears the gradients of each of its evaluations
+            return self._evidence_of_windows(event, discarded, latest)
         self._equal_windows, self._irregular, self._pattern = 1, True, None  # the usual case
         return None
 
-    def _never_a_gradient(self, event: StepTaken, times: int) -> Evidence:
+    def _evidence_without_gradient(self, event: StepTaken, times: int, cleared_at: CodePosition | None) -> Evidence:
         return Evidence(
             message=f"None of the {times} steps of {event.optimizer.name} found a gradient: each time, all gradients "
             "were cleared between `backward()` and the step, so nothing was trained.",
-            location=event.cleared_at or event.location,
+            location=cleared_at or event.location,
             related=((event.location, "this step found no gradients"),) if event.location else (),
             first_update=0,
         )
 
-    def _discarded_in_each_window(
-        self, event: StepTaken, discarded: list[_Discarded], last: tuple[Any, int] | None
+    def _evidence_of_windows(
+        self, event: StepTaken, discarded: list[_Discarded], latest: _Backward | None
     ) -> Evidence | None:
-        """Return evidence if every window so far cleared the gradients of all its batches except the last."""
-        lines = {(each.backward, each.clearing) for each in discarded}
-        batches = {each.batch for each in discarded} | {last[1] if last else -1}
+        """Return evidence if every window so far cleared the gradients of all its batches, or losses, except the last.
+
+        Gradients of several losses on one batch may only be measured, so the program must not read gradients.
+        """
+        batches = {each.batch for each in discarded} | {latest.batch if latest else -1}
+        is_accumulation = len(batches) == len(discarded) + 1
+        lines = [(each.backward, each.clearing) for each in discarded]
         pattern = None
-        if (
-            last
-            and not event.gradients_replaced
-            and len(discarded) < MAX_DISCARDED
-            and len(lines) == 1
-            and len(batches) == len(discarded) + 1
-            and discarded[0].backward == last[0]
-        ):
-            pattern = (len(discarded), *next(iter(lines)))
+        if latest and not latest.is_replaced(event) and len(discarded) < MAX_DISCARDED:
+            pattern = (*lines, latest.location)
+            if is_accumulation and set(lines) != {(latest.location, lines[0][1])}:
+                pattern = None
+            if not is_accumulation and not all(each.is_complete for each in discarded):
+                pattern = None
         self._equal_windows = self._equal_windows + 1 if pattern and pattern == self._pattern else 1
         self._irregular |= pattern is None or (self._pattern is not None and pattern != self._pattern)
         self._pattern = pattern
         if pattern is None or self._equal_windows < MIN_WINDOWS or self._irregular:
             return None
-        count, backward, clearing = pattern
+        if not is_accumulation and self._program_reads_gradients():
+            return None
+        count, (backward, clearing) = len(discarded), lines[0]
+        what = "batch" if is_accumulation else "loss"
         return Evidence(
             message=f"Before each of {self._equal_windows} calls of `{event.optimizer.name}.step()`, the gradients of "
-            f"{count} of {count + 1} batches were cleared: only the last batch was trained on.",
+            f"{count} of {count + 1} {what}es were cleared: only the last {what} was trained on.",
             location=clearing,
             related=tuple(
                 (line, label) for line, label in ((backward, "`backward()`"), (event.location, "the step")) if line
             ),
         )
+
+    def _program_reads_gradients(self) -> bool:
+        """Return True if the program may use the gradients before it clears them, as SAM does."""
+        if self._reads_gradients is None:
+            trees = parse_program(user_files(program_stack()), user_modules())
+            self._reads_gradients = trees is None or uses_gradients(trees)
+        return self._reads_gradients
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -149,25 +197,25 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         inside = source.ops_in_loop(step.loops[-1], root=step.entry_point)
         reaching = [each for each in inside if each.kind is OpKind.BACKWARD and source.reaches(each, step.subject)]
-        cleared = _just_before(source, step)
-        if cleared is not None:
-            again = sum(each.kind is OpKind.STEP and each.subject.may_alias(step.subject) for each in inside) > 1
-            when = "clears the gradients right before the step, so the step finds none."
+        call = _clearing_before(source, step)
+        if call is not None:
+            steps_again = sum(each.kind is OpKind.STEP and each.subject.may_alias(step.subject) for each in inside) > 1
+            effect = "clears the gradients right before the step, so the step finds none."
         else:
-            cleared, again = _in_every_iteration(source, step, inside), False
-            when = "clears the gradients in every iteration, but the step runs only in some of them."
-        if cleared is not None and reaching and not again:
+            call, steps_again = _clearing_in_every_iteration(source, step, inside), False
+            effect = "clears the gradients in every iteration, but the step runs only in some of them."
+        if call is not None and reaching and not steps_again:
             yield Hit(
-                message=f"`{ast.unparse(cleared.node)}` {when}",
-                node=cleared.node,
+                message=f"`{ast.unparse(call.node)}` {effect}",
+                node=call.node,
                 related=((reaching[0].node, "`backward()`"), (step.node, "the step")),
                 fix=move_after_fix(
-                    source, cleared, step, "Clear the gradients after the step", safe=cleared.branches == step.branches
+                    source, call, step, "Clear the gradients after the step", safe=call.branches == step.branches
                 ),
             )
 
 
-def _just_before(source: SourceFile, step: Op) -> Op | None:
+def _clearing_before(source: SourceFile, step: Op) -> Op | None:
     """Return the call that clears gradients before a step, if nothing between them can create a gradient."""
     run = source.ops_of_run(step)
     for each in reversed(run[: run.index(step)]):
@@ -183,16 +231,16 @@ def _just_before(source: SourceFile, step: Op) -> Op | None:
     return None
 
 
-def _in_every_iteration(source: SourceFile, step: Op, inside: list[Op]) -> Op | None:
+def _clearing_in_every_iteration(source: SourceFile, step: Op, inside: list[Op]) -> Op | None:
     """Return the call that clears gradients in every iteration of a loop that steps only at the end of each window."""
     loop = step.loops[-1]
-    found = accumulation_window(step, loop)
-    if found is None or found.iterations == 1 or MANAGED in step.subject.facts or accesses_grad(source):
+    window = accumulation_window(step, loop)
+    if window is None or window.iterations == 1 or MANAGED in step.subject.facts or accesses_grad(source):
         return None
-    ends = {(id(found.branch.node), found.branch.arm)}
+    ends = {(id(window.branch.node), window.branch.arm)}
     for each in inside:
-        here = {(id(branch.node), branch.arm) for branch in each.branches}
-        if (each.kind is OpKind.STEP and not ends <= here) or (
+        branches = {(id(branch.node), branch.arm) for branch in each.branches}
+        if (each.kind is OpKind.STEP and not ends <= branches) or (
             each.kind is OpKind.BACKWARD and not each.is_unconditional_in(loop)
         ):
             return None

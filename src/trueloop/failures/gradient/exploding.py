@@ -21,9 +21,9 @@ When this is fine
 
 How it is detected
     In a run with one optimizer and without clipping, the sanitizer looks for successive updates in which both the loss
-    and the gradient norm grow by at least half each time, at no more than twice the first learning rate, and without
-    slowing down. It reports them once the norm is more than 1000 times the first one, not counting the largest single
-    increase. It does not detect slower growth, or growth in updates that were not fully traced.
+    and the gradient norm grow by at least half each time, without slowing down, while the learning rate at most
+    doubles. It reports them once the norm has grown more than 1000 times, not counting the largest single increase. It
+    does not detect slower growth, or growth in updates that were not fully traced.
 
 References
     Pascanu et al., 2013, "On the difficulty of training recurrent neural networks", arXiv:1211.5063
@@ -32,24 +32,33 @@ References
 
 import math
 from itertools import pairwise
+from typing import NamedTuple
 
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import BackwardEnded, GradientsClipped, Ref, StepTaken, TracingGap
+from trueloop.tracing.trackers.accumulation_windows import AccumulationWindows
 
 MIN_GROWTH = 1000
 MIN_GROWTH_PER_UPDATE = 1.5
 MAX_RATE_CHANGE = 2  # ratio to the first learning rate
 
 
-_Update = tuple[StepTaken, float, float]
+class _Update(NamedTuple):
+    event: StepTaken
+    norm: float
+    loss: float
+    backwards: int
+    """Number of backward passes before the step."""
+
+
 """A step, its gradient norm and its loss."""
 
 
 class Detector(BaseDetector):
     """Records successive updates in which the gradient norm and the loss grow."""
 
-    subscribes_to = (StepTaken, BackwardEnded, GradientsClipped, TracingGap)
+    windows: AccumulationWindows
 
     def __init__(self) -> None:
         self._not_applicable = ""
@@ -59,18 +68,22 @@ class Detector(BaseDetector):
         self._growth: list[_Update] = []
         """Consecutive updates, each with a larger norm and loss than the one before."""
 
-    def observe(self, event: StepTaken | BackwardEnded | GradientsClipped | TracingGap) -> Evidence | None:
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
         """Return evidence once the gradient norm has grown a thousandfold."""
-        if isinstance(event, StepTaken):
-            self._step(event)
-            return self._check_growth(event) if len(self._growth) > 2 else None
-        if isinstance(event, BackwardEnded):
-            self._loss = event.root_value
-        elif isinstance(event, GradientsClipped):
-            self._not_applicable = self._not_applicable or ("" if event.only_measured else "the gradients are clipped")
-        else:
-            self._growth = []
-        return None
+        self._step(event)
+        return self._check_growth(event) if len(self._growth) > 2 else None
+
+    def on_backward_ended(self, event: BackwardEnded) -> None:
+        """Record the backward pass."""
+        self._loss = event.root_value
+
+    def on_gradients_clipped(self, event: GradientsClipped) -> None:
+        """Record the clipped gradients."""
+        self._not_applicable = self._not_applicable or ("" if event.only_measured else "the gradients are clipped")
+
+    def on_tracing_gap(self, event: TracingGap) -> None:
+        """Discard incomplete observations."""
+        self._growth = []
 
     def _step(self, event: StepTaken) -> None:
         loss, self._loss = self._loss, None
@@ -81,10 +94,11 @@ class Detector(BaseDetector):
             self._growth = []
             return
         self._read = True
-        latest, growth = (event, event.grad_norm, loss), self._growth
+        latest = _Update(event, event.grad_norm, loss, self.windows.ended_by(event.optimizer).backwards)
+        growth = self._growth
         if not (0 < event.grad_norm < math.inf and 0 < loss < math.inf):
             self._growth = []
-        elif growth and _grows(growth[-1], latest) and _is_comparable(growth[0][0], event):
+        elif growth and _grows(growth[-1], latest) and _is_comparable(growth[0], latest):
             growth.append(latest)
         else:
             self._growth = [latest]
@@ -93,16 +107,15 @@ class Detector(BaseDetector):
         growth = self._growth
         if self._not_applicable:
             return None
-        largest_increase = max(after / before for (_, before, _), (_, after, _) in pairwise(growth))
-        (first, first_norm, first_loss), (_, middle_norm, _) = growth[0], growth[len(growth) // 2]
-        _, norm, loss = growth[-1]
-        since = first.update
-        slows_down = norm / middle_norm < middle_norm / first_norm
-        if norm <= MIN_GROWTH * largest_increase * first_norm or slows_down:
+        largest_increase = max(after.norm / before.norm for before, after in pairwise(growth))
+        first, middle_norm, norm = growth[0], growth[len(growth) // 2].norm, growth[-1].norm
+        since = first.event.update
+        slows_down = norm / middle_norm < middle_norm / first.norm
+        if norm <= MIN_GROWTH * largest_increase * first.norm or slows_down:
             return None
         return Evidence(
-            message=f"The gradient norm grew from {first_norm:.3g} to {norm:.3g} and the loss from {first_loss:.3g} to "
-            f"{loss:.3g} between updates {since} and {event.update}; both rose in every update.",
+            message=f"The gradient norm grew from {first.norm:.3g} to {norm:.3g} and the loss from {first.loss:.3g} to "
+            f"{growth[-1].loss:.3g} between updates {since} and {event.update}; both rose in every update.",
             location=event.location,
             first_update=since,
         )
@@ -113,13 +126,13 @@ class Detector(BaseDetector):
 
 
 def _grows(before: _Update, latest: _Update) -> bool:
-    return latest[1] >= MIN_GROWTH_PER_UPDATE * before[1] and latest[2] >= MIN_GROWTH_PER_UPDATE * before[2]
+    return min(latest.norm / before.norm, latest.loss / before.loss) >= MIN_GROWTH_PER_UPDATE
 
 
-def _is_comparable(first: StepTaken, latest: StepTaken) -> bool:
+def _is_comparable(first: _Update, latest: _Update) -> bool:
     """Return True for steps with equal numbers of backward passes, equal parameters and similar learning rates."""
-    same = latest.with_gradient == first.with_gradient and latest.backwards == first.backwards
-    return same and max(latest.learning_rates) <= MAX_RATE_CHANGE * max(first.learning_rates)
+    same = latest.event.with_gradient == first.event.with_gradient and latest.backwards == first.backwards
+    return same and max(latest.event.learning_rates) <= MAX_RATE_CHANGE * max(first.event.learning_rates)
 
 
 BAD = """

@@ -46,17 +46,16 @@ from trueloop.tracing.events import BackwardStarted, OptimizerCreated
 class Detector(BaseDetector):
     """Checks the tensor that every backward pass starts from, once an optimizer exists."""
 
-    subscribes_to = (OptimizerCreated, BackwardStarted)
-
     def __init__(self) -> None:
         self._has_optimizer = False
         self._backwards = 0
 
-    def observe(self, event: OptimizerCreated | BackwardStarted) -> Evidence | None:
+    def on_optimizer_created(self, event: OptimizerCreated) -> None:
+        """Record the new optimizer."""
+        self._has_optimizer = True
+
+    def on_backward_started(self, event: BackwardStarted) -> Evidence | None:
         """Return evidence for a backward pass that starts from a leaf."""
-        if isinstance(event, OptimizerCreated):
-            self._has_optimizer = True
-            return None
         self._backwards += 1
         if not event.leaf or not self._has_optimizer:
             return None
@@ -75,7 +74,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each backward pass from a model's result that was detached and then marked with ``requires_grad``."""
     optimizers = [each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.OPTIMIZER]
     for backward in source.ops(OpKind.BACKWARD):
-        root, gradient_arguments = backward.subject, {"0", "gradient", "grad_tensors"} & backward.options.keys()
+        root, gradient_arguments = backward.subject, {"0", "gradient", "grad_tensors"} & backward.arguments.keys()
         if root.kind is ValueKind.SEQUENCE and len(root.sources) == 1:
             root, gradient_arguments = root.sources[0], gradient_arguments - {"0"}
         if (
@@ -84,7 +83,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         ):
             gradient_arguments -= {"0"}  # argument 0 is the loss
         leaf = None if gradient_arguments or root.union else _detached_leaf(source, root, backward)
-        optimized = leaf is not None and any(root is each for one in optimizers for each in one.ancestors())
+        optimized = leaf is not None and any(root is each for optimizer in optimizers for each in optimizer.ancestors())
         if leaf is not None and not optimized and any(each.kind is ValueKind.MODEL for each in root.ancestors(2000)):
             yield Hit(
                 message=f"`{ast.unparse(backward.node)}` gives no weight a gradient: the loss is detached from the "

@@ -19,10 +19,15 @@ When this is fine
     - The optimizer contains a frozen backbone, which is correct.
 
 How it is detected
-    In a run, after a full epoch or 64 updates, 8 of them fully traced, the sanitizer reports the parameters of an
-    optimizer that require a gradient and never had one. It reports them only if other parameters of this optimizer had
-    a gradient, or if there were 8 or more backward passes. Parameters that have a gradient in the step of another
-    optimizer, as in InfoGAN, are not reported. Unused parts are often intended, so this is a note.
+    In a run, the sanitizer finds parameters of an optimizer that require a gradient and never had one. In a few
+    updates it then records which operations of the program cut the graph. If values of the parameters reach the loss
+    only through a cut, it reports a warning at this line when the program ends, or after 2048 updates. There is no
+    warning if the values of the parameters change without a gradient, or if they are nearly equal to those of trained
+    parameters, as in a target network. Operations of compiled programs are not recorded.
+
+    Other parts without gradients are often unused on purpose, so they are notes: after a full epoch or 64 updates, 8
+    of them fully traced, if other parameters of the optimizer had a gradient, or if there were 8 or more backward
+    passes. Parameters that have a gradient in the step of another optimizer, as in InfoGAN, are not reported.
 
 References
     PyTorch documentation "Autograd mechanics", https://docs.pytorch.org/docs/stable/notes/autograd.html
@@ -31,15 +36,30 @@ References
 """
 
 import weakref
+from collections.abc import Sequence
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
-from trueloop.tracing.events import NO_REFS, Event, LoaderExhausted, Ref, Refs, StepTaken, WatchEnded
+from trueloop.tracing.events import (
+    NO_REFS,
+    BackwardStarted,
+    Event,
+    GraphCut,
+    LoaderExhausted,
+    LossTracingEnded,
+    Ref,
+    Refs,
+    StepTaken,
+    WatchEnded,
+)
+from trueloop.tracing.trackers.accumulation_windows import AccumulationWindows
+from trueloop.tracing.trackers.tensor_origins import TensorOrigins
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
-MIN_UPDATES = 64  # if no epoch ends before
+MIN_UPDATES = 64  # number of updates after which to report if no epoch has ended
 MIN_TRACED = 8  # number of updates whose gradients were traced
+MIN_LOSSES = 2  # number of recorded losses that the values of a parameter reached through a cut
 
 
 class _OptimizerState:
@@ -60,7 +80,8 @@ class _OptimizerState:
 class Detector(BaseDetector):
     """Collects, for each optimizer, the parameters that have had a gradient."""
 
-    subscribes_to = (StepTaken, LoaderExhausted, WatchEnded)
+    windows: AccumulationWindows
+    origins: TensorOrigins
 
     def __init__(self) -> None:
         self._received: weakref.WeakSet[Ref] = weakref.WeakSet()
@@ -68,23 +89,56 @@ class Detector(BaseDetector):
         self._states = WeakIdDict[Ref, _OptimizerState](lambda state: self._received.update(state.received))
         self._pending: dict[Ref, _OptimizerState] = {}
         """Optimizers with parameters that still lack a gradient, including optimizers that were deleted."""
-        self._enough = False
+        self._behind_cut: set[Ref] = set()
+        """Parameters that are reported with the line that cuts them off."""
+        self._enough = self._starts_detached = False
 
-    def observe(self, event: StepTaken | LoaderExhausted | WatchEnded) -> list[Evidence] | None:
-        """Return evidence, once per optimizer, after an epoch or enough updates."""
-        if isinstance(event, StepTaken) and not self._record_step(event):
-            return None  # the usual case
-        found: list[Evidence] = []
+    def on_backward_started(self, event: BackwardStarted) -> None:
+        """Record that a backward pass starts from a detached loss, which GRD009 reports."""
+        self._starts_detached |= event.leaf
+
+    def on_step_taken(self, event: StepTaken) -> list[Evidence]:
+        """Return evidence after enough updates."""
+        return self._check(event) if self._record_step(event) else []
+
+    def on_loader_exhausted(self, event: LoaderExhausted) -> list[Evidence]:
+        """Return evidence after an epoch."""
+        return self._check(event)
+
+    def on_watch_ended(self, event: WatchEnded) -> list[Evidence]:
+        """Return evidence after enough updates."""
+        return self._check(event)
+
+    def on_loss_tracing_ended(self, event: LossTracingEnded) -> list[Evidence]:
+        """Return evidence for each line that cuts parameters off from the loss."""
+        behind: dict[GraphCut, list[Ref]] = {}
+        steps = 0
+        for state in () if self._starts_detached else self._pending.values():
+            for parameter in state.missing & event.unchanged:
+                cut = self.origins.cut_before(parameter, MIN_LOSSES)
+                if cut is not None and parameter not in self._behind_cut:
+                    behind.setdefault(cut, []).append(parameter)
+                    steps = max(steps, state.steps)
+        self._behind_cut.update(*behind.values())
+        return [_cut_evidence(cut, parameters, steps) for cut, parameters in behind.items()]
+
+    def _check(self, event: StepTaken | LoaderExhausted | WatchEnded) -> list[Evidence]:
+        """Return evidence, once per optimizer."""
+        evidence: list[Evidence] = []
         for optimizer, state in list(self._pending.items()):
             # An optimizer without any gradient may be stepped for its schedule only.
             if self._has_run_long_enough(event, state) and (
                 state.received or event.backward_count - state.backwards >= MIN_TRACED
             ):
-                del self._pending[optimizer]  # its next step adds it again if it is not reported
                 missing = state.missing.difference(*(each.received for each in self._states.values()))
-                if missing := frozenset(ref for ref in missing if ref not in self._received):
-                    found.append(self._evidence(optimizer, state, missing))
-        return found
+                hidden = self._behind_cut if isinstance(event, WatchEnded) else missing
+                cut_off = {ref for ref in missing if ref in hidden and self.origins.cut_before(ref, 1)}
+                if not cut_off:
+                    del self._pending[optimizer]  # its next step adds it again if it is not reported
+                missing = frozenset(ref for ref in missing - cut_off if ref not in self._received)
+                if missing and not state.reported:
+                    evidence.append(self._evidence(optimizer, state, missing))
+        return evidence
 
     def _record_step(self, event: StepTaken) -> bool:
         """Record a step; return True if a parameter of its optimizer still had no gradient."""
@@ -95,7 +149,9 @@ class Detector(BaseDetector):
         if state.steps == MIN_TRACED:
             self._enough = True
         state.location = event.location
-        received = event.parameters if event.cleared_between else event.with_gradient  # GRD002 reports cleared ones
+        received = event.with_gradient
+        if not received and self.windows.ended_by(event.optimizer).backwards:  # all were cleared: GRD002 reports them
+            received = event.parameters
         latest = (event.parameters, received, event.frozen)
         if latest != state.latest:
             state.latest = latest
@@ -118,18 +174,33 @@ class Detector(BaseDetector):
         state.reported = True
         names = sorted(ref.name for ref in missing)
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        many = f"{len(names)} of {len(state.missing) + len(state.received)}" if state.received else f"All {len(names)}"
+        count = f"{len(names)} of {len(state.missing) + len(state.received)}" if state.received else f"All {len(names)}"
         return Evidence(
-            message=f"{many} parameters of {optimizer.name} had no gradient in the {state.steps} updates that were "
+            message=f"{count} parameters of {optimizer.name} had no gradient in the {state.steps} updates that were "
             f"checked: {', '.join(names[:3])}{more}.{'' if state.received else ' So its steps do nothing.'}",
             location=state.location,
             first_update=state.first,
             dedup_key=optimizer,
+            severity=Severity.NOTE,
         )
 
     def inconclusive(self) -> str:
         """Return a reason if the run was too short."""
         return "" if self._enough else f"fewer than {MIN_TRACED} updates were traced"
+
+
+def _cut_evidence(cut: GraphCut, parameters: Sequence[Ref], steps: int) -> Evidence:
+    names = cut.untrained or sorted(ref.name for ref in parameters)
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    learn = "learns" if len(names) == 1 else "learn"
+    count = "this parameter" if len(parameters) == 1 else f"{len(parameters)} parameters"
+    return Evidence(
+        message=f"{', '.join(f'`{name}`' for name in names[:3])}{more} {learn} nothing: `{cut.operation}` cuts the "
+        f"graph to the loss, so {count} had no gradient in the {steps} updates that were checked.",
+        location=cut.location,
+        first_update=0,
+        fix="Use `rsample()`, through which gradients flow." if cut.operation == "sample()" else "",
+    )
 
 
 BAD = """
@@ -152,10 +223,10 @@ for step in range(120):
 FAILURE = Failure(
     code="GRD005",
     title="A parameter never receives a gradient",
-    severity=Severity.NOTE,
+    severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"hidden = torch.relu(encoder(x[rows])).detach()": "hidden = torch.relu(encoder(x[rows]))"}),
-    fix="Find what cuts the part off from the loss, or freeze it before the optimizer is built.",
+    fix="Remove what cuts the part off from the loss, or freeze the part before the optimizer is built.",
     detector=Detector,
     inject=replacement_injector(Piece.MODEL, "return self.head(x)", "return self.head(x.detach())"),
 )

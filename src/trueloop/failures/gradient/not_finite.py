@@ -33,65 +33,66 @@ References
 """
 
 import math
+from collections.abc import Sequence
 
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, line_injector
-from trueloop.tracing.events import BackwardEnded, LossArgumentsSwapped, NonFiniteValue, StepTaken
+from trueloop.tracing.events import LossArgumentsSwapped, NonFiniteValue, Ref, StepTaken
+from trueloop.tracing.trackers.accumulation_windows import AccumulationWindows
 
 
 class Detector(BaseDetector):
     """Records the first loss that was not finite, and checks the gradients of each step."""
 
-    subscribes_to = (NonFiniteValue, BackwardEnded, StepTaken, LossArgumentsSwapped)
+    windows: AccumulationWindows
 
     def __init__(self) -> None:
         self._loss: NonFiniteValue | None = None
         self._cause: NonFiniteValue | None = None
         """The cause that was found by running the batch again; None while there is none."""
-        self._value: float | None = None
-        """The value of the latest loss."""
-        self._read = self._stepped = self._swapped = False
+        self._read = self._swapped = False
 
-    def observe(self, event: NonFiniteValue | BackwardEnded | StepTaken | LossArgumentsSwapped) -> Evidence | None:
+    def on_non_finite_value(self, event: NonFiniteValue) -> None:
+        """Record the value."""
+        if event.what == "gradient":
+            self._cause = event
+        else:
+            self._loss = self._loss or event
+
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
         """Return evidence at a step on gradients that are not finite."""
-        if isinstance(event, BackwardEnded):
-            self._value = event.root_value
-            return None
-        if isinstance(event, NonFiniteValue):
-            if event.what == "gradient":
-                self._cause = event
-            else:
-                self._loss = self._loss or event
-            return None
-        if isinstance(event, LossArgumentsSwapped):
-            self._swapped |= bool(event.input_is_binary)
-            return None
-        self._stepped = True
         self._read |= event.grad_norm is not None
-        if not event.nonfinite_gradients:
+        nonfinite: list[Ref] = []
+        if event.grad_norm is not None and not math.isfinite(event.grad_norm):
+            nonfinite = [ref for ref, norm in event.gradient_norms.items() if not math.isfinite(norm)]
+        if not nonfinite:
             self._swapped = False
             if self._loss is not None and self._loss.update < event.update:  # the program skipped that batch
                 self._loss = None
             return None
         if event.scaler is not None or self._swapped:  # a fused optimizer skips this step itself; LOS008 reports swaps
             return None
-        return self._evidence(event)
+        return self._evidence(event, nonfinite)
 
-    def _evidence(self, event: StepTaken) -> Evidence:
-        loss, count = self._loss, len(event.nonfinite_gradients)
+    def on_loss_arguments_swapped(self, event: LossArgumentsSwapped) -> None:
+        """Record the arguments."""
+        self._swapped |= bool(event.input_is_binary)
+
+    def _evidence(self, event: StepTaken, nonfinite: Sequence[Ref]) -> Evidence:
+        loss, count, backward = self._loss, len(nonfinite), self.windows.latest_backward
         cause = self._cause if self._cause is not None and self._cause.update == event.update else None
-        names = ", ".join(sorted(ref.name for ref in event.nonfinite_gradients)[:3])
-        first = f" The loss was already {loss.value} at update {loss.update}." if loss else ""
+        names = ", ".join(sorted(ref.name for ref in nonfinite)[:3])
+        earlier = f" The loss was already {loss.value} at update {loss.update}." if loss else ""
         lines = (
             (loss and loss.location, "the loss was not finite here"),
             (cause and cause.operation_location, "the first non-finite value"),
         )
         return Evidence(
-            message=f"`{event.optimizer.name}.step()` used {format_count(count, 'gradient')} that "
+            message=f"{event.call} used {format_count(count, 'gradient')} that "
             f"{'is' if count == 1 else 'are'} not finite ({names}{', ...' if count > 3 else ''})."
-            f"{first}{_describe_origin(loss, cause, self._value)}",
+            f"{earlier}{_describe_origin(loss, cause, backward.root_value if backward else None)}",
             location=event.location,
             related=tuple((line, label) for line, label in lines if line),
             first_update=loss.update if loss else event.update,
@@ -99,8 +100,6 @@ class Detector(BaseDetector):
 
     def inconclusive(self) -> str:
         """Return a reason if no gradient could be read."""
-        if not self._stepped:
-            return "no optimizer stepped"
         return "" if self._read else "no gradient could be read: there was none, or not on the CPU"
 
 

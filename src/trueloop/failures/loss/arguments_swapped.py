@@ -72,12 +72,10 @@ CASTS: Final = VIEWS | {f"torch.Tensor.{word}" for word in ("float", "double", "
 class Detector(BaseDetector):
     """Checks the values of each binary cross-entropy whose target has a graph and whose input has none."""
 
-    subscribes_to = (LossArgumentsSwapped,)
-
     def __init__(self) -> None:
         self._unread = False
 
-    def observe(self, event: LossArgumentsSwapped) -> Evidence | None:
+    def on_loss_arguments_swapped(self, event: LossArgumentsSwapped) -> Evidence | None:
         """Return evidence if the input cannot be a prediction, or the target cannot be a probability."""
         self._unread |= event.input_is_binary is None
         if not event.input_is_binary and not event.target_outside_unit_interval:

@@ -53,23 +53,19 @@ NEVER_NEGATIVE = frozenset(("softmax", "softmax_elsewhere", "sigmoid", "relu", "
 class Detector(BaseDetector):
     """Checks which operation produced the input of each ``kl_div``."""
 
-    subscribes_to = (BackwardLosses,)
-
     def __init__(self) -> None:
         self._checked = False
 
-    def observe(self, event: BackwardLosses) -> Iterator[Evidence]:
+    def on_backward_losses(self, event: BackwardLosses) -> Iterator[Evidence]:
         """Return evidence for each ``kl_div`` whose input is not a logarithm."""
         for loss in event.losses:
-            if (
-                loss.kind != "kl_div" or loss.location is None
-            ):  # a sum of products that is written by hand has the same graph
+            if loss.kind != "kl_div" or loss.location is None:  # a sum of products has the same graph
                 continue
             self._checked = True
-            made_by = loss.input_operations[0] if loss.input_operations else ""
-            if made_by in LINEAR or made_by in NEVER_NEGATIVE:
+            operation = loss.input_operations[0] if loss.input_operations else ""
+            if operation in LINEAR or operation in NEVER_NEGATIVE:
                 yield Evidence(
-                    message=_message("a linear layer" if made_by in LINEAR else f"a {made_by.partition('_')[0]}"),
+                    message=_message("a linear layer" if operation in LINEAR else f"a {operation.partition('_')[0]}"),
                     location=loss.location,
                     related=((event.location, "`backward()`"),) if event.location else (),
                 )
@@ -87,13 +83,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
         origin = loss.inputs[0].origin(VIEWS)
         if origin is None or not (origin.name in SOFTMAX | SIGMOID | RELU or is_affine(origin)):
             continue
-        word = "a linear layer" if is_affine(origin) else f"a {origin.name.rpartition('.')[2].lower()}"
+        producer = "a linear layer" if is_affine(origin) else f"a {origin.name.rpartition('.')[2].lower()}"
         fix = _use_log_softmax(source, origin) if origin.name in SOFTMAX else None
-        yield Hit(message=_message(word), node=loss.node, related=((origin.node, "the input"),), fix=fix)
+        yield Hit(message=_message(producer), node=loss.node, related=((origin.node, "the input"),), fix=fix)
 
 
-def _message(made_by: str) -> str:
-    return f"`kl_div` expects log-probabilities as input, but its input comes directly from {made_by}."
+def _message(producer: str) -> str:
+    return f"`kl_div` expects log-probabilities as input, but its input comes directly from {producer}."
 
 
 def _use_log_softmax(source: SourceFile, softmax: AbstractValue) -> Fix | None:
@@ -103,10 +99,10 @@ def _use_log_softmax(source: SourceFile, softmax: AbstractValue) -> Fix | None:
         call = call.func
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return None
-    new = {"softmax": "log_softmax", "Softmax": "LogSoftmax"}.get(call.func.attr)
+    new_name = {"softmax": "log_softmax", "Softmax": "LogSoftmax"}.get(call.func.attr)
     end = source.text.span(call.func)[1]
-    edit = Edit(end - len(call.func.attr), end, new or "")
-    return Fix((edit,), safe=False, description=f"Use `{new}`") if new else None
+    edit = Edit(end - len(call.func.attr), end, new_name or "")
+    return Fix((edit,), safe=False, description=f"Use `{new_name}`") if new_name else None
 
 
 RULE = Rule(required_words=("KLDivLoss|kl_div",), find=find)

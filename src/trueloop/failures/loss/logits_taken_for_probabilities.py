@@ -26,8 +26,8 @@ When this is fine
 How it is detected
     In a run, the sanitizer finds the operation whose direct result is the input of the loss; reshaping and changes of
     the dtype in between do not matter. It reports ``NLLLoss`` and ``BCELoss`` after a linear layer with a bias or a
-    convolution, ``NLLLoss`` after a softmax, sigmoid or ReLU, and ``BCEWithLogitsLoss`` after a sigmoid or softmax. The
-    linter reports the same if the layer, the model and the loss are in one file.
+    convolution, ``NLLLoss`` after a softmax, sigmoid, exp or ReLU, and ``BCEWithLogitsLoss`` after a sigmoid or
+    softmax. The linter reports the same if the layer, the model and the loss are in one file.
 
 References
     torch.nn.NLLLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.NLLLoss.html
@@ -49,7 +49,7 @@ from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import BackwardLosses, LossRecord
 
 AFFINE = frozenset({"addmm", "linear", "convolution", "mkldnn_convolution", "cudnn_convolution"})
-NEVER_NEGATIVE = frozenset({"softmax", "sigmoid", "relu"})
+NEVER_NEGATIVE = frozenset({"exp", "softmax", "sigmoid", "relu"})
 KINDS = {
     "torch.nn.NLLLoss": "nll",
     "torch.nn.functional.nll_loss": "nll",
@@ -58,6 +58,7 @@ KINDS = {
     "torch.nn.BCEWithLogitsLoss": "bce_with_logits",
     "torch.nn.functional.binary_cross_entropy_with_logits": "bce_with_logits",
 }
+EXP = frozenset({"torch.exp", "torch.Tensor.exp"})
 FOR_LOGITS = {
     "NLLLoss": "CrossEntropyLoss",
     "nll_loss": "cross_entropy",
@@ -69,22 +70,20 @@ FOR_LOGITS = {
 class Detector(BaseDetector):
     """Checks which operation produced the input of each loss that expects a certain scale."""
 
-    subscribes_to = (BackwardLosses,)
-
     def __init__(self) -> None:
         self._checked = False
 
-    def observe(self, event: BackwardLosses) -> Iterator[Evidence]:
+    def on_backward_losses(self, event: BackwardLosses) -> Iterator[Evidence]:
         """Return evidence for each loss whose input has the wrong scale."""
         for loss in event.losses:
             self._checked = True
-            found = _scale_mismatch_of(loss)
-            if found:
+            mismatch = _scale_mismatch_of(loss)
+            if mismatch:
                 yield Evidence(
-                    message=found[0],
+                    message=mismatch[0],
                     location=loss.location or event.location,
                     related=((event.location, "`backward()`"),) if loss.location and event.location else (),
-                    fix=found[1],
+                    fix=mismatch[1],
                     dedup_key=loss.kind,
                 )
 
@@ -108,7 +107,7 @@ def scale_mismatch(kind: str, operation: str) -> tuple[str, str] | None:
     if kind == "nll" and operation in NEVER_NEGATIVE:
         return (
             f"`nll_loss` expects log-probabilities, which are never positive, but its input comes from a {operation}.",
-            f"Use `log_softmax` instead of {operation}, or `cross_entropy` without either.",
+            f"Use `log_softmax` without {operation}, or `cross_entropy` without either.",
         )
     if kind == "bce" and operation in AFFINE:
         return (
@@ -131,15 +130,15 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         origin = loss.inputs[0].origin(VIEWS, items=True)
         operation = "" if origin is None else _operation_name(origin)
-        found = scale_mismatch(kind, operation)
-        if origin is not None and found:
-            drop = kind == "bce_with_logits"
+        mismatch = scale_mismatch(kind, operation)
+        if origin is not None and mismatch:
+            has_extra_activation = kind == "bce_with_logits"
             yield Hit(
-                message=found[0],
+                message=mismatch[0],
                 node=loss.node,
                 related=((origin.node, "the input"),),
                 fix=remove_activation_fix(source, origin, operation)
-                if drop
+                if has_extra_activation
                 else _use_logits_loss(source, loss, operation),
             )
 
@@ -148,8 +147,8 @@ def _operation_name(origin: AbstractValue) -> str:
     """Return the name that `scale_mismatch` uses for an operation or layer."""
     if is_affine(origin):
         return "linear"
-    named = ((SOFTMAX, "softmax"), (SIGMOID, "sigmoid"), (RELU, "relu"))
-    return next((word for names, word in named if origin.name in names), "")
+    operations = ((SOFTMAX, "softmax"), (SIGMOID, "sigmoid"), (RELU, "relu"), (EXP, "exp"))
+    return next((operation for names, operation in operations if origin.name in names), "")
 
 
 def _use_logits_loss(source: SourceFile, loss: Op, operation: str) -> Fix | None:

@@ -5,9 +5,9 @@ What you see
     fits a class best, instead of which class fits a sample best.
 
 Why it happens
-    ``log_softmax`` returns the same shape for every ``dim``, so ``nll_loss`` accepts the result. A wrong ``dim`` is 0
-    for a tensor of shape [batch, classes], or -1 for [batch, classes, positions]. Without ``dim``, PyTorch warns and
-    uses 0 for tensors with one, three or more than four dimensions.
+    ``log_softmax`` returns the same shape for every ``dim``, so ``nll_loss`` accepts the result. For example, ``dim=0``
+    is wrong for [batch, classes], and ``dim=-1`` is wrong for [batch, classes, positions]. Without ``dim``, PyTorch
+    warns and uses 0 for tensors with one or three dimensions, and 1 for others.
 
 Fix
     Normalise over the classes (``dim=-1`` if they are the last dimension), or use ``cross_entropy`` on the logits.
@@ -20,11 +20,11 @@ When this is fine
     - You use ``cross_entropy``, which knows the dimension of the classes.
     - You compute a contrastive loss over the columns of a matrix of similarities.
     - The softmax is an attention over positions inside the model.
-    - The log-probabilities are reshaped to [tokens, classes] before the loss.
+    - The log-probabilities are over the classes, and are reshaped to [tokens, classes] before the loss.
 
 How it is detected
-    In a run, the sanitizer reports an ``nll_loss`` whose input is the direct (possibly reshaped) result of a
-    ``log_softmax`` over another dimension than the classes. The linter does not know how many dimensions a tensor has.
+    In a run, the sanitizer reports an ``nll_loss`` whose input comes from a ``log_softmax`` over another dimension than
+    the classes, with nothing but reshapes in between. The linter does not know how many dimensions a tensor has.
 
 References
     fxia22/pointnet.pytorch#27, "Dim0 means the dimension of batch. However, the log_softmax should be applied along
@@ -46,21 +46,19 @@ from trueloop.tracing.events import BackwardLosses
 class Detector(BaseDetector):
     """Checks the dimension of each log-softmax before a loss."""
 
-    subscribes_to = (BackwardLosses,)
-
     def __init__(self) -> None:
         self._checked = False
 
-    def observe(self, event: BackwardLosses) -> Iterator[Evidence]:
+    def on_backward_losses(self, event: BackwardLosses) -> Iterator[Evidence]:
         """Return evidence for each loss whose log-softmax does not normalise over the classes."""
         for loss in event.losses:
             self._checked |= loss.kind == "cross_entropy"
             if loss.normalised_over is None or not loss.shape:
                 continue
             dimension, size = loss.normalised_over
-            what = "samples of the batch" if dimension == 0 else "values"
+            elements = "samples of the batch" if dimension == 0 else "values"
             yield Evidence(
-                message=f"The `log_softmax` before this loss normalises over the {size} {what} in dimension "
+                message=f"The `log_softmax` before this loss normalises over the {size} {elements} in dimension "
                 f"{dimension} instead of the {loss.shape[1]} classes in dimension 1.",
                 location=loss.location or event.location,
                 related=((event.location, "`backward()`"),) if loss.location and event.location else (),

@@ -17,12 +17,13 @@ When this is fine
     - You set ``ignore_index`` to the padding token, pad targets with -100, or give padding a class weight of 0.
     - You multiply the losses by a mask.
     - The classes are not the vocabulary, as in tagging.
-    - The token is an end token that occurs once in each sequence, or also occurs inside sequences.
+    - The padding token is also the end token. It is not reported if it occurs once per sequence, or inside sequences.
 
 How it is detected
     In a run, the sanitizer reports a loss that has as many classes as an ``Embedding`` with a ``padding_idx``, if
-    several target sequences end with at least two padding tokens and padding occurs nowhere else. It reads the first 64
-    losses, and no targets on a GPU. A model may be meant to predict the padding, so this is a warning.
+    several target sequences end with at least two padding tokens and padding occurs nowhere else. It checks the first
+    64 such losses, and only if the targets are on the CPU: nothing is reported for targets on a GPU. A model may be
+    meant to predict the padding, so this is a warning.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -57,8 +58,6 @@ class PaddingCount(NamedTuple):
 class Detector(BaseDetector):
     """Compares targets with the padding ids of the models' embeddings."""
 
-    subscribes_to = (ModelCalled, BackwardLosses)
-
     def __init__(self) -> None:
         self._models = WeakIdDict[Ref, frozenset[Vocabulary]]()
         self._vocabularies: frozenset[Vocabulary] = frozenset()
@@ -66,19 +65,17 @@ class Detector(BaseDetector):
         self._checks = 0
         self._unread = ""
 
-    def observe(self, event: ModelCalled | BackwardLosses) -> Evidence | None:
+    def on_backward_losses(self, event: BackwardLosses) -> Evidence | None:
         """Return evidence at the first loss that counts padding."""
-        if isinstance(event, ModelCalled):
-            self._record_model(event)
-            return None
         for loss in event.losses if self._vocabularies else ():
             if self._checks < MAX_CHECKS and loss.kind in ("cross_entropy", "nll") and loss.reduction != "none":
-                found = self._count_padding(loss)
-                if found is not None:
-                    return _evidence(event, loss, found)
+                counted = self._count_padding(loss)
+                if counted is not None:
+                    return _evidence(event, loss, counted)
         return None
 
-    def _record_model(self, event: ModelCalled) -> None:
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Record the call of the model."""
         vocabularies = self._models.get(event.model)
         if vocabularies is not None and not vocabularies:
             return
@@ -109,11 +106,11 @@ class Detector(BaseDetector):
                 continue
             self._checks += 1
             for rows in self._as_sequences(targets):
-                found = _padding_at_ends(rows, padding) or _padding_at_ends(
+                counted = _padding_at_ends(rows, padding) or _padding_at_ends(
                     rows.T, padding
                 )  # time may be the first dimension
-                if found is not None:
-                    return found
+                if counted is not None:
+                    return counted
         return None
 
     def _as_sequences(self, targets: Any) -> list[Any]:
@@ -141,11 +138,11 @@ def _padding_at_ends(rows: Any, padding: int) -> PaddingCount | None:
     return PaddingCount(int(counts.sum()), rows.numel(), several)
 
 
-def _evidence(event: BackwardLosses, loss: LossRecord, found: PaddingCount) -> Evidence:
-    share = round(100 * found.padding / found.targets)
+def _evidence(event: BackwardLosses, loss: LossRecord, count: PaddingCount) -> Evidence:
+    share = round(100 * count.padding / count.targets)
     return Evidence(
-        message=f"Padding counts in the loss: {found.padding} of the {found.targets} targets ({share} %) are padding "
-        f"at the ends of {found.sequences} sequences, and `ignore_index` is {loss.ignore_index}.",
+        message=f"Padding counts in the loss: {count.padding} of the {count.targets} targets ({share} %) are padding "
+        f"at the ends of {count.sequences} sequences, and `ignore_index` is {loss.ignore_index}.",
         location=loss.location or event.location,
         related=((event.location, "`backward()`"),) if loss.location and event.location else (),
     )

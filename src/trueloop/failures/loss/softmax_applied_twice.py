@@ -50,12 +50,10 @@ LOSSES = frozenset(("torch.nn.CrossEntropyLoss", "torch.nn.functional.cross_entr
 class Detector(BaseDetector):
     """Checks which operation produced the input of each cross-entropy."""
 
-    subscribes_to = (BackwardLosses,)
-
     def __init__(self) -> None:
         self._checked = False
 
-    def observe(self, event: BackwardLosses) -> Iterator[Evidence]:
+    def on_backward_losses(self, event: BackwardLosses) -> Iterator[Evidence]:
         """Return evidence for each cross-entropy whose input is the result of a softmax."""
         for loss in event.losses:
             self._checked = True

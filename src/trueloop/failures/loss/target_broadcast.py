@@ -5,7 +5,7 @@ What you see
 
 Why it happens
     The output of ``Linear(n, 1)`` has the shape (B, 1), but the targets of the loader have the shape (B,). PyTorch
-    broadcasts both to (B, B), so the loss is over B x B pairs. It warns once ("Using a target size that is different to
+    broadcasts both to (B, B), so the loss is over B x B pairs. PyTorch warns ("Using a target size that is different to
     the input size"), and many programs hide warnings.
 
 Fix
@@ -22,7 +22,9 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a loss over the shapes (B, 1) and (B,), in either order, if a model was just called
     with B samples. It also reports a loss over one of these shapes and targets of shape (B, B) whose values show that
-    they were broadcast before, as in ``rewards + gamma * next_q.max(1)[0]``. The latter is checked on the CPU only.
+    they were broadcast before, as in ``rewards + gamma * next_q.max(1)[0]``. The second check needs targets on the CPU.
+    In a loss that is written by hand, a difference or product of the shapes (B, 1) and (B,), of which one has no graph,
+    is a warning from the third backward pass on.
 
 References
     torch.nn.MSELoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.MSELoss.html
@@ -38,6 +40,7 @@ from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import BackwardLosses, ModelCalled
 
+MIN_PAIRS: Final = 3  # backward passes; what is compared with each prediction may by chance be as many as the samples
 MIN_SAMPLES: Final = 8  # fewer targets prove nothing
 MAX_SAMPLES: Final = 1024  # checking more would take longer than 20 ms
 TOLERANCE: Final = 1e-4  # for rounding; relative to the largest target
@@ -46,18 +49,19 @@ TOLERANCE: Final = 1e-4  # for rounding; relative to the largest target
 class Detector(BaseDetector):
     """Finds losses over all pairs of samples of a model's latest batch."""
 
-    subscribes_to = (ModelCalled, BackwardLosses)
-
     def __init__(self) -> None:
         self._samples: deque[int] = deque(maxlen=16)
+        self._pairs = 0
+        """Number of hand-written losses over pairs."""
         self._checked = False
         self._unread = ""
 
-    def observe(self, event: ModelCalled | BackwardLosses) -> Iterator[Evidence]:
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Record the call of the model."""
+        self._samples.extend(_samples(event.output))
+
+    def on_backward_losses(self, event: BackwardLosses) -> Iterator[Evidence]:
         """Return evidence for each loss over all pairs."""
-        if isinstance(event, ModelCalled):
-            self._samples.extend(_samples(event.output))
-            return
         for loss in event.losses:
             self._checked = True
             if loss.broadcast is None:
@@ -76,8 +80,13 @@ class Detector(BaseDetector):
                 or not (broadcast_before or {prediction, target} == per_sample)
             ):
                 continue
+            by_hand = loss.kind == "pairs"
+            self._pairs += by_hand
+            if by_hand and self._pairs != MIN_PAIRS:
+                continue
             last = "predictions" if len(prediction) == 2 else "targets"
             yield Evidence(
+                severity=Severity.WARNING if by_hand else None,
                 message=f"Predictions {_shape(prediction)} and targets {_shape(target)} are broadcast against each "
                 f"other: the loss is over {samples * samples} pairs instead of {samples} samples.",
                 location=loss.location or event.location,
@@ -109,20 +118,19 @@ def _are_broadcast(targets: Any, samples: int) -> bool:
 
 
 def _are_row_plus_column(values: Any) -> bool:
-    close, changes = TOLERANCE * values.abs().max(), values - values[:, :1]
+    tolerance, changes = TOLERANCE * values.abs().max(), values - values[:, :1]
     sizes = changes.abs().amax(1)
     row = changes[sizes.argmax()]
-    rest = changes - (changes @ row)[:, None] * row / row.square().sum()
-    differ, many = (values - values[:1]).abs().max() > 10 * close, len(row) / 2
-    sparse = min(int((sizes > 10 * close).sum()), int((row.abs() > 10 * close).sum())) <= many
-    return bool(rest.abs().max() <= close and differ) and not sparse
+    residual = changes - (changes @ row)[:, None] * row / row.square().sum()
+    rows_differ = (values - values[:1]).abs().max() > 10 * tolerance
+    nonzero = min(int((sizes > 10 * tolerance).sum()), int((row.abs() > 10 * tolerance).sum()))
+    return bool(residual.abs().max() <= tolerance and rows_differ) and nonzero > len(row) / 2
 
 
 def _samples(output: Any) -> Iterator[int]:
     """Yield the number of samples (the first size) of each tensor in an output."""
-    tensor: type[Any] = sys.modules[
-        "torch"
-    ].Tensor  # an import statement would be slower than the rest of this function
+    # an import statement would be slower than the rest of this function
+    tensor: type[Any] = sys.modules["torch"].Tensor
     parts: Any = (output,)
     if isinstance(output, tuple | list):
         parts = cast("tuple[Any, ...]", output)

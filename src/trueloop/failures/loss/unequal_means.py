@@ -24,9 +24,9 @@ When this is fine
     - Each batch has one sample, and you want the same weight for each sample.
 
 How it is detected
-    In a run, the sanitizer compares the batches of one loader that are accumulated before a step. It reports the second
-    step of an epoch in which the means of the same loss had equal weights although one batch had at least 1.5 times as
-    many targets as another. Equal weights for all batches may be intended, so this is a warning.
+    In a run, the sanitizer compares the batches of one loader that are accumulated before a step. It reports a loss
+    whose means had equal weights in two steps of an epoch, although one batch had at least 1.5 times as many targets as
+    another. Equal weights for all batches may be intended, so this is a warning.
 
 References
     Han and Han, "Bugs in LLM Training - Gradient Accumulation Fix", https://unsloth.ai/blog/gradient
@@ -56,8 +56,6 @@ class Mean(NamedTuple):
 class Detector(BaseDetector):
     """Collects the means of each accumulation window and compares them at its step."""
 
-    subscribes_to = (LoaderStarted, BackwardEnded, StepTaken, TracingGap)
-
     def __init__(self) -> None:
         self._single_sample_loaders: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._window: list[BackwardEnded] = []
@@ -66,23 +64,24 @@ class Detector(BaseDetector):
         self._checked = False
         self._unread = ""
 
-    def observe(self, event: LoaderStarted | BackwardEnded | StepTaken | TracingGap) -> Iterator[Evidence] | None:
-        """Return evidence at the second step of an epoch that adds up unequal means."""
-        if isinstance(event, StepTaken):
-            return self._check_window(event)
-        if isinstance(event, LoaderStarted):
-            self._uneven.clear()
-            self._spans_epochs = bool(self._window)  # the last batch of the epoch may be smaller
-            if event.batch_size == 1:
-                self._single_sample_loaders.add(event.loader)
-        elif isinstance(event, BackwardEnded):
-            if len(self._window) < MAX_MICRO_BATCHES:
-                self._window.append(event)
-        else:
-            self._window.clear()
-        return None
+    def on_loader_started(self, event: LoaderStarted) -> None:
+        """Record the start of the loader."""
+        self._uneven.clear()
+        self._spans_epochs = bool(self._window)  # the last batch of the epoch may be smaller
+        if event.batch_size == 1:
+            self._single_sample_loaders.add(event.loader)
 
-    def _check_window(self, event: StepTaken) -> Iterator[Evidence] | None:
+    def on_backward_ended(self, event: BackwardEnded) -> None:
+        """Record the backward pass."""
+        if len(self._window) < MAX_MICRO_BATCHES:
+            self._window.append(event)
+
+    def on_tracing_gap(self, event: TracingGap) -> None:
+        """Discard incomplete observations."""
+        self._window.clear()
+
+    def on_step_taken(self, event: StepTaken) -> Iterator[Evidence] | None:
+        """Return evidence at the second step of an epoch that adds up unequal means."""
         window, self._window = self._window, []
         spans_epochs, self._spans_epochs = self._spans_epochs, False
         if len(window) > 1 and not spans_epochs and self._is_comparable(window):
@@ -111,8 +110,8 @@ class Detector(BaseDetector):
                 continue
             self._checked = True
             counts, weights = [mean.divisor for mean in means], [mean.weight for mean in means]
-            even = min(counts) <= 0 or max(counts) < MIN_RATIO * min(counts)
-            if even or max(weights) - min(weights) > 1e-4 * abs(max(weights)):
+            is_even = min(counts) <= 0 or max(counts) < MIN_RATIO * min(counts)
+            if is_even or max(weights) - min(weights) > 1e-4 * abs(max(weights)):
                 continue
             self._uneven[key] = self._uneven.get(key, 0) + 1
             if self._uneven[key] == 2:
@@ -127,16 +126,16 @@ class Detector(BaseDetector):
 
     def inconclusive(self) -> str:
         """Return a reason if no update accumulated several batches."""
-        nothing = "no update used several batches of one loader with the mean of a PyTorch loss"
-        return self._unread or ("" if self._checked else nothing)
+        reason = "no update used several batches of one loader with the mean of a PyTorch loss"
+        return self._unread or ("" if self._checked else reason)
 
 
 def _means(event: BackwardEnded) -> dict[Hashable, Mean]:
     means: dict[Hashable, Mean] = {}
-    twice: set[Hashable] = set()
+    repeated: set[Hashable] = set()
     for loss in event.losses:
         key = (loss.kind, loss.location)
-        twice.update({key} & means.keys())  # several losses on one line cannot be distinguished
+        repeated.update({key} & means.keys())  # several losses on one line cannot be distinguished
         if (
             loss.reduction == "mean"
             and loss.divisor is not None
@@ -144,7 +143,7 @@ def _means(event: BackwardEnded) -> dict[Hashable, Mean]:
             and not loss.class_weights
         ):
             means[key] = Mean(loss.divisor, loss.gradient_weight, loss.location or event.location)
-    return {key: mean for key, mean in means.items() if key not in twice}
+    return {key: mean for key, mean in means.items() if key not in repeated}
 
 
 FAILURE = Failure(

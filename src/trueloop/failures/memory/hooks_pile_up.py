@@ -86,7 +86,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _is_same_module(source: SourceFile, registration: Op, loop: Loop) -> bool:
-    """Return True where the module is the same in every iteration and its hooks are not removed."""
+    """Return True if the module is the same in every iteration and its hooks are not removed."""
     call = registration.node
     inside = source.ops_in_loop(loop, root=registration.entry_point)
     recreated = any(each.kind is OpKind.CREATE and each.subject.kind is ValueKind.MODEL for each in inside)
@@ -102,7 +102,7 @@ def _is_same_module(source: SourceFile, registration: Op, loop: Loop) -> bool:
 
 
 def _is_same_object(registration: Op, loop: Loop) -> bool:
-    """Return True where all calls that lead to the method have the same object: ``trainer.step(batch)``."""
+    """Return True if all calls that lead to the method have the same object: ``trainer.step(batch)``."""
     changing, calls = (
         assigned_names(loop.node),
         [each.func for each in registration.calls if isinstance(each, ast.Call)],
@@ -118,13 +118,13 @@ def _is_created_before(source: SourceFile, registration: Op, loop: Loop) -> bool
 
 
 def _move_before_loop(source: SourceFile, registration: Op, loop: Loop) -> Fix | None:
-    """Return the fix that registers before the loop; None where the registration depends on the loop."""
+    """Return the fix that registers before the loop; None if the registration depends on the loop."""
     statement, call = registration.statement, registration.node
-    own = statement in getattr(loop.node, "body", []) and len(source.block(statement)) > 1
+    is_movable = statement in getattr(loop.node, "body", []) and len(source.block(statement)) > 1
     arguments = [*call.args, *(each.value for each in call.keywords)]
     if (
         statement is None
-        or not own
+        or not is_movable
         or not all(source.is_loop_invariant(each, registration, loop) for each in arguments)
     ):
         return None

@@ -19,7 +19,8 @@ When this is fine
 
 How it is detected
     Only the linter finds it, from the source code, and only if you select this rule: ``checkpoint`` or
-    ``checkpoint_sequential`` is called without ``use_reentrant`` or with True. It often works, so this is a note.
+    ``checkpoint_sequential`` is called without ``use_reentrant`` or with ``use_reentrant=True``. The reentrant variant
+    often works, so this is a note.
 
 References
     torch.utils.checkpoint, with the list of differences, https://docs.pytorch.org/docs/stable/checkpoint.html

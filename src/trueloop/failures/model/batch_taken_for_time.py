@@ -18,16 +18,16 @@ Fix
     Or pass ``x.transpose(0, 1)``. If the input has no time dimension, add one with ``x.unsqueeze(1)``.
 
 When this is fine
-    - The batches are transposed before, or the loader returns (time, batch, features).
+    - The batches are transposed before the layer, or the loader returns (time, batch, features).
     - The samples are the time steps of one series and are loaded in order.
     - The sequence length happens to equal the batch size.
     - You read the samples of a batch as a sequence on purpose.
 
 How it is detected
     In a run, the sanitizer compares the shape of the layer's input with the batch size of a loader that shuffles. It
-    reports two cases. (1) The layer's time dimension has the batch size, its batch dimension has not, and the input is
-    the tensor of the loader itself. (2) The time dimension changes together with the batch size. Attention layers have
-    the same default but are not checked, because some models attend over the batch on purpose.
+    reports two cases. (1) The layer's time dimension has the batch size, its batch dimension has another size, and the
+    input is the tensor of the loader itself. (2) The time dimension changes together with the batch size. Attention
+    layers have the same default but are not checked, because some models attend over the batch on purpose.
 
 References
     torch.nn.LSTM, https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html
@@ -36,11 +36,12 @@ References
     facebookresearch/fairseq#2449, the same in a tutorial, https://github.com/facebookresearch/fairseq/issues/2449
 """
 
-from typing import NamedTuple
+import sys
+from typing import Any, NamedTuple
 
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity
-from trueloop.tracing.events import LoaderStarted, RecurrentLayerCalled, Ref
+from trueloop.tracing.events import BatchLoaded, LayerCalled, LoaderStarted, Ref
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 
@@ -55,33 +56,51 @@ class _Sizes(NamedTuple):
 class Detector(BaseDetector):
     """Compares the time dimension of each recurrent layer with the batch sizes of the loader."""
 
-    subscribes_to = (LoaderStarted, RecurrentLayerCalled)
-
     def __init__(self) -> None:
         self._loaders = WeakIdDict[Ref, _Sizes | None]()
         self._matches = WeakIdDict[Ref, frozenset[int]]()
         """Layer -> batch sizes that its time dimension was equal to; empty after a call where it was equal to none."""
+        self._batch: frozenset[tuple[int, int]] = frozenset()
+        """Size of the first dimension and number of elements of each tensor in the latest batch."""
         self._checked = False
 
-    def observe(self, event: LoaderStarted | RecurrentLayerCalled) -> Evidence | None:
+    def on_loader_started(self, event: LoaderStarted) -> None:
+        """Record the start of the loader."""
+        if not event.epoch or self._loaders.get(event.loader) is None:
+            self._loaders.put(event.loader, _sizes(event))
+
+    def on_batch_loaded(self, event: BatchLoaded) -> None:
+        """Record the sizes of the batch's tensors."""
+        self._batch = _tensor_sizes(event.batch)
+
+    def on_layer_called(self, event: LayerCalled) -> Evidence | None:
         """Return evidence as soon as the time dimension can only be the batch dimension."""
-        if isinstance(event, LoaderStarted):
-            if not event.epoch or self._loaders.get(event.loader) is None:
-                self._loaders.put(event.loader, _sizes(event))
+        if event.batch_first is None or (event.batch_first and len(event.shape) == 3):
             return None
-        sizes, known = self._loaders.get(event.loader), self._matches.get(event.module)
-        if sizes is None or (known is not None and not known):
+        sizes = None if event.loader is None else self._loaders.get(event.loader)
+        matches = self._matches.get(event.layer)
+        if sizes is None or (matches is not None and not matches):
             return None
         self._checked = True
-        if event.time_steps not in sizes or event.sequences in sizes:
-            self._matches.put(event.module, frozenset())
+        steps, *sequences = event.shape[:-1]
+        if steps not in sizes or any(each in sizes for each in sequences):
+            self._matches.put(event.layer, frozenset())
             return None
-        known = self._matches.put(event.module, (known or frozenset()) | {event.time_steps})
-        several = event.sequences is not None and event.sequences > 1
-        if len(known) > 1 or (several and event.input_from_loader and event.time_steps == sizes.batch):
-            self._matches.put(event.module, frozenset())
-            return _evidence(event, sizes, known)
+        matches = self._matches.put(event.layer, (matches or frozenset()) | {steps})
+        is_layout_wrong = steps == sizes.batch and any(each > 1 for each in sequences) and self._is_batch(event)
+        if len(matches) > 1 or is_layout_wrong:
+            self._matches.put(event.layer, frozenset())
+            return _evidence(event, sizes, matches)
         return None
+
+    def _is_batch(self, event: LayerCalled) -> bool:
+        """Return True if a tensor of the batch, the model's input and the layer's have the same first dimensions."""
+        first = event.shape[:-1]
+        return any(
+            tuple(each.shape[: len(first)]) == first and (each.shape[0], each.numel()) in self._batch
+            for each in event.model_arguments
+            if isinstance(each, sys.modules["torch"].Tensor)
+        )
 
     def inconclusive(self) -> str:
         """Return the reason if no recurrent layer was checked."""
@@ -99,19 +118,29 @@ def _sizes(event: LoaderStarted) -> _Sizes | None:
     return _Sizes(event.batch_size, event.batch_size if event.drop_last or not last else last)
 
 
-def _evidence(event: RecurrentLayerCalled, sizes: _Sizes, matches: frozenset[int]) -> Evidence:
+def _tensor_sizes(batch: Any, depth: int = 2) -> frozenset[tuple[int, int]]:
+    """Return (size of the first dimension, number of elements) of each tensor in a batch."""
+    if isinstance(batch, sys.modules["torch"].Tensor):
+        return frozenset({(batch.shape[0], batch.numel())}) if batch.dim() else frozenset()
+    if not depth or not isinstance(batch, dict | list | tuple):
+        return frozenset()
+    inner = batch.values() if isinstance(batch, dict) else batch
+    return frozenset[tuple[int, int]]().union(*(_tensor_sizes(each, depth - 1) for each in list(inner)[:16]))
+
+
+def _evidence(event: LayerCalled, sizes: _Sizes, matches: frozenset[int]) -> Evidence:
     if len(matches) > 1:
         steps = " and ".join(map(str, sorted(matches, reverse=True)))
-        proof = f"It got {steps} time steps, each time the number of samples in the batch."
+        facts = f"It got {steps} time steps, each time the number of samples in the batch."
     else:
-        proof = (
-            f"It got {event.time_steps} time steps of {event.sequences} sequences, but the loader returned "
-            f"{sizes.batch} samples with {event.sequences} time steps each."
+        facts = (
+            f"It got {event.shape[0]} time steps of {event.shape[1]} sequences, but the loader returned "
+            f"{sizes.batch} samples with {event.shape[1]} time steps each."
         )
-    return Evidence(message=f"{event.module.kind} treats the batch dimension as time. {proof}", location=event.location)
+    return Evidence(message=f"{event.layer.kind} treats the batch dimension as time. {facts}", location=event.location)
 
 
-HEAD = """
+SCRIPT = """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -146,8 +175,8 @@ FAILURE = Failure(
     code="MDL010",
     title="Recurrent layer without batch_first gets batch-first input",
     severity=Severity.ERROR,
-    bad=HEAD.replace("{first}", ""),
-    good=HEAD.replace("{first}", ", batch_first=True"),
+    bad=SCRIPT.replace("{first}", ""),
+    good=SCRIPT.replace("{first}", ", batch_first=True"),
     fix="Create the layer with batch_first=True.",
     detector=Detector,
 )

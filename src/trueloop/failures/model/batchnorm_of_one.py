@@ -28,26 +28,43 @@ References
     Wu and He, "Group Normalization", 2018, https://arxiv.org/abs/1803.08494
 """
 
+import math
+import weakref
+
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity
-from trueloop.tracing.events import BatchNormSingleSample, BatchNormTrained
+from trueloop.tracing.events import LayerCalled, Ref
+from trueloop.tracing.trackers.batchnorm_layers import BatchNormTrained
 
 
 class Detector(BaseDetector):
     """Reports each layer that computed its statistics from one sample."""
 
-    subscribes_to = (BatchNormSingleSample, BatchNormTrained)
+    def __init__(self) -> None:
+        self._batch_sizes: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
+        """BatchNorm layer -> size of its latest batch of more than one sample; 0 = the layer was reported."""
 
-    def observe(self, event: BatchNormSingleSample | BatchNormTrained) -> Evidence | None:
-        """Return evidence for each layer."""
-        if isinstance(event, BatchNormTrained):
+    def on_layer_called(self, event: LayerCalled) -> Evidence | None:
+        """Return evidence for the first batch of one sample that follows a larger one."""
+        if event.batch_first is not None or self._batch_sizes.get(event.layer) == 0:
             return None
+        samples, _, *positions = event.shape
+        if samples != 1:
+            self._batch_sizes[event.layer] = samples
+            return None
+        previous = self._batch_sizes.get(event.layer)
+        if previous is None:
+            return None
+        self._batch_sizes[event.layer] = 0
         return Evidence(
-            message=f"A {event.module.kind} in {event.model.name} normalised a batch of one sample with the statistics "
-            f"of this sample alone ({event.values_per_channel} values per channel); the previous batch had "
-            f"{event.previous_batch_size} samples.",
+            message=f"A {event.layer.kind} in {event.model.name} normalised a batch of one sample with the statistics "
+            f"of this sample alone ({math.prod(positions)} values per channel); the previous batch had {previous} "
+            "samples.",
             location=event.location,
         )
+
+    def on_batch_norm_trained(self, event: BatchNormTrained) -> None:
+        """Do nothing: the event only shows that the failure can be judged in this program."""
 
 
 SCRIPT = """

@@ -42,7 +42,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
-from trueloop.tracing.events import BatchNormTrained, DominatingEpsilon
+from trueloop.tracing.trackers.batchnorm_layers import BatchNormTrained
 
 LAYERS = BATCH_NORMS + tuple(f"torch.nn.{lazy}InstanceNorm{n}d" for lazy in ("", "Lazy") for n in (1, 2, 3))
 MIN_EPSILON = 0.1  # a tenth of a typical variance of 1; PyTorch's default is 1e-5
@@ -51,21 +51,22 @@ MIN_EPSILON = 0.1  # a tenth of a typical variance of 1; PyTorch's default is 1e
 class Detector(BaseDetector):
     """Reports each large epsilon of a model that is trained."""
 
-    subscribes_to = (DominatingEpsilon, BatchNormTrained)
-
-    def observe(self, event: DominatingEpsilon | BatchNormTrained) -> Evidence | None:
-        """Return evidence for each epsilon of a model."""
-        if isinstance(event, BatchNormTrained):
-            return None
-        several = f" and {event.layers - 1} more" if event.layers > 1 else ""
-        divisor = (1 + event.epsilon) ** 0.5
-        return Evidence(
-            message=f"{event.module.kind}{several} in {event.model.name} hardly normalises with eps={event.epsilon:g}: "
-            f"features with variance 1 are divided by {divisor:.3g} instead of 1, and features with variance 0.01 by "
-            f"{(0.01 + event.epsilon) ** 0.5:.3g} instead of 0.1.",
-            location=event.location,
-            dedup_key=(event.model, event.epsilon),
-        )
+    def on_batch_norm_trained(self, event: BatchNormTrained) -> list[Evidence]:
+        """Return evidence for each large epsilon of a model."""
+        kinds: dict[float, list[str]] = {}
+        for layer in event.layers:
+            if layer.eps >= MIN_EPSILON:
+                kinds.setdefault(float(layer.eps), []).append(type(layer).__name__)
+        return [
+            Evidence(
+                message=f"{first}{f' and {len(more)} more' if more else ''} in {event.model.name} hardly normalises "
+                f"with eps={epsilon:g}: features with variance 1 are divided by {(1 + epsilon) ** 0.5:.3g} instead of "
+                f"1, and features with variance 0.01 by {(0.01 + epsilon) ** 0.5:.3g} instead of 0.1.",
+                location=event.location,
+                dedup_key=(event.model, epsilon),
+            )
+            for epsilon, (first, *more) in kinds.items()
+        ]
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -77,9 +78,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
         value = argument_value(epsilon, created.get(id(call)), "eps", position)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < MIN_EPSILON:
             continue
-        free = value < 1 and all(each.arg != "momentum" for each in call.keywords)
-        last = isinstance(epsilon, ast.Constant) and epsilon in call.args[-1:]
-        edit = source.text.replace(epsilon, f"momentum={1 - value:.6g}") if free and last else None
+        is_free = value < 1 and all(each.arg != "momentum" for each in call.keywords)
+        is_last = isinstance(epsilon, ast.Constant) and epsilon in call.args[-1:]
+        edit = source.text.replace(epsilon, f"momentum={1 - value:.6g}") if is_free and is_last else None
         yield Hit(
             message=f"`{source.text.segment(call.func)}` hardly normalises: it gets {value:g} as `eps`, which is added "
             "to the variance; `momentum` is the next parameter.",

@@ -57,9 +57,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the layers that a module's forward creates unconditionally and only calls."""
     created = [call for call in source.all_calls if source.qualified_name(call.func) in RANDOM]
     for method in _forwards(source.tree) if created else ():
-        own = [call for call in created if method.lineno <= call.lineno <= (method.end_lineno or 0)]
-        for statement in _unconditional(method.body) if own else ():
-            for layer in _layers(statement, {id(call) for call in own}):
+        in_method = [call for call in created if method.lineno <= call.lineno <= (method.end_lineno or 0)]
+        for statement in _unconditional(method.body) if in_method else ():
+            for layer in _layers(statement, {id(call) for call in in_method}):
                 if _only_called(method, statement, layer):
                     yield Hit(
                         message=f"`forward` creates a new `{source.text.segment(layer.func)}` in every call: its "
@@ -70,9 +70,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _forwards(tree: ast.Module) -> Iterator[ast.FunctionDef]:
     """Yield the undecorated ``forward`` methods of derived classes."""
-    for kind in tree.body:
-        if isinstance(kind, ast.ClassDef) and kind.bases:
-            for method in kind.body:
+    for statement in tree.body:
+        if isinstance(statement, ast.ClassDef) and statement.bases:
+            for method in statement.body:
                 if isinstance(method, ast.FunctionDef) and method.name == "forward" and not method.decorator_list:
                     yield method
 
@@ -102,31 +102,31 @@ def _layers(statement: ast.AST, created: set[int]) -> Iterator[ast.Call]:
 def _only_called(method: ast.FunctionDef, statement: ast.stmt, layer: ast.Call) -> bool:
     """Return True if a layer, or the Sequential around it, is called and not used in any other way."""
     nodes = list(ast.walk(statement))
-    unit = _unit(nodes, layer)
-    if any(isinstance(each, ast.Call) and each.func is unit for each in nodes):
+    module = _outermost_module(nodes, layer)
+    if any(isinstance(each, ast.Call) and each.func is module for each in nodes):
         return True
-    if not isinstance(statement, ast.Assign) or statement.value is not unit or len(statement.targets) != 1:
+    if not isinstance(statement, ast.Assign) or statement.value is not module or len(statement.targets) != 1:
         return False
     target = ast.unparse(statement.targets[0])
-    named = [each for each in ast.walk(method) if isinstance(each, ast.Name | ast.Attribute)]
-    reads = {id(each) for each in named if isinstance(each.ctx, ast.Load) and ast.unparse(each) == target}
+    names = [each for each in ast.walk(method) if isinstance(each, ast.Name | ast.Attribute)]
+    reads = {id(each) for each in names if isinstance(each.ctx, ast.Load) and ast.unparse(each) == target}
     called = {id(each.func) for each in ast.walk(method) if isinstance(each, ast.Call)}
     return bool(reads) and reads <= called
 
 
-def _unit(nodes: list[ast.AST], layer: ast.Call) -> ast.expr:
+def _outermost_module(nodes: list[ast.AST], layer: ast.Call) -> ast.expr:
     """Return the layer or the Sequential around it, including a call that moves either to a device."""
-    unit: ast.expr = layer
+    module: ast.expr = layer
     for each in reversed(nodes):  # from the inside out
         if not isinstance(each, ast.Call):
             continue
-        moved = isinstance(each.func, ast.Attribute) and each.func.value is unit and each.func.attr in MOVES
-        if moved or (unit in each.args and ast.unparse(each.func).endswith("Sequential")):
-            unit = each
-    return unit
+        is_moved = isinstance(each.func, ast.Attribute) and each.func.value is module and each.func.attr in MOVES
+        if is_moved or (module in each.args and ast.unparse(each.func).endswith("Sequential")):
+            module = each
+    return module
 
 
-HEAD = """
+SCRIPT = """
 import torch
 from torch import nn
 
@@ -156,8 +156,8 @@ FAILURE = Failure(
     code="MDL012",
     title="A layer is created in every forward call",
     severity=Severity.WARNING,
-    bad=HEAD.replace("{init}", "").replace("{layer}", "nn.Linear(8, 16)"),
-    good=HEAD.replace("{init}", "\n        self.body = nn.Linear(8, 16)").replace("{layer}", "self.body"),
+    bad=SCRIPT.replace("{init}", "").replace("{layer}", "nn.Linear(8, 16)"),
+    good=SCRIPT.replace("{init}", "\n        self.body = nn.Linear(8, 16)").replace("{layer}", "self.body"),
     fix="Create the layer in __init__, and call it in forward.",
     rule=Rule(required_words=("torch", "def forward(", "Module", "__init__"), find=find),
 )

@@ -57,8 +57,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         for argument in call.args:
             for product, repeated, times in _products(_resolve_name(source, call, argument)):
                 layer = _layer(repeated, created)
-                single = isinstance(times, ast.Constant) and times.value in (0, 1)
-                if layer is None or single or id(product) in reported:
+                is_single = isinstance(times, ast.Constant) and times.value in (0, 1)
+                if layer is None or is_single or id(product) in reported:
                     continue
                 reported.add(id(product))
                 count = f"{times.value} times" if isinstance(times, ast.Constant) else "several times"
@@ -83,13 +83,13 @@ def _products(node: ast.expr) -> Iterator[tuple[ast.BinOp, ast.List | ast.Tuple,
     if isinstance(node, ast.Starred):
         yield from _products(node.value)
     elif isinstance(node, ast.List | ast.Tuple):
-        yield from (found for each in node.elts if isinstance(each, ast.Starred) for found in _products(each))
+        yield from (inner for each in node.elts if isinstance(each, ast.Starred) for inner in _products(each))
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         yield from (*_products(node.left), *_products(node.right))
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        for one, other in ((node.left, node.right), (node.right, node.left)):
-            if isinstance(one, ast.List | ast.Tuple):
-                yield node, one, other
+        for factor, other in ((node.left, node.right), (node.right, node.left)):
+            if isinstance(factor, ast.List | ast.Tuple):
+                yield node, factor, other
 
 
 def _layer(repeated: ast.List | ast.Tuple, created: dict[int, AbstractValue]) -> ast.Call | None:

@@ -52,8 +52,8 @@ LAYERS = frozenset(
                                     "TransformerEncoderLayer", "TransformerDecoderLayer")
 )  # fmt: skip
 MASKS = frozenset(("attn_mask", "mask", "src_mask", "tgt_mask"))
-SAME = frozenset(("bool", "to", "cuda", "type", "type_as", "unsqueeze", "squeeze", "view", "expand", "repeat", "clone",
-                  "contiguous", "expand_as", "reshape"))  # fmt: skip
+KEEPS_MEANING = frozenset(("bool", "to", "cuda", "type", "type_as", "unsqueeze", "squeeze", "view", "expand",
+                           "repeat", "clone", "contiguous", "expand_as", "reshape"))  # fmt: skip
 OPPOSITE = {"upper": "lower", "lower": "upper", "tokens": "padding", "padding": "tokens"}
 MAX_DEPTH = 8  # number of names and calls through which the origin of a mask is searched
 
@@ -109,44 +109,44 @@ def _mask_arguments(source: SourceFile) -> Iterator[tuple[ast.Call, str, ast.exp
             yield from ((call, "mask", value) for value in call.args[1:2])
 
 
-def _parse_mask(source: SourceFile, node: ast.expr | None, left: int) -> _Mask | None:
+def _parse_mask(source: SourceFile, node: ast.expr | None, depth: int) -> _Mask | None:
     """Return the meaning of a mask; None if it is unknown."""
-    found = None
-    match node if left else None:
+    mask = None
+    match node if depth else None:
         case ast.Subscript(slice=ast.Constant(value="attention_mask")):
-            found = _Mask("tokens", boolean=False)
+            mask = _Mask("tokens", boolean=False)
         case ast.Subscript(value=value):
-            found = _parse_mask(source, value, left - 1)
+            mask = _parse_mask(source, value, depth - 1)
         case ast.UnaryOp(op=ast.Invert(), operand=operand):
-            inner = _parse_mask(source, operand, left - 1)
-            found = inner and _Mask(OPPOSITE[inner.true], boolean=True)
+            inner = _parse_mask(source, operand, depth - 1)
+            mask = inner and _Mask(OPPOSITE[inner.true], boolean=True)
         case ast.Name(id=name) as read:
-            found = _parse_mask(source, assigned_value(source, read, name), left - 1)
+            mask = _parse_mask(source, assigned_value(source, read, name), depth - 1)
         case ast.Attribute(value=ast.Name(id="self"), attr=name) as read:
-            found = _parse_mask(source, attribute_value(source, read, name), left - 1)
+            mask = _parse_mask(source, attribute_value(source, read, name), depth - 1)
         case ast.Compare() as comparison:
-            found = _parse_comparison(source, comparison, left)
+            mask = _parse_comparison(source, comparison, depth)
         case ast.Call() as call:
-            found = _parse_call(source, call, left)
+            mask = _parse_call(source, call, depth)
         case _:
             pass
-    return found
+    return mask
 
 
-def _parse_comparison(source: SourceFile, node: ast.Compare, left: int) -> _Mask | None:
+def _parse_comparison(source: SourceFile, node: ast.Compare, depth: int) -> _Mask | None:
     if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq | ast.NotEq):
         return None
-    same, other = isinstance(node.ops[0], ast.Eq), node.comparators[0]
+    is_equal, other = isinstance(node.ops[0], ast.Eq), node.comparators[0]
     if "pad" in source.text.segment(other).lower():
-        return _Mask("padding" if same else "tokens", boolean=True)
+        return _Mask("padding" if is_equal else "tokens", boolean=True)
     number = other.value if isinstance(other, ast.Constant) else None
-    inner = _parse_mask(source, node.left, left - 1) if number in (0, 1) else None
+    inner = _parse_mask(source, node.left, depth - 1) if number in (0, 1) else None
     if inner is None or number is None:
         return None
-    return _Mask(inner.true if bool(number) is same else OPPOSITE[inner.true], boolean=True)
+    return _Mask(inner.true if bool(number) is is_equal else OPPOSITE[inner.true], boolean=True)
 
 
-def _parse_call(source: SourceFile, node: ast.Call, left: int) -> _Mask | None:
+def _parse_call(source: SourceFile, node: ast.Call, depth: int) -> _Mask | None:
     word, name = last_name(node.func), source.qualified_name(node.func)
     owner = node.func.value if isinstance(node.func, ast.Attribute) and not name else None
     if word in ("triu", "tril"):
@@ -157,7 +157,7 @@ def _parse_call(source: SourceFile, node: ast.Call, left: int) -> _Mask | None:
     if word in ("eq", "ne"):
         pads = len(node.args) == 1 and "pad" in source.text.segment(node.args[0]).lower()
         return _Mask("padding" if word == "eq" else "tokens", boolean=True) if pads else None
-    inner = _parse_mask(source, owner, left - 1) if word in SAME else None
+    inner = _parse_mask(source, owner, depth - 1) if word in KEEPS_MEANING else None
     boolean = word == "bool" or any(source.text.segment(each).endswith("bool") for each in node.args)
     return inner and _Mask(inner.true, inner.boolean or boolean)
 
@@ -166,8 +166,8 @@ def _parse_triangle(source: SourceFile, word: str, ones: ast.expr | None) -> _Ma
     """Return the mask that ``triu`` or ``tril`` computes from ones; None for another tensor."""
     if not isinstance(ones, ast.Call) or source.qualified_name(ones.func) not in ("torch.ones", "torch.ones_like"):
         return None
-    kinds = [source.text.segment(each.value) for each in ones.keywords if each.arg == "dtype"]
-    return _Mask("upper" if word == "triu" else "lower", boolean=any(each.endswith("bool") for each in kinds))
+    dtypes = [source.text.segment(each.value) for each in ones.keywords if each.arg == "dtype"]
+    return _Mask("upper" if word == "triu" else "lower", boolean=any(each.endswith("bool") for each in dtypes))
 
 
 NAMES = sorted(each.rpartition(".")[2] for each in (ATTENTION, *LAYERS))

@@ -42,7 +42,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
-from trueloop.tracing.events import BatchNormTrained, HighBatchNormMomentum
+from trueloop.tracing.trackers.batchnorm_layers import BatchNormTrained
 
 MIN_MOMENTUM = 0.9  # 1 - 0.1, the default of PyTorch
 
@@ -50,20 +50,23 @@ MIN_MOMENTUM = 0.9  # 1 - 0.1, the default of PyTorch
 class Detector(BaseDetector):
     """Reports each large momentum of a model that is trained."""
 
-    subscribes_to = (HighBatchNormMomentum, BatchNormTrained)
-
-    def observe(self, event: HighBatchNormMomentum | BatchNormTrained) -> Evidence | None:
-        """Return evidence for each momentum of a model."""
-        if isinstance(event, BatchNormTrained):
-            return None
-        several = f" and {event.layers - 1} more" if event.layers > 1 else ""
-        return Evidence(
-            message=f"{event.module.kind}{several} in {event.model.name} with momentum={event.momentum:g}: the latest "
-            f"batch makes up {event.momentum:.0%} of the running statistics.",
-            location=event.location,
-            fix=f"Pass momentum={1 - event.momentum:.6g}: in PyTorch, momentum is the weight of the new batch.",
-            dedup_key=(event.model, event.momentum),
-        )
+    def on_batch_norm_trained(self, event: BatchNormTrained) -> list[Evidence]:
+        """Return evidence for each large momentum of a model."""
+        kinds: dict[float, list[str]] = {}
+        for layer in event.layers:
+            tracks = layer.track_running_stats and isinstance(layer.momentum, float)
+            if tracks and MIN_MOMENTUM <= layer.momentum < 1:
+                kinds.setdefault(layer.momentum, []).append(type(layer).__name__)
+        return [
+            Evidence(
+                message=f"{first}{f' and {len(more)} more' if more else ''} in {event.model.name} with "
+                f"momentum={momentum:g}: the latest batch makes up {momentum:.0%} of the running statistics.",
+                location=event.location,
+                fix=f"Pass momentum={1 - momentum:.6g}: in PyTorch, momentum is the weight of the new batch.",
+                dedup_key=(event.model, momentum),
+            )
+            for momentum, (first, *more) in kinds.items()
+        ]
 
 
 def find(source: SourceFile) -> Iterator[Hit]:

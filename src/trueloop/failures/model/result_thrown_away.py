@@ -81,8 +81,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     reported = set[int]()
     for each in source.ops(OpKind.TORCH_CALL, OpKind.MODEL_CALL):
         statement = each.statement
-        bare = isinstance(statement, ast.Expr) and statement.value is each.node and id(each.node) not in reported
-        if bare and isinstance(each.node, ast.Call) and (_computes(source, each) or _moves(source, each)):
+        is_alone = isinstance(statement, ast.Expr) and statement.value is each.node and id(each.node) not in reported
+        if is_alone and isinstance(each.node, ast.Call) and (_is_activation(source, each) or _is_move(source, each)):
             reported.add(id(each.node))
             name = _input_name(each)
             yield Hit(
@@ -93,16 +93,16 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
-def _computes(source: SourceFile, call: Op) -> bool:
+def _is_activation(source: SourceFile, call: Op) -> bool:
     """Return True for an activation or dropout in the ``forward`` of a module."""
     if call.kind is OpKind.TORCH_CALL:
-        makes = call.name in FUNCTIONS and not _in_place(call.node, FUNCTIONS[call.name])
+        is_match = call.name in FUNCTIONS and not _in_place(call.node, FUNCTIONS[call.name])
     else:
-        makes = all(
+        is_match = all(
             each.kind is ValueKind.MODEL and each.name in LAYERS and not _in_place(each.node, LAYERS[each.name])
             for each in call.subject.alternatives()
         ) and not any(getattr(each.func, "attr", "").endswith("_hook") for each in source.all_calls)
-    return makes and _in_forward(source, call)
+    return is_match and _in_forward(source, call)
 
 
 def _in_place(call: Any, position: int) -> bool:
@@ -110,8 +110,8 @@ def _in_place(call: Any, position: int) -> bool:
     if not isinstance(call, ast.Call) or any(isinstance(each, ast.Starred) for each in call.args):
         return True
     inplace = [*call.args[position:], *(each.value for each in call.keywords if each.arg == "inplace")]
-    plain = all(isinstance(each, ast.Constant) and each.value is False for each in inplace)
-    return not plain or any(each.arg in ("out", None) for each in call.keywords)
+    is_false = all(isinstance(each, ast.Constant) and each.value is False for each in inplace)
+    return not is_false or any(each.arg in ("out", None) for each in call.keywords)
 
 
 def _in_forward(source: SourceFile, call: Op) -> bool:
@@ -124,7 +124,7 @@ def _in_forward(source: SourceFile, call: Op) -> bool:
 
 def _is_method(source: SourceFile, function: Any) -> bool:
     classes = (each for each in source.nodes if isinstance(each, ast.ClassDef) and each.bases)
-    return any(function is one for each in classes for one in each.body)
+    return any(function is statement for each in classes for statement in each.body)
 
 
 def _is_guarded(function: Any, node: ast.Call, source: SourceFile) -> bool:
@@ -143,7 +143,7 @@ def _is_guarded(function: Any, node: ast.Call, source: SourceFile) -> bool:
     return False
 
 
-def _moves(source: SourceFile, call: Op) -> bool:
+def _is_move(source: SourceFile, call: Op) -> bool:
     """Return True for a tensor that is moved, cast or detached in a loop that trains."""
     if call.name not in MOVING or not call.loops or _is_guarded(call.loops[0].node, call.node, source):
         return False
@@ -155,11 +155,11 @@ def _is_tensor(value: AbstractValue) -> bool:
     """Return True for a tensor that PyTorch computed, or that is part of a batch with the default collation."""
     if value.kind is not ValueKind.TENSOR:
         return False
-    part = bool(value.sources) and value.sources[0].name == value.name and not isinstance(value.node, ast.Call)
+    is_part = bool(value.sources) and value.sources[0].name == value.name and not isinstance(value.node, ast.Call)
     if value.name != "batch":
-        creator = (value.sources[0] if part else value).origin()
+        creator = (value.sources[0] if is_part else value).origin()
         return creator is not None and (creator.name in CREATED or creator.name.startswith(COMPUTED))
-    if not part:  # the batch may be an object that changes itself
+    if not is_part:  # the batch may be an object that changes itself
         return False
     loaders = [each for each in value.ancestors() if each.kind is ValueKind.LOADER]
     return bool(loaders) and all(

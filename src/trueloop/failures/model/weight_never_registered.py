@@ -61,15 +61,15 @@ OPERATIONS: Final = frozenset((
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each tensor with ``requires_grad`` in an attribute that only its own module uses in computations."""
-    found = [each for kind in source.tree.body for each in _trainable_attributes(source, kind)]
-    if not found or _uses_gradients(source):
+    candidates = [each for module in source.tree.body for each in _trainable_attributes(source, module)]
+    if not candidates or _uses_gradients(source):
         return
     attributes = [each for each in source.nodes if isinstance(each, ast.Attribute)]
-    for attribute, kind, created in found:
+    for attribute, module, created in candidates:
         uses = [each for each in attributes if each.attr == attribute]
         reads = [each for each in uses if isinstance(each.ctx, ast.Load)]
-        own = all(ast.unparse(each.value) == "self" and encloses(kind, each) for each in uses)
-        if own and reads and len(uses) == len(reads) + 1 and all(_computes(source, each) for each in reads):
+        only_own = all(ast.unparse(each.value) == "self" and encloses(module, each) for each in uses)
+        if only_own and reads and len(uses) == len(reads) + 1 and all(_is_operand(source, each) for each in reads):
             yield Hit(
                 message=f"`self.{attribute}` requires gradients but is not an `nn.Parameter`: it is not trained, moved "
                 "or saved with the module.",
@@ -78,18 +78,18 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
-def _trainable_attributes(source: SourceFile, kind: ast.stmt) -> Iterator[tuple[str, ast.ClassDef, ast.Call]]:
+def _trainable_attributes(source: SourceFile, module: ast.stmt) -> Iterator[tuple[str, ast.ClassDef, ast.Call]]:
     """Yield the attributes to which the constructor of a module assigns tensors that require gradients."""
-    if not isinstance(kind, ast.ClassDef) or not any(source.qualified_name(base) in MODULES for base in kind.bases):
+    if not isinstance(module, ast.ClassDef) or not any(source.qualified_name(base) in MODULES for base in module.bases):
         return
-    for method in kind.body:
+    for method in module.body:
         for each in ast.walk(method) if isinstance(method, ast.FunctionDef) and method.name == "__init__" else ():
             if not (isinstance(each, ast.Assign) and isinstance(each.value, ast.Call) and len(each.targets) == 1):
                 continue
             target = each.targets[0]
-            own = isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
-            if own and _requires_gradients(source, each.value):
-                yield cast("ast.Attribute", target).attr, kind, each.value
+            is_own = isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
+            if is_own and _requires_gradients(source, each.value):
+                yield cast("ast.Attribute", target).attr, module, each.value
 
 
 def _requires_gradients(source: SourceFile, call: ast.Call) -> bool:
@@ -114,13 +114,13 @@ def _is_true(node: ast.expr) -> bool:
 def _uses_gradients(source: SourceFile) -> bool:
     """Return True if a file computes gradients itself, or may access attributes by name."""
     for call in source.all_calls:
-        word = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        if word in GRADIENT_CALLS or word in REFLECTION:
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if name in GRADIENT_CALLS or name in REFLECTION:
             return True
     return any(isinstance(each, ast.Attribute) and each.attr in ("grad", "__dict__") for each in source.nodes)
 
 
-def _computes(source: SourceFile, read: ast.Attribute) -> bool:
+def _is_operand(source: SourceFile, read: ast.Attribute) -> bool:
     """Return True for an operand of an operator, a PyTorch function or a tensor method."""
     parent = source.parents[id(read)]
     if isinstance(parent, ast.BinOp | ast.UnaryOp):
@@ -145,7 +145,7 @@ def _wrap_in_parameter(source: SourceFile, created: ast.Call) -> Fix | None:
     return Fix(edits, safe=False, description="Make it an nn.Parameter") if package == "torch" else None
 
 
-HEAD = """
+SCRIPT = """
 import torch
 from torch import nn
 
@@ -175,8 +175,8 @@ FAILURE = Failure(
     code="MDL011",
     title="A weight is a plain tensor, not an nn.Parameter",
     severity=Severity.WARNING,
-    bad=HEAD.replace("{scale}", "torch.ones(1, requires_grad=True)"),
-    good=HEAD.replace("{scale}", "nn.Parameter(torch.ones(1))"),
+    bad=SCRIPT.replace("{scale}", "torch.ones(1, requires_grad=True)"),
+    good=SCRIPT.replace("{scale}", "nn.Parameter(torch.ones(1))"),
     fix="Make the tensor an nn.Parameter.",
     rule=Rule(required_words=("torch", "forward(", "Module", "requires_grad"), find=find),
 )

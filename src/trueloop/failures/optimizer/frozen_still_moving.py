@@ -30,51 +30,63 @@ References
 """
 
 import weakref
+from typing import Any, Final
 
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import first_few, format_count
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import NO_REFS, BackwardEnded, Ref, Refs, StepTaken, TracingGap
+from trueloop.tracing.events import NO_REFS, BackwardEnded, Ref, Refs, StepStarted, StepTaken
+from trueloop.tracing.trackers.accumulation_windows import AccumulationWindows
+
+MAX_VALUES: Final = 4096  # values of a frozen parameter that are compared before and after a step
 
 
 class Detector(BaseDetector):
-    """Tracks which parameters ever got gradients, and which got one since each optimizer's previous step."""
+    """Tracks which parameters ever got gradients, and compares the frozen ones before and after each step."""
 
-    subscribes_to = (BackwardEnded, StepTaken, TracingGap)
+    windows: AccumulationWindows
 
     def __init__(self) -> None:
         self._with_gradient: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._latest: Refs = NO_REFS
-        self._since: weakref.WeakKeyDictionary[Ref, Refs] = weakref.WeakKeyDictionary()
-        """Optimizer -> parameters that got gradients since its latest step; cleared by every `TracingGap`."""
+        self._before: dict[Ref, Any] = {}
+        """Frozen parameters of the running step with a gradient -> their first values before the step."""
 
-    def observe(self, event: BackwardEnded | StepTaken | TracingGap) -> Evidence | None:
+    def on_backward_ended(self, event: BackwardEnded) -> None:
+        """Record the backward pass."""
+        if event.reached_parameters is not self._latest:
+            self._latest = event.reached_parameters
+            self._with_gradient.update(event.reached_parameters)
+
+    def on_step_started(self, event: StepStarted) -> None:
+        """Copy some values of the frozen parameters."""
+        live = event.live_parameters
+        self._before = {
+            ref: _first_values(live[ref]).clone()
+            for ref in event.frozen
+            if live[ref].grad is not None and live[ref].is_cpu
+        }
+
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
         """Return evidence at a step that changed a frozen parameter without a new gradient."""
-        if isinstance(event, BackwardEnded):
-            if event.reached_parameters is not self._latest:
-                self._latest = event.reached_parameters
-                self._with_gradient.update(event.reached_parameters)
-            for optimizer, received in self._since.items():
-                self._since[optimizer] = received | event.reached_parameters if received else event.reached_parameters
-        elif isinstance(event, TracingGap):
-            self._since.clear()
-        else:
-            received = self._since.get(event.optimizer)
-            self._since[event.optimizer] = NO_REFS
-            if event.frozen_changed and received is not None:
-                return self._evidence(event, event.frozen_changed - received)
-        return None
-
-    def _evidence(self, event: StepTaken, changed_refs: Refs) -> Evidence | None:
-        names = sorted(ref.name for ref in changed_refs if ref in self._with_gradient)
-        if not names:
+        if not self._before:
+            return None
+        live, window = event.live_parameters, self.windows.ended_by(event.optimizer)
+        before = {ref: values for ref, values in self._before.items() if ref in live}
+        moved = {ref for ref, values in before.items() if bool((_first_values(live[ref]) != values).any())}
+        names = sorted(ref.name for ref in moved - window.received if ref in self._with_gradient)
+        if window.start is None or not names:
             return None
         return Evidence(
             message=f"This update changed {format_count(len(names), 'parameter')} with requires_grad=False that got no "
             f"gradient since the previous update: {first_few(names)}.",
             location=event.location,
         )
+
+
+def _first_values(parameter: Any) -> Any:
+    return parameter.detach().flatten()[:MAX_VALUES]
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -2,7 +2,7 @@
 
 What you see
     Some layers keep their initial weights. The other layers still learn, so the loss falls, but less than it could.
-    Often the layer that does not learn was added after the optimizer was built.
+    Often the layer that does not learn was added or unfrozen after the optimizer was built.
 
 Why it happens
     ``backward()`` computes the gradients of all parameters that the loss depends on. An optimizer updates only the
@@ -17,10 +17,12 @@ Fix
         # or, for an optimizer that exists already:
         optimizer.add_param_group({"params": list(head.parameters())})
 
+    After you unfreeze layers, add them in the same way if the optimizer was built without them.
+
     If a layer should not be trained, freeze it with ``layer.requires_grad_(False)``. This also saves time and memory.
 
 When this is fine
-    - You do not train the first layers of a pretrained model on purpose, without ``requires_grad_(False)``.
+    - You deliberately leave the first layers of a pretrained model out of the optimizer, without freezing them.
     - You train only a small part of the model on purpose, such as biases, a prompt or adapters.
     - You update the parameters by hand, or with an optimizer that has not made a step yet.
     - The parameters belong to a separate model, such as a discriminator, a perceptual loss or a teacher.
@@ -29,11 +31,15 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports parameters that got gradients in at least four updates, did not change, and were
     never in an optimizer. Most parameters of the model must be in optimizers, and the reported ones must not be only
-    the first layers. The linter reports a layer that is added after the optimizer was built, or a later layer of the
-    model whose parameters are in no optimizer of the file. A last layer that is fixed on purpose but still requires
-    gradients is reported too, so this is a warning.
+    the first layers. It also reports parameters that were frozen when the optimizer was new and got gradients later, if
+    every optimizer that contains them made its last step before this one was built. The linter reports a layer that is
+    added after the optimizer was built, or a layer that comes after a trained layer in the model and is in no optimizer
+    of the file. A last layer that is fixed on purpose but still requires gradients is reported too, so this is a
+    warning.
 
 References
+    PyTorch forum, "Best practice for freezing layers?", on optimizers built for some of the layers,
+    https://discuss.pytorch.org/t/best-practice-for-freezing-layers/58156
     torch.optim, constructing it, https://docs.pytorch.org/docs/stable/optim.html#constructing-it
     Optimizer.add_param_group,
     https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.add_param_group.html
@@ -41,8 +47,6 @@ References
 
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import OpKind
@@ -52,148 +56,74 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few, format_count
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import (
-    NO_REFS,
-    BackwardEnded,
-    ModelCalled,
-    OptimizerCreated,
-    Ref,
-    Refs,
-    StepTaken,
-    TracingGap,
-)
-from trueloop.tracing.parameter_snapshot import local_name, snapshot_parameters
+from trueloop.tracing.events import BackwardEnded, Ref, Refs, StepTaken
+from trueloop.tracing.trackers.parameter_ownership import CalledModel, ParameterOwnership
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
-MIN_UPDATES = 4  # updates with unused gradients, after which all other optimizers have been built and have stepped
-
-
-@dataclass(slots=True)
-class _ModelState:
-    """The parameters of one model that was called."""
-
-    parameters: Refs
-    order: dict[str, int]
-    """Parameter name -> index of the parameter in the model."""
-    not_in_optimizers: Refs | None = None
-    """Parameters that are in no optimizer; None = not computed yet."""
-    missing: Refs = NO_REFS
-    """Parameters that are in no optimizer and got gradients in the latest update."""
-    updates: int = 0
-    """Number of successive updates with missing parameters."""
-    values: dict[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
-    """A few values of each missing parameter, to detect changes."""
-    changed: bool = False
-
-    def index_of(self, parameter: Ref) -> int:
-        """Return the index of a parameter in the model; -1 if it has another name there."""
-        return self.order.get(local_name(self.order, parameter.name), -1)
+MIN_UPDATES = 4  # updates with unused gradients; by then, all other optimizers should have stepped
 
 
 class Detector(BaseDetector):
-    """Compares the parameters that get gradients with the parameters in optimizers."""
+    """Counts the updates in which parameters of a model got gradients that no optimizer used."""
 
-    subscribes_to = (OptimizerCreated, ModelCalled, BackwardEnded, StepTaken, TracingGap)
+    ownership: ParameterOwnership
 
     def __init__(self) -> None:
-        self._models = WeakIdDict[Ref, _ModelState]()
-        self._all_in_optimizers = False
-        """Whether every parameter of every model is in an optimizer."""
-        self._in_optimizers: weakref.WeakSet[Ref] = weakref.WeakSet()
-        self._groups = WeakIdDict[Ref, Refs]()
-        self._built = WeakIdDict[Ref, CodePosition | None]()
-        self._received: Refs = NO_REFS
-        self._backward_at: CodePosition | None = None
+        self._updates = WeakIdDict[Ref, int]()
+        """Model -> number of successive updates with missing parameters."""
         self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._backward_at: CodePosition | None = None
 
-    def observe(
-        self, event: OptimizerCreated | ModelCalled | BackwardEnded | StepTaken | TracingGap
-    ) -> Evidence | None:
+    def on_backward_ended(self, event: BackwardEnded) -> None:
+        """Record the line, to recognise a library that runs the whole training."""
+        self._backward_at = event.location
+
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
         """Return evidence at a step that does not update some of a model's parameters."""
-        if isinstance(event, StepTaken):
-            return self._observe_step(event)
-        if isinstance(event, ModelCalled):
-            self._observe_call(event)
-        elif isinstance(event, BackwardEnded):
-            self._received = self._received | event.reached_parameters if self._received else event.reached_parameters
-            self._backward_at = event.location
-        elif isinstance(event, OptimizerCreated):
-            self._record_optimizer(event.optimizer, event.parameters)
-            self._built.put(event.optimizer, event.location)
-        else:
-            self._received = NO_REFS
-        return None
-
-    def _record_optimizer(self, optimizer: Ref, parameters: Refs) -> None:
-        if self._groups.get(optimizer) is not parameters:
-            self._groups.put(optimizer, parameters)
-            self._in_optimizers.update(parameters)
-            self._all_in_optimizers = False
-            for state in self._models.values():
-                state.not_in_optimizers = None
-
-    def _observe_call(self, event: ModelCalled) -> None:
-        state = self._models.get(event.model)
-        if state is None or state.parameters is not event.parameters:
-            order = {
-                name: index
-                for index, (name, _) in enumerate(event.live_module.named_parameters(remove_duplicate=False))
-            }
-            state = self._models.put(event.model, _ModelState(event.parameters, order))
-            self._all_in_optimizers = False
-        if state.missing and not state.changed:
-            values = snapshot_parameters(event.live_module, {ref.name for ref in state.missing})
-            state.changed = any(state.values.get(name, value) != value for name, value in values.items())
-            state.values = values
-
-    def _observe_step(self, event: StepTaken) -> Evidence | None:
-        self._record_optimizer(event.optimizer, event.parameters)
-        received, self._received = self._received, NO_REFS
-        if self._all_in_optimizers:  # the usual case
+        outside = self.ownership.without_optimizer | self.ownership.unfrozen
+        if not outside and not len(self._updates):  # the usual case
             return None
-        self._all_in_optimizers = True
-        for model, state in self._models.items():
-            if state.not_in_optimizers is None:
-                state.not_in_optimizers = state.parameters.difference(self._in_optimizers)
-            if not state.not_in_optimizers and not state.missing:
+        for model in self.ownership.models.values():
+            missing = outside & model.parameters
+            if model.changed or not self.ownership.received or event.with_gradient.isdisjoint(model.parameters):
                 continue
-            self._all_in_optimizers = False
-            if state.changed or not received or event.with_gradient.isdisjoint(state.parameters):
-                continue
-            missing = received & state.not_in_optimizers
             if not missing:
-                state.missing, state.updates = NO_REFS, 0
+                self._updates.remove(model.ref)
                 continue
-            state.missing, state.updates = missing, state.updates + 1
-            if (
-                state.updates >= MIN_UPDATES
-                and state.values
-                and model not in self._reported
-                and self._is_certain(event, state)
-            ):
-                self._reported.add(model)
-                return self._evidence(event, model, state)
+            updates = self._updates.put(model.ref, (self._updates.get(model.ref) or 0) + 1)
+            is_due = updates >= MIN_UPDATES and model.values and model.ref not in self._reported
+            if is_due and self._is_certain(event, model, missing):
+                self._reported.add(model.ref)
+                return self._evidence(event, model, missing, updates)
         return None
 
-    def _is_certain(self, event: StepTaken, state: _ModelState) -> bool:
-        """Return True if most parameters of the model are updated, and some of them precede the missing ones."""
-        stepped = state.parameters.intersection(self._in_optimizers)
-        first = min((state.index_of(ref) for ref in event.with_gradient & state.parameters), default=-1)
-        last_missing = max(state.index_of(ref) for ref in state.missing)
-        in_models = NO_REFS.union(*(other.parameters for other in self._models.values()))
-        unknown = event.parameters - in_models - event.with_gradient
-        return len(stepped) > len(state.missing) and 0 <= first < last_missing and not unknown
+    def _is_certain(self, event: StepTaken, model: CalledModel, missing: Refs) -> bool:
+        """Return True if the missing parameters were unfrozen, or most others are updated and some precede them."""
+        unknown = event.parameters - self.ownership.in_models() - event.with_gradient
+        if self.ownership.unfrozen & missing:
+            return not unknown
+        stepped = model.parameters.intersection(self.ownership.in_optimizers)
+        first_updated = min((model.index_of(ref) for ref in event.with_gradient & model.parameters), default=-1)
+        last_missing = max(model.index_of(ref) for ref in missing)
+        return len(stepped) > len(missing) and 0 <= first_updated < last_missing and not unknown
 
-    def _evidence(self, event: StepTaken, model: Ref, state: _ModelState) -> Evidence:
-        names = sorted(ref.name for ref in state.missing)
-        other, label, location = self._built.get(event.optimizer), "the optimizer was built here", event.location
-        if other is not None and location == self._backward_at:  # `trainer.fit(...)` runs a library's loop
-            other, label, location = location, "the optimizer steps in this call", other
+    def _evidence(self, event: StepTaken, model: CalledModel, missing: Refs, updates: int) -> Evidence:
+        unfrozen = self.ownership.unfrozen & missing
+        names = sorted(ref.name for ref in unfrozen or missing)
+        built_at, label, location = (
+            self.ownership.built_at(event.optimizer),
+            "the optimizer was built here",
+            event.location,
+        )
+        if built_at is not None and location == self._backward_at:  # a library steps, in `trainer.fit(...)`
+            built_at, label, location = location, "the optimizer steps in this call", built_at
+        cause = "the update leaves them out" if event.hand_written else "no optimizer contains them"
+        how = "were unfrozen after the optimizer was built, and got" if unfrozen else "got"
         return Evidence(
-            message=f"{format_count(len(names), 'parameter')} of {model.name} got gradients in {state.updates} "
-            f"updates but did not change, because no optimizer contains them: {first_few(names)}.",
+            message=f"{format_count(len(names), 'parameter')} of {model.ref.name} {how} gradients in {updates} "
+            f"updates but did not change, because {cause}: {first_few(names)}.",
             location=location,
-            related=((other, label),) if other is not None else (),
+            related=((built_at, label),) if built_at is not None else (),
         )
 
 

@@ -32,87 +32,48 @@ References
 
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from trueloop.analysis.abstract_value import MANAGED, SUBMODULE, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.late_layers import create_later_fix, late_layers
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import CodePosition, Evidence
+from trueloop.core.findings import Evidence
 from trueloop.core.formatting import first_few
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, line_injector
-from trueloop.tracing.events import (
-    NO_REFS,
-    BackwardEnded,
-    ModelCalled,
-    OptimizerCreated,
-    Ref,
-    Refs,
-    StepTaken,
-    TracingGap,
-)
+from trueloop.tracing.events import NO_REFS, ModelCalled, Ref, Refs, StepTaken
 from trueloop.tracing.parameter_snapshot import snapshot_parameters
+from trueloop.tracing.trackers.accumulation_windows import AccumulationWindows
+from trueloop.tracing.trackers.gradient_ledger import GradientLedger
+from trueloop.tracing.trackers.parameter_ownership import ParameterOwnership
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MIN_UPDATES = 3
 
 
-@dataclass(slots=True)
-class _CalledModel:
-    """A model that was called."""
-
-    parameters: Refs
-    update: int
-    """Number of updates before the latest call of the model."""
-
-
 class Detector(BaseDetector):
     """Compares each optimizer's parameters with those of the models that are called."""
 
-    subscribes_to = (OptimizerCreated, ModelCalled, BackwardEnded, StepTaken, TracingGap)
+    gradients: GradientLedger
+    ownership: ParameterOwnership
+    windows: AccumulationWindows
 
     def __init__(self) -> None:
-        self._models = WeakIdDict[Ref, _CalledModel]()
         self._latest: Refs = NO_REFS
         """Parameters of the model that was called last."""
         self._steps = WeakIdDict[Ref, list[int]]()
         """Number of updates before each of the two latest steps of an optimizer."""
-        self._since: weakref.WeakKeyDictionary[Ref, Refs] = weakref.WeakKeyDictionary()
-        """Optimizer -> parameters that got gradients since its latest step; cleared by every `TracingGap`."""
-        self._in_optimizers: weakref.WeakSet[Ref] = weakref.WeakSet()
-        self._built: weakref.WeakKeyDictionary[Ref, CodePosition | None] = weakref.WeakKeyDictionary()
         self._stale: weakref.WeakKeyDictionary[Ref, tuple[Refs, int]] = weakref.WeakKeyDictionary()
+        """Optimizer -> parameters of no called model, and number of successive steps with these parameters."""
         self._missing: Refs = NO_REFS
         self._values: dict[str, tuple[Any, ...]] = {}
         self._changed: set[str] = set()
         self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
 
-    def observe(
-        self, event: OptimizerCreated | ModelCalled | BackwardEnded | StepTaken | TracingGap
-    ) -> Evidence | None:
-        """Return evidence at the third step of an optimizer with parameters that belong to no called model."""
-        if isinstance(event, StepTaken):
-            return self._observe_step(event)
-        if isinstance(event, ModelCalled):
-            self._observe_call(event)
-        elif isinstance(event, BackwardEnded):
-            for optimizer, received in self._since.items():
-                self._since[optimizer] = received | event.reached_parameters if received else event.reached_parameters
-        elif isinstance(event, OptimizerCreated):
-            self._in_optimizers.update(event.parameters)
-            self._built[event.optimizer] = event.location
-        else:
-            self._since.clear()
-        return None
-
-    def _observe_call(self, event: ModelCalled) -> None:
-        model, self._latest = self._models.get(event.model), event.parameters
-        if model is None:
-            self._models.put(event.model, _CalledModel(event.parameters, event.update))
-        else:
-            model.parameters, model.update = event.parameters, event.update
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Record the call of the model."""
+        self._latest = event.parameters
         if self._missing and not self._missing.isdisjoint(event.parameters):
             before, self._values = (
                 self._values,
@@ -120,22 +81,23 @@ class Detector(BaseDetector):
             )
             self._changed.update(name for name, value in self._values.items() if before.get(name, value) != value)
 
-    def _observe_step(self, event: StepTaken) -> Evidence | None:
-        received, self._since[event.optimizer] = self._since.get(event.optimizer), NO_REFS
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
+        """Return evidence at the third step of an optimizer with parameters that belong to no called model."""
         steps = self._steps.get(event.optimizer) or self._steps.put(event.optimizer, [event.update, event.update])
         before_last, steps[0], steps[1] = steps[0], steps[1], event.update
-        if received is None or event.parameters is self._latest:  # the usual case
+        window = self.windows.ended_by(event.optimizer)
+        if window.start is None or event.parameters is self._latest:  # the usual case
             return None
-        return self._compare(event, received, before_last)
+        return self._compare(event, window.received, before_last)
 
     def _compare(self, event: StepTaken, received: Refs, since: int) -> Evidence | None:
-        optimizer = event.optimizer
-        in_models = NO_REFS.union(*(each.parameters for each in self._models.values() if each.update >= since))
+        optimizer, in_models = event.optimizer, self.ownership.in_models(since)
         if event.parameters <= in_models or optimizer in self._reported:
             return None
-        self._in_optimizers.update(event.parameters)
-        stale = event.parameters - in_models - (event.with_gradient - event.already_used) - received
-        self._missing = (received & in_models).difference(self._in_optimizers)
+        used = self.gradients.already_used_by(optimizer)
+        with_new_gradient = event.with_gradient - used.parameters if used else event.with_gradient
+        stale = event.parameters - in_models - with_new_gradient - received
+        self._missing = (received & in_models).difference(self.ownership.in_optimizers)
         missing = frozenset(each for each in self._missing if each.name not in self._changed)
         before, times = self._stale.get(optimizer, (NO_REFS, 0))
         if not stale or not missing:
@@ -148,7 +110,7 @@ class Detector(BaseDetector):
         return self._evidence(event, stale, missing)
 
     def _evidence(self, event: StepTaken, stale: Refs, missing: Refs) -> Evidence:
-        built, names = self._built.get(event.optimizer), sorted(ref.name for ref in missing)
+        built, names = self.ownership.built_at(event.optimizer), sorted(ref.name for ref in missing)
         return Evidence(
             message=f"{len(stale)} of the {len(event.parameters)} parameters of this {event.optimizer.kind} belong to "
             f"no model that is called and get no gradients. Meanwhile {first_few(names)} of the model got gradients, "
@@ -189,11 +151,11 @@ def _find_stale_models(source: SourceFile, creation: Op) -> Iterator[Hit]:
         between = [each for each in run if since < each.index < step.index]
         roots, since = [each.subject for each in between if each.kind is OpKind.BACKWARD], step.index
         calls = [each.subject for each in between if each.kind is OpKind.MODEL_CALL]
-        called = any(each.may_alias(one) for each in calls for one in optimized)
-        through = [_models_of(each) for each in roots]
-        models = [each for found in through for each in found]
-        same_class = all(through) and any(each.name and each.name == one.name for each in models for one in optimized)
-        if called or not same_class or any(one.covers(each) or each.covers(one) for each in models for one in others):
+        is_called = any(call.may_alias(model) for call in calls for model in optimized)
+        models_of_roots = [_models_of(each) for each in roots]
+        models = [each for group in models_of_roots for each in group]
+        same_class = all(models_of_roots) and {m.name for m in models} & {m.name for m in optimized} - {""}
+        if is_called or not same_class or any(o.covers(each) or each.covers(o) for each in models for o in others):
             continue
         if not any(source.escapes(each, run) for each in (optimizer, *models)):
             yield Hit(
@@ -205,21 +167,21 @@ def _find_stale_models(source: SourceFile, creation: Op) -> Iterator[Hit]:
 
 def _models_of(root: AbstractValue) -> list[AbstractValue]:
     """Return the models that a loss was computed with, without their submodules."""
-    found = [each for each in root.ancestors() if each.kind is ValueKind.MODEL]
-    inner = {id(part) for each in found for part in each.sources if SUBMODULE not in each.facts}
-    return [each for each in found if id(each) not in inner]
+    models = [each for each in root.ancestors() if each.kind is ValueKind.MODEL]
+    inner = {id(part) for each in models for part in each.sources if SUBMODULE not in each.facts}
+    return [each for each in models if id(each) not in inner]
 
 
 def _sets_by_hand(operation: Op) -> bool:
-    """Return True where gradients or parameters are set by hand."""
+    """Return True if gradients or parameters are set by hand."""
     if operation.kind is OpKind.ACCESS_GRADIENTS or (
         operation.kind is OpKind.CLEAR_GRADIENTS and operation.name == "grad"
     ):
         return True
-    looked: list[AbstractValue] = (
+    subjects: list[AbstractValue] = (
         [operation.subject] if operation.kind in (OpKind.TORCH_CALL, OpKind.STORE_ITEM) else []
     )
-    return any(inner.kind is ValueKind.PARAMETERS for each in looked for inner in each.ancestors())
+    return any(inner.kind is ValueKind.PARAMETERS for each in subjects for inner in each.ancestors())
 
 
 RULE = Rule(required_words=("torch", "optim", "backward(", ".step("), find=find)

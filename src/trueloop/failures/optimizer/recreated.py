@@ -16,16 +16,18 @@ Fix
 
 When this is fine
     - Each stage trains other parameters, or has another learning rate.
-    - A new model is built or weights are loaded before, as in cross-validation or a hyperparameter search.
+    - Before each new optimizer, a model is built, or weights are loaded, restored or initialised.
+    - The averages are reset once or twice on purpose, as in a warm restart.
     - Each task or client has its own data, or an inner loop trains copies of the model.
     - You use SGD without momentum, which has no state, or LBFGS.
 
 How it is detected
     In a run, the sanitizer reports a line that has built three or more optimizers with momentum or running averages,
     for the same parameters and with the same learning rate, if there was at most one pass over the same loader between
-    them and no weights were loaded. The linter reports a loop that builds the same optimizer for the same model in each
-    iteration and iterates over a loader at most once. A program that resets the averages in every epoch on purpose is
-    reported too, so this is a warning.
+    them and no weights were loaded. Without a loader it compares the samples: three optimizers in a row must have been
+    trained on the same samples, each sample once, or eight in a row for a single update. The linter reports a loop that
+    builds the same optimizer for the same model in each iteration and iterates over a loader at most once. A program
+    that resets the averages in every epoch on purpose is reported too, so this is a warning.
 
 References
     Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, arXiv:1412.6980
@@ -35,7 +37,7 @@ References
 import ast
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, cast
 
 from trueloop.analysis.abstract_value import COPY, MANAGED, AbstractValue, ValueKind
 from trueloop.analysis.loop_invariance import (
@@ -48,81 +50,237 @@ from trueloop.analysis.loop_invariance import (
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import Evidence
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, repetition_injector
-from trueloop.tracing.events import BackwardStarted, LoaderStarted, OptimizerCreated, Ref, StateLoaded, StepTaken
+from trueloop.tracing.events import (
+    BackwardStarted,
+    LoaderStarted,
+    ModelCalled,
+    OptimizerCreated,
+    Ref,
+    Refs,
+    StateLoaded,
+    StepTaken,
+    TracingGap,
+    WatchEnded,
+)
+from trueloop.tracing.parameter_snapshot import snapshot_parameters
 
-MIN_TIMES = 3
-MAX_LINES = 64
+MIN_BUILT: Final = 3  # optimizers in a row, each but the last with one pass over the same loader
+MIN_SAME_SAMPLES: Final = 3  # optimizers in a row that made one pass over the same samples, without a loader
+MIN_SINGLE_UPDATES: Final = 8  # optimizers in a row that made one update each
+MAX_UPDATES_PER_BATCH: Final = 4
+MAX_LINES: Final = 64
+MAX_BATCHES: Final = 512  # batches of one optimizer whose samples are compared
+MAX_REPEATED_SHARE: Final = 0.1  # of the samples of one pass
+MIN_COMMON_SHARE: Final = 0.5  # of the samples of two passes over the same data
+MAX_COMPARED: Final = 4  # parameters whose values are compared
+
+
+@dataclass(slots=True)
+class _Use:
+    """What one optimizer was used for until the same line built the next one."""
+
+    optimizer: Ref
+    passes: dict[Ref, int] = field(default_factory=dict[Ref, int])
+    """Loader -> number of passes that began."""
+    trained_by: set[Ref | None] = field(default_factory=set[Ref | None])
+    """Loaders of the latest batch at each backward pass."""
+    batch: int = -1
+    batches: int = 0
+    """Number of batches of loaders with a backward pass."""
+    steps: int = 0
+    rates: tuple[float, ...] = ()
+    weights_loaded: bool = False
+    traced: bool = True
+    """Whether all of its updates were fully traced."""
+    start: tuple[Any, ...] = ()
+    """The first values of some parameters at the first call of the model; empty on a GPU."""
+    versions: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Update and sum of the versions of some parameters at the first two calls of the model and at the latest one."""
+    rows: dict[int, list[Any]] = field(default_factory=dict[int, list[Any]])
+    """Update -> hashes of the samples with which the model was called, without a loader."""
+
+    def loader_of_one_pass(self) -> Ref | None:
+        """Return the loader over which at most one pass was made; None if there is no single one."""
+        loader = next(iter(self.trained_by)) if len(self.trained_by) == 1 else None
+        is_trained_by = self.steps <= MAX_UPDATES_PER_BATCH * self.batches
+        return loader if loader is not None and is_trained_by and self.passes.get(loader, 0) <= 1 else None
+
+    def samples_of_one_pass(self) -> Any:
+        """Return the hashes of the samples, each once; None if many were used again in a later update."""
+        if not self.rows or not self.traced or sum(map(len, self.rows.values())) >= MAX_BATCHES:
+            return None
+        import torch
+
+        updates = [torch.cat(each).unique() for each in self.rows.values()]
+        samples, distinct = torch.cat(updates), torch.cat(updates).unique()
+        return distinct if len(distinct) >= (1 - MAX_REPEATED_SHARE) * len(samples) else None
+
+    def starts_anew(self, before: "_Use") -> bool:
+        """Return True if the program has restored or initialised the weights since the previous use."""
+        if self.start and self.start == before.start:
+            return True
+        if len(self.versions) < 2 or not before.versions:
+            return False
+        (first, version), (second, later), (last, version_before) = *self.versions[:2], before.versions[-1]
+        return (version - version_before) * (second - first) != (later - version) * (first - last)
 
 
 @dataclass(slots=True)
 class _OptimizerLine:
-    """The latest optimizer that one line built, and its use since then."""
+    """The optimizers that one line built for the same parameters."""
 
-    optimizer: Ref
-    passes: dict[Ref, int] = field(default_factory=dict[Ref, int])
-    """Loader -> number of passes that began since the optimizer was built."""
-    trained_by: set[Ref | None] = field(default_factory=set[Ref | None])
-    """Loaders of the batches with a backward pass since the optimizer was built."""
-    rates: tuple[float, ...] = ()
-    loaded: bool = False
-    before: tuple[Ref, tuple[float, ...]] | None = None
-    """Loader and learning rates of the previous optimizer that this line built."""
-    times: int = 1
+    parameters: Refs
+    use: _Use
+    """Use of the latest optimizer."""
+    stepped_last: bool = False
+    """Whether no other optimizer has stepped all of ``parameters`` since the latest step of the latest one."""
+    previous: _Use | None = None
+    loader: Ref | None = None
+    samples: Any = None
+    """Hashes of the samples of the previous optimizer, if they were one pass."""
+    passes: int = 0
+    """Number of optimizers in a row that made one pass over the same loader."""
+    same_samples: int = 0
+    """Number of optimizers in a row that made one pass over the same samples."""
+    single_updates: int = 0
+    """Number of optimizers in a row that made one update."""
+
+    def end_use(self) -> None:
+        """Count the use of the latest optimizer, which is replaced."""
+        use, before = self.use, self.previous
+        self.stepped_last = False
+        if not use.rates or use.weights_loaded:
+            self.passes = self.same_samples = self.single_updates = 0
+            self.previous = None
+            return
+        if before is not None and (before.rates != use.rates or use.starts_anew(before)):
+            self.passes = self.same_samples = self.single_updates = 0
+        loader, samples = use.loader_of_one_pass(), use.samples_of_one_pass()
+        self.passes = 0 if loader is None else self.passes + 1 if loader is self.loader else 1
+        is_same = (
+            samples is not None
+            and self.samples is not None
+            and _common_share(samples, self.samples) >= MIN_COMMON_SHARE
+        )
+        self.same_samples = 0 if samples is None else self.same_samples + 1 if is_same else 1
+        self.single_updates = self.single_updates + 1 if use.steps == 1 and use.traced else 0
+        self.loader, self.samples, self.previous = loader, samples, use
+
+    def reason(self, unused: int) -> str:
+        """Return for how long each optimizer was used, if the line builds too many; "" otherwise.
+
+        Args:
+            unused: 1 if the latest optimizer was just built, otherwise 0.
+        """
+        if self.passes + unused >= MIN_BUILT or self.same_samples >= MIN_SAME_SAMPLES:
+            return "at most one pass over the data"
+        return "a single update" if self.single_updates >= MIN_SINGLE_UPDATES else ""
+
+
+def _common_share(first: Any, second: Any) -> float:
+    """Return the share of the smaller set of samples that is in the other set too."""
+    import torch
+
+    fewer, more = sorted((first, second), key=len)
+    return float(torch.isin(fewer, more.to(fewer.device)).double().mean())
 
 
 class Detector(BaseDetector):
-    """Compares each optimizer with the previous one built by the same line."""
-
-    subscribes_to = (OptimizerCreated, LoaderStarted, BackwardStarted, StepTaken, StateLoaded)
+    """Compares the uses of the optimizers that one line built."""
 
     def __init__(self) -> None:
-        self._lines: dict[Hashable, _OptimizerLine] = {}
+        self._lines: dict[tuple[Hashable, ...], _OptimizerLine] = {}
         self._reported: set[Hashable] = set()
 
-    def observe(
-        self, event: OptimizerCreated | LoaderStarted | BackwardStarted | StepTaken | StateLoaded
-    ) -> Evidence | None:
-        """Return evidence when a line has built the third optimizer in a row."""
-        if isinstance(event, OptimizerCreated):
-            return self._observe_creation(event)
+    def on_loader_started(self, event: LoaderStarted) -> None:
+        """Record the start of the loader."""
         for line in self._lines.values():
-            if isinstance(event, StepTaken):
-                if event.optimizer is line.optimizer and not line.rates:
-                    line.rates = event.learning_rates
-            elif isinstance(event, BackwardStarted):
-                line.trained_by.add(event.loader)
-            elif isinstance(event, LoaderStarted):
-                line.passes[event.loader] = line.passes.get(event.loader, 0) + 1
-            else:
-                line.loaded |= event.what == "model"
-        return None
+            line.use.passes[event.loader] = line.use.passes.get(event.loader, 0) + 1
 
-    def _observe_creation(self, event: OptimizerCreated) -> Evidence | None:
+    def on_backward_started(self, event: BackwardStarted) -> None:
+        """Record the loader and the batch."""
+        for line in self._lines.values():
+            line.use.trained_by.add(event.loader)
+            line.use.batches += event.batch != line.use.batch
+            line.use.batch = event.batch
+
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Record the samples that a model is trained on, once a line has built several optimizers for it."""
+        for line in self._lines.values():
+            if line.previous is None or not event.has_graph or event.recomputed:
+                continue
+            if not line.parameters.isdisjoint(event.parameters):
+                self._record_call(line.use, event)
+
+    def _record_call(self, use: _Use, event: ModelCalled) -> None:
+        from trueloop.tracing.row_digests import row_digests
+
+        rows = row_digests(event) if event.loader is None else None
+        if rows is not None and len(use.rows) < MAX_BATCHES:
+            use.rows.setdefault(event.update, []).append(rows)
+        if not use.versions or event.update != use.versions[-1][0]:
+            names = sorted(ref.name for ref in event.parameters)[:MAX_COMPARED]
+            snapshot = snapshot_parameters(event.live_module, set(names)).values()
+            use.start = use.start or tuple(value for _, *values in snapshot for value in values)
+            use.versions = [*use.versions[:2], (event.update, sum(version for version, *_ in snapshot))]
+
+    def on_step_taken(self, event: StepTaken) -> None:
+        """Record the step."""
+        for line in self._lines.values():
+            if event.optimizer is line.use.optimizer:
+                line.stepped_last = True
+                line.use.steps += 1
+                line.use.rates = line.use.rates or event.learning_rates
+            elif event.parameters >= line.parameters:
+                line.stepped_last = False
+
+    def on_state_loaded(self, event: StateLoaded) -> None:
+        """Record that weights were loaded."""
+        for line in self._lines.values():
+            line.use.weights_loaded |= event.what == "model"
+
+    def on_tracing_gap(self, event: TracingGap) -> None:
+        """Record that some updates were not traced."""
+        for line in self._lines.values():
+            line.use.traced = False
+
+    def on_optimizer_created(self, event: OptimizerCreated) -> Evidence | None:
+        """Return evidence when a line has built too many optimizers in a row."""
         if not event.stateful or event.kind == "LBFGS" or event.location is None:
             return None
-        key = (event.location, event.kind, event.parameters)
+        key = (event.location, event.kind, event.parameters, event.trainable)
         line = self._lines.pop(key, None)
+        if line is None or not line.stepped_last:
+            line = _OptimizerLine(event.parameters, _Use(event.optimizer))
+        else:
+            line.end_use()
+            line.use = _Use(event.optimizer)
         if len(self._lines) >= MAX_LINES:
             del self._lines[next(iter(self._lines))]
-        self._lines[key] = new = _OptimizerLine(event.optimizer)
-        if line is None or line.optimizer not in event.predecessors:
-            return None
-        loader = next(iter(line.trained_by)) if len(line.trained_by) == 1 else None
-        if loader is None or line.passes.get(loader, 0) > 1 or line.loaded or not line.rates:
-            return None
-        new.before = (loader, line.rates)
-        new.times = line.times + 1 if line.before in (None, new.before) else 2
-        if new.times < MIN_TIMES or key in self._reported:
+        self._lines[key] = line
+        return self._evidence(key, line, 1)
+
+    def on_watch_ended(self, event: WatchEnded) -> list[Evidence]:
+        """Return evidence of the lines whose last optimizer is one too many."""
+        for line in self._lines.values():
+            line.end_use()
+        found = [self._evidence(key, line, 0) for key, line in self._lines.items()]
+        return [each for each in found if each is not None]
+
+    def _evidence(self, key: tuple[Hashable, ...], line: _OptimizerLine, unused: int) -> Evidence | None:
+        reason = line.reason(unused)
+        if not reason or key in self._reported:
             return None
         self._reported.add(key)
+        location, kind, *_ = key
+        count = unused + max(line.passes, line.same_samples, line.single_updates)
         return Evidence(
-            message=f"This line has built {new.times} {event.kind} optimizers for the same "
-            f"{len(event.parameters)} parameters, each after at most one pass over the data: "
-            "the momentum or running averages start at zero each time.",
-            location=event.location,
+            message=f"This line has built {count} {kind} optimizers for the same {len(line.parameters)} parameters, "
+            f"each after {reason}: the momentum or running averages start at zero each time.",
+            location=cast("CodePosition", location),
         )
 
 
@@ -134,7 +292,7 @@ RESETTING: Final = frozenset(("apply", "reset_parameters", "copy_", "set_rng_sta
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each optimizer with moments that every iteration of a loop builds for one model and at most one pass."""
+    """Yield each optimizer with moments that every iteration of a loop builds for the same model and one pass."""
     for creation in source.ops(OpKind.CREATE):
         if creation.subject.kind is not ValueKind.OPTIMIZER or not creation.loops or not _has_moments(creation.subject):
             continue
@@ -157,13 +315,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _has_moments(optimizer: AbstractValue) -> bool:
-    package, _, last = optimizer.name.rpartition(".")
+    package, _, name = optimizer.name.rpartition(".")
     momentum = optimizer.arguments.get("momentum")
-    return package == "torch.optim" and (last in WITH_MOMENTS or (momentum is not None and bool(momentum.constant())))
+    return package == "torch.optim" and (name in WITH_MOMENTS or (momentum is not None and bool(momentum.constant())))
 
 
 def _has_same_arguments(source: SourceFile, creation: Op, loop: Loop) -> bool:
-    """Return True where no argument of the optimizer can change from one iteration to the next."""
+    """Return True if no argument of the optimizer can change from one iteration to the next."""
     first, *others = [*creation.node.args, *(each.value for each in creation.node.keywords)]
     names = names_in(first) - assigned_names(first)
     return not names & varying_names(creation, loop) and all(
@@ -174,31 +332,31 @@ def _has_same_arguments(source: SourceFile, creation: Op, loop: Loop) -> bool:
 def _makes_one_pass(source: SourceFile, creation: Op, loop: Loop) -> bool:
     inside = source.ops_in_loop(loop, OpKind.STEP, OpKind.ITERATE, root=creation.entry_point)
     steps = [each for each in inside if each.kind is OpKind.STEP and each.subject.may_alias(creation.subject)]
-    several = loop.iterable is not None and any(each.kind is ValueKind.LOADER for each in loop.iterable.ancestors())
+    over_loader = loop.iterable is not None and any(each.kind is ValueKind.LOADER for each in loop.iterable.ancestors())
     for step in steps:
         inner = step.loops[[each.node for each in step.loops].index(loop.node) :]
         start = next((each for each in inside if each.node is inner[-1].node), None)
         if iterated_loader(inner[-1]) is None or len(inner) > 2:
             return False
-        if len(inner) == 2 and (several or start is None or varies_per_iteration(start, loop)):
+        if len(inner) == 2 and (over_loader or start is None or varies_per_iteration(start, loop)):
             return False
     return bool(steps)
 
 
 def _restarts(source: SourceFile, creation: Op, loop: Loop, models: list[AbstractValue]) -> bool:
-    """Return True where an iteration may start with another model or other weights."""
+    """Return True if an iteration may start with another model or other weights."""
     inside = source.ops_in_loop(loop, root=creation.entry_point)
-    fresh = any(
+    loads_weights = any(
         each.kind in (OpKind.LOAD_STATE_DICT, OpKind.SET_REQUIRES_GRAD, OpKind.LOAD)
         or each.name.startswith("torch.nn.init")
         for each in inside
     )
-    built = any(each.kind is OpKind.CREATE and any(each.subject.may_alias(one) for one in models) for each in inside)
-    copied = any({COPY, MANAGED} & each.facts for each in (*models, creation.subject))
-    texts = {id(each): each for operation in inside for each in (loop.node, *operation.functions)}.values()
-    calls = (each for text in texts for each in ast.walk(text) if isinstance(each, ast.Call))
-    reset = any(getattr(each.func, "attr", "") in RESETTING for each in calls)
-    return fresh or built or copied or reset or source.escapes(creation.subject, inside)
+    built = any(each.kind is OpKind.CREATE and any(each.subject.may_alias(m) for m in models) for each in inside)
+    is_copied = any({COPY, MANAGED} & each.facts for each in (*models, creation.subject))
+    definitions = {id(each): each for operation in inside for each in (loop.node, *operation.functions)}.values()
+    calls = (each for text in definitions for each in ast.walk(text) if isinstance(each, ast.Call))
+    is_reset = any(getattr(each.func, "attr", "") in RESETTING for each in calls)
+    return loads_weights or built or is_copied or is_reset or source.escapes(creation.subject, inside)
 
 
 RULE = Rule(required_words=("torch", "optim", "backward(", ".step("), find=find)

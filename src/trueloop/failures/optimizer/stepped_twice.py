@@ -38,7 +38,7 @@ References
 
 import ast
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
@@ -50,6 +50,7 @@ from trueloop.core.source_text import Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import NO_REFS, ModelCalled, Ref, Refs, StepTaken
+from trueloop.tracing.trackers.gradient_ledger import GradientLedger
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MIN_TIMES: Final = 2  # a single time may be an experiment
@@ -69,33 +70,31 @@ RESETTING: Final = (
 class Detector(BaseDetector):
     """Counts, for each line, the steps with gradients that an earlier step has already used."""
 
-    subscribes_to = (ModelCalled, StepTaken)
+    gradients: GradientLedger
 
     def __init__(self) -> None:
         self._repeats: Counter[CodePosition | None] = Counter()
-        self._latest: deque[tuple[tuple[Ref, ...], tuple[float, ...]]] = deque(maxlen=MAX_STEPS)
-        """Parameters and the norms of their gradients for each of the latest steps."""
+        self._latest: deque[Mapping[Ref, float]] = deque(maxlen=MAX_STEPS)
+        """The norms of the gradients in each of the latest steps."""
         self._models = WeakIdDict[Any, Refs]()
         """Parameters of each model that was called and still exists."""
 
-    def observe(self, event: ModelCalled | StepTaken) -> Evidence | None:
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Record the call of the model."""
+        if self._models.get(event.live_module) is not event.parameters:
+            self._models.put(event.live_module, event.parameters)
+
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
         """Return evidence when a line has used old gradients ``MIN_TIMES`` times."""
-        if isinstance(event, ModelCalled):
-            if self._models.get(event.live_module) is not event.parameters:
-                self._models.put(event.live_module, event.parameters)
-            return None
-        reused = (
-            event.already_used - event.zero_gradients - event.frozen
-            if event.already_used and not event.closure
-            else NO_REFS
-        )
-        if reused and event.parameter_norms:
+        used = None if event.closure else self.gradients.already_used_by(event.optimizer)
+        reused = used.parameters - event.zero_gradients() - event.frozen if used else NO_REFS
+        if reused and event.gradient_norms:
             reused -= self._changed_gradients(event)
         if reused:
             called = NO_REFS.union(*self._models.values())
             reused &= called if called & event.parameters else reused  # OPT002 reports parameters of no model
-        self._latest.append((event.norm_parameters, event.parameter_norms))
-        if not reused:
+        self._latest.append(event.gradient_norms)
+        if not used or not reused:
             return None
         self._repeats[event.location] += 1
         if self._repeats[event.location] < MIN_TIMES:
@@ -104,33 +103,32 @@ class Detector(BaseDetector):
             message=f"{self._repeats[event.location]} times `{event.optimizer.kind}.step()` used gradients that an "
             f"earlier step had already used, the last time {format_count(len(reused), 'gradient')}.",
             location=event.location,
-            related=((event.already_used_at, "the earlier step"),) if event.already_used_at else (),
+            related=((used.location, "the earlier step"),) if used.location else (),
         )
 
     def _changed_gradients(self, event: StepTaken) -> Refs:
         """Return the parameters whose gradient norm changed, for example through the untraced ``grad.data``."""
-        before: dict[Ref, float] = {}
-        for parameters, norms in self._latest:
-            before.update(zip(parameters, norms, strict=False))
-        now = zip(event.norm_parameters, event.parameter_norms, strict=False)
-        return frozenset(each for each, norm in now if before.get(each, norm) != norm)
+        earlier_norms: dict[Ref, float] = {}
+        for norms in self._latest:
+            earlier_norms.update(norms)
+        return frozenset(each for each, norm in event.gradient_norms.items() if earlier_norms.get(each, norm) != norm)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each step that directly follows a step of the same optimizer in the same iteration."""
-    last: dict[tuple[int, int], Op] = {}
+    latest: dict[tuple[int, int], Op] = {}
     for each in source.operations:
         if each.kind in RESETTING:
-            last.clear()
+            latest.clear()
         if each.kind is not OpKind.STEP or each.value is not None or not _is_plain_step(each):
             continue
         key = each.entry_point, id(each.subject)
-        first, last[key] = last.get(key), each
+        first, latest[key] = latest.get(key), each
         if first is None or not first.same_iteration_as(each) or not first.implied_by(each) or first.node is each.node:
             continue
         if not any(
-            done.kind is OpKind.BACKWARD and done.same_iteration_as(first)
-            for done in source.ops_of_run(each)[: each.index]
+            operation.kind is OpKind.BACKWARD and operation.same_iteration_as(first)
+            for operation in source.ops_of_run(each)[: each.index]
         ):
             continue
         yield Hit(
@@ -142,8 +140,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _is_plain_step(step: Op) -> bool:
-    optimizer, plain = step.subject, isinstance(step.statement, ast.Expr) and step.statement.value is step.node
-    return plain and optimizer.kind is ValueKind.OPTIMIZER and MANAGED not in optimizer.facts and not optimizer.union
+    optimizer, alone = step.subject, isinstance(step.statement, ast.Expr) and step.statement.value is step.node
+    return alone and optimizer.kind is ValueKind.OPTIMIZER and MANAGED not in optimizer.facts and not optimizer.union
 
 
 def _remove_step(source: SourceFile, step: Op) -> Fix | None:

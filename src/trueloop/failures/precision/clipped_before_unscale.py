@@ -44,6 +44,7 @@ from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GradientsClipped, LossScaled
+from trueloop.tracing.trackers.gradient_ledger import GradientLedger
 
 SCALED_LIMIT_RATIO = 0.01  # a limit of 655 with a factor of 65536 was multiplied by the factor too
 
@@ -51,23 +52,25 @@ SCALED_LIMIT_RATIO = 0.01  # a limit of 655 with a factor of 65536 was multiplie
 class Detector(BaseDetector):
     """Checks which gradients of each clipping call are still multiplied by GradScaler's factor."""
 
-    subscribes_to = (LossScaled, GradientsClipped)
+    gradients: GradientLedger
 
     def __init__(self) -> None:
         self._scale: float | None = None
 
-    def observe(self, event: LossScaled | GradientsClipped) -> Evidence | None:
-        """Return evidence where scaled gradients are clipped."""
-        if isinstance(event, LossScaled):
-            self._scale = event.scale
+    def on_loss_scaled(self, event: LossScaled) -> None:
+        """Record the scaled loss."""
+        self._scale = event.scale
+
+    def on_gradients_clipped(self, event: GradientsClipped) -> Evidence | None:
+        """Return evidence if scaled gradients are clipped."""
+        scaled = self.gradients.scaled_when_clipped
+        if event.only_measured or not scaled or (self._scale and event.limit >= SCALED_LIMIT_RATIO * self._scale):
             return None
-        if event.only_measured or not event.scaled or (self._scale and event.limit >= SCALED_LIMIT_RATIO * self._scale):
-            return None
-        by = f" of {self._scale:g}" if self._scale else ""
+        factor = f" of {self._scale:g}" if self._scale else ""
         norm = f" Their norm was {event.measured:.3g}." if event.measured else ""
         return Evidence(
-            message=f"{len(event.scaled)} gradients were clipped to {event.limit:g} while they were still multiplied "
-            f"by GradScaler's factor{by}.{norm}",
+            message=f"{len(scaled)} gradients were clipped to {event.limit:g} while they were still multiplied "
+            f"by GradScaler's factor{factor}.{norm}",
             location=event.location,
         )
 
@@ -81,13 +84,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
         backward = None if has_infinite_limit(clip) or limit_is_scaled else _scaled_backward(source, clip)
         if backward is None:
             continue
-        first = clip.entry_point not in repaired  # of two clippings, only the first needs an unscale before it
+        is_first = clip.entry_point not in repaired  # of two clippings, only the first needs an unscale before it
         repaired.add(clip.entry_point)
         yield Hit(
             message="The gradients are clipped while they are still multiplied by GradScaler's factor.",
             node=clip.node,
             related=((backward.node, "`backward()` of the scaled loss"),),
-            fix=_unscale_first(source, clip) if first else None,
+            fix=_unscale_first(source, clip) if is_first else None,
         )
 
 
@@ -121,7 +124,7 @@ def _could_unscale(value: AbstractValue) -> bool:
 
 
 def _can_be_enabled(scaler: AbstractValue, backward: Op, clip: Op) -> bool:
-    """Return True where the scaler can be enabled, independently of the conditions of the clipping."""
+    """Return True if the scaler can be enabled, independently of the conditions of the clipping."""
     enabled = scaler.arguments.get("enabled")
     if any(each.kind is not ValueKind.SCALER or each.name == "" for each in scaler.alternatives()):
         return False  # the scaler is built in other code
@@ -168,9 +171,9 @@ def _unscale_first(source: SourceFile, clip: Op) -> Fix | None:
     late = [each for each in run if each.kind is OpKind.UNSCALE and clip.index < each.index < step.index]
     if late:
         statement = late[0].statement
-        plain = isinstance(statement, ast.Expr) and statement.value is late[0].node and late[0].implied_by(clip)
-        alone = plain and len(late) == 1 and len(source.block(statement)) > 1
-        edits = source.text.move_statement(statement, before=clip.statement) if statement and alone else None
+        is_plain = isinstance(statement, ast.Expr) and statement.value is late[0].node and late[0].implied_by(clip)
+        is_movable = is_plain and len(late) == 1 and len(source.block(statement)) > 1
+        edits = source.text.move_statement(statement, before=clip.statement) if statement and is_movable else None
         return Fix(edits, safe=True, description="Unscale before clipping") if edits else None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or len(call.args) != 1:
         return None

@@ -46,13 +46,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _use_torch_amp(source: SourceFile, call: ast.Call, name: str) -> Fix | None:
     """Return the fix that uses torch.amp with the device; for an imported name, in all of its calls."""
-    words = 'Use torch.amp with "cuda"'
+    description = 'Use torch.amp with "cuda"'
     if isinstance(call.func, ast.Attribute):
         device = _insert_device(source, call, name)
-        plain = source.text.segment(call.func) == f"torch.cuda.amp.{name}"
+        is_plain = source.text.segment(call.func) == f"torch.cuda.amp.{name}"
         return (
-            Fix((source.text.replace(call.func, f"torch.amp.{name}"), device), False, words)
-            if device and plain
+            Fix((source.text.replace(call.func, f"torch.amp.{name}"), device), False, description)
+            if device and is_plain
             else None
         )
     imports = [each for each in source.nodes if isinstance(each, ast.ImportFrom) and each.module == "torch.cuda.amp"]
@@ -64,9 +64,9 @@ def _use_torch_amp(source: SourceFile, call: ast.Call, name: str) -> Fix | None:
     devices = [_insert_device(source, each, names[getattr(each.func, "id", "")]) for each in calls]
     start = source.text.offset(imports[0].lineno, imports[0].col_offset)
     import_text = source.text.segment(imports[0])
-    at = start + len(import_text[: import_text.index("torch.cuda.amp")].encode())
-    edits = (Edit(at, at + len("torch.cuda.amp"), "torch.amp"), *(each for each in devices if each))
-    return Fix(edits, False, words) if all(devices) and import_text.startswith("from torch.cuda.amp ") else None
+    position = start + len(import_text[: import_text.index("torch.cuda.amp")].encode())
+    edits = (Edit(position, position + len("torch.cuda.amp"), "torch.amp"), *(each for each in devices if each))
+    return Fix(edits, False, description) if all(devices) and import_text.startswith("from torch.cuda.amp ") else None
 
 
 def _insert_device(source: SourceFile, call: ast.Call, name: str) -> Edit | None:
@@ -75,9 +75,9 @@ def _insert_device(source: SourceFile, call: ast.Call, name: str) -> Edit | None
     opening = source.text.content.index(b"(", end) + 1
     if not call.args:
         return Edit(opening, opening, '"cuda", ' if call.keywords else '"cuda"')
-    start, many = source.text.span(call.args[0])[0], len(call.args) > 1 or isinstance(call.args[0], ast.Starred)
+    start, has_more = source.text.span(call.args[0])[0], len(call.args) > 1 or isinstance(call.args[0], ast.Starred)
     if name == "autocast":
-        return None if many else Edit(start, start, '"cuda", enabled=')
+        return None if has_more else Edit(start, start, '"cuda", enabled=')
     return Edit(start, start, '"cuda", ')
 
 

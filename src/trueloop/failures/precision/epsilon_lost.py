@@ -34,25 +34,33 @@ References
     https://github.com/jinxixiang/magic_animate_unofficial/issues/6
 """
 
+from typing import Final
+
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity
-from trueloop.tracing.events import StepTaken
+from trueloop.tracing.events import StepStarted
+
+DIVIDING: Final = frozenset(("Adam", "AdamW", "NAdam", "RMSprop"))  # optimizers that divide by a root plus epsilon
+MIN_FLOAT16_EPS: Final = 2.0**-25  # half of the smallest float16; smaller values round to zero
 
 
 class Detector(BaseDetector):
     """Checks at every step whether epsilon rounds to zero in the dtype of the weights."""
 
-    subscribes_to = (StepTaken,)
-
-    def observe(self, event: StepTaken) -> Evidence | None:
-        """Return evidence where epsilon rounds to zero."""
-        if event.underflowing_eps is None:
+    def on_step_started(self, event: StepStarted) -> Evidence | None:
+        """Return evidence if an optimizer that divides by a root plus epsilon has one that rounds to zero."""
+        optimizer = event.live_optimizer
+        if event.optimizer.kind not in DIVIDING or not type(optimizer).__module__.startswith("torch.optim"):
             return None
-        return Evidence(
-            message=f"{event.optimizer.kind} updates float16 weights with eps={event.underflowing_eps:g}, which "
-            "rounds to zero in float16, so a small gradient leads to a division by zero.",
-            location=event.location,
-        )
+        for group in optimizer.param_groups:
+            is_float16 = group["params"] and str(group["params"][0].dtype) == "torch.float16"
+            if is_float16 and not group.get("fused") and 0 < group["eps"] < MIN_FLOAT16_EPS:
+                return Evidence(
+                    message=f"{event.optimizer.kind} updates float16 weights with eps={group['eps']:g}, which "
+                    "rounds to zero in float16, so a small gradient leads to a division by zero.",
+                    location=event.location,
+                )
+        return None
 
 
 FAILURE = Failure(

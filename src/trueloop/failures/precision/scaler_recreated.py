@@ -50,17 +50,12 @@ MIN_SCALERS: Final = 3
 class Detector(BaseDetector):
     """Counts the scalers that each line has created for the same optimizers."""
 
-    subscribes_to = (ScalerCreated, OptimizerCreated, StateLoaded)
-
     def __init__(self) -> None:
         self._created: dict[CodePosition | None, tuple[int, int]] = {}
         """Line -> number of scalers, and number of updates before the latest one."""
 
-    def observe(self, event: ScalerCreated | OptimizerCreated | StateLoaded) -> Evidence | None:
+    def on_scaler_created(self, event: ScalerCreated) -> Evidence | None:
         """Return evidence at the third scaler."""
-        if not isinstance(event, ScalerCreated):
-            self._created.clear()
-            return None
         times, update = self._created.get(event.location, (0, -1))
         if event.update <= update:  # the program has several scalers, one for each model
             return None
@@ -72,6 +67,14 @@ class Detector(BaseDetector):
             "again at its initial value.",
             location=event.location,
         )
+
+    def on_optimizer_created(self, event: OptimizerCreated) -> None:
+        """Record the new optimizer."""
+        self._created.clear()
+
+    def on_state_loaded(self, event: StateLoaded) -> None:
+        """Record the loaded state."""
+        self._created.clear()
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -112,13 +115,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def _move_before_loop(source: SourceFile, creation: Op, loop: Loop) -> Fix | None:
     """Return the fix that creates the scaler before the loop."""
     statement, call = creation.statement, creation.node
-    plain = isinstance(statement, ast.Assign) and statement.value is call and isinstance(call, ast.Call)
-    arguments = [*call.args, *(each.value for each in call.keywords)] if plain else []
-    own = statement in getattr(loop.node, "body", []) and len(source.block(statement)) > 1
+    is_plain = isinstance(statement, ast.Assign) and statement.value is call and isinstance(call, ast.Call)
+    arguments = [*call.args, *(each.value for each in call.keywords)] if is_plain else []
+    is_movable = statement in getattr(loop.node, "body", []) and len(source.block(statement)) > 1
     if (
         statement is None
-        or not plain
-        or not own
+        or not is_plain
+        or not is_movable
         or not is_statement(loop.node)
         or not all(isinstance(each, ast.Constant) for each in arguments)
     ):

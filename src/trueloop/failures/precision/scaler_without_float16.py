@@ -4,7 +4,7 @@ What you see
     Nothing at first. Some updates are skipped, the scale changes, and training is a little slower.
 
 Why it happens
-    GradScaler prevents that small gradients become zero in float16. bfloat16 has the same range as float32, so small
+    GradScaler prevents small gradients from becoming zero in float16. bfloat16 has the same range as float32, so small
     gradients do not become zero, and scaling has no benefit.
 
 Fix
@@ -41,11 +41,9 @@ from trueloop.tracing.events import LossScaled
 class Detector(BaseDetector):
     """Checks in which dtype the model of each scaled loss ran."""
 
-    subscribes_to = (LossScaled,)
-
-    def observe(self, event: LossScaled) -> Evidence | None:
-        """Return evidence where the model ran in bfloat16."""
-        if not event.enabled or event.autocast != "bfloat16":
+    def on_loss_scaled(self, event: LossScaled) -> Evidence | None:
+        """Return evidence if the model ran in bfloat16."""
+        if event.autocast != "bfloat16":
             return None
         factor = f" by {event.scale:g}" if event.scale else ""
         return Evidence(
@@ -60,8 +58,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     scalings = [each for each in source.ops(OpKind.SCALE_LOSS) if is_enabled_scaler(each.subject)]
     bfloat16_calls = {id(each): _bfloat16_call(source, each) for each in scalings}
     for scaling in scalings:
-        called = bfloat16_calls[id(scaling)]
-        if called is None:
+        call = bfloat16_calls[id(scaling)]
+        if call is None:
             continue
         others = [each for each in scalings if each.subject is scaling.subject]
         all_bfloat16 = all(bfloat16_calls[id(each)] is not None for each in others)
@@ -69,22 +67,22 @@ def find(source: SourceFile) -> Iterator[Hit]:
             message="GradScaler multiplies a loss whose model runs in bfloat16, which has the same range as float32 "
             "and needs no scaling.",
             node=scaling.node,
-            related=((called.node, "runs under autocast with bfloat16"),),
+            related=((call.node, "runs under autocast with bfloat16"),),
             fix=_disable_scaler(source.text, scaling.subject) if all_bfloat16 else None,
         )
 
 
 def _bfloat16_call(source: SourceFile, scaling: Op) -> Op | None:
     """Return a bfloat16 call of a model that the loss depends on, if no call used another dtype."""
-    found: Op | None = None
+    call: Op | None = None
     for value in scaling.inputs[0].autograd_graph() if scaling.inputs else ():
         producer = source.created_by.get(id(value))
         if producer is None or producer.kind not in (OpKind.MODEL_CALL, OpKind.FORWARD_CALL):
             continue
         if producer.autocast not in (None, "torch.bfloat16"):
             return None
-        found = producer if producer.autocast else found
-    return found
+        call = producer if producer.autocast else call
+    return call
 
 
 def _disable_scaler(text: SourceText, scaler: AbstractValue) -> Fix | None:

@@ -48,7 +48,8 @@ from trueloop.core.formatting import format_count
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import LossScaled, StepTaken
+from trueloop.tracing.events import LossScaled, ScaleRead, StepTaken
+from trueloop.tracing.trackers.gradient_ledger import GradientLedger
 
 MIN_TIMES: Final = 2  # a single time may be an experiment
 MAKES_UNKNOWN: Final = (
@@ -65,27 +66,37 @@ MAKES_UNKNOWN: Final = (
 class Detector(BaseDetector):
     """Counts, for each line, the steps with gradients that are still multiplied by GradScaler's factor."""
 
-    subscribes_to = (LossScaled, StepTaken)
+    gradients: GradientLedger
+
     activated_by = (LossScaled,)
 
     def __init__(self) -> None:
         self._scale: float | None = None
+        self._factor_read = False
+        """Whether the program has read the factor since the latest step, perhaps to divide by it."""
         self._times: Counter[CodePosition | None] = Counter()
 
-    def observe(self, event: LossScaled | StepTaken) -> Evidence | None:
+    def on_loss_scaled(self, event: LossScaled) -> None:
+        """Record the scaled loss."""
+        self._scale = event.scale
+
+    def on_scale_read(self, event: ScaleRead) -> None:
+        """Record that the factor was read."""
+        self._factor_read = True
+
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
         """Return evidence when a line has made ``MIN_TIMES`` steps with scaled gradients."""
-        if isinstance(event, LossScaled):
-            self._scale = event.scale
-            return None
-        if not event.still_scaled or event.scaler is not None or self._scale == 1:
+        factor_read, self._factor_read = self._factor_read, False
+        scaled = self.gradients.still_scaled_by(event.optimizer)
+        if not scaled or factor_read or event.scaler is not None or self._scale == 1:
             return None
         self._times[event.location] += 1
         if self._times[event.location] < MIN_TIMES:
             return None
-        by = f" of {self._scale:g}" if self._scale else ""
+        factor = f" of {self._scale:g}" if self._scale else ""
         return Evidence(
-            message=f"`{event.optimizer.kind}.step()` used {format_count(len(event.still_scaled), 'gradient')} still "
-            f"multiplied by GradScaler's factor{by}.",
+            message=f"`{event.optimizer.kind}.step()` used {format_count(len(scaled), 'gradient')} still "
+            f"multiplied by GradScaler's factor{factor}.",
             location=event.location,
         )
 
@@ -131,13 +142,13 @@ def _scaled_backward(source: SourceFile, step: Op) -> Op | None:
 def _step_with_scaler(source: SourceFile, step: Op, backward: Op) -> Fix | None:
     """Return the fix that lets the scaler step, and updates the scaler if the program does not."""
     call, statement = step.node, step.statement
-    scaling = [each for each in ast.walk(backward.node) if isinstance(each, ast.Call)]
-    names = [each.func.value for each in scaling if isinstance(each.func, ast.Attribute) and each.func.attr == "scale"]
-    plain = isinstance(statement, ast.Expr) and statement.value is call and isinstance(call.func, ast.Attribute)
+    calls = [each for each in ast.walk(backward.node) if isinstance(each, ast.Call)]
+    names = [each.func.value for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr == "scale"]
+    is_plain = isinstance(statement, ast.Expr) and statement.value is call and isinstance(call.func, ast.Attribute)
     if (
         statement is None
         or len(names) != 1
-        or not plain
+        or not is_plain
         or call.args
         or call.keywords
         or backward.function is not step.function
@@ -149,8 +160,8 @@ def _step_with_scaler(source: SourceFile, step: Op, backward: Op) -> Fix | None:
     )
     if not any(each.kind is OpKind.SCALER_UPDATE for each in source.ops_of_run(step)):
         edits = (*edits, source.text.insert_after(statement, f"{scaler}.update()"))
-    found = tuple(each for each in edits if each is not None)
-    return Fix(found, safe=False, description="Let the scaler step") if len(found) == len(edits) else None
+    valid = tuple(each for each in edits if each is not None)
+    return Fix(valid, safe=False, description="Let the scaler step") if len(valid) == len(edits) else None
 
 
 RULE = Rule(required_words=("backward(", ".step(", "scale"), find=find)
@@ -158,9 +169,9 @@ RULE = Rule(required_words=("backward(", ".step(", "scale"), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    wanted = {"precision": "float16", "clip": 0.0, "optimizer": "adam"}  # other optimizers explode immediately
-    possible = all(loop.settings[name] == value for name, value in wanted.items())
-    loop.require(possible, "There is no GradScaler, or gradients are unscaled to be clipped.", **wanted)
+    required = {"precision": "float16", "clip": 0.0, "optimizer": "adam"}  # other optimizers explode immediately
+    is_possible = all(loop.settings[name] == value for name, value in required.items())
+    loop.require(is_possible, "There is no GradScaler, or gradients are unscaled to be clipped.", **required)
     loop.replace(Piece.OPTIMIZER_STEP, "scaler.step(optimizer)\nscaler.update()", "optimizer.step()")
 
 

@@ -28,11 +28,11 @@ def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
             else f"{subject} different dtypes.",
             fix="Convert the batch where it is created: x = x.float(). NumPy creates float64 by default.",
         )
-    wrong, wanted = _tensor_to_convert(error.tensors)
+    wrong, dtype = _tensor_to_convert(error.tensors)
     other = next(each for each in error.tensors if each.dtype != wrong.dtype)
     listed = f"{wrong.display_name} is {wrong.dtype}, and {other.display_name} is {other.dtype}"
-    where = f", in {error.running_module}" if error.running_module and error.running_module.path else ""
-    return Explanation(meaning=f"{listed[0].upper()}{listed[1:]}{where}.", fix=_fix(wrong, wanted), tensor=wrong)
+    location = f", in {error.running_module}" if error.running_module and error.running_module.path else ""
+    return Explanation(meaning=f"{listed[0].upper()}{listed[1:]}{location}.", fix=_fix(wrong, dtype), tensor=wrong)
 
 
 def _explain_integers(error: RaisedError) -> Explanation:
@@ -51,18 +51,18 @@ def _explain_integers(error: RaisedError) -> Explanation:
 
 def _tensor_to_convert(tensors: tuple[TensorDescription, ...]) -> tuple[TensorDescription, str]:
     """Return the tensor to convert and its new dtype: that of the parameters, or of tensors that require a gradient."""
-    model = [each for each in tensors if each.name or each.requires_grad]
-    wanted = next((each.dtype for each in model if each.dtype in _FLOATING), "float32")
-    others = [each for each in tensors if each.dtype != wanted]
-    return next((each for each in others if not each.name), others[0]), wanted
+    references = [each for each in tensors if each.name or each.requires_grad]
+    dtype = next((each.dtype for each in references if each.dtype in _FLOATING), "float32")
+    others = [each for each in tensors if each.dtype != dtype]
+    return next((each for each in others if not each.name), others[0]), dtype
 
 
-def _fix(wrong: TensorDescription, wanted: str) -> str:
-    if wanted in ("float16", "bfloat16"):
-        return f"Run the forward pass under torch.autocast, or convert the batch to {wanted}, the dtype of the model."
+def _fix(wrong: TensorDescription, dtype: str) -> str:
+    if dtype in ("float16", "bfloat16"):
+        return f"Run the forward pass under torch.autocast, or convert the batch to {dtype}, the dtype of the model."
     name = _name(wrong)
     cause = " NumPy creates float64 by default." if wrong.dtype == "float64" else ""
-    return f"Convert it where it is created: {name} = {name}.{_CONVERSIONS.get(wanted, 'float')}().{cause}"
+    return f"Convert it where it is created: {name} = {name}.{_CONVERSIONS.get(dtype, 'float')}().{cause}"
 
 
 def _name(tensor: TensorDescription | None) -> str:

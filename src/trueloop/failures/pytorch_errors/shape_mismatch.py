@@ -19,27 +19,27 @@ def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
     if module is not None and attribute is not None and inputs is not None:
         return _explain_layer(module, attribute, inputs, error)
     tensors = _main_operands(error.tensors)
-    listed = ", ".join(f"{each.display_name} has the shape {each.shape_text}" for each in tensors)
-    where = f" The operation is in {module}." if module is not None and module.path else ""
-    if not listed:
+    shapes = ", ".join(f"{each.display_name} has the shape {each.shape_text}" for each in tensors)
+    location = f" The operation is in {module}." if module is not None and module.path else ""
+    if not shapes:
         meaning, fix = _explain_message(error.message)
-        return Explanation(meaning=f"{meaning}{where}", fix=fix)
+        return Explanation(meaning=f"{meaning}{location}", fix=fix)
     last = max(
-        (e for e in tensors if e.created_at),
+        (each for each in tensors if each.created_at),
         key=lambda each: each.created_at.line if each.created_at else 0,
         default=None,
     )
     related = tuple(
         (e.created_at, f"{e.display_name} is created here") for e in tensors if e.created_at and e is not last
     )
-    listed = listed[0].upper() + listed[1:]
-    return Explanation(meaning=f"{listed}.{where}", fix=_fix(error, tensors), tensor=last, related=related)
+    shapes = shapes[0].upper() + shapes[1:]
+    return Explanation(meaning=f"{shapes}.{location}", fix=_fix(error, tensors), tensor=last, related=related)
 
 
 _FIX = "Print the shapes before this line, and use the same order of dimensions (batch, channel, ...) in both tensors."
 
 
-# Explanations from the message alone, where the tensors are not available: pattern, meaning, fix.
+# Explanations from the message alone, if the tensors are not available: pattern, meaning, fix.
 _MESSAGES: tuple[tuple[str, str, str], ...] = (
     (
         r"mat1 and mat2 shapes cannot be multiplied \(\d+x(?P<got>\d+) and (?P<wanted>\d+)x\d+\)",
@@ -67,8 +67,8 @@ _MESSAGES: tuple[tuple[str, str, str], ...] = (
 def _explain_message(message: str) -> tuple[str, str]:
     """Return the meaning and the fix that follow from the numbers in the message."""
     for pattern, meaning, fix in _MESSAGES:
-        if found := re.search(pattern, message):
-            numbers = found.groupdict()
+        if match := re.search(pattern, message):
+            numbers = match.groupdict()
             return meaning.format(**numbers), fix.format(**numbers)
     return "The shapes do not match.", _FIX
 
@@ -76,7 +76,7 @@ def _explain_message(message: str) -> tuple[str, str]:
 def _main_operands(tensors: tuple[TensorDescription, ...]) -> list[TensorDescription]:
     """Return the inputs, and the first parameter of another shape."""
     inputs = [each for each in tensors if not each.name]
-    other = [each for each in tensors if each.name and all(each.shape != one.shape for one in inputs)]
+    other = [each for each in tensors if each.name and all(each.shape != i.shape for i in inputs)]
     return [*inputs[:4], *other[:1]]
 
 
@@ -98,23 +98,23 @@ def _fix(error: RaisedError, tensors: list[TensorDescription]) -> str:
 def _explain_layer(
     module: ModuleDescription, attribute: str, inputs: TensorDescription, error: RaisedError
 ) -> Explanation:
-    wanted, spatial = module.int_attributes[attribute], attribute == "in_channels"
+    expected, spatial = module.int_attributes[attribute], attribute == "in_channels"
     dim = -3 if spatial and module.class_name == "Conv2d" else -2 if spatial or len(inputs.shape) > 2 else -1
     dim = -1 if attribute in ("in_features", "input_size", "embed_dim") else dim
     got = inputs.shape[dim] if len(inputs.shape) >= -dim else None
     name = inputs.display_name.capitalize()
     shape = f"{inputs.display_name} has the shape {inputs.shape_text}"
-    mismatch = f"{_module_name(module)} expects {attribute}={wanted}, but {shape}"
+    mismatch = f"{_module_name(module)} expects {attribute}={expected}, but {shape}"
     related = ((module.created_at, "the layer is created here"),) if module.created_at else ()
-    if got is None or got == wanted:
+    if got is None or got == expected:
         return Explanation(meaning=f"{mismatch}.", fix=_FIX, tensor=inputs, related=related)
-    if attribute == "in_features" and inputs.shape_text and _element_count(inputs.shape[1:]) == wanted:
-        fix = f"{name} has {wanted} numbers per sample after flattening: call torch.flatten(x, 1) before this layer."
-    elif wanted in inputs.shape:
-        fix = f"Another dimension has the size {wanted}: if it is the right one, use transpose or permute."
+    if attribute == "in_features" and inputs.shape_text and _element_count(inputs.shape[1:]) == expected:
+        fix = f"{name} has {expected} numbers per sample after flattening: call torch.flatten(x, 1) before this layer."
+    elif expected in inputs.shape:
+        fix = f"Another dimension has the size {expected}: if it is the right one, use transpose or permute."
     else:
-        fix = f"Build the layer with {attribute}={got}, or change the layers before it so that they return {wanted}."
-    return Explanation(meaning=f"{mismatch}: {got} instead of {wanted}.", fix=fix, tensor=inputs, related=related)
+        fix = f"Build the layer with {attribute}={got}, or change the layers before it so that they return {expected}."
+    return Explanation(meaning=f"{mismatch}: {got} instead of {expected}.", fix=fix, tensor=inputs, related=related)
 
 
 def _module_name(module: ModuleDescription) -> str:

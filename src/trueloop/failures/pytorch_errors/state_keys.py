@@ -20,17 +20,17 @@ _WRAPPERS = {"module.": "DataParallel or DistributedDataParallel", "_orig_mod.":
 def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
     """Name the prefix, the shape that differs, or the number of names that differ."""
     missing, unexpected = _keys(_MISSING, error.message), _keys(_UNEXPECTED, error.message)
-    for has, lacks, where in ((unexpected, missing, "checkpoint"), (missing, unexpected, "model")):
-        prefix = _prefix(has, lacks)
+    for longer, shorter, owner in ((unexpected, missing, "checkpoint"), (missing, unexpected, "model")):
+        prefix = _prefix(longer, shorter)
         if prefix:
             source = f", which {_WRAPPERS[prefix]} adds" if prefix in _WRAPPERS else ""
             return Explanation(
-                meaning=f'The names in the {where} begin with "{prefix}"{source}.', fix=_fix(prefix, where)
+                meaning=f'The names in the {owner} begin with "{prefix}"{source}.', fix=_fix(prefix, owner)
             )
     sizes = _SIZES.findall(error.message)
     if sizes and not missing and not unexpected:
-        name, saved, now = sizes[0]
-        difference = f"`{name}` has the shape [{saved}] in the checkpoint and [{now}] in the model"
+        name, saved, current = sizes[0]
+        difference = f"`{name}` has the shape [{saved}] in the checkpoint and [{current}] in the model"
         return Explanation(
             meaning=f"{difference}{f', and {len(sizes) - 1} more differ' if len(sizes) > 1 else ''}.",
             fix="Build the model with the same sizes as the saved model. If you want a new last layer, remove its keys "
@@ -45,8 +45,8 @@ def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
 
 
 def _keys(pattern: re.Pattern[str], message: str) -> list[str]:
-    found = pattern.search(message)
-    return re.findall(r'"([^"]*)"', found[1]) if found else []
+    match = pattern.search(message)
+    return re.findall(r'"([^"]*)"', match[1]) if match else []
 
 
 def _prefix(longer: list[str], shorter: list[str]) -> str:
@@ -58,8 +58,8 @@ def _prefix(longer: list[str], shorter: list[str]) -> str:
     return prefix if prefix and {prefix + name for name in shorter} == set(longer) else ""
 
 
-def _fix(prefix: str, where: str) -> str:
-    if where == "model":
+def _fix(prefix: str, owner: str) -> str:
+    if owner == "model":
         return "Load into the model inside the wrapper: model.module or model._orig_mod."
     save = ", or save model.module.state_dict()" if prefix == "module." else ""
     return f'Remove the prefix: {{name.removeprefix("{prefix}"): value for name, value in state.items()}}{save}.'

@@ -32,7 +32,7 @@ def explain(error: RaisedError, match: re.Match[str]) -> Explanation | None:
     """Explain the signal that ended the worker."""
     if not any(file.startswith("utils/data/") for file in error.pytorch_files):
         return None
-    signal = next((found[1] for cause in error.causes if (found := _KILLED.search(cause))), "")
+    signal = next((killed[1] for cause in error.causes if (killed := _KILLED.search(cause))), "")
     reason, fix = next((texts for name, texts in _SIGNALS.items() if signal.startswith(name)), _OTHER)
     return Explanation(meaning=f"A DataLoader worker died. {reason}", fix=fix)
 

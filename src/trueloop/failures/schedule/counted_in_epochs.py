@@ -1,8 +1,9 @@
-"""The length of a scheduler is counted in batches or updates, but ``scheduler.step()`` runs once per epoch.
+"""A schedule and its steps are counted in different units: epochs, batches of one epoch, or updates of the run.
 
 What you see
     A one-cycle schedule never leaves its warm-up, and a cosine schedule hardly changes the learning rate: at the end of
-    the run the scheduler has made only one step per epoch.
+    the run the scheduler has made only one step per epoch. Or the learning rate falls back to almost zero at the start
+    of every epoch, because a warm-up counts the batches of the epoch.
 
 Why it happens
     A scheduler does not know whether one ``step()`` means a batch or an epoch. No scheduler raises an error if the run
@@ -21,11 +22,14 @@ When this is fine
     - The length is counted in epochs, as with ``T_max=epochs``, and you step once per epoch.
     - The length is counted in batches, as with ``T_max=epochs * len(loader)``, and you step once per batch.
     - The length is counted in epochs and was planned for a longer run.
+    - The learning rate falls within each cycle and rises abruptly, as with warm restarts, or rises and falls gradually.
 
 How it is detected
     In a run, the sanitizer reports a ``OneCycleLR`` that made one step in each of two successive epochs, if each epoch
-    had exactly ``steps_per_epoch`` updates or batches (at least two). The linter reports a scheduler whose length has
-    ``len(loader)`` as a factor and that is stepped outside the loop over this loader.
+    had exactly ``steps_per_epoch`` updates or batches (at least two). It also reports, as a warning, a learning rate
+    that three times, after equal numbers of updates, rises for at least four updates and then falls to less than half
+    in a single one. The linter reports a scheduler whose length has ``len(loader)`` as a factor and that is stepped
+    outside the loop over this loader.
 
 References
     OneCycleLR, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html
@@ -38,9 +42,12 @@ References
 """
 
 import ast
+import linecache
+import re
 import weakref
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from trueloop.analysis.abstract_value import MANAGED, AbstractValue, ValueKind
 from trueloop.analysis.loop_invariance import iterated_loader
@@ -48,9 +55,14 @@ from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.statement_moves import move_into_loop_fix
 from trueloop.analysis.queries.step_units import schedule_lengths, unit_exponent
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import Evidence
+from trueloop.core.findings import CodePosition, Evidence, SourceLocation
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
-from trueloop.tracing.events import LoaderExhausted, Ref, SchedulerStepped
+from trueloop.tracing.events import LoaderExhausted, Ref, SchedulerStepped, StepTaken, TracingGap
+
+MIN_RISES: Final = 4  # updates
+MIN_PERIODS: Final = 3
+DROP: Final = 0.5  # share of the highest rate
+_SETS_RATE: Final = re.compile(r"""\[["']lr["']\]\s*=[^=]""")
 
 
 class _SchedulerStep(NamedTuple):
@@ -64,30 +76,80 @@ class _SchedulerStep(NamedTuple):
     """Number of successive epochs, up to this step, with exactly one scheduler step each."""
 
 
-class Detector(BaseDetector):
-    """Compares the updates and batches between two scheduler steps with ``steps_per_epoch``."""
+@dataclass(slots=True)
+class _WarmUp:
+    """The rise of an optimizer's learning rate since it last fell to less than half."""
 
-    subscribes_to = (LoaderExhausted, SchedulerStepped)
+    start: int
+    rate: float
+    rises: int = 0
+    has_fallen: bool = False
+    periods: list[int] = field(default_factory=list[int])
+    """Numbers of updates of the rises before this one, each of which ended abruptly."""
+
+    def add(self, update: int, rate: float) -> bool:
+        """Add the rate of one update; return True if it is the end of the third rise of equal length."""
+        if rate < DROP * self.rate:
+            is_warm_up = self.rises >= MIN_RISES and not self.has_fallen
+            period = update - self.start
+            self.periods = [*self.periods, period] if is_warm_up and {period, *self.periods} == {period} else []
+            self.start, self.rises, self.has_fallen = update, 0, False
+            self.rate = rate
+            return len(self.periods) == MIN_PERIODS
+        self.rises += rate > self.rate
+        self.has_fallen |= rate < self.rate
+        self.rate = rate
+        return False
+
+
+class Detector(BaseDetector):
+    """Compares the updates and batches between two scheduler steps with ``steps_per_epoch``, and finds restarts."""
 
     def __init__(self) -> None:
+        self._warm_ups: weakref.WeakKeyDictionary[Ref, _WarmUp] = weakref.WeakKeyDictionary()
         self._passes = 0
         """Number of passes over a loader with a backward pass."""
         self._last: weakref.WeakKeyDictionary[Ref, _SchedulerStep] = weakref.WeakKeyDictionary()
         self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
 
-    def observe(self, event: LoaderExhausted | SchedulerStepped) -> Evidence | None:
-        """Return evidence at the scheduler step after the second epoch with a single scheduler step."""
-        if isinstance(event, LoaderExhausted):
-            self._passes += event.backwards > 0
+    def on_tracing_gap(self, event: TracingGap) -> None:
+        """Discard the rates so far."""
+        self._warm_ups.clear()
+
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
+        """Return evidence at the update at which the learning rate has fallen back for the third time."""
+        rate = max(event.learning_rates, default=0.0)
+        warm_up = self._warm_ups.get(event.optimizer)
+        if warm_up is None:
+            self._warm_ups[event.optimizer] = _WarmUp(event.update, rate)
             return None
+        highest = warm_up.rate
+        if rate == highest or not warm_up.add(event.update, rate):
+            return None
+        line = _line_that_sets_rates(event.location)
+        return Evidence(
+            message=f"The learning rate rises for {warm_up.periods[-1]} updates, to {highest:.3g}, then falls back to "
+            f"{rate:.3g}, again and again: its warm-up counts the batches of one epoch, not the updates of the run.",
+            location=line or event.location,
+            related=((event.location, "updated here"),) if line and event.location else (),
+            severity=Severity.WARNING,
+            fix="Compute the learning rate from the number of updates since the start of the run.",
+        )
+
+    def on_loader_exhausted(self, event: LoaderExhausted) -> None:
+        """Record the end of the loader."""
+        self._passes += event.backwards > 0
+
+    def on_scheduler_stepped(self, event: SchedulerStepped) -> Evidence | None:
+        """Return evidence at the scheduler step after the second epoch with a single scheduler step."""
         per_epoch = event.steps_per_epoch or 0
         if per_epoch < 2 or event.scheduler in self._reported:
             return None
-        before = self._last.get(event.scheduler, _SchedulerStep(0, 0, 0, 0, 0))
-        steps, batches = event.optimizer_steps - before.steps, event.backward_count - before.backwards
-        is_next = event.last_epoch == before.number + 1 and self._passes > before.passes
-        epoch = is_next and steps > 1 and per_epoch in (steps, batches)
-        epochs = before.epochs + 1 if epoch else 0
+        previous = self._last.get(event.scheduler, _SchedulerStep(0, 0, 0, 0, 0))
+        steps, batches = event.optimizer_steps - previous.steps, event.backward_count - previous.backwards
+        is_next = event.last_epoch == previous.number + 1 and self._passes > previous.passes
+        is_full_epoch = is_next and steps > 1 and per_epoch in (steps, batches)
+        epochs = previous.epochs + 1 if is_full_epoch else 0
         self._last[event.scheduler] = _SchedulerStep(
             event.last_epoch, event.optimizer_steps, event.backward_count, self._passes, epochs
         )
@@ -100,6 +162,15 @@ class Detector(BaseDetector):
             location=event.location,
             first_update=0,
         )
+
+
+def _line_that_sets_rates(step: CodePosition | None) -> SourceLocation | None:
+    """Return the only line that assigns a parameter group's learning rate, in the file of a step."""
+    if step is None:
+        return None
+    path = step.source_location.path
+    lines = [number for number, line in enumerate(linecache.getlines(path), 1) if _SETS_RATE.search(line)]
+    return SourceLocation(path, lines[0]) if len(lines) == 1 else None
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -122,12 +193,12 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _updates_in_loop(source: SourceFile, advance: Op) -> list[Op]:
-    """Return the updates in the loop that steps the scheduler; [] where an inner loop also steps it."""
+    """Return the updates in the loop that steps the scheduler; [] if an inner loop also steps it."""
     loop, scheduler = advance.loops[-1], advance.subject
     inside = source.ops_in_loop(loop, OpKind.STEP, OpKind.SCHEDULER_STEP, root=advance.entry_point)
     updates = [each for each in inside if each.kind is OpKind.STEP and each.subject.may_alias(scheduler.sources[0])]
-    other = [each for each in inside if each.kind is OpKind.SCHEDULER_STEP and each.subject.may_alias(scheduler)]
-    return updates if all(each.loops[-1].node is loop.node for each in other) else []
+    steps = [each for each in inside if each.kind is OpKind.SCHEDULER_STEP and each.subject.may_alias(scheduler)]
+    return updates if all(each.loops[-1].node is loop.node for each in steps) else []
 
 
 def _inner_loader(step: Op, loop: Loop) -> AbstractValue | None:
@@ -137,7 +208,7 @@ def _inner_loader(step: Op, loop: Loop) -> AbstractValue | None:
 
 
 def _has_loader_length(scheduler: AbstractValue, loader: AbstractValue | None) -> bool:
-    """Return True where a length of the schedule has the loader's length as a factor."""
+    """Return True if a length of the schedule has the loader's length as a factor."""
     for number in schedule_lengths(scheduler) if loader is not None else ():
         powers = [unit_exponent(number, each) for each in number.ancestors() if _is_length(each, loader)]
         if 1 in powers and all(each in (0, 1) for each in powers):
@@ -147,8 +218,8 @@ def _has_loader_length(scheduler: AbstractValue, loader: AbstractValue | None) -
 
 def _is_length(number: AbstractValue, loader: AbstractValue | None) -> bool:
     call = number.node
-    plain = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "len"
-    return plain and loader is not None and any(each.may_alias(loader) for each in number.sources)
+    is_len = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "len"
+    return is_len and loader is not None and any(each.may_alias(loader) for each in number.sources)
 
 
 RULE = Rule(required_words=("len(", "backward(", ".step(", "LR|get_"), find=find)
@@ -176,7 +247,7 @@ for epoch in range(epochs):
 
 FAILURE = Failure(
     code="SCH007",
-    title="Scheduler is stepped once per epoch instead of per update",
+    title="Schedule and its steps are counted in different units",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"scheduler.step()": "    scheduler.step()"}),

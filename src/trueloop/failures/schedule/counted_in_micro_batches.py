@@ -47,6 +47,7 @@ from trueloop.core.formatting import format_count
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import LoaderStarted, Ref, SchedulerStepped, StepTaken, TracingGap
+from trueloop.tracing.trackers.accumulation_windows import AccumulationWindows
 
 ENDING = frozenset({"CosineAnnealingLR", "OneCycleLR", "PolynomialLR", "SequentialLR", "ChainedScheduler"})
 
@@ -72,7 +73,7 @@ class _StepCounts:
 class Detector(BaseDetector):
     """Compares the scheduler steps with the backward passes in each accumulation window."""
 
-    subscribes_to = (LoaderStarted, SchedulerStepped, StepTaken, TracingGap)
+    windows: AccumulationWindows
 
     def __init__(self) -> None:
         self._schedules: weakref.WeakKeyDictionary[Ref, _StepCounts] = weakref.WeakKeyDictionary()
@@ -80,43 +81,37 @@ class Detector(BaseDetector):
         self._loader: Ref | None = None
         """The loader of the batch at the latest step."""
         self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
-        self._since: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
-        """Optimizer -> number of backward passes before its latest step; emptied by every `TracingGap`."""
 
-    def observe(self, event: LoaderStarted | SchedulerStepped | StepTaken | TracingGap) -> Evidence | None:
-        """Return evidence at a scheduler step."""
-        if isinstance(event, StepTaken):
-            self._observe_step(event)
-        elif isinstance(event, LoaderStarted):
-            if event.loader not in self._lengths:
-                self._lengths[event.loader] = _count_batches(event)
-        elif isinstance(event, TracingGap):
-            self._since.clear()
-            for counts in self._schedules.values():
-                counts.positions.clear()
-        else:
-            return self._observe_scheduler(event)
-        return None
+    def on_loader_started(self, event: LoaderStarted) -> None:
+        """Record the start of the loader."""
+        if event.loader not in self._lengths:
+            self._lengths[event.loader] = _count_batches(event)
 
-    def _observe_step(self, event: StepTaken) -> None:
+    def on_tracing_gap(self, event: TracingGap) -> None:
+        """Discard incomplete observations."""
+        for counts in self._schedules.values():
+            counts.positions.clear()
+
+    def on_step_taken(self, event: StepTaken) -> None:
         """Count the scheduler steps of the window that this step ends, if the start of the window was observed."""
-        self._loader = event.loader
-        start, self._since[event.optimizer] = self._since.get(event.optimizer), event.backward_count
+        latest, window = self.windows.latest_backward, self.windows.ended_by(event.optimizer)
+        self._loader, start, backwards = latest and latest.loader, window.start, window.backwards
         for counts in self._schedules.values() if self._schedules else ():
             if counts.optimizer is not event.optimizer:
                 continue
             positions, counts.positions = counts.positions, []
-            if start is None or event.backwards != event.backward_count - start:
+            if start is None or backwards != event.backward_count - start:
                 continue  # some of the backward passes belong to another optimizer
-            inside = any(start < position < event.backward_count for position in positions)
-            if event.backwards > 1 and len(positions) == event.backwards and inside:
+            is_spread = any(start < position < event.backward_count for position in positions)
+            if backwards > 1 and len(positions) == backwards and is_spread:
                 counts.windows += 1
-                counts.size = max(counts.size, event.backwards)
+                counts.size = max(counts.size, backwards)
                 counts.step_location = event.location
             elif positions:
                 counts.irregular = True
 
-    def _observe_scheduler(self, event: SchedulerStepped) -> Evidence | None:
+    def on_scheduler_stepped(self, event: SchedulerStepped) -> Evidence | None:
+        """Return evidence at a scheduler step."""
         counts = self._schedules.get(event.scheduler)
         if counts is None:
             counts = _StepCounts(event.optimizer, (event.last_epoch, event.optimizer_steps), [])
@@ -137,25 +132,25 @@ class Detector(BaseDetector):
             first_update=0,
         )
 
-    def _describe_length_in_updates(self, horizon: int, size: int) -> str:
+    def _describe_length_in_updates(self, planned: int, size: int) -> str:
         batches = self._lengths.get(self._loader) if self._loader else None
-        if not batches or batches <= size or horizon % batches == 0:
+        if not batches or batches <= size or planned % batches == 0:
             return ""
         for updates in (batches // size, -(-batches // size)):
-            if horizon % updates == 0 and updates > 1:
-                epochs = format_count(horizon // updates, "epoch")
-                length = f"its length of {horizon} steps is {epochs} of {updates} updates each"
+            if planned % updates == 0 and updates > 1:
+                epochs = format_count(planned // updates, "epoch")
+                length = f"its length of {planned} steps is {epochs} of {updates} updates each"
                 return f"{length}, but it makes {batches} steps per epoch"
         return ""
 
 
 def _describe_past_end(event: SchedulerStepped, counts: _StepCounts) -> str:
     """Describe a schedule that is past its end while the updates are far from it; return "" for any other."""
-    horizon, (count, steps) = event.planned_steps or 0, counts.first
+    planned, (count, steps) = event.planned_steps or 0, counts.first
     updates = event.optimizer_steps - steps
-    if event.last_epoch <= horizon + counts.size or updates * 2 > event.last_epoch - count + counts.size:
+    if event.last_epoch <= planned + counts.size or updates * 2 > event.last_epoch - count + counts.size:
         return ""
-    return f"it is past its end after {horizon} steps, although there were only {event.optimizer_steps} updates"
+    return f"it is past its end after {planned} steps, although there were only {event.optimizer_steps} updates"
 
 
 def _count_batches(event: LoaderStarted) -> int:

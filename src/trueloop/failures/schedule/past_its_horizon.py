@@ -45,8 +45,6 @@ ENDING = frozenset({"CosineAnnealingLR", "PolynomialLR", "SequentialLR", "Chaine
 class Detector(BaseDetector):
     """Reports updates after the end of a schedule."""
 
-    subscribes_to = (SchedulerStepped,)
-
     def __init__(self) -> None:
         self._first: weakref.WeakKeyDictionary[Ref, tuple[int, int, tuple[float, ...]]] = weakref.WeakKeyDictionary()
         """Epoch, optimizer steps and learning rates at the first step; not the event, which holds its scheduler."""
@@ -54,7 +52,7 @@ class Detector(BaseDetector):
         self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._ends = False
 
-    def observe(self, event: SchedulerStepped) -> Evidence | None:
+    def on_scheduler_stepped(self, event: SchedulerStepped) -> Evidence | None:
         """Return evidence at the first scheduler step after an update with a wrong learning rate."""
         scheduler = event.scheduler
         if scheduler in self._reported:
@@ -75,27 +73,27 @@ class Detector(BaseDetector):
         return Evidence(message=f"{event.kind} {message}.{unit}", location=event.location)
 
     def inconclusive(self) -> str:
-        """Return a reason where no schedule with an end was observed."""
+        """Return a reason if no schedule with an end was observed."""
         return "" if self._ends else "no schedule with an end was used"
 
 
 def _describe_below_zero(first_rates: tuple[float, ...], event: SchedulerStepped) -> str:
     """Describe updates with a learning rate that became negative; return "" if there were none."""
-    below = [rate for rate, once in zip(event.rates_before, first_rates, strict=False) if rate < 0 < once]
-    return f"made the learning rate negative ({min(below):.3g}), so updates increase the loss" if below else ""
+    negative = [rate for rate, first in zip(event.rates_before, first_rates, strict=False) if rate < 0 < first]
+    return f"made the learning rate negative ({min(negative):.3g}), so updates increase the loss" if negative else ""
 
 
 def _describe_beyond_end(event: SchedulerStepped) -> str:
     """Describe updates after the end of a schedule; return "" if there were none."""
     if event.planned_steps is None or event.kind not in ENDING or event.last_epoch - 1 <= event.planned_steps:
         return ""
-    stuck = bool(event.rates_before) and not any(event.rates_before) and not any(event.rates_after)
-    if not stuck and not any(
+    is_zero = bool(event.rates_before) and not any(event.rates_before) and not any(event.rates_after)
+    if not is_zero and not any(
         after > before for before, after in zip(event.rates_before, event.rates_after, strict=False)
     ):
         return ""
     after = (
-        "the learning rate stays at 0" if stuck else f"the learning rate rises again, to {max(event.rates_after):.3g}"
+        "the learning rate stays at 0" if is_zero else f"the learning rate rises again, to {max(event.rates_after):.3g}"
     )
     return f"has a length of {event.planned_steps} steps but has made {event.last_epoch} steps: {after}"
 

@@ -16,14 +16,15 @@ Fix
 
 When this is fine
     - Only a single update has a learning rate of zero, where a warm-up begins or a cycle repeats.
-    - Only some parameter groups have a learning rate of zero, to freeze them, or another optimizer trains meanwhile.
+    - Only some parameter groups have a learning rate of zero, to freeze them.
+    - Another optimizer trains meanwhile.
     - The optimizer has learning rate 0 and no scheduler.
     - The schedule has reached its end (SCH003 reports later updates).
 
 How it is detected
     In a run, the sanitizer reports two or more updates with a learning rate of zero in all parameter groups, or 16 or
-    more updates with less than 1e-12 of the highest learning rate, while no other optimizer trains. Updates that are
-    made only to change BatchNorm statistics are reported too, so this is a warning.
+    more updates with at most 1e-12 of the highest learning rate, while no other optimizer trains. Updates that are made
+    only to change BatchNorm statistics are reported too, so this is a warning.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -47,8 +48,6 @@ MIN_UPDATES_NEAR_ZERO: Final = 16  # number of updates near zero; a normal decay
 class Detector(BaseDetector):
     """Counts the updates between scheduler steps during which all rates were close to zero."""
 
-    subscribes_to = (SchedulerStepped, StepTaken)
-
     def __init__(self) -> None:
         self._last: weakref.WeakKeyDictionary[Ref, tuple[int, int]] = weakref.WeakKeyDictionary()
         self._zero: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
@@ -58,15 +57,9 @@ class Detector(BaseDetector):
         """Whether the latest update of each optimizer had a rate above zero."""
         self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
 
-    def observe(self, event: SchedulerStepped | StepTaken) -> Evidence | None:
+    def on_scheduler_stepped(self, event: SchedulerStepped) -> Evidence | None:
         """Return evidence at the scheduler step after the second update with a rate of zero."""
-        if isinstance(event, StepTaken):
-            if event.learning_rates:
-                training = any(event.learning_rates)
-                if self._training.get(event.optimizer) is not training:
-                    self._training.put(event.optimizer, training)
-            return None
-        last = self._last.get(event.scheduler)
+        previous = self._last.get(event.scheduler)
         self._last[event.scheduler] = (event.last_epoch, event.optimizer_steps)
         rate = max(map(abs, event.rates_before), default=0.0)
         self._highest[event.scheduler] = highest = max(rate, self._highest.get(event.scheduler, 0.0))
@@ -75,29 +68,36 @@ class Detector(BaseDetector):
         if not at_zero or ended or self._do_others_train(event.optimizer):
             self._zero[event.scheduler] = 0
             return None
-        updates = _count_updates_between(last, event)
+        updates = _count_updates_between(previous, event)
         self._zero[event.scheduler] = zero = self._zero.get(event.scheduler, 0) + updates
         if zero < (MIN_UPDATES_NEAR_ZERO if rate else 2) or event.scheduler in self._reported:
             return None
         self._reported.add(event.scheduler)
-        where = "The first " if event.optimizer_steps == zero else "The latest " if not rate else ""
-        at = f"less than {NEAR_ZERO * highest:.2g}, where it was {highest:.2g} before" if rate else "0"
+        which = "The first " if event.optimizer_steps == zero else "The latest " if not rate else ""
+        value = f"less than {NEAR_ZERO * highest:.2g}, where it was {highest:.2g} before" if rate else "0"
         return Evidence(
-            message=f"{where}{format_count(zero, 'update')} with this {event.kind} had a learning rate of {at}, so the "
-            "model learned nothing.",
+            message=f"{which}{format_count(zero, 'update')} with this {event.kind} had a learning rate of {value}, so "
+            "the model learned nothing.",
             location=event.location,
             first_update=max(0, event.update - zero),
         )
+
+    def on_step_taken(self, event: StepTaken) -> None:
+        """Record the step."""
+        if event.learning_rates:
+            training = any(event.learning_rates)
+            if self._training.get(event.optimizer) is not training:
+                self._training.put(event.optimizer, training)
 
     def _do_others_train(self, optimizer: Ref) -> bool:
         return any(training and other is not optimizer for other, training in self._training.items())
 
 
-def _count_updates_between(last: tuple[int, int] | None, event: SchedulerStepped) -> int:
+def _count_updates_between(previous: tuple[int, int] | None, event: SchedulerStepped) -> int:
     """Return the number of updates since the previous scheduler step, if it was observed, or since the start."""
-    if last is None:
+    if previous is None:
         return event.optimizer_steps if event.last_epoch == 1 else 0
-    count, steps = last
+    count, steps = previous
     return event.optimizer_steps - steps if event.last_epoch == count + 1 else 0
 
 

@@ -65,8 +65,6 @@ class _EarlyStep:
 class Detector(BaseDetector):
     """Compares the first step of each scheduler with the second one."""
 
-    subscribes_to = (BackwardStarted, SchedulerStepped, StepTaken, StepSkipped)
-
     def __init__(self) -> None:
         self._early: weakref.WeakKeyDictionary[Ref, _EarlyStep] = weakref.WeakKeyDictionary()
         self._optimizers: weakref.WeakKeyDictionary[Ref, list[_EarlyStep]] = weakref.WeakKeyDictionary()
@@ -74,21 +72,22 @@ class Detector(BaseDetector):
         self._skipped: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._pending = 0
 
-    def observe(self, event: BackwardStarted | SchedulerStepped | StepTaken | StepSkipped) -> Evidence | None:
-        """Return evidence when the line of an early step is reached again after updates."""
-        if isinstance(event, StepTaken):
-            self._pending = 0
-            for early in self._optimizers.pop(event.optimizer, ()) if self._optimizers else ():
-                early.backwards_at_update, early.update_location = event.backward_count, event.location
-        elif isinstance(event, BackwardStarted):
-            self._pending += 1
-        elif isinstance(event, StepSkipped):
-            self._skipped.add(event.optimizer)
-        else:
-            return self._observe_scheduler(event)
-        return None
+    def on_backward_started(self, event: BackwardStarted) -> None:
+        """Record the start of the backward pass."""
+        self._pending += 1
 
-    def _observe_scheduler(self, event: SchedulerStepped) -> Evidence | None:
+    def on_step_taken(self, event: StepTaken) -> None:
+        """Record the step."""
+        self._pending = 0
+        for early in self._optimizers.pop(event.optimizer, ()) if self._optimizers else ():
+            early.backwards_at_update, early.update_location = event.backward_count, event.location
+
+    def on_step_skipped(self, event: StepSkipped) -> None:
+        """Record the skipped step."""
+        self._skipped.add(event.optimizer)
+
+    def on_scheduler_stepped(self, event: SchedulerStepped) -> Evidence | None:
+        """Return evidence when the line of an early step is reached again after updates."""
         scheduler = event.scheduler
         if scheduler in self._decided:
             return None
@@ -103,9 +102,9 @@ class Detector(BaseDetector):
                 self._decided.add(scheduler)
             return None
         self._decided.add(scheduler)
-        again = event.optimizer_steps > 0 and event.location == early.location and early.update_location is not None
-        mid_window = early.pending > 0 and early.backwards_at_update != early.backwards
-        if not again or mid_window or event.optimizer in self._skipped:
+        repeated = event.optimizer_steps > 0 and event.location == early.location and early.update_location is not None
+        is_in_window = early.pending > 0 and early.backwards_at_update != early.backwards
+        if not repeated or is_in_window or event.optimizer in self._skipped:
             return None
         effect = (
             f"the learning rate {early.rates_before[0]:.6g} was never used; training began with "
@@ -168,13 +167,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def _first_update(source: SourceFile, advance: Op) -> Op | None:
     """Return the first update if it follows the scheduler step in the same loop and no unknown code precedes it."""
     scheduler, loop = advance.subject, advance.loops[-1]
-    run = [each for each in source.operations if each.entry_point == advance.entry_point]
+    same_run = [each for each in source.operations if each.entry_point == advance.entry_point]
     step = next(
-        (each for each in run if each.kind is OpKind.STEP and each.subject.may_alias(scheduler.sources[0])), None
+        (each for each in same_run if each.kind is OpKind.STEP and each.subject.may_alias(scheduler.sources[0])), None
     )
     if step is None or step.index < advance.index or not step.is_inside(loop):
         return None
-    earlier = [each for each in run if each.index < step.index or each.is_inside(loop)]
+    earlier = [each for each in same_run if each.index < step.index or each.is_inside(loop)]
     creations = [each for each in earlier if each.kind is OpKind.CREATE and each.subject.may_alias(scheduler)]
     has_unknown = any(_makes_unknown(each, advance) for each in earlier)
     return step if creations and not has_unknown and not any(each.is_inside(loop) for each in creations) else None
@@ -196,10 +195,10 @@ def _makes_unknown(operation: Op, advance: Op) -> bool:
 
 
 def _always_precedes(advance: Op, step: Op) -> bool:
-    """Return True where the scheduler step precedes the update under all conditions around the two."""
+    """Return True if the scheduler step precedes the update under all conditions around the two."""
     loop = advance.loops[-1]
     advance_conditions, step_conditions = (
-        [each.condition_key() for each in one.conditions(loop)] for one in (advance, step)
+        [each.condition_key() for each in operation.conditions(loop)] for operation in (advance, step)
     )
     if len(step.loops) == len(advance.loops) and any(each not in advance_conditions for each in step_conditions):
         return False

@@ -19,7 +19,7 @@ from trueloop.core.formatting import to_single_line
 from trueloop.failures.selection import FailureSelection
 from trueloop.lab.arena.script import write_reference_script, write_script
 from trueloop.lab.arena.tracks import find_track
-from trueloop.lab.arena.trial import End, Found, Job, Point, Trial
+from trueloop.lab.arena.trial import CurveCallback, End, Job, Point, Trial, TrialFinding
 from trueloop.sanitizer.launch import FINDINGS_EXIT_CODE, LaunchResult, launch
 from trueloop.sanitizer.run_program import ProgramCommand, run_program
 
@@ -33,9 +33,6 @@ MAX_TIMED_RUNS: Final = 5
 MIN_TIMED_S: Final = 0.08
 """Total seconds of training after which timing stops."""
 
-CurveCallback = Callable[[list[Point]], None]
-"""Called with the new points of the curve, and with an empty list when the script runs again."""
-
 
 def run_job(job: Job, folder: Path, on_points: CurveCallback, last_error: Callable[[], str]) -> Trial:
     """Run one job to its end.
@@ -43,8 +40,8 @@ def run_job(job: Job, folder: Path, on_points: CurveCallback, last_error: Callab
     Args:
         job: the job.
         folder: folder for its script.
-        on_points: called with new points of the curve.
-        last_error: returns the last line of standard error.
+        on_points: function that receives the new points of the curve.
+        last_error: function that returns the last line of standard error.
     """
     track = find_track(job.track)
     path = folder / f"{job.track}.py"
@@ -57,15 +54,15 @@ def run_job(job: Job, folder: Path, on_points: CurveCallback, last_error: Callab
     on_points([])
     reference_path = folder / "reference.py"
     reference_path.write_text(write_reference_script(track, job.seed), encoding="utf-8")
-    ratio, names = _time_against_reference(path, reference_path)
-    if (names["reached"], _weights_digest(names["model"])) != (trial.updates, trial.digest):
+    time_ratio, variables = _time_against_reference(path, reference_path)
+    if (variables["reached"], _weights_digest(variables["model"])) != (trial.updates, trial.digest):
         return replace(trial, end=End.FAILED.value, why="The second run of the same script had different weights.")
-    return replace(trial, time=ratio)
+    return replace(trial, time=time_ratio)
 
 
 def _judge_run(seed: int, launched: LaunchResult, last_error: Callable[[], str]) -> Trial:
-    names = vars(sys.modules["__main__"])
-    curve = cast("list[Point]", names.get("curve", []))
+    variables = vars(sys.modules["__main__"])
+    curve = cast("list[Point]", variables.get("curve", []))
     update, examples, accuracy = curve[-1] if curve else (0, 0, 0.0)
     trial = Trial(seed=seed, end="failed", updates=update, examples=examples, accuracy=accuracy)
     findings = [finding for finding in launched.report.findings if finding.severity != Severity.NOTE]
@@ -74,7 +71,7 @@ def _judge_run(seed: int, launched: LaunchResult, last_error: Callable[[], str])
         return replace(
             trial,
             end=End.FOUND.value,
-            found=Found(
+            found=TrialFinding(
                 code=worst.code,
                 title=to_single_line(worst.title),
                 severity=worst.severity,
@@ -91,8 +88,8 @@ def _judge_run(seed: int, launched: LaunchResult, last_error: Callable[[], str])
         )
     if launched.code not in (0, FINDINGS_EXIT_CODE):
         return replace(trial, why=f"The run ended with exit code {launched.code}: {to_single_line(last_error())}")
-    end = End.REACHED if names["reached"] else End.NOT_REACHED
-    return replace(trial, end=end.value, digest=_weights_digest(names["model"]))
+    end = End.REACHED if variables["reached"] else End.NOT_REACHED
+    return replace(trial, end=end.value, digest=_weights_digest(variables["model"]))
 
 
 def _time_against_reference(path: Path, reference_path: Path) -> tuple[float | None, Mapping[str, Any]]:
@@ -100,19 +97,20 @@ def _time_against_reference(path: Path, reference_path: Path) -> tuple[float | N
 
     The ratio is None if the CPU clock did not advance.
     """
-    seconds, examples = dict.fromkeys((reference_path, path), 0.0), dict.fromkeys((reference_path, path), 0)
-    names: Mapping[str, Any] = {}
+    seconds = {reference_path: 0.0, path: 0.0}
+    examples = {reference_path: 0, path: 0}
+    variables: dict[Path, Mapping[str, Any]] = {}
     for repetition in range(MAX_TIMED_RUNS):
-        for each in (reference_path, path):
-            if repetition == 0 or seconds[each] < MIN_TIMED_S:
-                run_program(ProgramCommand(target=str(each)))
-                variables = vars(sys.modules["__main__"])
-                seconds[each] += variables["train_s"]
-                examples[each] += variables["examples"]
-                names = variables if each == path else names
+        for script_path in (reference_path, path):
+            if repetition == 0 or seconds[script_path] < MIN_TIMED_S:
+                run_program(ProgramCommand(target=str(script_path)))
+                variables[script_path] = vars(sys.modules["__main__"])
+                seconds[script_path] += variables[script_path]["train_s"]
+                examples[script_path] += variables[script_path]["examples"]
     if not seconds[reference_path]:
-        return None, names
-    return (seconds[path] / examples[path]) / (seconds[reference_path] / examples[reference_path]), names
+        return None, variables[path]
+    reference_time = seconds[reference_path] / examples[reference_path]
+    return seconds[path] / examples[path] / reference_time, variables[path]
 
 
 def _weights_digest(model: nn.Module) -> str:
@@ -129,23 +127,23 @@ def _report_curve(on_points: CurveCallback) -> Generator[None]:
     """Report the curve of the running script from another thread."""
     ended = threading.Event()
     reported = 0
-    latest: Any = None
+    latest_curve: Any = None
 
     def report_new() -> None:
-        nonlocal reported, latest
+        nonlocal reported, latest_curve
         curve = vars(sys.modules["__main__"]).get("curve")
-        if curve is not latest:
-            reported, latest = 0, curve
+        if curve is not latest_curve:
+            reported, latest_curve = 0, curve
         if curve and len(curve) > reported:
-            new = list(curve[reported:])
-            reported += len(new)
-            on_points(new)
+            new_points = list(curve[reported:])
+            reported += len(new_points)
+            on_points(new_points)
 
     def poll() -> None:
         while not ended.wait(POLL_INTERVAL_S):
             report_new()
 
-    before = sys.modules["__main__"]
+    main_before = sys.modules["__main__"]
     thread = threading.Thread(target=poll, daemon=True)
     thread.start()
     try:
@@ -153,5 +151,5 @@ def _report_curve(on_points: CurveCallback) -> Generator[None]:
     finally:
         ended.set()
         thread.join()
-        if sys.modules["__main__"] is not before:
+        if sys.modules["__main__"] is not main_before:
             report_new()

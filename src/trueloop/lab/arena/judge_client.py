@@ -20,9 +20,8 @@ from typing import IO, Any
 from trueloop.core.errors import BoardError, MissingExtra
 from trueloop.core.untrusted_input import parse_record
 from trueloop.lab.arena.tracks import Track
-from trueloop.lab.arena.trial import Job, Point, Trial
+from trueloop.lab.arena.trial import CurveCallback, Job, Point, Trial
 
-CurveCallback = Callable[[list[Point]], None]
 MessageQueue = SimpleQueue[Mapping[str, Any] | None]
 """Messages about one job; None when the judge process has ended."""
 
@@ -82,43 +81,43 @@ class JudgeClient:
         """Run a job and return its result; the job gets a new ``id``.
 
         Args:
-            job: what to run.
-            on_points: called with new points of the curve, and with none when the run is repeated.
-            on_start: called with the id by which the job can be stopped.
+            job: the job to run.
+            on_points: function that receives the new points of the curve.
+            on_start: function that receives the id by which the job can be stopped.
 
         Raises:
             BoardError: the judge process ended; the job may be run again.
         """
-        received = 0
+        has_points = False
 
-        def count_points(points: list[Point]) -> None:
-            nonlocal received
-            received += 1
+        def pass_on(points: list[Point]) -> None:
+            nonlocal has_points
+            has_points = True
             on_points(points)
 
-        trial = self._run(job, count_points, on_start)
-        if trial is None and not received:  # the idle process had just ended; no point was reported yet
-            trial = self._run(job, count_points, on_start)
+        trial = self._run(job, pass_on, on_start)
+        if trial is None and not has_points:  # the idle process had just ended
+            trial = self._run(job, pass_on, on_start)
         if trial is None:
             raise BoardError(f"The judge process ended: {self._last_error}", fix="Submit the entry again.")
         return trial
 
     def _run(self, job: Job, on_points: CurveCallback, on_start: Callable[[int], None]) -> Trial | None:
-        number, answers = next(self._ids), MessageQueue()
+        number, messages = next(self._ids), MessageQueue()
         with self._lock:
             if self._closed:
                 return None
             self._start()
-            waiting = self._router.subscribe(number, answers)
+            router = self._router.subscribe(number, messages)
             self._send({"do": "run", "job": asdict(replace(job, id=number))})
         on_start(number)
         try:
-            while (message := answers.get()) is not None:
+            while (message := messages.get()) is not None:
                 if message["kind"] == "done":
                     return parse_record(Trial, message["trial"])
                 on_points([(u, e, a) for u, e, a in message["points"]])
         finally:
-            waiting.unsubscribe(number)
+            router.unsubscribe(number)
         return None
 
     def stop(self, job_id: int) -> None:
@@ -155,14 +154,14 @@ class JudgeClient:
         if not hasattr(os, "fork"):
             raise BoardError("The judge runs entries in forked processes, which this system does not support.")
         self._end()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - stays open until the process ends
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "trueloop.lab.arena.judge_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C is for this process, which then ends the judge
+            start_new_session=True,  # Ctrl-C reaches only this process, which then ends the judge
         )
         self._router = _MessageRouter()
         self._thread = threading.Thread(
@@ -177,7 +176,7 @@ class JudgeClient:
             return
         self._process = self._errors = self._thread = None
         assert process.stdin is not None
-        with suppress(OSError):  # of unsent data
+        with suppress(OSError):  # data that was not sent yet cannot be written
             process.stdin.close()
         try:
             process.wait(timeout=5)

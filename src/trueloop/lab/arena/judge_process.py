@@ -18,33 +18,37 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from trueloop.core.errors import TrueloopError
 from trueloop.core.untrusted_input import parse_record
-from trueloop.failures.load import catalogue, known_errors
 from trueloop.lab.arena.attempt import run_job
 from trueloop.lab.arena.trial import MAX_CPU_S, MAX_EXTRA_MIB, MAX_WALL_S, End, Job, Point, Trial
+from trueloop.lab.forking import limit_memory, warm_up
 from trueloop.version import __version__
 
-MAX_RUNNING: Final = 2
-IDLE_TIMEOUT_S: Final = 120.0  # without a job, until the process ends
-NICE: Final = 5  # below the waiting client
-ENDED: Final = "The process of the run was killed."
-LINE_BYTES: Final = 1 << 16
+MAX_RUNNING: Final = 2  # largest number of jobs that run at the same time
+IDLE_TIMEOUT_S: Final = 120.0  # time without a job after which the process ends
+NICE: Final = 5  # gives jobs a lower priority than the client that waits for them
+KILLED: Final = "The process of the run was killed."
+READ_BYTES: Final = 1 << 16  # largest number of bytes to read at once
 
 
 @dataclass(slots=True, kw_only=True)
-class _Running:
+class _RunningJob:
+    """A job and the forked process that runs it."""
+
     job: Job
-    process: int
+    pid: int
     folder: str
     deadline_s: float
-    pending: bytes = b""
-    done: bool = False
-    late: bool = False
+    unparsed: bytes = b""
+    """Received bytes of a line that is not complete yet."""
+    is_done: bool = False
+    """True if the job has sent its result."""
+    is_late: bool = False
+    """True if the job was killed because it took too long."""
 
 
 class JudgeProcess:
@@ -55,8 +59,8 @@ class JudgeProcess:
         self._selector = selectors.DefaultSelector()
         self._selector.register(source, selectors.EVENT_READ, None)
         self._waiting: deque[Job] = deque()
-        self._running: dict[int, _Running] = {}
-        self._pending = b""
+        self._running: dict[int, _RunningJob] = {}  # by the pipe that the job writes to
+        self._unparsed = b""  # received bytes of a command that is not complete yet
         self._last_busy_s = time.monotonic()
 
     def serve(self) -> None:
@@ -73,8 +77,8 @@ class JudgeProcess:
                     self._start(self._waiting.popleft())
         finally:
             for running in self._running.values():
-                os.kill(running.process, signal.SIGKILL)
-                os.waitpid(running.process, 0)
+                os.kill(running.pid, signal.SIGKILL)
+                os.waitpid(running.pid, 0)
                 shutil.rmtree(running.folder, ignore_errors=True)
 
     def _is_busy(self) -> bool:
@@ -84,8 +88,9 @@ class JudgeProcess:
         return now - self._last_busy_s < IDLE_TIMEOUT_S
 
     def _read_commands(self) -> bool:
-        data = os.read(self._source, LINE_BYTES)
-        *lines, self._pending = (self._pending + data).split(b"\n")
+        """Execute the received commands; return False if the input has ended."""
+        data = os.read(self._source, READ_BYTES)
+        *lines, self._unparsed = (self._unparsed + data).split(b"\n")
         for line in lines:
             command = json.loads(line)
             if command["do"] == "stop":
@@ -94,33 +99,33 @@ class JudgeProcess:
                 self._waiting.append(parse_record(Job, command["job"]))
         return bool(data)
 
-    def _stop(self, job: int) -> None:
-        for waiting in [each for each in self._waiting if each.id == job]:
-            self._waiting.remove(waiting)
-            trial = Trial(seed=waiting.seed, end=End.STOPPED.value, why=ENDED)
-            self._send({"id": job, "kind": "done", "trial": asdict(trial)})
+    def _stop(self, job_id: int) -> None:
+        for waiting_job in [each for each in self._waiting if each.id == job_id]:
+            self._waiting.remove(waiting_job)
+            trial = Trial(seed=waiting_job.seed, end=End.STOPPED.value, why=KILLED)
+            self._send({"id": job_id, "kind": "done", "trial": asdict(trial)})
         for running in self._running.values():
-            if running.job.id == job:
-                os.kill(running.process, signal.SIGKILL)
+            if running.job.id == job_id:
+                os.kill(running.pid, signal.SIGKILL)
 
     def _start(self, job: Job) -> None:
         folder = tempfile.mkdtemp(prefix="trueloop-arena-")  # removed by this process, as the job may be killed
         read_end, write_end = os.pipe()
-        process = os.fork()
-        if process == 0:
+        pid = os.fork()
+        if pid == 0:
             _run_in_child(job, Path(folder), write_end, close=(read_end, self._source, self._out, *self._running))
         os.close(write_end)
         deadline_s = time.monotonic() + MAX_WALL_S
-        self._running[read_end] = _Running(job=job, process=process, folder=folder, deadline_s=deadline_s)
+        self._running[read_end] = _RunningJob(job=job, pid=pid, folder=folder, deadline_s=deadline_s)
         self._selector.register(read_end, selectors.EVENT_READ, read_end)
 
     def _read_job(self, pipe: int) -> None:
         running = self._running[pipe]
-        data = os.read(pipe, LINE_BYTES)
-        *lines, running.pending = (running.pending + data).split(b"\n")
+        data = os.read(pipe, READ_BYTES)
+        *lines, running.unparsed = (running.unparsed + data).split(b"\n")
         for line in lines:
             message = json.loads(line)
-            running.done = running.done or message["kind"] == "done"
+            running.is_done = running.is_done or message["kind"] == "done"
             self._send({"id": running.job.id, **message})
         if not data:
             self._finish_job(pipe)
@@ -129,17 +134,17 @@ class JudgeProcess:
         running = self._running.pop(pipe)
         self._selector.unregister(pipe)
         os.close(pipe)
-        _, status = os.waitpid(running.process, 0)
+        _, status = os.waitpid(running.pid, 0)
         shutil.rmtree(running.folder, ignore_errors=True)
-        if not running.done:
+        if not running.is_done:
             trial = _killed_trial(running, status)
             self._send({"id": running.job.id, "kind": "done", "trial": asdict(trial)})
 
     def _kill_late_jobs(self) -> None:
         for running in self._running.values():
-            if not running.late and time.monotonic() > running.deadline_s:
-                running.late = True
-                os.kill(running.process, signal.SIGKILL)
+            if not running.is_late and time.monotonic() > running.deadline_s:
+                running.is_late = True
+                os.kill(running.pid, signal.SIGKILL)
 
     def _send(self, message: Mapping[str, Any]) -> None:
         send_message(self._out, message)
@@ -165,30 +170,29 @@ def versions() -> dict[str, str]:
     }
 
 
-def _killed_trial(running: _Running, status: int) -> Trial:
+def _killed_trial(running: _RunningJob, status: int) -> Trial:
     """Return the result of a job whose process was killed."""
     signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-    if running.late:
-        why = f"The run took more than {MAX_WALL_S:.0f} s."
+    if running.is_late:
+        reason = f"The run took more than {MAX_WALL_S:.0f} s."
     elif signal_number == signal.SIGXCPU:
-        why = f"The run took more than {MAX_CPU_S} s of CPU time."
+        reason = f"The run took more than {MAX_CPU_S} s of CPU time."
     elif signal_number == signal.SIGKILL:
-        why = ENDED
+        reason = KILLED
     else:
         cause = signal.Signals(signal_number).name if signal_number else f"exit code {os.WEXITSTATUS(status)}"
-        why = f"The process of the run ended with {cause}."
-    end = End.STOPPED if running.late or signal_number in (signal.SIGXCPU, signal.SIGKILL) else End.FAILED
-    return Trial(seed=running.job.seed, end=end.value, why=why)
+        reason = f"The process of the run ended with {cause}."
+    end = End.STOPPED if running.is_late or signal_number in (signal.SIGXCPU, signal.SIGKILL) else End.FAILED
+    return Trial(seed=running.job.seed, end=end.value, why=reason)
 
 
 def _run_in_child(job: Job, folder: Path, write_end: int, close: tuple[int, ...]) -> None:
     """Run a job in the forked child, and exit."""
     code = 1
     try:
-        for handle in close:
-            os.close(handle)
+        for descriptor in close:
+            os.close(descriptor)
         _apply_limits()
-        os.nice(NICE)
         errors = folder / "stderr"
         _redirect_output(errors)
 
@@ -198,8 +202,8 @@ def _run_in_child(job: Job, folder: Path, write_end: int, close: tuple[int, ...]
         try:
             trial = run_job(job, folder, send_points, lambda: _last_line(errors))
         except MemoryError:
-            why = f"The run took more than {MAX_EXTRA_MIB} MiB of memory."
-            trial = Trial(seed=job.seed, end=End.STOPPED.value, why=why)
+            reason = f"The run took more than {MAX_EXTRA_MIB} MiB of memory."
+            trial = Trial(seed=job.seed, end=End.STOPPED.value, why=reason)
         except TrueloopError as error:
             trial = Trial(seed=job.seed, end=End.FAILED.value, why=error.what)
         send_message(write_end, {"kind": "done", "trial": asdict(trial)})
@@ -209,24 +213,19 @@ def _run_in_child(job: Job, folder: Path, write_end: int, close: tuple[int, ...]
 
 
 def _apply_limits() -> None:
-    """Limit the CPU time and memory of this process."""
+    """Limit the CPU time and memory of this process, and lower its priority."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S + 5))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    except OSError:  # not Linux: only time is limited
-        return
-    limit = pages * resource.getpagesize() + (MAX_EXTRA_MIB << 20)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    limit_memory(MAX_EXTRA_MIB << 20)
+    os.nice(NICE)
 
 
 def _redirect_output(errors: Path) -> None:
     devnull = os.open(os.devnull, os.O_RDWR)
     error_file = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for handle, target in ((devnull, 0), (devnull, 1), (error_file, 2)):
-        os.dup2(handle, target)
+    for descriptor, target in ((devnull, 0), (devnull, 1), (error_file, 2)):
+        os.dup2(descriptor, target)
 
 
 def _last_line(errors: Path) -> str:
@@ -234,25 +233,13 @@ def _last_line(errors: Path) -> str:
     return lines[-1][:500] if lines else ""
 
 
-def _warm_up() -> None:
-    """Import before forking what every job needs: the first optimizer alone imports some 800 modules."""
-    import torch
-
-    torch.set_num_threads(1)
-    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
-    import_module("trueloop.sanitizer.watch")
-    if find_spec("sklearn") is not None:
-        import_module("sklearn.datasets")
-    catalogue()
-    known_errors()
-
-
 def main() -> None:
     """Serve standard input and output; other prints go to standard error."""
     out = os.dup(1)
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _warm_up()
+    warm_up()
+    import_module("trueloop.sanitizer.watch")
     send_message(out, {"kind": "ready", "versions": versions()})
     JudgeProcess(0, out).serve()
 

@@ -23,13 +23,13 @@ from trueloop.lab.arena.trial import MAX_MISSES, MAX_SEED, SEEDS, End, Job, Poin
 class SeedReplay:
     """The stored and the new result of one seed."""
 
-    then: Trial
-    now: Trial
+    stored: Trial
+    repeated: Trial
 
     @property
     def same(self) -> bool:
         """True if the result is equal and the weights are bitwise equal."""
-        return _comparable_result(self.then) == _comparable_result(self.now)
+        return _comparable_result(self.stored) == _comparable_result(self.repeated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Replay:
 
     seeds: tuple[SeedReplay, ...]
     differing: dict[str, tuple[str, str]]
-    """Versions that have changed: name -> (then, now)."""
+    """Versions that have changed since the entry was judged: name -> (old, new)."""
 
     @property
     def same(self) -> bool:
@@ -60,13 +60,15 @@ def replay_entry(row: Row, judge: JudgeClient, on_seed: Callable[[SeedReplay], N
             fix=f"Replay it with trueloop {row.versions.get('trueloop', 'of that time')}.",
         )
     seeds: list[SeedReplay] = []
-    for then in row.trials:
-        seeds.append(SeedReplay(then=then, now=judge.run(replace(seed_job(row, then.seed), once=True))))
+    for stored_trial in row.trials:
+        job = replace(seed_job(row, stored_trial.seed), once=True)
+        seeds.append(SeedReplay(stored=stored_trial, repeated=judge.run(job)))
         on_seed(seeds[-1])
-    now = judge.versions()
-    names = row.versions.keys() | now.keys()
-    differing = {name: (row.versions.get(name, "?"), now.get(name, "?")) for name in sorted(names)}
-    return Replay(seeds=tuple(seeds), differing={name: pair for name, pair in differing.items() if pair[0] != pair[1]})
+    versions = judge.versions()
+    names = sorted(row.versions.keys() | versions.keys())
+    old_and_new = {name: (row.versions.get(name, "?"), versions.get(name, "?")) for name in names}
+    differing = {name: pair for name, pair in old_and_new.items() if pair[0] != pair[1]}
+    return Replay(seeds=tuple(seeds), differing=differing)
 
 
 def _comparable_result(trial: Trial) -> tuple[object, ...]:
@@ -77,7 +79,7 @@ def _comparable_result(trial: Trial) -> tuple[object, ...]:
 
 @contextmanager
 def judging_lock(board: Path) -> Generator[bool]:
-    """Try to become the leaderboard's only judge without waiting; yield False if another process judges.
+    """Try to become the leaderboard's only judge, without waiting; yield False if another process judges.
 
     Args:
         board: the leaderboard's file; the lock file is next to it.
@@ -91,18 +93,18 @@ def judging_lock(board: Path) -> Generator[bool]:
         raise BoardError("This system lacks the file locks that the judge needs.") from error
     path = board.with_name(board.name + ".lock")
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise BoardError(f"{str(path)!r} cannot be written: {error.strerror}.", fix="Give another --board.") from error
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             acquired = True
         except BlockingIOError:
             acquired = False
         yield acquired
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
 PROGRESS_INTERVAL_S: Final = 0.2
@@ -134,7 +136,7 @@ def submit_entry(board: Leaderboard, track: Track, entry: Entry, name: str) -> i
         BoardError: the queue or the leaderboard is full, or this system cannot judge.
     """
     contestant = parse_record(ContestantName, {"name": name})
-    with judging_lock(board.path):  # without locks the entry would wait without end
+    with judging_lock(board.path):  # raises on a system without locks, where the entry would wait forever
         pass
     now = time.time()
     if not board.has_baseline(track.name, track.fingerprint):
@@ -153,9 +155,9 @@ def judge_waiting(
 
     Args:
         board: the leaderboard with the queue.
-        judge: runs the entries.
-        until: stop after this entry; None = when the queue is empty.
-        on_entry: called with each entry before it is judged.
+        judge: client of the process that runs the entries.
+        until: number of the entry after which to stop; None = stop when the queue is empty.
+        on_entry: function that receives each entry before it is judged.
 
     Returns:
         False if another process judges.
@@ -201,7 +203,8 @@ def _judge_entry(board: Leaderboard, judge: JudgeClient, row: Row) -> State:
         trials.append(Trial(seed=0, end=End.FAILED.value, why="It was submitted for another version of the track."))
         return board.record_result(row.id, trials, {}, versions={}, now=time.time())
     for index, seed in enumerate(row.seeds):
-        progress = {"seed": index, "of": len(row.seeds), "done": _finished_seeds(trials)}
+        finished = [{"end": trial.end, "updates": trial.updates} for trial in trials]
+        progress = {"seed": index, "of": len(row.seeds), "done": finished}
         reporter = _ProgressReporter(board, row.id, progress)
         trials.append(judge.run(seed_job(row, seed), reporter.add_points))
         curves[seed] = reporter.curve
@@ -209,10 +212,6 @@ def _judge_entry(board: Leaderboard, judge: JudgeClient, row: Row) -> State:
         if trials[-1].end in (End.FOUND, End.FAILED) or missed == MAX_MISSES:
             break
     return board.record_result(row.id, trials, curves, versions=judge.versions(), now=time.time())
-
-
-def _finished_seeds(trials: list[Trial]) -> list[dict[str, Any]]:
-    return [{"end": trial.end, "updates": trial.updates} for trial in trials]
 
 
 class _ProgressReporter:

@@ -22,7 +22,7 @@ from trueloop.core.json_text import parse_json
 from trueloop.core.paths import is_file
 from trueloop.core.untrusted_input import Bounds, parse_record
 from trueloop.lab.arena.entry import parse_entry
-from trueloop.lab.arena.ranking import Judged
+from trueloop.lab.arena.ranking import JudgedEntry
 from trueloop.lab.arena.trial import MAX_SEED, End, Point, Trial, thin_points
 
 
@@ -55,12 +55,12 @@ def default_leaderboard_path(environment: Mapping[str, str] | None = None, *, pl
     return folder / "trueloop" / "arena.sqlite3"
 
 
-MAX_WAITING: Final = 32  # entries in the queue: an hour of judging
-MAX_ENTRIES: Final = 5000  # about 125 MB with their curves
-MAX_ATTEMPTS: Final = 3  # attempts to judge an entry whose judge is killed each time
-LOCK_TIMEOUT_S: Final = 15.0  # for a write of another process
-MAX_NAME: Final = 32  # characters
-MAX_FIELD: Final = 1 << 20  # characters
+MAX_WAITING: Final = 32  # largest number of entries in the queue; judging so many takes an hour
+MAX_ENTRIES: Final = 5000  # largest number of entries; with their curves they take about 125 MB
+MAX_ATTEMPTS: Final = 3  # number of attempts after which an entry fails, if the judge is killed in each of them
+LOCK_TIMEOUT_S: Final = 15.0  # longest wait until another process has written
+MAX_NAME: Final = 32  # largest number of characters of a name
+MAX_FIELD: Final = 1 << 20  # largest number of characters of any other column
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -185,8 +185,8 @@ class Leaderboard:
                 f"The leaderboard's folder {str(path.parent)!r} cannot be created: {error.strerror}.",
                 fix="Give --board.",
             ) from error
-        with self._connect() as base:
-            base.executescript(_SCHEMA)
+        with self._connect() as connection:
+            connection.executescript(_SCHEMA)
 
     def submit(self, entry: Submission, now: float) -> int:
         """Queue an entry and return its number.
@@ -194,16 +194,16 @@ class Leaderboard:
         Raises:
             BoardError: the queue or the leaderboard is full.
         """
-        with self._connect() as base:
-            base.execute("BEGIN IMMEDIATE")
-            waiting, stored = base.execute(
+        with self._connect() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            waiting, stored = connection.execute(
                 "SELECT SUM(state IN ('queued', 'judging')), COUNT(*) FROM entries"
             ).fetchone()
             if (waiting or 0) >= MAX_WAITING and not entry.baseline:
                 raise BoardError(f"{waiting} entries are waiting already.", fix="Submit yours when some are judged.")
             if stored >= MAX_ENTRIES:
                 raise BoardError(f"The leaderboard is full: {stored} entries.", fix="Create another one with --board.")
-            cursor = base.execute(
+            cursor = connection.execute(
                 "INSERT INTO entries (track, track_fingerprint, name, baseline, config, seeds, state, submitted)"
                 " VALUES (?, ?, ?, ?, ?, ?, 'queued', ?)",
                 (
@@ -220,13 +220,13 @@ class Leaderboard:
 
     def count_waiting(self) -> int:
         """Return the number of entries not judged yet."""
-        with self._connect() as base:
-            return base.execute("SELECT COUNT(*) FROM entries WHERE state IN ('queued', 'judging')").fetchone()[0]
+        with self._connect() as connection:
+            return connection.execute("SELECT COUNT(*) FROM entries WHERE state IN ('queued', 'judging')").fetchone()[0]
 
     def open_entries(self) -> list[Row]:
         """Return the valid entries that are not judged yet, the next one first."""
-        with self._connect() as base:
-            records = base.execute(_SELECT_WAITING).fetchall()
+        with self._connect() as connection:
+            records = connection.execute(_SELECT_WAITING).fetchall()
         return sorted(_valid_rows(records), key=lambda row: row.state != State.JUDGING)
 
     def claim_next(self) -> Row | None:
@@ -234,32 +234,33 @@ class Leaderboard:
 
         The caller must hold the judging lock: entries that a killed judge had claimed are claimed again.
         """
-        with self._connect() as base:
-            base.execute("BEGIN IMMEDIATE")
-            base.execute(
+        with self._connect() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(
                 "UPDATE entries SET state = 'failed', why = ? WHERE state = 'judging' AND attempts >= ?",
                 (f"The judging was ended {MAX_ATTEMPTS} times before it was complete.", MAX_ATTEMPTS),
             )
-            parsed = [(each[0], _parse_row_or_error(each)) for each in base.execute(_SELECT_WAITING)]
+            parsed = [(each[0], _parse_row_or_error(each)) for each in connection.execute(_SELECT_WAITING)]
             damaged = [(number,) for number, row in parsed if isinstance(row, BoardError)]
-            base.executemany("UPDATE entries SET state = 'failed' WHERE id = ?", damaged)
+            connection.executemany("UPDATE entries SET state = 'failed' WHERE id = ?", damaged)
             row = next((row for _, row in parsed if isinstance(row, Row)), None)
             if row is not None:
-                base.execute(
+                connection.execute(
                     "UPDATE entries SET state = 'judging', attempts = attempts + 1, progress = '{}' WHERE id = ?",
                     (row.id,),
                 )
         return row
 
     def uncount_attempt(self, entry: int) -> None:
-        """Undo the count of an attempt that was ended on purpose; the entry keeps its position and seeds."""
-        with self._connect() as base:
-            base.execute("UPDATE entries SET attempts = attempts - 1 WHERE id = ? AND state = 'judging'", (entry,))
+        """Do not count an attempt that was ended on purpose; the entry keeps its position and seeds."""
+        with self._connect() as connection:
+            update = "UPDATE entries SET attempts = attempts - 1 WHERE id = ? AND state = 'judging'"
+            connection.execute(update, (entry,))
 
     def set_progress(self, entry: int, progress: Mapping[str, Any]) -> None:
         """Store the progress of judging an entry."""
-        with self._connect() as base:
-            base.execute(
+        with self._connect() as connection:
+            connection.execute(
                 "UPDATE entries SET progress = ? WHERE id = ? AND state = 'judging'", (_to_json(progress), entry)
             )
 
@@ -274,16 +275,16 @@ class Leaderboard:
     ) -> State:
         """Store the result of an entry and return its state."""
         state, why = verdict(trials)
-        with self._connect() as base:
-            base.execute("BEGIN IMMEDIATE")
-            updated = base.execute(
+        with self._connect() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            updated = connection.execute(
                 "UPDATE entries SET state = ?, trials = ?, versions = ?, ended = ?, why = ?, progress = '{}'"
                 " WHERE id = ?",
                 (state, _to_json([asdict(trial) for trial in trials]), _to_json(versions), now, why, entry),
             ).rowcount
-            if not updated:  # withdrawn in the meantime
+            if not updated:  # the entry was withdrawn while it was judged
                 return state
-            base.executemany(
+            connection.executemany(
                 "INSERT OR REPLACE INTO curves VALUES (?, ?, ?)",
                 [(entry, seed, _to_json(thin_points(points))) for seed, points in curves.items()],
             )
@@ -291,8 +292,8 @@ class Leaderboard:
 
     def withdraw(self, entry: int) -> bool:
         """Withdraw a queued entry; return False if judging has started, as its progress may have been seen."""
-        with self._connect() as base:
-            return base.execute("DELETE FROM entries WHERE id = ? AND state = 'queued'", (entry,)).rowcount > 0
+        with self._connect() as connection:
+            return connection.execute("DELETE FROM entries WHERE id = ? AND state = 'queued'", (entry,)).rowcount > 0
 
     def entry(self, entry: int) -> Row:
         """Return one entry.
@@ -300,8 +301,8 @@ class Leaderboard:
         Raises:
             BoardError: there is no entry with this number.
         """
-        with self._connect() as base:
-            record = base.execute(f"{_SELECT} WHERE id = ?", (entry,)).fetchone() if abs(entry) < 2**63 else None
+        with self._connect() as connection:
+            record = connection.execute(f"{_SELECT} WHERE id = ?", (entry,)).fetchone() if abs(entry) < 2**63 else None
         if record is None:
             raise BoardError(
                 f"There is no entry {entry} on the leaderboard.", fix="`trueloop arena board` lists all entries."
@@ -310,38 +311,38 @@ class Leaderboard:
 
     def curves(self, entry: int) -> dict[int, list[Point]]:
         """Return the curves of an entry, by seed."""
-        with self._connect() as base:
-            rows = base.execute("SELECT seed, points FROM curves WHERE entry = ?", (entry,)).fetchall()
+        with self._connect() as connection:
+            rows = connection.execute("SELECT seed, points FROM curves WHERE entry = ?", (entry,)).fetchall()
         try:
             return {int(seed): [(int(u), int(e), float(a)) for u, e, a in _load_json(points)] for seed, points in rows}
         except (ValueError, TypeError, OverflowError) as error:
             raise BoardError(f"A curve of entry {entry} is damaged: {error}.") from error
 
-    def judged_entries(self, track: str, track_fingerprint: str) -> list[Judged]:
+    def judged_entries(self, track: str, track_fingerprint: str) -> list[JudgedEntry]:
         """Return the valid judged entries of the current version of a track, including failed ones."""
-        with self._connect() as base:
-            records = base.execute(
+        with self._connect() as connection:
+            records = connection.execute(
                 f"{_SELECT} WHERE track = ? AND track_fingerprint = ? AND state NOT IN ('queued', 'judging')"
                 " AND NOT (baseline AND state = 'failed') ORDER BY id",
                 (track, track_fingerprint),
             ).fetchall()
         return [
-            Judged(id=row.id, name=row.name, config=row.config, baseline=row.baseline, trials=trials)
+            JudgedEntry(id=row.id, name=row.name, config=row.config, baseline=row.baseline, trials=trials)
             for row in _valid_rows(records)
             if (trials := _counted_trials(row))
         ]
 
     def damaged_rows(self, track: str) -> list[DamagedRow]:
         """Return the damaged rows of a track, the oldest first."""
-        with self._connect() as base:
-            records = base.execute(f"{_SELECT} WHERE track = ? ORDER BY id", (track,)).fetchall()
+        with self._connect() as connection:
+            records = connection.execute(f"{_SELECT} WHERE track = ? ORDER BY id", (track,)).fetchall()
         parsed = ((each[0], _parse_row_or_error(each)) for each in records)
         return [DamagedRow(id=number, why=error.what) for number, error in parsed if isinstance(error, BoardError)]
 
     def has_baseline(self, track: str, track_fingerprint: str) -> bool:
         """True if the baseline of the current version of a track was submitted and did not fail."""
-        with self._connect() as base:
-            record = base.execute(
+        with self._connect() as connection:
+            record = connection.execute(
                 "SELECT 1 FROM entries WHERE baseline AND track = ? AND track_fingerprint = ?"
                 " AND state != 'failed' LIMIT 1",
                 (track, track_fingerprint),
@@ -351,11 +352,11 @@ class Leaderboard:
     @contextmanager
     def _connect(self) -> Generator[sqlite3.Connection]:
         try:
-            with closing(sqlite3.connect(self.path, timeout=LOCK_TIMEOUT_S)) as base, base:
-                base.execute("PRAGMA trusted_schema = OFF")  # the file is untrusted
-                base.execute("PRAGMA journal_mode = WAL")
-                base.execute("PRAGMA foreign_keys = ON")
-                yield base
+            with closing(sqlite3.connect(self.path, timeout=LOCK_TIMEOUT_S)) as connection, connection:
+                connection.execute("PRAGMA trusted_schema = OFF")  # the file is untrusted
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA foreign_keys = ON")
+                yield connection
         except sqlite3.Error as error:
             raise BoardError(
                 f"The leaderboard {str(self.path)!r} cannot be used: {error}.", fix="Give another file with --board."
@@ -376,19 +377,19 @@ def verdict(trials: Sequence[Trial]) -> tuple[State, str]:
     if not missed:
         return State.REACHED, ""
     stopped = by_end.get(End.STOPPED)
-    why = f"The entry did not reach the target on {len(missed)} of {len(trials)} seeds."
-    return State.NOT_REACHED, f"{why} {stopped.why}" if stopped else why
+    reason = f"The entry did not reach the target on {len(missed)} of {len(trials)} seeds."
+    return State.NOT_REACHED, f"{reason} {stopped.why}" if stopped else reason
 
 
 def _counted_trials(row: Row) -> tuple[Trial, ...]:
-    """Return the runs that count; all seeds count as failed if the judge was killed during runs too often."""
+    """Return the runs that count; if the judge was killed during runs too often, every seed counts as failed."""
     if row.trials or not (row.progress.get("update") or row.progress.get("done")):
         return row.trials
     return tuple(Trial(seed=seed, end=End.FAILED.value, why=row.why) for seed in row.seeds)
 
 
 def _valid_rows(records: Iterable[Sequence[Any]]) -> Iterator[Row]:
-    """Yield the valid rows."""
+    """Return the valid rows, and skip the damaged ones."""
     return (row for row in map(_parse_row_or_error, records) if isinstance(row, Row))
 
 
@@ -417,13 +418,13 @@ def _parse_row(record: Sequence[Any]) -> Row:
             trials=_parse_trials(trials),
         )
     except (ValueError, TypeError, InvalidConfig) as error:
-        why = str(error).rstrip(".")
-        raise BoardError(f"Entry {str(record[0])[:40]} of the leaderboard is damaged: {why}.") from error
+        reason = str(error).rstrip(".")
+        raise BoardError(f"Entry {str(record[0])[:40]} of the leaderboard is damaged: {reason}.") from error
 
 
 def _load_json(text: Any) -> Any:
     if not isinstance(text, str) or len(text) > MAX_FIELD:
-        raise TypeError("not a text, or too long")
+        raise TypeError("it is not a text, or is too long")
     return parse_json(text)
 
 

@@ -22,8 +22,8 @@ class QueueWorker:
 
     Args:
         board: the leaderboard with the queue.
-        judge: runs the entries.
-        until: stop after this entry.
+        judge: client of the process that runs the entries.
+        until: number of the entry after which to stop; None = stop when the queue is empty.
     """
 
     def __init__(self, board: Leaderboard, judge: JudgeClient, *, until: int | None = None) -> None:
@@ -59,8 +59,8 @@ class QueueWorker:
         self.close()
 
     def _run(self) -> None:
-        failures = 0
-        while failures < MAX_ATTEMPTS and not self._closed.is_set():
+        failure_count = 0
+        while failure_count < MAX_ATTEMPTS and not self._closed.is_set():
             try:
                 if judge_waiting(self._board, self._judge, until=self._until):
                     return
@@ -69,7 +69,7 @@ class QueueWorker:
                     return
             except TrueloopError as error:
                 self.error = error
-                failures += 1
+                failure_count += 1
 
 
 def wait_until_judged(board: Leaderboard, entry: int, on_progress: Callable[[Row, int], None]) -> Row:
@@ -80,7 +80,7 @@ def wait_until_judged(board: Leaderboard, entry: int, on_progress: Callable[[Row
     Args:
         board: the leaderboard with the queue.
         entry: number of the entry.
-        on_progress: called repeatedly with the entry and the number of entries ahead of it.
+        on_progress: function that repeatedly receives the entry and the number of entries ahead of it.
 
     Raises:
         TrueloopError: the entry cannot be judged on this system.

@@ -12,7 +12,7 @@ BOARDS: Final[tuple[By, ...]] = ("updates", "examples", "time")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgedEntry:
     """An entry that has been judged."""
 
     id: int
@@ -59,7 +59,7 @@ class Standing:
         return {"updates": self.updates, "examples": self.examples, "time": self.time}[by]
 
 
-def standings(entries: Iterable[Judged], by: By) -> list[Standing]:
+def standings(entries: Iterable[JudgedEntry], by: By) -> list[Standing]:
     """Rank the configurations that reached the target on every seed by their median, and list the others after them.
 
     A resubmitted configuration is judged on new seeds, which are pooled with its earlier ones, so that repeated
@@ -69,7 +69,7 @@ def standings(entries: Iterable[Judged], by: By) -> list[Standing]:
         entries: the judged entries of one track.
         by: the quantity to rank by.
     """
-    groups: dict[str, list[Judged]] = {}
+    groups: dict[str, list[JudgedEntry]] = {}
     for entry in sorted(entries, key=lambda entry: entry.id):
         groups.setdefault(entry.config, []).append(entry)
     rows = sorted((_standing(group) for group in groups.values()), key=lambda row: _sort_key(row, by))
@@ -80,7 +80,7 @@ def standings(entries: Iterable[Judged], by: By) -> list[Standing]:
     return ranked
 
 
-def _standing(group: Sequence[Judged]) -> Standing:
+def _standing(group: Sequence[JudgedEntry]) -> Standing:
     trials = [trial for entry in group for trial in entry.trials]
     reached = [trial for trial in trials if trial.end == End.REACHED]
     codes = [trial.found.code for trial in trials if trial.end == End.FOUND and trial.found]

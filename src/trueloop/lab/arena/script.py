@@ -14,7 +14,7 @@ from trueloop.lab.arena.entry import Entry
 if TYPE_CHECKING:
     from trueloop.lab.arena.tracks import Track
 
-REFERENCE_UPDATES: Final = 100  # they take 0.05 s
+REFERENCE_UPDATES: Final = 100  # length of the reference loop, which takes 0.05 s
 
 
 def write_script(track: Track, entry: Entry, seed: int, *, practice: bool = False) -> str:
@@ -35,7 +35,7 @@ def write_script(track: Track, entry: Entry, seed: int, *, practice: bool = Fals
         _imports(track, entry),
         _constants(track, entry, seed),
         track.data,
-        *(() if not practice else ("del second  # only for the judge\n",)),
+        *(["del second  # only for the judge\n"] if practice else []),
         _loader(entry),
         track.model + _initialisation(track, entry),
         _optimizer(entry),
@@ -50,15 +50,15 @@ def write_script(track: Track, entry: Entry, seed: int, *, practice: bool = Fals
 
 def write_reference_script(track: Track, seed: int) -> str:
     """Write the reference loop for timing: the track's baseline with a fixed number of updates."""
-    endless = replace(track, target=1.01)  # no accuracy is above 1
-    return write_script(endless, replace(track.baseline, updates=REFERENCE_UPDATES), seed)
+    unreachable = replace(track, target=1.01)  # no accuracy is above 1
+    return write_script(unreachable, replace(track.baseline, updates=REFERENCE_UPDATES), seed)
 
 
 def _blank_lines(parts: list[str]) -> Iterator[str]:
     """Yield the blank lines after each part: two around functions, one elsewhere."""
     for part, following in zip(parts, [*parts[1:], None], strict=True):
-        around = following is not None and ("def " in part.splitlines()[0] or following.startswith("def "))
-        yield "\n" if following is None else "\n\n\n" if around else "\n\n"
+        needs_two = following is not None and ("def " in part.splitlines()[0] or following.startswith("def "))
+        yield "\n" if following is None else "\n\n\n" if needs_two else "\n\n"
 
 
 def _head(track: Track, seed: int, *, practice: bool) -> str:
@@ -69,18 +69,18 @@ def _head(track: Track, seed: int, *, practice: bool) -> str:
 
 
 def _imports(track: Track, entry: Entry) -> str:
-    plain = {"import time", *(line for line in track.imports if line.startswith("import "))}
+    import_lines = {"import time", *(line for line in track.imports if line.startswith("import "))}
     if entry.schedule == "cosine":
-        plain.add("import math")
-    others = {
+        import_lines.add("import math")
+    third_party = {
         "import torch",
         "from torch import nn",
         "from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset",
         *(line for line in track.imports if line.startswith("from ")),
     }
-    standard = sorted(plain) + (["from itertools import islice"] if entry.accumulation > 1 else [])
-    rest = sorted(others, key=lambda line: (line.startswith("from"), line))
-    return "\n".join([*standard, "", *rest])
+    standard = sorted(import_lines) + (["from itertools import islice"] if entry.accumulation > 1 else [])
+    third_party_lines = sorted(third_party, key=lambda line: (line.startswith("from"), line))
+    return "\n".join([*standard, "", *third_party_lines])
 
 
 def _constants(track: Track, entry: Entry, seed: int) -> str:
@@ -120,13 +120,8 @@ for layer in model:
 
 def _optimizer(entry: Entry) -> str:
     name = {
-        "sgd": "SGD",
-        "nesterov": "SGD",
-        "adam": "Adam",
-        "adamw": "AdamW",
-        "rmsprop": "RMSprop",
-        "adagrad": "Adagrad",
-    }[entry.optimizer]
+        "sgd": "SGD", "nesterov": "SGD", "adam": "Adam", "adamw": "AdamW", "rmsprop": "RMSprop", "adagrad": "Adagrad",
+    }[entry.optimizer]  # fmt: skip
     arguments = [f"lr={entry.lr}"]
     if entry.momentum:
         arguments.append(f"momentum={entry.momentum}")
@@ -142,20 +137,19 @@ def _optimizer(entry: Entry) -> str:
 def _schedule(entry: Entry) -> Iterator[str]:
     if entry.schedule == "constant" and not entry.warmup:
         return
-    after = {
-        "constant": ["    return 1.0"],
-        "linear": ["    return 1 - {}"],
-        "cosine": ["    return 0.5 * (1 + math.cos(math.pi * {}))"],
-    }[entry.schedule]
     progress = "(update - WARMUP) / (UPDATES - WARMUP)" if entry.warmup else "update / UPDATES"
+    factor = {
+        "constant": "1.0",
+        "linear": f"1 - ({progress})" if entry.warmup else f"1 - {progress}",
+        "cosine": f"0.5 * (1 + math.cos(math.pi * {progress}))",
+    }[entry.schedule]
     warmup = ["    if update < WARMUP:", "        return (update + 1) / WARMUP"] if entry.warmup else []
     lines = [
         "def share(update):",
         '    """Return the factor of the learning rate at an update, counted from 0."""',
         *warmup,
-        *(line.format(progress if entry.schedule == "cosine" else f"({progress})" if entry.warmup else progress)
-          for line in after),
-    ]  # fmt: skip
+        f"    return {factor}",
+    ]
     yield "\n".join(lines)
     yield "scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, share)"
 
@@ -177,40 +171,40 @@ def accuracy(inputs, targets):
 
 
 def _loop(entry: Entry, *, practice: bool) -> str:
-    several = entry.accumulation > 1
+    accumulates = entry.accumulation > 1
     noise = [f"inputs = inputs + {entry.input_noise} * torch.randn_like(inputs)"] if entry.input_noise else []
-    scaled = " * len(targets) / size" if several else ""
+    scaled = " * len(targets) / size" if accumulates else ""
     backward = [*noise, f"loss = criterion(model(inputs), targets){scaled}", "loss.backward()"]
-    if several:
-        inner = [
+    if accumulates:
+        forward_backward = [
             "size = sum(len(targets) for _, targets in window)",
             "for inputs, targets in window:",
             *(f"    {line}" for line in backward),
         ]
     else:
-        inner = backward
+        forward_backward = backward
     clip = [f"nn.utils.clip_grad_norm_(model.parameters(), {entry.clip})"] if entry.clip else []
     schedule = ["scheduler.step()"] if entry.schedule != "constant" or entry.warmup else []
-    both = "" if practice else " and accuracy(*second) >= TARGET"
+    second_condition = "" if practice else " and accuracy(*second) >= TARGET"
     body = [
         "optimizer.zero_grad()",
-        *inner,
+        *forward_backward,
         *clip,
         "optimizer.step()",
         *schedule,
         "train_s += time.process_time() - began  # CPU time: includes loading data, excludes evaluation",
         "",
         "update += 1",
-        f"examples += {'size' if several else 'len(targets)'}",
+        f"examples += {'size' if accumulates else 'len(targets)'}",
         "curve.append((update, examples, accuracy(*held_out)))",
-        f"if curve[-1][-1] >= TARGET{both}:",
+        f"if curve[-1][-1] >= TARGET{second_condition}:",
         "    reached = update",
         "if reached or update == UPDATES or examples >= EXAMPLES:",
         "    break",
         "began = time.process_time()",
     ]
-    source = _WINDOWS if several else _BATCHES
-    loop = "window in windows()" if several else "inputs, targets in epochs()"
+    source = _WINDOWS if accumulates else _BATCHES
+    loop = "window in windows()" if accumulates else "inputs, targets in epochs()"
     lines = ["update, examples, train_s = 0, 0, 0.0", "curve, reached = [], None", "began = time.process_time()"]
     return "\n".join([source, "", *lines, f"for {loop}:", *(f"    {line}" if line else "" for line in body)])
 

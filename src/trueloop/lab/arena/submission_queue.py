@@ -21,8 +21,8 @@ from trueloop.lab.arena.queue_worker import QueueWorker
 from trueloop.lab.arena.tracks import Track
 from trueloop.lab.arena.trial import Job, Point, Trial
 
-MAX_RUNNING: Final = 8  # practice runs and replays of all pages together
-MAX_STORED: Final = 64
+MAX_RUNNING: Final = 8  # largest number of practice runs and replays at the same time, of all pages together
+MAX_STORED: Final = 64  # largest number of practice runs and replays whose results are kept
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,8 +150,9 @@ class SubmissionQueue:
                 raise BoardError(f"{MAX_RUNNING} runs are active already.", fix="Try again when one has ended.")
             active = BackgroundRun(id=secrets.randbelow(1 << 40))  # cannot be guessed by other pages
             self._runs[active.id] = active
-            for old in [each.id for each in self._runs.values() if each.done][: max(0, len(self._runs) - MAX_STORED)]:
-                del self._runs[old]
+            done_ids = [each.id for each in self._runs.values() if each.done]
+            for old_id in done_ids[: max(0, len(self._runs) - MAX_STORED)]:
+                del self._runs[old_id]
         threading.Thread(target=self._run, args=(active, run), daemon=True).start()
         return active.id
 

@@ -1,5 +1,6 @@
 """Jobs of the judge and their results: one run of an entry on one seed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final, Literal
@@ -8,7 +9,7 @@ from trueloop.core.untrusted_input import Bounds
 from trueloop.lab.arena.entry import Entry
 
 SEEDS: Final = 5
-"""Seeds per entry: enough for a median that one lucky seed does not change."""
+"""Number of seeds per entry: enough for a median that one lucky seed does not change."""
 MAX_CPU_S: Final = 60
 """Limit of CPU seconds per job; the slowest allowed entry takes a quarter of this."""
 MAX_WALL_S: Final = 240.0
@@ -24,6 +25,8 @@ MAX_SEED: Final = 2**31
 
 Point = tuple[int, int, float]
 """Number of the update, number of examples so far, held-out accuracy after the update."""
+CurveCallback = Callable[[list[Point]], None]
+"""Function that is called with the new points of the curve, and with an empty list when the script runs again."""
 
 _Text = Annotated[str, Bounds(0, 100_000)]
 _Count = Annotated[int, Bounds(0, 1e12)]
@@ -44,7 +47,7 @@ class End(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class TrialFinding:
     """A finding of the sanitizer of severity warning or error."""
 
     code: _Text
@@ -71,7 +74,7 @@ class Trial:
     """Training time per example relative to the track's reference loop; None if not measured."""
     digest: _Text = ""
     """Digest of the final weights, which a replay reproduces."""
-    found: Found | None = None
+    found: TrialFinding | None = None
     why: _Text = ""
     """Reason for stopping or failing."""
 

@@ -1,11 +1,11 @@
 // @ts-check
-// The frame of all pages: list of pages, navigation, address (#/page?name=value), colours, live region.
+// The frame around all pages: navigation, address (#/page?name=value), colours, announcements to screen readers.
 import { classroom, decodeView, encodeView } from "./classroom.js";
 import { fill, h } from "./dom.js";
 import { serverBack, isServerUp } from "./outage.js";
 import { tour } from "./tour.js";
 
-/** @type {[string, [string, string][]][]} group -> its pages: [name, what the navigation says] */
+/** @type {[string, [string, string][]][]} the groups of the navigation, each with its pages: [name, link text] */
 const PAGES = [
   ["See", [["arithmetic", "Arithmetic"], ["pipeline", "Pipeline"], ["operations", "Six operations"], ["modes", "Train and eval"]]],
   ["Break", [["simulator", "Simulator"], ["race", "Race of runs"], ["signatures", "Bug signatures"]]],
@@ -14,76 +14,80 @@ const PAGES = [
 ];
 const NAMES = PAGES.flatMap(([, pages]) => pages.map(([name]) => name));
 const HOME = "simulator";
-const LOADING_DELAY_MS = 250; // show no message before
+const LOADING_DELAY_MS = 250; // a page that loads faster shows no loading message
 
-const at = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
+/** @typedef {{params: URLSearchParams, setParams: (params: Record<string, string>) => void, announce: (text: string) => void}} Page
+ *  what the frame gives a page: its parameters in the address, and functions to change them and to tell screen readers something */
+
+const elementById = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
 let unmount = () => {};
-let shown = "";
-let turn = 0;
-let written = "";
+let pageName = "";
+let openCount = 0;
+let ownAddress = ""; // the address that is already shown
 /** @type {Record<string, string>} */
-let said = {}; // parameters that the page has put into the address
+let pageParams = {}; // the open page's parameters in the address
 
-/** Say something to a screen reader. @param {string} text */
+/** Announce a text to screen readers. @param {string} text */
 export function announce(text) {
-  at("said").textContent = text;
+  elementById("said").textContent = text;
 }
 
 function address() {
   const [, name = "", query = ""] = /^#\/([a-z]*)\??(.*)$/.exec(location.hash) ?? [];
-  const params = new URLSearchParams(query), lesson = params.has("class") ? decodeView(params.get("class") ?? "") : null;
+  const params = new URLSearchParams(query), decoded = params.has("class") ? decodeView(params.get("class") ?? "") : null;
   params.delete("class");
-  return { name: NAMES.includes(name) ? name : HOME, params: lesson ? new URLSearchParams(lesson.params) : params, view: lesson?.view ?? null };
+  return { name: NAMES.includes(name) ? name : HOME, params: decoded ? new URLSearchParams(decoded.params) : params, view: decoded?.view ?? null };
 }
 
-/** Put the page's state into the address, for sharing, without mounting the page again.
+/** Write the page's state into the address, so that it can be shared, without mounting the page again.
  * @param {string} name
  * @param {Record<string, string>} params */
 function setParams(name, params) {
-  if (name !== shown || location.hash !== written) return; // another page is being opened
-  said = params;
-  const query = new URLSearchParams(teaching.view ? { class: encodeView(teaching.view, params) } : params).toString();
+  if (name !== pageName || location.hash !== ownAddress) return; // the user is opening another page
+  pageParams = params;
+  const query = new URLSearchParams(classView.view ? { class: encodeView(classView.view, params) } : params).toString();
   history.replaceState(null, "", `#/${name}${query ? `?${query}` : ""}`);
-  written = location.hash;
+  ownAddress = location.hash;
 }
 
 async function show() {
-  if (location.hash === written && shown) return;
+  if (location.hash === ownAddress && pageName) return;
   const { name, params, view } = address();
-  teaching.set(view);
-  said = Object.fromEntries(params);
-  const mine = ++turn;
-  written = location.hash;
+  classView.set(view);
+  pageParams = Object.fromEntries(params);
+  const thisOpen = ++openCount, focusedBefore = document.activeElement;
+  ownAddress = location.hash;
   unmount();
   unmount = () => {};
-  const came = shown;
-  shown = name;
+  const previousPage = pageName;
+  pageName = name;
   for (const link of document.querySelectorAll("#nav a")) {
     if (link.getAttribute("href") === `#/${name}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   closeMenu();
   const root = h("div", { class: `page page-${name}` });
-  fill(at("page"), root);
-  const waits = setTimeout(() => { if (!root.childElementCount) root.before(waiting()); }, LOADING_DELAY_MS);
-  new MutationObserver((_, seen) => { seen.disconnect(); at("waiting")?.remove(); }).observe(root, { childList: true });
+  fill(elementById("page"), root);
+  const loadingTimer = setTimeout(() => { if (!root.childElementCount) root.before(loadingNote()); }, LOADING_DELAY_MS);
+  new MutationObserver((_, observer) => { observer.disconnect(); elementById("waiting")?.remove(); }).observe(root, { childList: true });
   try {
     const [page] = await Promise.all([import(`./pages/${name}.js`), loadStyle(name)]);
-    if (mine !== turn) return;
-    at("title").textContent = page.title;
+    if (thisOpen !== openCount) return;
+    elementById("title").textContent = page.title;
     document.title = `${page.title} · trueloop lab`;
-    fill(at("lead"), ...[page.lead].flat().map((text) => (typeof text === "string" ? h("p", {}, text) : text)));
-    if (came && came !== name) focusPage();
-    const left = await page.mount(root, { params, setParams: (/** @type {Record<string, string>} */ p) => setParams(name, p), announce });
-    if (mine !== turn) left?.();
-    else unmount = left ?? (() => {});
+    fill(elementById("lead"), ...[page.lead].flat().map((text) => (typeof text === "string" ? h("p", {}, text) : text)));
+    const focusStayed = [focusedBefore, document.body].includes(document.activeElement); // else the user has moved on
+    if (previousPage && previousPage !== name && focusStayed) focusPage();
+    const unmountPage = await page.mount(root, { params, setParams: (/** @type {Record<string, string>} */ newParams) => setParams(name, newParams), announce });
+    if (thisOpen !== openCount) unmountPage?.();
+    else unmount = unmountPage ?? (() => {});
   } catch (error) {
-    if (mine !== turn) return;
-    if (!(await isServerUp())) return reloadWhenBack(mine);
+    if (thisOpen !== openCount) return;
+    if (!(await isServerUp())) return reloadWhenBack(thisOpen);
     console.error(error);
     fill(root, h("p", { class: "error", role: "alert" }, `This page could not be shown: ${error}`));
   } finally {
-    clearTimeout(waits);
+    clearTimeout(loadingTimer);
   }
 }
 
@@ -95,71 +99,71 @@ function loadStyle(name) {
   });
 }
 
-/** Reload when the server is back: a browser does not retry a module import. @param {number} mine */
-async function reloadWhenBack(mine) {
+/** Reload when the server is back: a browser does not retry a module import. @param {number} thisOpen */
+async function reloadWhenBack(thisOpen) {
   await serverBack();
-  if (mine === turn) location.reload();
+  if (thisOpen === openCount) location.reload();
 }
 
-const waiting = () => h("p", { id: "waiting", class: "waiting", role: "status" }, "Loading the page …");
+const loadingNote = () => h("p", { id: "waiting", class: "waiting", role: "status" }, "Loading the page …");
 
-/** Show a message while the server is away. */
-function outages() {
+/** Show a message while the server does not answer. */
+function showOutages() {
   const message = h("p", { class: "outage", role: "status" });
-  at("lead").before(message);
+  elementById("lead").before(message);
   addEventListener("server", (event) => {
-    const lost = /** @type {CustomEvent} */ (event).detail === "lost";
-    message.textContent = lost ? "The lab's server does not answer. Is `trueloop lab` still running? The page reconnects by itself." : "";
-    if (!lost) announce("The server is back.");
+    const isLost = /** @type {CustomEvent} */ (event).detail === "lost";
+    message.textContent = isLost ? "The lab's server does not answer. Is `trueloop lab` still running? The page reconnects by itself." : "";
+    if (!isLost) announce("The server is back.");
   });
 }
 
 function focusPage() {
-  at("main").focus({ preventScroll: true });
+  elementById("main").focus({ preventScroll: true });
   scrollTo(0, 0);
   announce(document.title);
 }
 
 function closeMenu() {
-  at("nav").classList.remove("open");
-  at("menu").setAttribute("aria-expanded", "false");
+  elementById("nav").classList.remove("open");
+  elementById("menu").setAttribute("aria-expanded", "false");
 }
 
-function navigation() {
-  fill(at("nav"), ...PAGES.map(([group, pages]) => h("div", { class: "group" },
+function setUpNavigation() {
+  fill(elementById("nav"), ...PAGES.map(([group, pages]) => h("div", { class: "group" },
     h("h2", {}, group),
     h("ul", {}, ...pages.map(([name, text]) => h("li", {}, h("a", { href: `#/${name}` }, text)))))));
-  at("menu").addEventListener("click", () => {
-    const open = at("nav").classList.toggle("open");
-    at("menu").setAttribute("aria-expanded", String(open));
+  elementById("menu").addEventListener("click", () => {
+    const open = elementById("nav").classList.toggle("open");
+    elementById("menu").setAttribute("aria-expanded", String(open));
   });
   addEventListener("keydown", (event) => { if (event.key === "Escape") closeMenu(); });
 }
 
-function colours() {
-  const kinds = ["system", "light", "dark"];
-  const button = at("theme");
-  let kind = localStorage.getItem("trueloop-theme") ?? "system";
+function setUpTheme() {
+  const themes = ["system", "light", "dark"];
+  const button = elementById("theme");
+  let theme = localStorage.getItem("trueloop-theme") ?? "system";
   const apply = () => {
-    if (kind === "system") document.documentElement.removeAttribute("data-theme");
-    else document.documentElement.setAttribute("data-theme", kind);
-    button.textContent = { system: "◐", light: "☀", dark: "☾" }[kind] ?? "◐";
-    button.setAttribute("aria-label", `Colours: ${kind === "system" ? "follow the system" : kind}`);
+    if (theme === "system") document.documentElement.removeAttribute("data-theme");
+    else document.documentElement.setAttribute("data-theme", theme);
+    button.textContent = { system: "◐", light: "☀", dark: "☾" }[theme] ?? "◐";
+    button.setAttribute("aria-label", `Colours: ${theme === "system" ? "follow the system" : theme}`);
     dispatchEvent(new Event("colours"));
   };
   button.addEventListener("click", () => {
-    kind = kinds[(kinds.indexOf(kind) + 1) % kinds.length];
-    localStorage.setItem("trueloop-theme", kind);
+    theme = themes[(themes.indexOf(theme) + 1) % themes.length];
+    localStorage.setItem("trueloop-theme", theme);
     apply();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", apply);
   apply();
 }
 
-navigation();
-colours();
-outages();
-const teaching = classroom({ button: at("class"), steps: at("steps"), state: () => ({ name: shown, params: said }), announce });
-tour({ button: at("tour"), announce });
+setUpNavigation();
+setUpTheme();
+showOutages();
+const classView = classroom({ button: elementById("class"), steps: elementById("steps"), state: () => ({ name: pageName, params: pageParams }), announce });
+tour({ button: elementById("tour"), announce });
 addEventListener("hashchange", show);
 show();

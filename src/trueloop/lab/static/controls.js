@@ -1,53 +1,64 @@
 // @ts-check
-// Inputs for the fields of a query, as described by the server (trueloop/core/untrusted_input.py: describe_fields).
-import { h } from "./dom.js";
+// Inputs for the fields of a query, which the server describes (trueloop/core/untrusted_input.py: describe_fields).
+import { equal, h } from "./dom.js";
 
 /** @typedef {{name: string, kind: string, help?: string, default?: any, lowest?: number, highest?: number, choices?: any[], optional?: boolean, item?: any, fields?: Field[]}} Field */
 
 /** Format a name as words: "weight_decay" -> "weight decay". @param {string} name */
 export const words = (name) => name.replaceAll("_", " ");
 
-/** A form for the fields of a query.
+/** Create a form for the fields of a query.
  * @param {Field[]} fields
  * @param {{values?: Record<string, any>, onchange: (values: Record<string, any>, name: string) => void, labels?: Record<string, string>,
  *          only?: string[], sliders?: Record<string, {log?: boolean, lowest?: number, highest?: number, step?: number}>}} options
- * @returns {{element: HTMLElement, values: Record<string, any>, set: (values: Record<string, any>) => void, refuse: (words: {what: string, fix?: string} | null) => void, field: (name: string) => HTMLElement}} */
+ * @returns {{element: HTMLElement, values: Record<string, any>, set: (values: Record<string, any>) => void, change: (values: Record<string, any>) => void, refuse: (words: {what: string, fix?: string} | null) => void, field: (name: string) => HTMLElement}} */
 export function form(fields, { values = {}, onchange, labels = {}, only, sliders = {} }) {
-  const chosen = fields.filter(({ name }) => !only || only.includes(name));
+  const formFields = fields.filter(({ name }) => !only || only.includes(name));
   /** @type {Record<string, any>} */
   const state = Object.fromEntries(fields.map((field) => [field.name, values[field.name] ?? field.default ?? null]));
   /** @type {Record<string, {element: HTMLElement, write: (value: any) => void}>} */
   const inputs = {};
   const refusal = h("p", { class: "error", role: "alert", hidden: true });
-  for (const field of chosen) {
-    const changed = (/** @type {any} */ value) => { state[field.name] = value; onchange(state, field.name); };
-    inputs[field.name] = control(field, labels[field.name] ?? words(field.name), changed, sliders[field.name]);
+  for (const field of formFields) {
+    const onvalue = (/** @type {any} */ value) => { state[field.name] = value; onchange(state, field.name); };
+    inputs[field.name] = control(field, labels[field.name] ?? words(field.name), onvalue, sliders[field.name]);
     inputs[field.name].write(state[field.name]);
   }
   return {
     element: h("div", { class: "form" }, Object.values(inputs).map(({ element }) => element), refusal),
     values: state,
-    set(given) {
-      for (const [name, value] of Object.entries(given)) {
+    set(newValues) {
+      for (const [name, value] of Object.entries(newValues)) {
         state[name] = value;
         inputs[name]?.write(value);
       }
     },
-    refuse(words_) {
-      refusal.hidden = !words_;
-      refusal.textContent = words_ ? [words_.what, words_.fix].filter(Boolean).join(" ") : "";
-      const named = Object.entries(inputs).filter(([name]) => words_ && new RegExp(`(^|\\W)${name}\\b`).test(words_.what)).map(([, { element }]) => element);
+    change(newValues) { // an unchanged input keeps its text, which the user may be typing
+      this.set(Object.fromEntries(Object.entries(newValues).filter(([name, value]) => !equal(state[name], value))));
+    },
+    refuse(error) {
+      refusal.hidden = !error;
+      refusal.textContent = error ? [error.what, error.fix].filter(Boolean).join(" ") : "";
+      const namedInputs = Object.entries(inputs).filter(([name]) => error && mentions(error.what, name)).map(([, { element }]) => element);
       for (const { element } of Object.values(inputs)) {
-        element.classList.toggle("refused", named.includes(element));
-        element.querySelector("input, select")?.setAttribute("aria-invalid", String(named.includes(element)));
+        element.classList.toggle("refused", namedInputs.includes(element));
+        element.querySelector("input, select")?.setAttribute("aria-invalid", String(namedInputs.includes(element)));
       }
-      (named[0] ?? refusal.parentElement)?.append(refusal); // next to its field
+      (namedInputs[0] ?? refusal.parentElement)?.append(refusal); // next to the field that the error names
     },
     field: (name) => inputs[name].element,
   };
 }
 
-/** Parse a field's value from an address; a text that is not a number stays a text, so that the error names it.
+/** Parse the values that an address has for fields. @param {Field[]} fields @param {URLSearchParams} params @returns {Record<string, any>} */
+export function valuesFrom(fields, params) {
+  return Object.fromEntries(fields.filter(({ name }) => params.has(name)).map((field) => [field.name, fromText(field, params.get(field.name) ?? "")]));
+}
+
+/** Return true if an error names a setting. @param {string | undefined} error @param {string} name */
+export const mentions = (error, name) => new RegExp(`(^|\\W)${name}\\b`).test(error ?? "");
+
+/** Parse a field's value from an address; a text that is not a number is returned unchanged, so that the server's error quotes it.
  * @param {Field} field @param {string} text @returns {any} */
 export function fromText({ kind }, text) {
   if (kind === "bool") return text === "true" || (text === "false" ? false : text);
@@ -55,28 +66,28 @@ export function fromText({ kind }, text) {
   return text.trim() === "" || !Number.isFinite(Number(text)) ? text : Number(text);
 }
 
-let last = 0;
+let lastId = 0;
 
 /** @param {Field} field @param {string} label @param {(value: any) => void} changed @param {any} slider */
 function control(field, label, changed, slider) {
-  const id = `field-${++last}`;
+  const id = `field-${++lastId}`;
   const help = field.help ? h("small", { class: "muted", id: `${id}-help` }, field.help) : null;
-  const described = help ? { "aria-describedby": `${id}-help` } : {};
+  const helpAttributes = help ? { "aria-describedby": `${id}-help` } : {};
   if (field.kind === "bool") {
-    const box = h("input", { type: "checkbox", id, ...described, onchange: () => changed(box.checked) });
+    const box = h("input", { type: "checkbox", id, ...helpAttributes, onchange: () => changed(box.checked) });
     return { element: h("div", { class: "field check" }, box, h("label", { for: id }, label), help), write: (/** @type {any} */ value) => { box.checked = Boolean(value); } };
   }
   if (field.kind === "choice") {
     const choices = field.choices ?? [];
-    const select = h("select", { id, ...described, onchange: () => changed(choices[select.selectedIndex]) }, choices.map((choice) => h("option", {}, words(String(choice)))));
+    const select = h("select", { id, ...helpAttributes, onchange: () => changed(choices[select.selectedIndex]) }, choices.map((choice) => h("option", {}, words(String(choice)))));
     return { element: h("div", { class: "field" }, h("label", { for: id }, label), select, help), write: (/** @type {any} */ value) => { select.selectedIndex = choices.indexOf(value); } };
   }
   if (slider && (field.kind === "int" || field.kind === "float")) return range(field, label, id, help, changed, slider);
   const numeric = field.kind === "int" || field.kind === "float";
   const input = h("input", {
-    id, ...described, type: numeric ? "number" : "text", autocomplete: "off",
+    id, ...helpAttributes, type: numeric ? "number" : "text", autocomplete: "off",
     ...(numeric ? { min: field.lowest, max: field.highest, step: field.kind === "int" ? 1 : "any", inputmode: "decimal" } : field.kind === "text" ? { maxlength: field.highest } : {}),
-    oninput: () => { const value = parsed(field, input.value); if (value !== undefined) changed(value); },
+    oninput: () => { const value = parseValue(field, input.value); if (value !== undefined) changed(value); },
   });
   return {
     element: h("div", { class: "field" }, h("label", { for: id }, label), input, help),
@@ -85,11 +96,11 @@ function control(field, label, changed, slider) {
 }
 
 /** @param {Field} field @param {string} text @returns {any} undefined if the text cannot be parsed yet */
-function parsed(field, text) {
+function parseValue(field, text) {
   if (field.optional && text.trim() === "") return null;
   if (field.kind === "int" || field.kind === "float") return text.trim() === "" || Number.isNaN(Number(text)) ? undefined : Number(text);
   if (field.kind === "list") {
-    const items = text.split(/[\s,]+/).filter(Boolean).map((item) => parsed(field.item, item));
+    const items = text.split(/[\s,]+/).filter(Boolean).map((item) => parseValue(field.item, item));
     return items.includes(undefined) ? undefined : items;
   }
   return text;
@@ -97,20 +108,20 @@ function parsed(field, text) {
 
 /** @param {Field} field @param {string} label @param {string} id @param {any} help @param {(value: any) => void} changed @param {any} slider */
 function range(field, label, id, help, changed, { log = false, lowest = field.lowest ?? 0, highest = field.highest ?? 1, step }) {
-  const to = (/** @type {number} */ value) => (log ? Math.log10(value) : value);
-  const from = (/** @type {number} */ value) => {
+  const toPosition = (/** @type {number} */ value) => (log ? Math.log10(value) : value);
+  const fromPosition = (/** @type {number} */ value) => {
     const raw = log ? Number((10 ** value).toPrecision(2)) : value;
     return field.kind === "int" ? Math.round(raw) : raw;
   };
-  const shown = h("output", { for: id, class: "mono" });
+  const valueText = h("output", { for: id, class: "mono" });
   const input = h("input", {
-    id, type: "range", min: to(lowest), max: to(highest), step: log ? 0.05 : step ?? (field.kind === "int" ? 1 : "any"),
+    id, type: "range", min: toPosition(lowest), max: toPosition(highest), step: log ? 0.05 : step ?? (field.kind === "int" ? 1 : "any"),
     ...(help ? { "aria-describedby": `${id}-help` } : {}),
-    oninput: () => { const value = from(Number(input.value)); say(value); changed(value); },
+    oninput: () => { const value = fromPosition(Number(input.value)); showValue(value); changed(value); },
   });
-  const say = (/** @type {number} */ value) => { shown.textContent = String(value); input.setAttribute("aria-valuetext", String(value)); };
+  const showValue = (/** @type {number} */ value) => { valueText.textContent = String(value); input.setAttribute("aria-valuetext", String(value)); };
   return {
-    element: h("div", { class: "field slider" }, h("label", { for: id }, label), shown, input, help),
-    write: (/** @type {any} */ value) => { input.value = String(to(Number(value))); say(Number(value)); },
+    element: h("div", { class: "field slider" }, h("label", { for: id }, label), valueText, input, help),
+    write: (/** @type {any} */ value) => { input.value = String(toPosition(Number(value))); showValue(Number(value)); },
   };
 }

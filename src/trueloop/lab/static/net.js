@@ -1,8 +1,8 @@
 // @ts-check
-// Communication with the server: requests (JSON in, JSON out) and live sessions (a WebSocket to an own worker process).
+// Communication with the server: requests with a JSON answer, and live sessions, each a WebSocket to its own worker process.
 import { serverBack } from "./outage.js";
 
-const GONE = 0; // the status of a request that no server has answered
+const NO_ANSWER = 0; // the status of a request that the server has not answered
 
 /** A refused request, with the server's message. */
 export class Refused extends Error {
@@ -14,58 +14,58 @@ export class Refused extends Error {
   }
 }
 
-/** Send a request to a page's view. @param {string} page @param {object} asked @param {AbortSignal} [signal] @returns {Promise<any>} */
-export function ask(page, asked, signal) {
-  return fetched(`api/${page}`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(asked), signal });
+/** Send a request to a page's view. @param {string} page @param {object} query @param {AbortSignal} [signal] @returns {Promise<any>} */
+export function ask(page, query, signal) {
+  return fetchJson(`api/${page}`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(query), signal });
 }
 
-/** Return the fields of a page's query. @param {string} page @returns {Promise<any[]>} */
-export function described(page) {
-  return patiently(() => fetched(`api/${page}`, {}));
+/** Return the descriptions of the fields of a page's query. @param {string} page @returns {Promise<any[]>} */
+export function fetchFields(page) {
+  return retryWhenBack(() => fetchJson(`api/${page}`, {}));
 }
 
-/** Send a request that changes nothing; if the server is away, send it again when the server is back.
- * @template T @param {() => Promise<T>} question @param {AbortSignal} [signal] @returns {Promise<T>} */
-export async function patiently(question, signal) {
+/** Send a request that changes nothing on the server; if the server does not answer, send it again when it is back.
+ * @template T @param {() => Promise<T>} send @param {AbortSignal} [signal] @returns {Promise<T>} */
+export async function retryWhenBack(send, signal) {
   for (;;) {
     try {
-      return await question();
+      return await send();
     } catch (error) {
-      if (!(error instanceof Refused && error.status === GONE) || signal?.aborted) throw error;
+      if (!(error instanceof Refused && error.status === NO_ANSWER) || signal?.aborted) throw error;
       await serverBack();
     }
   }
 }
 
 /** @param {string} path @param {RequestInit} options */
-export async function fetched(path, options) {
+export async function fetchJson(path, options) {
   let response;
   try {
     response = await fetch(path, options);
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
-    throw new Refused({ what: "The lab's server does not answer.", fix: "Is `trueloop lab` still running?" }, GONE);
+    throw new Refused({ what: "The lab's server does not answer.", fix: "Is `trueloop lab` still running?" }, NO_ANSWER);
   }
   const answer = await response.json().catch((error) => {
-    if (error instanceof DOMException && error.name === "AbortError") throw error; // given up while it was being read
+    if (error instanceof DOMException && error.name === "AbortError") throw error; // aborted while the answer was being read
     return { what: `The server answered ${response.status}.` };
   });
-  if (!response.ok) throw new Refused(answer, answer.stopping ? GONE : response.status);
+  if (!response.ok) throw new Refused(answer, answer.stopping ? NO_ANSWER : response.status);
   return answer;
 }
 
-/** Send only the newest request: an older request that is still running is aborted. @param {string} page */
+/** Return a function that sends a query and aborts the previous one if it is still running; the answer is then null. @param {string} page */
 export function newest(page) {
   /** @type {AbortController | null} */
-  let going = null;
-  return async (/** @type {object} */ asked) => {
-    going?.abort();
-    const mine = (going = new AbortController());
+  let controller = null;
+  return async (/** @type {object} */ query) => {
+    controller?.abort();
+    const thisController = (controller = new AbortController());
     try {
-      const answer = await patiently(() => ask(page, asked, mine.signal), mine.signal);
-      return mine.signal.aborted ? null : answer;
+      const answer = await retryWhenBack(() => ask(page, query, thisController.signal), thisController.signal);
+      return thisController.signal.aborted ? null : answer;
     } catch (error) {
-      if (mine.signal.aborted) return null;
+      if (thisController.signal.aborted) return null;
       throw error;
     }
   };
@@ -81,7 +81,7 @@ export class Live {
   constructor(kind, handlers) {
     this.kind = kind;
     this.handlers = handlers;
-    this.waited = 0;
+    this.delay_ms = 0;
     this.closed = false;
     /** @type {WebSocket | null} */
     this.socket = null;
@@ -93,21 +93,21 @@ export class Live {
     this.report("connecting");
     const socket = (this.socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/live/${this.kind}`));
     socket.binaryType = "arraybuffer";
-    socket.onopen = () => { this.waited = 0; this.report("open"); this.handlers.onopen?.(); };
+    socket.onopen = () => { this.delay_ms = 0; this.report("open"); this.handlers.onopen?.(); };
     socket.onmessage = ({ data }) => {
       if (typeof data === "string") this.handlers.ontext(JSON.parse(data));
       else this.handlers.onframe?.(...decodeFrame(data));
     };
     socket.onclose = ({ code, reason }) => {
       if (this.closed || socket !== this.socket) return;
-      if (code === IDLE) return this.report("idle", reason); // the page reconnects on the next interaction
+      if (code === IDLE) return this.report("idle", reason); // the page reconnects when it is used again
       this.report(code === BUSY ? "busy" : "lost", reason);
-      this.waited = Math.min((this.waited || 125) * 2, 4000);
-      this.timer = setTimeout(() => this.connect(), this.waited);
+      this.delay_ms = Math.min((this.delay_ms || 125) * 2, 4000);
+      this.timer = setTimeout(() => this.connect(), this.delay_ms);
     };
   }
 
-  /** @param {object} message @returns {boolean} whether it could be sent */
+  /** @param {object} message @returns {boolean} true if the message was sent */
   send(message) {
     if (this.socket?.readyState !== WebSocket.OPEN) return false;
     this.socket.send(JSON.stringify(message));

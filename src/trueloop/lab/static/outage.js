@@ -1,17 +1,14 @@
 // @ts-check
-// Waits until a server that does not answer is back.
+// Waiting for a server that does not answer.
 
 const RETRY_MS = 1000;
 /** @type {Promise<void> | null} */
-let waiting = null;
-
-/** True while the server is away. */
-export const lost = () => waiting !== null;
+let recovery = null;
 
 /** Wait until the server answers. Dispatches "server" events: detail "lost", then "back". @returns {Promise<void>} */
 export function serverBack() {
-  waiting ??= poll().finally(() => { waiting = null; dispatch("back"); });
-  return waiting;
+  recovery ??= poll().finally(() => { recovery = null; dispatch("back"); });
+  return recovery;
 }
 
 /** Return true if the server answers now. @returns {Promise<boolean>} */

@@ -1,21 +1,21 @@
 // @ts-check
-// A guided tour that highlights one element after another on the real pages. The user starts it, may end it at any time,
-// and may repeat it; the browser stores only whether it was offered.
+// A guided tour that highlights one element after another on the real pages. The user starts it, can end it at any time,
+// and can repeat it; the browser stores only that it was offered.
 import { fill, h } from "./dom.js";
-import { still } from "./player.js";
+import { prefersReducedMotion } from "./player.js";
 
 const OFFERED = "trueloop-tour";
-const WIDE = 700; // pixels; on narrower screens the text is at the bottom, below the highlighted element
-const PATIENCE_MS = 8000; // time for a stop's element to appear after its page opens
+const MIN_WIDE_WIDTH = 700; // pixels; on narrower screens the text is at the bottom, below the highlighted element
+const TIMEOUT_MS = 8000; // time for a stop's element to appear after its page opens
 
-/** Stops: page, selector (of which the first visible element counts), title, text. @type {[string, string, string, string][]} */
+/** The stops: page, selector (its first visible element is highlighted), title, text. @type {[string, string, string, string][]} */
 const STOPS = [
   ["simulator", ".sim-bar .play", "Train a network", "Train starts a small network in real PyTorch on this machine; the page only draws. Step makes one update. You can press it now; the tour waits."],
   ["simulator", ".board-place", "Decision regions", "The colours are the predicted classes. The points are the training data; hollow ones are held out. Click to add a point, or use the arrow keys and Enter."],
   ["simulator", ".sim-curves", "Curves", "Loss and gradient norm after every update. Earlier runs stay as dotted curves: change one setting and compare."],
   ["simulator", ".bugs-panel", "Break it", "Each switch injects a silent failure into the loop. Try GRD001: gradients are never cleared."],
   ["simulator", ".findings", "Sanitizer findings", "The sanitizer checks this program like any other and does not know the switches. A finding has a line, evidence and a fix."],
-  ["simulator", ".sim > details.panel", "The script", "This is the text that runs: plain PyTorch. Copy it; trueloop run reports the same findings."],
+  ["simulator", ".sim > details.panel", "The script", "This is the code that runs: plain PyTorch. Copy it; trueloop run reports the same findings."],
   ["race", ".lanes", "Race", "Up to four synchronised runs with one seed and different settings or failures."],
   ["operations", ".stations", "Six operations", "A training step, line by line, forwards and backwards, with every tensor, every sum and the autograd graph."],
   ["arithmetic", ".sizes", "Arithmetic", "The numbers of iterations, updates and examples, each with its formula."],
@@ -23,60 +23,61 @@ const STOPS = [
   ["", "#tour", "End of the tour", "Every page says what to look for and shows the code that ran. Start the tour again here."],
 ];
 
-/** @param {{button: HTMLElement, announce: (text: string) => void}} shell button: begins the tour; says so loudly until it was offered once */
+/** @param {{button: HTMLElement, announce: (text: string) => void}} options button: begins the tour; its text invites to it until the tour was offered once */
 export function tour({ button, announce }) {
-  let at = -1, from = "", turn = 0, frame = 0;
+  let stopIndex = -1, startAddress = "", moveCount = 0, frame = 0;
   /** @type {Element | null} */ let target = null;
   const ring = h("div", { class: "tour-ring", "aria-hidden": "true", hidden: true });
   const heading = h("h2", { id: "tour-title" }), text = h("p", { id: "tour-text" }), where = h("span", { class: "muted mono" });
-  const back = h("button", { type: "button", class: "quiet", onclick: () => go(at - 1) }, "Back");
-  const next = h("button", { type: "button", onclick: () => (at + 1 < STOPS.length ? go(at + 1) : end()) });
+  const back = h("button", { type: "button", class: "quiet", onclick: () => go(stopIndex - 1) }, "Back");
+  const next = h("button", { type: "button", onclick: () => (stopIndex + 1 < STOPS.length ? go(stopIndex + 1) : end()) });
   const leave = h("button", { type: "button", class: "quiet", onclick: () => end() }, "End the tour");
   const home = h("a", { href: "#", hidden: true, onclick: () => end() }, "Back to the first page");
   const panel = h("section", { class: "tour", role: "dialog", "aria-labelledby": "tour-title", "aria-describedby": "tour-text", tabindex: "-1", hidden: true }, heading, text, home, h("div", { class: "row" }, back, next, leave, where));
-  const no = h("button", { type: "button", class: "quiet small", "aria-label": "No tour, thank you", title: "No, thank you", onclick: () => { offered(); button.focus(); } }, "✕");
+  const declineButton = h("button", { type: "button", class: "quiet small", "aria-label": "No tour, thank you", title: "No, thank you", onclick: () => { rememberOffer(); button.focus(); } }, "✕");
 
-  function offered() {
+  function rememberOffer() {
     localStorage.setItem(OFFERED, "offered");
     button.textContent = "Tour";
-    no.remove();
+    declineButton.remove();
   }
 
   function begin() {
-    offered();
-    from = location.hash;
+    rememberOffer();
+    startAddress = location.hash;
     document.body.append(ring, panel);
     panel.hidden = false;
+    panel.focus({ preventScroll: true });
     go(0);
   }
 
   /** @param {number} stop */
   async function go(stop) {
-    at = Math.max(0, stop);
-    const mine = ++turn, [page, selector, title, words] = STOPS[at];
+    stopIndex = Math.max(0, stop);
+    const thisMove = ++moveCount, [page, selector, title, explanation] = STOPS[stopIndex];
     fill(heading, title);
-    fill(text, words);
-    where.textContent = `${at + 1} / ${STOPS.length}`;
-    back.disabled = at === 0;
-    next.textContent = at + 1 < STOPS.length ? "Next" : "Done";
+    fill(text, explanation);
+    where.textContent = `${stopIndex + 1} / ${STOPS.length}`;
+    back.disabled = stopIndex === 0;
+    next.textContent = stopIndex + 1 < STOPS.length ? "Next" : "Done";
     leave.hidden = home.hidden = true;
-    leave.hidden = at + 1 === STOPS.length;
-    home.hidden = !(at + 1 === STOPS.length && from && from !== location.hash);
-    home.setAttribute("href", from || "#");
+    leave.hidden = stopIndex + 1 === STOPS.length;
+    home.hidden = !(stopIndex + 1 === STOPS.length && startAddress && startAddress !== location.hash);
+    home.setAttribute("href", startAddress || "#");
     target = null;
-    place();
+    placeRing();
     if (page && !location.hash.startsWith(`#/${page}`) && !(page === "simulator" && !location.hash)) location.hash = `#/${page}`;
-    const found = await seen(selector, () => mine === turn);
-    if (mine !== turn) return;
-    target = found;
-    target?.scrollIntoView({ block: innerWidth > WIDE ? "center" : "start", behavior: still() ? "auto" : "smooth" });
-    place();
-    panel.focus({ preventScroll: true }); // screen readers read its title and text
+    const newTarget = await firstVisible(selector, () => thisMove === moveCount);
+    if (thisMove !== moveCount) return;
+    target = newTarget;
+    target?.scrollIntoView({ block: innerWidth > MIN_WIDE_WIDTH ? "center" : "start", behavior: prefersReducedMotion() ? "auto" : "smooth" });
+    placeRing();
+    panel.focus({ preventScroll: true }); // screen readers read the panel's title and text
   }
 
-  /** Wait for the first visible element of a selector. @param {string} selector @param {() => boolean} wanted @returns {Promise<Element | null>} */
-  async function seen(selector, wanted) {
-    for (const end_ = performance.now() + PATIENCE_MS; wanted() && performance.now() < end_;) {
+  /** Wait for the first visible element of a selector. @param {string} selector @param {() => boolean} isCurrent @returns {Promise<Element | null>} */
+  async function firstVisible(selector, isCurrent) {
+    for (const deadline = performance.now() + TIMEOUT_MS; isCurrent() && performance.now() < deadline;) {
       const found = [...document.querySelectorAll(selector)].find((each) => each.getClientRects().length > 0);
       if (found) return found;
       await new Promise((wake) => setTimeout(wake, 80));
@@ -85,23 +86,23 @@ export function tour({ button, announce }) {
   }
 
   /** Keep the ring around the highlighted element, and the text next to it. */
-  function place() {
+  function placeRing() {
     cancelAnimationFrame(frame);
-    if (at < 0) return;
+    if (stopIndex < 0) return;
     ring.hidden = !target?.isConnected;
     if (target?.isConnected) {
       const { left, top, width, height } = target.getBoundingClientRect();
       for (const [name, value] of Object.entries({ left: left - 5, top: top - 5, width: width + 10, height: height + 10 })) ring.style.setProperty(name, `${value}px`);
-      const wide = innerWidth > WIDE;
+      const wide = innerWidth > MIN_WIDE_WIDTH;
       panel.classList.toggle("above", wide && top + height / 2 > innerHeight * 0.55);
       panel.classList.toggle("left", wide && left + width / 2 > innerWidth * 0.6);
     }
-    frame = requestAnimationFrame(place);
+    frame = requestAnimationFrame(placeRing);
   }
 
   function end() {
-    turn++;
-    at = -1;
+    moveCount++;
+    stopIndex = -1;
     cancelAnimationFrame(frame);
     ring.remove();
     panel.remove();
@@ -116,11 +117,11 @@ export function tour({ button, announce }) {
     else return;
     event.preventDefault();
   });
-  addEventListener("keydown", (event) => { if (event.key === "Escape" && at >= 0) end(); });
-  button.addEventListener("click", () => (at < 0 ? begin() : panel.focus()));
+  addEventListener("keydown", (event) => { if (event.key === "Escape" && stopIndex >= 0) end(); });
+  button.addEventListener("click", () => (stopIndex < 0 ? begin() : panel.focus()));
   button.textContent = "Tour";
   if (!localStorage.getItem(OFFERED)) {
     button.textContent = "New here? Take the tour";
-    button.after(no);
+    button.after(declineButton);
   }
 }

@@ -29,7 +29,7 @@ class Count:
     """One count that follows from the sizes of a run."""
 
     name: str
-    says: str
+    description: str
     """Meaning of the count, with its formula if it has one."""
     example: str
     """Value for `EXAMPLE`."""
@@ -61,18 +61,18 @@ class Argument:
     name: str
     default: str
     """Default value in Python syntax; empty if the argument is required."""
-    says: str
+    description: str
 
 
 def terms() -> dict[str, str]:
     """Return the terms and definitions in the docstring of `arithmetic`."""
     lines = re.findall(r"^    (\w+) {2,}(\S.*)$", inspect.getdoc(arithmetic) or "", flags=re.MULTILINE)
-    return {term: says[0].upper() + says[1:] for term, says in lines}
+    return {term: description[0].upper() + description[1:] for term, description in lines}
 
 
 def sizes(example: Plan = EXAMPLE) -> str:
-    """Return the letters of the formulas with the values of the example: "N = 10000, B = 32"."""
-    letters = re.search(r"The words, with (.+):$", inspect.getdoc(arithmetic) or "", flags=re.MULTILINE)
+    """Return the letters of the formulas with the values of the example, such as "N = 10000 (dataset)"."""
+    letters = re.search(r"Terms, with (.+):$", inspect.getdoc(arithmetic) or "", flags=re.MULTILINE)
     pairs = re.findall(r"(\w) = (\w+)", letters[1] if letters else "")
     text = ", ".join(f"{letter} = {getattr(example, name)} ({name})" for letter, name in pairs)
     return f"{text}, {format_count(example.epochs, 'epoch')}"
@@ -84,11 +84,11 @@ def counts(example: Plan = EXAMPLE) -> tuple[Count, ...]:
 
 
 def _count(name: str, example: Plan) -> Count:
-    says = inspect.getdoc(getattr(Plan, name)) or ""
+    description = inspect.getdoc(getattr(Plan, name)) or ""
     value = getattr(example, name)
     return Count(
         name=name.replace("_", " "),
-        says=says.partition("; None")[0].rstrip(".") + ".",
+        description=description.partition("; None")[0].rstrip(".") + ".",
         example=format_size(value) if name.endswith("bytes") else format_number(value),
     )
 
@@ -98,17 +98,17 @@ def templates() -> tuple[Template, ...]:
     loop = ("epochs", "batches", "forward", "backward", "update", "clear")
     window = ("epochs", "totals", "batches", "forward", "backward", "window", "divide", "update", "clear")
     scaled = ("scaler", "epochs", "batches", "forward", "backward", "unscale", "clip", "update", "clear")
-    rest = ("save", "resume", "epochs", "batches", "keep")
-    summed = selected("accumulation")
+    checkpoint = ("save", "resume", "epochs", "batches", "keep")
+    accumulation = selected("accumulation")
     return (
         Template(title="The minimal loop", text=_part(Selection(), *loop)),
-        Template(title="Accumulation, exact", text=_part(summed, "criterion") + _part(summed, *window)),
+        Template(title="Accumulation, exact", text=_part(accumulation, "criterion") + _part(accumulation, *window)),
         Template(
             title="Mixed precision, with clipping",
             text=_part(selected("precision", "clipping", precision="fp16"), *scaled),
         ),
         Template(title="Evaluation", text=_part(selected("evaluation"), "evaluate")),
-        Template(title="Checkpoint and resume", text=_resume(_part(selected("checkpoint"), *rest))),
+        Template(title="Checkpoint and resume", text=_resume(_part(selected("checkpoint"), *checkpoint))),
     )
 
 
@@ -137,12 +137,12 @@ def bugs() -> tuple[Bug, ...]:
 
 
 def _first_sentence(text: str) -> str:
-    """Return the first sentence; the first two if the first is very short."""
+    """Return the first sentence, or the first two if the first is very short."""
     sentences = re.split(r"(?<=\.)\s+(?=[A-Z`])", join_wrapped_lines(text).replace("``", "").replace("\n", " "))
     return " ".join(sentences[: 1 if len(sentences[0]) > 20 else 2])
 
 
-SAYS: Final[Mapping[str, str]] = {
+PURPOSES: Final[Mapping[str, str]] = {
     "dataset": "map-style (len and index) or iterable",
     "batch_size": "examples per batch; None: the dataset or sampler already yields batches",
     "shuffle": "True: a new random order in each epoch, for training; excludes sampler",
@@ -174,4 +174,4 @@ def _arguments() -> Iterator[Argument]:
 
     for name, parameter in inspect.signature(DataLoader).parameters.items():
         default = "" if parameter.default is parameter.empty else repr(parameter.default)
-        yield Argument(name=name, default=default, says=SAYS.get(name, "new in this version of PyTorch"))
+        yield Argument(name=name, default=default, description=PURPOSES.get(name, "new in this version of PyTorch"))

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 
-class Added(NamedTuple):
-    """A training point that was added by hand, in the coordinates of the centred and scaled data."""
+class AddedPoint(NamedTuple):
+    """A training point that the user has added, in the coordinates of the centred and scaled data."""
 
     x: float
     y: float
     label: int
 
 
-SAID: Final = {
+PHRASES: Final = {
     "spiral": "the arms of a spiral",
     "circles": "a disc and the ring around it",
     "xor": "the four quarters of a square",
@@ -27,7 +27,7 @@ IMPORTS: Final = {
     "digits": ["from sklearn.datasets import load_digits", "from sklearn.decomposition import PCA"],
 }
 NOISE: Final = "points = points + {noise!r} * torch.randn({samples}, 2)\n"
-MADE: Final = {
+SCRIPTS: Final = {
     "spiral": """
 # Two arms of a spiral, a class each
 labels = torch.arange({samples}) * 2 // {samples}
@@ -85,9 +85,9 @@ held_out = torch.cat([held_out, torch.zeros(len(added), dtype=torch.bool)])
 """
 
 
-def data(dataset: str, samples: int, noise: float, added: Sequence[Added] = ()) -> str:
+def source_code(dataset: str, samples: int, noise: float, added: Sequence[AddedPoint] = ()) -> str:
     """Return the lines that define ``points``, ``labels`` and the mask ``held_out``."""
-    text = MADE[dataset].strip() + "\n"
+    text = SCRIPTS[dataset].strip() + "\n"
     if noise:
         text += NOISE
     text = text.format(samples=samples, noise=noise) + SPLIT.format(samples=samples)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 SIDE: Final = 64  # width and height of the decision, in pixels
-COARSE: Final = 3  # a neuron's map has every third pixel of the decision
+COARSE: Final = 3  # a neuron's map has every third pixel of the decision, in both directions
 NOT_FINITE: Final = 255
 
 
@@ -36,7 +36,7 @@ def build_planes(model: nn.Module, span: float, *, neurons: bool) -> list[Plane]
     Args:
         model: maps points [N, 2] to logits [N, classes]; the outputs of ``model.activation`` are its hidden neurons.
         span: both axes go from ``-span`` to ``span``.
-        neurons: also return the maps of the hidden neurons.
+        neurons: True to return the maps of the hidden neurons as well.
 
     Cost: one forward pass of 4,096 points, and a copy of the network.
     """

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from torch import Tensor
 
 from trueloop.lab.teaching import cell_arithmetic
-from trueloop.lab.teaching.cell_arithmetic import Grid, Sums
+from trueloop.lab.teaching.cell_arithmetic import Calculations, Grid
 from trueloop.lab.teaching.tracing import MarkedLine
 from trueloop.lab.teaching.worked_programs import SixOperations
 
@@ -31,7 +31,7 @@ class Formula:
     """The formula of a tensor."""
 
     text: str
-    sums: Sums
+    calculations: Calculations
     """The formula in numbers, for each cell."""
     reads: tuple[Read, ...] = ()
 
@@ -61,14 +61,16 @@ def formulas(settings: SixOperations, marked: MarkedLine, before: Values, after:
         return _forward(settings, values, marked.assigns[0])
     if marked.mark in ("loss", "loss again"):
         return _loss(settings, values, marked.assigns[0])
-    by_mark: dict[str, Callable[[], Formulas]] = {
+    formulas_of_mark: dict[str, Callable[[], Formulas]] = {
         "backward": lambda: _backward(settings, values),
         "update": lambda: _update(settings, values, update),
         "schedule": lambda: {
-            "lr": Formula(text="lr × gamma", sums=cell_arithmetic.decayed(values.number("lr"), settings.gamma))
+            "lr": Formula(
+                text="lr × gamma", calculations=cell_arithmetic.learning_rate_decay(values.number("lr"), settings.gamma)
+            )
         },
     }
-    return by_mark[marked.mark]() if marked.mark in by_mark else {}
+    return formulas_of_mark[marked.mark]() if marked.mark in formulas_of_mark else {}
 
 
 class _Values:
@@ -77,21 +79,21 @@ class _Values:
     def __init__(self, before: Values, after: Values) -> None:
         self._before, self._after = before, after
 
-    def was(self, name: str) -> Grid:
+    def before(self, name: str) -> Grid:
         return _grid(self._before[name])
 
-    def now(self, name: str) -> Grid:
+    def after(self, name: str) -> Grid:
         return _grid(self._after[name])
 
-    def earlier(self, name: str) -> Grid | None:
+    def before_if_set(self, name: str) -> Grid | None:
         """Return an optimizer state before the line; None before the first update."""
-        return None if self._before.get(name) is None else self.was(name)
+        return None if self._before.get(name) is None else self.before(name)
 
     def number(self, name: str) -> float:
-        return self.was(name)[0][0]
+        return self.before(name)[0][0]
 
     def classes(self) -> list[int]:
-        return [int(each) for each in self.was("targets")[0]]
+        return [int(each) for each in self.before("targets")[0]]
 
 
 def _grid(tensor: Tensor | None) -> Grid:
@@ -109,23 +111,25 @@ def _forward(settings: SixOperations, values: _Values, target: str) -> Formulas:
     if target == "hidden":
         return {
             target: Formula(
-                text="max(0, before)", sums=cell_arithmetic.relu(values.was("before")), reads=_cell("before")
+                text="max(0, before)", calculations=cell_arithmetic.relu(values.before("before")), reads=_cell("before")
             )
         }
     if target == "again" and settings.example == "irises":
-        first = cell_arithmetic.linear(values.was("inputs"), values.was("first.weight"), values.was("first.bias"))
+        first = cell_arithmetic.linear(
+            values.before("inputs"), values.before("first.weight"), values.before("first.bias")
+        )
         hidden: Grid = [[max(0.0, each.value) for each in row] for row in first]
         # The program has no variable for these hidden units: the page still shows those of the previous forward pass.
         return {target: _linear(values, hidden, "hidden", "second", on_page=False)}
-    out = "outputs" if target == "again" else target
-    layer, name = next((layer, source) for layer, source, output in LAYERS[settings.example] if output == out)
-    return {target: _linear(values, values.was(name), name, layer)}
+    output_name = "outputs" if target == "again" else target
+    layer, inputs = next((layer, inputs) for layer, inputs, output in LAYERS[settings.example] if output == output_name)
+    return {target: _linear(values, values.before(inputs), inputs, layer)}
 
 
 def _linear(values: _Values, inputs: Grid, name: str, layer: str, *, on_page: bool = True) -> Formula:
     return Formula(
         text=f"{name} @ {layer}.weightᵀ + {layer}.bias",
-        sums=cell_arithmetic.linear(inputs, values.was(f"{layer}.weight"), values.was(f"{layer}.bias")),
+        calculations=cell_arithmetic.linear(inputs, values.before(f"{layer}.weight"), values.before(f"{layer}.bias")),
         reads=(
             *((Read(name=name, row="row"),) if on_page else ()),
             Read(name=f"{layer}.weight", row="column"),
@@ -135,38 +139,38 @@ def _linear(values: _Values, inputs: Grid, name: str, layer: str, *, on_page: bo
 
 
 def _loss(settings: SixOperations, values: _Values, target: str) -> Formulas:
-    name = "again" if target == "loss_again" else "outputs"
-    outputs, reads = values.was(name), (Read(name=name), Read(name="targets"))
+    outputs_name = "again" if target == "loss_again" else "outputs"
+    outputs, reads = values.before(outputs_name), (Read(name=outputs_name), Read(name="targets"))
     if settings.example == "worked_example":
-        text, cells = f"the mean of ({name} − targets)²", cell_arithmetic.mse(outputs, values.was("targets"))
+        text, cells = f"the mean of ({outputs_name} − targets)²", cell_arithmetic.mse(outputs, values.before("targets"))
     else:
         text, cells = "the mean of −log p(right class)", cell_arithmetic.cross_entropy(outputs, values.classes())
-    return {target: Formula(text=text, sums=cells, reads=reads)}
+    return {target: Formula(text=text, calculations=cells, reads=reads)}
 
 
 def _backward(settings: SixOperations, values: _Values) -> Formulas:
     result: Formulas = {"outputs.grad": _loss_gradient(settings, values)}
-    for layer, source, out in LAYERS[settings.example]:
-        output_gradient = values.now(f"{out}.grad")
+    for layer, input_name, output_name in LAYERS[settings.example]:
+        output_gradient = values.after(f"{output_name}.grad")
         result[f"{layer}.weight.grad"] = Formula(
-            text=f"{out}.gradᵀ @ {source}",
-            sums=cell_arithmetic.weight_gradient(output_gradient, values.was(source)),
-            reads=(Read(name=f"{out}.grad", column="row"), Read(name=source, column="column")),
+            text=f"{output_name}.gradᵀ @ {input_name}",
+            calculations=cell_arithmetic.weight_gradient(output_gradient, values.before(input_name)),
+            reads=(Read(name=f"{output_name}.grad", column="row"), Read(name=input_name, column="column")),
         )
         result[f"{layer}.bias.grad"] = Formula(
-            text=f"{out}.grad, summed over the batch",
-            sums=cell_arithmetic.bias_gradient(output_gradient),
-            reads=(Read(name=f"{out}.grad", column="column"),),
+            text=f"{output_name}.grad, summed over the batch",
+            calculations=cell_arithmetic.bias_gradient(output_gradient),
+            reads=(Read(name=f"{output_name}.grad", column="column"),),
         )
     if settings.example == "irises":
         result["hidden.grad"] = Formula(
             text="outputs.grad @ second.weight",
-            sums=cell_arithmetic.input_gradient(values.now("outputs.grad"), values.was("second.weight")),
+            calculations=cell_arithmetic.input_gradient(values.after("outputs.grad"), values.before("second.weight")),
             reads=(Read(name="outputs.grad", row="row"), Read(name="second.weight", column="column")),
         )
         result["before.grad"] = Formula(
             text="hidden.grad where before > 0",
-            sums=cell_arithmetic.relu_gradient(values.now("hidden.grad"), values.was("before")),
+            calculations=cell_arithmetic.relu_gradient(values.after("hidden.grad"), values.before("before")),
             reads=_cell("hidden.grad", "before"),
         )
     return result
@@ -174,16 +178,16 @@ def _backward(settings: SixOperations, values: _Values) -> Formulas:
 
 def _loss_gradient(settings: SixOperations, values: _Values) -> Formula:
     """Return the formula of the gradient of the loss with respect to the outputs."""
-    outputs = values.was("outputs")
+    outputs = values.before("outputs")
     if settings.example == "worked_example":
         return Formula(
             text="2 (outputs − targets) / n",
-            sums=cell_arithmetic.mse_gradient(outputs, values.was("targets")),
+            calculations=cell_arithmetic.mse_gradient(outputs, values.before("targets")),
             reads=_cell("outputs", "targets"),
         )
     return Formula(
         text="(softmax(outputs) − one-hot targets) / N",
-        sums=cell_arithmetic.cross_entropy_gradient(outputs, values.classes()),
+        calculations=cell_arithmetic.cross_entropy_gradient(outputs, values.classes()),
         reads=(Read(name="outputs", row="row"), Read(name="targets", column="row")),
     )
 
@@ -200,7 +204,7 @@ def _sgd(values: _Values, name: str, update: int) -> Formulas:
     return {
         name: Formula(
             text=f"{name} − lr × {name}.grad",
-            sums=cell_arithmetic.step(values.was(name), values.number("lr"), values.was(f"{name}.grad")),
+            calculations=cell_arithmetic.step(values.before(name), values.number("lr"), values.before(f"{name}.grad")),
             reads=(*_cell(f"{name}.grad"), Read(name="lr")),
         )
     }
@@ -211,35 +215,35 @@ def _momentum(values: _Values, name: str, update: int) -> Formulas:
     return {
         buffer: Formula(
             text=f"{cell_arithmetic.MOMENTUM} × momentum_buffer + grad",
-            sums=cell_arithmetic.momentum(values.earlier(buffer), values.was(f"{name}.grad")),
+            calculations=cell_arithmetic.momentum(values.before_if_set(buffer), values.before(f"{name}.grad")),
             reads=_cell(f"{name}.grad"),
         ),
         name: Formula(
             text=f"{name} − lr × momentum_buffer",
-            sums=cell_arithmetic.step(values.was(name), values.number("lr"), values.now(buffer)),
+            calculations=cell_arithmetic.step(values.before(name), values.number("lr"), values.after(buffer)),
             reads=(*_cell(buffer), Read(name="lr")),
         ),
     }
 
 
 def _adam(values: _Values, name: str, update: int) -> Formulas:
-    gradient, result = values.was(f"{name}.grad"), Formulas()
-    for power, kind in ((1, "exp_avg"), (2, "exp_avg_sq")):
+    gradient, result = values.before(f"{name}.grad"), Formulas()
+    for power, average_name in ((1, "exp_avg"), (2, "exp_avg_sq")):
         beta, square = cell_arithmetic.BETAS[power - 1], "²" if power == 2 else ""
-        result[f"{name}.{kind}"] = Formula(
-            text=f"{beta} × {kind} + {round(1 - beta, 3)} × grad{square}",
-            sums=cell_arithmetic.average(values.earlier(f"{name}.{kind}"), gradient, power=power),
+        result[f"{name}.{average_name}"] = Formula(
+            text=f"{beta} × {average_name} + {round(1 - beta, 3)} × grad{square}",
+            calculations=cell_arithmetic.average(values.before_if_set(f"{name}.{average_name}"), gradient, power=power),
             reads=_cell(f"{name}.grad"),
         )
-    means = (values.now(f"{name}.exp_avg"), values.now(f"{name}.exp_avg_sq"))
+    means = (values.after(f"{name}.exp_avg"), values.after(f"{name}.exp_avg_sq"))
     first, second = cell_arithmetic.BETAS
     result[name] = Formula(
         text=f"{name} − lr × m̂ / (√v̂ + ε), m̂ = exp_avg / (1 − {first}ᵗ), v̂ = exp_avg_sq / (1 − {second}ᵗ), t = step",
-        sums=cell_arithmetic.adam(values.was(name), values.number("lr"), *means, update),
+        calculations=cell_arithmetic.adam(values.before(name), values.number("lr"), *means, update),
         reads=(*_cell(f"{name}.exp_avg", f"{name}.exp_avg_sq"), Read(name="lr"), Read(name=f"{name}.step")),
     )
-    count = cell_arithmetic.Sum(text=f"{update - 1} + 1", value=float(update))
-    result[f"{name}.step"] = Formula(text="number of updates so far", sums=[[count]])
+    count = cell_arithmetic.Calculation(text=f"{update - 1} + 1", value=float(update))
+    result[f"{name}.step"] = Formula(text="number of updates so far", calculations=[[count]])
     return result
 
 

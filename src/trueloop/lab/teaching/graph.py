@@ -1,7 +1,7 @@
 """Reads the autograd graph of a tensor: its nodes, their saved tensors, and their positions in the picture.
 
-The graph is read from ``grad_fn`` and ``next_functions``; nothing is executed and no reference is kept. A node that
-backward has passed has freed its saved tensors.
+The graph is read from ``grad_fn`` and ``next_functions``; nothing is executed and no reference is kept. After a
+backward pass through a node, its saved tensors are freed.
 """
 # ruff: noqa: RUF001 - formulas use × and −
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from trueloop.autograd.backward_graph import places, saved, walk
+from trueloop.autograd.backward_graph import node_positions, saved_values, walk
 
 MAX_NODES: Final = 200  # a larger picture is unreadable
 
@@ -29,14 +29,14 @@ DESCRIPTIONS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class SavedTensor:
     """A tensor that a node saves for backward."""
 
     name: str
     """PyTorch's name for the saved tensor."""
     shape: tuple[int, ...]
     size_b: int
-    of: str
+    tensor_name: str
     """The program's name for the tensor; empty if it has none."""
     freed: bool
 
@@ -47,10 +47,10 @@ class Node:
 
     name: str
     leaf: bool
-    of: str
-    """For a leaf, the name of its parameter; for an operation, the name of its result, if it has one."""
-    does: str
-    saved: tuple[Saved, ...]
+    tensor_name: str
+    """For a leaf, the name of its parameter; for an operation, the name of its result; empty if it has no name."""
+    description: str
+    saved: tuple[SavedTensor, ...]
     column: int
     """Column of the picture: 0 = the leaves farthest from the root; the root is in the last column."""
     row: float
@@ -82,19 +82,23 @@ def read(root: str, named: Mapping[str, Tensor]) -> Graph:
     Returns:
         At most `MAX_NODES` nodes, the nearest to the root.
     """
-    nodes, edges, turns, _cut = walk(named[root].grad_fn, MAX_NODES)
-    positions = places(edges, turns)
-    names = {node: name for name, tensor in named.items() if (node := tensor.grad_fn) is not None}
-    leaves = {id(tensor): name for name, tensor in named.items()}
-    owners = {tensor.data_ptr(): name for name, tensor in reversed([*named.items()])}
+    nodes, edges, row_offsets, _cut = walk(named[root].grad_fn, MAX_NODES)
+    positions = node_positions(edges, row_offsets)
+    result_names = {node: name for name, tensor in named.items() if (node := tensor.grad_fn) is not None}
+    leaf_names = {id(tensor): name for name, tensor in named.items()}
+    storage_names = {tensor.data_ptr(): name for name, tensor in reversed([*named.items()])}
     read_nodes: list[Node] = []
     for node, (column, row) in zip(nodes, positions, strict=True):
         leaf = getattr(node, "variable", None)
         name = str(node.name()).rpartition("::")[2]
-        of = names.get(node, "") if leaf is None else leaves.get(id(leaf), "")
-        does = DESCRIPTIONS.get(name, "").format(of=of or "the parameter")
-        kept = tuple(_saved(node, owners))
-        read_nodes.append(Node(name=name, leaf=leaf is not None, of=of, does=does, saved=kept, column=column, row=row))
+        tensor_name = result_names.get(node, "") if leaf is None else leaf_names.get(id(leaf), "")
+        description = DESCRIPTIONS.get(name, "").format(of=tensor_name or "the parameter")
+        read_nodes.append(
+            Node(
+                name=name, leaf=leaf is not None, tensor_name=tensor_name, description=description,
+                saved=tuple(_saved(node, storage_names)), column=column, row=row,
+            )
+        )  # fmt: skip
     all_saved = [each for node in read_nodes for each in node.saved]
     return Graph(
         root=root,
@@ -105,19 +109,19 @@ def read(root: str, named: Mapping[str, Tensor]) -> Graph:
     )
 
 
-def _saved(node: Any, owners: Mapping[int, str]) -> Iterator[Saved]:
+def _saved(node: Any, storage_names: Mapping[int, str]) -> Iterator[SavedTensor]:
     """Yield the saved tensors of a node; only the name of a freed tensor is known."""
-    for name, tensor, state in saved(node):
+    for name, tensor, state in saved_values(node):
         if isinstance(tensor, Tensor):
             size = tensor.numel() * tensor.element_size()
-            owner = owners.get(tensor.data_ptr(), "")
-            yield Saved(name=name, shape=tuple(tensor.shape), size_b=size, of=owner, freed=False)
+            tensor_name = storage_names.get(tensor.data_ptr(), "")
+            yield SavedTensor(name=name, shape=tuple(tensor.shape), size_b=size, tensor_name=tensor_name, freed=False)
         elif state == "freed":
-            yield Saved(name=name, shape=(), size_b=0, of="", freed=True)
+            yield SavedTensor(name=name, shape=(), size_b=0, tensor_name="", freed=True)
 
 
 class LiveGraphs:
-    """Counts the live nodes of all marked graphs: a marker in a node's metadata is deleted with the node."""
+    """Counts the live nodes of all marked graphs; the marker in a node's metadata is deleted with the node."""
 
     def __init__(self) -> None:
         self._alive: set[int] = set()
@@ -131,7 +135,7 @@ class LiveGraphs:
 
     @property
     def count(self) -> int:
-        """Number of operations alive."""
+        """Number of marked nodes that are alive."""
         return len(self._alive)
 
 
@@ -139,10 +143,10 @@ _KEY: Final = "trueloop.shown"
 
 
 class LifetimeMarker:
-    """Marker in the metadata of a graph node, deleted with the node.
+    """A marker in the metadata of a graph node, which is deleted with the node.
 
     Args:
-        alive: ids of all live markers.
+        alive: the set of the ids of all live markers; the marker adds and later removes its own id.
     """
 
     __slots__ = ("_alive",)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from trueloop.failures.teaching_script import CannotInject, TeachingLoop
-from trueloop.lab.teaching.datasets import Added
+from trueloop.lab.teaching.datasets import AddedPoint
 from trueloop.lab.teaching.script import teaching_loop
 from trueloop.lab.teaching.simulation import Simulation
 
@@ -20,7 +20,7 @@ class InjectedScript(NamedTuple):
 
 
 def inject_failures(
-    simulation: Simulation, injects: Sequence[Inject] = (), added: Sequence[Added] = ()
+    simulation: Simulation, injects: Sequence[Inject] = (), added: Sequence[AddedPoint] = ()
 ) -> InjectedScript:
     """Write the script of a simulation and inject failures.
 
@@ -35,7 +35,7 @@ def inject_failures(
     return InjectedScript(loop, simulation)
 
 
-def write_script(simulation: Simulation, injects: Sequence[Inject], added: Sequence[Added] = ()) -> InjectedScript:
+def write_script(simulation: Simulation, injects: Sequence[Inject], added: Sequence[AddedPoint] = ()) -> InjectedScript:
     """Write the script with failures, changing the settings that the failures need.
 
     Raises:
@@ -45,8 +45,8 @@ def write_script(simulation: Simulation, injects: Sequence[Inject], added: Seque
     for _ in range(2 * len(injects) + 1):
         try:
             return inject_failures(simulation, injects, added)
-        except CannotInject as lack:
-            if not lack.settings or replace(simulation, **lack.settings) == simulation:
+        except CannotInject as error:
+            if not error.settings or replace(simulation, **error.settings) == simulation:
                 raise
-            simulation = replace(simulation, **lack.settings)
+            simulation = replace(simulation, **error.settings)
     raise CannotInject("These failures need conflicting settings.")

@@ -1,4 +1,4 @@
-"""Measures the memory of a run by what the C library has allocated, which includes tensors and graphs."""
+"""Measures the memory that the C library has allocated, which includes tensors and graphs."""
 
 import ctypes
 import resource
@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 
 
-class _Allocated(ctypes.Structure):
+class _Mallinfo2(ctypes.Structure):
     """glibc's ``struct mallinfo2``."""
 
     _fields_ = [
@@ -21,7 +21,7 @@ class _Allocated(ctypes.Structure):
 
 
 def used_bytes() -> int:
-    """Return the bytes in use: with glibc, those allocated by malloc and not freed.
+    """Return the number of bytes in use: with glibc, those that malloc has allocated and that are not freed.
 
     PyTorch allocates CPU tensors and graph nodes with malloc; small Python objects are allocated elsewhere and not
     counted. Without glibc the result is the resident size, which is coarse: it seldom shrinks.
@@ -32,7 +32,7 @@ def used_bytes() -> int:
 
 
 class Meter:
-    """Reads the memory in use; repeats the latest value while a new measurement would take too much time.
+    """Reads the memory in use, and repeats the latest value while a new measurement would take too much time.
 
     Args:
         share: fraction of the time that measuring may take.
@@ -40,22 +40,22 @@ class Meter:
 
     def __init__(self, share: float) -> None:
         self._share = share
-        self._again_s = 0.0
-        self._last = 0
+        self._next_measurement_s = 0.0
+        self._latest_bytes = 0
 
     def read(self) -> int:
         """Return the bytes in use."""
         start_s = perf_counter()
-        if start_s >= self._again_s:
-            self._last = used_bytes()
+        if start_s >= self._next_measurement_s:
+            self._latest_bytes = used_bytes()
             end_s = perf_counter()
-            self._again_s = end_s + (end_s - start_s) * (1 / self._share - 1)
-        return self._last
+            self._next_measurement_s = end_s + (end_s - start_s) * (1 / self._share - 1)
+        return self._latest_bytes
 
 
 def describe_method() -> str:
     """Return a description of how memory is measured on this system."""
-    return "bytes allocated by malloc" if _reader() is not _resident else "resident memory"
+    return "bytes allocated by malloc" if _reader() is not _resident_bytes else "resident memory"
 
 
 @cache
@@ -63,17 +63,17 @@ def _reader() -> Callable[[], int]:
     try:
         mallinfo2 = ctypes.CDLL(None).mallinfo2
     except (AttributeError, OSError, TypeError):  # another C library, or an old one
-        return _resident
-    mallinfo2.restype = _Allocated
+        return _resident_bytes
+    mallinfo2.restype = _Mallinfo2
 
-    def allocated() -> int:
+    def read_allocated() -> int:
         info = mallinfo2()
         return info.uordblks + info.hblkhd
 
-    return allocated
+    return read_allocated
 
 
-def _resident() -> int:
+def _resident_bytes() -> int:
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * resource.getpagesize()

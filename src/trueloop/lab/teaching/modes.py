@@ -138,17 +138,12 @@ print("right, twice:", torch.equal(right(inputs), right(inputs)))
 
 def program(modes: Modes) -> str:
     """Return the program, which runs unchanged as a file."""
-    one = modes.batch == 1
+    is_batch_of_one = modes.batch == 1
     return _PROGRAM.format(
-        seed=modes.seed,
-        width=modes.width,
-        momentum=repr(modes.momentum),
-        dropout=repr(modes.dropout),
-        batch=modes.batch,
-        passes=modes.passes,
-        left=_LEFT_OF_ONE if one else _LEFT,
-        last=_LAST_OF_ONE if one else _LAST,
-    )
+        seed=modes.seed, width=modes.width, momentum=repr(modes.momentum), dropout=repr(modes.dropout),
+        batch=modes.batch, passes=modes.passes, left=_LEFT_OF_ONE if is_batch_of_one else _LEFT,
+        last=_LAST_OF_ONE if is_batch_of_one else _LAST,
+    )  # fmt: skip
 
 
 def compare(modes: Modes) -> Comparison:
@@ -200,7 +195,7 @@ class _Recorder:
         self.refused = ""
 
     def record_line(self, marked: MarkedLine, program: Mapping[str, Any]) -> None:
-        """Record the variables after a line."""
+        """Record what the marked line has changed."""
         self.lines[marked.mark] = marked.line
         if marked.mark == "built":
             self.inputs = _cells(program["inputs"])
@@ -220,15 +215,9 @@ class _Recorder:
         assert isinstance(dropout, nn.Dropout)
         empty = torch.empty(0)
         layers = _Layers(
-            norm=norm,
-            dropout=dropout,
-            running=(empty, empty),
-            before_norm=empty,
-            normalised=empty,
-            mask=empty,
-            activated=empty,
-            dropped=empty,
-        )
+            norm=norm, dropout=dropout, running=(empty, empty), before_norm=empty, normalised=empty, mask=empty,
+            activated=empty, dropped=empty,
+        )  # fmt: skip
         self._layers[side] = layers
 
         def before_norm(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -276,14 +265,14 @@ class _Recorder:
             self._statistic(layers, 1, inputs.var(0, correction=0), correction),
         )
 
-    def _statistic(self, layers: _Layers, which: int, of_batch: Tensor, correction: str) -> tuple[Statistic, ...]:
-        weight, training = self._modes.momentum, layers.norm.training
-        after = _running(layers.norm)[which]
+    def _statistic(self, layers: _Layers, index: int, of_batch: Tensor, correction: str) -> tuple[Statistic, ...]:
+        new_weight, training = self._modes.momentum, layers.norm.training
+        after = _running(layers.norm)[index]
         statistics: list[Statistic] = []
-        for unit, (before, now) in enumerate(zip(layers.running[which].tolist(), after.tolist(), strict=True)):
+        for unit, (before, now) in enumerate(zip(layers.running[index].tolist(), after.tolist(), strict=True)):
             batch = format_cell(of_batch[unit].item())
-            decayed = f"{format_cell(1 - weight)} × {format_cell(before)}"
-            updated = f"{format_cell(now)} = {decayed} + {format_cell(weight)} × {batch}{correction}"
+            decayed = f"{format_cell(1 - new_weight)} × {format_cell(before)}"
+            updated = f"{format_cell(now)} = {decayed} + {format_cell(new_weight)} × {batch}{correction}"
             statistics.append(
                 Statistic(
                     batch=_short(of_batch[unit].item()),
@@ -313,8 +302,8 @@ class _Recorder:
 
 def _norm_sums(layers: _Layers) -> Cells:
     inputs = layers.before_norm
-    used = (inputs.mean(0), inputs.var(0, correction=0)) if layers.norm.training else layers.running
-    means, variances = (each.tolist() for each in used)
+    statistics = (inputs.mean(0), inputs.var(0, correction=0)) if layers.norm.training else layers.running
+    means, variances = (each.tolist() for each in statistics)
     return tuple(
         tuple(
             f"{format_cell(y)} = ({format_cell(x)} − {format_cell(mean)}) / "

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.lab.teaching import graph
-from trueloop.lab.teaching.cell_arithmetic import Sums, format_cell
+from trueloop.lab.teaching.cell_arithmetic import Calculations, format_cell
 from trueloop.lab.teaching.formulas import Formula, Read, formulas
 from trueloop.lab.teaching.tracing import MarkedLine, run_marked
 from trueloop.lab.teaching.worked_programs import MARKS, SixOperations, program
@@ -30,9 +30,9 @@ class TensorState:
     """State of one tensor after a line."""
 
     name: str
-    """Name in the program: ``model.weight.grad``."""
+    """Name in the program, such as ``model.weight.grad``."""
     role: Role
-    of: str
+    owner: str
     """Name of the tensor whose gradient or optimizer state this is; empty for other tensors."""
     shape: tuple[int, ...]
     cells: tuple[tuple[str, ...], ...] | None
@@ -44,9 +44,9 @@ class TensorState:
     rule: str
     """Formula of the new value; empty if the line has not changed the tensor."""
     sums: tuple[tuple[str, ...], ...]
-    """The formula with numbers, per cell."""
+    """The formula of each cell, with numbers."""
     reads: tuple[Read, ...]
-    """Cells of other tensors that each cell is calculated from."""
+    """The cells of other tensors from which each cell is calculated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +58,10 @@ class LineState:
     update: int
     """Number of the update; 0 = before training."""
     code: str
-    says: str
+    description: str
     changes: tuple[TensorState, ...]
     """Tensors that the line created, replaced, changed or set to None."""
-    gone: tuple[str, ...]
+    removed: tuple[str, ...]
     """Names that no longer exist, such as the gradient of a replaced output."""
     graph: int | None
     """Index in `Trace.graphs` of the graph of the latest result; None without a graph."""
@@ -88,9 +88,9 @@ class Trace:
     groups: tuple[TensorGroup, ...]
     states: tuple[LineState, ...]
     graphs: tuple[graph.Graph, ...]
-    """Graphs in order, without repetitions."""
+    """The graphs in the order in which they were built; an unchanged graph is listed once."""
     refused: str
-    """PyTorch's error message for a second backward."""
+    """PyTorch's error message for a second backward pass."""
 
 
 Values = dict[str, Tensor | None]
@@ -142,9 +142,9 @@ class _Recorder:
                 line=marked.line,
                 update=self._update,
                 code=marked.text,
-                says=self._describe(marked, values),
+                description=self._describe(marked, values),
                 changes=changes,
-                gone=tuple(name for name in self._before if name not in values),
+                removed=tuple(name for name in self._before if name not in values),
                 graph=len(self.graphs) - 1 if self.graphs else None,
                 nodes_alive=self._live.count,
             )
@@ -163,26 +163,26 @@ class _Recorder:
                 self.graphs.append(latest)
 
     def _describe(self, marked: MarkedLine, values: Values) -> str:
-        saved = self.graphs[-1].saved_b if self.graphs else 0
-        return _DESCRIPTIONS[marked.mark].format(alive=self._live.count, saved=saved, **_numbers(values))
+        saved_b = self.graphs[-1].saved_b if self.graphs else 0
+        return _DESCRIPTIONS[marked.mark].format(alive=self._live.count, saved=saved_b, **_numbers(values))
 
     def _changes(self, marked: MarkedLine, values: Values) -> Iterator[TensorState]:
-        known = formulas(self._settings, marked, self._before, values, self._update)
+        formulas_by_name = formulas(self._settings, marked, self._before, values, self._update)
         for name, value in values.items():
             before = self._before.get(name)
             if name in self._before and name not in marked.assigns and _same(before, value):
                 continue
-            formula = known.get(name, _NO_FORMULA)
+            formula = formulas_by_name.get(name, _NO_FORMULA)
             yield TensorState(
                 name=name,
                 role=_role(name),
-                of=_owner(name),
+                owner=_owner(name),
                 shape=() if value is None else tuple(value.shape),
                 cells=None if value is None else _cells(value),
                 replaces=before is not None,
                 moved=tuple(_changed_cells(before, value)),
                 rule=formula.text,
-                sums=_texts(formula.sums, value),
+                sums=_texts(formula.calculations, value),
                 reads=formula.reads,
             )
 
@@ -190,10 +190,10 @@ class _Recorder:
 def _tensor_groups(states: Sequence[LineState]) -> Iterator[TensorGroup]:
     """Yield every tensor of the run with its gradient and optimizer state."""
     roles: dict[str, Role] = {tensor.name: tensor.role for state in states for tensor in state.changes}
-    owners = {tensor.name: tensor.of for state in states for tensor in state.changes}
-    for name, role in sorted(roles.items(), key=lambda each: (_ORDER.index(each[1]), each[0] == "targets")):
+    owners = {tensor.name: tensor.owner for state in states for tensor in state.changes}
+    for name, role in sorted(roles.items(), key=lambda item: (_ORDER.index(item[1]), item[0] == "targets")):
         if not owners[name]:
-            parts = sorted((part for part, owner in owners.items() if owner == name), key=lambda each: roles[each])
+            parts = sorted((part for part, owner in owners.items() if owner == name), key=lambda item: roles[item])
             yield TensorGroup(name=name, role=role, parts=tuple(parts))
 
 
@@ -207,7 +207,7 @@ def _named(program: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _values(program: Mapping[str, Any], named: Mapping[str, Tensor]) -> Values:
-    """Copy every tensor, with its gradient and optimizer state."""
+    """Return a copy of every tensor, with its gradient and optimizer state."""
     values: Values = {}
     for name, tensor in named.items():
         values[name] = tensor.detach().clone()
@@ -241,12 +241,12 @@ def _cells(tensor: Tensor) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(map(format_cell, row)) for row in _rows(tensor).tolist())
 
 
-def _texts(sums: Sums, value: Tensor | None) -> tuple[tuple[str, ...], ...]:
+def _texts(calculations: Calculations, value: Tensor | None) -> tuple[tuple[str, ...], ...]:
     if value is None:
         return ()
     return tuple(
-        tuple(f"{cell} = {each.text}" for cell, each in zip(*pair, strict=True))
-        for pair in zip(_cells(value), sums, strict=False)
+        tuple(f"{cell} = {each.text}" for cell, each in zip(*rows, strict=True))
+        for rows in zip(_cells(value), calculations, strict=False)
     )
 
 
@@ -271,7 +271,7 @@ def _numbers(values: Values) -> dict[str, str]:
     return {name: "" if value is None else format_cell(value.item()) for name, value in numbers.items()}
 
 
-_NO_FORMULA: Final = Formula(text="", sums=[])
+_NO_FORMULA: Final = Formula(text="", calculations=[])
 _STATE: Final = {"momentum_buffer", "exp_avg", "exp_avg_sq", "step"}
 
 _DESCRIPTIONS: Final = {

@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,7 +96,7 @@ def run_pipeline(settings: Pipeline, program: PipelineProgram | None = None) -> 
     """
     program = program or pipeline(settings)
     runner = _build(program)
-    scope = runner.names
+    scope = runner.variables
     loaders = [loader for _, loader in scope["ranks"]] if "ranks" in scope else [scope["loader"]]
     samplers = [_RecordingSampler(loader.batch_sampler.sampler) for loader in loaders]
     for loader, sampler in zip(loaders, samplers, strict=True):
@@ -155,17 +155,17 @@ def _rank_epochs(orders: list[list[int]], ranks: list[list[dict[str, Tensor]]]) 
     """Pair the order of each rank's sampler with the batches that the rank got."""
     longest = max(map(len, orders))
     first_draw: dict[int, tuple[int, int]] = {}
-    for position in range(longest):  # all ranks at one position, then the next: the repeats are at the end
+    for position in range(longest):  # go through all ranks at each position, because the repeats are at the end
         for rank, order in enumerate(orders):
             if position < len(order):
                 first_draw.setdefault(order[position], (rank, position))
     for rank, (order, batches) in enumerate(zip(orders, ranks, strict=True)):
-        described = tuple(_batch(batch) for batch in batches)
-        left_out = Counter(order) - Counter(index for batch in described for index in batch.indices)
+        described_batches = tuple(_batch(batch) for batch in batches)
+        left_out = Counter(order) - Counter(index for batch in described_batches for index in batch.indices)
         yield RankEpoch(
             order=tuple(order),
             repeated=tuple(at for at, index in enumerate(order) if first_draw[index] != (rank, at)),
-            batches=described,
+            batches=described_batches,
             left_out=tuple(left_out.elements()),
         )
 
@@ -173,16 +173,24 @@ def _rank_epochs(orders: list[list[int]], ranks: list[list[dict[str, Tensor]]]) 
 def _batch(batch: dict[str, Tensor]) -> Batch:
     labels = Counter(batch["label"].tolist())
     indices = tuple(batch["index"].tolist())
-    tokens, mask = batch.get("tokens"), batch.get("attention_mask")
-    padded = None if tokens is None or mask is None else (tokens, mask)
-    return Batch(
+    described = Batch(
         indices=indices,
         composition=tuple(labels[label] for label in range(CLASSES)),
         worker=int(batch["worker"][0]),
-        shape=tuple(padded[0].shape) if padded else (len(indices),),
-        tokens=tuple(map(tuple, padded[0].tolist())) if padded else (),
-        lengths=tuple(padded[1].sum(1).tolist()) if padded else (),
-        padding=1 - float(padded[1].double().mean()) if padded else 0.0,
+        shape=(len(indices),),
+        tokens=(),
+        lengths=(),
+        padding=0.0,
+    )
+    if "tokens" not in batch:
+        return described
+    tokens, mask = batch["tokens"], batch["attention_mask"]
+    return replace(
+        described,
+        shape=tuple(tokens.shape),
+        tokens=tuple(map(tuple, tokens.tolist())),
+        lengths=tuple(mask.sum(1).tolist()),
+        padding=1 - float(mask.double().mean()),
     )
 
 
@@ -204,34 +212,34 @@ def _order_facts(settings: Pipeline, epochs: list[tuple[RankEpoch, ...]]) -> Ite
     first, second = ([rank.order for rank in epoch] for epoch in epochs[:EPOCHS])
     if first != second:
         return
-    random = settings.shuffle if settings.sampler in ("none", "distributed") else settings.sampler != "sequential"
-    if random and settings.follows_epochs and not settings.set_epoch and len(first[0]) > 1:
+    is_random = settings.shuffle if settings.sampler in ("none", "distributed") else settings.sampler != "sequential"
+    if is_random and settings.follows_epochs and not settings.set_epoch and len(first[0]) > 1:
         yield (
             "Both epochs have the same order: `set_epoch` was not called. "
             "Call sampler.set_epoch(epoch) before each epoch."
         )
-    elif not random and settings.by_class:
+    elif not is_random and settings.by_class:
         yield "The dataset is sorted by class and is read in this order: whole batches hold a single class."
 
 
 def _sampling_facts(settings: Pipeline, total: int, ranks: tuple[RankEpoch, ...]) -> Iterator[str]:
     """Name the examples that were drawn twice or not at all in the first epoch."""
     counts = Counter(index for rank in ranks for index in rank.order)
-    twice = sorted(index for index, count in counts.items() if count > 1)
+    repeated = sorted(index for index, count in counts.items() if count > 1)
     if settings.sampler == "weighted":
         yield (
             f"Weighted sampling draws with replacement: {format_count(len(counts), 'example')} of {total} drawn in "
-            f"epoch 0, {len(twice)} of them more than once, {total - len(counts)} not at all."
+            f"epoch 0, {len(repeated)} of them more than once, {total - len(counts)} not at all."
         )
-    elif twice:
+    elif repeated:
         yield (
             f"{format_count(total, 'example')} cannot be split evenly over {format_count(len(ranks), 'rank')}: "
-            f"DistributedSampler repeats {_list_indices(twice)}, so that each rank gets {len(ranks[0].order)}. "
-            f"A mean over all ranks counts {'them' if len(twice) > 1 else 'it'} twice."
+            f"DistributedSampler repeats {_list_indices(repeated)}, so that each rank gets {len(ranks[0].order)}. "
+            f"A mean over all ranks counts {'them' if len(repeated) > 1 else 'it'} twice."
         )
     elif len(ranks) > 1 and counts.total() < total:
-        unseen = sorted(set(range(total)) - set(counts))
-        yield f"drop_last gives every rank the same number of examples: {_list_indices(unseen)} not used in epoch 0."
+        unused = sorted(set(range(total)) - set(counts))
+        yield f"drop_last gives every rank the same number of examples: {_list_indices(unused)} not used in epoch 0."
     elif len(ranks) > 1 and len({len(rank.order) for rank in ranks}) > 1:
         sizes = " and ".join(str(size) for size in sorted({len(rank.order) for rank in ranks}))
         yield f"The ranks get {sizes} examples: each example is used once, and none is repeated."
@@ -246,15 +254,15 @@ def _class_facts(settings: Pipeline, examples: tuple[Example, ...], ranks: tuple
         yield "drop_last drops the only batch, which is partial: there is nothing to train on."
         return
     class_counts = settings.class_counts
-    rare = min((label for label in range(CLASSES) if class_counts[label]), key=class_counts.__getitem__)
-    without = sum(not batch.composition[rare] for batch in batches)
-    share_drawn = sum(batch.composition[rare] for batch in batches) / sum(len(batch.indices) for batch in batches)
+    rarest = min((label for label in range(CLASSES) if class_counts[label]), key=class_counts.__getitem__)
+    lacking = sum(not batch.composition[rarest] for batch in batches)
+    share_drawn = sum(batch.composition[rarest] for batch in batches) / sum(len(batch.indices) for batch in batches)
     yield (
-        f"Class {'ABC'[rare]} makes up {format_percent(class_counts[rare] / len(examples))} of the dataset and "
+        f"Class {'ABC'[rarest]} makes up {format_percent(class_counts[rarest] / len(examples))} of the dataset and "
         f"{format_percent(share_drawn)} of the examples drawn in epoch 0; "
         + (
-            f"{without} of {format_count(len(batches), 'batch')} {'has' if without == 1 else 'have'} none of them."
-            if without
+            f"{lacking} of {format_count(len(batches), 'batch')} {'has' if lacking == 1 else 'have'} none of them."
+            if lacking
             else "every batch has some of them."
         )
     )
@@ -271,7 +279,7 @@ def _padding_facts(settings: Pipeline, epochs: list[tuple[RankEpoch, ...]]) -> I
     yield fact
 
 
-def _padding(epochs: list[tuple[RankEpoch, ...]] | tuple[tuple[RankEpoch, ...], ...]) -> tuple[float, int]:
+def _padding(epochs: Sequence[tuple[RankEpoch, ...]]) -> tuple[float, int]:
     """Return the fraction of padding in the batches of the first epoch, and their number of token positions."""
     batches = [batch for rank in epochs[0] for batch in rank.batches]
     positions = sum(len(batch.tokens) * batch.shape[1] for batch in batches)
@@ -280,6 +288,6 @@ def _padding(epochs: list[tuple[RankEpoch, ...]] | tuple[tuple[RankEpoch, ...], 
 
 def _list_indices(indices: list[int], limit: int = 6) -> str:
     """List examples by index: "#3, #17 and 4 more"."""
-    listed = ", ".join(f"#{index}" for index in indices[:limit])
+    text = ", ".join(f"#{index}" for index in indices[:limit])
     more = len(indices) - limit
-    return f"{listed} and {more} more" if more > 0 else listed
+    return f"{text} and {more} more" if more > 0 else text

@@ -23,7 +23,7 @@ class Program:
     def __init__(self, text: str, *, name: str = "simulation.py") -> None:
         self.text, self.name = text, name
         self.module = ModuleType("__main__")
-        self.names: dict[str, Any] = vars(self.module)
+        self.variables: dict[str, Any] = vars(self.module)
         """Variables of the script."""
 
     def run(self) -> None:

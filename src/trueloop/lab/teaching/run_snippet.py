@@ -1,4 +1,4 @@
-"""Runs the source code that a page shows, and keeps its variables and output."""
+"""Runs the source code that a page shows, and stores its variables and output."""
 
 from importlib.abc import InspectLoader
 from types import CodeType, ModuleType
@@ -12,11 +12,11 @@ class SnippetRunner:
 
     def __init__(self) -> None:
         self._module = ModuleType("__main__")
-        self.names: dict[str, Any] = vars(self._module)
+        self.variables: dict[str, Any] = vars(self._module)
         """Variables of the program so far."""
         self.printed: list[str] = []
         """Printed lines, one per call."""
-        self.names["print"] = self._capture_print
+        self.variables["print"] = self._capture_print
 
     def run(self, text: str) -> None:
         """Run the program or its next part; several parts run like one file.

@@ -150,17 +150,13 @@ def measure(forward: Forward) -> Measurement:
     Cost: eight forward passes in each of four ways, with the defaults.
     """
     text = _PROGRAM.format(
-        seed=forward.seed,
-        depth=forward.depth,
-        width=forward.width,
-        batch=forward.batch,
-        dropout=repr(forward.dropout),
-        rounds=forward.rounds,
-    )
+        seed=forward.seed, depth=forward.depth, width=forward.width, batch=forward.batch,
+        dropout=repr(forward.dropout), rounds=forward.rounds,
+    )  # fmt: skip
     runner = SnippetRunner()
     with fork_rng(devices=[]):
         runner.run(text)
-    ways = tuple(_way(name, runner.names) for name in runner.names["figures"])
+    ways = tuple(_way(name, runner.variables) for name in runner.variables["figures"])
     return Measurement(text=text, printed="\n".join(runner.printed), ways=ways, rounds=forward.rounds)
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.lab.teaching import datasets
-from trueloop.lab.teaching.datasets import Added
+from trueloop.lab.teaching.datasets import AddedPoint
 from trueloop.lab.teaching.simulation import Simulation
 
 ACTIVATIONS: Final = {
@@ -36,7 +36,7 @@ def network(settings: Simulation) -> str:
             steps.append("x = self.dropout(x)")
     members.append(f"self.head = nn.Linear({[2, *settings.hidden][-1]}, {settings.classes})")
     head = "for layer, norm in zip(self.layers, self.norms):" if settings.batchnorm else "for layer in self.layers:"
-    walk = [f"        {head}", *(f"            {step}" for step in steps)] if settings.hidden else []
+    loop = [f"        {head}", *(f"            {step}" for step in steps)] if settings.hidden else []
     lines = [
         "class Network(nn.Module):",
         "    def __init__(self):",
@@ -44,7 +44,7 @@ def network(settings: Simulation) -> str:
         *(f"        {member}" for member in members),
         "",
         "    def forward(self, x):",
-        *walk,
+        *loop,
         "        return self.head(x)",
         "",
         "",
@@ -100,7 +100,7 @@ if (epoch + 1) % 5 == 0:
 """
 
 
-def teaching_loop(simulation: Simulation | None = None, added: Sequence[Added] = ()) -> TeachingLoop:
+def teaching_loop(simulation: Simulation | None = None, added: Sequence[AddedPoint] = ()) -> TeachingLoop:
     """Generate the script of a simulation, without failures.
 
     Args:
@@ -111,15 +111,15 @@ def teaching_loop(simulation: Simulation | None = None, added: Sequence[Added] =
         A loop whose ``settings`` are the simulation's fields.
     """
     settings = simulation or Simulation()
-    windows = settings.accumulation > 1
+    accumulates = settings.accumulation > 1
     return TeachingLoop(
-        title=f"A small network learns {datasets.SAID[settings.dataset]}.",
+        title=f"A small network learns {datasets.PHRASES[settings.dataset]}.",
         imports=list(_imports(settings)),
         pieces=_before(settings, added) | _during(settings),
         batch_loop_head="for number, (inputs, targets) in enumerate(train_loader):"
-        if windows
+        if accumulates
         else "for inputs, targets in train_loader:",
-        window_condition="if (number + 1) % window == 0 or number + 1 == len(train_loader):" if windows else "",
+        window_condition="if (number + 1) % window == 0 or number + 1 == len(train_loader):" if accumulates else "",
         after_training="model.load_state_dict(best_weights)" if settings.keep_best else "",
         settings=asdict(settings),
     )
@@ -135,7 +135,7 @@ def _imports(settings: Simulation) -> Iterable[str]:
         yield "import copy"
 
 
-def _before(settings: Simulation, added: Sequence[Added]) -> dict[Piece, str]:
+def _before(settings: Simulation, added: Sequence[AddedPoint]) -> dict[Piece, str]:
     lr, decay = repr(settings.learning_rate), repr(settings.weight_decay)
     words = {
         "lr": lr,
@@ -147,7 +147,7 @@ def _before(settings: Simulation, added: Sequence[Added]) -> dict[Piece, str]:
         optimizer += '\nscaler = torch.amp.GradScaler("cpu", init_scale=1024.0)'
     return {
         Piece.SETUP: _setup(settings),
-        Piece.DATA: datasets.data(settings.dataset, settings.samples, settings.noise, added),
+        Piece.DATA: datasets.source_code(settings.dataset, settings.samples, settings.noise, added),
         Piece.LOADERS: _loaders(),
         Piece.MODEL: network(settings),
         Piece.CRITERION: "criterion = nn.CrossEntropyLoss()",
@@ -198,13 +198,13 @@ def _evaluation(settings: Simulation) -> str:
     text = EVALUATION.strip()
     if settings.no_grad:
         return text
-    head, block = text.split("    with torch.no_grad():\n")
-    body, end = block.split("    return")
-    return head + "".join(line[4:] + "\n" for line in body.splitlines()) + "    return" + end
+    before_block, block_and_end = text.split("    with torch.no_grad():\n")
+    body, after_block = block_and_end.split("    return")
+    return before_block + "".join(line[4:] + "\n" for line in body.splitlines()) + "    return" + after_block
 
 
 def _during(settings: Simulation) -> dict[Piece, str]:
-    halved = settings.precision == "float16"
+    is_float16 = settings.precision == "float16"
     forward = "outputs = model(inputs)"
     if settings.precision in ("bfloat16", "float16"):
         forward = f'with torch.autocast("cpu", dtype=torch.{settings.precision}):\n    outputs = model(inputs)'
@@ -214,12 +214,12 @@ def _during(settings: Simulation) -> dict[Piece, str]:
         Piece.LOSS: "loss = criterion(outputs, targets)",
         Piece.RECORD_LOSS: "losses.append(loss.item())",
         Piece.DIVIDE_LOSS: SHARE.strip() if settings.accumulation > 1 else "",
-        Piece.BACKWARD: "scaler.scale(loss).backward()" if halved else "loss.backward()",
-        Piece.UNSCALE: "scaler.unscale_(optimizer)" if halved and settings.clip else "",
+        Piece.BACKWARD: "scaler.scale(loss).backward()" if is_float16 else "loss.backward()",
+        Piece.UNSCALE: "scaler.unscale_(optimizer)" if is_float16 and settings.clip else "",
         Piece.CLIP: f"norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm={settings.clip!r})"
         if settings.clip
         else "",
-        Piece.OPTIMIZER_STEP: "scaler.step(optimizer)\nscaler.update()" if halved else "optimizer.step()",
+        Piece.OPTIMIZER_STEP: "scaler.step(optimizer)\nscaler.update()" if is_float16 else "optimizer.step()",
         Piece.SCHEDULER_STEP: "" if settings.schedule == "constant" else "scheduler.step()",
         Piece.ZERO_GRAD: "optimizer.zero_grad()",
         Piece.EVALUATE: EVALUATE.strip(),

@@ -21,17 +21,17 @@ from trueloop.lab.teaching.inject import Inject, write_script
 from trueloop.lab.teaching.simulation import Simulation
 
 if TYPE_CHECKING:
-    from trueloop.lab.teaching.player import Play
+    from trueloop.lab.teaching.script_run import ScriptRun
 
 BASE: Final = Simulation(
     dataset="moons", samples=246, batch=8, accumulation=2, clip=5.0, schedule="cosine", optimizer="momentum",
     learning_rate=0.1, batchnorm=True, dropout=0.1, hidden=(16,), activation="relu", epochs=24,
 )  # fmt: skip
-"""Has what most failures need: short windows, a short last batch, mode-dependent layers, a schedule."""
+"""Settings with what most failures need: short windows, a short last batch, mode-dependent layers, a schedule."""
 SEEDS: Final = (0, 1, 2)
 POINTS: Final = 52  # maximum number of points of a curve
 EDGE: Final = 0.02  # fraction of values that may lie beyond each edge of a plot, so that a spike does not flatten it
-FORMAT: Final = 2
+FORMAT: Final = 2  # increased whenever recordings of the same scripts would differ, so that cached ones are not used
 FLOORS: Final[Mapping[str, float]] = {"memory": 2.0}
 """Minimum of the value by which a difference is divided: a few KiB of the C library's bookkeeping are noise."""
 WEIGHTS: Final[Mapping[str, float]] = {"memory": 0.5}
@@ -46,13 +46,11 @@ QUANTITIES: Final[Mapping[str, str]] = {
     "graphs": "Graphs alive",
     "memory": "Memory (MiB)",
 }
+MAY_BE_LOGARITHMIC: Final = ("loss", "norm", "held_out", "graphs")
+"""Quantities whose axis is logarithmic if that suits their values."""
 
 
-LOGGED: Final = ("loss", "norm", "held_out", "graphs")
-"""Quantities that may have a logarithmic axis."""
-
-
-class Pair(NamedTuple):
+class ScriptPair(NamedTuple):
     """A correct script, and its copy with one failure."""
 
     simulation: Simulation
@@ -68,7 +66,7 @@ class Pair(NamedTuple):
         return hashlib.sha256(data.encode()).hexdigest()[:40]
 
 
-def pair(inject: Inject, seed: int = 0) -> Pair:
+def write_pair(inject: Inject, seed: int = 0) -> ScriptPair:
     """Write both scripts.
 
     Raises:
@@ -76,7 +74,7 @@ def pair(inject: Inject, seed: int = 0) -> Pair:
     """
     loop, simulation = write_script(replace(BASE, seed=seed), [inject])
     healthy = write_script(simulation, []).loop
-    return Pair(simulation, healthy.text(), loop.text(), loop.changed_lines())
+    return ScriptPair(simulation, healthy.text(), loop.text(), loop.changed_lines())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,36 +107,36 @@ def parse_recording(data: Mapping[str, Any]) -> Recording:
     )
 
 
-def record(text: str, simulation: Simulation, around: Callable[[Play], None]) -> Recording:
+def record(text: str, simulation: Simulation, run_script: Callable[[ScriptRun], None]) -> Recording:
     """Run a script to its end and return its curves.
 
     Args:
         text: source code of a generated script.
         simulation: settings of the script.
-        around: calls ``play.run()``, for example under the sanitizer.
+        run_script: calls ``script_run.run()``, for example under the sanitizer.
     """
-    from trueloop.lab.teaching.player import Play
     from trueloop.lab.teaching.program import Program
+    from trueloop.lab.teaching.script_run import ScriptRun
 
-    recorded = Recording()
+    recording = Recording()
     gc.collect()  # garbage of an earlier run must not be freed during this one, while its memory is measured
 
-    def before_batch(play: Play) -> None:
-        _record_curves(play, recorded)  # at every batch: an evaluation gets the update at which it is taken
-        recorded.add("graphs", play.update, play.graphs)
-        recorded.add("memory", play.update, max(0.0, play.memory_mib()))
+    def before_batch(script_run: ScriptRun) -> None:
+        _record_curves(script_run, recording)  # at every batch: an evaluation gets the update at which it is taken
+        recording.add("graphs", script_run.update, script_run.graphs)
+        recording.add("memory", script_run.update, max(0.0, script_run.memory_mib()))
 
-    play = Play(Program(text), before_batch, clip=simulation.clip)
+    script_run = ScriptRun(Program(text), before_batch, clip=simulation.clip)
     try:
-        around(play)
+        run_script(script_run)
     except Exception as error:  # noqa: BLE001 - the error of a broken script belongs to its signature
-        recorded.raised = f"{type(error).__name__}: {str(error)[:200]}"
-    _record_curves(play, recorded)
-    return recorded
+        recording.raised = f"{type(error).__name__}: {str(error)[:200]}"
+    _record_curves(script_run, recording)
+    return recording
 
 
-def _record_curves(play: Play, recording: Recording) -> None:
-    curves = play.take_curves()
+def _record_curves(script_run: ScriptRun, recording: Recording) -> None:
+    curves = script_run.take_curves()
     for update, loss, norm, rate in zip(curves.update, curves.loss, curves.norm, curves.rate, strict=True):
         for name, value in (("loss", loss), ("norm", norm), ("rate", rate)):
             recording.add(name, update, value)
@@ -161,8 +159,8 @@ def plots(healthy: Sequence[Recording], broken: Sequence[Recording]) -> list[dic
         with a non-finite value, or None.
     """
     all_plots = [_plot(name, title, healthy, broken) for name, title in QUANTITIES.items()]
-    present = [each for each in all_plots if each is not None]
-    return sorted(present, key=lambda each: (each["name"] != "loss", -WEIGHTS.get(each["name"], 1.0) * each["apart"]))
+    drawn = [plot for plot in all_plots if plot is not None]
+    return sorted(drawn, key=lambda plot: (plot["name"] != "loss", -WEIGHTS.get(plot["name"], 1.0) * plot["apart"]))
 
 
 class _Band(NamedTuple):
@@ -180,10 +178,10 @@ def _plot(name: str, title: str, healthy: Sequence[Recording], broken: Sequence[
     values = sorted(value for band in bands.values() for value in (*band.least, *band.most) if value is not None)
     if not values:
         return None
-    beyond = int(EDGE * len(values))
-    low, high = values[beyond], values[-1 - beyond]
+    beyond_edge = int(EDGE * len(values))
+    low, high = values[beyond_edge], values[-1 - beyond_edge]
     last = max(max(band.updates, default=0) for band in bands.values())
-    log = name in LOGGED and suits_log_scale(low, high)
+    log = name in MAY_BE_LOGARITHMIC and suits_log_scale(low, high)
 
     def coordinate(value: float | None) -> float | None:
         if value is None:
@@ -215,7 +213,7 @@ def _band(name: str, recordings: Sequence[Recording]) -> _Band:
     count = min((len(each) for each in binned), default=0)
     updates = [binned[0][i][0] for i in range(count)]
     finite = [[value for each in binned if math.isfinite(value := each[i][1])] for i in range(count)]
-    lost = [
+    non_finite_updates = [
         update
         for recording in recordings
         for update, value in zip(*recording.curves[name], strict=True)
@@ -226,7 +224,7 @@ def _band(name: str, recordings: Sequence[Recording]) -> _Band:
         [min(values, default=None) for values in finite],
         [median(values) if values else None for values in finite],
         [max(values, default=None) for values in finite],
-        min(lost, default=None),
+        min(non_finite_updates, default=None),
     )
 
 
@@ -246,24 +244,24 @@ def _difference(healthy: _Band, broken: _Band, floor: float) -> float:
     """Return the mean relative difference of the medians, less the spread of the healthy seeds."""
     differences: list[float] = []
     for index in range(min(len(healthy.middle), len(broken.middle))):
-        first, second = healthy.middle[index], broken.middle[index]
-        if first is None or second is None:
-            differences.append(float(first is not second))
+        healthy_median, broken_median = healthy.middle[index], broken.middle[index]
+        if healthy_median is None or broken_median is None:
+            differences.append(float(healthy_median is not broken_median))
             continue
-        size = max(abs(first) + abs(second), floor)
+        scale = max(abs(healthy_median) + abs(broken_median), floor)
         spread = max((healthy.most[index] or 0) - (healthy.least[index] or 0), 0.0)
-        differences.append(max(0.0, abs(first - second) - spread) / size if size else 0.0)
+        differences.append(max(0.0, abs(healthy_median - broken_median) - spread) / scale if scale else 0.0)
     return sum(differences) / len(differences) if differences else 0.0
 
 
 def _describe(bands: Mapping[str, _Band], difference: float) -> str:
-    ends: dict[str, str] = {}
+    final_values: dict[str, str] = {}
     for which, band in bands.items():
         finite = [value for value in band.middle if value is not None]
-        ends[which] = format_float(finite[-1]) if finite else "no finite value"
+        final_values[which] = format_float(finite[-1]) if finite else "no finite value"
         if band.lost is not None:
-            ends[which] += f", not finite from update {band.lost} on"
-    same = " They differ no more than two seeds do." if not difference else ""
+            final_values[which] += f", not finite from update {band.lost} on"
+    remark = " They differ no more than two seeds do." if not difference else ""
     if bands["healthy"] == bands["broken"]:
-        same = " The same to the last digit."
-    return f"At the end: healthy {ends['healthy']}, broken {ends['broken']}.{same}"
+        remark = " The same to the last digit."
+    return f"At the end: healthy {final_values['healthy']}, broken {final_values['broken']}.{remark}"

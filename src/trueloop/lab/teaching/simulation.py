@@ -19,7 +19,7 @@ DIGITS = 1797  # samples of scikit-learn's digits dataset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """All settings from which the script is generated, except its injected failures."""
+    """The settings from which the script is generated, without its injected failures."""
 
     dataset: Annotated[Dataset, "shape of the points; digits are pictures, projected to the plane by PCA"] = "spiral"
     samples: Annotated[int, Bounds(20, 2000), "points; every fifth is held out"] = 400
@@ -64,9 +64,9 @@ class Simulation:
         Raises:
             InvalidConfig: there would be such a batch.
         """
-        trained = self.trained + added
-        if self.batchnorm and self.hidden and (self.batch == 1 or trained % self.batch == 1):
-            cause = "every batch is" if self.batch == 1 else f"{trained} points in batches of {self.batch} leave"
+        points = self.trained + added
+        if self.batchnorm and self.hidden and (self.batch == 1 or points % self.batch == 1):
+            cause = "every batch is" if self.batch == 1 else f"{points} points in batches of {self.batch} leave"
             raise InvalidConfig(
                 f"batch is {self.batch} with batchnorm: {cause} a batch of one point.",
                 why="PyTorch cannot normalise one point over its batch, and raises.",

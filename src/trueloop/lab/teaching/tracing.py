@@ -25,7 +25,7 @@ class MarkedLine:
     line: int
     """Line number from 1."""
     text: str
-    """The code without the comment."""
+    """The code of the line, without its comment."""
     assigns: tuple[str, ...]
     """Names that the line assigns."""
 
@@ -47,27 +47,27 @@ def run_marked(text: str, marks: Collection[str], observe: Observer) -> str:
 
     PyTorch's global generator is restored. Not thread-safe: the program may seed that generator.
     """
-    tracer, before, program = _Tracer(marked_lines(text, marks), observe), sys.gettrace(), SnippetRunner()
+    tracer, previous_trace, program = _Tracer(marked_lines(text, marks), observe), sys.gettrace(), SnippetRunner()
     with fork_rng(devices=[]):
         sys.settrace(tracer.enter)
         try:
             program.run(text)
         finally:
-            sys.settrace(before)
+            sys.settrace(previous_trace)
     return "\n".join(program.printed)
 
 
 def marked_lines(text: str, marks: Collection[str]) -> dict[int, MarkedLine]:
     """Return the marked lines by number."""
     assigns = _assigned_names(text)
-    rows, marked = text.splitlines(), dict[int, MarkedLine]()
+    lines, marked_by_number = text.splitlines(), dict[int, MarkedLine]()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         mark = token.string.removeprefix("#").partition(":")[0].strip()
         line, column = token.start
         if token.type == tokenize.COMMENT and mark in marks:
-            code = rows[line - 1][:column].strip()
-            marked[line] = MarkedLine(mark=mark, line=line, text=code, assigns=assigns.get(line, ()))
-    return marked
+            code = lines[line - 1][:column].strip()
+            marked_by_number[line] = MarkedLine(mark=mark, line=line, text=code, assigns=assigns.get(line, ()))
+    return marked_by_number
 
 
 def _assigned_names(text: str) -> dict[int, tuple[str, ...]]:
@@ -80,14 +80,14 @@ def _assigned_names(text: str) -> dict[int, tuple[str, ...]]:
 
 
 class _Tracer:
-    """Reports a marked line when the next line starts, that is, after the marked line has run."""
+    """Reports a marked line when the next line starts, because the marked line has then run."""
 
     def __init__(self, lines: Mapping[int, MarkedLine], observe: Observer) -> None:
         self._lines, self._observe = lines, observe
         self._pending: MarkedLine | None = None
 
     def enter(self, frame: FrameType, event: str, argument: object) -> Any:
-        """Trace only lines of the program itself."""
+        """Trace only the lines of the program itself; called by Python at each call of a function."""
         return self._on_event if frame.f_code.co_filename == FILE_NAME and frame.f_code.co_name == "<module>" else None
 
     def _on_event(self, frame: FrameType, event: str, argument: object) -> Any:

@@ -20,8 +20,8 @@ from trueloop.lab.arena.trial import MAX_MISSES, MAX_SEED, SEEDS
 from trueloop.lab.highlight import highlight
 
 NEEDS_TORCH: Final = False  # the judge is a separate process
-MAX_SHOWN: Final = 50  # rows of a ranking
-MAX_LEADERS: Final = 3  # whose curves are drawn next to the user's
+MAX_SHOWN: Final = 50  # largest number of shown rows of a ranking
+MAX_LEADERS: Final = 3  # number of best entries whose curves are drawn next to the user's
 
 _Number = Annotated[int, Bounds(0, 1 << 53)]
 
@@ -71,14 +71,15 @@ def _board(query: Query) -> dict[str, Any]:
     queue, track = _submission_queue(), find_track(query.track)
     queue.ensure_judging()
     board = queue.leaderboard
-    boards = {by: standings(board.judged_entries(track.name, track.fingerprint), by) for by in BOARDS}
+    judged = board.judged_entries(track.name, track.fingerprint)
+    boards = {criterion: standings(judged, criterion) for criterion in BOARDS}
     by_updates = boards["updates"]
     leaders = [row for row in by_updates if row.rank is not None and not row.baseline][:MAX_LEADERS]
     baseline = [row for row in by_updates if row.baseline][:1]
     return {
         "track": track.name,
         "best": {each.name: _best(board, each) for each in TRACKS.values()},
-        "boards": {by: [_standing(row) for row in rows[:MAX_SHOWN]] for by, rows in boards.items()},
+        "boards": {criterion: [_standing(row) for row in rows[:MAX_SHOWN]] for criterion, rows in boards.items()},
         "curves": [curve for row in baseline + leaders if (curve := _middle_curve(board, row)) is not None],
         "queue": [_entry_state(board, row) for row in board.open_entries()],
         "refused": [asdict(each) for each in board.damaged_rows(track.name)[:MAX_SHOWN]],
@@ -86,8 +87,8 @@ def _board(query: Query) -> dict[str, Any]:
 
 
 def _best(board: Leaderboard, track: Track) -> float | None:
-    first = next(iter(standings(board.judged_entries(track.name, track.fingerprint), "updates")), None)
-    return first.updates.median if first is not None and first.rank and first.updates else None
+    leader = next(iter(standings(board.judged_entries(track.name, track.fingerprint), "updates")), None)
+    return leader.updates.median if leader is not None and leader.rank and leader.updates else None
 
 
 def _standing(row: Standing) -> dict[str, Any]:
@@ -137,17 +138,17 @@ def _practise(query: Query) -> dict[str, Any]:
 
 
 def _poll(query: Query) -> dict[str, Any]:
-    run = _submission_queue().find_run(query.id)
-    done = run.done  # read first, so that the rest is complete
-    error = run.error
+    background_run = _submission_queue().find_run(query.id)
+    done = background_run.done  # read before the rest, which is then complete if this is True
+    error = background_run.error
     return {
-        "id": run.id,
+        "id": background_run.id,
         "done": done,
-        "points": run.curve[query.since :],
-        "trial": asdict(run.trial) if run.trial else None,
-        "seeds": [{**asdict(seed), "same": seed.same} for seed in run.seeds],
-        "same": run.replay.same if run.replay else None,
-        "differing": run.replay.differing if run.replay else {},
+        "points": background_run.curve[query.since :],
+        "trial": asdict(background_run.trial) if background_run.trial else None,
+        "seeds": [{**asdict(seed), "same": seed.same} for seed in background_run.seeds],
+        "same": background_run.replay.same if background_run.replay else None,
+        "differing": background_run.replay.differing if background_run.replay else {},
         "error": {"what": error.what, "why": error.why, "fix": error.fix} if error else None,
     }
 
@@ -165,8 +166,8 @@ def _entry(query: Query) -> dict[str, Any]:
         queue.ensure_judging()
     config = json.loads(row.config)
     entry, track = parse_entry(config), TRACKS.get(row.track)
-    current = track is not None and track.fingerprint == row.track_fingerprint
-    judged = board.judged_entries(row.track, row.track_fingerprint) if current and not row.is_open else []
+    is_current = track is not None and track.fingerprint == row.track_fingerprint
+    judged = board.judged_entries(row.track, row.track_fingerprint) if is_current and not row.is_open else []
     standing = next((each for each in standings(judged, "updates") if row.id in each.ids), None)
     return {
         **_entry_state(board, row),
@@ -175,14 +176,14 @@ def _entry(query: Query) -> dict[str, Any]:
         "open": row.is_open,
         "baseline": row.baseline,
         "rank": standing.rank if standing else None,
-        "together": len(standing.ids) if standing else 1,
+        "pooled_entries": len(standing.ids) if standing else 1,
         "submitted": row.submitted,
         "seeds": row.seeds,
         "trials": [asdict(trial) for trial in row.trials],
         "versions": row.versions,
         "why": row.why,
         "curves": [{"seed": seed, "points": points} for seed, points in board.curves(row.id).items()],
-        "script": highlight(write_script(track, entry, row.seeds[0])) if track is not None and current else None,
+        "script": highlight(write_script(track, entry, row.seeds[0])) if track is not None and is_current else None,
     }
 
 

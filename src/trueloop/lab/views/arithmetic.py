@@ -1,4 +1,4 @@
-"""Answers page "Arithmetic": the counts of a run, and the run drawn around one of its iterations."""
+"""Answers page "Arithmetic": the counts of a run, and a timeline of the run around one of its iterations."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -14,7 +14,7 @@ from trueloop.lab.timeline import Gap, Timeline, Window, timeline
 
 
 def counts(plan: Plan) -> str:
-    """Generate the program: it checks itself, and shuffles without a list of indices, however large the dataset."""
+    """Generate a program that prints the counts, and checks them with a DataLoader of the same sizes."""
     sizes = [f"dataset={plan.dataset:_}", f"batch={plan.batch:_}", f"epochs={plan.epochs:_}"]
     sizes += [f"accumulate={plan.accumulate:_}"] if plan.accumulate > 1 else []
     sizes += [f"processes={plan.processes:_}"] if plan.processes > 1 else []
@@ -68,14 +68,9 @@ class Query:
 def answer(query: Query) -> dict[str, Any]:
     """Return the numbers with their formulas and explanations, the timeline, and the code."""
     run = plan(
-        dataset=query.dataset,
-        batch=query.batch,
-        epochs=query.epochs,
-        accumulate=query.accumulate,
-        processes=query.processes,
-        drop_last=query.drop_last,
-        sample_bytes=query.sample_bytes,
-    )
+        dataset=query.dataset, batch=query.batch, epochs=query.epochs, accumulate=query.accumulate,
+        processes=query.processes, drop_last=query.drop_last, sample_bytes=query.sample_bytes,
+    )  # fmt: skip
     in_epoch = min(query.iteration, run.iterations_per_epoch - 1)
     at = min(query.epoch, run.epochs - 1) * run.iterations_per_epoch + in_epoch
     line = timeline(run, at=at, max_marks=query.max_marks)

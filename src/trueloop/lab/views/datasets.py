@@ -1,4 +1,4 @@
-"""Answers page "Simulator" with some points of a dataset, for a small picture."""
+"""Returns some points of a dataset, which page "Simulator" draws as a thumbnail."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -17,11 +17,11 @@ NOISE: Final = 0.05
 class Query:
     """The requested dataset."""
 
-    dataset: Annotated[Dataset, "shape of the points"] = "spiral"
+    dataset: Annotated[Dataset, "name of the dataset"] = "spiral"
 
 
 def answer(query: Query) -> dict[str, Any]:
-    """Return [x, y, label] of some points, x and y from -1 to 1; no points of digits without scikit-learn."""
+    """Return [x, y, label] of 150 points, x and y from -1 to 1; none of "digits" if scikit-learn is not installed."""
     if query.dataset == "digits" and find_spec("sklearn") is None:
         return {"points": []}
     return {"points": _sample_points(query.dataset)}
@@ -34,10 +34,10 @@ def _sample_points(dataset: str) -> list[list[float]]:
     from trueloop.lab.teaching.program import Program
 
     lines = ["import torch", *datasets.IMPORTS.get(dataset, []), "torch.manual_seed(0)"]
-    program = Program("\n".join([*lines, datasets.data(dataset, SAMPLES, NOISE)]), name=f"{dataset}.py")
+    program = Program("\n".join([*lines, datasets.source_code(dataset, SAMPLES, NOISE)]), name=f"{dataset}.py")
     with torch.random.fork_rng(devices=[]):
         program.run()
-    points = program.names["points"]
+    points = program.variables["points"]
     points = points / points.abs().max()
-    labels = program.names["labels"].tolist()
+    labels = program.variables["labels"].tolist()
     return [[round(x, 3), round(y, 3), label] for (x, y), label in zip(points.tolist(), labels, strict=True)]

@@ -1,4 +1,4 @@
-"""Answers page "modes" on memory: what a forward pass keeps in memory, with and without a graph."""
+"""Answers page "Train and eval" on memory: what a forward pass keeps in memory, with and without a graph."""
 
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
@@ -41,7 +41,7 @@ def answer(query: Query) -> dict[str, Any]:
     ]
     return {
         "ways": ways,
-        "says": f"In eval mode with a graph, the forward pass keeps {_size(evaluation.kept_b)}: "
+        "description": f"In eval mode with a graph, the forward pass keeps {_size(evaluation.kept_b)}: "
         f"{evaluation.kept_b / no_grad.kept_b:.1f} times as much as without a graph, which keeps only the outputs "
         f"({_size(no_grad.kept_b)}). In train mode it keeps {train.kept_b / no_grad.kept_b:.1f} times as much.",
         "how": "Kept: storages created in the forward pass that are alive as long as its outputs are, tracked by weak "

@@ -1,4 +1,4 @@
-"""Answers page "operations": the six operations of training, one line at a time."""
+"""Answers page "The six operations": the operations of a training step, one line at a time."""
 
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal

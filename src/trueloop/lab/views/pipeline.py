@@ -11,7 +11,7 @@ NEEDS_TORCH = True
 
 
 def answer(query: Query) -> dict[str, Any]:
-    """Return the batches of two epochs, and the program that drew them."""
+    """Return the batches of two epochs, and the program that loaded them."""
     from trueloop.lab.teaching.pipeline import run_pipeline
 
     program = pipeline(query)

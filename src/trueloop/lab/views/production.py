@@ -14,18 +14,18 @@ from trueloop.lab.teaching.production.program import Program, production_program
 from trueloop.lab.teaching.production.selection import Selection
 
 
-def new_lines(before: str, now: str) -> list[int]:
-    """Return the line numbers, from 1, of the non-blank lines of ``now`` that ``before`` lacks."""
-    old, new = before.splitlines(), now.splitlines()
+def new_lines(before: str, after: str) -> list[int]:
+    """Return the line numbers, from 1, of the non-blank lines of ``after`` that ``before`` lacks."""
+    old, new = before.splitlines(), after.splitlines()
     blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
     common = {block.b + offset for block in blocks for offset in range(block.size)}
     return [index + 1 for index, line in enumerate(new) if index not in common and line.strip()]
 
 
-def removed_lines(before: str, now: str) -> list[str]:
-    """Return the non-blank lines of ``before`` that ``now`` lacks."""
+def removed_lines(before: str, after: str) -> list[str]:
+    """Return the non-blank lines of ``before`` that ``after`` lacks."""
     old = before.splitlines()
-    return [old[number - 1] for number in new_lines(now, before)]
+    return [old[number - 1] for number in new_lines(after, before)]
 
 
 NEEDS_TORCH = False
@@ -33,7 +33,7 @@ NEEDS_TORCH = False
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """The requested selection, and the selection that the page shows until then."""
+    """The requested selection, and the selection that the page shows now."""
 
     selection: Annotated[Selection, "components of the loop"] = field(default_factory=Selection)
     before: Annotated[Selection | None, "selection on the page; the answer marks what is new compared with it"] = None
@@ -59,32 +59,32 @@ def answer(query: Query) -> dict[str, Any]:
 
 
 def _components(on: Selection) -> list[dict[str, Any]]:
-    known = catalogue()
+    failures = catalogue()
     return [
         {
             **asdict(component),
             "name": name,
             "on": name in on.enabled,
-            "codes": [{"code": code, "title": known[code].failure.title} for code in component.codes],
+            "codes": [{"code": code, "title": failures[code].failure.title} for code in component.codes],
         }
         for name, component in COMPONENTS.items()
     ]
 
 
-def _program_json(now: Program, before: Program | None) -> dict[str, Any]:
-    text = now.text.rstrip("\n")
+def _program_json(program: Program, before: Program | None) -> dict[str, Any]:
+    text = program.text.rstrip("\n")
     return {
         "lines": highlight(text),
-        "new": new_lines(before.text, now.text) if before else [],
-        "gone": removed_lines(before.text, now.text) if before else [],
+        "new": new_lines(before.text, program.text) if before else [],
+        "removed": removed_lines(before.text, program.text) if before else [],
         "count": sum(bool(line.strip()) for line in text.splitlines()),
     }
 
 
-def _chart_json(now: Chart, before: Chart | None) -> dict[str, Any]:
+def _chart_json(chart: Chart, before: Chart | None) -> dict[str, Any]:
     old = {(box.name, box.text) for box in before.boxes} if before else None
-    boxes = [{**asdict(box), "new": old is not None and (box.name, box.text) not in old} for box in now.boxes]
-    return {"boxes": boxes, "edges": [edge._asdict() for edge in now.edges]}
+    boxes = [{**asdict(box), "new": old is not None and (box.name, box.text) not in old} for box in chart.boxes]
+    return {"boxes": boxes, "edges": [edge._asdict() for edge in chart.edges]}
 
 
 def _costs(on: Selection) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def answer(query: Query) -> dict[str, Any]:
     """Return all parts of the sheet except the DataLoader arguments, which need torch and have their own view."""
     return {
         "sizes": cheat_sheet.sizes(),
-        "terms": [{"word": word, "says": says} for word, says in cheat_sheet.terms().items()],
+        "terms": [{"word": word, "description": description} for word, description in cheat_sheet.terms().items()],
         "counts": [asdict(count) for count in cheat_sheet.counts()],
         "templates": [
             {"title": each.title, "lines": highlight(each.text.rstrip("\n"))} for each in cheat_sheet.templates()

@@ -40,7 +40,7 @@ def answer(query: Query) -> dict[str, Any]:
 
 @cache
 def table() -> dict[str, Any]:
-    """Return every failure in a few words."""
+    """Return the code, title, symptom and fix of every failure, and how it can be detected."""
     return {
         "families": [family for family in FAMILIES if any(e.family == family for e in catalogue().values())],
         "failures": [
@@ -75,8 +75,8 @@ def _page(entry: Entry) -> dict[str, Any]:
 
 def _blocks(text: str) -> Iterator[dict[str, Any]]:
     """Split a section into paragraphs, lists and code blocks; text is split into words, code and links."""
-    for part in re.split(r"\n\s*\n", join_wrapped_lines(text)):
-        lines = [line for line in part.splitlines() if line.strip()]
+    for block in re.split(r"\n\s*\n", join_wrapped_lines(text)):
+        lines = [line for line in block.splitlines() if line.strip()]
         if not lines:
             continue
         if all(line.startswith(("- ", "* ", "  ")) for line in lines) and lines[0].startswith(("- ", "* ")):
@@ -100,8 +100,8 @@ def _items(lines: list[str]) -> list[str]:
 def _pieces(text: str) -> list[tuple[str, str]]:
     """Split a text into ("", words), ("code", ...) and ("link", https address)."""
     pieces: list[tuple[str, str]] = []
-    end = 0
+    text_start = 0
     for match in _PIECES.finditer(text):
-        pieces += [("", text[end : match.start()]), (match.lastgroup or "", match.group(match.lastgroup or 0))]
-        end = match.end()
-    return [piece for piece in [*pieces, ("", text[end:])] if piece[1]]
+        pieces += [("", text[text_start : match.start()]), (match.lastgroup or "", match.group(match.lastgroup or 0))]
+        text_start = match.end()
+    return [piece for piece in [*pieces, ("", text[text_start:])] if piece[1]]

@@ -40,12 +40,12 @@ def answer(query: Query) -> dict[str, Any]:
         "config": asdict(config),
         "script": highlight(loop.text()),
         "broken": [broken._asdict() for broken in loop.changed_lines()],
-        "bugs": [_bug(entry, selected, query.config) for entry in INJECTABLE],
-        "scenarios": [_experiment(name, scenario) for name, scenario in SCENARIOS.items()],
+        "bugs": [_failure_json(entry, selected, query.config) for entry in INJECTABLE],
+        "scenarios": [_scenario_json(name, scenario) for name, scenario in SCENARIOS.items()],
     }
 
 
-def _experiment(name: str, scenario: Scenario) -> dict[str, Any]:
+def _scenario_json(name: str, scenario: Scenario) -> dict[str, Any]:
     runs = [
         {"label": variant.label, "config": asdict(variant.simulation), "bugs": variant.bugs}
         for variant in scenario.variants
@@ -53,18 +53,18 @@ def _experiment(name: str, scenario: Scenario) -> dict[str, Any]:
     return {"name": name, "title": scenario.title, "claim": scenario.claim, "runs": runs}
 
 
-def _bug(entry: Entry, selected: Sequence[Entry], config: Simulation) -> dict[str, Any]:
-    """Describe a failure, the settings that its injection would change, and any reason against the injection."""
+def _failure_json(entry: Entry, selected: Sequence[Entry], config: Simulation) -> dict[str, Any]:
+    """Describe a failure, the settings that its injection would change, and why it cannot be injected if it cannot."""
     others = [other for other in selected if other is not entry]
-    changes, against = dict[str, Any](), ""
+    changes, conflict = dict[str, Any](), ""
     try:
         before = write_script(config, _injects(others)).simulation
         after = asdict(write_script(config, _injects([*others, entry])).simulation)
         changes = {name: after[name] for name, value in asdict(before).items() if after[name] != value}
     except CannotInject as error:
-        against = " ".join(filter(None, (error.what, error.fix)))
-    except InvalidConfig as error:  # the settings that it needs are invalid together with the others
-        against = error.what
+        conflict = " ".join(filter(None, (error.what, error.fix)))
+    except InvalidConfig as error:  # the failure needs settings that are invalid together with the other settings
+        conflict = error.what
     symptom = join_wrapped_lines(dict(split_sections(entry.failure.doc)).get("What you see", ""))
     return {
         "code": entry.code,
@@ -74,7 +74,7 @@ def _bug(entry: Entry, selected: Sequence[Entry], config: Simulation) -> dict[st
         "severity": entry.failure.severity.value,
         "symptom": _SENTENCE.split(symptom, maxsplit=1)[0].rstrip(".;") + ".",
         "changes": changes,
-        "against": against,
+        "conflict": conflict,
     }
 
 

@@ -1,4 +1,4 @@
-"""Answers page "Watch a run": a list of runs, and the state of each selected run."""
+"""Answers page "Watch a run": a list of runs, the state of each selected run, and code that reads a run."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -47,12 +47,12 @@ def answer(query: Query, runs: VisibleRuns) -> dict[str, Any]:
     if query.what == "list":
         return runs.list_runs(query.search)
     if query.what == "code":
-        return {"code": highlight(_code(query, runs))}
+        return {"code": highlight(_reading_code(query, runs))}
     return runs.poll(query.runs, query.versions)
 
 
-def _code(query: Query, runs: VisibleRuns) -> str:
-    """Return Python code that reads the first requested run."""
+def _reading_code(query: Query, runs: VisibleRuns) -> str:
+    """Return Python code that reads the first requested run, or the report of a program under `trueloop run`."""
     run_id = query.runs[0] if query.runs else ""
     kind, _, name = run_id.partition("/")
     if kind == "live":

@@ -1,7 +1,7 @@
 """Collect gradient norms by layer for a heat map, with one row per layer and one column per update, both limited."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from trueloop.core.downsampling import DownsampledSeries
@@ -31,7 +31,7 @@ class LayerNorms:
         """
         column: dict[int, float] = {}
         for layer, norm in zip(layers, norms, strict=False):
-            if norm is not None and (row := self._row(str(layer)[:MAX_NAME_CHARS])) is not None:
+            if norm is not None and (row := self._row_index(str(layer)[:MAX_NAME_CHARS])) is not None:
                 column[row] = float(norm)
         self.columns.add(update, column)
 
@@ -52,13 +52,13 @@ class LayerNorms:
         return {
             "updates": self.columns.updates[::stride],
             "layers": list(self.layers),
-            "norms": [[None if norm is None else _round_norm(norm) for norm in row] for row in norms],
+            "norms": [round_norms(row) for row in norms],
             "shades": [[_shade(norm, low, high) for norm in row] for row in norms],
             "low": low,
             "high": high,
         }
 
-    def _row(self, layer: str) -> int | None:
+    def _row_index(self, layer: str) -> int | None:
         row = self._rows.get(layer)
         if row is None and len(self.layers) < MAX_LAYERS:
             row = self._rows[layer] = len(self.layers)
@@ -77,5 +77,6 @@ def _shade(norm: float | None, low: float, high: float) -> int | None:
     return round(MAX_SHADE * (math.log(norm) - math.log(low)) / span) if span > 0 else MAX_SHADE
 
 
-def _round_norm(norm: float) -> float:
-    return float(f"{norm:.4g}")
+def round_norms(norms: Iterable[float | None]) -> list[float | None]:
+    """Round norms to four significant digits."""
+    return [None if norm is None else float(f"{norm:.4g}") for norm in norms]

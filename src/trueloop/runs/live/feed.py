@@ -58,7 +58,7 @@ class FeedReader:
         self.excerpts: list[Any] = []
         """Source excerpts of the error that ended the program."""
         self.end_summary = ""
-        self._names: list[str] = []
+        self._layer_names: list[str] = []
         self._read_something = False
 
     @property
@@ -96,14 +96,13 @@ class FeedReader:
         else:
             state = "running" if is_running(position) else "killed"
         timing: Any = position.get("timing") or (self.report or {}).get("timing")
+        items = list(cast("dict[Any, Any]", timing).items())[:8] if isinstance(timing, dict) else None
         return ProgramStatus(
             seconds=_float_or_zero(position.get("s")),
             updates=_int_or_none(position.get("updates")) or 0,
             state=state,
             code=code,
-            timing={str(k): _float_or_zero(v) for k, v in list(timing.items())[:8]}
-            if isinstance(timing, dict)
-            else None,
+            timing=None if items is None else {str(name): _float_or_zero(value) for name, value in items},
         )
 
     def _add_record(self, record: dict[str, Any]) -> None:
@@ -124,13 +123,14 @@ class FeedReader:
                 self.excerpts = cast("list[Any]", excerpts) if isinstance(excerpts, list) else []
                 self.end_summary = str(record.get("nothing") or "")
             case _:
-                return  # written by a newer trueloop
+                return  # an event of a newer trueloop
 
     def _add_report(self, report: Mapping[str, Any]) -> None:
-        """Replace series by those of the report, which are complete even if the program ended before the next write."""
+        """Replace series by the report's, which are complete even if the program ended before the next write."""
         series: Mapping[str, Any] = report.get("series") or {}
-        self.series = {name: each for name, each in self.series.items() if name not in series}
-        self._add_numbers({"series": {name: [each["updates"], each["values"]] for name, each in series.items()}})
+        self.series = {name: values for name, values in self.series.items() if name not in series}
+        columns = {name: (record["updates"], record["values"]) for name, record in series.items()}
+        self._add_numbers({"series": columns})
         layers: Mapping[str, Any] | None = report.get("layer_gradient_norms")
         if layers:
             self.layers, names = LayerNorms(), [str(name) for name in layers["layers"]]
@@ -147,10 +147,10 @@ class FeedReader:
             for update, value in zip(updates, values, strict=True):
                 self.series[name].add(_parse_update(update), float(value))
         if "layers" in record:
-            self._names = [str(name) for name in record["layers"]]
+            self._layer_names = [str(name) for name in record["layers"]]
         if "norms" in record:
             update, norms = record["norms"]
-            self.layers.add(_parse_update(update), self._names, norms)
+            self.layers.add(_parse_update(update), self._layer_names, norms)
 
 
 def _parse_update(value: Any) -> int:

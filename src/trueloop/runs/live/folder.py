@@ -15,15 +15,18 @@ from typing import Final
 
 FEED_NAME, POSITION_NAME = "feed.jsonl", "now"
 MAX_ENDED_PROGRAMS: Final = 32  # older folders are removed when another program starts
+PRIVATE_FLAGS: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+"""Flags of `os.open`: child processes do not inherit the file, and a link is not followed."""
+READ_FLAGS: Final = os.O_RDONLY | PRIVATE_FLAGS | getattr(os, "O_NONBLOCK", 0)
 _NAME: Final = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9]{1,10}(-r[0-9]{1,6})?")
 
 
 def live_folder(environment: Mapping[str, str]) -> Path:
     """Return the live folder of this user on this machine; it may not exist yet."""
-    for runtime in (environment.get("XDG_RUNTIME_DIR", ""), f"/run/user/{_user()}"):  # usually in memory
+    for runtime in (environment.get("XDG_RUNTIME_DIR", ""), f"/run/user/{_uid()}"):  # usually a RAM disk
         if runtime and os.access(runtime, os.W_OK | os.X_OK) and Path(runtime).is_dir():
             return Path(runtime) / "trueloop"
-    return Path(tempfile.gettempdir()) / f"trueloop-{_user()}-live"
+    return Path(tempfile.gettempdir()) / f"trueloop-{_uid()}-live"
 
 
 def ensure_private_folder(folder: Path) -> None:
@@ -48,7 +51,7 @@ def is_private_folder(folder: Path) -> bool:
         info = folder.lstat()
     except OSError:
         return False
-    private = not hasattr(os, "getuid") or (info.st_uid == _user() and not info.st_mode & 0o077)
+    private = not hasattr(os, "getuid") or (info.st_uid == _uid() and not info.st_mode & 0o077)
     return stat.S_ISDIR(info.st_mode) and private
 
 
@@ -57,9 +60,9 @@ def new_program_name(now: float, *, rank: int | None) -> str:
     return strftime("%Y%m%d-%H%M%S", gmtime(now)) + f"-{os.getpid()}" + ("" if rank is None else f"-r{rank}")
 
 
-def is_program_name(word: str) -> bool:
+def is_program_name(name: str) -> bool:
     """Return True for names of `new_program_name`, which cannot lead out of the live folder."""
-    return _NAME.fullmatch(word) is not None
+    return _NAME.fullmatch(name) is not None
 
 
 def program_names(folder: Path) -> list[str]:
@@ -68,10 +71,10 @@ def program_names(folder: Path) -> list[str]:
         return []
     try:
         with os.scandir(folder) as entries:
-            names = [each.name for each in entries if is_program_name(each.name) and each.is_dir(follow_symlinks=False)]
+            folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:  # the folder was removed meanwhile
         return []
-    return sorted(names, reverse=True)
+    return sorted(filter(is_program_name, folders), reverse=True)
 
 
 def remove_ended_programs(
@@ -95,5 +98,5 @@ def remove_ended_programs(
             continue
 
 
-def _user() -> int:
+def _uid() -> int:
     return getattr(os, "getuid", lambda: 0)()

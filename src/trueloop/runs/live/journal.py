@@ -1,4 +1,4 @@
-"""Read a journal while its run is in progress, in bounded memory and a bounded amount at a time.
+"""Read the journal of a run in progress, in bounded memory and a bounded number of bytes at a time.
 
 `runs.journal.read_journal` reads a complete journal and trusts it. This reader serves a page that polls journals from
 untrusted sources.
@@ -6,6 +6,7 @@ untrusted sources.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -102,7 +103,7 @@ class JournalReader:
                 if self.tail.restarts != self._restarts:
                     self._restarts = self.tail.restarts
                     self._reset()
-                self._pending.reverse()
+                self._pending.reverse()  # so that pop() returns the oldest line
             self._read_something = bool(self._pending)
             self._add_pending()
         except InvalidData as error:
@@ -132,16 +133,16 @@ class JournalReader:
             budget -= self._add_line(self._pending.pop())
 
     def _add_line(self, line: bytes) -> int:
-        """Add one line, and return how many updates would take as long."""
+        """Add one line, and return its cost: the number of updates that would take as long."""
         record: Any = parse_json(line)
         if not isinstance(record, dict):
             raise TypeError("not an object")
-        known: dict[str, Any] = record  # pyright: ignore[reportUnknownVariableType]
-        if known.get("schema", SCHEMA) not in READABLE_SCHEMAS:
-            raise InvalidData(f"The journal has schema {known['schema']!r}; this trueloop reads up to {SCHEMA}.")
-        if known["event"] in UPDATE_EVENTS:
-            return self._add_updates(known)
-        self._add_event(known)
+        fields: dict[str, Any] = record  # pyright: ignore[reportUnknownVariableType]
+        if fields.get("schema", SCHEMA) not in READABLE_SCHEMAS:
+            raise InvalidData(f"The journal has schema {fields['schema']!r}; this trueloop reads up to {SCHEMA}.")
+        if fields["event"] in UPDATE_EVENTS:
+            return self._add_updates(fields)
+        self._add_event(fields)
         return 10
 
     def _add_updates(self, record: Mapping[str, Any]) -> int:
@@ -201,35 +202,25 @@ class JournalReader:
                 self._metrics.add(name)
                 metrics[name] = value
         if len(self.evaluations) >= MAX_EVALUATIONS:  # keep every second evaluation, and the best ones
-            self.evaluations = [each for k, each in enumerate(self.evaluations) if k % 2 == 0 or each.best]
+            self.evaluations = [older for k, older in enumerate(self.evaluations) if k % 2 == 0 or older.best]
             del self.evaluations[: -(MAX_EVALUATIONS - 1)]
-        self.evaluations.append(
-            Evaluated(
-                update=event.update,
-                epoch=event.epoch,
-                split=split,
-                metrics=metrics,
-                tables={},
-                seconds=event.seconds,
-                best=bool(event.best),
-            )
-        )
+        self.evaluations.append(replace(event, split=split, metrics=metrics, tables={}, best=bool(event.best)))
 
-    def _add_start(self, event: RunStarted, at: float) -> None:
-        """Start a new process: drop what follows the checkpoint that it resumes, or everything for a fresh start."""
-        done = event.start_update
-        if done == 0 or self.started is None:
-            self.started_at, self.processes = at, 0
+    def _add_start(self, event: RunStarted, time_s: float) -> None:
+        """Add the start of a process: drop the lines after the checkpoint that it resumes, all for a fresh start."""
+        start_update = event.start_update
+        if start_update == 0 or self.started is None:
+            self.started_at, self.processes = time_s, 0
         self.started, self.end = event, None
         self.processes += 1
-        self.rows.drop_after(done)
+        self.rows.drop_after(start_update)
         for series in (*self.rates, self.memory):
-            series.drop_after(done)
-        self.evaluations = [each for each in self.evaluations if each.update <= done]
-        self.layers.columns.drop_after(done)
-        self.checkpoints = deque((each for each in self.checkpoints if each.update <= done), MAX_LISTED)
-        self.notes = deque((each for each in self.notes if each.update <= done), MAX_LISTED)
-        self.skipped = deque((each for each in self.skipped if each <= done), MAX_LISTED)
+            series.drop_after(start_update)
+        self.evaluations = [evaluation for evaluation in self.evaluations if evaluation.update <= start_update]
+        self.layers.columns.drop_after(start_update)
+        self.checkpoints = deque((saved for saved in self.checkpoints if saved.update <= start_update), MAX_LISTED)
+        self.notes = deque((note for note in self.notes if note.update <= start_update), MAX_LISTED)
+        self.skipped = deque((update for update in self.skipped if update <= start_update), MAX_LISTED)
 
 
 def _update_row(update: int, values: Sequence[Any]) -> UpdateRow:

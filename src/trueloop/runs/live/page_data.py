@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from itertools import islice
 from pathlib import PurePath
 from typing import Any, Final, cast
 
@@ -22,22 +23,24 @@ MAX_EXCERPT_LINES: Final = 60  # lines in an excerpt of a finding
 MAX_CHECKPOINT_NAMES: Final = 2000  # number of names to read from a run folder
 NO_NORMS_MESSAGES: Final = {
     "trained": "This run's journal has no gradient norms by layer.",
-    "watched": "No gradient norms by layer yet: they are not read on a GPU, which would have to wait for that.",
+    "watched": "No gradient norms by layer yet: they are not read from a GPU, because reading would slow training.",
 }
 
 
 def run_page(run: JournalReader) -> dict[str, Any]:
     """Return the page data of a run of `trueloop train`."""
     started, split = run.started, run.time_split()
-    state, tone, words = _describe_state(run)
+    state, tone, sentence = _describe_state(run)
     spent = [(name, label, getattr(split, name)) for name, label in TIME_LABELS.items()]
+    findings = [note for note in run.notes if note.kind == FINDING_KIND]
+    notes = [note for note in run.notes if note.kind != FINDING_KIND]
     return {
         "kind": "trained",
         "name": _text(run.run_dir.name),
         "what": _text(started.name if started else ""),
         "state": state,
         "tone": tone,
-        "words": words,
+        "words": sentence,
         "began": run.started_at,
         "seconds": run.end.seconds if run.end and run.processes == 1 else split.total,
         "update": run.update,
@@ -52,41 +55,38 @@ def run_page(run: JournalReader) -> dict[str, Any]:
             for name, label, seconds in spent
             if split.total > 0
         ],
-        "findings": [
-            _finding(dict(each.details) | {"message": each.message}, [])
-            for each in [each for each in run.notes if each.kind == FINDING_KIND][-MAX_ITEMS:]
-        ],
+        "findings": [_finding({**note.details, "message": note.message}, []) for note in findings[-MAX_ITEMS:]],
         "notes": [
-            {"update": each.update, "kind": _text(each.kind.replace("_", " ")), "message": _text(each.message)}
-            for each in [each for each in run.notes if each.kind != FINDING_KIND][-MAX_ITEMS:]
+            {"update": note.update, "kind": _text(note.kind.replace("_", " ")), "message": _text(note.message)}
+            for note in notes[-MAX_ITEMS:]
         ],
         "checkpoints": _checkpoints(run),
         "settings": _settings(started.facts if started else {}),
         "verdicts": [],
         "error": None,
-        **_read_progress(run),
+        **_reading_progress(run),
     }
 
 
 def feed_page(feed: FeedReader) -> dict[str, Any]:
     """Return the page data of a program under `trueloop run --lab`."""
-    now, report = feed.status(), feed.report or {}
-    shares = {name.removesuffix("_share"): value for name, value in (now.timing or {}).items()}
+    status, report = feed.status(), feed.report or {}
+    shares = {name.removesuffix("_share"): value for name, value in (status.timing or {}).items()}
     update_s = shares.pop("update_s", 0.0)
     shares["other"] = max(0.0, 1 - sum(shares.values()))
-    tone = {"running": "good", "finished": "good"}.get(now.state, "bad")
+    tone = {"running": "good", "finished": "good"}.get(status.state, "bad")
     headline = _text(report.get("headline")) or feed.end_summary
-    summaries = {"running": "Running.", "killed": "The program ended without a report: killed, or os._exit."}
+    summaries = {"running": "Running.", "killed": "The program ended without a report: a kill, or a call of os._exit."}
     return {
         "kind": "watched",
         "name": _text(feed.about.get("name")),
         "what": _text(feed.about.get("command")),
-        "state": now.state,
+        "state": status.state,
         "tone": "warn" if tone == "good" and feed.findings else tone,
-        "words": headline or summaries.get(now.state, f"Ended with exit code {now.code}."),
+        "words": headline or summaries.get(status.state, f"Ended with exit code {status.code}."),
         "began": feed.started_at,
-        "seconds": now.seconds,
-        "update": now.updates,
+        "seconds": status.seconds,
+        "update": status.updates,
         "updates": None,
         "epoch": None,
         "epochs": None,
@@ -96,18 +96,20 @@ def feed_page(feed: FeedReader) -> dict[str, Any]:
         "spent": [
             {"name": name, "label": name, "seconds": share * update_s, "share": share}
             for name, share in shares.items()
-            if now.timing
+            if status.timing
         ],
         "findings": _feed_findings(feed),
-        "notes": [{"update": None, "kind": "problem", "message": _text(each)} for each in _list(report, "problems")],
+        "notes": [
+            {"update": None, "kind": "problem", "message": _text(problem)} for problem in _list(report, "problems")
+        ],
         "checkpoints": [],
         "settings": [
             [name, _text(feed.about.get(name))] for name in ("command", "folder", "python", "trueloop", "pid", "rank")
         ],
         "verdicts": _verdicts(report),
         "error": _error(feed),
-        **_read_progress(feed),
-        "changed": feed.started_at + now.seconds,
+        **_reading_progress(feed),
+        "changed": feed.started_at + status.seconds,
     }
 
 
@@ -119,7 +121,7 @@ def panel_json(panel: Panel) -> dict[str, Any]:
     return record
 
 
-def _read_progress(run: JournalReader | FeedReader) -> dict[str, Any]:
+def _reading_progress(run: JournalReader | FeedReader) -> dict[str, Any]:
     return {
         "behind": run.has_more,
         "read": run.tail.offset,
@@ -152,23 +154,22 @@ def _describe_state(run: JournalReader) -> tuple[str, str, str]:
 
 
 def _checkpoints(run: JournalReader) -> list[dict[str, Any]]:
-    """List the newest checkpoints, each with whether its folder still exists in the run folder."""
-    existing: set[str] = set()
+    """List the newest checkpoints; "there" is True if the folder of a checkpoint still exists in the run folder."""
     try:
         with os.scandir(run.run_dir / "checkpoints") as entries:
-            existing = {entry.name for entry, _ in zip(entries, range(MAX_CHECKPOINT_NAMES), strict=False)}
+            existing_names = {entry.name for entry in islice(entries, MAX_CHECKPOINT_NAMES)}
     except OSError:  # no checkpoint was saved
-        existing = set()
+        existing_names = set[str]()
     return [
         {
-            "name": _text(name := PurePath(each.path).name),
-            "update": each.update,
-            "epoch": each.epoch,
-            "metrics": {_text(key): value for key, value in list(each.metrics.items())[:8]},
-            "seconds": each.seconds,
-            "there": name in existing,
+            "name": _text(name := PurePath(checkpoint.path).name),
+            "update": checkpoint.update,
+            "epoch": checkpoint.epoch,
+            "metrics": {_text(key): value for key, value in list(checkpoint.metrics.items())[:8]},
+            "seconds": checkpoint.seconds,
+            "there": name in existing_names,
         }
-        for each in reversed(list(run.checkpoints)[-MAX_ITEMS:])
+        for checkpoint in reversed(list(run.checkpoints)[-MAX_ITEMS:])
     ]
 
 
@@ -184,19 +185,19 @@ def _settings(facts: Mapping[str, Any]) -> list[list[str]]:
 def _feed_findings(feed: FeedReader) -> list[dict[str, Any]]:
     """List the findings of a feed, with their final counts if the program has ended."""
     final = {
-        _identity(each): cast("dict[str, Any]", each)
-        for each in _list(feed.report or {}, "findings")
-        if isinstance(each, dict)
+        _finding_key(finding): cast("dict[str, Any]", finding)
+        for finding in _list(feed.report or {}, "findings")
+        if isinstance(finding, dict)
     }
     findings: list[dict[str, Any]] = []
     for record in list(feed.findings)[-MAX_ITEMS:]:
         finding = cast("dict[str, Any]", record.get("finding") if isinstance(record.get("finding"), dict) else {})
-        findings.append(_finding(final.get(_identity(finding), finding), _list(record, "excerpts")))
+        findings.append(_finding(final.get(_finding_key(finding), finding), _list(record, "excerpts")))
     order = {"error": 0, "warning": 1, "note": 2}
-    return sorted(findings, key=lambda each: (order.get(each["severity"], 3), each["first_update"] or 0))
+    return sorted(findings, key=lambda finding: (order.get(finding["severity"], 3), finding["first_update"] or 0))
 
 
-def _identity(finding: Mapping[str, Any]) -> tuple[str, ...]:
+def _finding_key(finding: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(_text(finding.get(name)) for name in ("code", "path", "line", "message"))
 
 
@@ -210,7 +211,7 @@ def _finding(finding: Mapping[str, Any], excerpts: list[Any]) -> dict[str, Any]:
         "line": line if type(line) is int else None,
         "first_update": first if type(first) is int else None,
         "count": count if type(count) is int else 1,
-        "excerpts": [_excerpt(each) for each in excerpts[:4] if isinstance(each, dict)],
+        "excerpts": [_excerpt(excerpt) for excerpt in excerpts[:4] if isinstance(excerpt, dict)],
     }
 
 
@@ -221,31 +222,32 @@ def _error(feed: FeedReader) -> dict[str, Any] | None:
         return None
     record = cast("dict[str, Any]", error)
     texts = {name: _text(record.get(name)) for name in ("type", "title", "message", "meaning", "fix")}
-    return {**texts, "excerpts": [_excerpt(each) for each in feed.excerpts[:4] if isinstance(each, dict)]}
+    return {**texts, "excerpts": [_excerpt(excerpt) for excerpt in feed.excerpts[:4] if isinstance(excerpt, dict)]}
 
 
 def _excerpt(excerpt: Mapping[str, Any]) -> dict[str, Any]:
-    lines: list[dict[str, Any] | None] = []
-    for line in _list(excerpt, "lines")[:MAX_EXCERPT_LINES]:
-        known = cast("dict[str, Any]", line) if isinstance(line, dict) else None
-        number = known.get("number") if known else None
-        lines.append(
-            known
-            and {
-                "number": number if type(number) is int else 0,
-                "text": _text(known.get("text"))[:300],
-                "fault": bool(known.get("fault")),
-                "words": [_text(each) for each in _list(known, "words")[:4]],
-            }
-        )
+    lines = [_excerpt_line(line) for line in _list(excerpt, "lines")[:MAX_EXCERPT_LINES]]
     return {"path": _text(excerpt.get("path")), "function": _text(excerpt.get("function")), "lines": lines}
+
+
+def _excerpt_line(line: Any) -> dict[str, Any] | None:
+    """Return one line of an excerpt; None for the mark of omitted lines."""
+    if not isinstance(line, dict) or not line:
+        return None
+    fields = cast("dict[str, Any]", line)
+    return {
+        "number": fields["number"] if type(fields.get("number")) is int else 0,
+        "text": _text(fields.get("text"))[:300],
+        "fault": bool(fields.get("fault")),
+        "words": [_text(word) for word in _list(fields, "words")[:4]],
+    }
 
 
 def _verdicts(report: Mapping[str, Any]) -> list[dict[str, str]]:
     return [
-        {name: _text(cast("dict[str, Any]", each).get(name)) for name in ("code", "verdict", "reason")}
-        for each in _list(report, "verdicts")[:MAX_SETTINGS]
-        if isinstance(each, dict)
+        {name: _text(cast("dict[str, Any]", verdict).get(name)) for name in ("code", "verdict", "reason")}
+        for verdict in _list(report, "verdicts")[:MAX_SETTINGS]
+        if isinstance(verdict, dict)
     ]
 
 
@@ -258,6 +260,6 @@ def _text(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, list | tuple):
-        return ", ".join(_text(each) for each in list(cast("Iterable[object]", value))[:20])
+        return ", ".join(_text(item) for item in list(cast("Iterable[object]", value))[:20])
     lines = str(value)[:MAX_TEXT_CHARS].expandtabs(4).split("\n")
     return "\n".join(map(replace_unprintable, lines))  # bidirectional controls could disguise code

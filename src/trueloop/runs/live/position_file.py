@@ -7,16 +7,15 @@ import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from trueloop.core.json_text import parse_json
+from trueloop.core.json_text import parse_json_object
 from trueloop.runs.journal_lines import encode_line
-from trueloop.runs.live.folder import POSITION_NAME
+from trueloop.runs.live.folder import POSITION_NAME, PRIVATE_FLAGS, READ_FLAGS
 from trueloop.runs.live.process_alive import is_alive
 
 LINE_BYTES: Final = 1024  # including the checksum and padding
 MAX_READ_ATTEMPTS: Final = 4  # the writer may be in the middle of a write
-_CLOSED, _NO_LINK = getattr(os, "O_CLOEXEC", 0), getattr(os, "O_NOFOLLOW", 0)
 
 
 def encode_position(position: Mapping[str, Any]) -> bytes:
@@ -38,7 +37,7 @@ def write_position(folder: Path, position: Mapping[str, Any]) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    file = os.open(folder / POSITION_NAME, os.O_WRONLY | os.O_CREAT | _CLOSED | _NO_LINK, 0o600)
+    file = os.open(folder / POSITION_NAME, os.O_WRONLY | os.O_CREAT | PRIVATE_FLAGS, 0o600)
     try:
         os.write(file, encode_position(position))
     finally:
@@ -49,16 +48,15 @@ def read_position(folder: Path) -> dict[str, Any]:
     """Read the current position of a program; empty if it cannot be read."""
     text = None
     try:
-        file = os.open(folder / POSITION_NAME, os.O_RDONLY | _CLOSED | _NO_LINK | getattr(os, "O_NONBLOCK", 0))
+        file = os.open(folder / POSITION_NAME, READ_FLAGS)
         try:
             for _ in range(MAX_READ_ATTEMPTS):
                 text = text or decode_position(os.pread(file, LINE_BYTES, 0))
         finally:
             os.close(file)
-        position: Any = parse_json(text or b"{}")
-    except (OSError, ValueError):
+    except OSError:
         return {}
-    return cast("dict[str, Any]", position) if isinstance(position, dict) else {}
+    return parse_json_object(text or b"")
 
 
 def is_running(position: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ _START_TICKS_FIELD: Final = 19  # index in /proc/PID/stat after the name: clock 
 
 
 def process_start_ticks(pid: int) -> str:
-    """Return the start time of a process in clock ticks, which distinguishes processes with one id; "" = unknown."""
+    """Return the start time of a process in clock ticks, which distinguishes processes of the same id; "" = unknown."""
     try:
         line = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
         return line.rpartition(")")[2].split()[_START_TICKS_FIELD]

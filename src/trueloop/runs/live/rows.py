@@ -38,8 +38,8 @@ def row_of_update(row: UpdateRow) -> Row:
     """Return the row of one update."""
     loss = row.loss if math.isfinite(row.loss) else math.nan
     norm = row.grad_norm if math.isfinite(row.grad_norm) else math.nan
-    counts = not row.skipped and not math.isnan(loss)
-    mean = loss if counts else math.nan
+    is_counted = not row.skipped and not math.isnan(loss)
+    mean = loss if is_counted else math.nan
     return Row(
         update=row.update,
         updates=1,
@@ -54,7 +54,7 @@ def row_of_update(row: UpdateRow) -> Row:
         total_s=row.total_s,
         examples=row.examples,
         skipped=int(row.skipped),
-        loss_count=int(counts),
+        loss_count=int(is_counted),
     )
 
 
@@ -84,7 +84,7 @@ class Rows:
 
 
 def _merge(first: Row, second: Row) -> Row:
-    counted = first.loss_count + second.loss_count
+    loss_count = first.loss_count + second.loss_count
     return Row(
         update=second.update,
         updates=first.updates + second.updates,
@@ -99,16 +99,16 @@ def _merge(first: Row, second: Row) -> Row:
         total_s=first.total_s + second.total_s,
         examples=first.examples + second.examples,
         skipped=first.skipped + second.skipped,
-        loss_count=counted,
+        loss_count=loss_count,
     )
 
 
-def _mean(first: float, weight: int, second: float, other: int) -> float:
-    if math.isnan(first) or not weight:
+def _mean(first: float, first_weight: int, second: float, second_weight: int) -> float:
+    if math.isnan(first) or not first_weight:
         return second
-    if math.isnan(second) or not other:
+    if math.isnan(second) or not second_weight:
         return first
-    return first + (second - first) * other / (weight + other)
+    return first + (second - first) * second_weight / (first_weight + second_weight)
 
 
 def _min_ignoring_nan(first: float, second: float) -> float:

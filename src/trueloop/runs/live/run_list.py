@@ -2,16 +2,15 @@
 
 import os
 import stat
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
 from trueloop.core.formatting import to_single_line
-from trueloop.core.json_text import parse_json
+from trueloop.core.json_text import parse_json_object
 from trueloop.runs.journal import JOURNAL_NAME
 from trueloop.runs.live.feed import FeedReader
-from trueloop.runs.live.folder import FEED_NAME, program_names
+from trueloop.runs.live.folder import FEED_NAME, READ_FLAGS, program_names
 from trueloop.runs.live.position_file import is_running, read_position
 from trueloop.runs.queries.running import is_training
 
@@ -38,8 +37,8 @@ class RunListing:
 
     def matches(self, search: str) -> bool:
         """Return True if every word of a search occurs in this entry."""
-        words = f"{self.id} {self.name} {self.what} {self.state}".lower()
-        return all(word in words for word in search.lower().split())
+        text = f"{self.id} {self.name} {self.what} {self.state}".lower()
+        return all(word in text for word in search.lower().split())
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields by name."""
@@ -48,15 +47,15 @@ class RunListing:
 
 def read_feed_listing(folder: Path) -> RunListing:
     """Read the entry of a watched program."""
-    first = _parse_object(_read_bytes(folder / FEED_NAME, 0, FIRST_LINE_BYTES).partition(b"\n")[0])
+    about = parse_json_object(_read_bytes(folder / FEED_NAME, 0, FIRST_LINE_BYTES).partition(b"\n")[0])
     status, position = FeedReader(folder).status(), read_position(folder)
-    started, s = first.get("time"), position.get("s")
-    changed = sum(value for value in (started, s) if isinstance(value, int | float) and abs(value) < MAX_COUNT)
+    started, seconds = about.get("time"), position.get("s")
+    changed = sum(value for value in (started, seconds) if isinstance(value, int | float) and abs(value) < MAX_COUNT)
     return RunListing(
         id=f"live/{folder.name}",
         kind="watched",
-        name=_text(first.get("name")) or folder.name,
-        what=_text(first.get("command")) + (f", rank {rank}" if type(rank := first.get("rank")) is int else ""),
+        name=_text(about.get("name")) or folder.name,
+        what=_text(about.get("command")) + (f", rank {rank}" if type(rank := about.get("rank")) is int else ""),
         state=status.state,
         changed=float(changed),
         update=status.updates,
@@ -80,8 +79,8 @@ def list_runs(root: Path, search: str, max_listed: int, *, only: str = "") -> tu
     Returns:
         The newest matching runs, and the number of all matches; after ``max_listed`` entries, only names are searched.
     """
-    stats = {name: stamp for name, stamp in _journal_stats(root).items() if only in ("", name)}
-    stamps = sorted(stats.items(), key=lambda item: -item[1][0])
+    journals = {name: stamp for name, stamp in _journal_stats(root).items() if only in ("", name)}
+    stamps = sorted(journals.items(), key=lambda item: -item[1][0])
     words = search.lower().split()
     listed: list[RunListing] = []
     count = 0
@@ -97,27 +96,26 @@ def list_runs(root: Path, search: str, max_listed: int, *, only: str = "") -> tu
 
 
 def _read_run_listing(run_dir: Path, changed: float, size: int) -> RunListing:
-    first = _read_bytes(run_dir / JOURNAL_NAME, 0, FIRST_LINE_BYTES)
-    record = _parse_object(first.partition(b"\n")[0])
-    facts = record.get("facts")
+    journal = run_dir / JOURNAL_NAME
+    started = parse_json_object(_read_bytes(journal, 0, FIRST_LINE_BYTES).partition(b"\n")[0])
+    facts = started.get("facts")
     recipe = cast("dict[str, Any]", facts).get("recipe") if isinstance(facts, dict) else None
     update, end = None, ""
-    for line in reversed(_read_bytes(run_dir / JOURNAL_NAME, max(0, size - TAIL_BYTES), TAIL_BYTES).split(b"\n")):
-        line_record = _parse_object(line)
-        if line_record.get("event") == "run_started" and not end:  # resumed
+    for line in reversed(_read_bytes(journal, max(0, size - TAIL_BYTES), TAIL_BYTES).split(b"\n")):
+        record = parse_json_object(line)
+        event = record.get("event")
+        if event == "run_started" and not end:  # resumed
             break
-        end = end or (_text(line_record.get("reason")) if line_record.get("event") == "run_ended" else "")
-        if type(line_record.get("update")) is int:
-            rows = line_record.get("rows", 1)
-            update = line_record["update"] + (
-                rows - 1 if line_record.get("event") == "updates" and type(rows) is int else 0
-            )
+        end = end or (_text(record.get("reason")) if event == "run_ended" else "")
+        if type(record.get("update")) is int:
+            rows = record.get("rows", 1)
+            update = record["update"] + (rows - 1 if event == "updates" and type(rows) is int else 0)
             break
     return RunListing(
         id=f"runs/{run_dir.name}",
         kind="trained",
         name=run_dir.name,
-        what=_text(recipe or record.get("name")),
+        what=_text(recipe or started.get("name")),
         state=end or {True: "running", False: "killed"}.get(cast("bool", is_training(run_dir)), "unknown"),
         changed=changed,
         update=update,
@@ -129,10 +127,12 @@ def _journal_stats(root: Path) -> dict[str, tuple[float, int]]:
     stats: dict[str, tuple[float, int]] = {}
     try:
         with os.scandir(root) as entries:
-            folders = [e.name for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)]
+            folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:  # the folder does not exist yet
         return stats
     for name in folders:
+        if name.startswith("."):
+            continue
         try:
             info = (root / name / JOURNAL_NAME).lstat()
         except OSError:
@@ -143,26 +143,15 @@ def _journal_stats(root: Path) -> dict[str, tuple[float, int]]:
 
 
 def _read_bytes(path: Path, start: int, count: int) -> bytes:
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    """Return up to ``count`` bytes from an offset; fewer or none if they cannot be read."""
     try:
-        file = os.open(path, flags)
+        file = os.open(path, READ_FLAGS)
+        try:
+            return os.pread(file, count, start)
+        finally:
+            os.close(file)
     except OSError:
         return b""
-    try:
-        os.lseek(file, start, os.SEEK_SET)
-        return os.read(file, count)
-    except OSError:
-        return b""
-    finally:
-        os.close(file)
-
-
-def _parse_object(line: bytes) -> Mapping[str, Any]:
-    try:
-        parsed: Any = parse_json(line)
-    except ValueError:
-        return {}
-    return cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else {}
 
 
 def _text(value: object) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from trueloop.core.errors import InvalidData
+from trueloop.runs.live.folder import READ_FLAGS
 from trueloop.runs.tracking.journal_file import checksum_before
 
 CHUNK_BYTES: Final = 2**20  # parsing this takes 50 ms
@@ -45,15 +46,13 @@ class Tail:
             InvalidData: a line is longer than `MAX_LINE_BYTES`, or the path is not a regular file.
             OSError: the file cannot be read.
         """
-        flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-        with FileIO(os.open(self._path, flags), "r") as file:
+        with FileIO(os.open(self._path, READ_FLAGS), "r") as file:
             info = os.fstat(file.fileno())
             if not stat.S_ISREG(info.st_mode):
                 raise InvalidData(f"{self._path.name} is not a regular file.")
             self.size, self.changed_at = info.st_size, info.st_mtime
-            if self.offset and (
-                info.st_ino != self._inode or info.st_size < self.offset or not self._is_same_file(file)
-            ):
+            is_same_file = info.st_ino == self._inode and checksum_before(file, self.offset) == self._checksum
+            if self.offset and (info.st_size < self.offset or not is_same_file):
                 self.offset, self.restarts = 0, self.restarts + 1
             self._inode = info.st_ino
             block = self._read_block(file, chunk)
@@ -68,9 +67,6 @@ class Tail:
         except OSError:
             return False
         return info.st_ino != self._inode or info.st_size < self.offset
-
-    def _is_same_file(self, file: FileIO) -> bool:
-        return checksum_before(file, self.offset) == self._checksum
 
     def _read_block(self, file: FileIO, chunk: int) -> bytes:
         """Read complete lines; a line longer than a chunk is read completely."""

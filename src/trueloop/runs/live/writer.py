@@ -1,7 +1,7 @@
 """Write the live feed of a watched program: an append-only file of bounded size, and a file with its current position.
 
-No file stays open between two writes, so programs that fork or close unknown files are safe. No write waits for a
-reader or for the disk.
+No file stays open between two writes, so the program may fork, or close files that it did not open. No write waits for
+a reader or for the disk.
 
 Each line of the feed is an object with an "event": "started", "numbers", "finding" or "ended". JSON has no NaN:
 non-finite numbers are the strings "nan", "inf" and "-inf".
@@ -15,7 +15,14 @@ from typing import Any, Final, Protocol
 
 from trueloop.core.downsampling import DownsampledSeries
 from trueloop.runs.journal_lines import encode_line
-from trueloop.runs.live.folder import FEED_NAME, ensure_private_folder, new_program_name, remove_ended_programs
+from trueloop.runs.live.columns import MAX_COLUMNS, round_norms
+from trueloop.runs.live.folder import (
+    FEED_NAME,
+    PRIVATE_FLAGS,
+    ensure_private_folder,
+    new_program_name,
+    remove_ended_programs,
+)
 from trueloop.runs.live.position_file import is_running, read_position, write_position
 from trueloop.runs.live.process_alive import memory_mib, process_start_ticks
 
@@ -24,8 +31,6 @@ WRITE_INTERVAL_S: Final = 0.4  # a page polls at this interval
 TIMING_INTERVAL_S: Final = 1.0  # computing the time shares takes longer
 MAX_FEED_BYTES: Final = 16 * 2**20  # downsampled series stay far below this for days
 MAX_FINDINGS: Final = 200
-MAX_COLUMNS: Final = 240  # number of updates with gradient norms by layer
-_CLOSED, _NO_LINK = getattr(os, "O_CLOEXEC", 0), getattr(os, "O_NOFOLLOW", 0)
 
 Column = tuple[int, Sequence[str], Sequence[float | None]]
 """An update, the names of the layers, and their gradient norms."""
@@ -69,15 +74,14 @@ class LiveWriter:
         self._path = folder.resolve() / self.name
         self._path.mkdir(mode=0o700, exist_ok=True)
         self._start_s, self._due_s, self._timing_due_s = perf_counter(), 0.0, 0.0
-        self._size = self._findings = 0
+        self._size = self._finding_count = 0
         self._series: dict[str, DownsampledSeries[float]] = {}
         self._columns: DownsampledSeries[None] = DownsampledSeries(MAX_COLUMNS)
         self._layers: list[str] = []
         self._unwritten: dict[str, list[list[float]]] = {}
         self._timing: dict[str, float] | None = None
-        identity = {"pid": self._process, "start_ticks": process_start_ticks(self._process)}
-        self._identity = identity
-        self._append("started", schema=SCHEMA, time=round(started_at, 3), rank=rank, **identity, **about)
+        self._identity = {"pid": self._process, "start_ticks": process_start_ticks(self._process)}
+        self._append("started", schema=SCHEMA, time=round(started_at, 3), rank=rank, **self._identity, **about)
         self._write_position(0)
 
     def add_value(self, series: str, update: int, value: float) -> None:
@@ -106,8 +110,8 @@ class LiveWriter:
 
     def write_finding(self, finding: Mapping[str, Any]) -> None:
         """Write a finding immediately; findings after the first `MAX_FINDINGS` are not written."""
-        self._findings += 1
-        if self._findings <= MAX_FINDINGS:
+        self._finding_count += 1
+        if self._finding_count <= MAX_FINDINGS:
             self._append("finding", **finding)
 
     def write_end(self, updates: int, code: int, report: Mapping[str, Any]) -> None:
@@ -121,30 +125,30 @@ class LiveWriter:
         self._append("ended", code=code, updates=updates, **report)
         self._write_position(updates, ended=code)
 
-    def _write(self, now: RunStatus) -> None:
-        at_s = perf_counter()
-        if at_s >= self._timing_due_s:
-            timing = now.timing()
+    def _write(self, status: RunStatus) -> None:
+        now_s = perf_counter()
+        if now_s >= self._timing_due_s:
+            timing = status.timing()
             self._timing = timing and {name: getattr(timing, name) for name in timing.__slots__}
-            self._timing_due_s = at_s + TIMING_INTERVAL_S
-        self.add_value("seconds", now.updates, round(at_s - self._start_s, 3))
-        column, memory = self._norms_column(now), memory_mib()
+            self._timing_due_s = now_s + TIMING_INTERVAL_S
+        self.add_value("seconds", status.updates, round(now_s - self._start_s, 3))
+        column, memory = self._norms_column(status), memory_mib()
         if memory is not None:
-            self.add_value("memory_mib", now.updates, round(memory, 1))
+            self.add_value("memory_mib", status.updates, round(memory, 1))
         if self._unwritten or column:
-            self._append("numbers", updates=now.updates, series=self._unwritten, **column)
+            self._append("numbers", updates=status.updates, series=self._unwritten, **column)
             self._unwritten = {}
-        self._write_position(now.updates)
+        self._write_position(status.updates)
         self._due_s = perf_counter() + WRITE_INTERVAL_S
 
-    def _norms_column(self, now: RunStatus) -> dict[str, Any]:
-        newest = now.newest_layer_norms()
+    def _norms_column(self, status: RunStatus) -> dict[str, Any]:
+        newest = status.newest_layer_norms()
         if newest is None:
             return {}
         update, layers, norms = newest
         if (self._columns.updates and self._columns.updates[-1] == update) or not self._columns.add(update, None):
             return {}
-        column: dict[str, Any] = {"norms": [update, [None if norm is None else _round_norm(norm) for norm in norms]]}
+        column: dict[str, Any] = {"norms": [update, round_norms(norms)]}
         if layers != self._layers:
             self._layers = list(layers)
             column["layers"] = self._layers
@@ -154,7 +158,7 @@ class LiveWriter:
         line = encode_line({"event": event, "s": self._seconds(), **fields}).encode()
         if self._process != os.getpid() or self._size + len(line) > MAX_FEED_BYTES:
             return
-        file = os.open(self._path / FEED_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _CLOSED | _NO_LINK, 0o600)
+        file = os.open(self._path / FEED_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT | PRIVATE_FLAGS, 0o600)
         remaining = line
         try:
             while remaining:
@@ -174,7 +178,3 @@ class LiveWriter:
 
     def _seconds(self) -> float:
         return round(perf_counter() - self._start_s, 3)
-
-
-def _round_norm(norm: float) -> float:
-    return float(f"{norm:.4g}")

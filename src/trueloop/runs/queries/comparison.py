@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from trueloop.runs.history import History
 from trueloop.runs.queries.overview import Point, flatten, metric_points, monitored_metric
@@ -60,14 +60,13 @@ class MetricComparison:
 def find_differences(histories: Sequence[History]) -> list[Difference]:
     """Return every fact that is not the same in all runs, ordered by group."""
     facts = [_facts(history) for history in histories]
-    names = dict.fromkeys(name for each in facts for name in each)
-    differences = [
-        Difference(group=_group(name), name=name, values=[each.get(name, ABSENT) for each in facts])
-        for name in names
-        if len({_text(each.get(name, ABSENT)) for each in facts}) > 1
-    ]
-    groups: list[Group] = ["config", "code", "data", "model", "environment"]
-    return sorted(differences, key=lambda each: groups.index(each.group))
+    differences: list[Difference] = []
+    for name in dict.fromkeys(name for run_facts in facts for name in run_facts):
+        values = [run_facts.get(name, ABSENT) for run_facts in facts]
+        if len({json.dumps(value, sort_keys=True, default=str) for value in values}) > 1:
+            group = _GROUPS.get(name.partition(".")[0], "environment")
+            differences.append(Difference(group=group, name=name, values=values))
+    return sorted(differences, key=lambda difference: get_args(Group).index(difference.group))
 
 
 def compare_metrics(
@@ -84,9 +83,9 @@ def compare_metrics(
         MetricComparison(
             metric=name,
             best=[_best_point(history, name, modes.get(name)) for history in histories],
-            last=[each[name][-1] if name in each else None for each in metrics],
+            last=[run_metrics[name][-1] if name in run_metrics else None for run_metrics in metrics],
         )
-        for name in dict.fromkeys(name for each in metrics for name in each)
+        for name in dict.fromkeys(name for run_metrics in metrics for name in run_metrics)
     ]
 
 
@@ -110,11 +109,3 @@ def _facts(history: History) -> dict[str, Any]:
 def _digest(source: Any) -> str:
     """Return a short hash of a source file, which is too long for a table."""
     return f"sha256:{hashlib.sha256(str(source).encode(errors='replace')).hexdigest()[:12]}"
-
-
-def _group(name: str) -> Group:
-    return _GROUPS.get(name.partition(".")[0], "environment")
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)

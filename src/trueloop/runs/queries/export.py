@@ -14,7 +14,7 @@ from typing import Any, TextIO, cast
 from trueloop.core.formatting import replace_unprintable
 from trueloop.runs.history import History, UpdateColumns
 from trueloop.runs.journal_lines import encode_line
-from trueloop.runs.queries.overview import Overview
+from trueloop.runs.queries.overview import Overview, metric_points
 
 _FORMULA_STARTS = ("=", "+", "-", "@")  # a spreadsheet would evaluate a title that starts with one of these
 
@@ -22,9 +22,9 @@ _FORMULA_STARTS = ("=", "+", "-", "@")  # a spreadsheet would evaluate a title t
 def write_csv(history: History, file: TextIO) -> None:
     """Write updates and evaluations as one table, with the columns that the module describes."""
     columns = _columns(history.updates)
-    names = dict.fromkeys(f"{each.split}/{name}" for each in history.evaluations for name in each.metrics)
+    names = metric_points(history.evaluations)
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*columns, *map(_title, names)])
+    writer.writerow([*columns, *map(_column_title, names)])
     for row, metrics in _rows(history, columns):
         writer.writerow([*(_cell(value) for value in row), *(_cell(metrics.get(name)) for name in names)])
 
@@ -36,13 +36,13 @@ def write_json(overview: Overview, history: History, file: TextIO) -> None:
     file.write(f'{encode_line(head)[:-2]},"updates":[')
     for number, row in enumerate(zip(*columns.values(), strict=True)):
         file.write(("," if number else "") + encode_line(dict(zip(columns, row, strict=True)))[:-1])
-    rest = {
+    end_fields = {
         "evaluations": list(map(asdict, history.evaluations)),
         "checkpoints": list(map(asdict, history.checkpoints)),
         "notes": list(map(asdict, history.notes)),
         "end": asdict(history.end) if history.end else None,
     }
-    file.write(f"],{encode_line(rest)[1:]}")
+    file.write(f"],{encode_line(end_fields)[1:]}")
 
 
 def _columns(updates: UpdateColumns) -> dict[str, Sequence[Any]]:
@@ -53,22 +53,22 @@ def _columns(updates: UpdateColumns) -> dict[str, Sequence[Any]]:
 
 
 def _rows(history: History, columns: Mapping[str, Sequence[Any]]) -> Iterator[tuple[list[Any], dict[str, float]]]:
-    measured: dict[int, dict[str, float]] = {}
+    metrics_by_update: dict[int, dict[str, float]] = {}
     epochs: dict[int, int] = {}
-    for each in history.evaluations:
-        epochs[each.update] = each.epoch
-        row = measured.setdefault(each.update, {})
-        row |= {f"{each.split}/{name}": value for name, value in each.metrics.items()}
+    for evaluation in history.evaluations:
+        epochs[evaluation.update] = evaluation.epoch
+        row = metrics_by_update.setdefault(evaluation.update, {})
+        row |= {f"{evaluation.split}/{name}": value for name, value in evaluation.metrics.items()}
     row_of_update = {update: k for k, update in enumerate(history.updates.update)}
-    for update in sorted(row_of_update.keys() | measured.keys()):
+    for update in sorted(row_of_update.keys() | metrics_by_update.keys()):
         if update in row_of_update:
-            yield [column[row_of_update[update]] for column in columns.values()], measured.get(update, {})
+            yield [column[row_of_update[update]] for column in columns.values()], metrics_by_update.get(update, {})
         else:
             values = {"update": update, "epoch": epochs[update]}
-            yield [values.get(name) for name in columns], measured[update]
+            yield [values.get(name) for name in columns], metrics_by_update[update]
 
 
-def _title(name: str) -> str:
+def _column_title(name: str) -> str:
     title = replace_unprintable(name)
     return f"'{title}" if title.startswith(_FORMULA_STARTS) else title
 

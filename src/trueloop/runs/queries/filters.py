@@ -1,6 +1,5 @@
 """Filter and sort runs: `val/loss<0.1`, `recipe=digits`, `config.optim.lr>=0.001`."""
 
-import difflib
 import math
 import operator
 import re
@@ -11,11 +10,12 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from trueloop.core.errors import InvalidConfig
+from trueloop.core.formatting import did_you_mean
 from trueloop.runs.queries.overview import STATES, Overview
 from trueloop.runs.queries.ranking import metric_mode
 
-_CONDITION = re.compile(r"(?P<name>[^<>=!]+?)\s*(?P<sign><=|>=|!=|==|=|<|>)\s*(?P<value>.*)", re.DOTALL)
-_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+_CONDITION = re.compile(r"(?P<name>[^<>=!]+?)\s*(?P<operator><=|>=|!=|==|=|<|>)\s*(?P<value>.*)", re.DOTALL)
+_ORDERINGS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -41,8 +41,8 @@ class Condition:
     """A filter that compares a field, metric or setting of a run with a value."""
 
     name: str
-    sign: str
-    """Comparison: "=", "==", "!=", "<", "<=", ">" or ">="."""
+    operator: str
+    """One of "=", "==", "!=", "<", "<=", ">" and ">="."""
     value: str
 
 
@@ -61,12 +61,12 @@ def parse_condition(text: str) -> Condition:
     name, value = match["name"].strip(), match["value"]
     if name == "started":
         value = _parse_date(value)
-    if match["sign"] in _OPERATORS and _parse_number(value) is None:
+    if match["operator"] in _ORDERINGS and _parse_number(value) is None:
         raise InvalidConfig(
             f"The filter {text!r} compares with {value!r}, which is not a number.",
             fix="Compare text with = or !=, and start times with a date: 'started>=2026-01-31'.",
         )
-    return Condition(name=name, sign=match["sign"], value=value)
+    return Condition(name=name, operator=match["operator"], value=value)
 
 
 def filter_runs(runs: Sequence[Overview], conditions: Iterable[Condition]) -> list[Overview]:
@@ -74,15 +74,15 @@ def filter_runs(runs: Sequence[Overview], conditions: Iterable[Condition]) -> li
 
     Args:
         runs: overviews, loaded with their settings if a condition is about a setting.
-        conditions: a condition on a metric compares the best value of a run, with the prefix "last:" the newest value.
+        conditions: the name of a metric means its best value in a run; with the prefix "last:", its newest value.
 
     Raises:
         InvalidConfig: no run has the field of a condition; the message lists the available fields.
     """
     remaining = list(runs)
-    for each in conditions:
-        get_field = field_getter(each.name, runs)
-        remaining = [run for run in remaining if _meets(get_field(run), each)]
+    for condition in conditions:
+        get_field = field_getter(condition.name, runs)
+        remaining = [run for run in remaining if _meets(get_field(run), condition)]
     return remaining
 
 
@@ -92,13 +92,10 @@ def state_condition(state: str, runs: Sequence[Overview]) -> Condition:
     Raises:
         InvalidConfig: the pattern matches no state.
     """
-    if not any(fnmatchcase(known, state) for known in (*STATES, *(run.state for run in runs))):
-        near = difflib.get_close_matches(state, STATES, n=1)
-        raise InvalidConfig(
-            f"There is no state {state!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
-            fix=f"The states are {', '.join(STATES)}.",
-        )
-    return Condition(name="state", sign="=", value=state)
+    if not any(fnmatchcase(known_state, state) for known_state in (*STATES, *(run.state for run in runs))):
+        hint = did_you_mean(state, STATES)
+        raise InvalidConfig(f"There is no state {state!r}.", fix=f"{hint}The states are {', '.join(STATES)}.")
+    return Condition(name="state", operator="=", value=state)
 
 
 def sort_runs(runs: Sequence[Overview], by: str, *, reverse: bool = False) -> list[Overview]:
@@ -113,12 +110,12 @@ def sort_runs(runs: Sequence[Overview], by: str, *, reverse: bool = False) -> li
         InvalidConfig: no run has the field.
     """
     get_field = field_getter(by, runs)
-    keyed = [(get_field(run), run) for run in runs]
-    present = [pair for pair in keyed if not _is_missing(pair[0])]
-    descending = by == "started" or (by not in FIELDS and metric_mode(by.removeprefix(_LAST), runs) == "max")
-    texts = any(isinstance(value, str) or not isinstance(value, int | float) for value, _ in present)
-    present.sort(key=lambda pair: str(pair[0]) if texts else pair[0], reverse=descending != reverse)
-    return [run for _, run in present] + [run for value, run in keyed if _is_missing(value)]
+    pairs = [(get_field(run), run) for run in runs]
+    sortable = [pair for pair in pairs if not _is_missing(pair[0])]
+    is_descending = by == "started" or (by not in FIELDS and metric_mode(by.removeprefix(_LAST), runs) == "max")
+    all_numbers = all(isinstance(value, int | float) for value, _ in sortable)
+    sortable.sort(key=lambda pair: pair[0] if all_numbers else str(pair[0]), reverse=is_descending != reverse)
+    return [run for _, run in sortable] + [run for value, run in pairs if _is_missing(value)]
 
 
 def field_getter(name: str, runs: Sequence[Overview]) -> Callable[[Overview], Any]:
@@ -130,24 +127,24 @@ def field_getter(name: str, runs: Sequence[Overview]) -> Callable[[Overview], An
     if name in FIELDS:
         return FIELDS[name]
     metric = name.removeprefix(_LAST)
-    if any(metric in run.record.get("last", ()) for run in runs):
+    if any(metric in run.metrics for run in runs):
         mode = metric_mode(metric, runs)
         if name.startswith(_LAST) or mode is None:
             return lambda run: _value_or_none(run.last(metric))
         return lambda run: _value_or_none(run.best(metric, mode))
-    if not runs or any(name in run.facts for run in runs):
-        return lambda run: run.facts.get(name)
+    if not runs or any(name in run.settings for run in runs):
+        return lambda run: run.settings.get(name)
     raise unknown_name_error(name, runs)
 
 
 def unknown_name_error(name: str, runs: Sequence[Overview]) -> InvalidConfig:
     """Return the error that no run has a field, metric or setting of this name."""
     metrics = dict.fromkeys(metric for run in runs for metric in run.metrics)
-    settings = dict.fromkeys(setting for run in runs for setting in run.facts)
-    near = difflib.get_close_matches(name, [*metrics, *FIELDS, *settings], n=1)
+    settings = dict.fromkeys(setting for run in runs for setting in run.settings)
+    hint = did_you_mean(name, [*metrics, *FIELDS, *settings])
     return InvalidConfig(
-        f"No run has {name!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
-        fix=f"Use a metric ({', '.join(metrics) or 'none'}), a field ({', '.join(FIELDS)}) or a setting such as "
+        f"No run has {name!r}.",
+        fix=f"{hint}Use a metric ({', '.join(metrics) or 'none'}), a field ({', '.join(FIELDS)}) or a setting such as "
         "config.optim.lr and options.width.",
     )
 
@@ -164,15 +161,15 @@ def _meets(value: Any, condition: Condition) -> bool:
     if value is None:
         return False
     number = _parse_number(condition.value)
-    if condition.sign in _OPERATORS:
+    if condition.operator in _ORDERINGS:
         compared = None if isinstance(value, str | bool) else _parse_number(value)
-        return compared is not None and _OPERATORS[condition.sign](compared, number)
+        return compared is not None and _ORDERINGS[condition.operator](compared, number)
     if isinstance(value, int | float) and not isinstance(value, bool) and number is not None:
         same = value == number or (math.isnan(value) and math.isnan(number))
     else:
         text = str(value).lower() if isinstance(value, bool) else str(value)
         same = fnmatchcase(text, condition.value)
-    return same == (condition.sign != "!=")
+    return same == (condition.operator != "!=")
 
 
 def _parse_date(date: str) -> str:

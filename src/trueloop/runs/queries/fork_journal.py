@@ -42,13 +42,9 @@ def fork_journal(source: Path, target: Path, *, update: int, run_id: str, note: 
 
 def rollback_note(*, source: Path, run_id: str, update: int) -> Notice:
     """Return the note that names the source of a rollback."""
-    message = f"Starts where {source} was after update {update}."
-    return Notice(
-        update=update,
-        kind=ROLLED_BACK,
-        message=message,
-        details={"run_id": run_id, "path": str(source), "update": update},
-    )
+    message = f"This run starts from the state of {source} after update {update}."
+    details = {"run_id": run_id, "path": str(source), "update": update}
+    return Notice(update=update, kind=ROLLED_BACK, message=message, details=details)
 
 
 def _records_up_to(lines: Iterable[bytes], update: int) -> Iterator[dict[str, Any]]:
@@ -61,8 +57,8 @@ def _records_up_to(lines: Iterable[bytes], update: int) -> Iterator[dict[str, An
             if record is not None:
                 yield record
             continue
-        at = int(record["start_update"] if record["event"] == "run_started" else record["update"])
-        if at <= update and record["event"] != "run_ended":
+        record_update = int(record["start_update"] if record["event"] == "run_started" else record["update"])
+        if record_update <= update and record["event"] != "run_ended":
             yield record
 
 

@@ -48,9 +48,9 @@ def extend_record(run_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | 
     start, start_hash = record["read"]
     updater = _RecordUpdater(record)
     try:
-        now = journal_position(run_dir)
+        position = journal_position(run_dir)
         with (run_dir / JOURNAL_NAME).open("rb") as file:
-            if now[0] < start or _tail_hash(file, start) != start_hash:
+            if position[0] < start or _tail_hash(file, start) != start_hash:
                 return None
             file.seek(start)
             for line in file:
@@ -58,7 +58,7 @@ def extend_record(run_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | 
                     return None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    return {**updater.record, "read": now}
+    return {**updater.record, "read": position}
 
 
 class _RecordUpdater:
@@ -98,20 +98,20 @@ class _RecordUpdater:
                 self.record["skipped"] += bool(skipped)
 
     def _add_evaluation(self, event: Evaluated) -> None:
-        last, metric, new = self.record["last"], self.record["monitor"][0], False
+        last, metric, is_new = self.record["last"], self.record["monitor"][0], False
         for name, value in event.metrics.items():
             name, point = f"{event.split}/{name}", [value, event.update, event.epoch]  # noqa: PLW2901
             if name in last and last[name][1] >= event.update:
                 continue
-            new, last[name] = True, point
-            for kind, sign in (("lowest", 1), ("highest", -1)):
-                best = self.record[kind].get(name)
+            is_new, last[name] = True, point
+            for extreme, sign in (("lowest", 1), ("highest", -1)):
+                best = self.record[extreme].get(name)
                 if math.isfinite(value) and (best is None or sign * value < sign * float(best[0])):
-                    self.record[kind][name] = point
-                    if name == metric and (kind == "lowest") == (self.record["monitor"][1] == "min"):
-                        saved, folder = self.record["saved"]
-                        self.record["best_checkpoint"] = folder if saved == event.update else None
-        self.record["duration_s"] += event.seconds if new else 0.0
+                    self.record[extreme][name] = point
+                    if name == metric and (extreme == "lowest") == (self.record["monitor"][1] == "min"):
+                        saved_update, folder = self.record["saved"]
+                        self.record["best_checkpoint"] = folder if saved_update == event.update else None
+        self.record["duration_s"] += event.seconds if is_new else 0.0
 
     def _add_checkpoint(self, event: CheckpointSaved) -> None:
         folder = f"checkpoints/{PurePath(event.path).name}"

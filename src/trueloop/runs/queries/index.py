@@ -26,20 +26,20 @@ SCHEMA = 1  # incremented whenever the result of `read_record` changes
 _LOCK_TIMEOUT_S = 5.0  # wait for another process that writes the index, which takes milliseconds
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS runs"
-    " (name BLOB PRIMARY KEY, mtime_ns INTEGER, size INTEGER, record TEXT, facts TEXT) WITHOUT ROWID"
+    " (name BLOB PRIMARY KEY, mtime_ns INTEGER, size INTEGER, record TEXT, settings TEXT) WITHOUT ROWID"
 )
 
 Stamp = tuple[int, int]
 Row = tuple[Stamp, str, str]
-"""Stamp of a journal (modification time in ns, size in bytes), and record and facts of its run as JSON."""
+"""Stamp of a journal (modification time in ns, size in bytes), and record and settings of its run as JSON."""
 
 
-def load_overviews(root: Path, *, facts: bool = False) -> list[Overview]:
+def load_overviews(root: Path, *, with_settings: bool = False) -> list[Overview]:
     """Load the overview of every run in a folder, ordered by name.
 
     Args:
         root: folder of the runs: each direct subfolder with a journal is a run, except links and hidden folders.
-        facts: True to load the settings as well.
+        with_settings: True to load the settings as well.
 
     Raises:
         RunFolderError: the folder cannot be read.
@@ -47,32 +47,32 @@ def load_overviews(root: Path, *, facts: bool = False) -> list[Overview]:
     Cost: a stat of each journal, and reading the changed journals; 0.2 s for 10,000 unchanged runs.
     """
     with _gc_paused():
-        return _load_overviews(root, _stamps(root), facts=facts)
+        return _load_overviews(root, _journal_stamps(root), with_settings=with_settings)
 
 
-def _load_overviews(root: Path, stamps: Mapping[str, Stamp], *, facts: bool) -> list[Overview]:
+def _load_overviews(root: Path, stamps: Mapping[str, Stamp], *, with_settings: bool) -> list[Overview]:
     if not stamps:
         return []
-    indexed = _load(root)
+    indexed = _load_index(root)
     unchanged = {name: row for name, row in (indexed or {}).items() if stamps.get(name) == row[0]}
-    read = _parse_rows(unchanged, facts=facts)
-    if read is None:  # a row is not JSON, so the index cannot be trusted
-        indexed, unchanged, read = None, {}, {}
+    loaded = _parse_rows(unchanged, with_settings=with_settings)
+    if loaded is None:  # a row is not JSON, so the index cannot be trusted
+        indexed, unchanged, loaded = None, {}, {}
     changed = {
         name: _read_row(root / name, stamp, (indexed or {}).get(name))
         for name, stamp in stamps.items()
         if name not in unchanged
     }
     if changed or indexed is None or len(unchanged) < len(indexed):
-        _save(root, changed, removed=(indexed or {}).keys() - stamps.keys(), rebuild=indexed is None)
-    read |= _parse_rows(changed, facts=facts) or {}
+        _save_index(root, changed, removed=(indexed or {}).keys() - stamps.keys(), rebuild=indexed is None)
+    loaded |= _parse_rows(changed, with_settings=with_settings) or {}
     parent = "" if str(root) == "." else f"{root}/"
-    return [make_overview(parent + name, *read[name]) for name in stamps]
+    return [make_overview(parent + name, *loaded[name]) for name in stamps]
 
 
 @contextmanager
 def _gc_paused() -> Generator[None]:
-    """Pause garbage collection: scanning half a million live objects takes a quarter of the time."""
+    """Pause garbage collection, which would take a quarter of the loading time to scan half a million objects."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -88,10 +88,10 @@ def run_names(root: Path) -> list[str]:
     Raises:
         RunFolderError: the folder cannot be read.
     """
-    return list(_stamps(root))
+    return list(_journal_stamps(root))
 
 
-def _stamps(root: Path) -> dict[str, Stamp]:
+def _journal_stamps(root: Path) -> dict[str, Stamp]:
     stamps: dict[str, Stamp] = {}
     try:
         with os.scandir(root) as entries:
@@ -113,27 +113,27 @@ def _stamps(root: Path) -> dict[str, Stamp]:
     return stamps
 
 
-def _read_row(run_dir: Path, stamp: Stamp, before: Row | None) -> Row:
+def _read_row(run_dir: Path, stamp: Stamp, previous: Row | None) -> Row:
     """Read a journal, or only the new lines of a long journal that has grown."""
     if stamp[1] < MIN_INCREMENTAL_BYTES:
-        record, facts = read_record(run_dir)
-        return stamp, encode_line(record), encode_line(facts)
+        record, settings = read_record(run_dir)
+        return stamp, encode_line(record), encode_line(settings)
     try:
-        grown = extend_record(run_dir, parse_json(before[1])) if before else None
-        if before and grown:
-            return stamp, encode_line(grown), before[2]
-        read_to = journal_position(run_dir)
+        extended = extend_record(run_dir, parse_json(previous[1])) if previous else None
+        if previous and extended:
+            return stamp, encode_line(extended), previous[2]
+        position = journal_position(run_dir)
     except (OSError, ValueError, TypeError, AttributeError, KeyError):  # `read_record` reports it
-        read_to = None
-    record, facts = read_record(run_dir)
-    return stamp, encode_line({**record, "read": read_to} if read_to else record), encode_line(facts)
+        position = None
+    record, settings = read_record(run_dir)
+    return stamp, encode_line({**record, "read": position} if position else record), encode_line(settings)
 
 
-def _parse_rows(rows: Mapping[str, Row], *, facts: bool) -> dict[str, tuple[Any, Any]] | None:
+def _parse_rows(rows: Mapping[str, Row], *, with_settings: bool) -> dict[str, tuple[Any, Any]] | None:
     """Parse all rows together, which is three times as fast as parsing them separately; None if a row is not JSON."""
     try:
         records = parse_json(f"[{','.join(row[1] for row in rows.values())}]")
-        settings = parse_json(f"[{','.join(row[2] for row in rows.values())}]") if facts else [{}] * len(rows)
+        settings = parse_json(f"[{','.join(row[2] for row in rows.values())}]") if with_settings else [{}] * len(rows)
     except (ValueError, TypeError):
         return None
     if len(records) != len(rows) or len(settings) != len(rows) or not all(type(r) is dict for r in records):
@@ -141,7 +141,7 @@ def _parse_rows(rows: Mapping[str, Row], *, facts: bool) -> dict[str, tuple[Any,
     return dict(zip(rows, zip(records, settings, strict=True), strict=True))
 
 
-def _load(root: Path) -> dict[str, Row] | None:
+def _load_index(root: Path) -> dict[str, Row] | None:
     """Return the rows of the index; None if there is no usable index."""
     path = root / INDEX_NAME
     if path.is_symlink() or not path.is_file():
@@ -150,13 +150,13 @@ def _load(root: Path) -> dict[str, Row] | None:
         with closing(sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, isolation_level=None)) as index:
             if index.execute("PRAGMA user_version").fetchone() != (SCHEMA,):
                 return None
-            rows = index.execute("SELECT name, mtime_ns, size, record, facts FROM runs").fetchall()
+            rows = index.execute("SELECT name, mtime_ns, size, record, settings FROM runs").fetchall()
             return {os.fsdecode(name): ((mtime_ns, size), *texts) for name, mtime_ns, size, *texts in rows}
     except (sqlite3.Error, TypeError, ValueError):  # not a database, or a database with other content
         return None
 
 
-def _save(root: Path, changed: Mapping[str, Row], *, removed: Iterable[str], rebuild: bool) -> None:
+def _save_index(root: Path, changed: Mapping[str, Row], *, removed: Iterable[str], rebuild: bool) -> None:
     """Write new rows to the index; errors are ignored, because results do not depend on the index."""
     path = root / INDEX_NAME
     if path.is_symlink() or not os.access(root, os.W_OK):
@@ -181,7 +181,7 @@ def _write(path: Path, changed: Mapping[str, Row], removed: Iterable[str]) -> No
         index.execute("BEGIN IMMEDIATE")
         index.execute(_TABLE)
         index.execute(f"PRAGMA user_version = {SCHEMA}")
-        rows = ((os.fsencode(name), *stamp, record, facts) for name, (stamp, record, facts) in changed.items())
+        rows = ((os.fsencode(name), *stamp, record, settings) for name, (stamp, record, settings) in changed.items())
         index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", rows)
         index.executemany("DELETE FROM runs WHERE name = ?", [(os.fsencode(name),) for name in removed])
         index.execute("COMMIT")

@@ -31,8 +31,8 @@ STATES = (
     "empty",
 )
 """States of a run: the end reason of its newest process; without an end, "running" if a process holds the lock,
-"killed" if none does, "unknown" if locks do not work; "rolled_back" until a rolled back run continues; "damaged" or
-"empty" for such a journal."""
+"killed" if none does, "unknown" if locks do not work; "rolled_back" until a rolled back run continues; "damaged" if the
+journal is invalid, "empty" if no run has started in it."""
 
 # Keys of a record that the JSON output lacks or has in another form.
 _INTERNAL_KEYS = ("lowest", "highest", "last", "end", "saved", "read")
@@ -54,7 +54,7 @@ class Overview:
     """Path of the run folder, as a string because creating 10,000 `Path` objects takes 50 ms."""
     record: Mapping[str, Any]
     """JSON-ready summary of the journal."""
-    facts: Mapping[str, Any]
+    settings: Mapping[str, Any]
     """Settings and recipe options by dotted name: {"config.optim.lr": 0.001}; empty if they were not requested."""
     state: str
     """One of `STATES`."""
@@ -130,13 +130,13 @@ class Overview:
 
 def read_overview(run_dir: Path) -> Overview:
     """Read the overview of a run; a damaged journal is reported by `Overview.problem`, never by an exception."""
-    record, facts = read_record(run_dir)
-    return make_overview(str(run_dir), record, facts)
+    record, settings = read_record(run_dir)
+    return make_overview(str(run_dir), record, settings)
 
 
-def make_overview(folder: str, record: Mapping[str, Any], facts: Mapping[str, Any]) -> Overview:
+def make_overview(folder: str, record: Mapping[str, Any], settings: Mapping[str, Any]) -> Overview:
     """Return the overview for a record and the settings of a run, with the current state of the run."""
-    return Overview(folder=folder, record=record, facts=facts, state=_state(folder, record))
+    return Overview(folder=folder, record=record, settings=settings, state=_state(folder, record))
 
 
 def read_record(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -171,30 +171,37 @@ def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def monitored_metric(facts: Mapping[str, Any]) -> tuple[str, Literal["min", "max"]]:
     """Return the monitored metric and its mode from a run's facts; ("val/loss", "min") if the facts name none."""
-    config = facts.get("config")
-    monitor = config.get("monitor") if isinstance(config, Mapping) else None
-    if not isinstance(monitor, Mapping):
-        return "val/loss", "min"
-    monitor = cast("Mapping[str, Any]", monitor)
-    return str(monitor.get("metric") or "val/loss"), "max" if monitor.get("mode") == "max" else "min"
+    metric, mode = recorded_setting(facts, "monitor.metric"), recorded_setting(facts, "monitor.mode")
+    return str(metric or "val/loss"), "max" if mode == "max" else "min"
+
+
+def recorded_setting(facts: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a setting ("checkpoint.final") from a run's facts; None if the facts do not contain it."""
+    value: Any = facts.get("config")
+    for key in name.split("."):
+        value = cast("Mapping[str, Any]", value).get(key) if isinstance(value, Mapping) else None
+    return value
 
 
 def metric_points(evaluations: Iterable[Evaluated]) -> dict[str, list[Point]]:
     """Group the values of evaluations by metric ("val/loss"), in the order of the evaluations."""
     points: dict[str, list[Point]] = {}
-    for each in evaluations:
-        for name, value in each.metrics.items():
-            points.setdefault(f"{each.split}/{name}", []).append(Point(value, each.update, each.epoch))
+    for evaluation in evaluations:
+        for name, value in evaluation.metrics.items():
+            point = Point(value, evaluation.update, evaluation.epoch)
+            points.setdefault(f"{evaluation.split}/{name}", []).append(point)
     return points
 
 
 def _make_record(run_dir: Path, history: History) -> dict[str, Any]:
     facts, end, updates = history.facts, history.end, history.updates
-    measured = metric_points(history.evaluations)
-    finite = {name: [each for each in values if math.isfinite(each.value)] for name, values in measured.items()}
+    points = metric_points(history.evaluations)
     metric, mode = monitored_metric(facts)
-    lowest = {name: min(values, key=lambda each: each.value) for name, values in finite.items() if values}
-    highest = {name: max(values, key=lambda each: each.value) for name, values in finite.items() if values}
+    lowest, highest = dict[str, Point](), dict[str, Point]()
+    for name, values in points.items():
+        if finite := [point for point in values if math.isfinite(point.value)]:
+            lowest[name] = min(finite, key=lambda point: point.value)
+            highest[name] = max(finite, key=lambda point: point.value)
     best = (lowest if mode == "min" else highest).get(metric)
     last_note = history.notes[-1:] and (history.notes[-1].kind, history.notes[-1].update)
     is_rolled_back = last_note == (ROLLED_BACK, history.last_update)
@@ -210,7 +217,7 @@ def _make_record(run_dir: Path, history: History) -> dict[str, Any]:
         "duration_s": end.seconds if end and history.processes == 1 else history.time_split().total,
         "processes": history.processes,
         "monitor": [metric, mode],
-        "last": {name: values[-1] for name, values in measured.items()},
+        "last": {name: values[-1] for name, values in points.items()},
         "lowest": lowest,
         "highest": highest,
         "best_checkpoint": _checkpoint_folder(history.checkpoints, best.update) if best else None,
@@ -230,8 +237,8 @@ def _newest_checkpoint(checkpoints: Sequence[CheckpointSaved]) -> list[Any]:
 
 
 def _checkpoint_folder(checkpoints: Sequence[CheckpointSaved], update: int | None = None) -> str | None:
-    """Return the folder of the newest recorded checkpoint, or of that of one update, relative to the run folder."""
-    candidates = [each for each in checkpoints if update is None or each.update == update]
+    """Return the folder, relative to the run folder, of the newest recorded checkpoint, or of the one at an update."""
+    candidates = [checkpoint for checkpoint in checkpoints if update is None or checkpoint.update == update]
     return f"checkpoints/{PurePath(candidates[-1].path).name}" if candidates else None
 
 

@@ -5,16 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trueloop.core.errors import RunFolderError
 from trueloop.core.formatting import format_count, format_float
 from trueloop.core.html import Markup, element, section, table
-from trueloop.runs.curves import RUN_COLOURS, css_colour, render_svg, save_panels
+from trueloop.runs.atomic_file import write_atomically
+from trueloop.runs.curves import RUN_COLOURS, css_colour, save_panels
 from trueloop.runs.history import History
-from trueloop.runs.html_page import render_page
+from trueloop.runs.html_page import curves_section, render_page
 from trueloop.runs.panels import Curve, Kind, Panel, build_panels
 from trueloop.runs.queries.comparison import Difference, MetricComparison
 from trueloop.runs.queries.overview import Point, metric_points
-from trueloop.runs.series import default_span, envelope, smooth
+from trueloop.runs.series import default_span, envelope, positive_or_nan, smooth, values_suit_log_scale
 
 Series = tuple[Sequence[float], Sequence[float]]
 """Update numbers and the values at these updates."""
@@ -47,39 +47,33 @@ def _all_panels(histories: Mapping[str, History]) -> Iterator[Panel]:
     yield _panel("lr", "Learning rate", "line", rates)
     norms = {label: _smoothed(history, history.updates.grad_norm) for label, history in histories.items()}
     yield _panel("grad_norm", "Gradient norm, smoothed", "line", norms, log=True)
-    speeds = {label: _smoothed(history, _speed(history)) for label, history in histories.items()}
+    speeds = {label: _smoothed(history, _examples_per_s(history)) for label, history in histories.items()}
     yield _panel("throughput", "Examples per second", "line", speeds)
 
 
 def _panel(name: str, title: str, kind: Kind, series: Mapping[str, Series], *, log: bool = False) -> Panel:
     curves: list[Curve] = []
-    log = log or ("loss" in name and _suits_log_scale(series))
-    for run, (label, (xs, ys)) in enumerate(series.items()):  # a run without values still uses up its colour
-        finite = [y if y > 0 else math.nan for y in ys] if log else ys  # a log axis cannot show 0
-        x, y = envelope(xs, finite)
+    log = log or ("loss" in name and values_suit_log_scale([y for _, ys in series.values() for y in ys]))
+    for run, (label, (xs, ys)) in enumerate(series.items()):  # a run without values keeps its colour for other plots
+        x, y = envelope(xs, positive_or_nan(ys) if log else ys)
         if y:
             curves.append(Curve(label=label, role="train", kind=kind, x=x, y=y, run=run))
     ends = ", ".join(f"{curve.label} {format_float(curve.y[-1])}" for curve in curves)
-    return Panel(name=name, title=title, caption=f"At the end: {ends or 'nothing finite'}.", curves=curves, log=log)
-
-
-def _suits_log_scale(series: Mapping[str, Series]) -> bool:
-    """Return True if a linear axis would show the smallest losses as zero."""
-    finite = [y for _, ys in series.values() for y in ys if math.isfinite(y)]
-    return bool(finite) and min(finite) > 0 and max(finite) > 30 * min(finite)
+    return Panel(name=name, title=title, caption=f"At the end: {ends or 'no finite value'}.", curves=curves, log=log)
 
 
 def _smoothed(history: History, ys: Sequence[float]) -> Series:
     return history.updates.update, smooth(ys, default_span(len(ys)))
 
 
-def _speed(history: History) -> list[float]:
+def _examples_per_s(history: History) -> list[float]:
     updates = history.updates
-    return [n / s if s > 0 else math.nan for n, s in zip(updates.examples, updates.total_s, strict=True)]
+    pairs = zip(updates.examples, updates.total_s, strict=True)
+    return [examples / seconds if seconds > 0 else math.nan for examples, seconds in pairs]
 
 
 def run_panels(histories: Mapping[str, History]) -> list[Panel]:
-    """Return the panels of `build_panels` for one run, or those of `overlay_panels` for several runs."""
+    """Build the panels of one run, or of several runs in the same plots."""
     return build_panels(next(iter(histories.values()))) if len(histories) == 1 else overlay_panels(histories)
 
 
@@ -107,14 +101,9 @@ def save_html(
         MissingExtra: matplotlib is not installed.
         RunFolderError: the file cannot be written.
     """
-    labels = list(histories)
-    parts = [_header(histories), *_tables(labels, differences, metrics), _curves(histories)]
-    partial = path.with_name(path.name + ".part")
-    try:
-        partial.write_text(render_page(f"{_title(histories)}: trueloop", parts), encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise RunFolderError(f"The page cannot be written to {path}: {error.strerror or error}.") from error
+    tables = _tables(list(histories), differences, metrics)
+    parts = [_header(histories), *tables, curves_section(run_panels(histories))]
+    write_atomically(path, render_page(f"{_title(histories)}: trueloop", parts).encode(), "The page")
 
 
 def format_value(value: Any) -> str:
@@ -154,19 +143,12 @@ def _tables(
 ) -> Iterator[Markup]:
     if metrics:
         rows = [
-            [each.metric, word, *map(format_point, points)]
-            for each in metrics
-            for word, points in (("best", each.best), ("last", each.last))
+            [metric.metric, heading, *map(format_point, points)]
+            for metric in metrics
+            for heading, points in (("best", metric.best), ("last", metric.last))
         ]
         yield section("Metrics", table(["", "", *labels], rows, class_="numbers left"))
-    for group in dict.fromkeys(each.group for each in differences):
-        rows = [[each.name, *map(format_value, each.values)] for each in differences if each.group == group]
+    for group in dict.fromkeys(difference.group for difference in differences):
+        members = [difference for difference in differences if difference.group == group]
+        rows = [[difference.name, *map(format_value, difference.values)] for difference in members]
         yield section(f"What differs: {group}", table(["", *labels], rows, class_="numbers left"))
-
-
-def _curves(histories: Mapping[str, History]) -> Markup:
-    figures = (
-        element("figure", element("h3", panel.title), Markup(render_svg(panel)), element("figcaption", panel.caption))
-        for panel in run_panels(histories)
-    )
-    return section("Curves", element("div", *figures, class_="curves"))

@@ -1,12 +1,12 @@
 """Rank runs, and the evaluations of a run, by a metric."""
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from trueloop.core.errors import InvalidConfig
+from trueloop.core.formatting import did_you_mean
 from trueloop.runs.history import History
 from trueloop.runs.queries.overview import Overview, Point, metric_points
 
@@ -30,8 +30,8 @@ def metric_mode(metric: str, runs: Sequence[Overview]) -> Mode | None:
     """Return whether lower or higher values of a metric are better.
 
     Returns:
-        The mode of the runs that monitor the metric, else the mode that its name implies; None if it implies none or if
-        the runs disagree.
+        The mode of the runs that monitor the metric, else the mode that its name implies; None if the name implies none
+        or if the runs disagree.
     """
     modes = Counter(mode for name, mode in (run.monitor for run in runs if not run.problem) if name == metric)
     if len(modes) == 1:
@@ -64,11 +64,11 @@ def rank_runs(runs: Sequence[Overview], metric: str, mode: Mode) -> list[RankedR
     Raises:
         InvalidConfig: no run has measured the metric; the message lists the measured metrics.
     """
-    found = [RankedRun(run, best) for run in runs if (best := run.best(metric, mode))]
-    if not found:
+    entries = [RankedRun(run, best) for run in runs if (best := run.best(metric, mode))]
+    if not entries:
         raise _unmeasured_metric_error(metric, runs)
     sign = 1 if mode == "min" else -1
-    return sorted(found, key=lambda each: (sign * each.point.value, each.run.started_at, each.run.name))
+    return sorted(entries, key=lambda entry: (sign * entry.point.value, entry.run.started_at, entry.run.name))
 
 
 def rank_points(history: History, metric: str, mode: Mode) -> list[Point]:
@@ -82,8 +82,5 @@ def _unmeasured_metric_error(metric: str, runs: Sequence[Overview]) -> InvalidCo
     names = dict.fromkeys(name for run in runs for name in run.metrics)
     if metric in names:
         return InvalidConfig(f"No run has a finite value of {metric!r}.", fix="Choose another metric.")
-    near = difflib.get_close_matches(metric, names, n=1)
-    return InvalidConfig(
-        f"No run has measured {metric!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
-        fix=f"Measured metrics: {', '.join(names) or 'none'}.",
-    )
+    fix = f"{did_you_mean(metric, names)}Measured metrics: {', '.join(names) or 'none'}."
+    return InvalidConfig(f"No run has measured {metric!r}.", fix=fix)

@@ -1,10 +1,11 @@
 """Find the run that a command line argument names by its path, its name, or a prefix of its name or run id."""
 
-import difflib
 import os
 from pathlib import Path
 
 from trueloop.core.errors import RunFolderError
+from trueloop.core.formatting import did_you_mean
+from trueloop.core.name_patterns import format_names
 from trueloop.core.paths import is_file
 from trueloop.runs.journal import JOURNAL_NAME
 from trueloop.runs.queries.index import load_overviews, run_names
@@ -45,40 +46,35 @@ def _is_inside(path: Path, root: Path, word: str) -> bool:
         RunFolderError: the name leads out of the root.
     """
     try:
-        inside = path.resolve().is_relative_to(root.resolve()) and path.resolve() != root.resolve()
+        is_inside = path.resolve().is_relative_to(root.resolve()) and path.resolve() != root.resolve()
     except OSError:
         return False
-    if inside:
+    if is_inside:
         return True
     raise RunFolderError(
-        f"{word!r} is not a run folder, and as a name it leads out of {str(root)!r}.",
+        f"{word!r} is not a run folder, and read as the name of a run it leads out of {str(root)!r}.",
         why="Names of runs are only searched in that folder; other runs must be named by their path.",
         fix="Pass the path of a folder with a journal.jsonl, or a name that `trueloop runs list` shows.",
     )
 
 
 def _find_by_prefix(word: str, root: Path) -> Path:
-    found = {name for name in run_names(root) if name.startswith(word)}
+    names = {name for name in run_names(root) if name.startswith(word)}
     if len(word) >= _MIN_ID_DIGITS and all(char in "0123456789abcdef" for char in word):
-        found |= {run.name for run in load_overviews(root) if run.run_id.startswith(word)}
-    if len(found) == 1:
-        return root / found.pop()
-    if not found:
+        names |= {run.name for run in load_overviews(root) if run.run_id.startswith(word)}
+    if len(names) == 1:
+        return root / names.pop()
+    if not names:
         raise _unknown_run_error(word, root)
-    matches = sorted(found)
-    more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
     raise RunFolderError(
-        f"{word!r} matches {len(matches)} runs: {', '.join(matches[:5])}{more}.", fix="Write more letters of the name."
+        f"{word!r} matches {len(names)} runs: {format_names(sorted(names))}.", fix="Write more letters of the name."
     )
 
 
 def _unknown_run_error(word: str, root: Path) -> RunFolderError:
-    known = run_names(root)
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    if near:
-        fix = f"Did you mean {near[0]!r}?"
-    elif known:
-        fix = f"trueloop runs list --root {root}"
+    names = run_names(root)
+    if names:
+        fix = did_you_mean(word, names, cutoff=0.5).strip() or f"`trueloop runs list --root {root}` lists the runs."
     else:
         fix = f"There are no runs in {str(root)!r}; pass their folder with --root, or pass the path of a run folder."
     return RunFolderError(f"There is no run {word!r} in {str(root)!r}.", fix=fix)

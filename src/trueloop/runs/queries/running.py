@@ -9,8 +9,8 @@ LOCK_NAME = ".lock"
 def is_training(run_dir: Path) -> bool | None:
     """Return whether another process holds RUN/.lock; None if file locks are not supported.
 
-    The check takes a shared lock for a few microseconds, so that concurrent checks do not see each other. It creates no
-    file.
+    The check takes a shared lock for a few microseconds, so that a concurrent check does not take it for a training
+    process. It creates no file.
     """
     try:
         import fcntl

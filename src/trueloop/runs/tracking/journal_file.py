@@ -19,24 +19,24 @@ def complete_lines(file: FileIO, start: int, upto: int | None = None) -> Iterato
         start: byte offset of the beginning of a line.
         upto: offset before which a line must start to be yielded; None = no limit.
     """
-    offset, rest = start, b""
+    offset, partial_line = start, b""
     file.seek(start)
     while block := file.read(BLOCK_BYTES):
-        *lines, rest = (rest + block).split(b"\n")
+        *lines, partial_line = (partial_line + block).split(b"\n")
         for line in lines:
             if upto is not None and offset >= upto:
                 return
             yield offset, line + b"\n"
             offset += len(line) + 1
-        file.seek(offset + len(rest))
+        file.seek(offset + len(partial_line))
 
 
 def checksum_before(file: FileIO, offset: int) -> str:
     """Return a checksum of up to 4096 bytes before an offset; "" if no complete line ends there."""
     start = max(0, offset - 4096)
     file.seek(start)
-    before = file.read(offset - start) or b""
-    return f"{zlib.crc32(before):08x}" if len(before) == offset - start and before.endswith(b"\n") else ""
+    block = file.read(offset - start) or b""
+    return f"{zlib.crc32(block):08x}" if len(block) == offset - start and block.endswith(b"\n") else ""
 
 
 @contextmanager

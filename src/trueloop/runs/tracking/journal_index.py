@@ -25,8 +25,8 @@ class JournalIndex:
 
     Args:
         file: the journal, open for reading.
-        synced_bytes: offset up to which the store already reflects which lines were superseded.
-        stored_bytes: offset before which lines may be in the store; None = all lines.
+        synced_bytes: byte offset; the store already lacks the lines that resumes before this offset superseded.
+        stored_bytes: byte offset; lines before this offset may be in the store. None = all lines.
 
     Cost: half a second per 10**6 updates.
     """
@@ -49,10 +49,10 @@ class JournalIndex:
         self._stored_update = 0  # newest update in the store
         self._newest_update = 0  # newest update of a current line
         self._last_row = 0  # newest update of a current update row
-        self._starts: list[int] = []
+        self._start_offsets: list[int] = []
         self._start_updates: list[int] = []
         self._min_later_start: list[int] = []
-        self._offsets: dict[Key, int] = {}
+        self._newest_offsets: dict[Key, int] = {}
         self._evaluated_ms: dict[int, int] = {}
 
     def extend(self, upto: int | None = None) -> None:
@@ -80,17 +80,17 @@ class JournalIndex:
         self.stale = False
 
     def is_current(self, offset: int, update: int, key: Key | None = None) -> bool:
-        """Return True if no later line supersedes a line.
+        """Return True if no later line supersedes this line.
 
         Args:
             offset: byte offset of the line.
             update: update of the line.
-            key: `event_key` of an evaluation or a checkpoint, of which only the last line is current; else None.
+            key: `event_key` of an evaluation or a checkpoint, whose last line is current; None for other lines.
         """
-        after = bisect_right(self._starts, offset)
-        if after < len(self._min_later_start) and update > self._min_later_start[after]:
+        next_start = bisect_right(self._start_offsets, offset)
+        if next_start < len(self._min_later_start) and update > self._min_later_start[next_start]:
             return False
-        return key is None or self._offsets.get(key) == offset
+        return key is None or self._newest_offsets.get(key) == offset
 
     def evaluated_ms(self, update: int) -> int | None:
         """Return the time at which an update was first evaluated, in ms since 1970; None if it was not evaluated."""
@@ -119,9 +119,9 @@ class JournalIndex:
             self.end = ROLLED_BACK
         if isinstance(event, Evaluated | CheckpointSaved):
             key = event_key(event)
-            if self._offsets.get(key, math.inf) < self._stored_bytes and offset >= self._synced_bytes:
+            if self._newest_offsets.get(key, math.inf) < self._stored_bytes and offset >= self._synced_bytes:
                 self.stale = True
-            self._offsets[key] = offset
+            self._newest_offsets[key] = offset
         if isinstance(event, Evaluated):
             self._evaluated_ms.setdefault(event.update, int(float(record["time"]) * 1000))
 
@@ -144,9 +144,9 @@ class JournalIndex:
             self.started_s = time_s
         self._stored_update = min(self._stored_update, start_update)
         self._newest_update, self._last_row = min(self._newest_update, start_update), min(self._last_row, start_update)
-        self._offsets = {key: offset for key, offset in self._offsets.items() if key[0] <= start_update}
+        self._newest_offsets = {key: offset for key, offset in self._newest_offsets.items() if key[0] <= start_update}
         self._evaluated_ms = {update: ms for update, ms in self._evaluated_ms.items() if update <= start_update}
-        self._starts.append(offset)
+        self._start_offsets.append(offset)
         self._start_updates.append(start_update)
         self.newest_start, self.end = event, ""
 

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any, cast
 
-from trueloop.runs.tracking.run_metadata import truncate
 from trueloop.runs.tracking.sink import (
     RunMetadata,
     SavedCheckpoint,
@@ -21,6 +20,7 @@ from trueloop.runs.tracking.sink import (
     StoreRejected,
     StoreUnavailable,
     SyncCursor,
+    truncate,
 )
 from trueloop.runs.tracking.target import Target
 
@@ -73,7 +73,7 @@ CHECKPOINT = "trueloop.checkpoint"
 MAX_METRICS_PER_REQUEST, MAX_TAGS_PER_REQUEST = 1000, 100  # limits of an MLflow server
 MAX_NAME_CHARS = 250
 MAX_NOTES = 200  # later notes are only in the journal
-_STATUS = {"finished": "FINISHED", "early_stop": "FINISHED", "failed": "FAILED"}
+_END_STATUS = {"finished": "FINISHED", "early_stop": "FINISHED", "failed": "FAILED"}
 _UNFINISHED_STATUS = {"running": "RUNNING", "unknown": "RUNNING", "rolled_back": "SCHEDULED"}
 _INVALID_IN_NAME = re.compile(r"[^\w\-. :/]", re.ASCII)
 _RETRYABLE_STATUS = (409, 429, 499)  # conflict with another writer, too many requests, client gave up
@@ -118,7 +118,7 @@ class MlflowSink:
                 self._client = MlflowClient(tracking_uri=target.address, registry_uri=target.address)
 
     def find_cursor(self, run: RunMetadata) -> SyncCursor | None:
-        """Find the run by its tag; if two writers created it simultaneously, trust neither."""
+        """Find the run by its tag and return its cursor; None if two writers created the run simultaneously."""
         with self._translated_errors():
             runs = self._search_runs(run)
         if len(runs) != 1:
@@ -127,7 +127,7 @@ class MlflowSink:
         return SyncCursor.parse(self._run.data.tags.get(CURSOR))
 
     def open_run(self, run: RunMetadata) -> None:
-        """Create or reopen the run; its params and tags are those of the newest process."""
+        """Create or reopen the run; params and tags come from the newest process."""
         from mlflow.entities import Param, RunTag
 
         with self._translated_errors():
@@ -138,10 +138,8 @@ class MlflowSink:
             params = [Param(key, value) for key, value in _with_valid_names(run.params).items()]
             for chunk in _chunks(params, MAX_TAGS_PER_REQUEST):
                 self._client.log_batch(run_id, params=chunk)
-            tags = {**run.tags, STATE: "running", RUN_DIR: run.name}
-            for chunk in _chunks(
-                [RunTag(key, value) for key, value in _with_valid_names(tags).items()], MAX_TAGS_PER_REQUEST
-            ):
+            values = _with_valid_names({**run.tags, STATE: "running", RUN_DIR: run.name})
+            for chunk in _chunks([RunTag(key, value) for key, value in values.items()], MAX_TAGS_PER_REQUEST):
                 self._client.log_batch(run_id, tags=chunk)
 
     def write(self, batch: StoreBatch, cursor: SyncCursor) -> None:
@@ -154,12 +152,7 @@ class MlflowSink:
             for key, value in _with_valid_names(point.values).items()
         ]
         notes = [note for note in batch.notes if note.number <= MAX_NOTES]
-        tags = [
-            RunTag(
-                f"trueloop.note.{each.number:03d}", f"update {each.step}, {each.kind}: {truncate(each.message, 4000)}"
-            )
-            for each in notes
-        ]
+        tags = [RunTag(f"trueloop.note.{note.number:03d}", str(note)) for note in notes]
         if batch.notes:
             tags.append(RunTag("trueloop.notes", str(batch.notes[-1].number)))
         with self._translated_errors():
@@ -180,15 +173,15 @@ class MlflowSink:
             if state in _UNFINISHED_STATUS:
                 self._client.update_run(run_id, status=_UNFINISHED_STATUS[state])
             else:
-                self._client.set_terminated(run_id, status=_STATUS.get(state, "KILLED"), end_time=time_ms)
+                self._client.set_terminated(run_id, status=_END_STATUS.get(state, "KILLED"), end_time=time_ms)
             self._client.set_tag(run_id, CURSOR, cursor.to_json())
 
     def delete_run(self, run: RunMetadata) -> bool:
         """Mark the run and its logged models as deleted; `mlflow gc` removes them permanently."""
         with self._translated_errors():
             runs = self._search_runs(run)
-            for each in runs:
-                self._client.delete_run(each.info.run_id)
+            for stored_run in runs:
+                self._client.delete_run(stored_run.info.run_id)
             for model in self._search_logged_models(f"tags.`{RUN_ID}` = '{run.run_id}'"):
                 self._client.delete_logged_model(model.model_id)
         self._run = self._models = None
@@ -205,7 +198,8 @@ class MlflowSink:
         return list(_pages(lambda token: self._client.search_runs(experiments, query, page_token=token)))
 
     def _experiment_ids(self) -> list[str]:
-        return [each.experiment_id for each in _pages(lambda token: self._client.search_experiments(page_token=token))]
+        experiments = _pages(lambda token: self._client.search_experiments(page_token=token))
+        return [experiment.experiment_id for experiment in experiments]
 
     def _search_logged_models(self, query: str) -> list[Any]:
         experiments, search = self._experiment_ids(), self._client.search_logged_models
@@ -256,7 +250,7 @@ class MlflowSink:
                 experiment, name=name, source_run_id=run_id, tags=tags, model_type="checkpoint"
             )
         outputs = self._client.get_run(run_id).outputs
-        if model.model_id not in {each.model_id for each in (outputs.model_outputs if outputs else [])}:
+        if model.model_id not in {output.model_id for output in (outputs.model_outputs if outputs else [])}:
             self._client.log_outputs(run_id, [LoggedModelOutput(model.model_id, saved.step)])
         metrics = [
             Metric(key, value, saved.time_ms, saved.step, model_id=model.model_id)
@@ -270,7 +264,7 @@ class MlflowSink:
     def _translated_errors(self) -> Generator[None]:
         """Convert every exception of MLflow, its database driver and its HTTP client to a `StoreError`.
 
-        Their warnings are suppressed: no user of a run could act on them.
+        Their warnings are suppressed: the user of a run could not act on them.
         """
         try:
             with warnings.catch_warnings():
@@ -295,11 +289,11 @@ class MlflowSink:
                 "journals are complete, and `trueloop runs sync` copies them afterwards.",
             )
         rejected = _is_rejection(error)
-        kind, how = (StoreRejected, "rejected the request") if rejected else (StoreUnavailable, "does not answer")
-        return kind(
-            f"The store {self._target.display} {how}: {truncate(' '.join(text.split()), 300)}",
+        verb = "rejected the request" if rejected else "does not answer"
+        return (StoreRejected if rejected else StoreUnavailable)(
+            f"The store {self._target.display} {verb}: {truncate(' '.join(text.split()), 300)}",
             why="The journals are complete; only their copy in the store is not.",
-            fix=f"When {'that is fixed' if rejected else 'the store answers again'}: trueloop runs sync.",
+            fix=f"Run `trueloop runs sync` when {'the cause is fixed' if rejected else 'the store answers again'}.",
         )
 
 
@@ -314,9 +308,9 @@ def _is_rejection(error: Exception) -> bool:
 
 def _artifact_location(address: str) -> str | None:
     """Return the artifact location next to a database file; None for servers and PostgreSQL, which have a default."""
-    return (
-        Path(address.removeprefix("sqlite:///")).with_name("mlartifacts").as_uri() if "sqlite" in address[:6] else None
-    )
+    if not address.startswith("sqlite:///"):
+        return None
+    return Path(address.removeprefix("sqlite:///")).with_name("mlartifacts").as_uri()
 
 
 def _with_valid_names(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -327,8 +321,8 @@ def _with_valid_names(values: Mapping[str, Any]) -> dict[str, Any]:
 def _valid_name(key: str) -> str:
     """Return a valid MLflow name: allowed characters, and a normalised path without "//", ".." or outer "/"."""
     parts = _INVALID_IN_NAME.sub("_", key).split("/")
-    plain = "/".join("_" * max(1, len(part)) if part in ("", ".") or part.startswith("..") else part for part in parts)
-    return plain if len(plain) <= MAX_NAME_CHARS else plain[:MAX_NAME_CHARS].rstrip("/.")
+    valid = "/".join("_" * max(1, len(part)) if part in ("", ".") or part.startswith("..") else part for part in parts)
+    return valid if len(valid) <= MAX_NAME_CHARS else valid[:MAX_NAME_CHARS].rstrip("/.")
 
 
 def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:

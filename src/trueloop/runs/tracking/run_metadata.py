@@ -8,7 +8,7 @@ from typing import Any, cast
 from trueloop.core.protocols import RunStarted
 from trueloop.runs.history import iter_leaves
 from trueloop.runs.run_id import parse_run_id
-from trueloop.runs.tracking.sink import SCHEMA, RunMetadata
+from trueloop.runs.tracking.sink import SCHEMA, RunMetadata, truncate
 
 MAX_PARAM_CHARS = 500  # the limit of MLflow servers since 1.0
 MAX_TAG_CHARS = 5000
@@ -29,7 +29,7 @@ def make_run_metadata(started: RunStarted, *, folder: str, started_s: float, fir
     params = dict(_flat("", facts.get("config", {}))) | dict(_flat("options.", facts.get("options", {})))
     tags = dict(_tags(facts))
     started_ms = int(started_s * 1000)
-    fixed = json.dumps([SCHEMA, started_ms, sorted(params.items()), sorted(tags)])
+    identity = json.dumps([SCHEMA, started_ms, sorted(params.items()), sorted(tags)])
     return RunMetadata(
         run_id=parse_run_id(first_line),
         name=folder.encode(errors="replace").decode() or started.name,
@@ -37,7 +37,7 @@ def make_run_metadata(started: RunStarted, *, folder: str, started_s: float, fir
         started_ms=started_ms,
         params=params,
         tags=tags,
-        fingerprint=hashlib.sha256(fixed.encode()).hexdigest()[:16],
+        fingerprint=hashlib.sha256(identity.encode()).hexdigest()[:16],
     )
 
 
@@ -65,8 +65,3 @@ def _nested(prefix: str, tree: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def truncate(text: str, length: int) -> str:
-    """Truncate a text to a length, including an ellipsis."""
-    return text if len(text) <= length else text[: length - 1] + "…"

@@ -15,16 +15,21 @@ SCHEMA = 1
 """Version of the records in a store; a store with a later version is not modified."""
 
 
+def truncate(text: str, length: int) -> str:
+    """Truncate a text to a length, including an ellipsis."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
 class StoreError(TrueloopError):
-    """A store that cannot accept runs until its user changes something."""
+    """Error of a store that cannot accept runs until the user changes something."""
 
 
 class StoreUnavailable(StoreError):
-    """A store that does not answer now; a retry may succeed."""
+    """Error of a store that does not answer now; a retry may succeed."""
 
 
 class StoreRejected(StoreUnavailable):
-    """A store that rejects a request for one run; a full rewrite may succeed, for example after a deletion."""
+    """Error of a store that rejects a request for one run; writing the run from scratch may succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +85,9 @@ class RunNote:
     kind: str
     message: str
 
+    def __str__(self) -> str:
+        return f"update {self.step}, {self.kind}: {truncate(self.message, 4000)}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreBatch:
@@ -114,7 +122,7 @@ class SyncCursor:
         """Parse a cursor; None if the text is missing or invalid.
 
         Raises:
-            StoreError: a later trueloop wrote it.
+            StoreError: a later trueloop wrote the cursor.
         """
         try:
             record: dict[str, Any] = parse_json(text or "")
@@ -123,9 +131,9 @@ class SyncCursor:
             return None
         if schema > SCHEMA:
             raise StoreError(
-                f"A later trueloop wrote this run into the store: schema {schema}, this one knows {SCHEMA}.",
+                f"A later trueloop wrote this run into the store: its schema is {schema}, the known schema {SCHEMA}.",
                 why="Continuing would mix two schemas.",
-                fix="Use the trueloop that wrote it, or a newer one.",
+                fix="Use the trueloop that wrote the run, or a newer one.",
             )
         try:
             state = {str(name): float(value) for name, value in record["translator_state"].items()}

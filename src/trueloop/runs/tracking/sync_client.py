@@ -79,12 +79,12 @@ class SyncClient:
     def _start(self) -> None:
         command = [sys.executable, "-P", "-m", "trueloop.runs.tracking.sync_process", str(self._run_dir)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        reading, self._pipe = os.pipe()
+        read_end, self._pipe = os.pipe()
         _PIPES.add(self._pipe)
         try:
             self._process = subprocess.Popen(  # noqa: S603 - a module of trueloop
                 [*command, "--store", "-"],
-                stdin=reading,
+                stdin=read_end,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env=environment,
@@ -99,7 +99,7 @@ class SyncClient:
             )
             return
         finally:
-            os.close(reading)
+            os.close(read_end)
         self._listener = threading.Thread(target=self._listen, args=(self._process,), daemon=True)
         self._listener.start()
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
-from trueloop.core.json_text import parse_json
+from trueloop.core.json_text import parse_json_object
 from trueloop.runs.tracking.sink import StoreError, SyncCursor
 
 
@@ -64,7 +64,6 @@ class CursorFile:
 
     def _record(self) -> dict[str, Any]:
         try:
-            record: Any = parse_json(self.path.read_bytes())
-        except (OSError, ValueError):
+            return parse_json_object(self.path.read_bytes())
+        except OSError:
             return {}
-        return cast("dict[str, Any]", record) if isinstance(record, dict) else {}

@@ -68,9 +68,12 @@ class JournalSync:
         self._index.extend(upto)
         if self._index.newest_start is None:
             return
-        run = self._run_metadata()
+        started = self._index.newest_start
+        run = make_run_metadata(
+            started, folder=self._folder, started_s=self._index.started_s, first_line=self._index.first_line
+        )
         if self._run is None:
-            self._find_cursor(run, upto)
+            self._resume_or_start_over(run, upto)
         elif self._index.stale or run.fingerprint != self._run.fingerprint:
             self._start_over(run)
         elif run != self._run and self._is_open:
@@ -96,15 +99,8 @@ class JournalSync:
         self._sink.finish_run(state, self._translator.time_ms, self._cursor)
         return state
 
-    def _run_metadata(self) -> RunMetadata:
-        index = self._index
-        assert index.newest_start is not None
-        return make_run_metadata(
-            index.newest_start, folder=self._folder, started_s=index.started_s, first_line=index.first_line
-        )
-
-    def _find_cursor(self, run: RunMetadata, upto: int | None) -> None:
-        """Continue from the cursor in the store; start over if it is missing or does not match the journal."""
+    def _resume_or_start_over(self, run: RunMetadata, upto: int | None) -> None:
+        """Continue from the cursor in the store; start over if the cursor is missing or does not match the journal."""
         self._run = run
         cursor = None if self._rewrite else self._sink.find_cursor(run)
         if cursor is None or not self._can_resume(cursor, run):

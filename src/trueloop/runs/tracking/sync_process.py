@@ -35,7 +35,7 @@ POLL_INTERVAL_S = 1.0  # seconds between two reads of the journal
 SLOW_STORE_S = 15.0  # a store call that takes longer is reported as slow
 STORE_TIMEOUT_S = 60.0  # wait after training, for a store that is down or for another sync process
 MAX_RETRY_INTERVAL_S = 30.0
-TERMINATION_GRACE_S = 30.0  # time after SIGTERM to sync what the trainer, which received it too, writes before it ends
+TERMINATION_GRACE_S = 30.0  # time after SIGTERM to sync the last lines of the trainer, which also received SIGTERM
 
 SendMessage = Callable[[dict[str, Any]], None]
 
@@ -68,7 +68,7 @@ class SyncLoop:
         self._give_up_at: float | None = None
 
     def run(self) -> int:
-        """Sync until the trainer has ended; return the exit code: 0 = complete, 1 = impossible, 3 = store was down."""
+        """Sync until the trainer has ended. Return the exit code: 0 = done, 1 = run rejected, 3 = store was down."""
         file = self._wait_for_journal()
         if file is None:
             return 0
@@ -90,11 +90,11 @@ class SyncLoop:
         with closing(self._with_slow_warning(lambda: self._open_sink(self._target))) as sink:
             sync = JournalSync(file, self._folder, sink)
             while True:
-                last = self._trainer_ended.is_set()
-                upto = os.fstat(file.fileno()).st_size if last else None  # a new trainer may append lines
+                is_final = self._trainer_ended.is_set()
+                upto = os.fstat(file.fileno()).st_size if is_final else None  # a new trainer may append lines
                 self._with_slow_warning(lambda upto=upto: sync.sync_new_lines(upto))
                 self._pause_s = 0.0
-                if last:
+                if is_final:
                     state = self._with_slow_warning(lambda: sync.finish(alive=False))
                     break
                 self._trainer_ended.wait(POLL_INTERVAL_S)
@@ -104,11 +104,11 @@ class SyncLoop:
     def _wait_for_journal(self) -> FileIO | None:
         """Open the journal as soon as it exists; None if the trainer ended without one."""
         while True:
-            last = self._trainer_ended.is_set()
+            is_final = self._trainer_ended.is_set()
             try:
                 return FileIO(self._path)
             except OSError:
-                if last:
+                if is_final:
                     return None
             self._trainer_ended.wait(POLL_INTERVAL_S)
 
@@ -166,7 +166,7 @@ def _format_error(error: TrueloopError) -> str:
 
 
 def _wait_for_eof(pipe: Any, trainer_ended: threading.Event) -> None:
-    """Wait for the end of standard input, to which the trainer writes nothing but the address of the store."""
+    """Wait for the end of standard input; after the address of the store, the trainer writes nothing to it."""
     while pipe.read(4096):
         pass
     trainer_ended.set()

@@ -4,13 +4,13 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from trueloop.core.errors import InvalidConfig, MissingExtra
+from trueloop.core.formatting import did_you_mean
 from trueloop.core.paths import is_folder
 
 Kind = Literal["mlflow", "tensorboard", "wandb"]
@@ -23,7 +23,7 @@ DATABASE_NAME = "mlflow.db"
 
 _FOLDER_KINDS: Mapping[str, Kind] = {"tensorboard": "tensorboard", "wandb": "wandb"}
 _SECRET_WORDS = re.compile(r"pass|secret|token|key", re.IGNORECASE)
-_EXTRAS: Mapping[str, tuple[str, Sequence[str]]] = {
+_EXTRAS: Mapping[str, tuple[str, Sequence[str]]] = {  # scheme -> extra of trueloop, modules that it installs
     "sqlite": ("track", ("mlflow", "sqlalchemy", "alembic")),
     "postgresql": ("track", ("mlflow", "sqlalchemy", "alembic", "psycopg")),
     "http": ("track", ("mlflow",)),
@@ -76,12 +76,12 @@ def parse_target(url: str, runs_dir: Path) -> Target:
 
     Cost: opens no connection and imports nothing large.
     """
-    scheme, colon, rest = url.strip().partition(":")
+    scheme, colon, location = url.strip().partition(":")
     scheme = scheme.lower()
     if scheme in _FOLDER_KINDS:
-        target = _folder_target(scheme, url, rest)
+        target = _folder_target(scheme, url, location)
     elif scheme == "sqlite":
-        target = _sqlite_target(url, rest if colon else f"///{runs_dir / DATABASE_NAME}")
+        target = _sqlite_target(url, location if colon else f"///{runs_dir / DATABASE_NAME}")
     elif scheme.partition("+")[0] in ("postgresql", "postgres"):
         scheme, target = "postgresql", _postgresql_target(url, scheme)
     elif scheme in ("http", "https"):
@@ -98,25 +98,25 @@ def mask_secrets(text: str) -> str:
     return re.sub(r"([?&][^=&\s]*(?:pass|secret|token|key)[^=&\s]*=)[^&\s'\"]*", r"\1***", text, flags=re.IGNORECASE)
 
 
-def _folder_target(scheme: str, url: str, rest: str) -> Target:
-    if not rest or rest.startswith("//"):
+def _folder_target(scheme: str, url: str, location: str) -> Target:
+    if not location or location.startswith("//"):
         raise InvalidConfig(
             f"The store {url!r} names no folder.", fix=f"Write {scheme}:FOLDER, for example {scheme}:runs/{scheme}."
         )
-    folder = str(Path(rest).absolute())
-    return Target(kind=_FOLDER_KINDS[scheme], address=folder, display=f"{scheme}:{rest}")
+    folder = str(Path(location).absolute())
+    return Target(kind=_FOLDER_KINDS[scheme], address=folder, display=f"{scheme}:{location}")
 
 
-def _sqlite_target(url: str, rest: str) -> Target:
-    path = rest.removeprefix("///")
-    if not rest.startswith("///") or path in ("", ":memory:"):
+def _sqlite_target(url: str, location: str) -> Target:
+    path = location.removeprefix("///")
+    if not location.startswith("///") or path in ("", ":memory:"):
         raise InvalidConfig(
             f"The store {url!r} names no file.",
             why="A database in memory would be lost with the process that writes it.",
             fix="Write sqlite:///runs/mlflow.db, sqlite:////an/absolute/path.db, or only sqlite.",
         )
     file = Path(path).absolute()
-    if special := [each for each in "?%" if each in str(file)]:
+    if special := [char for char in "?%" if char in str(file)]:
         raise InvalidConfig(
             f"The store {url!r} is a file with {special[0]!r} in its path: {str(file)!r}.",
             why=f"{special[0]!r} has a special meaning in a database URL, so another file would be written.",
@@ -134,14 +134,14 @@ def _postgresql_target(url: str, scheme: str) -> Target:
         raise InvalidConfig(
             f"The store {mask_secrets(url)!r} requests the driver {driver!r}.", fix="Write postgresql+psycopg://..."
         )
-    rest = url.strip().partition(":")[2]
-    parts = _split_url(url, f"postgresql:{rest}")
+    location = url.strip().partition(":")[2]
+    parts = _split_url(url, f"postgresql:{location}")
     if not parts.path.strip("/"):
         raise InvalidConfig(
             f"The store {mask_secrets(url)!r} names no database.",
             fix="Write postgresql+psycopg://USER@HOST:PORT/DATABASE.",
         )
-    return _target_with_secrets(url, f"postgresql+psycopg:{rest}")
+    return _target_with_secrets(url, f"postgresql+psycopg:{location}")
 
 
 def _server_target(url: str) -> Target:
@@ -151,9 +151,9 @@ def _server_target(url: str) -> Target:
     return _target_with_secrets(url, url.strip().rstrip("/"))
 
 
-def _split_url(url: str, text: str):
+def _split_url(url: str, address: str):
     try:
-        parts = urlsplit(text)
+        parts = urlsplit(address)
         _ = parts.port  # raises if it is not a number
     except ValueError:
         raise InvalidConfig(
@@ -161,7 +161,7 @@ def _split_url(url: str, text: str):
             why="The characters : / @ # ? must be written %3A %2F %40 %23 %3F in a password.",
             fix=f"Write one of: {ADDRESS_FORMS}.",
         ) from None  # the original error quotes the password
-    if not text.partition(":")[2].startswith("//"):
+    if not address.partition(":")[2].startswith("//"):
         raise InvalidConfig(
             f"The store {mask_secrets(url)!r} lacks the // of an address.", fix=f"Write one of: {ADDRESS_FORMS}."
         )
@@ -170,19 +170,18 @@ def _split_url(url: str, text: str):
 
 def _target_with_secrets(url: str, address: str) -> Target:
     parts = urlsplit(address)
-    raw = parts.netloc.rpartition("@")[0]
-    user, _, password = raw.partition(":")
+    credentials = parts.netloc.rpartition("@")[0]
+    user, _, password = credentials.partition(":")
     secrets_found = [password or (user if parts.scheme in ("http", "https") else "")]
     secrets_found += [value for name, value in parse_qsl(parts.query) if _SECRET_WORDS.search(name)]
-    secrets = tuple(dict.fromkeys(each for secret in secrets_found for each in (secret, unquote(secret)) if each))
+    secrets = tuple(dict.fromkeys(text for secret in secrets_found for text in (secret, unquote(secret)) if text))
     return Target(kind="mlflow", address=address, display=mask_secrets(url.strip()), secrets=secrets)
 
 
 def _unknown_store_error(url: str, scheme: str) -> InvalidConfig:
-    near = get_close_matches(scheme, ["sqlite", "postgresql", "http", "https", "tensorboard", "wandb"], n=1)
-    meant = f"Did you mean {near[0]}? " if near else ""
+    hint = did_you_mean(scheme, _EXTRAS)
     return InvalidConfig(
-        f"The kind of the store {mask_secrets(url)!r} is unknown.", fix=f"{meant}Write one of: {ADDRESS_FORMS}."
+        f"The kind of the store {mask_secrets(url)!r} is unknown.", fix=f"{hint}Write one of: {ADDRESS_FORMS}."
     )
 
 

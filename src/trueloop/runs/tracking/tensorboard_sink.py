@@ -26,30 +26,30 @@ class TensorBoardSink:
 
     def __init__(self, target: Target) -> None:
         self._root = Path(target.address)
-        self._cursor: CursorFile | None = None
+        self._cursor_file: CursorFile | None = None
         self._writer: Any = None
 
     def find_cursor(self, run: RunMetadata) -> SyncCursor | None:
         """Read the cursor in the folder of the run."""
-        self._cursor = self._cursor_file(run)
-        return self._cursor.read()
+        self._cursor_file = self._make_cursor_file(run)
+        return self._cursor_file.read()
 
     def open_run(self, run: RunMetadata) -> None:
         """Open a new event file for this process."""
-        cursor_file = self._cursor = self._cursor or self._cursor_file(run)
+        cursor_file = self._cursor_file = self._cursor_file or self._make_cursor_file(run)
         if self._writer is not None:
             return
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        first = not any(cursor_file.folder.glob(_EVENTS))
+        is_new = not any(cursor_file.folder.glob(_EVENTS))
         if not cursor_file.belongs_to_run:
             cursor_file.write(None)  # marks the folder as this run's before the first event file exists
         with self._translated_errors():
             self._writer = EventFileWriter(str(cursor_file.folder), max_queue_size=1000)
-            if first:
-                named = {name: _parse_number(value) for name, value in run.params.items()}
-                summary = hparams_pb(named, trial_id=run.run_id, start_time_secs=run.started_ms / 1000)
+            if is_new:
+                hyperparameters = {name: _parse_number(value) for name, value in run.params.items()}
+                summary = hparams_pb(hyperparameters, trial_id=run.run_id, start_time_secs=run.started_ms / 1000)
                 self._add_summary(0, run.started_ms, summary)
                 self._add_text(0, run.started_ms, "run", _markdown_table(run.tags))
 
@@ -61,8 +61,8 @@ class TensorBoardSink:
             for saved in batch.checkpoints:
                 rows = {"path": saved.path, **{name: f"{value:g}" for name, value in saved.values.items()}}
                 self._add_text(saved.step, saved.time_ms, "checkpoint", _markdown_table(rows))
-            for each in batch.notes:
-                self._add_text(each.step, each.time_ms, f"note/{each.kind}", _escape_markdown(each.message))
+            for note in batch.notes:
+                self._add_text(note.step, note.time_ms, f"note/{note.kind}", _escape_markdown(note.message))
             self._write_cursor(cursor)
 
     def finish_run(self, state: str, time_ms: int, cursor: SyncCursor) -> None:
@@ -74,7 +74,7 @@ class TensorBoardSink:
     def delete_run(self, run: RunMetadata) -> bool:
         """Delete the event files of a run; a folder without the cursor file of this run is not modified."""
         self.close()
-        cursor_file = self._cursor_file(run)
+        cursor_file = self._make_cursor_file(run)
         if not cursor_file.belongs_to_run:
             return False
         with self._translated_errors():
@@ -89,7 +89,7 @@ class TensorBoardSink:
         if writer is not None:
             writer.close()
 
-    def _cursor_file(self, run: RunMetadata) -> CursorFile:
+    def _make_cursor_file(self, run: RunMetadata) -> CursorFile:
         """Return the existing cursor file of a run, else the path of a new one in an unused folder."""
         for path in sorted(self._root.glob(f"*/{CURSOR_NAME}")):
             if (cursor_file := CursorFile(path, run.run_id)).belongs_to_run:
@@ -100,9 +100,9 @@ class TensorBoardSink:
         return CursorFile(folder / CURSOR_NAME, run.run_id)
 
     def _write_cursor(self, cursor: SyncCursor) -> None:
-        assert self._cursor is not None
+        assert self._cursor_file is not None
         self._writer.flush()
-        self._cursor.write(cursor)
+        self._cursor_file.write(cursor)
 
     @contextmanager
     def _translated_errors(self) -> Generator[None]:
@@ -147,10 +147,5 @@ def _escape_markdown(text: str) -> str:
 
 
 def _markdown_table(rows: Mapping[str, str]) -> str:
-    return "\n".join(
-        [
-            "| | |",
-            "|---|---|",
-            *(f"| {_escape_markdown(key)} | {_escape_markdown(value)} |" for key, value in rows.items()),
-        ]
-    )
+    lines = (f"| {_escape_markdown(key)} | {_escape_markdown(value)} |" for key, value in rows.items())
+    return "\n".join(["| | |", "|---|---|", *lines])

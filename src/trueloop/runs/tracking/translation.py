@@ -107,7 +107,7 @@ class MetricColumns:
         first, count = int(record["update"]), int(record.get("rows", 1))
         self.updates = range(first, first + count)
         self.total_s = _parse_floats(record["total_s"], count)
-        self._plain = {f"train/{name}": _parse_floats(record[name], count) for name in ("loss", "grad_norm", "lr")}
+        self._basic = {f"train/{name}": _parse_floats(record[name], count) for name in ("loss", "grad_norm", "lr")}
         self._examples = _parse_floats(record["examples"], count)
         self._wait_s = _parse_floats(record["wait_s"], count)
         self._skipped = expand_column(record["skipped"], count)
@@ -116,7 +116,7 @@ class MetricColumns:
 
     def values_of(self, k: int) -> dict[str, float]:
         """Return the metrics of the k-th update, by name."""
-        values = {name: column[k] for name, column in self._plain.items()}
+        values = {name: column[k] for name, column in self._basic.items()}
         if len(self._rates[k]) > 1:
             values |= {f"train/lr_group_{group}": float(rate) for group, rate in enumerate(self._rates[k])}
         if self.total_s[k] > 0:

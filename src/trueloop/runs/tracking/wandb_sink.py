@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trueloop.runs.tracking.run_metadata import truncate
-from trueloop.runs.tracking.sink import RunMetadata, StoreBatch, StoreError, SyncCursor
+from trueloop.runs.tracking.sink import RunMetadata, StoreBatch, StoreError, SyncCursor, truncate
 from trueloop.runs.tracking.sync_cursor import CursorFile
 from trueloop.runs.tracking.target import Target
 
@@ -37,20 +36,20 @@ class WandbSink:
     def __init__(self, target: Target) -> None:
         os.environ.update(_SETTINGS)
         self._root = Path(target.address)
-        self._cursor: CursorFile | None = None
+        self._cursor_file: CursorFile | None = None
         self._run: Any = None
 
     def find_cursor(self, run: RunMetadata) -> SyncCursor | None:
         """Read the cursor of the run; None if its offline folder is missing."""
-        self._cursor = self._cursor_file(run)
-        cursor_file = self._cursor.read()
-        return cursor_file if cursor_file and self._run_folder(self._cursor, run) else None
+        self._cursor_file = self._make_cursor_file(run)
+        cursor = self._cursor_file.read()
+        return cursor if cursor and self._run_folder(self._cursor_file, run) else None
 
     def open_run(self, run: RunMetadata) -> None:
         """Create an offline run with the same run id."""
         if self._run is not None:
             return
-        cursor_file = self._cursor = self._cursor or self._cursor_file(run)
+        cursor_file = self._cursor_file = self._cursor_file or self._make_cursor_file(run)
         with self._translated_errors():
             import wandb
 
@@ -76,41 +75,37 @@ class WandbSink:
 
     def write(self, batch: StoreBatch, cursor: SyncCursor) -> None:
         """Log metrics by step; checkpoints and notes go to the summary of the run."""
-        assert self._cursor is not None
+        assert self._cursor_file is not None
         with self._translated_errors():
             for point in batch.points:
                 self._run.log({**point.values, "_timestamp": point.time_ms / 1000}, step=point.step)
             for saved in batch.checkpoints:
                 summary = {"path": saved.path, "update": saved.step, "epoch": saved.epoch, **saved.values}
                 self._run.summary[f"checkpoints/{Path(saved.path).name}"] = summary
-            for each in batch.notes:
-                note = f"update {each.step}, {each.kind}: {truncate(each.message, 4000)}"
-                self._run.summary[f"notes/{each.number:03d}"] = note
-        self._cursor.write(cursor)
+            for note in batch.notes:
+                self._run.summary[f"notes/{note.number:03d}"] = str(note)
+        self._cursor_file.write(cursor)
 
     def finish_run(self, state: str, time_ms: int, cursor: SyncCursor) -> None:
         """Finish the offline run; an unfinished run is incomplete."""
-        assert self._cursor is not None
+        assert self._cursor_file is not None
         with self._translated_errors():
             self._run.summary["trueloop.state"] = state
             self._run.finish(exit_code=_EXIT_CODES.get(state, 1))
         self._run = None
-        self._cursor.write(cursor)
+        self._cursor_file.write(cursor)
 
     def delete_run(self, run: RunMetadata) -> bool:
-        """Delete the offline folders of a run, including those of a killed writer."""
+        """Delete the offline folders of a run, also the folder of a killed writer."""
         self.close()
-        cursor_file = self._cursor_file(run)
+        cursor_file = self._make_cursor_file(run)
         with self._translated_errors():
-            folders = (
-                [each for each in cursor_file.folder.iterdir() if _is_folder_of(each, run)]
-                if cursor_file.belongs_to_run
-                else []
-            )
+            paths = cursor_file.folder.iterdir() if cursor_file.belongs_to_run else ()
+            folders = [path for path in paths if _is_folder_of(path, run)]
             for folder in folders:
                 shutil.rmtree(folder)
             cursor_file.remove()
-        self._cursor = None
+        self._cursor_file = None
         return bool(folders)
 
     def close(self) -> None:
@@ -120,7 +115,7 @@ class WandbSink:
             with self._translated_errors():
                 run.finish(exit_code=1)
 
-    def _cursor_file(self, run: RunMetadata) -> CursorFile:
+    def _make_cursor_file(self, run: RunMetadata) -> CursorFile:
         return CursorFile(self._root / "wandb" / f"trueloop-{run.run_id}.json", run.run_id)
 
     def _run_folder(self, cursor_file: CursorFile, run: RunMetadata) -> Path | None:

@@ -1,7 +1,8 @@
 """Traces backward passes: the losses they start from, and the gradients they create or add to."""
 
 import inspect
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from time import perf_counter
 from typing import Any, ClassVar, Final, NamedTuple, cast
@@ -10,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.findings import CodePosition
-from trueloop.tracing.accumulation_window import AccumulationWindows, parameters_of
 from trueloop.tracing.events import (
     NO_REFS,
     BackwardEnded,
@@ -19,10 +19,11 @@ from trueloop.tracing.events import (
     Event,
     LossRecord,
     NonFiniteValue,
+    Ref,
 )
+from trueloop.tracing.gradients import Version, parameters_of, version_of
 from trueloop.tracing.graph_leaves import sequence_number
 from trueloop.tracing.hooks.scaling import is_scaled
-from trueloop.tracing.hooks.window_leftovers import check_at_backward
 from trueloop.tracing.losses import LossProbe
 from trueloop.tracing.nonfinite.localise import locate_nonfinite, record_suspect_calls
 from trueloop.tracing.nonfinite.loss_origin import find_loss_origin
@@ -46,7 +47,11 @@ class _Running(NamedTuple):
     probe: LossProbe | None
     value: float | None
     scale: float | None
+    """GradScaler's factor in the gradients; 0 = the factor was not read, None = the loss is not scaled."""
     started: BackwardStarted
+    parameters: Mapping[Ref, Tensor]
+    gradients: Sequence[tuple[int, Version] | None]
+    """Identity and version of the gradient of each of the parameters."""
     graph_order: int | None
     start_s: float
 
@@ -62,14 +67,18 @@ class Backward:
 
     emits: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, BackwardStarted, BackwardLosses)
 
-    def __init__(self, stream: EventStream, program: ProgramState, windows: AccumulationWindows) -> None:
-        self._stream, self._program, self._windows = stream, program, windows
+    def __init__(self, stream: EventStream, program: ProgramState) -> None:
+        self._stream, self._program = stream, program
+        program.on_thread_change.append(self._forget_parameters)
+        self._parameters: Sequence[tuple[weakref.ref[Tensor], Ref, bool]] = ()
+        """Every parameter that may get a gradient, and whether an optimizer has it. Others may not be leaves any
+        longer, as in a teacher model that is averaged with gradients enabled."""
+        self._parameters_key: tuple[int, ...] = ()
         self._start = stream.isolated("backward passes", self._on_start)
         self._finish = stream.isolated("backward passes", self._on_end)
         self._check_finite = stream.isolated("non-finite losses", self._check_root)
         self._next_report = 0
         self._locate_nonfinite = stream.isolated("batches with a non-finite loss", locate_nonfinite)
-        self._check_leftover = stream.isolated("incomplete windows", check_at_backward)
         self._losses_of_line: dict[tuple[CodePosition | None, str | None], tuple[int, tuple[LossRecord, ...]]] = {}
         """Line and last operation of a root -> how often its losses were read in this interval, and these losses."""
         self._interval = 0
@@ -80,8 +89,8 @@ class Backward:
         patches.replace(torch.autograd, "backward", self._replacement)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Reset the accumulation windows, and read losses again."""
-        self._windows.reset_after_gap()
+        """Read losses again, and look for parameters again."""
+        self._forget_parameters()
         self._losses_of_line.clear()
         self._program.record_losses = True
 
@@ -100,10 +109,8 @@ class Backward:
                 if other_thread and stream.active:
                     program.detect_second_thread()
                 return original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
-            if program.leftover is not None:
-                self._check_leftover(stream, program)
-            if program.before_replicated_backward is not None:
-                program.before_replicated_backward()
+            for call in program.before_backward[:]:  # a copy, as some remove themselves
+                call()
             running, backwards = None, stream.backward_count
             if stream.full_tracing:
                 running = self._start(tensors, grad_tensors, retain_graph, create_graph)
@@ -164,30 +171,37 @@ class Backward:
         location = user_location(ISOLATED_CALLER_DEPTH)
         program = self._program
         probe, losses = self._read_losses(root, location)
-        scale = self._scale_of(root)
+        scale, parameters = self._scale_of(root), self._live_parameters()
         started = BackwardStarted(
             location=location,
             leaf=node is None and grad_tensors is None and self._is_artificial_leaf(root),
             retain_graph=bool(create if retain is None else retain),
             create_graph=bool(create),
-            scaled=scale is not None,
             losses=losses,
             loader=program.loader,
             batch=program.batch,
-            anomaly_mode=torch.is_anomaly_enabled(),
-            anomaly_at=program.anomaly_at,
+            live_parameters=parameters,
         )
         self._stream.emit(started)
         if probe is not None:
             self._stream.emit(BackwardLosses(location=location, losses=losses))
-        self._windows.on_backward_start()
+        if program.on_backward_start:
+            roots = tuple(tensors) if isinstance(tensors, list | tuple) else (root,)
+            for call in program.on_backward_start:
+                call(roots)
         value = None if value is None else value / (scale or 1.0)
-        return _Running(probe, value, scale, started, sequence_number(node), perf_counter())
+        gradients = [None if (grad := each.grad) is None else _identity(grad) for each in parameters.values()]
+        return _Running(probe, value, scale, started, parameters, gradients, sequence_number(node), perf_counter())
 
     def _on_end(self, running: _Running) -> None:
         seconds = perf_counter() - running.start_s
         started = running.started
-        reached_parameters = self._windows.on_backward_end(started, running.scale)
+        reached = [
+            parameter
+            for parameter, gradient in zip(running.parameters.values(), running.gradients, strict=True)
+            if (parameter.grad is not None if gradient is None else _has_changed(parameter.grad, gradient))
+        ]
+        reached_parameters = self._stream.registry.refs(reached)
         self._stream.emit(
             BackwardEnded(
                 location=started.location,
@@ -197,9 +211,39 @@ class Backward:
                 seconds=seconds,
                 loader=started.loader,
                 batch=started.batch,
+                live_parameters=running.parameters,
+                scale=running.scale,
                 graph_order=running.graph_order,
             )
         )
+        for call in self._program.after_traced_backward:
+            call(reached_parameters, started.location)
+
+    def _live_parameters(self) -> dict[Ref, Tensor]:
+        """Return the parameters that may get a gradient: of models called and optimizers stepped in this thread."""
+        program, optimizers = self._program, self._program.training_optimizers()
+        key = (program.structure_changes, *[len(optimizer.param_groups) for optimizer in optimizers])
+        if program.multi_threaded or key != self._parameters_key:
+            self._parameters_key = key
+            self._parameters = self._find_parameters([p for o in optimizers for p in parameters_of(o)])
+        return {
+            ref: parameter
+            for reference, ref, in_optimizer in self._parameters
+            if (parameter := reference()) is not None and (in_optimizer or parameter.is_leaf)
+        }
+
+    def _find_parameters(self, in_optimizers: Sequence[Tensor]) -> Sequence[tuple[weakref.ref[Tensor], Ref, bool]]:
+        program = self._program
+        own_thread, ids = program.thread_number(), set(map(id, in_optimizers))
+        found = {} if program.multi_threaded else {id(parameter): parameter for parameter in in_optimizers}
+        for model, (thread, update) in program.models.items():
+            if thread == own_thread and (update == self._stream.update or not program.multi_threaded):
+                found.update((id(parameter), parameter) for parameter in model.parameters())
+        ref = self._stream.registry.ref
+        return [(weakref.ref(parameter), ref(parameter), key in ids) for key, parameter in found.items()]
+
+    def _forget_parameters(self) -> None:
+        self._parameters_key, self._parameters = (), ()
 
     def _read_losses(
         self, root: Tensor, location: CodePosition | None
@@ -242,6 +286,14 @@ class Backward:
         if scaler is None or not is_scaled(root):
             return None
         return float(scaler.get_scale()) if root.device.type == "cpu" else 0.0
+
+
+def _identity(gradient: Tensor) -> tuple[int, Version]:
+    return id(gradient), version_of(gradient)
+
+
+def _has_changed(gradient: Tensor | None, before: tuple[int, Version]) -> bool:
+    return gradient is None or _identity(gradient) != before
 
 
 def check_signature(backward: Callable[..., Any]) -> None:

@@ -2,7 +2,6 @@
 
 import ast
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType, FunctionType
 from typing import Any, ClassVar, Final
@@ -12,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trueloop.core.findings import CodePosition
-from trueloop.tracing.events import DropoutWithoutTrainingFlag, Event
-from trueloop.tracing.frame_modules import owner_of
+from trueloop.tracing.attach import Hook
+from trueloop.tracing.events import Event, ModelCalled
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
-from trueloop.tracing.program_text.calls import call_at, calls_in, is_conditional, resolve_global
+from trueloop.tracing.source_calls import call_at, calls_in, resolve_global
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import is_user_code
 from trueloop.tracing.weak_id_dict import WeakIdDict
@@ -33,8 +32,8 @@ WORDS: Final = ("functional", "dropout")  # a file without these words calls no 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
 
-class Dropouts:
-    """Emits `DropoutWithoutTrainingFlag` during full tracing, and records where dropout depends on its module's mode.
+class Dropouts(Hook):
+    """Records during full tracing where dropout depends on its module's mode, and where it does not get the mode.
 
     PyTorch's functions are replaced only if a model calls one of them without ``training`` or with a module's mode, and
     they remain replaced, since dynamo recompiles code whose functions change. The ``training`` argument is read from
@@ -44,7 +43,7 @@ class Dropouts:
     replaced, 0.6 us for each call, and 15 us for a fully traced call without the flag.
     """
 
-    emits: ClassVar[tuple[type[Event], ...]] = (DropoutWithoutTrainingFlag,)
+    emits: ClassVar[tuple[type[Event], ...]] = ()
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
@@ -55,25 +54,25 @@ class Dropouts:
         """Files without a call that is traced."""
         self._call_kinds: dict[CodePosition, str] = {}
         """Position of a call -> its kind, as returned by `_kind`; "" = not traced."""
-        self._latest_inputs: dict[CodePosition, tuple[int, weakref.ref[Tensor]]] = {}
-        """Position of a call without a flag -> batch number and input of its latest execution."""
         self._trace_call = stream.isolated("functional dropout", self._on_call)
-        self.on_new_model: Callable[[nn.Module], None] = stream.isolated("functional dropout", self._check_source)
-        """Function to be called with each model at the model's first call."""
+        self._check = stream.isolated_inner("functional dropout", self._check_source)
 
     def install_always(self, patches: Patches) -> None:
         """Forget earlier watches; the functions are replaced when a called model uses them."""
         self._patches = patches
+        self._stream.subscribe(self._check, ModelCalled)
+        patches.add_handle(self)
         self._checked_models.clear()
         self._irrelevant_files.clear()
         self._call_kinds.clear()
-        self._latest_inputs.clear()
 
-    def install_full_tracing(self, patches: Patches) -> None:
-        """Do nothing: `install_always` has installed everything."""
+    def remove(self) -> None:
+        """Unsubscribe; called when the hooks are removed."""
+        self._stream.unsubscribe(self._check)
 
-    def _check_source(self, model: nn.Module) -> None:
+    def _check_source(self, event: ModelCalled) -> None:
         """Replace functional dropout if the source code of a newly called model uses it in a way that is traced."""
+        model = event.live_module
         if self._patches is None or self._checked_models.get(model):
             return
         self._checked_models.put(model, True)
@@ -124,22 +123,8 @@ class Dropouts:
         if function == BY_MODE:
             self._program.functional_dropout_active = True
             return
-        module = _enclosing_module(frame)
-        if module is None:
-            return
-        batch, before = self._latest_inputs.get(call, (-1, None))
-        self._latest_inputs[call] = self._program.batch, weakref.ref(tensor)
-        self._stream.emit(
-            DropoutWithoutTrainingFlag(
-                location=call,
-                module=self._stream.registry.ref(module),
-                training=module.training,
-                function=function,
-                probability=float(probability),
-                input_elements=tensor.numel(),
-                input_repeated=batch == self._program.batch and before is not None and before() is tensor,
-            )
-        )
+        for report in self._program.on_unflagged_dropout:
+            report(frame, function, tensor, float(probability))
 
 
 def _classify_call(frame: FrameType) -> str:
@@ -175,24 +160,3 @@ def _sources(kind: type[nn.Module]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _is_compiled(module: nn.Module) -> bool:
     return getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod")
-
-
-def _enclosing_module(frame: FrameType | None) -> nn.Module | None:
-    """Return the innermost module whose forward a frame runs in.
-
-    None if the frame runs under a condition in some forward, since the condition may switch the dropout off.
-    """
-    inner: FrameType | None = None
-    frames: list[FrameType] = []
-    frames_in_forward = 0
-    while frame is not None and frame.f_code.co_name != "<module>":
-        frames.append(frame)
-        if frame.f_code.co_name == "forward":
-            inner, frames_in_forward = inner or frame, len(frames)
-        frame = frame.f_back
-    if inner is None:
-        return None
-    frames = frames[:frames_in_forward]
-    if any(is_user_code(each.f_code) and is_conditional(each.f_code, each.f_lasti) for each in frames):
-        return None
-    return owner_of(inner)

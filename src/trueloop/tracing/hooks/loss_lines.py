@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trueloop.tracing.attach import Hook
 from trueloop.tracing.events import BackwardLosses, Event, LossArgumentsSwapped
 from trueloop.tracing.losses import LOSS_CALL_KEY, LossCall
 from trueloop.tracing.patch import Patches
@@ -39,7 +40,7 @@ _bindings: Any = importlib.import_module("torch._C")
 _transformed: Callable[[], bool] = getattr(_bindings, "_are_functorch_transforms_active", lambda: True)
 
 
-class LossLines:
+class LossLines(Hook):
     """Emits `LossArgumentsSwapped` during full tracing; `LossProbe` reads the recorded lines.
 
     Cost: 1 us for each loss.
@@ -51,9 +52,6 @@ class LossLines:
         self._stream, self._program = stream, program
         self._record_call = stream.isolated("the lines of losses", _record_call)
         self._check_arguments = stream.isolated("arguments of losses", self._on_asymmetric_loss)
-
-    def install_always(self, patches: Patches) -> None:
-        """Do nothing: only full tracing needs this hook."""
 
     def install_full_tracing(self, patches: Patches) -> None:
         """Replace PyTorch's loss functions."""

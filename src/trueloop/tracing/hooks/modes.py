@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import nn
 
+from trueloop.tracing.attach import Hook
 from trueloop.tracing.events import Event, ModeSet
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
@@ -17,7 +18,7 @@ MAX_REQUESTS: Final = 12  # mode changes in one watch that start full tracing
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
 
-class Modes:
+class Modes(Hook):
     """Emits `ModeSet` always, and starts full tracing when a mode changes.
 
     ``eval()`` calls ``train(False)``, and both recurse into all submodules: only the outermost call is traced.
@@ -38,9 +39,6 @@ class Modes:
         """Replace ``nn.Module.train``."""
         self._requests = 0
         patches.replace(nn.Module, "train", self._replacement)
-
-    def install_full_tracing(self, patches: Patches) -> None:
-        """Do nothing: `install_always` has installed everything."""
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream = self._stream

@@ -24,9 +24,10 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from trueloop.core.findings import CodePosition
-from trueloop.tracing.accumulation_window import parameters_of
+from trueloop.tracing.attach import Hook
 from trueloop.tracing.events import Event, ModelReplicated, RanksCompared, Ref, Refs, ReplicaStepped
-from trueloop.tracing.hooks.steps import depth_of_step
+from trueloop.tracing.gradients import parameters_of
+from trueloop.tracing.hooks.optimizers import depth_of_step
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.replicas.digest_exchange import DigestStore, Numbers, RankDigest, StoreConnection
@@ -92,7 +93,7 @@ class _Context:
     loader: Ref | None
 
 
-class Replicas:
+class Replicas(Hook):
     """Emits `ModelReplicated` and `RanksCompared` always, `ReplicaStepped` during full tracing.
 
     Cost: without a wrapper none; else 1 us per call of it, per backward pass and per step. A comparison costs as
@@ -124,14 +125,11 @@ class Replicas:
         self._process = os.getpid()
         self._replicas.clear()
         self._reset_exchange()
-        self._patches, self._program.before_replicated_backward = patches, None
+        self._patches = patches
         cast("Any", Replicas._after_step)._torchdynamo_disable = True  # noqa: SLF001
         patches.replace(DistributedDataParallel, "__init__", self._constructor)
         patches.replace(DistributedDataParallel, "_pre_forward", self._inputs)
         patches.replace(DistributedDataParallel, "_post_forward", self._forward)
-
-    def install_full_tracing(self, patches: Patches) -> None:
-        """Do nothing: `install_always` has installed everything."""
 
     def _reset_exchange(self) -> None:
         self._digests, self._connection, self._sender_process = DigestStore(), StoreConnection(), os.getpid()
@@ -175,8 +173,8 @@ class Replicas:
         replica = self._replicas.get(wrapper)
         if replica is not None:
             return replica
-        if self._program.before_replicated_backward is None:  # so programs without a wrapper have no overhead
-            self._program.before_replicated_backward = self._on_backward
+        if self._on_backward not in self._program.before_backward:  # so programs without a wrapper have no overhead
+            self._program.before_backward.append(self._on_backward)
             self._patches.add_handle(register_optimizer_step_post_hook(self._after_step))
         registry = self._stream.registry
         ignored = set(wrapper.parameters_to_ignore)
@@ -263,7 +261,7 @@ class Replicas:
         now, since = _collective_count(wrapper), replica.backward_at
         with_grad = [p for p in parameters_of(optimizer) if id(p) in replica.ids and p.grad is not None]
         self._stream.emit(ReplicaStepped(
-            location=user_location(), wrapper=replica.ref, parameters=self._stream.registry.uncached_refs(with_grad),
+            location=user_location(), wrapper=replica.ref, parameters=self._stream.registry.refs(with_grad),
             forwards=replica.forwards, collectives=None if now is None or since is None else now - since,
         ))  # fmt: skip
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from trueloop.tracing.accumulation_window import AccumulationWindows, parameters_of
-from trueloop.tracing.events import Event, GradientsUnscaled, LossScaled, ScalerCreated, StepSkipped
+from trueloop.tracing.events import Event, GradientsUnscaled, LossScaled, ScalerCreated, ScaleRead, StepSkipped
+from trueloop.tracing.gradients import parameters_of
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
@@ -36,15 +36,16 @@ def is_scaled(root: Tensor) -> bool:
 
 
 class Scaling:
-    """Emits `ScalerCreated` always, and `LossScaled`, `GradientsUnscaled` and `StepSkipped` during full tracing.
+    """Emits `ScalerCreated` always, and events of GradScaler's other methods during full tracing.
 
     Cost: 1 us for each call in sampled tracing, 4 us in full tracing.
     """
 
-    emits: ClassVar[tuple[type[Event], ...]] = (GradientsUnscaled, LossScaled, ScalerCreated, StepSkipped)
+    emits: ClassVar[tuple[type[Event], ...]] = (GradientsUnscaled, LossScaled, ScaleRead, ScalerCreated, StepSkipped)
 
-    def __init__(self, stream: EventStream, program: ProgramState, windows: AccumulationWindows) -> None:
-        self._stream, self._program, self._windows = stream, program, windows
+    def __init__(self, stream: EventStream, program: ProgramState) -> None:
+        self._stream, self._program = stream, program
+        self._report_read = stream.isolated("GradScaler", lambda: stream.emit(ScaleRead()))
         self._report_created = stream.isolated("GradScaler", self._on_created)
         self._record_loss = stream.isolated("GradScaler", self._on_scaled)
         self._record_unscale = stream.isolated("GradScaler", self._on_unscaled)
@@ -70,11 +71,9 @@ class Scaling:
         return __init__
 
     def _get_scale(self, original: Callable[..., float]) -> Callable[..., float]:
-        windows = self._windows
-
         def get_scale(scaler: GradScaler) -> float:
             if not is_trueloop_code(sys._getframe(1).f_code):  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
-                windows.factor_read = True
+                self._report_read()
             return original(scaler)
 
         return get_scale
@@ -100,7 +99,7 @@ class Scaling:
         def unscale_(scaler: GradScaler, optimizer: Optimizer) -> Any:
             result = original(scaler, optimizer)
             if self._is_traced(scaler):
-                self._record_unscale(scaler, optimizer)
+                self._record_unscale(optimizer)
             return result
 
         return unscale_
@@ -131,22 +130,16 @@ class Scaling:
                 LossScaled(
                     location=user_location(),
                     scaler=self._stream.registry.ref(scaler),
-                    enabled=True,
                     scale=float(scaler.get_scale()) if scaled.device.type == "cpu" else None,
                     autocast=self._program.autocast,
                     dtype=str(outputs.dtype).removeprefix("torch."),
                 )
             )
 
-    def _on_unscaled(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        self._windows.scaled -= self._stream.registry.refs(parameters_of(optimizer))
+    def _on_unscaled(self, optimizer: Optimizer) -> None:
         if self._stream.full_tracing and self._program.stepping_scaler is None:
-            registry = self._stream.registry
-            self._stream.emit(
-                GradientsUnscaled(
-                    location=user_location(), scaler=registry.ref(scaler), optimizer=registry.ref(optimizer)
-                )
-            )
+            parameters = self._stream.registry.refs(parameters_of(optimizer))
+            self._stream.emit(GradientsUnscaled(location=user_location(), parameters=parameters))
 
     def _on_skipped(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         if self._stream.full_tracing:

@@ -9,7 +9,7 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, SupportsFloat
 
 import torch
 from torch import Tensor
@@ -27,19 +27,16 @@ from torch.optim.lr_scheduler import (
 )
 
 from trueloop.core.findings import CodePosition
-from trueloop.tracing.events import Event, SchedulerNeverStepped, SchedulerStepped
+from trueloop.tracing.attach import Hook
+from trueloop.tracing.events import Event, SchedulerStepped
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
-from trueloop.tracing.schedules_not_stepped import UnsteppedSchedules
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 
 MIN_STEPS_BETWEEN: Final = 8  # optimizer steps; scheduler steps at least so far apart are always reported
 MAX_STEPS_PAST_END: Final = 4  # first steps past a schedule's end, which sampled tracing reports too
 ONE_SHOT: Final = (CosineAnnealingLR, OneCycleLR, PolynomialLR)  # schedules that must not continue beyond their end
-
-CONSTRUCTORS: Final = (LRScheduler, ReduceLROnPlateau, SequentialLR, ChainedScheduler)
-"""Classes with constructors of their own; all other classes call that of LRScheduler."""
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
@@ -55,44 +52,27 @@ class _SchedulerState:
         """Number of optimizer steps before the previous step of the scheduler."""
 
 
-class Schedules:
+class Schedules(Hook):
     """Emits `SchedulerStepped` in full tracing; in sampled tracing only if steps are rare or past the schedule's end.
 
-    At the end of the watch it emits `SchedulerNeverStepped`. Cost: 1 us for each step without an event.
+    Cost: 1 us for each step without an event.
     """
 
-    emits: ClassVar[tuple[type[Event], ...]] = (SchedulerStepped, SchedulerNeverStepped)
+    emits: ClassVar[tuple[type[Event], ...]] = (SchedulerStepped,)
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._states: weakref.WeakKeyDictionary[LRScheduler, _SchedulerState] = weakref.WeakKeyDictionary()
         self._running = False
-        self._unstepped = UnsteppedSchedules(stream, program)
-        self._record_created = stream.isolated("learning-rate schedules", self._unstepped.on_created)
-        self._record_step = stream.isolated("learning-rate schedules", self._unstepped.on_stepped)
         self._inspect = stream.isolated("learning-rate schedules", self._rates_before)
         self._report_step = stream.isolated("learning-rate schedules", self._on_step)
 
     def install_always(self, patches: Patches) -> None:
-        """Replace ``step`` of every scheduler class that defines it, and the constructors."""
-        self._unstepped.reset()
-        for kind in CONSTRUCTORS:
-            patches.replace(kind, "__init__", self._constructor)
+        """Replace ``step`` of every scheduler class that defines it, and the constructor of OneCycleLR."""
         patches.replace(OneCycleLR, "__init__", self._one_cycle)
         for kind in _classes(LRScheduler):
             if "step" in vars(kind):
                 patches.replace(kind, "step", self._replacement)
-
-    def install_full_tracing(self, patches: Patches) -> None:
-        """Do nothing: `install_always` has installed everything."""
-
-    def _constructor(self, original: Callable[..., None]) -> Callable[..., None]:
-        def __init__(scheduler: Any, *args: Any, **options: Any) -> None:  # noqa: N807
-            original(scheduler, *args, **options)
-            if self._stream.active:
-                self._record_created(scheduler)
-
-        return __init__
 
     def _one_cycle(self, original: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(original)
@@ -114,15 +94,16 @@ class Schedules:
         return __init__
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        stream, unstepped = self._stream, self._unstepped
+        stream, program = self._stream, self._program
 
         def step(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> Any:
-            if unstepped.pending and not _in_constructor(scheduler):
-                self._record_step(scheduler)
+            if program.on_scheduler_step and not _in_constructor(scheduler):
+                for report in program.on_scheduler_step:
+                    report(scheduler)
             if (
                 not stream.active
                 or _is_compiling()
-                or self._program.is_other_thread()
+                or program.is_other_thread()
                 or self._running
                 or _in_constructor(scheduler)
             ):
@@ -134,7 +115,7 @@ class Schedules:
             finally:
                 self._running = False
             if rates is not None:
-                self._report_step(scheduler, rates, user_location())
+                self._report_step(scheduler, rates, user_location(), args[0] if args else kwargs.get("metrics"))
             return result
 
         return step
@@ -161,8 +142,11 @@ class Schedules:
         known = self._program.optimizers.get(optimizer)
         return 0 if known is None else known.steps
 
-    def _on_step(self, scheduler: LRScheduler, before: tuple[float, ...], location: CodePosition | None) -> None:
+    def _on_step(
+        self, scheduler: LRScheduler, before: tuple[float, ...], location: CodePosition | None, metric: Any
+    ) -> None:
         optimizer, stream = scheduler.optimizer, self._stream
+        is_plateau = isinstance(scheduler, ReduceLROnPlateau)
         stream.emit(
             SchedulerStepped(
                 location=location,
@@ -176,6 +160,8 @@ class Schedules:
                 steps_per_epoch=self._states[scheduler].steps_per_epoch,
                 optimizer_steps=self._steps(optimizer),
                 backwards=stream.backward_count,
+                metric=_number(metric) if is_plateau else None,
+                mode=scheduler.mode if is_plateau else "",
             )
         )
 
@@ -185,6 +171,13 @@ def _step_count(scheduler: Any) -> int:
     parts = getattr(scheduler, "_schedulers", None)
     counter = parts[0] if parts and not hasattr(scheduler, "last_epoch") else scheduler
     return int(getattr(counter, "last_epoch", 0))
+
+
+def _number(metric: Any) -> float | None:
+    """Return a metric as a number, without a GPU synchronisation."""
+    if isinstance(metric, Tensor) and not (metric.is_cpu and metric.numel() == 1):
+        return None
+    return float(metric) if isinstance(metric, Tensor | SupportsFloat) else None
 
 
 def learning_rates(optimizer: Any) -> tuple[float, ...]:

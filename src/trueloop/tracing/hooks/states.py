@@ -1,29 +1,19 @@
-"""Traces state dictionaries: created, loaded, saved to files and read from them."""
+"""Traces states that are loaded, saved to files and read from them."""
 
 import os
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Final, Literal, cast
 
 import torch
 import torch.optim.lr_scheduler as schedulers
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trueloop.core.findings import CodePosition
-from trueloop.tracing.events import (
-    CheckpointRead,
-    CheckpointWritten,
-    Event,
-    Ref,
-    StateDictCreated,
-    StateDictMatch,
-    StateDictUsed,
-    StateLoaded,
-)
+from trueloop.tracing.attach import Hook
+from trueloop.tracing.events import CheckpointRead, CheckpointWritten, Event, Ref, StateDictMatch, StateLoaded
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
@@ -39,40 +29,21 @@ FIRST_REQUESTS: Final = 4
 UPDATES_PER_REQUEST: Final = 300
 
 
-class _Tracked(NamedTuple):
-    key: str
-    tensor: weakref.ref[Tensor]
-    version: int | None
-    values: tuple[float, ...]
-    """The first values of the tensor; empty if it is on a GPU."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Capture:
-    state: Ref
-    module: weakref.ref[nn.Module]
-    module_ref: Ref
-    location: CodePosition | None
-    update: int
-    tracked: tuple[_Tracked, ...]
-
-
-class _TensorDict:
+class TensorDict:
     """A dictionary keyed by the identity of existing tensors."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[Tensor], Any]] = {}
 
-    def add(self, tensor: Tensor, value: Any) -> weakref.ref[Tensor]:
+    def add(self, tensor: Tensor, value: Any) -> None:
+        """Set the value of a tensor."""
         key, entries = id(tensor), self._entries
 
         def forget(dead: weakref.ref[Tensor]) -> None:
             if key in entries and entries[key][0] is dead:
                 del entries[key]
 
-        reference = weakref.ref(tensor, forget)
-        entries[key] = (reference, value)
-        return reference
+        entries[key] = (weakref.ref(tensor, forget), value)
 
     def __getitem__(self, tensor: Tensor) -> Any:
         entry = self._entries.get(id(tensor))
@@ -82,28 +53,20 @@ class _TensorDict:
         return bool(self._entries)
 
 
-class States:
-    """Replaces ``state_dict``, ``load_state_dict``, ``torch.save`` and ``torch.load``."""
+class States(Hook):
+    """Replaces ``load_state_dict``, ``torch.save`` and ``torch.load``."""
 
-    emits: ClassVar[tuple[type[Event], ...]] = (
-        CheckpointRead,
-        CheckpointWritten,
-        StateDictCreated,
-        StateLoaded,
-        StateDictUsed,
-    )
+    emits: ClassVar[tuple[type[Event], ...]] = (CheckpointRead, CheckpointWritten, StateLoaded)
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
-        self._captures = _TensorDict()
-        self._files = _TensorDict()
+        self._files = TensorDict()
         self._local = threading.local()
         self._requests, self._first_update = 0, 0
 
     def install_always(self, patches: Patches) -> None:
         """Replace all functions, since calls of them are rare."""
         self._requests, self._first_update = 0, self._stream.update
-        patches.replace(nn.Module, "state_dict", self._replace_state_dict)
         patches.replace(nn.Module, "load_state_dict", self._replace_load_state_dict("model"))
         patches.replace(Optimizer, "load_state_dict", self._replace_load_state_dict("optimizer"))
         patches.replace(torch.amp.GradScaler, "load_state_dict", self._replace_load_state_dict("scaler"))
@@ -114,32 +77,10 @@ class States:
             patches.replace(module, "save", self._replace_save)
             patches.replace(module, "load", self._replace_load)
 
-    def install_full_tracing(self, patches: Patches) -> None:
-        """Do nothing: `install_always` has installed everything."""
-
     # Replacements ------------------------------------------------------------------------------------------------
-
-    def _replace_state_dict(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        stream, local = self._stream, self._local
-        remember = stream.isolated("state dictionaries", self._on_created)
-
-        def state_dict(module: Any, *args: Any, **options: Any) -> Any:
-            if not stream.active or getattr(local, "inside", False):
-                return original(module, *args, **options)
-            local.inside = True
-            try:
-                state = original(module, *args, **options)
-            finally:
-                local.inside = False
-            if not options.get("keep_vars"):
-                remember(module, state)
-            return state
-
-        return state_dict
 
     def _replace_load_state_dict(self, what: StateKind) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         stream, local = self._stream, self._local
-        before = stream.isolated("uses of state dictionaries", self._on_used_by_loading)
         after = stream.isolated("loaded states", self._on_loaded)
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -147,8 +88,6 @@ class States:
                 if not stream.active or getattr(local, "inside", False):
                     return original(target, *args, **options)
                 state = args[0] if args else options.get("state_dict")
-                if what == "model":
-                    before(target, state)
                 local.inside = True
                 try:
                     result = original(target, *args, **options)
@@ -196,56 +135,9 @@ class States:
 
     # Events -----------------------------------------------------------------------------------------------
 
-    def _on_created(self, module: nn.Module, state: Any) -> None:
-        stream, location = self._stream, user_location()
-        tensors = _sample_tensors(state)
-        ref, module_ref = Ref("state", f"{type(module).__name__}.state_dict()"), stream.registry.ref(module)
-        tracked = tuple(
-            _Tracked(key, weakref.ref(tensor), None if tensor.is_inference() else tensor._version, _values(tensor))  # noqa: SLF001
-            for key, tensor in tensors
-        )
-        capture = _Capture(ref, weakref.ref(module), module_ref, location, stream.update, tracked)
-        for _, tensor in tensors:
-            self._captures.add(tensor, capture)
-        own = next((own for key, _ in tensors if (own := _parameter(module, key)) is not None), None)
-        parameter = None if own is None else stream.registry.parameter_ref(own)
-        stream.emit(StateDictCreated(location=location, module=module_ref, state=ref, parameter=parameter))
-
-    def _on_used_by_loading(self, target: nn.Module, state: Any) -> None:
-        if self._captures:
-            self._report_use("loaded", state, target)
-
-    def _report_use(self, how: str, state: Any, target: nn.Module | None) -> None:
-        reported: list[Ref] = []
-        for tensor in _tensors(state, MAX_DEPTH):
-            capture: _Capture | None = self._captures[tensor]
-            if capture is None or capture.state in reported:
-                continue
-            reported.append(capture.state)
-            aliased, changed = self._compare(capture)
-            self._stream.emit(StateDictUsed(
-                location=user_location(), how=how, state=capture.state, created_at=capture.location,
-                created_update=capture.update, aliased=aliased, weights_changed=changed, module=capture.module_ref,
-                target=None if target is None else self._stream.registry.ref(target),
-            ))  # fmt: skip
-
-    def _compare(self, capture: _Capture) -> tuple[bool, bool]:
-        """Return whether a state shares memory with its module, and whether the module's weights have changed since."""
-        module = capture.module()
-        aliased, changed = [], []
-        for key, tensor_ref, version, values in capture.tracked:
-            tensor, own = tensor_ref(), None if module is None else _parameter(module, key)
-            if tensor is None or own is None:
-                continue
-            aliased.append(_storage_id(tensor) == _storage_id(own))
-            # Versions are not reliable: a fused step does not raise them, and loading a state into its own module does.
-            version_changed = version is not None and tensor._version != version  # noqa: SLF001
-            changed.append(_values(tensor) != values if values else version_changed)
-        return bool(aliased) and all(aliased), any(changed)
-
     def _on_loaded(self, what: StateKind, target: Any, state: Any, result: Any) -> None:
         file = None
-        for tensor in _tensors(state, MAX_DEPTH) if self._files else ():
+        for tensor in tensors_in_state(state) if self._files else ():
             file = self._files[tensor]
             if file is not None:
                 break
@@ -258,12 +150,10 @@ class States:
             self._stream.request_full_tracing()
 
     def _on_saved(self, obj: Any, file: Any) -> None:
-        if self._captures:
-            self._report_use("saved", obj, None)
         holds = {kind for kind, _ in _states(obj, MAX_DEPTH)}
         self._stream.emit(CheckpointWritten(
             location=user_location(), path=_path(file), holds_model="model" in holds,
-            holds_optimizer="optimizer" in holds,
+            holds_optimizer="optimizer" in holds, live_content=obj,
         ))  # fmt: skip
 
     def _on_read(self, file: Any, content: Any, weights_only: bool | None) -> None:
@@ -271,7 +161,7 @@ class States:
         ref = Ref("file", os.path.basename(path) or type(file).__name__)  # noqa: PTH119
         states = list(_states(content, MAX_DEPTH))
         for _, state in states:
-            for _, tensor in _sample_tensors(state):
+            for _, tensor in sample_tensors(state):
                 self._files.add(tensor, ref)
         holds = {kind for kind, _ in states}
         self._stream.emit(CheckpointRead(
@@ -303,44 +193,26 @@ def _similar_key(name: str, others: list[str]) -> str:
     return next((each for each in others if name.endswith(each) or each.endswith(name)), others[0])
 
 
-def _storage_id(tensor: Any) -> int:
-    return tensor.untyped_storage()._cdata  # noqa: SLF001
-
-
-def _values(tensor: Tensor) -> tuple[float, ...]:
-    return tuple(tensor.reshape(-1)[:16].tolist()) if tensor.device.type == "cpu" else ()
-
-
 def _path(file: Any) -> str:
     name = os.fspath(file) if isinstance(file, str | os.PathLike) else getattr(file, "name", "")
     return os.path.abspath(name) if isinstance(name, str) and name else ""  # noqa: PTH100
 
 
-def _parameter(module: nn.Module, key: str) -> Tensor | None:
-    """Return a parameter by its key; None for a buffer, which a forward may change, and for an unknown key."""
-    owner: Any = module
-    *names, last = key.split(".")
-    for name in names:
-        owner = vars(owner).get("_modules", {}).get(name)
-        if not isinstance(owner, nn.Module):
-            return None
-    return vars(owner).get("_parameters", {}).get(last)
-
-
-def _sample_tensors(state: Any) -> list[tuple[str, Tensor]]:
+def sample_tensors(state: Any) -> list[tuple[str, Tensor]]:
     """Return a few tensors from the start and the end of a state: enough to recognise the state, or a part of it."""
     if not isinstance(state, Mapping):
-        found = [("", tensor) for tensor in _tensors(state, MAX_DEPTH)]
+        found = [("", tensor) for tensor in tensors_in_state(state)]
     elif "param_groups" in state:
-        found = [("", tensor) for tensor in _tensors(state["state"], MAX_DEPTH)]
+        found = [("", tensor) for tensor in tensors_in_state(state["state"])]
     else:
         pairs = cast("Mapping[Any, Any]", state).items()
         found = [(str(key), value) for key, value in pairs if type(value) is Tensor and value.is_floating_point()]
     return found if len(found) <= 4 else [*found[:2], *found[-2:]]
 
 
-def _tensors(tree: Any, depth: int) -> Iterator[Tensor]:
-    for part in _walk(tree, depth):
+def tensors_in_state(tree: Any) -> Iterator[Tensor]:
+    """Yield the tensors in nested dictionaries and lists."""
+    for part in _walk(tree, MAX_DEPTH):
         if isinstance(part, Tensor):
             yield part
 

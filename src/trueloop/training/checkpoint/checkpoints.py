@@ -53,7 +53,7 @@ class CheckpointFolder:
         keep_best: number of checkpoints to keep that are best by ``metric``.
         metric: name of the metric that ranks the checkpoints.
         mode: whether lower or higher values are better.
-        writing: create the folder, and remove what a killed save left in it. False only reads, also from a live run.
+        writing: create the folder, and remove what a killed save left in it. False = only read, even during a run.
 
     Raises:
         InvalidConfig: a negative number to keep, or an unknown mode.
@@ -72,7 +72,7 @@ class CheckpointFolder:
     ) -> None:
         if min(keep_last, keep_best) < 0 or mode not in ("min", "max"):
             raise InvalidConfig(
-                f"keep_last = {keep_last}, keep_best = {keep_best}, mode = {mode!r}",
+                f"Checkpoints cannot be kept by keep_last = {keep_last}, keep_best = {keep_best}, mode = {mode!r}.",
                 fix="Keep 0 or more of each; mode is 'min' or 'max'.",
             )
         self._root = Path(root)
@@ -86,7 +86,7 @@ class CheckpointFolder:
         """Write a checkpoint and sync it to disk, then remove the checkpoints that need not be kept.
 
         Args:
-            state: part name to tree, as `state_tree.pack` takes it; each part's tensors go to a file of that name.
+            state: maps each part's name, which is also the name of its tensor file, to a tree for `state_tree.pack`.
             update: number of updates done; a checkpoint of the same update is replaced.
             epoch: current epoch, for information.
             metrics: metrics of the latest evaluation; a checkpoint with NaN is never the best.
@@ -118,7 +118,7 @@ class CheckpointFolder:
         path = self._free_path(update)
         numbers = {name: float(value) for name, value in metrics.items()}
         checkpoint = Checkpoint(path=path, update=update, epoch=epoch, metrics=numbers)
-        self._make(path, lambda hidden: write_folder(hidden, parts, checkpoint, write_extra))
+        self._create(path, lambda hidden: write_folder(hidden, parts, checkpoint, write_extra))
         self._retain(checkpoint)
         return checkpoint
 
@@ -145,7 +145,7 @@ class CheckpointFolder:
             for item in (*hidden.iterdir(), hidden):
                 sync(item)
 
-        self._make(path, fill_and_check)
+        self._create(path, fill_and_check)
         return _read_checkpoint_of(path, update), states[0]
 
     def checkpoints(self) -> list[Checkpoint]:
@@ -183,7 +183,7 @@ class CheckpointFolder:
         Raises:
             CheckpointError: the folder cannot be created or removed.
         """
-        path = self._hidden("saving", self.path_of(0))
+        path = self._hidden_path("saving", self.path_of(0))
         try:
             path.mkdir()
             yield path.resolve()
@@ -195,7 +195,7 @@ class CheckpointFolder:
         """Load a checkpoint after checking all its bytes; nothing in it is ever executed.
 
         Raises:
-            CheckpointError: it is damaged or unreadable; from now on it is skipped and listed in `problems`.
+            CheckpointError: the checkpoint is damaged or unreadable; it is skipped from now on, and in `problems`.
             NewerSchemaError: a newer trueloop wrote it.
 
         Cost: one read of all files; tensors arrive on the CPU.
@@ -227,9 +227,9 @@ class CheckpointFolder:
                 continue  # load() has recorded the damage: latest() now returns the previous checkpoint
         return None
 
-    def _make(self, path: Path, fill: Callable[[Path], None]) -> None:
-        """Fill a hidden folder, then rename it."""
-        hidden = self._hidden("saving", path)
+    def _create(self, path: Path, fill: Callable[[Path], None]) -> None:
+        """Create a checkpoint: fill a hidden folder, then rename it."""
+        hidden = self._hidden_path("saving", path)
         try:
             hidden.mkdir(parents=True)
             fill(hidden)
@@ -251,7 +251,7 @@ class CheckpointFolder:
             shutil.rmtree(entry, ignore_errors=True)  # a folder that cannot be removed is tried again at the next start
 
     def _scan(self) -> tuple[list[Checkpoint], list[str]]:
-        """Return all complete checkpoints, sorted by update and save, and a sentence on each other folder."""
+        """Return all complete checkpoints, sorted by update and save, and one sentence on each other folder."""
         complete: list[Checkpoint] = []
         problems: list[str] = []
         for path in self._folders():
@@ -280,7 +280,7 @@ class CheckpointFolder:
             raise unreadable(self._root, error) from error
 
     def _free_path(self, update: int) -> Path:
-        saves = [save for other, save in map(_update_and_save, self._folders()) if other == update]
+        saves = [save for saved, save in map(_update_and_save, self._folders()) if saved == update]
         path = self.path_of(update)
         return path.with_name(f"{path.name}-{max(saves) + 1}") if saves else path
 
@@ -288,7 +288,7 @@ class CheckpointFolder:
         """Return the path of the first save of an update."""
         return self._root / f"update-{update:09d}"
 
-    def _hidden(self, purpose: Literal["saving", "removing"], path: Path) -> Path:
+    def _hidden_path(self, purpose: Literal["saving", "removing"], path: Path) -> Path:
         return self._root / f".{purpose}-{path.name}-{secrets.token_hex(4)}"
 
     def _ranked(self, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
@@ -299,11 +299,11 @@ class CheckpointFolder:
 
     def _retain(self, saved: Checkpoint) -> None:
         """Remove the complete checkpoints that need not be kept; damaged ones stay as evidence."""
-        everything, _ = self._scan()
-        complete = _one_per_update(everything)
+        every_save, _ = self._scan()
+        complete = _one_per_update(every_save)
         newest = complete[-max(1, self._keep_last) :]
         to_keep = {checkpoint.path for checkpoint in (saved, *newest, *self._ranked(complete)[: self._keep_best])}
-        for checkpoint in everything:
+        for checkpoint in every_save:
             if checkpoint.path not in to_keep:
                 self.remove(checkpoint)
 
@@ -314,14 +314,14 @@ class CheckpointFolder:
             CheckpointError: the checkpoint cannot be renamed; it is still complete.
         """
         path = checkpoint.path
-        hidden = self._hidden("removing", path)
+        hidden = self._hidden_path("removing", path)
         try:
             path.rename(hidden)
             sync(self._root)
         except OSError as error:
             raise CheckpointError(
                 f"The old checkpoint {path} could not be removed: {error.strerror or error}.",
-                why="The new one is saved, but the disk would fill up.",
+                why="The new checkpoint is saved, but old ones would fill the disk.",
                 fix=f"Allow writing to {self._root}.",
             ) from error
         shutil.rmtree(hidden, ignore_errors=True)  # a folder that cannot be removed is tried again at the next start
@@ -331,9 +331,9 @@ def pack_state(state: Mapping[str, object], *, copy: PackedState | None = None) 
     """Convert each part of a state to JSON and tensors; see `state_tree.pack`.
 
     Args:
-        state: part name to tree.
-        copy: earlier result to overwrite with a copy ({} for none), so that the state may change during the save; None
-            shares memory with the state.
+        state: maps each part's name to its tree.
+        copy: earlier result whose memory receives a copy of the state ({} if there is none), so that the state may
+            change during the save; None = share memory with the state.
 
     Raises:
         CheckpointError: the state holds something that is not data.

@@ -4,7 +4,7 @@ model.safetensors      tensors of the part "model" of the state; one such file f
 optimizer.safetensors
 shard-00001-*          the parts of sharded tensors that one process has; see shard_files.py
 state.json             everything that is not a tensor, with references to the tensors
-manifest.json          schema, update, epoch, metrics; size and SHA-256 of each file, own SHA-256; written last
+manifest.json          schema, update, epoch, metrics; size and SHA-256 of each file, and its own SHA-256; written last
 
 No file is used before its checksum is verified. Checkpoints of an earlier schema are converted by `MIGRATIONS`, one
 version at a time.
@@ -116,12 +116,12 @@ def read_manifest(path: Path) -> tuple[Checkpoint, dict[str, FileStamp]]:
 
     Raises:
         OSError: a file cannot be read.
-        CheckpointError: this is not a complete checkpoint.
+        CheckpointError: the folder is not a complete checkpoint.
         NewerSchemaError: a newer trueloop wrote it.
     """
-    manifest, steps = _read_sealed(path)
-    for step in steps:
-        manifest = step.manifest(manifest)
+    manifest, migrations = _read_raw_manifest(path)
+    for migration in migrations:
+        manifest = migration.manifest(manifest)
     try:
         stamps = {name: FileStamp(**stamp) for name, stamp in manifest["files"].items()}
         checkpoint = Checkpoint(
@@ -140,7 +140,7 @@ def verify(path: Path) -> Checkpoint:
     """Check every byte of a checkpoint against its manifest, without loading it; does not import torch.
 
     Raises:
-        CheckpointError: this is not a complete checkpoint, or it cannot be read.
+        CheckpointError: the folder is not a complete checkpoint, or it cannot be read.
         NewerSchemaError: a newer trueloop wrote it.
 
     Cost: one read of all files.
@@ -155,19 +155,19 @@ def verify(path: Path) -> Checkpoint:
 
 
 def read_folder(path: Path) -> dict[str, Any]:
-    """Read the whole state, after checking every byte against the manifest.
+    """Read the full state, after checking every byte against the manifest.
 
     Shards are checked but not read: the state has a `state_tree.ShardReference` for each tensor in them.
 
     Raises:
         OSError: a file cannot be read.
-        CheckpointError: this is not a complete checkpoint.
+        CheckpointError: the folder is not a complete checkpoint.
         NewerSchemaError: a newer trueloop wrote it.
     """
     from trueloop.training.checkpoint.state_tree import unpack
 
     _, stamps = read_manifest(path)
-    _, steps = _read_sealed(path)
+    _, migrations = _read_raw_manifest(path)
     content = (path / STATE).read_bytes()
     if hashlib.sha256(content).hexdigest() != stamps[STATE].sha256:
         raise damaged(path, f"{STATE} does not match its checksum")
@@ -177,10 +177,10 @@ def read_folder(path: Path) -> dict[str, Any]:
         shards = [name for name in stamps if name not in (STATE, *files)]
         checks = pool.map(_check_content, repeat(path), shards, [stamps[name] for name in shards])
         tensors = pool.map(_read_part, repeat(path), files, repeat(stamps))
-        state = {name: unpack(tree, own) for (name, tree), own in zip(trees.items(), tensors, strict=True)}
+        state = {name: unpack(tree, part) for (name, tree), part in zip(trees.items(), tensors, strict=True)}
         list(checks)  # raises the errors of the checks
-    for step in steps:
-        state = step.state(state)
+    for migration in migrations:
+        state = migration.state(state)
     return state
 
 
@@ -193,7 +193,7 @@ def _unpack_metrics(packed: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _read_sealed(path: Path) -> tuple[dict[str, Any], list[Migration]]:
+def _read_raw_manifest(path: Path) -> tuple[dict[str, Any], list[Migration]]:
     """Check the manifest's checksum; return its original content, and the migrations to the current schema."""
     if not (path / MANIFEST).is_file():
         raise damaged(path, f"there is no {MANIFEST}: it is incomplete, or not a checkpoint")
@@ -209,7 +209,7 @@ def _migrations_from(path: Path, schema: object) -> list[Migration]:
     if not isinstance(schema, int) or schema > SCHEMA or any(old not in MIGRATIONS for old in range(schema, SCHEMA)):
         raise NewerSchemaError(
             f"{path} has checkpoint schema {schema!r}; the newest one that this trueloop can read is {SCHEMA}.",
-            why="Most likely a newer trueloop wrote it, whose format is unknown to this version.",
+            why="Most likely a newer trueloop wrote it, in a format that this version does not know.",
             fix="Upgrade: pip install -U trueloop",
         )
     return [MIGRATIONS[old] for old in range(schema, SCHEMA)]

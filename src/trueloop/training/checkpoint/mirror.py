@@ -37,10 +37,10 @@ class Mirror:
         self.url = url
         self._fs, path = _file_system(url)
         self._root = f"{path.rstrip('/')}/checkpoints"
-        self._compared: set[str] = set()
+        self._verified: set[str] = set()
 
     def sync(self, checkpoints: Sequence[Checkpoint]) -> None:
-        """Upload those of these checkpoints that are missing, newest first, then remove all others.
+        """Upload the checkpoints that the mirror lacks, newest first, then remove all others from it.
 
         Args:
             checkpoints: the local checkpoints, oldest first; those that are removed locally meanwhile are skipped.
@@ -68,11 +68,11 @@ class Mirror:
         """
         self.sync([])
 
-    def load_newer(self, than: int, folder: CheckpointFolder) -> tuple[LoadedCheckpoint | None, list[str]]:
+    def load_newer(self, after_update: int, folder: CheckpointFolder) -> tuple[LoadedCheckpoint | None, list[str]]:
         """Download the newest complete checkpoint.
 
         Args:
-            than: number of updates; only checkpoints after more updates are downloaded.
+            after_update: number of updates; only checkpoints after more updates are downloaded.
             folder: folder that imports the checkpoint.
 
         Returns:
@@ -84,10 +84,10 @@ class Mirror:
         """
         problems: list[str] = []
         for update, name in self._complete_uploads():
-            if update <= than:
+            if update <= after_update:
                 break
             try:
-                return folder.adopt(update, lambda into, name=name: self._download(name, into)), problems
+                return folder.adopt(update, lambda target, name=name: self._download(name, target)), problems
             except (MirrorError, NewerSchemaError):
                 raise
             except CheckpointError as error:
@@ -100,34 +100,34 @@ class Mirror:
         manifest = (path / MANIFEST).read_bytes()
         uploaded = self._sizes(name)
         if MANIFEST not in uploaded:
-            uploaded = {}  # an interrupted upload has left the files, maybe one of another run
-        elif name not in self._compared and self._fs.cat_file(self._address(name, MANIFEST)) != manifest:
+            uploaded = {}  # the files are from an interrupted upload, perhaps that of another run
+        elif name not in self._verified and self._fs.cat_file(self._address(name, MANIFEST)) != manifest:
             self._fs.rm_file(self._address(name, MANIFEST))
             uploaded = {}
         for file, size in (*((file, stamp.size) for file, stamp in stamps.items()), (MANIFEST, len(manifest))):
             if uploaded.get(file) != size:
                 self._fs.put_file(str(path / file), self._address(name, file))
-        self._compared.add(name)
+        self._verified.add(name)
 
     def _remove(self, name: str) -> None:
         if MANIFEST in self._sizes(name):
             self._fs.rm_file(self._address(name, MANIFEST))
         with suppress(FileNotFoundError):  # in some stores a folder is only a prefix, and vanishes with its last file
             self._fs.rm(self._address(name), recursive=True)
-        self._compared.discard(name)
+        self._verified.discard(name)
 
     def _complete_uploads(self) -> list[tuple[int, str]]:
-        """Return update and name of all checkpoints with a manifest, newest first."""
+        """Return (update, name) of all checkpoints with a manifest, newest first."""
         with self._storage_errors("read"):
             names = [name for name in self._folders() if MANIFEST in self._sizes(name)]
         matches = [(match, name) for name in names if (match := FOLDER.fullmatch(name))]
-        newest = sorted(matches, key=lambda pair: (int(pair[0][1]), int(pair[0][2] or 1)), reverse=True)
-        return [(int(match[1]), name) for match, name in newest]
+        newest_first = sorted(matches, key=lambda pair: (int(pair[0][1]), int(pair[0][2] or 1)), reverse=True)
+        return [(int(match[1]), name) for match, name in newest_first]
 
-    def _download(self, name: str, into: Path) -> None:
+    def _download(self, name: str, target: Path) -> None:
         with self._storage_errors("read"):
             for file in self._sizes(name):
-                self._fs.get_file(self._address(name, file), str(into / file))
+                self._fs.get_file(self._address(name, file), str(target / file))
 
     def _folders(self) -> set[str]:
         return {name for name in self._list_sizes(self._root) if FOLDER.fullmatch(name)}

@@ -31,8 +31,8 @@ Consequence = Literal["harmless", "inexact", "breaking"]
 
 CONSEQUENCES: Mapping[str, Consequence] = {
     # harmless: the weights after every update equal those of the uninterrupted run, bit for bit
-    # inexact: it is the same run, with other rounding or other random masks
-    # breaking: it is another run
+    # inexact: the run is the same, with other rounding or other random masks
+    # breaking: the run is a different one
     "epochs": "harmless",  # `RunState.resume` checks for fewer epochs than are done, and for a changed horizon
     "effective_batch": "breaking",
     "micro_batch": "inexact",
@@ -41,7 +41,7 @@ CONSEQUENCES: Mapping[str, Consequence] = {
     "seeding": "harmless",  # a resumed run restores its generators from the checkpoint
     "deterministic": "inexact",
     "device": "harmless",  # the device in use is a separate fact: "on.device"
-    "threads": "harmless",  # likewise "on.threads"
+    "threads": "harmless",  # the number in use is a separate fact: "on.threads"
     "workers": "harmless",
     "optim.name": "breaking",
     "optim.lr": "breaking",
@@ -56,7 +56,7 @@ CONSEQUENCES: Mapping[str, Consequence] = {
     "schedule.floor": "breaking",
     "schedule.step_epochs": "breaking",
     "schedule.gamma": "breaking",
-    "schedule.horizon_epochs": "harmless",  # like "epochs"
+    "schedule.horizon_epochs": "harmless",  # checked like "epochs"
     "precision": "breaking",
     "clip": "breaking",
     "freeze": "breaking",
@@ -96,13 +96,13 @@ CONSEQUENCES: Mapping[str, Consequence] = {
     "on": "inexact",  # device, threads, processes, torch, trueloop
 }
 
-# A change of one of these changes the order of the current epoch, so the epoch cannot continue where it was.
+# A change of one of these changes the order of the current epoch, so that epoch has to restart.
 _ORDER_SETTINGS = ("seed", "effective_batch", "drop_last", "data.train", "data.sampler", "data.labels", "data.batches")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A name whose saved and present values differ; a missing value is the string "absent"."""
+    """A name whose saved and current values differ; a missing value is the string "absent"."""
 
     name: str
     was: Any
@@ -115,7 +115,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Differences:
-    """All differences between a saved run and the present one."""
+    """All differences between a saved run and this one."""
 
     all: tuple[Difference, ...] = ()
 
@@ -143,14 +143,14 @@ class Differences:
         return any(each.name.startswith(_ORDER_SETTINGS) for each in self.all)
 
     def raise_if_breaking(self) -> None:
-        """Check that the present run is the saved one.
+        """Check that this run is the saved one.
 
         Raises:
             CheckpointError: there are breaking differences; the message lists them.
         """
         if breaking := self.with_consequence("breaking"):
             raise CheckpointError(
-                "The run in this folder is another one:\n  " + "\n  ".join(map(str, breaking)),
+                "The run in this folder is a different one:\n  " + "\n  ".join(map(str, breaking)),
                 why="If it continued, it would be neither the old run nor a new one.",
                 fix="Undo the change; or --fresh to start over (Trainer(fresh=True)), in another folder to keep both; "
                 "or --allow-change to continue anyway (Trainer(allow_change=True)).",
@@ -158,46 +158,46 @@ class Differences:
 
 
 def identify(
-    config: TrainConfig, parts: Assembly, *, objective: object, extra: Mapping[str, Any], own_optimizer: bool
+    config: TrainConfig, assembly: Assembly, *, objective: object, extra: Mapping[str, Any], has_user_optimizer: bool
 ) -> Identity:
     """Return the identity of an assembled run.
 
     Args:
         config: settings of the run.
-        parts: the assembled run.
+        assembly: the assembled run.
         objective: the objective that the user passed.
         extra: facts that only the caller knows, by name: "code", "data", "options"; mappings may be nested.
-        own_optimizer: the user passed an optimizer, so that `config.optim` does not describe it.
+        has_user_optimizer: True if the user passed an optimizer, which `config.optim` then does not describe.
     """
     settings = asdict(config) | {"micro_batch": config.micro_batch or config.effective_batch}
     facts: dict[str, Any] = {
         **settings,
-        "model": _digest(_describe_layers(parts.model, batchnorm_alike=config.parallel.sync_batchnorm)),
+        "model": _digest(_describe_layers(assembly.model, ignore_sync=config.parallel.sync_batchnorm)),
         "objective": _describe_objective(objective),
         "on": {
-            "device": parts.device.type,
+            "device": assembly.device.type,
             "threads": torch.get_num_threads(),
-            "processes": parts.parallel.processes.size,
+            "processes": assembly.parallel.processes.size,
             "torch": str(torch.__version__),
             "trueloop": __version__,
         },
         **extra,
     }
-    if own_optimizer:
-        facts["optimizer"] = f"{type(parts.optimizer).__name__} {parts.optimizer.defaults}"
+    if has_user_optimizer:
+        facts["optimizer"] = f"{type(assembly.optimizer).__name__} {assembly.optimizer.defaults}"
     return dict(_flatten(facts))
 
 
-def compare(saved: Identity, present: Identity) -> Differences:
-    """Return the differences, in the order of the present run.
+def compare(saved: Identity, current: Identity) -> Differences:
+    """Return the differences, in the order of this run's settings.
 
     Args:
         saved: the saved identity. A setting that did not exist when it was saved counts as having its default.
-        present: identity of the present run, from `identify`.
+        current: identity of this run, from `identify`.
     """
-    saved = {name: value for name, value in _flatten(asdict(TrainConfig())) if name in present} | dict(saved)
-    names = dict.fromkeys([*present, *saved])
-    pairs = ((name, saved.get(name, "absent"), present.get(name, "absent")) for name in names)
+    saved = {name: value for name, value in _flatten(asdict(TrainConfig())) if name in current} | dict(saved)
+    names = dict.fromkeys([*current, *saved])
+    pairs = ((name, saved.get(name, "absent"), current.get(name, "absent")) for name in names)
     return Differences(
         all=tuple(
             Difference(name=name, was=was, now=now, consequence=consequence(name))
@@ -226,12 +226,12 @@ def saved_identity(checkpoint: Checkpoint) -> Identity | None:
         return None
 
 
-def _flatten(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _flatten(cast("Mapping[str, Any]", value), f"{above}{key}.")
+            yield from _flatten(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
         else:  # converted to JSON and back: a tuple becomes a list, as in the saved identity
-            yield f"{above}{key}", json.loads(json.dumps(value, default=str))
+            yield f"{prefix}{key}", json.loads(json.dumps(value, default=str))
 
 
 def _is_same(name: str, was: Any, now: Any) -> bool:
@@ -251,21 +251,21 @@ def _describe_objective(objective: object) -> str:
     """Describe a loss: its name and arguments, and a digest of its tensors."""
     if not isinstance(objective, nn.Module):
         return getattr(objective, "__qualname__", type(objective).__qualname__)
-    plain = {
+    arguments = {
         name: value
         for name, value in vars(objective).items()
         if type(value) in (bool, int, float, str) and name != "training" and not name.startswith("_")
     }
     tensors = [buffer.detach().cpu().tolist() for _, buffer in objective.named_buffers()]
-    words = [f"{name}={value}" for name, value in plain.items()] + ([_digest(str(tensors))] if tensors else [])
-    return f"{type(objective).__name__}({', '.join(words)})"
+    parts = [f"{name}={value}" for name, value in arguments.items()] + ([_digest(str(tensors))] if tensors else [])
+    return f"{type(objective).__name__}({', '.join(parts)})"
 
 
-def _describe_layers(model: nn.Module, *, batchnorm_alike: bool) -> str:
+def _describe_layers(model: nn.Module, *, ignore_sync: bool) -> str:
     """Describe a model's layers and their arguments, the same on any number of processes."""
-    text = re.sub(r" at 0x[0-9a-f]+", "", describe_layers(model))
+    description = re.sub(r" at 0x[0-9a-f]+", "", describe_layers(model))
     # Several processes train with SyncBatchNorm layers, a single one with the original BatchNorm layers.
-    return re.sub(r"\b(Sync|)BatchNorm\w*\(", "BatchNorm(", text) if batchnorm_alike else text
+    return re.sub(r"\b(Sync|)BatchNorm\w*\(", "BatchNorm(", description) if ignore_sync else description
 
 
 def _digest(text: str) -> str:

@@ -48,13 +48,13 @@ class RunState:
     """The state of a run between two updates.
 
     Args:
-        parts: the assembled run.
+        assembly: the assembled run.
         monitor: monitor with the best evaluation so far.
-        order: the state with which the current epoch was opened.
+        order: state of the data source when the current epoch was opened.
     """
 
-    def __init__(self, parts: Assembly, monitor: Monitor, order: EpochOrder) -> None:
-        self.parts = parts
+    def __init__(self, assembly: Assembly, monitor: Monitor, order: EpochOrder) -> None:
+        self.assembly = assembly
         self.monitor = monitor
         self.order = order
         self.position = Position()
@@ -62,18 +62,18 @@ class RunState:
         """Identity of this run; saved in its checkpoints, and compared before it is resumed."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole state; its tensors are not copied. To be called on every process; equal on all of them."""
-        parts = self.parts
-        generators = parts.parallel.processes.all_gather_object(capture_generators())
+        """Return the full state, the same on every process; all have to call this. Tensors are not copied."""
+        assembly = self.assembly
+        generators = assembly.parallel.processes.all_gather_object(capture_generators())
         return {
-            "model": parts.model.state_dict(),
-            "optimizer": parts.optimizer.state_dict(),
-            "schedule": parts.schedule.state_dict(),
-            "scale": parts.scale.state_dict(),
-            "average": parts.average.state_dict() if parts.average else None,
-            "guard": parts.guard.state_dict(),
-            "oom_retry": parts.oom_retry.state_dict(),
-            "compiled": parts.compiled_step.state_dict() if parts.compiled_step else None,
+            "model": assembly.model.state_dict(),
+            "optimizer": assembly.optimizer.state_dict(),
+            "schedule": assembly.schedule.state_dict(),
+            "scale": assembly.scale.state_dict(),
+            "average": assembly.average.state_dict() if assembly.average else None,
+            "guard": assembly.guard.state_dict(),
+            "oom_retry": assembly.oom_retry.state_dict(),
+            "compiled": assembly.compiled_step.state_dict() if assembly.compiled_step else None,
             "monitor": self.monitor.state_dict(),
             "generators": generators[0],
             "other_generators": generators[1:],
@@ -87,13 +87,13 @@ class RunState:
 
         Args:
             state: from `state_dict`.
-            changed: what the user changed on purpose; saved state that does not fit the change is ignored.
+            changed: differences from the saved run; saved state that does not fit them is ignored.
 
         Raises:
             CheckpointError: the saved state does not fit the model or the optimizer.
         """
         changed = changed or Differences()
-        parts = self.parts
+        assembly = self.assembly
         try:
             self._load_model(state["model"])
             self._load_optimizer(state, changed)
@@ -103,17 +103,17 @@ class RunState:
                 why="The saved model has other layers or other frozen parameters.",
                 fix="Resume with the model of the run, or start over with --fresh (or in another folder).",
             ) from error
-        own_schedule = isinstance(parts.schedule, Schedule)  # only compares the saved state with its settings
+        own_schedule = isinstance(assembly.schedule, Schedule)  # which only compares the saved state with its settings
         if not own_schedule or not changed.with_consequence("breaking"):
-            parts.schedule.load_state_dict(state["schedule"])
+            assembly.schedule.load_state_dict(state["schedule"])
         if "precision" not in changed:
-            parts.scale.load_state_dict(state["scale"])
+            assembly.scale.load_state_dict(state["scale"])
         self._load_average(state)
-        parts.guard.load_state_dict(state["guard"])
+        assembly.guard.load_state_dict(state["guard"])
         if "micro_batch" not in changed and "oom_retry" in state:  # a changed micro_batch replaces the saved limit
-            parts.oom_retry.load_state_dict(state["oom_retry"])
-        if parts.compiled_step and state.get("compiled"):
-            parts.compiled_step.load_state_dict(state["compiled"])
+            assembly.oom_retry.load_state_dict(state["oom_retry"])
+        if assembly.compiled_step and state.get("compiled"):
+            assembly.compiled_step.load_state_dict(state["compiled"])
         if "monitor.metric" not in changed and "monitor.mode" not in changed:
             self.monitor.load_state_dict(state["monitor"])
         self._restore_generators(state, changed)
@@ -125,13 +125,13 @@ class RunState:
 
     def _restore_generators(self, state: Mapping[str, Any], changed: Differences) -> None:
         """Restore this process's generators; a process that the saved run did not have gets a new stream."""
-        rank = self.parts.parallel.processes.rank
+        rank = self.assembly.parallel.processes.rank
         saved = [state["generators"], *state.get("other_generators", ())]
         if rank >= len(saved):
             seed_process(self.identity.get("seed", 0), rank, state["position"]["update"])
             return
-        elsewhere = {"cuda": [], "mps": None} if "on.device" in changed or "on.processes" in changed else {}
-        restore_generators({**saved[rank], **elsewhere})
+        no_gpu_state = {"cuda": [], "mps": None} if "on.device" in changed or "on.processes" in changed else {}
+        restore_generators({**saved[rank], **no_gpu_state})
 
     def load_weights(self, state: Mapping[str, Any]) -> None:
         """Restore only the weights of a saved state, and their average if the run averages weights."""
@@ -140,17 +140,17 @@ class RunState:
 
     def _load_model(self, weights: Mapping[str, Any]) -> None:
         """Restore a model's state; full tensors are sharded if the model is."""
-        model, metadata = self.parts.model, getattr(weights, "_metadata", None)
-        own = OrderedDict(shard_state_like(model.state_dict(), weights))
-        own._metadata = metadata  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue] - module versions
-        model.load_state_dict(own)
+        model, metadata = self.assembly.model, getattr(weights, "_metadata", None)
+        local = OrderedDict(shard_state_like(model.state_dict(), weights))
+        local._metadata = metadata  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue] - module versions
+        model.load_state_dict(local)
 
     def _load_average(self, state: Mapping[str, Any]) -> None:
-        average = self.parts.average
+        average = self.assembly.average
         if average is None:
             return
-        live = self.parts.model.state_dict()  # where the average starts if the saved run had none
-        average.load_state_dict(state["average"] or {name: live[name] for name in average.state_dict()})
+        current = self.assembly.model.state_dict()  # where the average starts if the saved run had none
+        average.load_state_dict(state["average"] or {name: current[name] for name in average.state_dict()})
 
     def resume(self, state: Mapping[str, Any], epochs: int, *, allow_change: bool = False) -> list[ResumeNotice]:
         """Restore a saved state to train until ``epochs``.
@@ -186,13 +186,13 @@ class RunState:
         harmless = {"changed": [str(each) for each in changed.with_consequence("harmless")]}
         return [
             ResumeNotice("resumed", f"The run continues after update {saved_at.update}{horizon}{restart}.", harmless),
-            *_change_notices(changed, known=bool(saved) or not self.identity),
+            *_change_notices(changed, has_settings=bool(saved) or not self.identity),
             *self._reduce_order_notice(changed),
         ]
 
     def _reduce_order_notice(self, changed: Differences) -> list[ResumeNotice]:
-        """Report that at first, three or more processes sum gradients in another order; for two, all orders agree."""
-        size = self.parts.parallel.processes.size
+        """Report that the first sums of three or more processes are rounded differently; those of two are not."""
+        size = self.assembly.parallel.processes.size
         if size < 3 or self.identity.get("parallel.engine") != "ddp" or changed.with_consequence("inexact"):
             return []
         sentence = (
@@ -205,29 +205,31 @@ class RunState:
         """Restore moments and counters, and the settings of the groups unless the user changed them."""
         if "optim.name" in changed or "optimizer" in changed:
             return
-        optimizer = self.parts.optimizer
+        optimizer = self.assembly.optimizer
         # A user's scheduler computes a rate from the previous one; `Schedule` sets the rate before every update.
-        restored = {"params"} if isinstance(self.parts.schedule, Schedule) else {"params", "lr", "initial_lr"}
-        present = [{key: group[key] for key in group.keys() - restored} for group in optimizer.param_groups]
+        always_restored = {"params"} if isinstance(self.assembly.schedule, Schedule) else {"params", "lr", "initial_lr"}
+        configured = [{key: group[key] for key in group.keys() - always_restored} for group in optimizer.param_groups]
         optimizer.load_state_dict(dict(shard_optimizer_state(optimizer, state["optimizer"])))
         match_state_layout(optimizer)
         if changed.with_consequence("breaking"):
-            for group, settings in zip(optimizer.param_groups, present, strict=True):
+            for group, settings in zip(optimizer.param_groups, configured, strict=True):
                 group.update(settings)
 
     def _describe_horizon_change(self, saved: Mapping[str, Any], update: int) -> str:
-        """Describe how a longer or shorter schedule changes the rate at ``update``; needs a new optimizer."""
-        schedule = self.parts.schedule
+        """Describe how a longer or shorter schedule changes the rate at ``update``; called before loading."""
+        schedule = self.assembly.schedule
         if not isinstance(schedule, Schedule):
             return ""
-        present = schedule.state_dict()
-        before, now = saved.get("updates"), present["updates"]
-        settings = ScheduleConfig(**present["config"])
-        if before == now or before is None or now is None or settings.name in ("constant", "step"):
+        current = schedule.state_dict()
+        old_end, end = saved.get("updates"), current["updates"]
+        settings = ScheduleConfig(**current["config"])
+        if old_end == end or old_end is None or end is None or settings.name in ("constant", "step"):
             return ""
-        old = Schedule(self.parts.optimizer, settings, updates=before, updates_per_epoch=present["updates_per_epoch"])
+        old = Schedule(
+            self.assembly.optimizer, settings, updates=old_end, updates_per_epoch=current["updates_per_epoch"]
+        )
         return (
-            f"; the schedule ends at update {now} instead of {before}, so the rate is {schedule.factor(update):.3g} "
+            f"; the schedule ends at update {end} instead of {old_end}, so the rate is {schedule.factor(update):.3g} "
             f"of its peak here instead of {old.factor(update):.3g} (schedule.horizon_epochs keeps the old end)"
         )
 
@@ -236,23 +238,23 @@ class RunState:
 
         If the model is sharded, every process returns its part; see `sharded.gather_full_tensors`.
         """
-        parts, copies = self.parts, dict[tuple[int, ...], Tensor]()
-        with parts.average.applied() if parts.average else nullcontext():
-            live = {name: value.detach() for name, value in parts.model.state_dict().items()}
-            for value in live.values():
+        assembly, copies = self.assembly, dict[tuple[int, ...], Tensor]()
+        with assembly.average.applied() if assembly.average else nullcontext():
+            current = {name: value.detach() for name, value in assembly.model.state_dict().items()}
+            for value in current.values():
                 copies.setdefault(memory_key(value), value.clone())
-            return {name: copies[memory_key(value)] for name, value in live.items()}
+            return {name: copies[memory_key(value)] for name, value in current.items()}
 
 
-def _change_notices(changed: Differences, *, known: bool) -> list[ResumeNotice]:
+def _change_notices(changed: Differences, *, has_settings: bool) -> list[ResumeNotice]:
     notices: list[ResumeNotice] = []
-    if not known:
+    if not has_settings:
         sentence = "The checkpoint does not contain its settings, so nothing could be compared."
         notices.append(ResumeNotice("resumed_inexact", sentence, {}))
     if inexact := [str(each) for each in changed.with_consequence("inexact")]:
-        sentence = f"It is the same run, but no longer bitwise equal: {'; '.join(inexact)}."
+        sentence = f"The run is the same, but no longer bitwise equal to the uninterrupted one: {'; '.join(inexact)}."
         notices.append(ResumeNotice("resumed_inexact", sentence, {"changed": inexact}))
     if breaking := [str(each) for each in changed.with_consequence("breaking")]:
-        sentence = f"The run continues as another one, as requested: {'; '.join(breaking)}."
+        sentence = f"The run continues with other settings, as requested: {'; '.join(breaking)}."
         notices.append(ResumeNotice("resumed_changed", sentence, {"changed": breaking}))
     return notices

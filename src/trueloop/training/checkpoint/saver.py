@@ -61,11 +61,11 @@ class Saver:
         """Save the current state; it may change as soon as this returns.
 
         Args:
-            state: part name to tree, as `CheckpointFolder.save` takes it.
+            state: maps each part's name to its tree, as for `CheckpointFolder.save`.
             update: number of updates done.
             epoch: number of epochs completed.
             metrics: metrics of the latest evaluation.
-            write_extra: writes further files of the checkpoint, which is then complete when this returns.
+            write_extra: function that writes further files; the checkpoint is then complete when this returns.
 
         Raises:
             CheckpointError: the previous save failed, or this state holds something that is not data.

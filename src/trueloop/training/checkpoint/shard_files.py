@@ -83,7 +83,7 @@ def write_shards(sharded: Mapping[str, Tensor], folder: Path, processes: Process
     writer.fs = files
     with _translate_errors(f"The shards of {folder.name} could not be written"):
         processes.run_collective(lambda: dcp.save(dict(sharded), storage_writer=writer))
-    return {name: stamp for each in processes.all_gather_object(files.stamps()) for name, stamp in each.items()}
+    return {name: stamp for stamps in processes.all_gather_object(files.stamps()) for name, stamp in stamps.items()}
 
 
 def read_shards(tensors: dict[str, Any], folder: Path, files: Sequence[str], processes: Processes) -> None:
@@ -147,7 +147,7 @@ def _copy_part(full: Tensor, part: Tensor, starts: Sequence[int]) -> int:
 
 
 @contextmanager
-def _translate_errors(what: str) -> Generator[None]:
+def _translate_errors(problem: str) -> Generator[None]:
     """Convert torch's CheckpointException, a BaseException, to the OSError that caused it, or a CheckpointError."""
     try:
         yield
@@ -155,7 +155,7 @@ def _translate_errors(what: str) -> Generator[None]:
         rank, (cause, _) = next(iter(error.failures.items()))
         if isinstance(cause, OSError):
             raise cause from error  # `CheckpointFolder` adds the folder's name
-        raise CheckpointError(f"{what} by process {rank}: {cause}") from error
+        raise CheckpointError(f"{problem} by process {rank}: {cause}") from error
 
 
 class _HashingFileSystem(FileSystem):

@@ -4,7 +4,7 @@
         state.json, model.safetensors ...               as in other checkpoints, with references to sharded tensors
         shard-00001-model-00001-of-00001.safetensors    the first process's parts of all sharded tensors
 
-As for other checkpoints, the first process creates the folder, writes the manifest of all files, renames the folder.
+As for other checkpoints, the first process creates the folder, writes the manifest of all files and renames the folder.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from trueloop.training.distributed.dtensors import is_dtensor, memory_key
 from trueloop.training.distributed.parallel import Parallel
 from trueloop.training.distributed.processes import Processes
 
-if TYPE_CHECKING:  # imported only where a model is sharded: they take half as long as importing torch
+if TYPE_CHECKING:  # imported only if a model is sharded, because this takes half as long as importing torch
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
 _TreePath: TypeAlias = tuple[object, ...]
 
 
-class SaveRest(Protocol):
+class SaveUnsharded(Protocol):
     """A function that saves the part of a state that is not in shards; see `saver.Saver.save`."""
 
     def __call__(self, *, write_extra: WriteExtra | None) -> None:
@@ -58,26 +58,26 @@ def extract_shards(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     sharded: dict[str, DTensor] = {}
     names: dict[object, str] = {}
 
-    def name(tensor: DTensor, path: _TreePath) -> ShardReference:
-        where, memory = ".".join(map(str, path)), memory_key(tensor)
+    def to_reference(tensor: DTensor, path: _TreePath) -> ShardReference:
+        name, memory = ".".join(map(str, path)), memory_key(tensor)
         if tensor.dtype not in DTYPE_NAMES:
-            raise CheckpointError(f"{where} is sharded and of {tensor.dtype}, which safetensors does not know.")
+            raise CheckpointError(f"{name} is sharded and of {tensor.dtype}, which safetensors does not know.")
         if memory not in names:
-            while where in sharded:  # {"a.b": ...} next to {"a": {"b": ...}}
-                where += "#"
-            names[memory] = where
-            sharded[where] = cast("DTensor", tensor.detach())
+            while name in sharded:  # {"a.b": ...} next to {"a": {"b": ...}}
+                name += "#"
+            names[memory] = name
+            sharded[name] = cast("DTensor", tensor.detach())
         return ShardReference(name=names[memory], shape=tuple(tensor.shape), dtype=tensor.dtype)
 
-    return cast("dict[str, Any]", _map_leaves(dict(state), is_dtensor, name)), sharded
+    return cast("dict[str, Any]", _map_leaves(dict(state), is_dtensor, to_reference)), sharded
 
 
-def save_on_all_ranks(save: SaveRest | None, sharded: Mapping[str, DTensor], processes: Processes) -> None:
+def save_on_all_ranks(save: SaveUnsharded | None, sharded: Mapping[str, DTensor], processes: Processes) -> None:
     """Save a state after `extract_shards`; to be called on all processes.
 
     Args:
-        save: on the first process, a function that saves the rest of the state; its ``write_extra`` writes the shards
-            and is None if there are none. None on the other processes.
+        save: on the first process, a function that saves the rest of the state; its ``write_extra`` writes the shards,
+            or is None if there are none. None on the other processes.
         sharded: the tensors, from `extract_shards`.
         processes: the processes that hold the parts.
 
@@ -193,41 +193,41 @@ def check_folder_shared(folder: CheckpointFolder | None, parallel: Parallel) -> 
 
     safetensors_storage()
     if folder is None:
-        without = _processes_without_folder(None, parallel.processes)
+        excluded = _processes_without_folder(None, parallel.processes)
     else:
         with folder.visibility_token() as token:
-            without = _processes_without_folder(token, parallel.processes)
-    if without:
+            excluded = _processes_without_folder(token, parallel.processes)
+    if excluded:
         raise RunFolderError(
-            f"The run folder is not visible to {without}.",
+            f"The run folder is not visible to {excluded}.",
             why='With parallel.engine = "fsdp" every process writes its part of a checkpoint itself, into one folder.',
             fix="Put the folder on a file system that all machines mount at the same path, such as NFS or Lustre.",
         )
 
 
-def _save_on_first(save: SaveRest, sharded: Mapping[str, DTensor], processes: Processes) -> None:
+def _save_on_first(save: SaveUnsharded, sharded: Mapping[str, DTensor], processes: Processes) -> None:
     """Save on the first process; the others receive the folder, or None if saving has failed before the shards."""
-    called = False
+    folder_sent = False
 
     def write_shards(folder: Path) -> Mapping[str, FileStamp]:
-        nonlocal called
-        called = True
+        nonlocal folder_sent
+        folder_sent = True
         processes.broadcast_object(str(folder.resolve()))
         return _write_own_shard(sharded, folder, processes)
 
     try:
         save(write_extra=write_shards)
     finally:
-        if not called:
+        if not folder_sent:
             processes.broadcast_object(None)
 
 
 def _write_own_shard(sharded: Mapping[str, DTensor], folder: Path, processes: Processes) -> dict[str, FileStamp]:
     """Write this process's shard; return the stamps of all shards."""
-    without = [rank for rank, visible in enumerate(processes.all_gather_object(folder.is_dir())) if not visible]
-    if without:
+    excluded = [rank for rank, visible in enumerate(processes.all_gather_object(folder.is_dir())) if not visible]
+    if excluded:
         raise CheckpointError(
-            f"The run folder is no longer visible to process {without[0]}.",
+            f"The run folder is no longer visible to process {excluded[0]}.",
             fix="Check that all machines have it under the same path.",
         )
     from trueloop.training.checkpoint.shard_files import write_shards
@@ -238,9 +238,9 @@ def _write_own_shard(sharded: Mapping[str, DTensor], folder: Path, processes: Pr
 def _processes_without_folder(token: Path | None, processes: Processes) -> str:
     """Describe the processes that do not see the folder that the first one has created; "" if all see it."""
     path = processes.broadcast_object(str(token))
-    answers = processes.all_gather_object((Path(path).is_dir(), platform.node()))
-    without = [f"process {rank} on {host}" for rank, (visible, host) in enumerate(answers) if not visible]
-    return ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
+    views = processes.all_gather_object((Path(path).is_dir(), platform.node()))
+    excluded = [f"process {rank} on {host}" for rank, (visible, host) in enumerate(views) if not visible]
+    return ", ".join(excluded[:5]) + (f" and {len(excluded) - 5} more" if len(excluded) > 5 else "")
 
 
 def _locate_shards(checkpoint: Checkpoint, state: Mapping[str, Any]) -> tuple[str, list[str], Mapping[str, Any]]:
@@ -260,12 +260,12 @@ def _empty_shard(mesh: DeviceMesh, reference: ShardReference) -> DTensor:
 def _shard_references(state: Mapping[str, Any]) -> dict[str, ShardReference]:
     """Return a state's references to shards, by name; in the same order on every process."""
     references: dict[str, ShardReference] = {}
-    _map_leaves(dict(state), _is_reference, lambda found, _: references.setdefault(found.name, found))
+    _map_leaves(dict(state), _is_reference, lambda shard, _: references.setdefault(shard.name, shard))
     return references
 
 
 def _fill_references(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", _map_leaves(dict(state), _is_reference, lambda found, _: tensors[found.name]))
+    return cast("Mapping[str, Any]", _map_leaves(dict(state), _is_reference, lambda shard, _: tensors[shard.name]))
 
 
 def _is_reference(value: object) -> TypeGuard[ShardReference]:

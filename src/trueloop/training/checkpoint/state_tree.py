@@ -33,7 +33,7 @@ from trueloop.training.checkpoint.tensor_file import DTYPE_NAMES, RESERVED
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Path: TypeAlias = tuple[object, ...]
 
-MAX_DEPTH = 100  # far deeper than any real state; so a tree that contains itself raises an error that says so
+MAX_DEPTH = 100  # far deeper than any real state; reached by a tree that contains itself
 
 _MAPPINGS: dict[str, type[dict[Any, Any]]] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 _KEY_TYPES = (str, int, bool, float, bytes, type(None))
@@ -64,15 +64,15 @@ def pack(tree: object, *, at: str = "", copy: Mapping[str, Tensor] | None = None
         tree: nested dict, OrderedDict, Counter, list, tuple, None, bool, int, float, str, bytes, dense tensors,
             `ShardReference`, and NumPy numbers or numeric arrays.
         at: path of the tree, for the error message only.
-        copy: None, or tensors of an earlier call ({} if there was none): copy every tensor into their memory where
-            shape and dtype match, else into new memory, so that the state may change while the copies are written.
-            Memory that the process already has is filled seven times faster than new memory.
+        copy: None, or tensors of an earlier call ({} if there was none). If not None, every tensor is copied, so that
+            the state may change while the copies are written: into the memory of the earlier tensor if shape and dtype
+            match, which is seven times faster than filling new memory.
 
     Returns:
         The JSON value, and the tensors by name: the path in the tree, joined with dots. They are contiguous and on the
-        CPU. Without ``copy``, tensors that already were share memory with the tree: write them before the state
-        changes. Entries that are the same tensor (tied weights) become one tensor, also after `unpack`. Tensors that
-        merely overlap are each stored in full.
+        CPU. Without ``copy``, contiguous CPU tensors share memory with the tree: write them before the state changes.
+        Entries that are the same tensor (tied weights) become one tensor, also after `unpack`. Tensors that only
+        overlap are each stored in full.
 
     Raises:
         CheckpointError: the tree contains a value of another type; the message has its path and type.
@@ -107,21 +107,21 @@ class _Packer:
     def __init__(self, at: str, copy: Mapping[str, Tensor] | None) -> None:
         self.tensors: dict[str, Tensor] = {}
         self._at = at
-        self._reused = copy
-        self._names: dict[object, str] = {}
+        self._earlier = copy
+        self._names: dict[object, str] = {}  # a tensor's memory and layout -> the name of its stored tensor
 
     def node(self, value: Any, path: Path) -> Json:
         if len(path) > MAX_DEPTH:
             raise self._cannot_pack(path[:5], f"is nested deeper than {MAX_DEPTH} levels, or contains itself")
-        kind = type(value)
-        if value is None or kind is bool or kind is str:
+        value_type = type(value)
+        if value is None or value_type is bool or value_type is str:
             return value
-        if kind in _PACKERS:
-            return _PACKERS[kind](self, value, path)
-        if kind is np.ndarray or isinstance(value, np.generic):
+        if value_type in _PACKERS:
+            return _PACKERS[value_type](self, value, path)
+        if value_type is np.ndarray or isinstance(value, np.generic):
             return self.numpy(value, path)
-        article = "an" if kind.__name__[0].lower() in "aeiou" else "a"
-        raise self._cannot_pack(path, f"is {article} {kind.__name__}")
+        article = "an" if value_type.__name__[0].lower() in "aeiou" else "a"
+        raise self._cannot_pack(path, f"is {article} {value_type.__name__}")
 
     def integer(self, value: int, path: Path) -> Json:
         return value if -(2**63) <= value < 2**63 else {"int": hex(value)}
@@ -169,10 +169,10 @@ class _Packer:
         if value.requires_grad:
             raise self._cannot_pack(path, "is a tensor that requires a gradient, so it belongs to a graph; detach() it")
         memory = value.data_ptr() if value.numel() else id(value)
-        same = (memory, value.device, value.dtype, value.shape, value.stride(), value.is_conj(), value.is_neg())
-        if same not in self._names:
-            self._names[same] = self._store(value.resolve_conj().resolve_neg(), path)
-        packed: dict[str, Json] = {"tensor": self._names[same]}
+        identity = (memory, value.device, value.dtype, value.shape, value.stride(), value.is_conj(), value.is_neg())
+        if identity not in self._names:
+            self._names[identity] = self._store(value.resolve_conj().resolve_neg(), path)
+        packed: dict[str, Json] = {"tensor": self._names[identity]}
         if not value.is_contiguous():
             # Fused optimizers read parameter and moments as raw memory: the moments need the parameter's strides.
             packed["stride"] = list(torch.empty_like(value, device="meta").stride())
@@ -186,12 +186,12 @@ class _Packer:
 
     def _store(self, tensor: Tensor, path: Path) -> str:
         stem = ".".join(map(str, path)).encode("utf-8", "backslashreplace").decode() or "tensor"
-        name, copy = stem, 1
+        name, number = stem, 1
         while name in self.tensors or name == RESERVED:
-            copy += 1
-            name = f"{stem}#{copy}"
-        plain = tensor.cpu().contiguous() if self._reused is None else self._copy_into(name, tensor, self._reused)
-        self.tensors[name] = _as_storable(plain)
+            number += 1
+            name = f"{stem}#{number}"
+        stored = tensor.cpu().contiguous() if self._earlier is None else self._copy_into(name, tensor, self._earlier)
+        self.tensors[name] = _as_storable(stored)
         return name
 
     def _copy_into(self, name: str, tensor: Tensor, earlier: Mapping[str, Tensor]) -> Tensor:
@@ -202,9 +202,9 @@ class _Packer:
         return memory.copy_(tensor)
 
     def _cannot_pack(self, path: Path, problem: str) -> CheckpointError:
-        where = ".".join(map(str, (self._at, *path) if self._at else path)) or "The state"
+        location = ".".join(map(str, (self._at, *path) if self._at else path)) or "The state"
         return CheckpointError(
-            f"{where} {problem}.",
+            f"{location} {problem}.",
             why="A checkpoint holds data only, so that loading it never runs code and restores every bit.",
             fix="Convert it to dicts, lists, tuples, numbers, strings, bytes and tensors.",
         )
@@ -224,12 +224,12 @@ _PACKERS: dict[type, Callable[[_Packer, Any, Path], Json]] = {
 }
 
 
-def _as_storable(plain: Tensor) -> Tensor:
+def _as_storable(tensor: Tensor) -> Tensor:
     """View the tensor's memory as a type that safetensors has."""
-    stored_dtype = _STORED_AS.get(plain.dtype)
+    stored_dtype = _STORED_AS.get(tensor.dtype)
     if stored_dtype is None:
-        return plain
-    return torch.view_as_real(plain) if plain.is_complex() else plain.view(stored_dtype)
+        return tensor
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor.view(stored_dtype)
 
 
 class _Unpacker:

@@ -86,9 +86,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     for name, tensor in ordered:
         start, end = end, end + tensor.nbytes
         header[name] = {"dtype": DTYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
-    text = json.dumps(header, ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    return write_synced(path, [len(text).to_bytes(8, "little"), text, *(_as_bytes(tensor) for _, tensor in ordered)])
+    encoded = json.dumps(header, ensure_ascii=False).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    return write_synced(path, [len(encoded).to_bytes(8, "little"), encoded, *(_as_bytes(t) for _, t in ordered)])
 
 
 def read_tensors(path: Path) -> TensorFile:
@@ -108,9 +108,9 @@ def read_tensors(path: Path) -> TensorFile:
         length = int.from_bytes(prefix, "little")
         if len(prefix) < 8 or length > size - 8:
             raise damaged(path, "it is shorter than its header says")
-        text = file.read(length)
-        hashing.submit(digest.update, prefix + text)
-        header, metadata = _parse_header(path, text)
+        encoded = file.read(length)
+        hashing.submit(digest.update, prefix + encoded)
+        header, metadata = _parse_header(path, encoded)
         for name, entry in _entries_in_file_order(path, header, size - 8 - length):
             memory = torch.empty(entry.nbytes, dtype=torch.uint8, device="cpu")
             view = _as_bytes(memory)
@@ -133,10 +133,10 @@ class _Entry:
     nbytes: int
 
 
-def _parse_header(path: Path, text: bytes) -> tuple[dict[str, Any], dict[str, str]]:
+def _parse_header(path: Path, encoded: bytes) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the header without its metadata, and the metadata."""
     try:
-        header = dict(parse_json(text))
+        header = dict(parse_json(encoded))
         return header, dict(header.pop(RESERVED, {}))
     except (ValueError, TypeError) as error:
         raise damaged(path, f"its header is not readable ({error})") from error
@@ -155,11 +155,11 @@ def _entries_in_file_order(path: Path, header: dict[str, Any], data_size: int) -
     entries: list[tuple[str, _Entry]] = []
     position = 0
     try:
-        for name, described in sorted(header.items(), key=lambda item: tuple(item[1]["data_offsets"])):
-            start, end = described["data_offsets"]
-            if described["dtype"] in _TORCH_NAMES.keys() - DTYPES.keys():
-                raise _unknown_dtype(path, name, _TORCH_NAMES[described["dtype"]])
-            dtype, shape = DTYPES[described["dtype"]], tuple(described["shape"])
+        for name, description in sorted(header.items(), key=lambda item: tuple(item[1]["data_offsets"])):
+            start, end = description["data_offsets"]
+            if description["dtype"] in _TORCH_NAMES.keys() - DTYPES.keys():
+                raise _unknown_dtype(path, name, _TORCH_NAMES[description["dtype"]])
+            dtype, shape = DTYPES[description["dtype"]], tuple(description["shape"])
             valid = all(type(size) is int and size >= 0 for size in shape)
             if not valid or start != position or end - start != math.prod(shape) * dtype.itemsize:
                 raise ValueError(name)

@@ -29,7 +29,7 @@ def save_weights(weights: nn.Module | Mapping[str, Tensor], path: Path) -> None:
         InvalidModel: an entry is not a dense tensor of a type that safetensors knows.
     """
     entries = weights.state_dict() if isinstance(weights, nn.Module) else weights
-    tensors, aliases = _without_aliases(entries)
+    tensors, aliases = _split_aliases(entries)
     metadata = {"format": "pt"} | ({"aliases": json.dumps(aliases)} if aliases else {})
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -64,7 +64,7 @@ def load_weights(path: Path) -> dict[str, Tensor]:
         raise damaged(path, f"its map of tied tensors is invalid ({error!r})") from error
 
 
-def _without_aliases(entries: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _split_aliases(entries: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return each tensor under its first name, contiguous and on the CPU, and its other names with that name."""
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
@@ -72,26 +72,26 @@ def _without_aliases(entries: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], 
     for name, value in entries.items():
         _check(name, value)
         memory = value.data_ptr() if value.numel() else name
-        same = (memory, value.device, value.dtype, value.shape, value.stride(), value.is_conj(), value.is_neg())
-        stored = first_name.setdefault(same, name)
-        if stored == name:
+        identity = (memory, value.device, value.dtype, value.shape, value.stride(), value.is_conj(), value.is_neg())
+        stored_name = first_name.setdefault(identity, name)
+        if stored_name == name:
             tensors[name] = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
         else:
-            aliases[name] = stored
+            aliases[name] = stored_name
     return tensors, aliases
 
 
 def _check(name: str, value: Tensor) -> None:
-    what = ""
+    problem = ""
     if not isinstance(cast("object", value), Tensor):
-        what = f"of type {type(value).__name__}"
+        problem = f"of type {type(value).__name__}"
     elif value.layout is not torch.strided or value.is_meta or value.dtype not in DTYPE_NAMES:
-        what = f"a tensor of {value.dtype}, {value.layout}, on {value.device}"
+        problem = f"a tensor of {value.dtype}, {value.layout}, on {value.device}"
     elif name == RESERVED:
-        what = "named like the header of the file format"
-    if what:
+        problem = "named like the header of the file format"
+    if problem:
         raise InvalidModel(
-            f"The entry {name!r} of the state_dict is {what}.",
+            f"The entry {name!r} of the state_dict is {problem}.",
             why="A safetensors file can only contain named dense tensors of common types.",
             fix="Convert it, or leave it out of the state_dict.",
         )

@@ -39,13 +39,13 @@ class CompileNotice(NamedTuple):
 class CompiledProgram:
     """One function under torch.compile, for one shape of window or with dynamic dimensions."""
 
-    def __init__(self, function: Any, what: str, *, dynamic: bool, on_host: bool) -> None:
-        self.what, self.dynamic = what, dynamic
+    def __init__(self, function: Any, name: str, *, dynamic: bool, on_cpu: bool) -> None:
+        self.name, self.dynamic = name, dynamic
         # fallback_random draws the random numbers of the eager loop. The C++ wrapper avoids the Python between kernels,
-        # which dominates a small model's update. (dynamic=False would cost 8 µs per call and is not needed: shapes are
-        # compared before, and torch's guards check them again; asserting them in the program costs 5 µs.)
+        # which dominates a small model's update. Shapes are compared before the call, and again by torch's guards:
+        # asserting them in the program would cost 5 µs per call, and dynamic=False 8 µs.
         options: dict[str, Any] = {
-            "fallback_random": True, "cpp_wrapper": on_host, "size_asserts": False, "alignment_asserts": False,
+            "fallback_random": True, "cpp_wrapper": on_cpu, "size_asserts": False, "alignment_asserts": False,
         }  # fmt: skip
         self.run: Any = torch.compile(function, fullgraph=True, options=options)
         self.compiled = False
@@ -59,7 +59,7 @@ class CompiledStep:
     Args:
         spec: model, objective and settings of an update.
         optimizer: the optimizer of the parameters; its state is read and written.
-        unsupported: why this run cannot be compiled, if the caller knows it.
+        unsupported: reason why this run cannot be compiled; None if the caller knows none.
     """
 
     def __init__(self, spec: StepSpec, optimizer: torch.optim.Optimizer, unsupported: str | None = None) -> None:
@@ -67,16 +67,16 @@ class CompiledStep:
         self._optimizer = optimizer
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._device = self.parameters[0].device
-        self._on_host = self._device.type == "cpu"
+        self._on_cpu = self._device.type == "cpu"
         self._notices: list[CompileNotice] = []
         self._regular = ""  # description of the regular window, as saved in a checkpoint
-        self._shapes: Any = None  # the same as returned by `shapes_of`
-        self._other_shapes = 0
-        self._bound_state: Any = None
+        self._shapes: Any = None  # the regular window as returned by `shapes_of`
+        self._irregular_batches = 0
+        self._bound_state: Any = None  # the first parameter's optimizer state to which the programs are bound
         self._programs: dict[tuple[str, bool], CompiledProgram] = {}
         self._group_steps: list[ParamGroupStep] = []
-        self._numbers = torch.zeros(0)
-        self._rows: Any = None
+        self._table = torch.zeros(0)  # settings of every group, on the CPU
+        self._table_view: Any = None  # the same memory as a NumPy array
         self.disabled = False
         """True if the eager loop runs every window."""
         self.lacks_compiler = False
@@ -105,7 +105,7 @@ class CompiledStep:
         """Run one update with `call`; see `step_graph.StepFunction` for the result."""
         return self.call(program, batch, self._settings())
 
-    def call(self, program: CompiledProgram, batch: Any, *further: Tensor) -> Any:
+    def call(self, program: CompiledProgram, batch: Any, *arguments: Tensor) -> Any:
         """Run a program, compiling it first where necessary.
 
         Returns:
@@ -116,28 +116,28 @@ class CompiledStep:
         """
         if program.compiled:
             try:
-                return program.run(batch, *further)
+                return program.run(batch, *arguments)
             except _compile_error_type():
                 pass  # the program's guards require another compilation, which needs the patch below
-        started, before = perf_counter(), torch.get_rng_state()
+        started, rng_state = perf_counter(), torch.get_rng_state()
         try:
             with _dynamo_config().patch(trace_autograd_ops=True):
-                result = program.run(batch, *further)
+                result = program.run(batch, *arguments)
         except _compile_error_type() as error:
             no_compiler = any(text in str(error) for text in _NO_COMPILER)
             self._disable(_NEEDS_COMPILER if no_compiler else _explain_compile_error(error), lacks_compiler=no_compiler)
             return None
         program.compiled = True
-        program.draws_random_numbers = not torch.equal(before, torch.get_rng_state())
+        program.draws_random_numbers = not torch.equal(rng_state, torch.get_rng_state())
         seconds = perf_counter() - started
         shape = f"windows of other sizes, such as {describe_batch(batch)}" if program.dynamic else describe_batch(batch)
-        self._notices.append(CompileNotice("compiled", f"{program.what} is compiled for {shape}, in {seconds:.0f} s."))
+        self._notices.append(CompileNotice("compiled", f"{program.name} is compiled for {shape}, in {seconds:.0f} s."))
         return result
 
     def check_eager_window(self) -> None:
         """Disable compiling if a parameter has no gradient after an eager window: the optimizer does not step it."""
         if not self.disabled and any(p.grad is None for p in self.parameters):
-            self._disable("in some windows not every parameter receives a gradient.")
+            self._disable("in some windows a parameter receives no gradient.")
 
     def drain_notices(self) -> list[CompileNotice]:
         """Return the notices since the last call."""
@@ -146,11 +146,11 @@ class CompiledStep:
 
     def state_dict(self) -> dict[str, Any]:
         """Return for which windows programs are compiled, so that a resumed run compiles for the same ones."""
-        return {"regular": self._regular, "others": self._other_shapes}
+        return {"regular": self._regular, "others": self._irregular_batches}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the result of `state_dict`."""
-        self._regular, self._other_shapes, self._shapes = state["regular"], state["others"], None
+        self._regular, self._irregular_batches, self._shapes = state["regular"], state["others"], None
 
     def _disable(self, reason: str, *, lacks_compiler: bool = False) -> None:
         self.disabled, self.lacks_compiler = True, lacks_compiler
@@ -160,16 +160,16 @@ class CompiledStep:
         self._notices.append(CompileNotice("compiled_in_part", message))
 
     def _settings(self) -> Tensor:
-        """Return the settings of every group, (groups, settings) in float64, on the device."""
+        """Return the settings of every group as a float64 tensor (groups, settings) on the device."""
         groups = _groups(self._optimizer)
         rows = [each.formula.settings(group) for each, group in zip(self._group_steps, groups, strict=True)]
-        if self._on_host:
-            self._rows[:] = rows
-            return self._numbers
+        if self._on_cpu:
+            self._table_view[:] = rows
+            return self._table
         return torch.tensor(rows, dtype=torch.float64).to(self._device, non_blocking=True)
 
     def _bind_optimizer_state(self) -> bool:
-        """Bind the programs to the optimizer's state; return False until an eager update has created that state."""
+        """Bind the programs to the optimizer's state; return False if no eager update has created that state yet."""
         state = cast("dict[Any, dict[str, Any]]", self._optimizer.state)
         groups = _groups(self._optimizer)
         if self._bound_state is not None and state.get(groups[0]["params"][0]) is self._bound_state:
@@ -191,11 +191,11 @@ class CompiledStep:
         for each in group_steps:
             steps = [state["step"] for state in each.states] if each.formula.counts_steps else []
             if steps and len(set(torch.stack(steps).tolist())) > 1:
-                self._disable("the parameters have not all been updated equally often.")
+                self._disable("some parameters have been updated more often than others.")
                 return False
         self._group_steps, self._bound_state = group_steps, state[groups[0]["params"][0]]
-        self._numbers = torch.zeros(len(groups), len(group_steps[0].formula.settings(groups[0])), dtype=torch.float64)
-        self._rows = self._numbers.numpy()
+        self._table = torch.zeros(len(groups), len(group_steps[0].formula.settings(groups[0])), dtype=torch.float64)
+        self._table_view = self._table.numpy()
         return True
 
     def _needs_dynamic_shapes(self, batch: Any) -> bool | None:
@@ -207,8 +207,8 @@ class CompiledStep:
             self._shapes = shapes if description == self._regular else None
         if shapes == self._shapes:
             return False
-        self._other_shapes += 1
-        if self._other_shapes <= MIN_OTHER_SHAPES or self._shapes is None:
+        self._irregular_batches += 1
+        if self._irregular_batches <= MIN_OTHER_SHAPES or self._shapes is None:
             return None
         differing = list(_differing_dimensions(batch, shapes, self._shapes))
         if any(dimension is None for _, dimension in differing):
@@ -217,15 +217,15 @@ class CompiledStep:
             torch._dynamo.maybe_mark_dynamic(tensor, dimension)
         return True
 
-    def _program(self, what: str, *, dynamic: bool) -> CompiledProgram:
-        if (what, dynamic) not in self._programs:
+    def _program(self, name: str, *, dynamic: bool) -> CompiledProgram:
+        if (name, dynamic) not in self._programs:
             spec = self._spec
-            if what == _UPDATE:
+            if name == _UPDATE:
                 function = make_step_function(spec, self._group_steps)
             else:
                 function = make_gradient_function(spec, self.parameters)
-            self._programs[what, dynamic] = CompiledProgram(function, what, dynamic=dynamic, on_host=self._on_host)
-        return self._programs[what, dynamic]
+            self._programs[name, dynamic] = CompiledProgram(function, name, dynamic=dynamic, on_cpu=self._on_cpu)
+        return self._programs[name, dynamic]
 
 
 def shapes_of(batch: Any) -> Any:
@@ -240,9 +240,9 @@ def shapes_of(batch: Any) -> Any:
 
 
 def _differing_dimensions(batch: Any, shapes: Any, regular: Any) -> Iterator[tuple[Any, int | None]]:
-    """Yield (tensor, dimension) where a size differs from the regular one; the dimension is None if more differs.
+    """Yield (tensor, dimension) where a size differs from the regular one; dimension None if not only sizes differ.
 
-    None also stands for a size of 0 or 1, because torch specialises on these.
+    The dimension is also None for a size of 0 or 1, because torch specialises on these.
     """
     if shapes == regular:
         return
@@ -258,8 +258,8 @@ def _differing_dimensions(batch: Any, shapes: Any, regular: Any) -> Iterator[tup
         for key, value in cast("Mapping[Any, Any]", batch).items():
             yield from _differing_dimensions(value, shapes[key], regular[key])
     elif isinstance(batch, (tuple, list)) and isinstance(regular, list) and len(shapes) == len(cast("Any", regular)):
-        for value, own, other in zip(cast("Sequence[Any]", batch), shapes, cast("Any", regular), strict=True):
-            yield from _differing_dimensions(value, own, other)
+        for value, part, regular_part in zip(cast("Sequence[Any]", batch), shapes, cast("Any", regular), strict=True):
+            yield from _differing_dimensions(value, part, regular_part)
     else:
         yield batch, None
 
@@ -272,15 +272,15 @@ _NEEDS_COMPILER: Final = (
 def _reason_unsupported(spec: StepSpec, optimizer: torch.optim.Optimizer) -> str | None:
     """Return why an update cannot be compiled, if that is known before compiling; else None."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    kinds = {p.device.type for p in parameters}
+    devices = {p.device.type for p in parameters}
     modules = list(spec.model.modules())
-    steps = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    step_hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
     checks = (
         (
             hasattr(_dynamo_config(), "trace_autograd_ops"),
             f"torch {torch.__version__} cannot compile a function that contains a backward pass.",
         ),
-        (kinds <= {"cpu"} or kinds <= {"cuda"}, f"the parameters are on {' and '.join(sorted(kinds))}."),
+        (devices <= {"cpu"} or devices <= {"cuda"}, f"the parameters are on {' and '.join(sorted(devices))}."),
         (
             all(type(p) is torch.nn.Parameter and p.is_floating_point() for p in parameters),
             "some parameters are tensor subclasses, or not floating-point.",
@@ -289,7 +289,7 @@ def _reason_unsupported(spec: StepSpec, optimizer: torch.optim.Optimizer) -> str
             all(formula_of(optimizer, group) for group in _groups(optimizer)),
             f"trueloop cannot compile the step of {type(optimizer).__name__} with these settings.",
         ),
-        (not any(steps), "the optimizer has hooks."),
+        (not any(step_hooks), "the optimizer has hooks."),
         (not any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters), "parameters have hooks."),
         (not any(m._backward_hooks or m._backward_pre_hooks for m in modules), "modules have backward hooks."),
     )
@@ -303,15 +303,15 @@ def _groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 def _explain_compile_error(error: Exception) -> str:
     """Explain in one sentence why torch cannot compile an update, with the user's line if the error contains it."""
-    text = str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    message = str(error)
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
     explained = [line.removeprefix("Explanation: ") for line in lines if line.startswith("Explanation: ")]
     reason = (explained or lines or [type(error).__name__])[0]
-    if "data-dependent" in text:
+    if "data-dependent" in message:
         reason = "its control flow depends on the value of a tensor (.item(), a comparison), unknown when compiling"
-    locations = _CODE_LOCATION.findall(text.rpartition("from user code")[2])
-    where = f" ({locations[-1][0]}:{locations[-1][1]})" if locations else ""
-    return f"{reason.rstrip('.')}{where}."
+    locations = _CODE_LOCATION.findall(message.rpartition("from user code")[2])
+    location = f" ({locations[-1][0]}:{locations[-1][1]})" if locations else ""
+    return f"{reason.rstrip('.')}{location}."
 
 
 def _compile_error_type() -> type[Exception]:

@@ -56,12 +56,12 @@ def make_step_function(spec: StepSpec, group_steps: Sequence[ParamGroupStep]) ->
     device = parameters[0].device.type
     bound = math.inf if spec.clip is None else spec.clip
     guarded, dtype = spec.guarded, spec.autocast
-    owners = [(module, name) for module in model.modules() for name, _ in module.named_buffers(recurse=False)]
-    owners = owners if guarded else []
+    buffer_owners = [(module, name) for module in model.modules() for name, _ in module.named_buffers(recurse=False)]
+    buffer_owners = buffer_owners if guarded else []
 
     def update(batch: Any, settings: Tensor) -> Tensor:
-        before = [getattr(module, name) for module, name in owners]
-        saved = [buffer.clone() for buffer in before]
+        old_buffers = [getattr(module, name) for module, name in buffer_owners]
+        saved = [buffer.clone() for buffer in old_buffers]
         with torch.autocast(device, dtype=dtype, enabled=dtype is not None):
             terms = objective(model, batch)
         root, loss, divisor = _root_loss_divisor(terms)
@@ -70,13 +70,13 @@ def make_step_function(spec: StepSpec, group_steps: Sequence[ParamGroupStep]) ->
             norm = torch.where(divisor == 0, math.nan, _norm(gradients) / divisor)
             finite = torch.isfinite(norm)
             applied = finite & (divisor != 0) if guarded else divisor != 0
-            by = torch.where(finite, (norm / bound).clamp(min=1.0), 1.0) * divisor
-            _step(group_steps, gradients, by, applied, settings)
-            for (module, name), buffer, copy in zip(owners, before, saved, strict=True):
-                now = getattr(module, name)
-                value = torch.where(applied, now, copy)
-                if now is buffer:
-                    now.copy_(value)
+            total_divisor = torch.where(finite, (norm / bound).clamp(min=1.0), 1.0) * divisor
+            _step(group_steps, gradients, total_divisor, applied, settings)
+            for (module, name), buffer, copy in zip(buffer_owners, old_buffers, saved, strict=True):
+                current = getattr(module, name)
+                value = torch.where(applied, current, copy)
+                if current is buffer:
+                    current.copy_(value)
                 else:
                     setattr(module, name, value)
             return torch.stack([loss.detach().double(), norm.double(), 1.0 - applied.double(), divisor.double()])
@@ -101,9 +101,9 @@ def make_gradient_function(spec: StepSpec, parameters: Sequence[Tensor]) -> Grad
         with torch.autocast(device, dtype=dtype, enabled=dtype is not None):
             terms = objective(model, batch)
         if len(terms) != 1:
-            raise InvalidModel("Several terms over several micro-batches.")
+            raise InvalidModel("The objective has several terms, and the window several micro-batches.")
         (term,) = terms
-        root = term.sum if term.weight == 1.0 else term.sum * term.weight
+        root = _weighted_sum(term)
         count = None if term.count is None else _as_count_tensor(term.count, root)
         return root.detach(), count, *torch.autograd.grad(root, parameters)
 
@@ -121,29 +121,29 @@ def _with_own_code(function: Any) -> FunctionType:
 
 
 def _step(
-    group_steps: Sequence[ParamGroupStep], gradients: Sequence[Tensor], by: Tensor, applied: Tensor, settings: Tensor
+    groups: Sequence[ParamGroupStep], gradients: Sequence[Tensor], divisor: Tensor, applied: Tensor, settings: Tensor
 ) -> None:
     """Divide and step every parameter; change none if ``applied`` is false.
 
     Numbers that many weights share are computed first and stacked: otherwise Inductor would move them into the loop
     over the weights, and compute a power and two roots for every sixteen weights.
     """
-    formula = group_steps[0].formula
-    steps = torch.stack([each.states[0]["step"] for each in group_steps]).double() + 1 if formula.counts_steps else None
-    shared = (by.expand(len(group_steps)), applied.double().expand(len(group_steps)))
-    numbers = torch.stack([*shared, *formula.numbers(settings.unbind(1), steps)], dim=1)
+    formula = groups[0].formula
+    steps = torch.stack([group.states[0]["step"] for group in groups]).double() + 1 if formula.counts_steps else None
+    shared = (divisor.expand(len(groups)), applied.double().expand(len(groups)))
+    all_coefficients = torch.stack([*shared, *formula.coefficients(settings.unbind(1), steps)], dim=1)
     remaining = iter(gradients)
-    for group, each in enumerate(group_steps):
-        after = None if steps is None else steps[group]
-        for parameter, state in zip(each.parameters, each.states, strict=True):
+    for index, group in enumerate(groups):
+        step_count = None if steps is None else steps[index]
+        for parameter, state in zip(group.parameters, group.states, strict=True):
             dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
-            divisor, apply, *own = numbers[group].to(dtype).unbind()
-            value, stepped = each.formula.step(parameter, next(remaining) / divisor, state, own)
-            if after is not None:
-                stepped["step"] = after.to(state["step"].dtype)
-            parameter.copy_(torch.where(apply != 0, value, parameter))
-            for name, new in stepped.items():
-                state[name].copy_(torch.where(apply != 0, new, state[name]))
+            group_divisor, is_applied, *coefficients = all_coefficients[index].to(dtype).unbind()
+            updated, new_state = group.formula.step(parameter, next(remaining) / group_divisor, state, coefficients)
+            if step_count is not None:
+                new_state["step"] = step_count.to(state["step"].dtype)
+            parameter.copy_(torch.where(is_applied != 0, updated, parameter))
+            for name, new_value in new_state.items():
+                state[name].copy_(torch.where(is_applied != 0, new_value, state[name]))
 
 
 def _norm(gradients: Sequence[Tensor]) -> Tensor:
@@ -154,7 +154,7 @@ def _root_loss_divisor(terms: Sequence[Loss]) -> tuple[Tensor, Tensor, Tensor]:
     """Return the root of backward, the window's loss and the gradient's divisor, like `window.Window` for one batch."""
     if len(terms) == 1:
         (term,) = terms
-        root = term.sum if term.weight == 1.0 else term.sum * term.weight
+        root = _weighted_sum(term)
         if term.count is None:
             return root, root, torch.ones((), dtype=torch.float64, device=root.device)
         count = _as_count_tensor(term.count, root)
@@ -167,6 +167,10 @@ def _root_loss_divisor(terms: Sequence[Loss]) -> tuple[Tensor, Tensor, Tensor]:
     root = torch.stack([t.sum * (share * t.weight) for t, share in zip(terms, shares, strict=True)]).sum()
     has_count = torch.stack([count != 0 for count in counts]).any()
     return root, torch.where(has_count, root.detach(), math.nan), has_count.double()
+
+
+def _weighted_sum(term: Loss) -> Tensor:
+    return term.sum if term.weight == 1.0 else term.sum * term.weight
 
 
 def _as_count_tensor(count: Tensor | float, like: Tensor) -> Tensor:

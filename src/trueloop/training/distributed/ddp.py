@@ -23,9 +23,8 @@ from trueloop.training.objective import Loss, Objective
 _DDP_PARAMETERS: Final = signature(DistributedDataParallel.__init__).parameters
 _HAS_FORWARD_SYNC: Final = "forward_sync_buffers" in _DDP_PARAMETERS  # since torch 2.13
 _NO_BUFFER_SYNC: Final[dict[str, Any]] = {"forward_sync_buffers" if _HAS_FORWARD_SYNC else "broadcast_buffers": False}
-_NO_INITIAL_SYNC: Final[dict[str, Any]] = (
-    {"init_sync": False} if "init_sync" in _DDP_PARAMETERS else {}
-)  # before torch 2.7, DDP always synchronises parameters when it is built
+# Before torch 2.7, DDP always synchronises parameters when it is built.
+_NO_INITIAL_SYNC: Final[dict[str, Any]] = {"init_sync": False} if "init_sync" in _DDP_PARAMETERS else {}
 
 
 class DdpParallel:
@@ -72,11 +71,11 @@ class DdpParallel:
     def __call__(self, batch: Any) -> Sequence[Loss]:
         """Run the forward pass and the loss on this process's share."""
         (self._ddp or self._step)(batch)
-        return self._step.take()
+        return self._step.take_terms()
 
-    def sync_on_last_micro_batch(self, closes: bool) -> AbstractContextManager[Any]:
+    def sync_on_last_micro_batch(self, closes_window: bool) -> AbstractContextManager[Any]:
         """Synchronise gradients only after the last micro-batch of the window."""
-        return self._no_context if closes or self._ddp is None else self._ddp.no_sync()
+        return self._no_context if closes_window or self._ddp is None else self._ddp.no_sync()
 
     def start_all_reduce(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
         """Sum the numbers together with the gradients; separately in the first window, or if they are too many."""
@@ -98,7 +97,7 @@ class DdpParallel:
     def wait_gradient_sync(self) -> None:
         """Sum the gradients of the first window, which DDP does in later ones; synchronise the tracked buffers."""
         if self._ddp is None:
-            self._ddp = self._build()
+            self._ddp = self._build_ddp()
         else:
             _check_reduced(self._ddp)
         self._buffers.sync_tracked()
@@ -115,7 +114,7 @@ class DdpParallel:
         """Return the divisor divided by the number of processes, by which DDP has divided already."""
         return divisor / self.processes.size
 
-    def _build(self) -> DistributedDataParallel:
+    def _build_ddp(self) -> DistributedDataParallel:
         used = [float(p.grad is not None) for p in self._trained]
         user_counts = [float(users) for users in self.processes.all_reduce_sum(used)]
         for parameter, users in zip(self._trained, user_counts, strict=True):
@@ -168,7 +167,7 @@ class _Step(nn.Module):
             result.extra = result.extra.view(-1)  # the view has a graph node, by which DDP finds the parameter
         return (*sums, result.extra)
 
-    def take(self) -> Sequence[Loss]:
+    def take_terms(self) -> Sequence[Loss]:
         terms, self.result.terms = self.result.terms, ()
         return terms
 

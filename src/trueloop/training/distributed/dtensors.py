@@ -25,8 +25,8 @@ def is_dtensor(value: object) -> TypeGuard[DTensor]:
 
 
 def _is_fsdp(module: nn.Module) -> TypeGuard[FSDPModule]:
-    known = sys.modules.get("torch.distributed.fsdp")
-    return known is not None and isinstance(module, known.FSDPModule)
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(module, fsdp.FSDPModule)
 
 
 def is_sharded(parameters: Sequence[Tensor]) -> bool:
@@ -39,37 +39,37 @@ def local_part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_dtensor(tensor) else tensor
 
 
-def shard_like(live: Tensor, value: Any) -> Any:
-    """Shard a full tensor like ``live`` if that is a DTensor of the same shape; else return the value unchanged."""
+def shard_like(like: Tensor, value: Any) -> Any:
+    """Shard a full tensor like the DTensor ``like`` of the same shape; return any other value unchanged."""
     is_full = isinstance(value, Tensor) and not is_dtensor(value)
-    if not is_dtensor(live) or not is_full or value.shape != live.shape:
+    if not is_dtensor(like) or not is_full or value.shape != like.shape:
         return value
     from torch.distributed.tensor import distribute_tensor
 
-    mesh, placements = live.device_mesh, live.placements
-    return distribute_tensor(value.to(live.device), mesh, placements, src_data_rank=None)
+    mesh, placements = like.device_mesh, like.placements
+    return distribute_tensor(value.to(like.device), mesh, placements, src_data_rank=None)
 
 
-def from_local_part(live: Tensor, part: Tensor) -> Tensor:
-    """Return the DTensor with this local part, sharded like ``live``; if ``live`` is plain, return the part."""
-    if not is_dtensor(live):
+def from_local_part(like: Tensor, part: Tensor) -> Tensor:
+    """Return the DTensor with this local part, sharded like ``like``; if ``like`` is plain, return the part."""
+    if not is_dtensor(like):
         return part
-    mesh, placements = live.device_mesh, live.placements
-    return type(live).from_local(part, mesh, placements, run_check=False, shape=live.shape, stride=live.stride())
+    mesh, placements = like.device_mesh, like.placements
+    return type(like).from_local(part, mesh, placements, run_check=False, shape=like.shape, stride=like.stride())
 
 
-def shard_state_like(live: Mapping[str, Tensor], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Shard full tensors like the tensors of ``live`` with the same names."""
-    return {name: shard_like(live[name], value) if name in live else value for name, value in values.items()}
+def shard_state_like(like: Mapping[str, Tensor], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Shard each full tensor like the tensor of the same name in ``like``."""
+    return {name: shard_like(like[name], value) if name in like else value for name, value in values.items()}
 
 
 def shard_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> Mapping[str, Any]:
     """Shard an optimizer's saved moments like its parameters."""
-    live = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if not is_sharded(live):
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if not is_sharded(parameters):
         return state
     names = [name for group in state["param_groups"] for name in group["params"]]
-    by_name = dict(zip(names, live, strict=False))  # a mismatch is reported by the optimizer
+    by_name = dict(zip(names, parameters, strict=False))  # a mismatch is reported by the optimizer
     sharded = {
         name: {key: shard_like(by_name[name], value) for key, value in moments.items()} if name in by_name else moments
         for name, moments in state["state"].items()

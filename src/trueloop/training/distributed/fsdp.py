@@ -1,7 +1,7 @@
 """Sharded data parallelism with torch's FSDP2 (`fully_shard`), on sums instead of means.
 
-Parameters, gradients and moments are DTensors, sharded along their first dimension. Only norms and checkpoints, which
-need all parts, communicate; everything else works on the local part.
+Parameters, gradients and moments are DTensors, sharded along their first dimension. Only norms and checkpoints
+communicate, because they need all parts; everything else works on the local part.
 """
 
 import math
@@ -21,8 +21,8 @@ from trueloop.training.distributed.processes import Numbers, Processes
 from trueloop.training.distributed.replica_sync import BufferSync, broadcast_state
 from trueloop.training.memory.recompute import repeated_blocks
 from trueloop.training.objective import Loss, Objective
-from trueloop.training.optimizers.foreach import divide, total_norm_on_host
-from trueloop.training.update import Outcome, collect_gradients
+from trueloop.training.optimizers.foreach import total_norm_as_float
+from trueloop.training.update import CpuUpdate, collect_gradients
 
 
 class FsdpParallel:
@@ -66,13 +66,13 @@ class FsdpParallel:
         self._forward, self._objective = forward, objective
         self._buffers = BufferSync(model, processes)
         self._no_context = nullcontext()
-        self._closes = True  # the initial state of FSDP
-        self._measured: Sequence[Tensor] = ()
+        self._syncs_gradients = True  # the default of FSDP
+        self._parameters: Sequence[Tensor] = ()
         self._gradients: tuple[list[Tensor], float] = [], math.nan
 
     def set_parameters(self, parameters: Sequence[Tensor]) -> None:
         """Set the parameters whose gradients `take_gradients` returns."""
-        self._measured = parameters
+        self._parameters = parameters
 
     def take_gradients(self) -> tuple[list[Tensor], float]:
         """Return the local parts of the window's gradients, and the square of their joint norm over all processes."""
@@ -83,11 +83,11 @@ class FsdpParallel:
         """Run the forward pass and the loss on this process's share."""
         return self._objective(self._forward, batch)
 
-    def sync_on_last_micro_batch(self, closes: bool) -> AbstractContextManager[Any]:
+    def sync_on_last_micro_batch(self, closes_window: bool) -> AbstractContextManager[Any]:
         """Accumulate full gradients on this process; reduce-scatter them only in the window's last micro-batch."""
-        if closes != self._closes:
-            self._root.set_requires_gradient_sync(closes)
-            self._closes = closes
+        if closes_window != self._syncs_gradients:
+            self._root.set_requires_gradient_sync(closes_window)
+            self._syncs_gradients = closes_window
         return self._no_context
 
     def start_all_reduce(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
@@ -96,11 +96,11 @@ class FsdpParallel:
         The returned function raises InvalidModel if the processes have used different parameters.
         """
 
-        def total() -> Numbers:
+        def wait() -> Numbers:
             with torch.no_grad():  # otherwise taking the local part would be recorded in a graph
-                parts = [local_part(gradient) for gradient in collect_gradients(self._measured)]
-            norm = total_norm_on_host(parts)
-            used = [parameter.grad is not None for parameter in self._measured]
+                parts = [local_part(gradient) for gradient in collect_gradients(self._parameters)]
+            norm = total_norm_as_float(parts)
+            used = [parameter.grad is not None for parameter in self._parameters]
             checksum = float(crc32(bytes(used)))  # below 2**32, so that sums in float64 are exact
             message = [*numbers, norm * norm, checksum]
             buffers = self._buffers.tracked_buffers()
@@ -110,7 +110,7 @@ class FsdpParallel:
             self._gradients = parts, float(square)
             return sums
 
-        return total
+        return wait
 
     def backward(self, root: Tensor) -> None:
         """Run backward."""
@@ -133,20 +133,20 @@ class FsdpParallel:
     def _raise_unequal_use(self, used: Sequence[bool]) -> NoReturn:
         """Raise an error that names a parameter which only some processes have used in this window."""
         used_by_rank = self.processes.all_gather_object(used)
-        index = next(index for index, users in enumerate(zip(*used_by_rank, strict=True)) if len(set(users)) > 1)
-        users = [each[index] for each in used_by_rank]
+        index = next(index for index, used_on in enumerate(zip(*used_by_rank, strict=True)) if len(set(used_on)) > 1)
+        used_on = [flags[index] for flags in used_by_rank]
         names = {id(parameter): name for name, parameter in cast("nn.Module", self._root).named_parameters()}
         raise InvalidModel(
-            f"In this window {names[id(self._measured[index])]} got a gradient on process {users.index(True)}, but "
-            f"none on process {users.index(False)}.",
+            f"In this window {names[id(self._parameters[index])]} got a gradient on process {used_on.index(True)}, but "
+            f"none on process {used_on.index(False)}.",
             why="FSDP sums gradients in the order in which they arrive, so it has added those of different parameters.",
             fix='Use every parameter on every process, or set parallel.engine = "ddp" and '
             'parallel.find_unused_parameters = "always".',
         )
 
 
-class ShardedUpdate:
-    """The end of a window over sharded parameters; implements `update.Update`.
+class ShardedUpdate(CpuUpdate):
+    """The end of a window over sharded parameters.
 
     Args:
         optimizer: optimizer of DTensors.
@@ -165,24 +165,11 @@ class ShardedUpdate:
         *,
         guarded: bool = True,
     ) -> None:
-        self._optimizer, self._parameters, self._sharded = optimizer, parameters, sharded
+        super().__init__(optimizer, parameters, clip, fused_scaling=False, guarded=guarded)
+        self._sharded = sharded
         sharded.set_parameters(parameters)
-        self._bound = math.inf if clip is None else clip
-        self._guarded = guarded
 
-    def zero_grad(self) -> None:
-        """Set every gradient to None."""
-        for parameter in self._parameters:
-            parameter.grad = None
-
-    def step(self, divisor: Tensor | float) -> Outcome:
-        """Divide, clip by the norm over all processes, and step."""
+    def _read_gradients(self) -> tuple[list[Tensor], float]:
+        """Return the local parts of the gradients, not divided yet, and their joint norm over all processes."""
         parts, square = self._sharded.take_gradients()
-        count = float(divisor)
-        norm = math.sqrt(square) / count if count else math.nan
-        finite = math.isfinite(norm)
-        if not count or (self._guarded and not finite):
-            return Outcome(norm, 1.0)
-        divide(parts, count * max(1.0, norm / self._bound) if finite else count)
-        self._optimizer.step()
-        return Outcome(norm, 0.0)
+        return parts, math.sqrt(square)

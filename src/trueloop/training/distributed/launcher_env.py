@@ -1,7 +1,7 @@
 """Read this process's rank and world size from the environment, set by torchrun, srun, Kubernetes or by hand.
 
-Some of a launcher's variables are often set although it started nothing (in a shell in an allocation, a notebook on a
-compute node). A program that trusted these variables would wait for processes that never start.
+Some of a launcher's variables are often set although it started no process (in a shell of an allocation, a notebook on
+a compute node). A program that trusted these variables would wait for processes that never start.
 """
 
 import os
@@ -19,7 +19,7 @@ DEFAULT_PORT = 29500  # torchrun's default
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 # These ports are above Linux's ephemeral ports (32768 to 60999), so that no outgoing connection uses them; as in JAX.
 _SLURM_PORTS = range(61440, 65536)
-# Step numbers that are not srun steps: the script of sbatch, the shell of salloc, and two others of SLURM.
+# Step numbers that are not srun steps: the script of sbatch, the shell of salloc, and two internal ones.
 _NO_STEP = range(0xFFFFFFF0, 2**32)
 
 
@@ -57,7 +57,7 @@ def read_launch_info(environment: Mapping[str, str] = os.environ) -> LaunchInfo 
         environment: variables by name.
 
     Raises:
-        InvalidConfig: a launcher's variables are incomplete or contradict one another; the message has the variable.
+        InvalidConfig: a launcher's variables are incomplete or contradict one another; the message names the variable.
     """
     env = _Environment(environment)
     step = _is_srun_task(environment)
@@ -100,9 +100,9 @@ class _Environment:
         return int(text)
 
 
-def _invalid_environment(what: str) -> InvalidConfig:
+def _invalid_environment(problem: str) -> InvalidConfig:
     return InvalidConfig(
-        what,
+        problem,
         why="RANK or WORLD_SIZE says that this process is one of several, but the variables to connect them are not "
         "all valid.",
         fix="Start with torchrun or `trueloop train RECIPE --processes N`, which set everything; or unset RANK and "
@@ -112,9 +112,9 @@ def _invalid_environment(what: str) -> InvalidConfig:
 
 def _has_rank_variables(env: _Environment, *, in_step: bool) -> bool:
     """Return True if a rank is set; an indexed Kubernetes Job sets JOB_COMPLETION_INDEX instead of RANK."""
-    ranked = "RANK" in env or ("JOB_COMPLETION_INDEX" in env and "WORLD_SIZE" in env)
-    if ranked or "WORLD_SIZE" not in env:
-        return ranked
+    has_rank = "RANK" in env or ("JOB_COMPLETION_INDEX" in env and "WORLD_SIZE" in env)
+    if has_rank or "WORLD_SIZE" not in env:
+        return has_rank
     # An sbatch script often exports WORLD_SIZE and MASTER_ADDR but not RANK, as srun sets SLURM_PROCID.
     if not in_step and env.number("WORLD_SIZE") > 1:
         raise _invalid_environment(f"WORLD_SIZE is {env.text('WORLD_SIZE')}, but RANK is not set.")
@@ -169,8 +169,8 @@ def local_address_for(host: str, port: int) -> str:
         port: any port; nothing is sent.
     """
     try:
-        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
+        family, socket_type, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket_type, protocol) as probe:
             probe.connect(target)
             return str(probe.getsockname()[0])
     except OSError:
@@ -183,7 +183,7 @@ def local_address_for(host: str, port: int) -> str:
 def _is_srun_task(environment: Mapping[str, str]) -> bool:
     """Return True if srun started this process as one of several.
 
-    SLURM_NTASKS does not tell: it belongs to the job, and is also set in the shell of salloc, in the script of sbatch
+    SLURM_NTASKS cannot show it: it belongs to the job, and is also set in the shell of salloc, in the script of sbatch
     and in a notebook. SLURM_STEP_NUM_TASKS is set by srun in each task.
     """
     step, tasks = environment.get("SLURM_STEP_ID", ""), environment.get("SLURM_STEP_NUM_TASKS", "")
@@ -232,8 +232,8 @@ def first_host(nodes: str) -> str:
         nodes: SLURM_JOB_NODELIST. Several brackets stand for all combinations; the first host has the first number of
             each.
     """
-    first = re.match(r"(?:[^,\[\]]|\[[^\]]*\])+(?=,|$)", nodes)
-    host = re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", first[0]) if first else ""
+    entry = re.match(r"(?:[^,\[\]]|\[[^\]]*\])+(?=,|$)", nodes)
+    host = re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", entry[0]) if entry else ""
     return host if re.fullmatch(r"[\w.-]+", host) else ""
 
 

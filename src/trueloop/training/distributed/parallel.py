@@ -27,12 +27,12 @@ class Parallel(Protocol):
         """Run the forward pass and the loss on this process's share of a micro-batch."""
         ...
 
-    def sync_on_last_micro_batch(self, closes: bool) -> AbstractContextManager[Any]:
-        """Return the context for one micro-batch; gradients are synchronised only if it ``closes`` the window."""
+    def sync_on_last_micro_batch(self, closes_window: bool) -> AbstractContextManager[Any]:
+        """Return the context for one micro-batch; gradients are synchronised only if it ends the window."""
         ...
 
     def start_all_reduce(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
-        """Start to sum numbers over all processes, together with the gradients.
+        """Start summing numbers over all processes, together with the gradients.
 
         Args:
             numbers: the same quantities in the same order on every process; called before the last backward pass.
@@ -76,15 +76,15 @@ class SingleProcess:
 
     def __init__(self, forward: nn.Module, objective: Objective) -> None:
         self._forward, self._objective = forward, objective
-        self._nothing = nullcontext()
+        self._no_context = nullcontext()
 
     def __call__(self, batch: Any) -> Sequence[Loss]:
         """Run the forward pass and the loss."""
         return self._objective(self._forward, batch)
 
-    def sync_on_last_micro_batch(self, closes: bool) -> AbstractContextManager[Any]:
+    def sync_on_last_micro_batch(self, closes_window: bool) -> AbstractContextManager[Any]:
         """Return an empty context."""
-        return self._nothing
+        return self._no_context
 
     def start_all_reduce(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
         """Return a function that returns the numbers unchanged."""

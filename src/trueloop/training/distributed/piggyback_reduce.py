@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 MAX_NUMBERS: Final = 16
 """Largest number of numbers in one message; longer lists are reduced separately."""
-_DIGIT: Final = 1024.0
-_PARTS: Final = 3  # number of parts of a number: a multiple of _DIGIT, the remaining integer, and the fraction
-_EXACT: Final = (torch.float32, torch.float64)
+_BASE: Final = 1024.0
+_PARTS: Final = 3  # number of parts of a number: a multiple of _BASE, the remaining integer, and the fraction
+_EXACT_DTYPES: Final = (torch.float32, torch.float64)
 
 
 class PiggybackReduce:
@@ -39,7 +39,7 @@ class PiggybackReduce:
         """Return the gradient that encodes these numbers, at most `MAX_NUMBERS`; clear the previous gradient."""
         self.parameter.grad = None
         factor = self._processes  # cancels DDP's division; multiplying first keeps integers exact
-        parts = [part * factor for number in numbers for part in _to_digits(number)]
+        parts = [part * factor for number in numbers for part in _split_number(number)]
         return torch.tensor(parts + [0.0] * (MAX_NUMBERS * _PARTS - len(parts)), dtype=self.parameter.dtype)
 
     def decode(self, count: int) -> list[float]:
@@ -48,7 +48,7 @@ class PiggybackReduce:
             raise RuntimeError("the numbers are read before the backward pass that reduces them")
         parts = self.parameter.grad.tolist()
         self.parameter.grad = None
-        return [_from_digits(*parts[start : start + _PARTS]) for start in range(0, count * _PARTS, _PARTS)]
+        return [_join_number(*parts[start : start + _PARTS]) for start in range(0, count * _PARTS, _PARTS)]
 
 
 def piggyback_dtype(parameters: Sequence[Tensor]) -> torch.dtype | None:
@@ -57,18 +57,18 @@ def piggyback_dtype(parameters: Sequence[Tensor]) -> torch.dtype | None:
     for parameter in parameters:
         elements[parameter.dtype] += parameter.numel()
     dtype = max(elements, key=lambda each: elements[each], default=None)
-    return dtype if dtype in _EXACT and all(parameter.is_cpu for parameter in parameters) else None
+    return dtype if dtype in _EXACT_DTYPES and all(parameter.is_cpu for parameter in parameters) else None
 
 
-def _to_digits(number: float) -> tuple[float, float, float]:
+def _split_number(number: float) -> tuple[float, float, float]:
     if not math.isfinite(number):
         return 0.0, 0.0, number
-    low = math.fmod(number, _DIGIT)  # has the sign of the number and is exact, unlike number % _DIGIT
-    rest = math.fmod(low, 1.0)
-    return (number - low) / _DIGIT, low - rest, rest
+    low = math.fmod(number, _BASE)  # has the sign of the number and is exact, unlike number % _BASE
+    fraction = math.fmod(low, 1.0)
+    return (number - low) / _BASE, low - fraction, fraction
 
 
-def _from_digits(high: float, low: float, rest: float) -> float:
+def _join_number(high: float, low: float, fraction: float) -> float:
     if not math.isfinite(high + low):
         return high + low
-    return round(high) * _DIGIT + round(low) + rest
+    return round(high) * _BASE + round(low) + fraction

@@ -1,7 +1,7 @@
 """The processes of a run, and the collectives they use in addition to the gradients' all-reduce.
 
 Every process makes the same decision on whether to call a collective: from what all of them know (the split of the
-epoch, the global norm), or by a collective of this module. A process that decided alone would wait indefinitely.
+epoch, the global norm), or by a collective of this module. A process that calls one alone waits indefinitely.
 """
 
 import atexit
@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trueloop.core.errors import InvalidConfig, ProcessLost
-from trueloop.training.distributed.launcher_env import read_launch_info
+from trueloop.training.distributed.launcher_env import LaunchInfo, read_launch_info
 from trueloop.training.distributed.rendezvous import KEEPALIVE_TIMEOUT_S, TIMEOUT_S, init_process_group
 
 CHUNK_BYTES: Final = 2**28
@@ -46,7 +46,7 @@ class Processes:
         """True if this process was asked to stop; the next `start_all_reduce` tells the others."""
         self.stop_agreed = False
         """True if any process was asked to stop; becomes True after the same update on all processes."""
-        self._on_host = device.type == "cpu"
+        self._on_cpu = device.type == "cpu"
         self._pending_stop: tuple[Tensor, Any] | None = None
 
     @property
@@ -55,7 +55,7 @@ class Processes:
         return self.rank == 0
 
     def start_all_reduce(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
-        """Start to sum numbers over all processes; return a function that waits for the sums.
+        """Start summing numbers over all processes; return a function that waits for the sums.
 
         Args:
             numbers: 0-d tensors or floats, the same quantities in the same order on every process. Sent as float64.
@@ -65,11 +65,11 @@ class Processes:
         """
         if self.size == 1:
             return lambda: list(numbers)
-        return self._start_on_host(numbers, ()) if self._on_host else self._start_on_device(numbers)
+        return self._start_on_cpu(numbers, ()) if self._on_cpu else self._start_on_device(numbers)
 
-    def _start_on_host(self, numbers: Sequence[Tensor | float], tensors: Sequence[Tensor]) -> Callable[[], Numbers]:
+    def _start_on_cpu(self, numbers: Sequence[Tensor | float], tensors: Sequence[Tensor]) -> Callable[[], Numbers]:
         """Gather all numbers and sum them locally: gloo's all-reduce takes twice as many rounds for so few numbers."""
-        vector = _vector(self.append_stop_request(numbers), self.device)
+        vector = _float64_vector(self.append_stop_request(numbers), self.device)
         message = _flatten([vector, *tensors]) if tensors else vector
         gathered = [torch.empty_like(message) for _ in range(self.size)]
         work = _run_collective(lambda: cast("dist.Work", dist.all_gather(gathered, message, async_op=True)))
@@ -86,12 +86,12 @@ class Processes:
         return wait
 
     def _start_on_device(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
-        vector = _vector(numbers, self.device)
+        vector = _float64_vector(numbers, self.device)
         work = _run_collective(lambda: _start_all_reduce(vector))
 
         def wait() -> Numbers:
             _run_collective(work.wait)
-            self._exchange_stop()
+            self._exchange_stop_requests()
             return list(vector.unbind())
 
         return wait
@@ -112,13 +112,13 @@ class Processes:
     def all_reduce_sum_and_broadcast(self, numbers: Sequence[Tensor | float], tensors: Sequence[Tensor]) -> Numbers:
         """Call `all_reduce_sum` and `broadcast`, combined into one message if the tensors are small and on the CPU."""
         nbytes = sum(tensor.nbytes for tensor in tensors) * self.size
-        if self._on_host and self.size > 1 and nbytes <= MAX_COMBINED_BYTES:
+        if self._on_cpu and self.size > 1 and nbytes <= MAX_COMBINED_BYTES:
             with torch.no_grad():
-                return self._start_on_host(numbers, tensors)()
+                return self._start_on_cpu(numbers, tensors)()
         self.broadcast(tensors)
         return self.all_reduce_sum(numbers)
 
-    def _exchange_stop(self) -> None:
+    def _exchange_stop_requests(self) -> None:
         """Share stop requests over the CPU, one update late, so that no process waits for its GPU."""
         if self._pending_stop is not None:
             stops, work = self._pending_stop
@@ -144,9 +144,9 @@ class Processes:
         """Return the first process's value on every process; the values of the others are ignored."""
         if self.size == 1:
             return value
-        box: list[Any] = [value if self.is_first else None]
-        _run_collective(lambda: dist.broadcast_object_list(box, src=0, device=self.device))
-        return box[0]
+        objects: list[Any] = [value if self.is_first else None]
+        _run_collective(lambda: dist.broadcast_object_list(objects, src=0, device=self.device))
+        return objects[0]
 
     def run_collective(self, collective: Callable[[], T]) -> T:
         """Call a function that communicates with the other processes.
@@ -213,32 +213,35 @@ def join_processes(
     return processes
 
 
-def _refuse_shared_gpu(processes: Processes, gpu: str) -> None:
+def _refuse_shared_gpu(processes: Processes, own_uuid: str) -> None:
     """Raise on every process if two processes use the same GPU."""
-    gpus = processes.all_gather_object(gpu)
-    for rank, each in enumerate(gpus):
-        if (other := gpus.index(each)) != rank:
+    gpus = processes.all_gather_object(own_uuid)
+    for rank, uuid in enumerate(gpus):
+        if (other := gpus.index(uuid)) != rank:
             raise InvalidConfig(
-                f"Processes {other} and {rank} share one GPU: {each}.",
+                f"Processes {other} and {rank} share one GPU: {uuid}.",
                 why="NCCL, which sums the gradients of GPUs, needs one process per GPU.",
                 fix="Start one process per GPU, or train on the CPU: --device cpu.",
             )
 
 
-def require_single_process(what: str) -> None:
+def require_single_process(operation: str) -> None:
     """Raise if this process is one of several, for an operation that needs a single process.
 
     Args:
-        what: the operation, for the message: "A profile".
+        operation: subject of the message: "A profile".
 
     Raises:
         InvalidConfig: this process is one of several.
     """
-    info = read_launch_info() if dist.is_available() else None
-    size = dist.get_world_size() if dist.is_available() and dist.is_initialized() else info.size if info else 1
+    if dist.is_available() and dist.is_initialized():
+        size = dist.get_world_size()
+    else:
+        info = _launch_info()
+        size = info.size if info is not None else 1
     if size > 1:
         raise InvalidConfig(
-            f"{what} needs a single process, but this is one of {size}.",
+            f"{operation} needs a single process, but this is one of {size}.",
             why="Each process would run it separately and disturb the others.",
             fix="Start it without torchrun or srun; the result for one process is valid for each of several.",
         )
@@ -250,19 +253,24 @@ def local_device(name: str) -> str:
     A process that sees a single GPU uses it, whatever its local rank: with ``srun --gpus-per-task=1`` each task sees
     only its own GPU. `join_processes` checks whether another process uses the same GPU.
     """
-    info = read_launch_info() if dist.is_available() else None
+    info = _launch_info()
     if info is None or name not in ("auto", "cuda") or not torch.cuda.is_available():
         return name
     gpus = torch.cuda.device_count()
-    own = 0 if gpus == 1 else info.local_rank
-    if own >= gpus:
+    gpu = 0 if gpus == 1 else info.local_rank
+    if gpu >= gpus:
         raise InvalidConfig(
-            f"Process {info.local_rank} of {info.local_size} on this machine has no GPU: there are {gpus}.",
+            f"Process {info.local_rank} of {info.local_size} on this machine has no GPU: there are only {gpus} GPUs.",
             fix=f"Start {gpus} processes per machine, or train on the CPU: --device cpu. Under srun, every task has to "
             "see all GPUs of its machine, or one of its own: --gpus-per-node, or --gpus-per-task=1.",
         )
-    torch.cuda.set_device(own)
-    return f"cuda:{own}"
+    torch.cuda.set_device(gpu)
+    return f"cuda:{gpu}"
+
+
+def _launch_info() -> LaunchInfo | None:
+    """Return how a launcher has started this process; None for a torch without torch.distributed."""
+    return read_launch_info() if dist.is_available() else None
 
 
 def _destroy_process_group() -> None:
@@ -303,9 +311,9 @@ def _in_chunks(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
         yield chunk
 
 
-def _vector(values: Sequence[Tensor | float], device: torch.device) -> Tensor:
-    known = [0.0 if isinstance(value, Tensor) else value for value in values]
-    vector = torch.tensor(known, dtype=torch.float64).to(device, non_blocking=True)
+def _float64_vector(values: Sequence[Tensor | float], device: torch.device) -> Tensor:
+    floats = [0.0 if isinstance(value, Tensor) else value for value in values]
+    vector = torch.tensor(floats, dtype=torch.float64).to(device, non_blocking=True)
     for index, value in enumerate(values):
         if isinstance(value, Tensor):
             vector[index] = value.detach()

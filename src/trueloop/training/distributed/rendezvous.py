@@ -52,7 +52,7 @@ def init_process_group(
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch would log a lost process, which trueloop reports
     if info.nodes > 1:
         _choose_interface(info)
-    timeout, before = timedelta(seconds=timeout_s), _open_sockets()
+    timeout, old_sockets = timedelta(seconds=timeout_s), _open_sockets()
     try:
         store = _fresh_store(_open_store(info, timeout), info, timeout_s)
         dist.init_process_group(backend, store=store, rank=info.rank, world_size=info.size, timeout=timeout)
@@ -62,7 +62,7 @@ def init_process_group(
             why=str(error).split("\n", 1)[0],
             fix="Check that the host and port can be reached from every machine, and that all processes were started.",
         ) from error
-    enable_keepalive(_open_sockets() - before, keepalive_timeout_s)
+    enable_keepalive(_open_sockets() - old_sockets, keepalive_timeout_s)
 
 
 def _open_store(info: LaunchInfo, timeout: timedelta) -> dist.Store:
@@ -86,24 +86,24 @@ def _fresh_store(store: dist.Store, info: LaunchInfo, timeout_s: float) -> dist.
     after a restart, these may be old. The number of restarts does not distinguish attempts, because each machine counts
     only its own. So every process writes a random token, and the first process answers each token with the prefix.
     """
-    control_store, own = dist.PrefixStore("trueloop", store), secrets.token_hex(8)
+    control_store, token = dist.PrefixStore("trueloop", store), secrets.token_hex(8)
     if info.rank:
-        control_store.set(f"token/{info.rank}", own)
-        prefix = control_store.get(f"prefix/{own}").decode()
+        control_store.set(f"token/{info.rank}", token)
+        prefix = control_store.get(f"prefix/{token}").decode()
         control_store.set(f"ack/{prefix}/{info.rank}", "")
         return dist.PrefixStore(prefix, store)
     missing, deadline = range(1, info.size), time.monotonic() + timeout_s
-    while missing := _handshake(control_store, own, missing):
+    while missing := _handshake(control_store, token, missing):
         if time.monotonic() > deadline:
-            names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+            ranks = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
             raise ProcessLost(
                 f"{format_count(len(missing), 'process')} of {info.size} did not connect to "
-                f"{info.address}:{info.port}: rank {names}.",
+                f"{info.address}:{info.port}: rank {ranks}.",
                 why=f"The first process has waited for {timeout_s:.0f} s (parallel.timeout_s).",
                 fix="Read the output of these processes; check that all were started and can reach that address.",
             )
         time.sleep(_POLL_INTERVAL_S)
-    return dist.PrefixStore(own, store)
+    return dist.PrefixStore(token, store)
 
 
 def _handshake(control_store: dist.Store, prefix: str, missing: Sequence[int]) -> list[int]:
@@ -189,17 +189,17 @@ def keepalive_for_new_connections(keepalive_timeout_s: float) -> Generator[None]
     Args:
         keepalive_timeout_s: seconds without an answer after which a connection is closed.
     """
-    known, done = _open_sockets(), Event()
+    old_sockets, stopped = _open_sockets(), Event()
 
     def scan() -> None:
-        seen = known
-        while not done.wait(_SCAN_INTERVAL_S):
-            now = _open_sockets()
-            enable_keepalive(now - seen, keepalive_timeout_s)
-            seen = now
+        handled = old_sockets
+        while not stopped.wait(_SCAN_INTERVAL_S):
+            current = _open_sockets()
+            enable_keepalive(current - handled, keepalive_timeout_s)
+            handled = current
 
     Thread(target=scan, daemon=True, name="connections").start()
     try:
         yield
     finally:
-        done.set()
+        stopped.set()

@@ -12,14 +12,14 @@ def broadcast_state(model: nn.Module, processes: Processes) -> None:
     Raises:
         InvalidModel: their names, shapes or dtypes differ between processes.
     """
-    own = {name: (tuple(t.shape), str(t.dtype), t.requires_grad) for name, t in _named_tensors(model).items()}
-    by_rank = processes.all_gather_object(own)
+    descriptions = {name: (tuple(t.shape), str(t.dtype), t.requires_grad) for name, t in _named_tensors(model).items()}
+    by_rank = processes.all_gather_object(descriptions)
     for rank, other in enumerate(by_rank):
         differing = [name for name in {**by_rank[0], **other} if by_rank[0].get(name) != other.get(name)]
         if differing:
             raise InvalidModel(
-                f"Process {rank} has built another model than process 0: {differing[0]} is "
-                f"{other.get(differing[0], 'absent')} there and {by_rank[0].get(differing[0], 'absent')} here.",
+                f"Process {rank} has built a different model than process 0: {differing[0]} is "
+                f"{other.get(differing[0], 'absent')}, not {by_rank[0].get(differing[0], 'absent')}.",
                 fix="Build the model from the same settings on every process.",
             )
     processes.broadcast(list(_named_tensors(model).values()))
@@ -66,7 +66,7 @@ class BufferSync:
 
     def _state(self) -> list[tuple[int, int]]:
         buffers = (getattr(module, name) for module, name in self._owners)
-        return [(id(b), 0 if b.is_inference() else b._version) for b in buffers]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the one sign of a write
+        return [(id(b), 0 if b.is_inference() else b._version) for b in buffers]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the only sign of a write
 
 
 def _writes_without_version(module: nn.Module) -> bool:

@@ -2,7 +2,7 @@
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage] - their one common base
+from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage] - their only common base
 
 from trueloop.core.errors import InvalidConfig, InvalidModel
 from trueloop.training.distributed.processes import Processes
@@ -26,7 +26,7 @@ def convert_sync_batchnorm(model: nn.Module, device: torch.device, processes: Pr
         InvalidConfig: there are several processes, and torch's SyncBatchNorm does not support the device.
         InvalidModel: the model itself is a BatchNorm layer.
     """
-    names = [name for name, module in model.named_modules() if _to_replace(module)]
+    names = [name for name, module in model.named_modules() if _is_replaced(module)]
     if processes.size == 1 or not names:
         return []
     if device.type not in ("cuda", "xpu", "hpu"):
@@ -45,5 +45,5 @@ def convert_sync_batchnorm(model: nn.Module, device: torch.device, processes: Pr
     return names
 
 
-def _to_replace(module: nn.Module) -> bool:
+def _is_replaced(module: nn.Module) -> bool:
     return isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm)

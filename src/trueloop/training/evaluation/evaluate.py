@@ -1,4 +1,4 @@
-"""Evaluate a model: without graph and updates, restoring its modes, with means over items instead of batches."""
+"""Evaluate a model without graph and updates, then restore its modes; means are over items, not over batches."""
 
 from __future__ import annotations
 
@@ -77,22 +77,24 @@ def evaluate(
         raise InvalidConfig(
             'A metric has the name "loss", which is reserved for the objective.', fix="Choose another name."
         )
-    live = {name: _without_own_sync(factory()) for name, factory in (metrics or {}).items()}
-    started, totals = perf_counter(), _Totals()
+    instances = {name: _disable_sync(factory()) for name, factory in (metrics or {}).items()}
+    started = perf_counter()
+    totals = _Totals()
     with eval_mode(model), preserve_generators(), torch.no_grad(), context or nullcontext():
         for batch in batches:
-            data, counts = (batch.data, not is_padding(batch)) if isinstance(batch, MicroBatch) else (batch, True)
+            data, is_real = (batch.data, not is_padding(batch)) if isinstance(batch, MicroBatch) else (batch, True)
             terms = objective(model, move_to_device(data, device))
-            if counts:
+            if is_real:
                 totals.add(terms)
-                _update_metrics(live, terms[0])
+                _update_metrics(instances, terms[0])
     if processes.size > 1:
-        totals = _merge_totals(totals, processes)
-        live = {name: merge_across_processes(metric, processes) for name, metric in live.items()}
+        totals = reduce(_Totals.merge, processes.all_gather_object(totals.to_cpu()))
+        instances = {name: merge_across_processes(metric, processes) for name, metric in instances.items()}
     if not totals.batches:
         raise InvalidData("There is no batch to evaluate on.", fix="Check the dataset's length and drop_last.")
-    numbers, tables = totals.means(), dict[str, Any]()
-    for name, metric in live.items():
+    numbers = totals.means()
+    tables: dict[str, Any] = {}
+    for name, metric in instances.items():
         _add_result(name, metric.compute(), numbers, tables)
     return Evaluation(metrics=numbers, tables=tables, batches=totals.batches, seconds=perf_counter() - started)
 
@@ -115,7 +117,7 @@ def eval_mode(model: nn.Module) -> Generator[None]:
 
 
 class _Totals:
-    """Sums and counts per term; sums are in float64, so that the order of the batches does not change the digits."""
+    """Sum and count of each loss term; the sums are in float64, so the order of the batches changes no digit."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -131,19 +133,21 @@ class _Totals:
         if not self._terms:
             self._terms, self._sums, self._counts = [_without_tensors(term) for term in terms], sums, counts
             return
-        self._sums = [a + b for a, b in zip(self._sums, sums, strict=True)]
-        self._counts = [a + b for a, b in zip(self._counts, counts, strict=True)]
+        self._add_numbers(sums, counts)
 
-    def plus(self, other: _Totals) -> _Totals:
+    def merge(self, other: _Totals) -> _Totals:
         """Return these totals plus those of another process."""
         if not self._terms or not other._terms:
             return self if self._terms else other
         self.batches += other.batches
-        self._sums = [a + b for a, b in zip(self._sums, other._sums, strict=True)]
-        self._counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
+        self._add_numbers(other._sums, other._counts)
         return self
 
-    def on_host(self) -> _Totals:
+    def _add_numbers(self, sums: list[Tensor], counts: list[Tensor | float]) -> None:
+        self._sums = [total + added for total, added in zip(self._sums, sums, strict=True)]
+        self._counts = [total + added for total, added in zip(self._counts, counts, strict=True)]
+
+    def to_cpu(self) -> _Totals:
         """Move every number to the CPU, so that it can be sent."""
         self._terms = [replace(term, sum=term.sum.cpu()) for term in self._terms]
         self._sums = [total.cpu() for total in self._sums]
@@ -156,7 +160,8 @@ class _Totals:
         for term, sums, count in zip(self._terms, self._sums, self._counts, strict=True):
             divisor = 1.0 if term.count is None else float(count)
             mean = float(sums) / divisor if divisor else math.nan
-            weighted += [mean * term.weight] if divisor else []  # a term without count adds nothing, as in training
+            if divisor:  # a term with a count of 0 adds nothing, as in training
+                weighted.append(mean * term.weight)
             if len(self._terms) > 1:
                 numbers[self._name(term)] = mean
         return {**numbers, "loss": sum(weighted) if weighted else math.nan}
@@ -168,15 +173,11 @@ class _Totals:
         return term.name if unique else f"{term.name}_{self._terms.index(term)}"
 
 
-def _merge_totals(totals: _Totals, processes: Processes) -> _Totals:
-    return reduce(_Totals.plus, processes.all_gather_object(totals.on_host()))
-
-
 def _as_summable(count: Tensor | float) -> Tensor | float:
     return to_double(count) if isinstance(count, Tensor) and is_half(count) else count
 
 
-def _without_own_sync(metric: Metric) -> Metric:
+def _disable_sync(metric: Metric) -> Metric:
     """Switch off a torchmetrics object's own synchronisation; `merge_across_processes` replaces it."""
     if hasattr(metric, "sync_on_compute"):
         metric.sync_on_compute = False  # pyright: ignore[reportAttributeAccessIssue]
@@ -188,13 +189,13 @@ def _without_tensors(term: Loss) -> Loss:
     return Loss(sum=term.sum.detach(), count=None if term.count is None else 1.0, weight=term.weight, name=term.name)
 
 
-def _update_metrics(live: Mapping[str, Metric], term: Loss) -> None:
-    if live and (term.output is None or term.target is None):
+def _update_metrics(instances: Mapping[str, Metric], term: Loss) -> None:
+    if instances and (term.output is None or term.target is None):
         raise InvalidModel(
-            f"The metrics {', '.join(live)} need the output and the target, which the objective does not return.",
+            f"The metrics {', '.join(instances)} need the output and the target, which the objective does not return.",
             fix="Return Loss(sum=..., count=..., output=output, target=target) from the objective.",
         )
-    for metric in live.values():
+    for metric in instances.values():
         metric.update(term.output, term.target)
 
 
@@ -211,5 +212,5 @@ def _add_result(name: str, value: Any, numbers: dict[str, float], tables: dict[s
 
 
 def _device_of(model: nn.Module) -> torch.device:
-    first = next(model.parameters(), None)
-    return first.device if first is not None else torch.device("cpu")
+    parameter = next(model.parameters(), None)
+    return parameter.device if parameter is not None else torch.device("cpu")

@@ -43,14 +43,14 @@ def merge_across_processes(metric: Metric, processes: Processes) -> Metric:
         metric: a `Mergeable`; its tensors are sent from the CPU.
         processes: the processes, each of which has such a metric.
     """
-    own = copy(metric)
-    for name, value in vars(own).items():
+    cpu_copy = copy(metric)
+    for name, value in vars(cpu_copy).items():
         if isinstance(value, Tensor):
-            setattr(own, name, value.cpu())
-    first, *others = cast("list[Mergeable]", processes.all_gather_object(own))
+            setattr(cpu_copy, name, value.cpu())
+    merged, *others = cast("list[Mergeable]", processes.all_gather_object(cpu_copy))
     for other in others:
-        first.merge(other)
-    return first
+        merged.merge(other)
+    return merged
 
 
 class Accuracy:
@@ -122,10 +122,10 @@ class Confusion:
         """Add one batch; waits for the GPU only to mask the targets."""
         predicted, target = predicted_classes(output, target)
         counted = target != self._ignored
-        true, predicted = target[counted].long(), predicted[counted]
-        known = (true >= 0) & (true < self._classes) & (predicted < self._classes)
-        self._outside = self._outside + (~known).sum()
-        cells = true[known] * self._classes + predicted[known]
+        actual, predicted = target[counted].long(), predicted[counted]
+        inside = (actual >= 0) & (actual < self._classes) & (predicted < self._classes)
+        self._outside = self._outside + (~inside).sum()
+        cells = actual[inside] * self._classes + predicted[inside]
         self._table = self._table + torch.bincount(cells, minlength=self._classes**2)
 
     def merge(self, other: Confusion) -> None:
@@ -184,7 +184,8 @@ def predicted_classes(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     if target.is_floating_point() and output.shape == target.shape and output.dim() > 1 and output.shape[1] > 1:
         return output.argmax(dim=1), target.argmax(dim=1)  # class probabilities, as CrossEntropyLoss takes them
     if output.dim() == target.dim() + 1 and output.shape[:1] + output.shape[2:] == target.shape and output.shape[1] > 1:
-        return output.argmax(dim=1), target if target.is_floating_point() else target.long()  # in uint8, 156 is -100
+        # Compared as uint8, ignore_index = -100 would equal the label 156.
+        return output.argmax(dim=1), target if target.is_floating_point() else target.long()
     if output.shape in (target.shape, (*target.shape, 1)) and (target.dim() < 2 or target.shape[1:] == (1,)):
         return (output.reshape(target.shape) > 0).long(), target.long()
     raise InvalidData(

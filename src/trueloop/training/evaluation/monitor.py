@@ -21,16 +21,12 @@ class MonitorDecision(NamedTuple):
 class Monitor:
     """Tracks one metric over the evaluations of a run.
 
-    The first finite value is the best, and then each value better than all before it. A value that is better than the
-    reference by more than ``min_delta`` is an improvement and becomes the new reference. A non-finite value is neither.
-    The run stops after ``patience`` evaluations in a row without improvement.
-
-    Raises:
-        InvalidConfig: patience is below 1, min_delta is negative or not finite, or the mode is unknown.
+    The best value is the best finite one so far. A finite value is an improvement, and the new reference, if it is the
+    first or is better than the reference by more than ``min_delta``. The run stops after ``patience`` evaluations in a
+    row without improvement.
     """
 
     def __init__(self, config: MonitorConfig) -> None:
-        _check_settings(config)
         self._config: Final = config
         self._without_improvement = 0
         self._reference: float | None = None
@@ -59,7 +55,7 @@ class Monitor:
                 fix="Give a val set, or monitor a metric of an evaluated split; or leave monitor.patience out.",
             )
         if names is not None and name.split("/")[0] not in names:
-            self._monitored_value({f"{split}/{known}": 0.0 for known in names})
+            self._monitored_value({f"{split}/{metric}": 0.0 for metric in names})
 
     def observe(self, metrics: Mapping[str, float], update: int) -> MonitorDecision:
         """Compare one evaluation with the earlier ones.
@@ -72,13 +68,13 @@ class Monitor:
             InvalidConfig: the monitored metric is not among them; the message lists the others.
         """
         value = float(self._monitored_value(metrics))
-        best = self._improves(value, self.best_value, by=0.0)
+        best = self._improves(value, self.best_value, delta=0.0)
         if best:
             self.best_value, self.best_update = value, update
-        restart = self._improves(value, self._reference, by=self._config.min_delta)
-        if restart:
+        improved = self._improves(value, self._reference, delta=self._config.min_delta)
+        if improved:
             self._reference = value
-        self._without_improvement = 0 if restart else self._without_improvement + 1
+        self._without_improvement = 0 if improved else self._without_improvement + 1
         return MonitorDecision(best=best, stop=self.exhausted)
 
     @property
@@ -92,7 +88,7 @@ class Monitor:
         best = (
             f"the best is {self.best_value:.6g}, after update {self.best_update}"
             if self.best_value is not None
-            else ("it was never finite")
+            else "it was never finite"
         )
         return f"{self._config.metric} did not improve in {self._without_improvement} evaluations; {best}."
 
@@ -113,10 +109,10 @@ class Monitor:
         Raises:
             CheckpointError: the state is that of another metric or mode.
         """
-        saved, own = (state["metric"], state["mode"]), (self._config.metric, self._config.mode)
-        if saved != own:
+        saved, current = (state["metric"], state["mode"]), (self._config.metric, self._config.mode)
+        if saved != current:
             raise CheckpointError(
-                f"The checkpoint has the {saved[1]} of {saved[0]!r}; this run monitors the {own[1]} of {own[0]!r}.",
+                f"The checkpoint has the {saved[1]} of {saved[0]!r}, but this run the {current[1]} of {current[0]!r}.",
                 why="The two cannot be compared, so the best checkpoint would be chosen wrongly.",
                 fix=f"Set monitor.metric = {saved[0]!r} and monitor.mode = {saved[1]!r}, or start a new run.",
             )
@@ -136,24 +132,7 @@ class Monitor:
             fix=f"Did you mean {close[0]!r}?" if close else "Set monitor.metric to one of them.",
         )
 
-    def _improves(self, value: float, reference: float | None, *, by: float) -> bool:
+    def _improves(self, value: float, reference: float | None, *, delta: float) -> bool:
         if not math.isfinite(value):
             return False
-        return reference is None or (reference - value if self._config.mode == "min" else value - reference) > by
-
-
-def _check_settings(config: MonitorConfig) -> None:
-    if config.mode not in ("min", "max"):
-        raise InvalidConfig(f"monitor.mode is {config.mode!r}.", fix='Set "min" if lower is better, else "max".')
-    if config.patience is not None and config.patience < 1:
-        raise InvalidConfig(
-            f"monitor.patience is {config.patience}.",
-            why="The run would stop after its first evaluation in any case.",
-            fix="Set 1 evaluation or more, or leave it out to never stop early.",
-        )
-    if not 0 <= config.min_delta < math.inf:
-        raise InvalidConfig(
-            f"monitor.min_delta is {config.min_delta}.",
-            why="A worse value would count as an improvement, or none ever would.",
-            fix="Set 0 or a small positive number, in units of the metric.",
-        )
+        return reference is None or (reference - value if self._config.mode == "min" else value - reference) > delta

@@ -26,7 +26,7 @@ def use_channels_last(model: nn.Module) -> list[str]:
         The names of these convolutions.
 
     Raises:
-        InvalidModel: there are none.
+        InvalidModel: the model has no such convolution.
 
     Source: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
     """

@@ -21,16 +21,16 @@ def resolve_device(name: str) -> torch.device:
     Raises:
         InvalidConfig: this machine has no such device; the message lists the devices it has.
     """
-    present = _available_devices()
+    available = _available_devices()
     if name == "auto":
-        name = "cuda" if "cuda:0" in present else present[-1]
-    if name == "cuda" and "cuda:0" in present:
+        name = "cuda" if "cuda:0" in available else available[-1]
+    if name == "cuda" and "cuda:0" in available:
         return torch.device("cuda", torch.cuda.current_device())
-    if name not in present:
-        built = "" if torch.backends.cuda.is_built() else " This build of torch has no CUDA."
+    if name not in available:
+        cuda_hint = "" if torch.backends.cuda.is_built() else " This build of torch has no CUDA."
         raise InvalidConfig(
-            f"device = {name!r}",
-            why=f"This machine has: {', '.join(present)}.{built if name[:4] == 'cuda' else ''}",
+            f"This machine has no device {name!r}.",
+            why=f"It has: {', '.join(available)}.{cuda_hint if name[:4] == 'cuda' else ''}",
             fix="Choose one of these, or 'auto'.",
         )
     return torch.device("mps", 0) if name == "mps" else torch.device(name)
@@ -60,19 +60,19 @@ def move_to_device(batch: Any, device: torch.device) -> Any:
 
     Cost: about a microsecond for (inputs, targets) that are there already. Copies from pinned memory do not block.
     """
-    kind = type(batch)
-    if kind is Tensor:
+    batch_type = type(batch)
+    if batch_type is Tensor:
         return batch if batch.device == device else batch.to(device, non_blocking=batch.is_pinned())
-    if kind is tuple or kind is list:
+    if batch_type is tuple or batch_type is list:
         moved = [move_to_device(item, device) for item in batch]
-        return batch if _all_identical(moved, batch) else kind(moved)
+        return batch if _all_identical(moved, batch) else batch_type(moved)
     if isinstance(batch, dict):
         return _move_items(batch, device)
-    return _move_rare(batch, device)
+    return _move_other(batch, device)
 
 
-def _move_rare(batch: Any, device: torch.device) -> Any:
-    """Move types other than tensors, tuples, lists and dicts; these are the usual ones and are handled first."""
+def _move_other(batch: Any, device: torch.device) -> Any:
+    """Move types other than tensors, tuples, lists and dicts; `move_to_device` handles these usual ones first."""
     if isinstance(batch, Movable):  # checked before tuples: a PackedSequence is a tuple whose lengths stay on the CPU
         return batch.to(device)
     if isinstance(batch, tuple):
@@ -101,9 +101,9 @@ def _move_items(batch: MutableMapping[Any, Any], device: torch.device) -> Any:
 
 def _move_fields(batch: Any, device: torch.device) -> Any:
     fields = [field.name for field in dataclasses.fields(batch)]
-    before = [getattr(batch, name) for name in fields]
-    moved = [move_to_device(item, device) for item in before]
-    if _all_identical(moved, before):
+    items = [getattr(batch, name) for name in fields]
+    moved = [move_to_device(item, device) for item in items]
+    if _all_identical(moved, items):
         return batch
     clone = copy.copy(batch)
     for name, item in zip(fields, moved, strict=True):

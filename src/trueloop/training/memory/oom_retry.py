@@ -41,6 +41,7 @@ class RetryNotice(NamedTuple):
     before: int
     """Size of the micro-batch that did not fit."""
     after: int
+    """Size of the micro-batch from this update on."""
     device: str
 
     @property
@@ -134,29 +135,29 @@ class OutOfMemoryRetry:
     def _halve(self, replay: ReplayableWindow, update: int, cause: str) -> None:
         """Halve the limit of the micro-batch, or raise an error that explains why not."""
         size = replay.largest_piece()
-        what = f"{self._device} ran out of memory in update {update} with a micro-batch of {_format_examples(size)}"
+        problem = f"{self._device} ran out of memory in update {update} with a micro-batch of {_format_examples(size)}"
         if size <= 1:
-            smallest = describe_batch(split_micro_batch(replay.read[-1], 1)[0].data)
+            smallest = describe_batch(split_micro_batch(replay.seen[-1], 1)[0].data)
             raise OutOfMemory(
-                f"{what}, and this batch cannot be split further: {smallest}.",
+                f"{problem}, and this batch cannot be split further: {smallest}.",
                 why=f"{cause} The model takes {format_model_size(self._model)}; gradients and optimizer need more.",
                 fix=REMEDIES,
             )
         fix = f"Set micro_batch lower; or {REMEDIES}"
         if reason := self._reason_not_to_split():
-            raise OutOfMemory(f"{what}.", why=f"{cause} The micro-batch is not halved: {reason}.", fix=fix)
+            raise OutOfMemory(f"{problem}.", why=f"{cause} The micro-batch is not halved: {reason}.", fix=fix)
         self.max_micro_batch = -(-size // 2)
         try:
             replay.check_splittable(self.max_micro_batch)
         except InvalidData as error:
-            raise OutOfMemory(f"{what}.", why=f"{cause} {error}", fix=fix) from error
+            raise OutOfMemory(f"{problem}.", why=f"{cause} {error}", fix=fix) from error
 
     def _reason_not_to_split(self) -> str:
         """Return why a window must not be split further; "" if it may be."""
         if has_active_batchnorm(self._model):
-            return "batch normalisation uses the statistics of one micro-batch, so a smaller one changes the training"
+            return "BatchNorm layers use the statistics of one micro-batch, so a smaller one changes the training"
         if not self._enabled:
-            return 'out_of_memory is "stop" (always while throughput is measured)'
+            return 'out_of_memory is "stop", as always while throughput is measured'
         if not self._single_process:
             return "the other processes of this run are in the middle of the same update"
         return ""
@@ -173,20 +174,20 @@ class ReplayableWindow:
     def __init__(self, micros: Iterator[MicroBatch]) -> None:
         self._micros = micros
         self._max_examples: int | None = None
-        self.read: list[MicroBatch] = []
+        self.seen: list[MicroBatch] = []
         self.reading_source = False
         """True while the source is read: an error then ends the stream, so the window cannot be replayed."""
 
     def from_start(self, max_examples: int | None) -> Iterator[MicroBatch]:
         """Yield the micro-batches read so far, then the rest, split to at most ``max_examples``."""
         self._max_examples = max_examples
-        for micro in tuple(self.read):
+        for micro in tuple(self.seen):
             yield from self._split(micro)
-        while (micro := self._next()) is not None:
-            self.read.append(micro)
+        while (micro := self._read_next()) is not None:
+            self.seen.append(micro)
             yield from self._split(micro)
 
-    def _next(self) -> MicroBatch | None:
+    def _read_next(self) -> MicroBatch | None:
         self.reading_source = True
         micro = next(self._micros, None)
         self.reading_source = False
@@ -194,11 +195,11 @@ class ReplayableWindow:
 
     def largest_piece(self) -> int:
         """Return the number of examples in the largest piece of a micro-batch so far."""
-        return max(min(count_examples(micro), self._max_examples or count_examples(micro)) for micro in self.read)
+        return max(min(count_examples(micro), self._max_examples or count_examples(micro)) for micro in self.seen)
 
     def check_splittable(self, max_examples: int) -> None:
         """Raise if a micro-batch cannot be split into pieces of this size."""
-        for micro in self.read:
+        for micro in self.seen:
             split_micro_batch(micro, max_examples)
 
     def _split(self, micro: MicroBatch) -> list[MicroBatch]:
@@ -217,10 +218,10 @@ def _split_if_possible(batch: Any, max_examples: int) -> list[MicroBatch]:
 def _clear_frames(error: Exception) -> str:
     """Clear an error's frames, which refer to the graph of the forward pass; return the first line of its message."""
     cause = str(error).partition("\n")[0].rstrip(".")
-    link: BaseException | None = error
-    while link is not None:
-        traceback.clear_frames(link.__traceback__)
-        link = link.__cause__ or link.__context__
+    exception: BaseException | None = error
+    while exception is not None:
+        traceback.clear_frames(exception.__traceback__)
+        exception = exception.__cause__ or exception.__context__
     return f"torch's message: {cause}."
 
 

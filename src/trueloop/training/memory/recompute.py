@@ -20,8 +20,8 @@ def enable_recompute(model: nn.Module, only: Collection[str] | None = None) -> l
     """Make the repeated blocks of a model store only their inputs, and compute everything else again in backward.
 
     A block is one of two or more children of the same class in an ``nn.ModuleList`` or ``nn.Sequential``; it has
-    parameters, and is not a single torch layer, which stores little more than its input anyway. Of nested blocks the
-    outermost count, except that inner blocks of an ``nn.Sequential`` count instead of it.
+    parameters, and is not a single torch layer, which stores little more than its input anyway. Of nested blocks, only
+    the outermost count; but if an ``nn.Sequential`` has inner blocks, these count instead of it.
 
     Gradients are bitwise the same: the same random numbers are drawn again, and the second pass works on copies of the
     block's original buffers, so that BatchNorm layers count each batch once. In eval mode or without gradients, a block
@@ -83,8 +83,8 @@ def _can_be_block(module: nn.Module) -> bool:
 
 
 def _refuse_foreign_forward(name: str, block: nn.Module) -> None:
-    own: object = vars(block).get("forward")
-    if own is not None and not (isinstance(own, partial) and own.func is _forward_with_checkpoint):
+    forward: object = vars(block).get("forward")
+    if forward is not None and not (isinstance(forward, partial) and forward.func is _forward_with_checkpoint):
         raise InvalidModel(
             f"The block {name} has a forward set on the instance.",
             why="Recomputing would ignore it and call the forward of the block's class.",
@@ -117,16 +117,16 @@ class _OriginalBuffers(AbstractContextManager[None]):
     """
 
     def __init__(self, block: nn.Module) -> None:
-        self._before: Final = [(module, name, buffer.clone()) for module, name, buffer in _buffers(block)]
-        self._live: list[tuple[nn.Module, str, Tensor]] = []
+        self._copies: Final = [(module, name, buffer.clone()) for module, name, buffer in _buffers(block)]
+        self._current: list[tuple[nn.Module, str, Tensor]] = []
 
     def __enter__(self) -> None:
-        self._live = [(module, name, getattr(module, name)) for module, name, _copy in self._before]
-        for module, name, copy in self._before:
+        self._current = [(module, name, getattr(module, name)) for module, name, _copy in self._copies]
+        for module, name, copy in self._copies:
             setattr(module, name, copy.clone())  # with a retained graph, the context is entered more than once
 
     def __exit__(self, *_: object) -> None:
-        for module, name, buffer in self._live:
+        for module, name, buffer in self._current:
             setattr(module, name, buffer)
 
 

@@ -57,13 +57,13 @@ class PrefetchStream:
             return move_to_device(batch, self._device)
         if self._copy_stream is None:  # created as late as possible, because the first stream initialises the device
             self._copy_stream = self._streams.Stream(self._device)
-        work = self._streams.current_stream(self._device)
+        main_stream = self._streams.current_stream(self._device)
         with self._streams.stream(self._copy_stream):
             moved = move_to_device(batch, self._device)
-        work.wait_stream(self._copy_stream)
+        main_stream.wait_stream(self._copy_stream)
         for tensor in _tensors(moved):
             if tensor is not None and tensor.device == self._device:
-                tensor.record_stream(work)  # otherwise its memory could be reused while the work still reads it
+                tensor.record_stream(main_stream)  # otherwise its memory could be reused while the work still reads it
         return moved
 
 

@@ -40,8 +40,8 @@ class LeanAdamW(torch.optim.AdamW):
     @staticmethod
     def supports(parameters: Sequence[Tensor]) -> bool:
         """Return True for real parameters of one device and one dtype."""
-        kinds = {(p.device, p.dtype) for p in parameters}
-        return len(kinds) == 1 and all(p.is_floating_point() for p in parameters)
+        devices_and_dtypes = {(p.device, p.dtype) for p in parameters}
+        return len(devices_and_dtypes) == 1 and all(p.is_floating_point() for p in parameters)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -83,7 +83,7 @@ class LeanAdamW(torch.optim.AdamW):
 def _update(
     group: dict[str, Any], moments: _Moments, gradients: list[Any], divisor: Tensor | None, skipped: Tensor | None
 ) -> None:
-    """Run the kernel in exactly the way of `torch.optim.adam._fused_adam`."""
+    """Run the kernel exactly as `torch.optim.adam._fused_adam` does."""
     torch._foreach_add_(moments.steps, 1)
     beta1, beta2 = group["betas"]
     torch._fused_adamw_(

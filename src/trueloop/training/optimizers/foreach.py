@@ -30,7 +30,7 @@ def total_norm(tensors: Sequence[Tensor]) -> Tensor:
     return torch.linalg.vector_norm(torch.stack(_norms(tensors)))
 
 
-def total_norm_on_host(tensors: Sequence[Tensor]) -> float:
+def total_norm_as_float(tensors: Sequence[Tensor]) -> float:
     """Return the L2 norm over all tensors as a float."""
     if not tensors[0].is_cpu:
         return float(total_norm(tensors))
@@ -41,9 +41,9 @@ def _norms(tensors: Sequence[Tensor]) -> list[Tensor]:
     return list(map(norm, tensors) if any(map(is_half, tensors)) else torch._foreach_norm(list(tensors)))
 
 
-def divide(tensors: Sequence[Tensor], by: float) -> None:
+def divide(tensors: Sequence[Tensor], divisor: float) -> None:
     """Divide every tensor in place."""
-    torch._foreach_div_(list(tensors), by)
+    torch._foreach_div_(list(tensors), divisor)
 
 
 def copy_tensors(targets: Sequence[Tensor], source: Sequence[Tensor]) -> None:

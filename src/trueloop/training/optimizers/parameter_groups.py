@@ -1,7 +1,5 @@
 """Build the optimizer over exactly the trainable parameters; weight decay only applies to matrices and filters."""
 
-import difflib
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -69,24 +67,23 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimi
 
     Args:
         model: model on its final device, after freezing.
-        config: class, learning rate, weight decay and other settings.
+        config: class, learning rate, weight decay and other settings, checked by `validate`.
 
     Raises:
-        InvalidConfig: a setting is invalid for this class.
+        InvalidConfig: this class does not accept a combination of settings.
         InvalidModel: there is nothing to train, or an embedding has sparse gradients.
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    _check_settings(config)
     check_trainable(model)
-    kind, arguments = CLASSES[config.name], _arguments(config, trainable)
+    optimizer_class, arguments = CLASSES[config.name], _arguments(config, trainable)
     if config.name == "adamw" and arguments.get("fused") and LeanAdamW.supports(trainable):
-        kind = LeanAdamW  # the fused kernel, with less Python around it
+        optimizer_class = LeanAdamW  # the fused kernel, with less Python around it
         del arguments["fused"]
     try:
-        return kind(_groups(trainable, config), **arguments)
+        return optimizer_class(_groups(trainable, config), **arguments)
     except ValueError as error:  # raised by torch's checks of the settings
         raise InvalidConfig(
-            f"{kind.__name__} does not accept its settings: {error}.", fix="Correct them under [optim]."
+            f"{optimizer_class.__name__} does not accept its settings: {error}.", fix="Correct them under [optim]."
         ) from error
 
 
@@ -94,7 +91,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Check that the optimizer has exactly the model's trainable parameters, each once.
 
     Raises:
-        InvalidModel: it has not; the message lists up to five parameters for each kind of mismatch.
+        InvalidModel: the parameters differ; the message lists up to five parameters for each kind of mismatch.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     trainable = {id(parameter): names[id(parameter)] for parameter in model.parameters() if parameter.requires_grad}
@@ -103,16 +100,16 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         for g, group in enumerate(optimizer.param_groups)
         for p, parameter in enumerate(group["params"])
     ]
-    times = Counter(key for key, _position in in_optimizer)
+    counts = Counter(key for key, _position in in_optimizer)
     problems = {
-        "Trainable, but not in the optimizer": [name for key, name in trainable.items() if key not in times],
-        "In the optimizer, but frozen": [names[key] for key in times if key in names and key not in trainable],
+        "Trainable, but not in the optimizer": [name for key, name in trainable.items() if key not in counts],
+        "In the optimizer, but frozen": [names[key] for key in counts if key in names and key not in trainable],
         "In the optimizer, but not in the model": [position for key, position in in_optimizer if key not in names],
-        "In the optimizer more than once": [names[key] for key, count in times.items() if count > 1 and key in names],
+        "In the optimizer more than once": [names[key] for key, count in counts.items() if count > 1 and key in names],
     }
     if any(problems.values()):
         raise InvalidModel(
-            "\n".join(f"{problem}: {format_names(named)}." for problem, named in problems.items() if named),
+            "\n".join(f"{problem}: {format_names(listed)}." for problem, listed in problems.items() if listed),
             why="Parameters missing from the optimizer are not trained; others take memory or change unnoticed.",
             fix="Freeze and move the model first, then build the optimizer over its trainable parameters.",
         )
@@ -146,19 +143,6 @@ def _arguments(config: OptimConfig, trainable: list[nn.Parameter]) -> dict[str, 
     return arguments
 
 
-def _check_settings(config: OptimConfig) -> None:
-    if config.name not in CLASSES:
-        close = difflib.get_close_matches(config.name, CLASSES, n=1)
-        raise InvalidConfig(
-            f"optim.name is {config.name!r}, which is none of {', '.join(CLASSES)}.",
-            fix=f"Did you mean {close[0]!r}?" if close else "Choose one of them.",
-        )
-    if not 0 < config.lr < math.inf:
-        raise InvalidConfig(f"optim.lr is {config.lr}.", fix="Set a finite learning rate above 0.")
-    if not 0 <= config.weight_decay < math.inf:
-        raise InvalidConfig(f"optim.weight_decay is {config.weight_decay}.", fix="Set 0 or a small positive number.")
-
-
 def check_trainable(model: nn.Module) -> None:
     """Check that the model has trainable parameters, with dense gradients.
 
@@ -184,7 +168,7 @@ def check_trainable(model: nn.Module) -> None:
     ]
     if sparse:
         raise InvalidModel(
-            f"Embeddings with sparse=True: {format_names(sparse)}.",
+            f"These embeddings have sparse=True: {format_names(sparse)}.",
             why="Clipping, weight decay and the fused kernels need dense gradients.",
             fix="Create them with sparse=False.",
         )

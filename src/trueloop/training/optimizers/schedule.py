@@ -16,9 +16,9 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from trueloop.core.errors import CheckpointError, InvalidConfig
 from trueloop.training.config import ScheduleConfig
 
-ONECYCLE_WARMUP = 0.3  # default of OneCycleLR: pct_start
+ONECYCLE_WARMUP = 0.3  # default pct_start of OneCycleLR
 START, END = 1 / 25, 1 / 25 / 1e4  # shares of the peak rate: 1 / div_factor, and START / final_div_factor
-MOMENTUM_HIGH, MOMENTUM_LOW = 0.95, 0.85  # likewise max_momentum and base_momentum
+MOMENTUM_HIGH, MOMENTUM_LOW = 0.95, 0.85  # default max_momentum and base_momentum
 
 
 class RateSchedule(Protocol):
@@ -60,13 +60,13 @@ class Schedule:
     ``floor=0`` the weights no longer change. ``step`` and ``constant`` have no end and continue unchanged.
 
     Args:
-        optimizer: optimizer whose groups' ``lr`` are the peak rates; they are read only now.
-        config: shape, warm-up share and floor.
+        optimizer: optimizer whose groups' ``lr`` are the peak rates, read once, by the constructor.
+        config: shape, warm-up share and floor, checked by `validate`.
         updates: number of updates in the run; None if the data has no known length.
         updates_per_epoch: number of windows in one epoch, needed by ``step``; None if unknown.
 
     Raises:
-        InvalidConfig: a setting is out of range, or the shape needs a number of updates that is unknown.
+        InvalidConfig: a peak rate is not positive, or the shape needs a number of updates that is unknown.
 
     Source: Loshchilov & Hutter, 2017, arXiv:1608.03983 (cosine); Smith & Topin, 2018, arXiv:1708.07120 (onecycle).
     """
@@ -83,12 +83,14 @@ class Schedule:
         self._config: Final = config
         self._updates: Final = updates
         self._updates_per_epoch: Final = updates_per_epoch
-        self._rates: Final = [float(group["lr"]) for group in optimizer.param_groups]
+        self._peak_rates: Final = [float(group["lr"]) for group in optimizer.param_groups]
         self._last_factor: float | None = None
-        _check_settings(config, self._rates)
+        for rate in self._peak_rates:
+            if not 0 < rate < math.inf:
+                raise InvalidConfig(f"The learning rate is {rate}.", fix="Set a finite rate above 0.")
         _check_horizon(config, updates, updates_per_epoch)
-        rises_itself = config.name == "onecycle"
-        self._warmup: Final = 0 if rises_itself else min(round(config.warmup * (updates or 0)), (updates or 1) - 1)
+        has_own_warmup = config.name == "onecycle"
+        self._warmup: Final = 0 if has_own_warmup else min(round(config.warmup * (updates or 0)), (updates or 1) - 1)
         self._shape: Final[Callable[[int], float]] = {
             "constant": self._constant,
             "step": self._step,
@@ -111,7 +113,7 @@ class Schedule:
         Cost: about a microsecond per group; does not wait for the GPU; unchanged rates are not written.
         """
         factor = self.factor(update)
-        for group, peak in zip(self._optimizer.param_groups, self._rates, strict=True):
+        for group, peak in zip(self._optimizer.param_groups, self._peak_rates, strict=True):
             rate = peak * factor
             current = group["lr"]
             if isinstance(current, torch.Tensor):
@@ -135,7 +137,7 @@ class Schedule:
             "config": {name: value for name, value in asdict(self._config).items() if name != "horizon_epochs"},
             "updates": self._updates,
             "updates_per_epoch": self._updates_per_epoch,
-            "base_rates": self._rates,
+            "base_rates": self._peak_rates,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -148,11 +150,11 @@ class Schedule:
             CheckpointError: the schedules differ; the message lists the differences.
         """
         self._last_factor = None
-        present = self.state_dict()
-        if differing := [key for key in present if key != "updates" and present[key] != state.get(key)]:
+        current = self.state_dict()
+        if differing := [key for key in current if key != "updates" and current[key] != state.get(key)]:
             raise CheckpointError(
-                "The learning-rate schedule is not the checkpoint's: "
-                + "; ".join(f"{key} was {state.get(key)}, is {present[key]}" for key in differing)
+                "The learning-rate schedule differs from the checkpoint's: "
+                + "; ".join(f"{key} was {state.get(key)}, is {current[key]}" for key in differing)
                 + ".",
                 why="The rate would jump at the resumed update, and the run would be neither the old nor a new one.",
                 fix="Resume with the settings of the run (the batch size sets the updates per epoch), or start over.",
@@ -177,10 +179,10 @@ class Schedule:
 
     def _onecycle(self, update: int, *, start: float, peak: float, end: float) -> float:
         updates = cast("int", self._updates)
-        top = (self._config.warmup or ONECYCLE_WARMUP) * updates - 1  # may lie between two updates, or before the first
-        if update < top:
-            return _anneal(start, peak, update / top)
-        return _anneal(peak, end, min(1.0, (update - top) / (updates - 1 - top)))
+        peak_update = (self._config.warmup or ONECYCLE_WARMUP) * updates - 1  # may be fractional or negative
+        if update < peak_update:
+            return _anneal(start, peak, update / peak_update)
+        return _anneal(peak, end, min(1.0, (update - peak_update) / (updates - 1 - peak_update)))
 
     def _set_momentum(self, momentum: float) -> None:
         for group in self._optimizer.param_groups:
@@ -234,21 +236,6 @@ class UserSchedule:
 
 def _anneal(start: float, end: float, share: float) -> float:
     return end + (start - end) / 2 * (1 + math.cos(math.pi * share))
-
-
-def _check_settings(config: ScheduleConfig, rates: list[float]) -> None:
-    names = ("constant", "step", "cosine", "linear", "onecycle")
-    checks = [
-        (config.name in names, f"schedule.name is {config.name!r}.", f"Choose one of {', '.join(names)}."),
-        (0 <= config.warmup < 1, f"schedule.warmup is {config.warmup}.", "Set a share of all updates, in [0, 1)."),
-        (0 <= config.floor < 1, f"schedule.floor is {config.floor}.", "Set a share of the peak rate, in [0, 1)."),
-        (0 < config.gamma < math.inf, f"schedule.gamma is {config.gamma}.", "Set a factor above 0, such as 0.1."),
-        (config.step_epochs >= 1, f"schedule.step_epochs is {config.step_epochs}.", "Set 1 epoch or more."),
-        *((0 < rate < math.inf, f"The learning rate is {rate}.", "Set a finite rate above 0.") for rate in rates),
-    ]
-    for passed, what, fix in checks:
-        if not passed:  # a NaN fails its check as well
-            raise InvalidConfig(what, fix=fix)
 
 
 def _check_horizon(config: ScheduleConfig, updates: int | None, updates_per_epoch: int | None) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from trueloop.core.errors import CheckpointError, InvalidConfig, InvalidModel
+from trueloop.core.errors import CheckpointError, InvalidModel
 from trueloop.training.distributed.dtensors import from_local_part, local_part, reshard, shard_like
 
 _lerp: Final = torch._foreach_lerp_  # pyright: ignore[reportPrivateUsage]  # swa_utils itself has no public name for it
@@ -18,8 +18,8 @@ class WeightAverage:
     """Exponential moving average of a model's parameters and persistent buffers.
 
     After every update, ``average = decay * average + (1 - decay) * weights``. The average starts at the weights at
-    construction. (``torch.optim.swa_utils.AveragedModel`` instead copies the weights at its first update; if that is
-    called once before training, both are equal.) In a run much shorter than ``1 / (1 - decay)`` updates, the average
+    construction. (``torch.optim.swa_utils.AveragedModel`` instead copies the weights at its first update; updated
+    once before training, it has the same average.) In a run much shorter than ``1 / (1 - decay)`` updates, the average
     still depends on the initial weights. Integer and boolean buffers are copied. Tied weights are averaged once.
     Non-persistent buffers are not averaged. If the model is sharded, every process averages its own part.
 
@@ -28,7 +28,6 @@ class WeightAverage:
         decay: weight of the old average at each update, in (0, 1).
 
     Raises:
-        InvalidConfig: ``decay`` is outside (0, 1).
         InvalidModel: a weight has fewer than 32 bits, in which its average would soon stop changing.
 
     Cost: one more copy of the weights in memory, and one pass over both per update.
@@ -36,24 +35,19 @@ class WeightAverage:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        if not 0 < decay < 1:
-            raise InvalidConfig(
-                f"ema is {decay}, which is not in (0, 1).",
-                why="With 1 the average would never change; with 0 it would equal the weights.",
-                fix="Set a decay such as 0.999, or no `ema` for no average.",
-            )
         self._decay: Final = decay
         persistent = model.state_dict().keys()
         buffers = {name: buffer for name, buffer in model.named_buffers() if name in persistent}
-        self._live: Final[dict[str, Tensor]] = {**dict(model.named_parameters()), **buffers}
-        _refuse_low_precision(self._live)
+        self._weights: Final[dict[str, Tensor]] = {**dict(model.named_parameters()), **buffers}
+        _refuse_low_precision(self._weights)
         self._model: Final = model
-        self._average: Final = {name: local_part(tensor.detach()).clone() for name, tensor in self._live.items()}
-        self._parameters: Final = [name for name in self._live if name not in buffers and _has_mean(self._live[name])]
-        self._buffers: Final = [name for name in buffers if _has_mean(self._live[name])]
-        self._copied: Final = [name for name in self._live if not _has_mean(self._live[name])]
-        means = [self._live[name].real.dtype for name in self._parameters + self._buffers]
-        self._weight_dtype: Final = reduce(torch.promote_types, means, torch.float32)
+        self._average: Final = {name: local_part(tensor.detach()).clone() for name, tensor in self._weights.items()}
+        averaged = [name for name, weight in self._weights.items() if _can_average(weight)]
+        self._parameters: Final = [name for name in averaged if name not in buffers]
+        self._buffers: Final = [name for name in averaged if name in buffers]
+        self._copied: Final = [name for name, weight in self._weights.items() if not _can_average(weight)]
+        dtypes = [self._weights[name].real.dtype for name in self._parameters + self._buffers]
+        self._weight_dtype: Final = reduce(torch.promote_types, dtypes, torch.float32)
         self._applied = False
 
     @torch.no_grad()
@@ -72,19 +66,19 @@ class WeightAverage:
         if not isinstance(skipped, Tensor):
             if skipped:
                 return
-            _lerp(average, [local_part(self._live[name]) for name in averaged], 1 - self._decay)
+            _lerp(average, [local_part(self._weights[name]) for name in averaged], 1 - self._decay)
             for name in self._copied:
-                self._average[name].copy_(self._live[name])
+                self._average[name].copy_(self._weights[name])
             return
         was_skipped = skipped.bool()
         weight = (1 - self._decay) * (1 - skipped.to(self._weight_dtype))
         # After a skipped update, buffers may be NaN, and a weight of 0 times NaN would still change the average.
-        current = [local_part(self._live[name]) for name in self._parameters]
-        current += [torch.where(was_skipped, self._average[name], self._live[name]) for name in self._buffers]
+        current = [local_part(self._weights[name]) for name in self._parameters]
+        current += [torch.where(was_skipped, self._average[name], self._weights[name]) for name in self._buffers]
         weights = [weight.to(each.dtype) if each.is_complex() else weight for each in average]  # needed by torch 2.6
         _lerp(average, current, weights)
         for name in self._copied:
-            self._average[name].copy_(torch.where(was_skipped, self._average[name], self._live[name]))
+            self._average[name].copy_(torch.where(was_skipped, self._average[name], self._weights[name]))
 
     @contextmanager
     def applied(self) -> Generator[None]:
@@ -108,7 +102,7 @@ class WeightAverage:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the average by the model's names, with one name per tied weight; the tensors are not copied."""
-        return {name: from_local_part(self._live[name], average) for name, average in self._average.items()}
+        return {name: from_local_part(self._weights[name], average) for name, average in self._average.items()}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -117,27 +111,27 @@ class WeightAverage:
         Raises:
             CheckpointError: names or shapes differ from those of the model; in this case nothing is copied.
         """
-        wrong = [f"{name} is missing" for name in self._average if name not in state]
-        wrong += [f"{name} is not in the model" for name in state if name not in self._average]
-        wrong += [
-            f"{name} has shape {tuple(state[name].shape)}, not {tuple(live.shape)}"
-            for name, live in self._live.items()
-            if name in state and state[name].shape != live.shape
+        mismatches = [f"{name} is missing" for name in self._average if name not in state]
+        mismatches += [f"{name} is not in the model" for name in state if name not in self._average]
+        mismatches += [
+            f"{name} has shape {tuple(state[name].shape)}, not {tuple(weight.shape)}"
+            for name, weight in self._weights.items()
+            if name in state and state[name].shape != weight.shape
         ]
-        if wrong:
+        if mismatches:
             raise CheckpointError(
-                f"The averaged weights do not fit the model: {'; '.join(wrong[:5])}.",
+                f"The averaged weights do not fit the model: {'; '.join(mismatches[:5])}.",
                 fix="Resume with the model the checkpoint was trained with, or start a new run.",
             )
         for name, average in self._average.items():
-            average.copy_(local_part(shard_like(self._live[name], state[name])))
+            average.copy_(local_part(shard_like(self._weights[name], state[name])))
 
     @torch.no_grad()
     def _swap(self) -> None:
         reshard(self._model)
-        for name, live in self._live.items():
-            if (part := local_part(live)) is live:
-                live.data, self._average[name] = self._average[name], live.data
+        for name, weight in self._weights.items():
+            if (part := local_part(weight)) is weight:
+                weight.data, self._average[name] = self._average[name], weight.data
             else:  # FSDP reads from memory that it has allocated, so the values have to be copied
                 trained = part.clone()
                 part.copy_(self._average[name])
@@ -152,15 +146,15 @@ class WeightAverage:
             )
 
 
-def _has_mean(tensor: Tensor) -> bool:
+def _can_average(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _refuse_low_precision(tensors: Mapping[str, Tensor]) -> None:
-    low = [name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.element_size() < 4]
-    if low:
+    low_precision = [name for name, each in tensors.items() if each.is_floating_point() and each.element_size() < 4]
+    if low_precision:
         raise InvalidModel(
-            f"{low[0]} has the dtype {tensors[low[0]].dtype}, in which weights cannot be averaged.",
+            f"{low_precision[0]} has the dtype {tensors[low_precision[0]].dtype}, in which weights cannot be averaged.",
             why="A step of 1 - decay is smaller than the rounding, so the average would stop changing.",
             fix='Use float32 weights and precision = "bf16", or leave `ema` out.',
         )

@@ -1,6 +1,6 @@
 """Locate the first non-finite value of a window: in the batch, or in which module and operation.
 
-The window is run again with the weights with which it failed, and the result of every tensor operation is checked. This
+The window is run again with the same weights, and the result of every tensor operation is checked. This
 happens only after a non-finite update, so its cost (about ten forward passes) does not matter.
 
 If the model is sharded or has SyncBatchNorm layers, a forward pass is a collective operation: every process runs its
@@ -92,8 +92,8 @@ def locate(replay: Replay, window: Sequence[MicroBatch]) -> Culprit:
     with preserve_generators(), _preserve_buffers_and_gradients(replay.model):
         if replay.generator is not None:
             torch.set_rng_state(replay.generator)
-        for number, micro in enumerate(window):
-            culprit = _check_micro_batch(replay, number, micro)
+        for index, micro in enumerate(window):
+            culprit = _check_micro_batch(replay, index, micro)
             if culprit:
                 return culprit
     return Culprit(stage="unknown", micro_batch=0, where="", operation="", indices=())
@@ -101,58 +101,58 @@ def locate(replay: Replay, window: Sequence[MicroBatch]) -> Culprit:
 
 def _locate_collectively(replay: Replay, window: Sequence[MicroBatch]) -> Culprit:
     """Check the batches and run all forward passes, even after the first non-finite value."""
-    first = locate_in_batches(window)
+    first_culprit = locate_in_batches(window)
     with preserve_generators(), _preserve_buffers(replay.model), torch.no_grad():
         if replay.generator is not None:
             torch.set_rng_state(replay.generator)
-        for number, micro in enumerate(window):
-            culprit, _ = _check_forward(replay, number, micro)
-            first = first or culprit
-    return first or Culprit(stage="unknown", micro_batch=0, where="", operation="backward", indices=())
+        for index, micro in enumerate(window):
+            culprit, _ = _check_forward(replay, index, micro)
+            first_culprit = first_culprit or culprit
+    return first_culprit or Culprit(stage="unknown", micro_batch=0, where="", operation="backward", indices=())
 
 
 def locate_in_batches(window: Sequence[MicroBatch]) -> Culprit | None:
     """Return the first field of a batch that contains NaN or Inf, without running the model."""
-    return next(filter(None, (_check_batch(number, micro) for number, micro in enumerate(window))), None)
+    return next(filter(None, (_check_batch(index, micro) for index, micro in enumerate(window))), None)
 
 
-def _check_batch(number: int, micro: MicroBatch) -> Culprit | None:
+def _check_batch(index: int, micro: MicroBatch) -> Culprit | None:
     for path, tensor in _tensors(micro.data, ""):
         if not tensor.is_floating_point() or bool(tensor.isfinite().all()):
             continue
-        bad = ~tensor.isfinite()
-        rows = bad.reshape(len(tensor), -1).any(1).nonzero().flatten().tolist() if tensor.dim() else []
+        nonfinite = ~tensor.isfinite()
+        rows = nonfinite.reshape(len(tensor), -1).any(1).nonzero().flatten().tolist() if tensor.dim() else []
         indices = tuple(micro.indices[row] for row in rows if row < len(micro.indices)) if micro.indices else ()
-        return Culprit(stage="batch", micro_batch=number, where=path, operation="", indices=indices)
+        return Culprit(stage="batch", micro_batch=index, where=path, operation="", indices=indices)
     return None
 
 
-def _check_forward(replay: Replay, number: int, micro: MicroBatch) -> tuple[Culprit | None, Sequence[Loss]]:
+def _check_forward(replay: Replay, index: int, micro: MicroBatch) -> tuple[Culprit | None, Sequence[Loss]]:
     """Run the forward pass and the loss; return the first non-finite value, if any, and the loss."""
     batch = move_to_device(micro.data, replay.device)
-    with _module_path(replay.model) as path, _FirstNonFinite(path) as watch, replay.autocast():
+    with _module_path(replay.model) as path, _FirstNonFinite(path) as recorder, replay.autocast():
         terms = replay.objective(replay.model, batch)
-    if not watch.operation:
+    if not recorder.operation:
         return None, terms
     indices = tuple(micro.indices or ())
     return Culprit(
-        stage="forward", micro_batch=number, where=watch.where, operation=watch.operation, indices=indices
+        stage="forward", micro_batch=index, where=recorder.where, operation=recorder.operation, indices=indices
     ), terms
 
 
-def _check_micro_batch(replay: Replay, number: int, micro: MicroBatch) -> Culprit | None:
+def _check_micro_batch(replay: Replay, index: int, micro: MicroBatch) -> Culprit | None:
     indices = tuple(micro.indices or ())
-    culprit, terms = _check_forward(replay, number, micro)
+    culprit, terms = _check_forward(replay, index, micro)
     if culprit:
         return culprit
     where, node = _failing_backward(replay.model, torch.stack([term.sum for term in terms]).sum())
     if node:
-        return Culprit(stage="backward", micro_batch=number, where=where, operation=node, indices=indices)
+        return Culprit(stage="backward", micro_batch=index, where=where, operation=node, indices=indices)
     return None
 
 
 def _failing_backward(model: nn.Module, root: Tensor) -> tuple[str, str]:
-    """Return ("", node with the first NaN), (parameter, "gradient") for an infinite gradient, or two empty strings."""
+    """Run backward; return ("", node) of the first NaN, (name, "gradient") of an infinite gradient, or ("", "")."""
     with warnings.catch_warnings(), torch.autograd.set_detect_anomaly(True):
         warnings.simplefilter("ignore")  # anomaly mode prints its own stack
         try:

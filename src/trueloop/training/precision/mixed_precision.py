@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trueloop.core.errors import InvalidConfig
 from trueloop.training.config import Precision
 from trueloop.training.distributed.processes import SINGLE_PROCESS, Processes
 
@@ -15,15 +14,9 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
-    """Return the autocast context for forward and loss; it can be entered several times.
-
-    Raises:
-        InvalidConfig: the precision is unknown.
-    """
+    """Return the autocast context for forward and loss; it can be entered several times."""
     if precision == "off":
         return nullcontext()
-    if precision not in _DTYPES:
-        raise InvalidConfig(f"precision is {precision!r}.", fix="Use off, bf16 or fp16.")
     return torch.autocast(device.type, dtype=_DTYPES[precision])
 
 
@@ -45,8 +38,8 @@ class LossScale:
         self.enabled = enabled
         self._interval = growth_interval
         self.scale = torch.full((), 65536.0 if enabled else 1.0, device=device)
-        self._clean = torch.zeros((), device=device)
-        self._count: Tensor | float = 1.0
+        self._finite_updates = torch.zeros((), device=device)
+        self._rounded_count: Tensor | float = 1.0
 
     def begin_window(self, count: Tensor | float, processes: Processes = SINGLE_PROCESS) -> None:
         """Start a window, whose first micro-batch has this count on this process; all processes use the same scale.
@@ -55,26 +48,26 @@ class LossScale:
         thousands of tokens in the range of float16; `gradient_divisor` undoes it.
         """
         if self.enabled:
-            self._count = _round_to_power_of_two(processes.all_reduce_sum([count])[0])
+            self._rounded_count = _round_to_power_of_two(processes.all_reduce_sum([count])[0])
 
     def scale_root(self, root: Tensor) -> Tensor:
         """Return the scalar on which to call backward: the micro-batch's sum, scaled."""
-        return root * (self.scale / self._count) if self.enabled else root
+        return root * (self.scale / self._rounded_count) if self.enabled else root
 
     def gradient_divisor(self, divisor: Tensor | float) -> Tensor | float:
         """Return the divisor of the accumulated gradients: the window's count times the factor of `scale_root`."""
-        return divisor * (self.scale / self._count) if self.enabled else divisor
+        return divisor * (self.scale / self._rounded_count) if self.enabled else divisor
 
     def update(self, skipped: Tensor | float) -> None:
         """Halve the scale after a skipped update, double it after enough finite ones, without waiting for the GPU."""
         if not self.enabled:
             return
-        bad = torch.as_tensor(skipped, device=self.scale.device).bool()
-        self._clean = torch.where(bad, 0.0, self._clean + 1)
-        grow = self._clean >= self._interval
-        twice = self.scale * 2  # like in GradScaler, but never inf, which halving could not reduce
-        self.scale = torch.where(bad, self.scale * 0.5, torch.where(grow & twice.isfinite(), twice, self.scale))
-        self._clean = torch.where(grow, 0.0, self._clean)
+        skip = torch.as_tensor(skipped, device=self.scale.device).bool()
+        self._finite_updates = torch.where(skip, 0.0, self._finite_updates + 1)
+        grow = self._finite_updates >= self._interval
+        double = self.scale * 2  # as in GradScaler, but never infinite, because halving could not reduce it
+        self.scale = torch.where(skip, self.scale * 0.5, torch.where(grow & double.isfinite(), double, self.scale))
+        self._finite_updates = torch.where(grow, 0.0, self._finite_updates)
 
     @property
     def is_calibrating(self) -> bool:
@@ -83,12 +76,12 @@ class LossScale:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the scale, and the number of finite updates since it last changed."""
-        return {"scale": self.scale.detach().cpu(), "clean": self._clean.detach().cpu()}
+        return {"scale": self.scale.detach().cpu(), "clean": self._finite_updates.detach().cpu()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved scale."""
         self.scale = state["scale"].to(self.scale.device)
-        self._clean = state["clean"].to(self.scale.device)
+        self._finite_updates = state["clean"].to(self.scale.device)
 
 
 def _round_to_power_of_two(count: Tensor | float) -> Tensor | float:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from trueloop.core.errors import InvalidConfig, NotFinite
+from trueloop.core.errors import NotFinite
 from trueloop.core.protocols import MicroBatch
 from trueloop.training.config import GuardConfig
 from trueloop.training.optimizers.foreach import copy_tensors
@@ -28,13 +28,8 @@ class Guard:
     """
 
     def __init__(self, model: nn.Module, config: GuardConfig) -> None:
-        if config.max_in_a_row < 1:
-            raise InvalidConfig(
-                f"guard.max_in_a_row is {config.max_in_a_row}.",
-                fix="Use 1 to stop at the first skipped update, or more to tolerate some.",
-            )
         self._config = config
-        self._cuda = next((p.device for p in model.parameters() if p.is_cuda), None)
+        self._cuda_device = next((p.device for p in model.parameters() if p.is_cuda), None)
         # Buffers are identified by module and name, because a module may assign another tensor to a buffer.
         self._owners = [(module, name) for module in model.modules() for name, _ in module.named_buffers(recurse=False)]
         self._buffers_before: list[Tensor] = []
@@ -51,14 +46,14 @@ class Guard:
         CUDA generator is on the CPU.
         """
         if self._owners and buffers:
-            now = self._buffers()
-            if len(now) == len(self._buffers_before) and all(map(operator.is_, now, self._buffers_before)):
-                copy_tensors(self._saved, now)
+            current = [getattr(module, name) for module, name in self._owners]
+            if len(current) == len(self._buffers_before) and all(map(operator.is_, current, self._buffers_before)):
+                copy_tensors(self._saved, current)
             else:
-                self._buffers_before, self._saved = now, [buffer.detach().clone() for buffer in now]
+                self._buffers_before, self._saved = current, [buffer.detach().clone() for buffer in current]
         self.generator = torch.get_rng_state()
-        if self._cuda is not None:
-            self._device_generator = torch.cuda.get_rng_state(self._cuda)
+        if self._cuda_device is not None:
+            self._device_generator = torch.cuda.get_rng_state(self._cuda_device)
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -69,28 +64,23 @@ class Guard:
             buffer.copy_(saved)
         if self.generator is not None:
             torch.set_rng_state(self.generator)
-        if self._cuda is not None and self._device_generator is not None:
-            torch.cuda.set_rng_state(self._device_generator, self._cuda)
+        if self._cuda_device is not None and self._device_generator is not None:
+            torch.cuda.set_rng_state(self._device_generator, self._cuda_device)
 
+    @torch.no_grad()
     def restore_if_skipped(self, outcome: Outcome) -> None:
         """Restore the buffers if the update was skipped; if the outcome is on the GPU, the decision is made there."""
         skipped = outcome.skipped
-        if self._owners and self._config.enabled and (isinstance(skipped, Tensor) or skipped):
-            self._restore_where_skipped(skipped)
-
-    @torch.no_grad()
-    def _restore_where_skipped(self, skipped: Tensor | float) -> None:
+        if not self._owners or not self._config.enabled or not (isinstance(skipped, Tensor) or skipped):
+            return
         condition = skipped.bool() if isinstance(skipped, Tensor) else None
         for (module, name), buffer, saved in zip(self._owners, self._buffers_before, self._saved, strict=True):
-            now = getattr(module, name)
-            value = saved if condition is None else torch.where(condition, saved, now)
-            if now is buffer:
-                now.copy_(value)
+            current = getattr(module, name)
+            value = saved if condition is None else torch.where(condition, saved, current)
+            if current is buffer:
+                current.copy_(value)
             else:
                 setattr(module, name, value.clone())
-
-    def _buffers(self) -> list[Tensor]:
-        return [getattr(module, name) for module, name in self._owners]
 
     def record_update(self, *, skipped: bool) -> None:
         """Count one update whose outcome is known on the CPU."""
@@ -110,7 +100,7 @@ class Guard:
         """Stop the run after too many skipped updates in a row.
 
         Raises:
-            NotFinite: there were too many; the message has the last non-finite value.
+            NotFinite: there were too many; the message describes the last non-finite value.
         """
         if self._in_a_row >= self._config.max_in_a_row:
             raise NotFinite(

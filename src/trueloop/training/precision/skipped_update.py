@@ -25,29 +25,29 @@ class SkippedUpdate:
         return self.culprit.as_dict() if self.culprit else {}
 
 
-def explain_skip(parts: Assembly, entry: BufferedUpdate) -> SkippedUpdate:
+def explain_skip(assembly: Assembly, entry: BufferedUpdate) -> SkippedUpdate:
     """Explain why an update was skipped; only non-finite numbers count towards the guard's limit.
 
     Cost: if the guard's ``locate`` is on, runs the window again.
     """
     update = entry.row.update
-    if not entry.counted:
+    if not entry.has_targets:
         message = f"Update {update} was skipped: every target of its window is ignored or has weight 0."
         return SkippedUpdate(kind="nothing_counted", message=message, culprit=None)
-    if parts.scale.is_calibrating:  # the loss scale was too large, unless the batch itself is not finite
+    if assembly.scale.is_calibrating:  # the loss scale was too large, unless the batch itself is not finite
         culprit = locate_in_batches(entry.window)
         message = f"Update {update} overflowed float16 and was skipped; the loss scale is halved"
         return SkippedUpdate(kind="loss_scale", message=_append_culprit(message, culprit), culprit=culprit)
-    parts.guard.record_nonfinite()
+    assembly.guard.record_nonfinite()
     replay = Replay(
-        model=parts.model,
-        objective=parts.objective,
-        device=parts.device,
-        autocast=parts.autocast,
-        generator=parts.guard.generator,
-        collective_forward=parts.parallel.collective_forward,
+        model=assembly.model,
+        objective=assembly.objective,
+        device=assembly.device,
+        autocast=assembly.autocast,
+        generator=assembly.guard.generator,
+        collective_forward=assembly.parallel.collective_forward,
     )
-    culprit = parts.guard.locate(replay, entry.window)
+    culprit = assembly.guard.locate(replay, entry.window)
     message = f"Update {update} was not finite and was skipped"
     return SkippedUpdate(kind="not_finite", message=_append_culprit(message, culprit), culprit=culprit)
 

@@ -29,14 +29,14 @@ class LayerNorms:
             if parameter.requires_grad:
                 self._layers.setdefault(name.rpartition(".")[0] or name, []).append(parameter)
         self._layers = dict(list(self._layers.items())[:MAX_LAYERS])
-        self._began_s = self._due_s = perf_counter()
-        self._scale = 1.0
+        self._started_s = self._due_s = perf_counter()
+        self._scale = 1.0  # full gradient's norm / norm of the gradients read; of the last reading with a finite norm
 
     def read_if_due(self, norm: float) -> Mapping[str, float] | None:
         """Return the norms by layer; None if they are not due, or the gradients are missing or sharded.
 
         Args:
-            norm: norm of the whole gradient before clipping, to which the norms of the layers are scaled: the gradients
+            norm: norm of the full gradient before clipping, to which the norms of the layers are scaled: the gradients
                 may still be multiplied by the window's count, or be clipped.
         """
         start_s = perf_counter()
@@ -44,7 +44,7 @@ class LayerNorms:
             return None
         norms = self._read()
         now_s = perf_counter()
-        cost_s, age_s = now_s - start_s, now_s - self._began_s
+        cost_s, age_s = now_s - start_s, now_s - self._started_s
         self._due_s = now_s + max(MIN_INTERVAL_S, MIN_COST_RATIO * cost_s, age_s / READINGS_PER_AGE)
         if not norms:
             return None
@@ -58,15 +58,15 @@ class LayerNorms:
             layer: [parameter.grad for parameter in parameters if parameter.grad is not None]
             for layer, parameters in self._layers.items()
         }
-        flat = [gradient for of_layer in gradients.values() for gradient in of_layer]
-        plain = all(type(each) is Tensor and each.layout is torch.strided for each in flat)
-        if not flat or not plain or len({gradient.device for gradient in flat}) > 1:
+        flat = [gradient for layer_gradients in gradients.values() for gradient in layer_gradients]
+        dense = all(type(each) is Tensor and each.layout is torch.strided for each in flat)
+        if not flat or not dense or len({gradient.device for gradient in flat}) > 1:
             return {}  # sharded gradients would need a collective
         values = torch.stack([norm.float() for norm in torch._foreach_norm(flat)]).tolist()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         start = 0
         norms: dict[str, float] = {}
-        for layer, of_layer in gradients.items():
-            if of_layer:
-                norms[layer] = math.hypot(*values[start : start + len(of_layer)])
-                start += len(of_layer)
+        for layer, layer_gradients in gradients.items():
+            if layer_gradients:
+                norms[layer] = math.hypot(*values[start : start + len(layer_gradients)])
+                start += len(layer_gradients)
         return norms

@@ -34,8 +34,8 @@ class Throughput:
 class WindowRunner:
     """Trains on the windows of one epoch after another, without end; the weights change."""
 
-    def __init__(self, parts: Assembly, source: BatchSource) -> None:
-        self.parts, self._source = parts, source
+    def __init__(self, assembly: Assembly, source: BatchSource) -> None:
+        self.assembly, self._source = assembly, source
         self._epochs = count()
         self._update = 0
 
@@ -46,12 +46,12 @@ class WindowRunner:
             InvalidData: the training data contain no window.
         """
         while True:
-            before = self._update
+            updates_before = self._update
             micros = cast("Any", self._source.epoch(next(self._epochs)))
-            for result in train_epoch(self.parts, self.read_batches(micros), update=self._update):
+            for result in train_epoch(self.assembly, self.read_batches(micros), update=self._update):
                 self._update += 1
                 yield result
-            if self._update == before:
+            if self._update == updates_before:
                 raise InvalidData("There is no window to train on.", fix="Check the dataset's length and drop_last.")
 
     def read_batches(self, micros: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
@@ -60,22 +60,22 @@ class WindowRunner:
 
     def synchronize(self) -> None:
         """Wait until the GPU, if there is one, has finished its queued work."""
-        if self.parts.device.type == "cuda":
-            torch.cuda.synchronize(self.parts.device)
+        if self.assembly.device.type == "cuda":
+            torch.cuda.synchronize(self.assembly.device)
 
 
-def measure_throughput(parts: Assembly, source: BatchSource, *, seconds: float) -> Throughput:
+def measure_throughput(assembly: Assembly, source: BatchSource, *, seconds: float) -> Throughput:
     """Train for a few seconds and measure the throughput.
 
     Args:
-        parts: an assembled run with a schedule without an end, or a long one; its weights change.
+        assembly: an assembled run with a schedule without an end, or a long one; its weights change.
         source: training data.
         seconds: number of seconds to measure, after `WARMUP_UPDATES` updates; at least one update is measured.
 
     Raises:
         InvalidData: the training data contain no window.
     """
-    windows = WindowRunner(parts, source)
+    windows = WindowRunner(assembly, source)
     updates = examples = 0
     waited_s = 0.0
     with closing(cast("Any", windows.train())) as steps:
@@ -84,8 +84,8 @@ def measure_throughput(parts: Assembly, source: BatchSource, *, seconds: float) 
         windows.synchronize()
         started = perf_counter()
         while not updates or perf_counter() - started < seconds:
-            done: UpdateResult = next(steps)
-            updates, examples, waited_s = updates + 1, examples + int(done.examples), waited_s + done.wait_s
+            result: UpdateResult = next(steps)
+            updates, examples, waited_s = updates + 1, examples + int(result.examples), waited_s + result.wait_s
         windows.synchronize()
         elapsed_s = perf_counter() - started
     return Throughput(
@@ -93,5 +93,5 @@ def measure_throughput(parts: Assembly, source: BatchSource, *, seconds: float) 
         update_s=elapsed_s / updates,
         examples_per_s=examples / elapsed_s,
         waiting=min(1.0, waited_s / elapsed_s),
-        peak_memory_mib=peak_memory_mib(parts.device),
+        peak_memory_mib=peak_memory_mib(assembly.device),
     )

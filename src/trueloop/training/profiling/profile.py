@@ -25,7 +25,7 @@ class Operation:
 
     name: str
     seconds: float
-    """Seconds in the operation, without operations that it calls, or in the node, with them; on the GPU, if any."""
+    """Number of seconds, on the GPU if there is one. An operation excludes those that it calls, a node does not."""
     calls: int
 
 
@@ -53,11 +53,11 @@ class Profile:
         return self.backward[0].name if self.backward else ""
 
 
-def profile_updates(parts: Assembly, source: BatchSource, *, updates: int, trace: Path | None = None) -> Profile:
+def profile_updates(assembly: Assembly, source: BatchSource, *, updates: int, trace: Path | None = None) -> Profile:
     """Train on a few windows three times: to warm up, to measure the time, and under torch's profiler.
 
     Args:
-        parts: an assembled run; its weights change.
+        assembly: an assembled run; its weights change.
         source: training data.
         updates: number of windows to profile.
         trace: file for a trace for Chrome or Perfetto; it is compressed if the name ends in .gz.
@@ -65,25 +65,25 @@ def profile_updates(parts: Assembly, source: BatchSource, *, updates: int, trace
     Raises:
         InvalidData: the training data contain no window.
     """
-    _train(WindowRunner(parts, source), WARMUP_UPDATES)
-    update_s = _train(WindowRunner(parts, source), updates)
+    _train(WindowRunner(assembly, source), WARMUP_UPDATES)
+    update_s = _train(WindowRunner(assembly, source), updates)
     activities = [ProfilerActivity.CPU]
-    if parts.device.type == "cuda":
+    if assembly.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*(?:Profiler|profiler).*")  # warnings of torch about its profiler
         with profile(activities=activities, acc_events=True) as profiler:
-            profiled_s = _train(_RecordedWindows(_record_parts(parts), source), updates)
+            profiled_s = _train(_RecordedWindows(_record_parts(assembly), source), updates)
         averages = cast("Sequence[Any]", profiler.key_averages())
     if trace is not None:
         profiler.export_chrome_trace(str(trace))
-    on_device = parts.device.type == "cuda"
+    on_device = assembly.device.type == "cuda"
     nodes = [
-        _operation(each, each.key[len(_NODE_PREFIX) :], on_device, inclusive=True)
+        _to_operation(each, each.key[len(_NODE_PREFIX) :], on_device, inclusive=True)
         for each in averages
         if _is_node(each)
     ]
-    operations = [_operation(each, each.key, on_device) for each in averages if _is_operation(each)]
+    operations = [_to_operation(each, each.key, on_device) for each in averages if _is_operation(each)]
     return Profile(
         updates=updates,
         update_s=update_s,
@@ -91,7 +91,7 @@ def profile_updates(parts: Assembly, source: BatchSource, *, updates: int, trace
         split=_split(averages, profiled_s * updates),
         operations=_most_expensive(operations),
         backward=_most_expensive(nodes),
-        device=str(parts.device),
+        device=str(assembly.device),
         trace=trace,
     )
 
@@ -121,18 +121,18 @@ def _train(windows: WindowRunner, updates: int) -> float:
 class _Recorded:
     """A part of the loop with a profiler range around its call and the given methods."""
 
-    def __init__(self, inner: Any, part: str, *names: str) -> None:
-        self._inner, self._part, self._names = inner, _RANGE_PREFIX + part, names
+    def __init__(self, wrapped: Any, part: str, *names: str) -> None:
+        self._wrapped, self._part, self._names = wrapped, _RANGE_PREFIX + part, names
 
     def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self._inner, name)
-        return self._around(attribute) if name in self._names else attribute
+        attribute = getattr(self._wrapped, name)
+        return self._with_range(attribute) if name in self._names else attribute
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         with record_function(self._part):
-            return self._inner(*args, **options)
+            return self._wrapped(*args, **options)
 
-    def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _with_range(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def ranged(*args: Any, **options: Any) -> Any:
             with record_function(self._part):
                 return function(*args, **options)
@@ -140,25 +140,25 @@ class _Recorded:
         return ranged
 
 
-def _record_parts(parts: Assembly) -> Assembly:
-    parallel = cast("Any", _Recorded(parts.parallel, "forward"))
-    update = cast("Any", _Recorded(parts.update, "update", "zero_grad", "step"))
+def _record_parts(assembly: Assembly) -> Assembly:
+    parallel = cast("Any", _Recorded(assembly.parallel, "forward"))
+    update = cast("Any", _Recorded(assembly.update, "update", "zero_grad", "step"))
     # A compiled program cannot be divided into parts.
-    return replace(parts, parallel=parallel, update=update, compiled_step=None)
+    return replace(assembly, parallel=parallel, update=update, compiled_step=None)
 
 
-def _is_node(each: Any) -> bool:
-    return each.key.startswith(_NODE_PREFIX)
+def _is_node(entry: Any) -> bool:
+    return entry.key.startswith(_NODE_PREFIX)
 
 
-def _is_operation(each: Any) -> bool:
-    return not each.key.startswith((_RANGE_PREFIX, "autograd::", "ProfilerStep", "[", "Optimizer."))
+def _is_operation(entry: Any) -> bool:
+    return not entry.key.startswith((_RANGE_PREFIX, "autograd::", "ProfilerStep", "[", "Optimizer."))
 
 
-def _operation(each: Any, name: str, on_device: bool, *, inclusive: bool = False) -> Operation:
-    kind = "" if inclusive else "self_"
-    micros = getattr(each, f"{kind}device_time_total" if on_device else f"{kind}cpu_time_total")
-    return Operation(name=name, seconds=micros / 1e6, calls=each.count)
+def _to_operation(entry: Any, name: str, on_device: bool, *, inclusive: bool = False) -> Operation:
+    prefix = "" if inclusive else "self_"
+    microseconds = getattr(entry, f"{prefix}device_time_total" if on_device else f"{prefix}cpu_time_total")
+    return Operation(name=name, seconds=microseconds / 1e6, calls=entry.count)
 
 
 def _most_expensive(operations: Sequence[Operation]) -> list[Operation]:
@@ -167,14 +167,14 @@ def _most_expensive(operations: Sequence[Operation]) -> list[Operation]:
 
 def _split(averages: Sequence[Any], total_s: float) -> dict[str, float]:
     """Split the time of the training thread by part; time on the GPU counts in the part that waits for it."""
-    named = {
+    seconds = {
         each.key.removeprefix(_RANGE_PREFIX): each.cpu_time_total / 1e6
         for each in averages
         if each.key.startswith(_RANGE_PREFIX)
     }
-    named["backward"] = sum(each.cpu_time_total for each in averages if _is_node(each)) / 1e6
-    shares = {part: named.get(part, 0.0) / total_s for part in PARTS[:-1]}
-    known = sum(shares.values())
-    if known > 1:  # the profiler's clock differs a little from perf_counter
-        shares = {part: share / known for part, share in shares.items()}
-    return {**shares, PARTS[-1]: max(0.0, 1 - known)}
+    seconds["backward"] = sum(each.cpu_time_total for each in averages if _is_node(each)) / 1e6
+    shares = {part: seconds.get(part, 0.0) / total_s for part in PARTS[:-1]}
+    measured = sum(shares.values())
+    if measured > 1:  # the profiler's clock differs a little from perf_counter
+        shares = {part: share / measured for part, share in shares.items()}
+    return {**shares, PARTS[-1]: max(0.0, 1 - measured)}

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import takewhile
 from time import perf_counter
 
 from trueloop.core.errors import InvalidModel
@@ -11,7 +10,7 @@ from trueloop.core.protocols import BatchSource, MicroBatch
 from trueloop.training.compiled.compiled_loop import train_epoch
 from trueloop.training.loop import Assembly
 
-_WINDOWS = 5  # twice 5 windows are 10 updates: enough to see a trend, in a second or two on any machine
+_WINDOWS = 5  # two passes are 10 updates: enough to see a trend, in a second or two on any machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,24 +26,24 @@ class SmokeResult:
     @property
     def loss_decrease(self) -> float:
         """Decrease of the mean loss from the first pass to the second, as a share of the first."""
-        before, after = (sum(part) / len(part) for part in (self.first_pass, self.second_pass))
-        return (before - after) / abs(before) if before else 0.0
+        first_mean, second_mean = (sum(part) / len(part) for part in (self.first_pass, self.second_pass))
+        return (first_mean - second_mean) / abs(first_mean) if first_mean else 0.0
 
 
-def run_smoke_test(parts: Assembly, source: BatchSource) -> SmokeResult:
+def run_smoke_test(assembly: Assembly, source: BatchSource) -> SmokeResult:
     """Train on the first five windows twice and compare the mean losses.
 
     Args:
-        parts: an assembled run with a constant schedule; its weights change.
+        assembly: an assembled run with a constant schedule; its weights change.
         source: training data.
 
     Raises:
-        InvalidModel: the mean loss did not fall, or is not finite; the message has the losses.
+        InvalidModel: the mean loss did not fall, or is not finite; the message lists the losses.
     """
-    few, started = _FirstWindows(source), perf_counter()
+    first_windows, started = _FirstWindows(source), perf_counter()
     passes: list[tuple[float, ...]] = []
     for repetition in (0, 1):
-        results = train_epoch(parts, few.epoch(0), update=repetition * _WINDOWS)
+        results = train_epoch(assembly, first_windows.epoch(0), update=repetition * _WINDOWS)
         passes.append(tuple(float(result.loss) for result in results))
     result = SmokeResult(first_pass=passes[0], second_pass=passes[1], seconds=perf_counter() - started)
     first = result.first_pass
@@ -73,13 +72,9 @@ class _FirstWindows:
         return _WINDOWS
 
     def epoch(self, epoch: int, skip_updates: int = 0) -> Iterator[MicroBatch]:
-        closed = 0
-
-        def is_in_first_windows(micro: MicroBatch) -> bool:
-            nonlocal closed
-            if closed == _WINDOWS:
-                return False
-            closed += micro.closes_window
-            return True
-
-        return takewhile(is_in_first_windows, self._source.epoch(0, skip_updates))
+        closed_windows = 0
+        for micro in self._source.epoch(0, skip_updates):
+            yield micro
+            closed_windows += micro.closes_window
+            if closed_windows == _WINDOWS:
+                return

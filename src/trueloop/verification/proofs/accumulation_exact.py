@@ -1,7 +1,7 @@
 """Accumulation over K micro-batches equals the big batch.
 
 A loop that does not divide by K trains with K times the learning rate. A loop that divides by K gives more weight to
-the samples of a short last micro-batch, and to the tokens of short sequences, than to the others.
+the samples of a short last micro-batch, and to the tokens of short sequences, than to other samples and tokens.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trueloop.core.formatting import format_float, format_percent
+from trueloop.core.formatting import first_few, format_float, format_percent
 from trueloop.verification.batch_tree import batch_size, select_samples, split_batch, to_double
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, NotJudged, broken, holds
 from trueloop.verification.freeze_mode import BatchNorm, disable_dropout, freeze_mode, layers_in_train_mode
@@ -50,7 +50,8 @@ def accumulation_exact(context: ProofContext, *, k: int = 4) -> Evidence:
     batch = select_samples(batch, slice(0, samples))
     trial = Trial(batch=batch, double=_supports_float64(context, batch), batchnorm_frozen=True)
     tolerance = FLOAT64_TOLERANCE if trial.double else FLOAT32_TOLERANCE
-    even, ragged = [samples // k] * k, _ragged_sizes(samples, samples // k + 1)
+    even, larger = [samples // k] * k, samples // k + 1
+    ragged = [min(larger, samples - start) for start in range(0, samples, larger)]
     reference = _update(context, trial, [samples])
     if not float(_norm(reference)):
         raise NotJudged("The step does not change the model that it receives, so nothing can be compared.")
@@ -61,16 +62,16 @@ def accumulation_exact(context: ProofContext, *, k: int = 4) -> Evidence:
         "short last": _relative_difference(reference, _update(context, trial, ragged)),
     }
     numbers = {"equal": differences["equal"], "short_last": differences["short last"]}
-    picture = Bars(title="Difference from the update of the big batch", values=differences, unit="of its size")
+    chart = Bars(title="Difference from the update of the big batch", values=differences, unit="of its size")
     if max(differences.values()) > tolerance:
-        scale = _length_ratio(reference, _update(context, trial, even))
+        scale = float(_norm(_update(context, trial, even)) / _norm(reference))
         return broken(
             _difference_message(differences, tolerance, scale, (even, ragged)),
             cause="short last micro-batch" if differences["equal"] <= tolerance else "equal micro-batches",
             fix="Compute the loss as a sum and a count per micro-batch, call backward on the sums, and divide the "
             "gradient once by the total count.",
             numbers={**numbers, "times": scale},
-            charts=(picture,),
+            charts=(chart,),
         )
     return holds(
         f"The update from {k} micro-batches differs from that of the big batch by at most "
@@ -78,14 +79,14 @@ def accumulation_exact(context: ProofContext, *, k: int = 4) -> Evidence:
         f"({' + '.join(map(str, ragged))}).",
         notes=_batchnorm_note(context, batch, even, double=trial.double),
         numbers=numbers,
-        charts=(picture,),
+        charts=(chart,),
     )
 
 
 def _difference_message(
     differences: dict[str, float], tolerance: float, scale: float, sizes: tuple[list[int], list[int]]
 ) -> str:
-    even, ragged = (" + ".join(map(str, each)) for each in sizes)
+    even, ragged = (" + ".join(map(str, split)) for split in sizes)
     if differences["equal"] <= tolerance:
         return (
             f"Equal micro-batches ({even}) give the big batch's update, but with a short last one ({ragged}) the "
@@ -99,10 +100,6 @@ def _difference_message(
         if abs(scale - 1) > 0.01
         else f"{message}."
     )
-
-
-def _ragged_sizes(samples: int, size: int) -> list[int]:
-    return [min(size, samples - start) for start in range(0, samples, size)]
 
 
 def _supports_float64(context: ProofContext, batch: Any) -> bool:
@@ -121,13 +118,12 @@ def _update(context: ProofContext, trial: Trial, sizes: list[int]) -> list[Tenso
     torch.manual_seed(context.target.seed)
     training.update(batches)
     parameters = training.model.parameters()
-    return [(each.detach() - old).double() for each, old in zip(parameters, initial, strict=True)]
+    return [(parameter.detach() - before).double() for parameter, before in zip(parameters, initial, strict=True)]
 
 
 def _prepare_training(context: ProofContext, trial: Trial) -> TrainingCopy:
     training = context.training_copy()
-    groups = [{"params": group["params"]} for group in training.optimizer.param_groups]  # the step may use the groups
-    training.optimizer = torch.optim.SGD(groups, lr=LEARNING_RATE)
+    training.use_optimizer(torch.optim.SGD, LEARNING_RATE)
     disable_dropout(training.model)
     if trial.batchnorm_frozen:
         freeze_mode(training.model, BatchNorm)
@@ -142,13 +138,9 @@ def _norm(update: list[Tensor]) -> Tensor:
     return torch.stack([part.square().sum() for part in update]).sum().sqrt()
 
 
-def _relative_difference(reference: list[Tensor], parts: list[Tensor]) -> float:
-    gap = _norm([a - b for a, b in zip(reference, parts, strict=True)])
-    return float(gap / (_norm(reference) or 1.0))
-
-
-def _length_ratio(reference: list[Tensor], parts: list[Tensor]) -> float:
-    return float(_norm(parts) / (_norm(reference) or 1.0))
+def _relative_difference(reference: list[Tensor], update: list[Tensor]) -> float:
+    difference = _norm([a - b for a, b in zip(reference, update, strict=True)])
+    return float(difference / (_norm(reference) or 1.0))
 
 
 def _batchnorm_note(context: ProofContext, batch: Any, even: list[int], *, double: bool) -> tuple[str, ...]:
@@ -158,7 +150,7 @@ def _batchnorm_note(context: ProofContext, batch: Any, even: list[int], *, doubl
     trial = Trial(batch=batch, double=double, batchnorm_frozen=False)
     difference = _relative_difference(_update(context, trial, [batch_size(batch)]), _update(context, trial, even))
     note = (
-        f"BatchNorm ({', '.join(names[:3])}) was in eval mode: with the statistics of each micro-batch, the update is "
+        f"BatchNorm ({first_few(names)}) was in eval mode: with the statistics of each micro-batch, the update is "
         f"off by {format_percent(difference)}, which no training loop can avoid."
     )
     return (note,)

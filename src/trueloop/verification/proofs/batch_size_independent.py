@@ -11,12 +11,12 @@ from torch import Tensor
 from trueloop.core.formatting import format_float
 from trueloop.verification.batch_tree import batch_size, select_samples
 from trueloop.verification.evidence import Evidence, broken, holds
-from trueloop.verification.influence import call_batch_size, per_sample_outputs, relative_differences, to_best_precision
+from trueloop.verification.influence import max_difference, per_sample_outputs, to_best_precision
 from trueloop.verification.model_call import ModelCall, model_outputs
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext
 
-RAISED = (RuntimeError, ValueError, IndexError, AssertionError)
+SIZE_ERRORS = (RuntimeError, ValueError, IndexError, AssertionError)
 """Errors that torch or the user's checks raise if a batch size does not fit."""
 
 
@@ -32,9 +32,9 @@ def batch_size_independent(context: ProofContext, *, samples: int = 8) -> Eviden
     try:
         _, call = context.aligned_samples(model, samples, minimum=2)
         exact = to_best_precision(model, call, context.target.seed)
-    except RAISED as error:
+    except SIZE_ERRORS as error:
         return _broken(min(samples, batch_size(context.batch)), 0, _describe_error(error))
-    B = call_batch_size(call)
+    B = batch_size(call.tree)
     full = per_sample_outputs(exact.baseline, B)
     indices = [index for index, leaf in enumerate(exact.baseline) if any(leaf is row for row in full)]
     sizes = sorted({1, 2, (B + 1) // 2, B - 1} - {0, B})
@@ -44,26 +44,26 @@ def batch_size_independent(context: ProofContext, *, samples: int = 8) -> Eviden
             part = ModelCall.from_tree(select_samples(exact.call.tree, slice(start, start + count)))
             try:
                 outputs = exact.run(part)
-            except RAISED as error:
+            except SIZE_ERRORS as error:
                 return _broken(count, start, _describe_error(error))
             actual = [outputs[index] for index in indices if index < len(outputs)]
             expected = [leaf[start : start + count] for leaf in full]
-            if problem := _difference(expected, actual, exact.tolerance):
+            if problem := _describe_difference(expected, actual, exact.tolerance):
                 return _broken(count, start, problem)
-    tried = ", ".join(map(str, [*sizes, B]))
-    return holds(f"A sample's output is the same in batches of {tried}.")
+    tested_sizes = ", ".join(map(str, [*sizes, B]))
+    return holds(f"A sample's output is the same in batches of {tested_sizes}.")
 
 
 def _describe_error(error: Exception) -> str:
     return f"raises {type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
 
-def _difference(expected: list[Tensor], actual: list[Tensor], tolerance: float) -> str:
-    shapes = [[list(leaf.shape) for leaf in each] for each in (expected, actual)]
-    if shapes[0] != shapes[1]:
-        return f"gives outputs of shape {shapes[1]}, not {shapes[0]}"
-    most = max(float(relative_differences(a, b, 0, tolerance)) for a, b in zip(expected, actual, strict=True))
-    return f"gives outputs that differ by {format_float(most)} of the largest output" if most else ""
+def _describe_difference(expected: list[Tensor], actual: list[Tensor], tolerance: float) -> str:
+    expected_shapes, actual_shapes = ([list(leaf.shape) for leaf in outputs] for outputs in (expected, actual))
+    if expected_shapes != actual_shapes:
+        return f"gives outputs of shape {actual_shapes}, not {expected_shapes}"
+    largest = max(max_difference(a, b, tolerance) for a, b in zip(expected, actual, strict=True))
+    return f"gives outputs that differ by {format_float(largest)} of the largest output" if largest else ""
 
 
 def _broken(size: int, start: int, problem: str) -> Evidence:

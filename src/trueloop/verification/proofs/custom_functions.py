@@ -26,7 +26,7 @@ STEP, TOLERANCE = 1e-6, 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class FunctionCheck:
     """Result of the check of one Function."""
 
     name: str
@@ -49,47 +49,46 @@ def custom_functions(context: ProofContext) -> Evidence:
     functions = list(dict.fromkeys(node._forward_cls for node in nodes if hasattr(node, "_forward_cls")))  # noqa: SLF001
     if not functions:
         raise NotApplicable("The graph of the loss contains no custom autograd Function.")
-    with _recorded_calls(functions) as calls:
+    with _record_calls(functions) as calls:
         training.mean_loss(batch)
-    checked = [_check(function, *calls[function]) for function in functions if function in calls]
-    wrong = [each for each in checked if not each.is_correct and not each.deliberate]
-    remarks = tuple(f"{each.name}: {each.deliberate}." for each in checked if each.deliberate)
-    judged = [each for each in checked if not each.deliberate]
-    if wrong:
+    checks = [_check(function, *calls[function]) for function in functions if function in calls]
+    failed = [check for check in checks if not check.is_correct and not check.deliberate]
+    remarks = tuple(f"{check.name}: {check.deliberate}." for check in checks if check.deliberate)
+    compared = [check.name for check in checks if not check.deliberate]
+    if failed:
         return broken(
-            " ".join(f"The gradient of {each.name} does not match its forward: {each.problem}." for each in wrong),
-            cause=wrong[0].name,
+            " ".join(f"The gradient of {check.name} does not match its forward: {check.problem}." for check in failed),
+            cause=failed[0].name,
             fix="Derive backward again; return one gradient per input of forward, or None for inputs without gradient.",
             notes=remarks,
         )
-    if not judged:
+    if not compared:
         raise NotApplicable(" ".join(remarks) or "No custom Function is called in a repeatable way.")
     return holds(
-        f"{format_count(len(judged), 'custom Function')} ({', '.join(each.name for each in judged)}) pass "
-        "gradcheck in double precision.",
+        f"{format_count(len(compared), 'custom Function')} ({', '.join(compared)}) pass gradcheck in double precision.",
         notes=remarks,
     )
 
 
 @contextmanager
-def _recorded_calls(functions: list[Function]) -> Generator[dict[Function, tuple[Any, ...]]]:
+def _record_calls(functions: list[Function]) -> Generator[dict[Function, tuple[Any, ...]]]:
     """Record the arguments of the first call of each Function, by replacing its ``forward``."""
     calls: dict[Function, tuple[Any, ...]] = {}
     originals = {function: vars(function).get("forward") for function in functions}
 
-    def recording(function: Function, forward: Any) -> Any:
+    def make_recorder(function: Function, forward: Any) -> Any:
         takes_context = function.setup_context is torch.autograd.Function.setup_context
 
         def record(*args: Any) -> Any:
             inputs = args[1:] if takes_context else args
-            calls.setdefault(function, tuple(_detached(each) for each in inputs))
+            calls.setdefault(function, tuple(_detach(value) for value in inputs))
             return forward(*args)
 
         return staticmethod(record)
 
     try:
         for function in functions:
-            function.forward = recording(function, function.forward)
+            function.forward = make_recorder(function, function.forward)
         yield calls
     finally:
         for function, forward in originals.items():
@@ -99,14 +98,14 @@ def _recorded_calls(functions: list[Function]) -> Generator[dict[Function, tuple
                 function.forward = forward
 
 
-def _detached(value: Any) -> Any:
+def _detach(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, Tensor) else value
 
 
-def _check(function: Function, *inputs: Any) -> Checked:
+def _check(function: Function, *inputs: Any) -> FunctionCheck:
     name = function.__name__
-    floats = [index for index, each in enumerate(inputs) if isinstance(each, Tensor) and each.is_floating_point()]
-    args = [each.double() if index in floats else each for index, each in enumerate(inputs)]
+    floats = [index for index, value in enumerate(inputs) if isinstance(value, Tensor) and value.is_floating_point()]
+    args = [value.double() if index in floats else value for index, value in enumerate(inputs)]
 
     def apply(*values: Tensor) -> tuple[Tensor, ...]:
         full_args = list(args)
@@ -116,22 +115,22 @@ def _check(function: Function, *inputs: Any) -> Checked:
 
     values = [args[index].requires_grad_() for index in floats]
     if deliberate := _deliberate_reason(apply, values):
-        return Checked(name=name, is_correct=False, deliberate=deliberate)
+        return FunctionCheck(name=name, is_correct=False, deliberate=deliberate)
     fast = sum(value.numel() for value in values) > MAX_FULL_CHECK
     try:
         torch.autograd.gradcheck(apply, tuple(values), fast_mode=fast)
     except GradcheckError as error:
-        return Checked(name=name, is_correct=False, problem=_describe_mismatch(apply, values, str(error)))
-    return Checked(name=name, is_correct=True)
+        return FunctionCheck(name=name, is_correct=False, problem=_describe_mismatch(apply, values, str(error)))
+    return FunctionCheck(name=name, is_correct=True)
 
 
 def _deliberate_reason(apply: Any, values: list[Tensor]) -> str:
     with torch.no_grad():
-        outs = apply(*[value.detach() for value in values])
+        outputs = apply(*[value.detach() for value in values])
         moved = apply(*[value + STEP * torch.ones_like(value) for value in values])
-    if all(torch.equal(a, b) for a, b in zip(outs, moved, strict=True)):
+    if all(torch.equal(a, b) for a, b in zip(outputs, moved, strict=True)):
         return "its forward is a staircase, so its gradient is a deliberate choice (straight-through?)"
-    if any(torch.equal(outs[0], value) for value in values if outs and outs[0].shape == value.shape):
+    if any(torch.equal(outputs[0], value) for value in values if outputs and outputs[0].shape == value.shape):
         return "its forward is the identity, so its backward is a deliberate choice (reversal, scaling?)"
     return ""
 
@@ -143,24 +142,24 @@ def _describe_mismatch(apply: Any, values: list[Tensor], error: str) -> str:
     def random(like: Tensor) -> Tensor:
         return torch.rand(like.shape, generator=generator, dtype=torch.float64).to(like.device)
 
-    outs = apply(*values)
-    weights = [random(out) for out in outs]
-    total = torch.stack([(out * weight).sum() for out, weight in zip(outs, weights, strict=True)]).sum()
+    outputs = apply(*values)
+    weights = [random(out) for out in outputs]
+    total = torch.stack([(out * weight).sum() for out, weight in zip(outputs, weights, strict=True)]).sum()
     grads = cast("tuple[Tensor | None, ...]", torch.autograd.grad(total, values, allow_unused=True))
     for number, (value, grad) in enumerate(zip(values, grads, strict=True)):
         direction = random(value)
-        ends: list[Tensor] = []
+        totals: list[Tensor] = []
         for sign in (1, -1):
-            shifted = [each.detach() + (sign * STEP * direction if each is value else 0) for each in values]
+            shifted = [tensor.detach() + (sign * STEP * direction if tensor is value else 0) for tensor in values]
             with torch.no_grad():
                 parts = [(out * weight).sum() for out, weight in zip(apply(*shifted), weights, strict=True)]
-            ends.append(torch.stack(parts).sum())
-        true = float(ends[0] - ends[1]) / (2 * STEP)
-        returned = 0.0 if grad is None else float((grad * direction).sum())
-        if abs(true - returned) > TOLERANCE * max(abs(true), abs(returned)):
-            ratio = f"{format_float(returned / true)} times" if true else "not"
-            derivative = f"{ratio} the derivative of forward, {format_float(true)}"
-            return f"along a random direction of input {number} it is {format_float(returned)}, {derivative}"
+            totals.append(torch.stack(parts).sum())
+        numerical = float(totals[0] - totals[1]) / (2 * STEP)
+        analytical = 0.0 if grad is None else float((grad * direction).sum())
+        if abs(numerical - analytical) > TOLERANCE * max(abs(numerical), abs(analytical)):
+            ratio = f"{format_float(analytical / numerical)} times" if numerical else "not"
+            derivative = f"{ratio} the derivative of forward, {format_float(numerical)}"
+            return f"along a random direction of input {number} it is {format_float(analytical)}, {derivative}"
     return " ".join(error.split())[:200]
 
 

@@ -9,9 +9,9 @@ import torch
 from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.divergence import first_divergence, trace_modules
 from trueloop.verification.evidence import Evidence, broken, holds
-from trueloop.verification.influence import relative_differences
+from trueloop.verification.influence import max_difference
 from trueloop.verification.model_call import model_outputs
-from trueloop.verification.model_snapshot import ModelSnapshot
+from trueloop.verification.model_snapshot import ModelSnapshot, named_tensors
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext
 
@@ -29,15 +29,13 @@ def evaluation_repeatable(context: ProofContext, *, times: int = 3) -> Evidence:
     in_train_mode = [name for name, module in model.named_modules() if module.training]
     snapshot, seed = ModelSnapshot(model), context.target.seed
     first = model_outputs(model, call, seed, reset=False)
-    again = [model_outputs(model, call, seed + time, reset=False) for time in range(1, times)]
-    tensors = {*dict(model.named_parameters()), *dict(model.named_buffers())}
-    changed = [name for name in snapshot.restore() if "." in name or name in tensors]  # without modes
-    most = max(
-        (float(relative_differences(a, b, 0, 0.0)) for each in again for a, b in zip(first, each, strict=True)),
-        default=0.0,
-    )
-    if most:
-        traces = [trace_modules(model, call, seed + time) for time in range(2)]
+    repetitions = [model_outputs(model, call, seed + repetition, reset=False) for repetition in range(1, times)]
+    tensors = dict(named_tensors(model))
+    changed = [name for name in snapshot.restore() if "." in name or name in tensors]  # not modes
+    pairs = ((a, b) for outputs in repetitions for a, b in zip(first, outputs, strict=True))
+    largest = max((max_difference(a, b, 0.0) for a, b in pairs), default=0.0)
+    if largest:
+        traces = [trace_modules(model, call, seed + repetition) for repetition in range(2)]
         where = first_divergence(traces[0], traces[1], lambda a, b: torch.equal(a.nan_to_num(), b.nan_to_num()))
         mode_remark = (
             f" {format_count(len(in_train_mode), 'module')} stayed in train mode after eval(): {in_train_mode[0]}."
@@ -45,11 +43,11 @@ def evaluation_repeatable(context: ProofContext, *, times: int = 3) -> Evidence:
             else ""
         )
         return broken(
-            f"In {times} evaluations of one batch, the outputs differ by {format_float(most)} of the largest output."
+            f"In {times} evaluations of one batch, the outputs differ by {format_float(largest)} of the largest output."
             f"{f' They first differ {where}.' if where else ''}{mode_remark}",
             cause=where or "the model",
             fix="Use nn.Dropout, or F.dropout(x, p, training=self.training); add noise only in train mode.",
-            numbers={"most": most},
+            numbers={"most": largest},
         )
     if changed:
         return broken(

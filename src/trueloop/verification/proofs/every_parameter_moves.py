@@ -31,16 +31,16 @@ def every_parameter_moves(context: ProofContext, *, updates: int = 3) -> Evidenc
     if not names:
         raise NotApplicable("No parameter is trainable.")
     batches = context.batches(updates)
-    if unknown := _unregistered(training, batches[0]):
+    if missing := _unregistered(training, batches[0]):
         return broken(
-            f"{format_count(len(unknown), 'parameter')} in use {'is' if len(unknown) == 1 else 'are'} not among "
-            f"model.parameters(), so no optimizer gets them: {', '.join(unknown[:4])}"
-            f"{', ...' if len(unknown) > 4 else ''}.",
-            cause=unknown[0],
+            f"{format_count(len(missing), 'parameter')} in use {'is' if len(missing) == 1 else 'are'} not among "
+            f"model.parameters(), so no optimizer gets them: {', '.join(missing[:4])}"
+            f"{', ...' if len(missing) > 4 else ''}.",
+            cause=missing[0],
             fix="Keep layers in an nn.ModuleList or nn.ModuleDict, not in a plain list or dict.",
-            numbers={"unregistered": len(unknown), "trainable": len(names)},
+            numbers={"unregistered": len(missing), "trainable": len(names)},
         )
-    late: list[str] = []
+    late_names: list[str] = []
     unmoved = set(names)
     reasons: dict[str, str] = {}
     for number in range(updates):
@@ -48,29 +48,24 @@ def every_parameter_moves(context: ProofContext, *, updates: int = 3) -> Evidenc
         unmoved = set(reasons)
         if not unmoved:
             break
-        late = late if number else [name for name in names if name in unmoved]
-    stuck = [name for name in names if name in unmoved]
-    if stuck:
-        examples = ", ".join(f"{name} ({reasons[name]})" for name in stuck[:4])
+        late_names = late_names if number else [name for name in names if name in unmoved]
+    unmoved_names = [name for name in names if name in unmoved]
+    if unmoved_names:
+        examples = ", ".join(f"{name} ({reasons[name]})" for name in unmoved_names[:4])
         return broken(
-            f"{format_count(len(stuck), 'parameter')} of {len(names)} did not move in "
-            f"{format_count(updates, 'update')}: "
-            f"{examples}{', ...' if len(stuck) > 4 else ''}.",
-            cause=stuck[0],
+            f"{format_count(len(unmoved_names), 'parameter')} of {len(names)} did not move in "
+            f"{format_count(updates, 'update')}: {examples}{', ...' if len(unmoved_names) > 4 else ''}.",
+            cause=unmoved_names[0],
             fix="Call the layer and use its output without detach; build the optimizer over model.parameters(); "
             "or freeze it deliberately with requires_grad_(False).",
-            numbers={"unmoved": len(stuck), "trainable": len(names)},
+            numbers={"unmoved": len(unmoved_names), "trainable": len(names)},
         )
-    remarks = (
-        (f"These changed only after the first update, in which their gradient is 0: {', '.join(late[:4])}.",)
-        if late
-        else ()
-    )
+    remark = f"These changed only after the first update, in which their gradient is 0: {', '.join(late_names[:4])}."
+    when = f"within {updates} updates" if late_names else "after one update"
     return holds(
-        f"All {format_count(len(names), 'trainable parameter')} moved"
-        f"{' after one update' if not late else f' within {updates} updates'}.",
-        notes=remarks,
-        numbers={"trainable": len(names), "late": len(late)},
+        f"All {format_count(len(names), 'trainable parameter')} moved {when}.",
+        notes=(remark,) if late_names else (),
+        numbers={"trainable": len(names), "late": len(late_names)},
     )
 
 
@@ -129,20 +124,20 @@ def _update(training: TrainingCopy, batch: object, watched: set[str]) -> dict[st
     updated = dict(training.model.named_parameters())
     reasons: dict[str, str] = {}
     for name in parameters:
-        moved = not torch.equal(updated[name].detach(), initial[name])
-        if moved and (largest[name] != 0.0):
+        has_moved = not torch.equal(updated[name].detach(), initial[name])
+        if has_moved and (largest[name] != 0.0):
             continue
-        reasons[name] = _reason(largest[name], rates.get(id(updated[name])), updated[name].dtype, moved=moved)
+        reasons[name] = _reason(largest[name], rates.get(id(updated[name])), updated[name].dtype, has_moved=has_moved)
     return reasons
 
 
-def _reason(gradient: float, rate: float | None, dtype: torch.dtype, *, moved: bool) -> str:
-    kind = str(dtype).removeprefix("torch.")
+def _reason(gradient: float, rate: float | None, dtype: torch.dtype, *, has_moved: bool) -> str:
+    name = str(dtype).removeprefix("torch.")
     rounding = (
-        f"its steps at learning rate {rate:g} are lost in the rounding of {kind}: keep it in float32" if rate else ""
+        f"its steps at learning rate {rate:g} are lost in the rounding of {name}: keep it in float32" if rate else ""
     )
     reasons = (
-        (moved, "its gradient is exactly 0; only weight decay changes it"),
+        (has_moved, "its gradient is exactly 0; only weight decay changes it"),
         (gradient < 0, "never received a gradient"),
         (gradient == 0, "its gradient is exactly 0"),
         (rate is None, "received a gradient, but the optimizer does not hold it"),

@@ -5,7 +5,7 @@ A parameter frozen after its first gradient is still changed by weight decay and
 
 import torch
 
-from trueloop.core.formatting import format_count, format_float
+from trueloop.core.formatting import first_few, format_count, format_float
 from trueloop.verification.evidence import Evidence, NotApplicable, broken, holds
 from trueloop.verification.freeze_mode import BatchNorm
 from trueloop.verification.proof import Proof
@@ -23,14 +23,12 @@ def frozen_stay(context: ProofContext, *, updates: int = 3) -> Evidence:
     frozen = {name: p.detach().clone() for name, p in training.model.named_parameters() if not p.requires_grad}
     if not frozen:
         raise NotApplicable("No parameter is frozen.")
-    batches = context.batches(updates)
-    for number in range(updates):
-        training.update([batches[number % len(batches)]])
-    now = dict(training.model.named_parameters())
+    training.train(context.batches(updates), range(updates))
+    current = dict(training.model.named_parameters())
     moved = {
-        name: float((now[name].detach() - before).abs().max())
-        for name, before in frozen.items()
-        if not torch.equal(now[name].detach(), before)
+        name: float((current[name].detach() - initial).abs().max())
+        for name, initial in frozen.items()
+        if not torch.equal(current[name].detach(), initial)
     }
     drifting = [
         name
@@ -40,16 +38,14 @@ def frozen_stay(context: ProofContext, *, updates: int = 3) -> Evidence:
         and module.running_mean is not None
         and not any(p.requires_grad for p in module.parameters())
     ]
-    remarks = (
-        (f"Frozen BatchNorm layers still update their running statistics ({', '.join(drifting[:3])}): call eval().",)
-        if drifting
-        else ()
-    )
+    remark = f"Frozen BatchNorm layers still update their running statistics ({first_few(drifting)}): call eval()."
+    remarks = (remark,) if drifting else ()
     if moved:
         worst = max(moved, key=moved.__getitem__)
-        gradient = now[worst].grad is not None
-        optimized = any(now[worst] is p for group in training.optimizer.param_groups for p in group["params"])
-        reason = " It still has a gradient, so weight decay and momentum act on it." if gradient and optimized else ""
+        has_gradient = current[worst].grad is not None
+        in_optimizer = any(current[worst] is p for group in training.optimizer.param_groups for p in group["params"])
+        is_stepped = has_gradient and in_optimizer
+        reason = " It still has a gradient, so weight decay and momentum act on it." if is_stepped else ""
         return broken(
             f"{len(moved)} of {format_count(len(frozen), 'frozen parameter')} moved in "
             f"{format_count(updates, 'update')}; {worst} moved most, by {format_float(moved[worst])}.{reason}",

@@ -1,6 +1,6 @@
 """The data loader keeps up with training: it yields samples at least as fast as updates consume them.
 
-With a slower loader, an expensive device waits for data.
+With a slower loader, an expensive GPU waits for data.
 """
 
 from itertools import islice
@@ -37,14 +37,14 @@ def loader_keeps_up(context: ProofContext, *, batches: int = 50) -> Evidence:
     if loader is None or not hasattr(loader, "dataset"):
         raise NotApplicable("There is no DataLoader: pass loader=.")
     workers = int(getattr(loader, "num_workers", 0))
-    read_s, count, samples = _read(context, batches)
+    read_s, count, samples = _time_loader(context, batches)
     if count < 2:
         raise NotApplicable(f"The loader yields only {format_count(count, 'batch')} after the first: too few to time.")
-    update_s = _update(context)
+    update_s = _time_update(context)
     wait_s = max(0.0, read_s - update_s) if workers else read_s
     share = wait_s / (update_s + wait_s)
-    per_batch = samples / count
-    rates = {"loader": per_batch / read_s, "updates": per_batch / update_s}
+    batch_samples = samples / count
+    rates = {"loader": batch_samples / read_s, "updates": batch_samples / update_s}
     numbers = {**rates, "waiting": share, "workers": workers}
     picture = Bars(title="Samples per second", values=rates, unit="samples/s")
     message = (
@@ -65,7 +65,7 @@ def loader_keeps_up(context: ProofContext, *, batches: int = 50) -> Evidence:
     return holds(f"{message}.", numbers=numbers, charts=(picture,), notes=remarks)
 
 
-def _read(context: ProofContext, limit: int) -> tuple[float, int, int]:
+def _time_loader(context: ProofContext, limit: int) -> tuple[float, int, int]:
     """Return seconds per batch, and numbers of batches and samples, without the first batch, which starts workers."""
     seed_all(context.target.seed)
     stream = iter(context.target.loader)
@@ -79,7 +79,7 @@ def _read(context: ProofContext, limit: int) -> tuple[float, int, int]:
     return (context.clock() - started) / max(1, count), count, samples
 
 
-def _update(context: ProofContext) -> float:
+def _time_update(context: ProofContext) -> float:
     training, batch = context.training_copy(), context.batches(1)[0]
     training.update([batch])  # the first update allocates memory
     _synchronize(context)

@@ -19,24 +19,24 @@ def loss_falls(context: ProofContext, *, batches: int = 5, passes: int = 2) -> E
         passes: number of passes over these batches.
     """
     training = context.training_copy()
-    few = context.batches(batches)
-    initial_losses = [training.measure_loss(batch) for batch in few]
+    first_batches = context.batches(batches)
+    initial_losses = [training.measure_loss(batch) for batch in first_batches]
     losses: list[float] = []
-    for number in range(max(passes, math.ceil(batches * passes / len(few)))):
-        for batch in few:
+    for pass_index in range(max(passes, math.ceil(batches * passes / len(first_batches)))):
+        for batch in first_batches:
             if not math.isfinite(losses[-1] if losses else initial_losses[0]):
                 break
-            if number or losses:
+            if pass_index or losses:
                 losses.append(training.measure_loss(batch))
             else:
                 losses.append(initial_losses[0])
             training.update([batch])
-    final_losses = [training.measure_loss(batch) for batch in few]
+    final_losses = [training.measure_loss(batch) for batch in first_batches]
     losses.append(final_losses[0])
     first, last = sum(initial_losses) / len(initial_losses), sum(final_losses) / len(final_losses)
     decrease = (first - last) / abs(first) if first else 0.0
-    done = f"{format_count(len(losses) - 1, 'update')} on {format_count(len(few), 'batch')}"
-    change = f"{format_float(first)} before and {format_float(last)} after {done}"
+    amount = f"{format_count(len(losses) - 1, 'update')} on {format_count(len(first_batches), 'batch')}"
+    change = f"{format_float(first)} before and {format_float(last)} after {amount}"
     picture = Curve(title="Loss of each batch before its update", lines={"loss": losses})
     numbers = {"before": first, "after": last, "updates": len(losses) - 1}
     if not math.isfinite(last):

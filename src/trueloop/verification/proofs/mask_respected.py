@@ -30,8 +30,8 @@ from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext, TrainingCopy
 
 MASK_NAMES = ("attention_mask", "mask", "padding_mask", "key_padding_mask", "src_key_padding_mask")
-IGNORED = -100
-BATCHES, SAMPLES = 20, 8
+IGNORED = -100  # the default ignore_index of nn.CrossEntropyLoss
+MAX_BATCHES, MAX_SAMPLES = 20, 8
 """Largest number of batches to search for padding, and of samples to check."""
 FIX = "Pass the mask to attention and pooling, and exclude padding from the loss (ignore_index, or a masked mean)."
 
@@ -75,12 +75,12 @@ def mask_respected(context: ProofContext) -> Evidence:
 
 def _masked_samples(context: ProofContext) -> list[tuple[Any, Mask]]:
     """Return samples with masked and valid positions from the first such batch, once with each candidate mask."""
-    for batch in context.iter_batches(BATCHES):
+    for batch in context.iter_batches(MAX_BATCHES):
         candidates: list[tuple[Any, Mask]] = []
         for mask in _candidate_masks(context, batch):
             partly_valid = (~mask.valid_BT).any(1) & mask.valid_BT.any(1)
             if bool(partly_valid.any()):
-                indices = partly_valid.nonzero().flatten()[:SAMPLES]
+                indices = partly_valid.nonzero().flatten()[:MAX_SAMPLES]
                 candidates.append((select_samples(batch, indices), mask.select(indices)))
         if candidates:
             return candidates
@@ -131,12 +131,12 @@ def _perturb_masked(batch: Any, valid_BT: Tensor) -> Any:
         fits = leaf.dim() > 1 and leaf.shape[:2] == valid_BT.shape and leaf.dtype is not torch.bool
         if not fits or _is_flag(leaf):
             return leaf
-        where = ~valid_BT.reshape(*valid_BT.shape, *[1] * (leaf.dim() - 2)).expand_as(leaf)
+        masked = ~valid_BT.reshape(*valid_BT.shape, *[1] * (leaf.dim() - 2)).expand_as(leaf)
         try:
-            other = perturb(leaf, where.any(-1) if leaf.dim() > 2 else where)
+            perturbed = perturb(leaf, masked.any(-1) if leaf.dim() > 2 else masked)
         except NotApplicable:  # all values are equal: no other valid value is known
             return leaf
-        return leaf if leaf.is_floating_point() is False and bool((leaf == IGNORED)[where].all()) else other
+        return leaf if leaf.is_floating_point() is False and bool((leaf == IGNORED)[masked].all()) else perturbed
 
     return map_tensors(batch, change)
 
@@ -146,7 +146,7 @@ def _is_flag(leaf: Tensor) -> bool:
 
 
 def _compare_perturbed(context: ProofContext, training: TrainingCopy, batch: Any, mask: Mask) -> Evidence:
-    """Compare the results of the batch with those of a copy that has other values at masked positions."""
+    """Compare the results for the batch and for a copy that has other values at masked positions."""
     perturbed = _perturb_masked(batch, mask.valid_BT)
     if all(torch.equal(a, b) for (_, a), (_, b) in zip(leaves(batch), leaves(perturbed), strict=True)):
         raise NotApplicable(
@@ -156,7 +156,7 @@ def _compare_perturbed(context: ProofContext, training: TrainingCopy, batch: Any
 
 
 def _compare_trimmed(context: ProofContext, training: TrainingCopy, batch: Any, mask: Mask) -> Evidence:
-    """Compare the results of the sample that has the most padding with those of the same sample without padding."""
+    """Compare the results for the sample with the most padding, with and without its padding."""
     sample = int(mask.valid_BT.sum(1).argmin())
     row_T = mask.valid_BT[sample]
     length = int(row_T.sum())
@@ -170,27 +170,27 @@ def _compare_trimmed(context: ProofContext, training: TrainingCopy, batch: Any, 
 
 
 def _compare(
-    context: ProofContext, training: TrainingCopy, pair: tuple[Any, Any], valid: tuple[Tensor, Tensor], when: str
+    context: ProofContext, training: TrainingCopy, pair: tuple[Any, Any], valid: tuple[Tensor, Tensor], condition: str
 ) -> Evidence:
-    (loss_a, out_a, tolerance), (loss_b, out_b, _) = (_measure(context, training, each) for each in pair)
+    (loss_a, out_a, tolerance), (loss_b, out_b, _) = (_measure(context, training, batch) for batch in pair)
     change = 0.0
     for a, b in zip(out_a, out_b, strict=True):
         if a.dim() > 1 and a.shape[:2] == valid[0].shape and b.shape[:2] == valid[1].shape:
             change = max(change, float(relative_differences(a[valid[0]], b[valid[1]], 0, tolerance)))
         elif a.dim() and a.shape == b.shape and (a.dim() < 2 or a.shape[1] + 1 != valid[0].shape[1]):
             change = max(change, max_difference(a, b, tolerance))  # an output per sample must not depend on padding
-    loss = 0.0 if loss_a is None or loss_b is None else max_difference(loss_a, loss_b, tolerance)
+    loss_change = 0.0 if loss_a is None or loss_b is None else max_difference(loss_a, loss_b, tolerance)
     masked_count = int((~valid[0]).sum())
-    numbers = {"masked_positions": masked_count, "outputs_move": change, "loss_moves": loss}
-    if not change and not loss:
+    numbers = {"masked_positions": masked_count, "outputs_move": change, "loss_moves": loss_change}
+    if not change and not loss_change:
         unchanged = "no output changes" if loss_a is None else "neither the outputs nor the loss change"
-        sentence = f"With {format_count(masked_count, 'position')} masked, {unchanged} {when}."
+        sentence = f"With {format_count(masked_count, 'position')} masked, {unchanged} {condition}."
         return holds(sentence, numbers=numbers)
-    parts = [f"outputs of valid positions change by {format_float(change)}"] if change else []
-    parts += [f"the loss changes by {format_float(loss)} of its value"] if loss else []
-    fault = "the model" if change else "the loss"
+    effects = [f"outputs of valid positions change by {format_float(change)}"] if change else []
+    effects += [f"the loss changes by {format_float(loss_change)} of its value"] if loss_change else []
+    cause = "the model" if change else "the loss"
     return broken(
-        f"Masked positions have influence: {when}, {' and '.join(parts)}.", cause=fault, fix=FIX, numbers=numbers
+        f"Masked positions have influence: {condition}, {' and '.join(effects)}.", cause=cause, fix=FIX, numbers=numbers
     )
 
 

@@ -26,8 +26,8 @@ FEW_SAMPLES = 4
 """Number of samples that any model can overfit."""
 STALL_UPDATES = 100
 """Training stops if the loss falls by less than 1 % in this number of updates."""
-NEAR = 0.15
-"""The input seems unused if the relative distance of the loss from that of a constant guess is smaller than this."""
+GUESS_TOLERANCE = 0.15
+"""The input seems unused if the loss differs from the loss of a constant guess by less than this share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class TrainingResult:
 
     @property
     def summary(self) -> str:
-        """First and last loss, and the number of updates."""
+        """Sentence with the first and last loss and the number of updates."""
         ends = f"from {format_float(self.losses[0])} to {format_float(self.losses[-1])}"
         verb = "fell" if self.losses[-1] <= self.losses[0] else "went"
         return f"The loss on one batch {verb} {ends} in {format_count(len(self.losses) - 1, 'update')}"
@@ -74,8 +74,8 @@ def overfits_one_batch(
     """Train on one batch without dropout until a tenth of its loss is left.
 
     A small model cannot overfit many samples: if training fails, it is repeated with four samples, then with Adam at a
-    learning rate of 1e-2. If the minimum of a custom loss is unknown, the remaining loss is compared with that of a
-    training in which every sample has the same input.
+    learning rate of 1e-2. If the minimum of a custom loss is unknown, the remaining loss is compared with the loss
+    of a training in which every sample has the same input.
 
     Args:
         updates: largest number of updates.
@@ -86,25 +86,30 @@ def overfits_one_batch(
     options = TrainingOptions(updates=updates, share=share)
     result = first = _train(context, batch, options)
     remarks: tuple[str, ...] = ()
-    few = _distinct_samples(context.target.loss, batch)
+    few_samples = _distinct_samples(context.target.loss, batch)
     if not result.reached_target and result.in_time:
-        result, how = _retry_easier(context, few, first, options)
-        left = format_percent(first.losses[-1] / first.losses[0]) if math.isfinite(first.losses[-1]) else "not a number"
-        note = f"On {format_count(batch_size(batch), 'sample')}, {left} of the loss is left; this result is {how}."
+        result, setup = _retry_easier(context, few_samples, first, options)
+        share_left = (
+            format_percent(first.losses[-1] / first.losses[0]) if math.isfinite(first.losses[-1]) else "not a number"
+        )
+        note = (
+            f"On {format_count(batch_size(batch), 'sample')}, {share_left} of the loss is left; this result is {setup}."
+        )
         remarks = (note,) if result.reached_target else ()
         if not result.reached_target:
-            _check_floor(context, few, result, options)
+            _check_floor(context, few_samples, result, options)
     curve = Curve(title="Loss on one batch", lines={"loss": result.losses}, level=result.target)
-    start, last, done = result.losses[0], result.losses[-1], len(result.losses) - 1
-    numbers = {"first": start, "last": last, "updates": done, "target": result.target}
+    start, last, update_count = result.losses[0], result.losses[-1], len(result.losses) - 1
+    numbers = {"first": start, "last": last, "updates": update_count, "target": result.target}
     if result.reached_target:
         return holds(f"{result.summary}.", numbers=numbers, charts=(curve,), notes=remarks)
     if not result.in_time:
         limit = format_duration(context.target.seconds)
         raise NotJudged(f"{result.summary}, in the time limit of {limit}: pass seconds= or a smaller batch.")
+    remark = _constant_guess_remark(context.target.loss, few_samples, last)
     return broken(
         f"{result.summary}: {format_percent(last / start) if math.isfinite(last) else 'not a number'} of it is left, "
-        f"but at most {format_percent(share)} is expected.{_constant_guess_remark(context.target.loss, few, last)}",
+        f"but at most {format_percent(share)} is expected.{remark}",
         cause="the model",
         fix="Check that input and target match, that the gradient reaches every layer, and the learning rate.",
         numbers=numbers,
@@ -113,29 +118,29 @@ def overfits_one_batch(
 
 
 def _retry_easier(
-    context: ProofContext, few: Any, first: TrainingResult, options: TrainingOptions
+    context: ProofContext, few_samples: Any, first: TrainingResult, options: TrainingOptions
 ) -> tuple[TrainingResult, str]:
     """Retry with a few samples and then, unless the loss increased, with a fast optimizer."""
-    how = f"on {format_count(batch_size(few), 'sample')}"
-    result = _train(context, few, options)
+    setup = f"on {format_count(batch_size(few_samples), 'sample')}"
+    result = _train(context, few_samples, options)
     worse = not math.isfinite(result.losses[-1]) or result.losses[-1] >= result.losses[0]
     if result.reached_target or worse or not result.in_time:
-        return result, how
-    fast = _train(context, few, replace(options, fast=True))
+        return result, setup
+    fast = _train(context, few_samples, replace(options, fast=True))
     lower = fast.losses[-1] < result.losses[-1]  # False for NaN
-    return (fast, f"{how}, with Adam at a learning rate of {FAST_LR:g}") if lower else (result, how)
+    return (fast, f"{setup}, with Adam at a learning rate of {FAST_LR:g}") if lower else (result, setup)
 
 
-def _check_floor(context: ProofContext, few: Any, result: TrainingResult, options: TrainingOptions) -> None:
+def _check_floor(context: ProofContext, few_samples: Any, result: TrainingResult, options: TrainingOptions) -> None:
     """Raise `NotApplicable` if the minimum of a custom loss is unknown and the loss depends on the input."""
     loss = context.target.loss
     if context.target.floor or is_criterion(loss) or not result.in_time or not math.isfinite(result.losses[-1]):
         return
-    blind = _train(context, few, replace(options, blind=True, fast=True))
-    last, without = result.losses[-1], blind.losses[-1]
-    if last < without - NEAR * abs(without):
+    blind = _train(context, few_samples, replace(options, blind=True, fast=True))
+    last, blind_loss = result.losses[-1], blind.losses[-1]
+    if last < blind_loss - GUESS_TOLERANCE * abs(blind_loss):
         raise NotApplicable(
-            f"{result.summary}, and to {format_float(without)} if every sample has the same input: "
+            f"{result.summary}, and to {format_float(blind_loss)} if every sample has the same input: "
             "the input is used, but the minimum of this loss is unknown. Pass floor=."
         )
 
@@ -143,8 +148,7 @@ def _check_floor(context: ProofContext, few: Any, result: TrainingResult, option
 def _train(context: ProofContext, batch: Any, options: TrainingOptions) -> TrainingResult:
     training = context.training_copy()
     if options.fast:
-        groups = [{"params": group["params"]} for group in training.optimizer.param_groups]
-        training.optimizer = torch.optim.Adam(groups, lr=FAST_LR)
+        training.use_optimizer(torch.optim.Adam, FAST_LR)
     disable_dropout(training.model)
     floor = context.target.floor or _smoothing_floor(context.target.loss, training.model, batch)
     if options.blind:
@@ -166,7 +170,7 @@ def _train(context: ProofContext, batch: Any, options: TrainingOptions) -> Train
 
 
 def _same_input_hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """Replace the input of every sample by that of the first."""
+    """Give every sample the input of the first sample."""
     rows = batch_size((args, kwargs))
 
     def repeat_first(leaf: Tensor) -> Tensor:
@@ -182,12 +186,12 @@ def _has_stalled(losses: list[float]) -> bool:
 
 def _distinct_samples(loss: Any, batch: Any) -> Any:
     """Return a few samples with different targets: a constant output would overfit samples with equal targets."""
-    chosen = list(range(min(FEW_SAMPLES, batch_size(batch))))
+    indices = list(range(min(FEW_SAMPLES, batch_size(batch))))
     target: Any = split_pair(batch)[1] if is_criterion(loss) else None
     if isinstance(target, Tensor) and target.dim() == 1:
-        firsts = {value: number for number, value in reversed(list(enumerate(target.tolist())))}
-        chosen = [*firsts.values(), *(number for number in chosen if number not in firsts.values())][:FEW_SAMPLES]
-    return select_samples(batch, torch.tensor(sorted(chosen), device=tensors(batch)[0].device))
+        index_of = {value: number for number, value in reversed(list(enumerate(target.tolist())))}
+        indices = [*index_of.values(), *(number for number in indices if number not in index_of.values())][:FEW_SAMPLES]
+    return select_samples(batch, torch.tensor(sorted(indices), device=tensors(batch)[0].device))
 
 
 def _smoothing_floor(loss: Any, model: nn.Module, batch: Any) -> float:
@@ -203,7 +207,7 @@ def _smoothing_floor(loss: Any, model: nn.Module, batch: Any) -> float:
 
 
 def _constant_guess_remark(loss: Any, batch: Any, last: float) -> str:
-    """Return a remark if the remaining loss equals that of a guess that ignores the input."""
+    """Return a remark if the remaining loss equals the loss of a guess that ignores the input."""
     if not is_criterion(loss):
         return ""
     target: Any = split_pair(batch)[1]
@@ -211,14 +215,14 @@ def _constant_guess_remark(loss: Any, batch: Any, last: float) -> str:
         return ""
     if isinstance(loss, nn.CrossEntropyLoss) and not target.is_floating_point():
         shares = torch.bincount(target[target >= 0].flatten()).double() / target.numel()
-        cost = -float((shares[shares > 0] * shares[shares > 0].log()).sum())
+        guess = -float((shares[shares > 0] * shares[shares > 0].log()).sum())
     elif isinstance(loss, nn.MSELoss):
-        cost = float(target.double().var(unbiased=False))
+        guess = float(target.double().var(unbiased=False))
     else:
         return ""
-    if abs(last - cost) > NEAR * cost:
+    if abs(last - guess) > GUESS_TOLERANCE * guess:
         return ""
-    return f" A guess that ignores the input has loss {format_float(cost)}: the input seems not to reach the output."
+    return f" A guess that ignores the input has loss {format_float(guess)}: the input seems not to reach the output."
 
 
 PROOF = Proof(title="Overfits one batch", group="training", prove=overfits_one_batch)

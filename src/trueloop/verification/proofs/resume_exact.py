@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from trueloop.core.formatting import format_count, format_float
+from trueloop.core.formatting import first_few, format_count, format_float
 from trueloop.verification.evidence import Evidence, NotApplicable, NotJudged, broken, holds
+from trueloop.verification.model_snapshot import named_tensors
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext, TrainingCopy
 from trueloop.verification.rng_state import capture_rng_state, restore_rng_state, seed_all
@@ -34,26 +35,26 @@ def resume_exact(context: ProofContext, *, updates: int = 6) -> Evidence:
     if _first_difference(uninterrupted, _train_copy(context, batches, updates)):
         raise NotJudged("Training is not repeatable (see same-seed-same-run), so a resume cannot be judged.")
     seed_all(context.target.seed)
-    _train(training, batches, 0, half)
+    training.train(batches, range(half))
     save, load = context.target.save or _save, context.target.load or _load
     state = copy.deepcopy(save(training.model, training.optimizer))
-    random = capture_rng_state()
+    rng_state = capture_rng_state()
     resumed = context.training_copy()
     _perturb_weights(resumed.model)
     load(resumed.model, resumed.optimizer, state)
-    restore_rng_state(random)
-    _train(resumed, batches, half, updates)
+    restore_rng_state(rng_state)
+    resumed.train(batches, range(half, updates))
     difference = _first_difference(uninterrupted, resumed)
     interruption = f"After training stops at {half} of {format_count(updates, 'update')} and resumes"
     if difference is None:
         return holds(f"{interruption}, all parameters and buffers are the same bit for bit.")
-    name, gap = difference
+    name, difference_size = difference
     return broken(
-        f"{interruption}, {name} differs by {format_float(gap)}.{_missing_state(training, state)}",
+        f"{interruption}, {name} differs by {format_float(difference_size)}.{_missing_state(training, state)}",
         cause=name,
         fix="Save and load the optimizer too; keep counters and averages that forward updates in persistent buffers, "
         "and include all state of an optimizer in its state_dict().",
-        numbers={"difference": gap},
+        numbers={"difference": difference_size},
     )
 
 
@@ -69,13 +70,8 @@ def _load(model: nn.Module, optimizer: Any, state: dict[str, Any]) -> None:
 def _train_copy(context: ProofContext, batches: list[Any], updates: int) -> TrainingCopy:
     training = context.training_copy()
     seed_all(context.target.seed)
-    _train(training, batches, 0, updates)
+    training.train(batches, range(updates))
     return training
-
-
-def _train(training: TrainingCopy, batches: list[Any], start: int, stop: int) -> None:
-    for number in range(start, stop):
-        training.update([batches[number % len(batches)]])
 
 
 def _perturb_weights(model: nn.Module) -> None:
@@ -88,11 +84,11 @@ def _perturb_weights(model: nn.Module) -> None:
 
 
 def _first_difference(expected: TrainingCopy, actual: TrainingCopy) -> tuple[str, float] | None:
-    actual_tensors = dict([*actual.model.named_parameters(), *actual.model.named_buffers()])
-    for name, tensor in [*expected.model.named_parameters(), *expected.model.named_buffers()]:
-        other = actual_tensors[name]
-        if not torch.equal(tensor.detach().nan_to_num(), other.detach().nan_to_num()):
-            return name, float((tensor.detach().double() - other.detach().double()).abs().max())
+    actual_tensors = dict(named_tensors(actual.model))
+    for name, tensor in named_tensors(expected.model):
+        a, b = tensor.detach(), actual_tensors[name].detach()
+        if not torch.equal(a.nan_to_num(), b.nan_to_num()):
+            return name, float((a.double() - b.double()).abs().max())
     return None
 
 
@@ -102,9 +98,7 @@ def _missing_state(training: TrainingCopy, state: Any) -> str:
         return ""
     saved = training.model.state_dict()
     absent = [name for name, _ in training.model.named_buffers() if name not in saved]
-    if absent:
-        return f" Its state_dict() omits the non-persistent buffers {', '.join(absent[:3])}."
-    return ""
+    return f" Its state_dict() omits the non-persistent buffers {first_few(absent)}." if absent else ""
 
 
 PROOF = Proof(title="Resuming equals no interruption", group="training", prove=resume_exact)

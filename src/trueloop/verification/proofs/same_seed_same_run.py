@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.formatting import format_count, format_float
-from trueloop.verification.batch_tree import clone_batch, leaves, move_batch
+from trueloop.verification.batch_tree import clone_batch, leaves
 from trueloop.verification.evidence import Evidence, NotApplicable, broken, holds
+from trueloop.verification.model_snapshot import named_tensors
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext, TrainingCopy
 from trueloop.verification.rng_state import reseed_loaders, seed_all
@@ -38,14 +39,14 @@ def same_seed_same_run(context: ProofContext, *, updates: int = 3) -> Evidence:
     if not any(parameter.requires_grad for parameter in context.original.parameters()):
         raise NotApplicable("No parameter is trainable.")
     first, second = (_run(context, updates) for _ in range(2))
-    if name := _differs(first.start, second.start):
+    if name := _first_difference(first.start, second.start):
         return _broken(f"the initial weights: {name}", name, first.start[name], second.start[name])
     for number, (a, b) in enumerate(zip(first.batches, second.batches, strict=False)):
         for (path, x), (_, y) in zip(leaves(a), leaves(b), strict=False):
             if x.shape != y.shape or not torch.equal(x.nan_to_num(), y.nan_to_num()):
                 return _broken(f"batch {number} of the loader{f', at {path}' if path else ''}", f"batch {number}", x, y)
     for number, (a, b) in enumerate(zip(first.states, second.states, strict=True), start=1):
-        if name := _differs(a, b):
+        if name := _first_difference(a, b):
             return _broken(f"update {number}: {name}", name, a[name], b[name])
     return holds(
         f"Two runs of {format_count(updates, 'update')} from seed {context.target.seed} are the same bit for bit.",
@@ -57,46 +58,39 @@ def same_seed_same_run(context: ProofContext, *, updates: int = 3) -> Evidence:
 
 def _run(context: ProofContext, updates: int) -> Run:
     target = context.target
-    if isinstance(target.model, nn.Module):
-        training = context.training_copy()
-    else:
-        new_context = ProofContext(target)  # a new context creates a new model
-        training = new_context.training_copy()
-    start = _state(training)
+    # A new context creates a new model, unless the target's model is a module.
+    training = (context if isinstance(target.model, nn.Module) else ProofContext(target)).training_copy()
+    start = _copy_state(training)
     seed_all(target.seed)
     reseed_loaders(context.loaders, target.seed)
-    batches = _read(context, updates)
+    batches = _read_batches(context, updates)
     seed_all(target.seed)
     states: list[dict[str, Tensor]] = []
     for number in range(updates):
         training.update([clone_batch(batches[number % len(batches)])])
-        states.append(_state(training))
+        states.append(_copy_state(training))
     return Run(start=start, batches=batches, states=states)
 
 
-def _read(context: ProofContext, limit: int) -> list[Any]:
-    if context.target.loader is None:
-        return context.batches(1)
-    return [
-        move_batch(batch, context.device) for batch in context.read_batches(context.target.loader, limit)
-    ] or context.batches(1)
+def _read_batches(context: ProofContext, limit: int) -> list[Any]:
+    loader = context.target.loader
+    return (list(context.read_batches(loader, limit)) if loader is not None else []) or context.batches(1)
 
 
-def _state(training: TrainingCopy) -> dict[str, Tensor]:
-    named = [*training.model.named_parameters(), *training.model.named_buffers()]
-    return {name: tensor.detach().clone() for name, tensor in named}
+def _copy_state(training: TrainingCopy) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in named_tensors(training.model)}
 
 
-def _differs(a: dict[str, Tensor], b: dict[str, Tensor]) -> str:
+def _first_difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> str:
     return next((name for name in a if not torch.equal(a[name].nan_to_num(), b[name].nan_to_num())), "")
 
 
 def _broken(where: str, cause: str, a: Tensor, b: Tensor) -> Evidence:
-    gap = (
+    difference = (
         f", by {format_float(float((a.double() - b.double()).abs().max()))}" if a.shape == b.shape and a.numel() else ""
     )
     return broken(
-        f"Two runs from one seed diverge at {where}{gap}.",
+        f"Two runs from one seed diverge at {where}{difference}.",
         cause=cause,
         fix="Draw every random number from the seeded generators (not os.urandom, time, id() or the order of "
         "a set), and use deterministic kernels: torch.use_deterministic_algorithms(True).",

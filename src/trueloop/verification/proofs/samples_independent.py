@@ -12,14 +12,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from trueloop.core.formatting import format_count, format_float
-from trueloop.verification.batch_tree import replace_tensors, tensors
+from trueloop.core.formatting import first_few, format_count, format_float
+from trueloop.verification.batch_tree import batch_size, replace_tensors, tensors
 from trueloop.verification.divergence import first_divergence, trace_modules
 from trueloop.verification.evidence import Evidence, Grid, broken, holds
 from trueloop.verification.freeze_mode import BatchNorm, freeze_mode, layers_in_train_mode
 from trueloop.verification.influence import (
     PreciseModel,
-    call_batch_size,
     content_tensors,
     per_sample_outputs,
     perturb,
@@ -64,40 +63,39 @@ def samples_independent(context: ProofContext, *, samples: int = 6) -> Evidence:
     model = context.training_copy().model
     batch, _ = context.aligned_samples(model, samples, minimum=2)
     normalised = layers_in_train_mode(model, BatchNorm)
-    evaluated = _measure_leaks(context, model.eval(), batch)
-    if evaluated.wrong:
-        return _broken(evaluated, "in eval mode")
+    eval_leaks = _measure_leaks(context, model.eval(), batch)
+    if eval_leaks.wrong:
+        return _broken(eval_leaks, "in eval mode")
     model = context.training_copy().model
-    training = _measure_leaks(context, model, batch)
+    train_leaks = _measure_leaks(context, model, batch)
     remarks: tuple[str, ...] = ()
-    if training.wrong and normalised:
+    if train_leaks.wrong and normalised:
         model = context.training_copy().model
         freeze_mode(model, BatchNorm)
-        frozen = _measure_leaks(context, model, batch)
-        names = ", ".join(normalised[:3]) + (", ..." if len(normalised) > 3 else "")
+        train_leaks = _measure_leaks(context, model, batch)
+        names = first_few(normalised)
         remarks = (f"In train mode BatchNorm ({names}) mixes samples through its batch statistics, as intended.",)
-        training = frozen
-    if training.wrong:
-        return _broken(training, "in train mode only")
-    pairs = len(evaluated.grid) * (len(evaluated.grid) - 1)
+    if train_leaks.wrong:
+        return _broken(train_leaks, "in train mode only")
+    pairs = len(eval_leaks.grid) * (len(eval_leaks.grid) - 1)
     return holds(
         f"In {format_count(pairs, 'pair')} of samples no output changes with the other sample's input.",
         notes=remarks,
         numbers={"pairs": pairs},
-        charts=(_grid(evaluated),),
+        charts=(_grid(eval_leaks),),
     )
 
 
-def _broken(leaks: LeakMatrix, when: str) -> Evidence:
+def _broken(leaks: LeakMatrix, mode: str) -> Evidence:
     i, j = leaks.wrong[0]
-    most = max(leaks.grid[i][j] for i, j in leaks.wrong)
+    largest = max(leaks.grid[i][j] for i, j in leaks.wrong)
     where = f" Samples first mix {leaks.where}." if leaks.where else ""
     return broken(
-        f"Output {i} changes with sample {j} {when}: {format_count(len(leaks.wrong), 'pair')} of samples "
-        f"leak, by up to {format_float(most)} of the largest output.{where}",
+        f"Output {i} changes with sample {j} {mode}: {format_count(len(leaks.wrong), 'pair')} of samples "
+        f"leak, by up to {format_float(largest)} of the largest output.{where}",
         cause=leaks.where or f"output {i}, sample {j}",
         fix=FIX,
-        numbers={"leaking_pairs": len(leaks.wrong), "most": most},
+        numbers={"leaking_pairs": len(leaks.wrong), "most": largest},
         charts=(_grid(leaks),),
     )
 
@@ -115,45 +113,44 @@ def _grid(leaks: LeakMatrix) -> Grid:
 
 def _measure_leaks(context: ProofContext, model: nn.Module, batch: Any) -> LeakMatrix:
     call = context.call(model, batch)
-    B = call_batch_size(call)
+    B = batch_size(call.tree)
     exact = to_best_precision(model, call, context.target.seed)
-    which = content_tensors(exact.call, lambda leaf: leaf.dim() > 0 and leaf.shape[0] == B)
+    indices = content_tensors(exact.call, lambda leaf: leaf.dim() > 0 and leaf.shape[0] == B)
     rows = per_sample_outputs(exact.baseline, B)
     grid = [[0.0] * B for _ in range(B)]
     for j in range(B):
-        perturbed_rows = per_sample_outputs(exact.run(_perturb(exact.call, which, j, B)), B)
+        perturbed_rows = per_sample_outputs(exact.run(_perturb(exact.call, indices, j, B)), B)
         for original, perturbed in zip(rows, perturbed_rows, strict=True):
             for i, value in enumerate(relative_differences(original, perturbed, 1, exact.tolerance).tolist()):
                 grid[i][j] = max(grid[i][j], value)
-    _add_gradients(grid, exact, which)
+    _add_gradients(grid, exact, indices)
     leaks = LeakMatrix(grid=grid, where="")
     if not leaks.wrong:
         return leaks
     _, j = leaks.wrong[0]
-    others = [i for i in range(B) if i != j]
+    other_samples = [i for i in range(B) if i != j]
 
     def same(a: Tensor, b: Tensor) -> bool:
         if not a.dim() or a.shape[0] != B or a.shape != b.shape:
             return True  # tensors of different layouts cannot be compared
-        return not bool(relative_differences(a, b, 1, exact.tolerance)[others].any())
+        return not bool(relative_differences(a, b, 1, exact.tolerance)[other_samples].any())
 
-    seed = context.target.seed
-    calls = exact.call, _perturb(exact.call, which, j, B)
-    original, perturbed = (trace_modules(exact.model, call, seed) for call in calls)
+    original = trace_modules(exact.model, exact.call, exact.seed)
+    perturbed = trace_modules(exact.model, _perturb(exact.call, indices, j, B), exact.seed)
     return LeakMatrix(grid=grid, where=first_divergence(original, perturbed, same))
 
 
-def _perturb(call: ModelCall, which: list[int], j: int, B: int) -> ModelCall:
+def _perturb(call: ModelCall, indices: list[int], j: int, B: int) -> ModelCall:
     def change(leaf: Tensor) -> Tensor:
         return perturb(leaf, torch.arange(B, device=leaf.device) == j)
 
-    return perturb_call(call, which, change)
+    return perturb_call(call, indices, change)
 
 
-def _add_gradients(grid: list[list[float]], exact: PreciseModel, which: list[int]) -> None:
+def _add_gradients(grid: list[list[float]], exact: PreciseModel, indices: list[int]) -> None:
     """Add d output i / d input j to the grid if an input is a float tensor and affects the output."""
     leaves = tensors(exact.call.tree)
-    floats = {index: leaves[index].detach().requires_grad_() for index in which if leaves[index].is_floating_point()}
+    floats = {index: leaves[index].detach().requires_grad_() for index in indices if leaves[index].is_floating_point()}
     if not floats:
         return
     call = ModelCall.from_tree(replace_tensors(exact.call.tree, floats))
@@ -170,11 +167,11 @@ def _add_gradients(grid: list[list[float]], exact: PreciseModel, which: list[int
         total = torch.stack([(leaf[i] * w).sum() for leaf, w in zip(rows, weights, strict=True)]).sum()
         result = torch.autograd.grad(total, list(floats.values()), retain_graph=True, allow_unused=True)
         gradients = cast("tuple[Tensor | None, ...]", result)
-        sizes = [g.reshape(len(grid), -1).abs().amax(1) for g in gradients if g is not None]
-        if not sizes:
+        magnitudes = [g.reshape(len(grid), -1).abs().amax(1) for g in gradients if g is not None]
+        if not magnitudes:
             continue
-        size = torch.stack(sizes).amax(0)
-        share = size / (float(size.max()) or 1.0)
+        magnitude = torch.stack(magnitudes).amax(0)
+        share = magnitude / (float(magnitude.max()) or 1.0)
         for j, value in enumerate(share.tolist()):
             grid[i][j] = max(grid[i][j], value if value > exact.tolerance else 0.0)
 

@@ -1,6 +1,6 @@
 """No sample of the validation set is in the training set.
 
-The model memorises a sample that is in both, and the validation score counts that as generalisation.
+The model memorises a sample that is in both sets, and the validation score counts that as generalisation.
 """
 
 import hashlib
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from trueloop.core.formatting import format_count, format_percent
@@ -29,7 +30,7 @@ class SplitDigests:
     """False if the limit of time or samples was reached."""
 
     @property
-    def repeated(self) -> float:
+    def repeated_share(self) -> float:
         """Share of samples that repeat an earlier sample of the same split."""
         return 1 - len(self.first) / self.samples if self.samples else 0.0
 
@@ -48,9 +49,9 @@ def splits_disjoint(context: ProofContext, *, samples: int = 20_000) -> Evidence
     train, held_out = _read(context, loader, samples), _read(context, val, samples)
     if not train.samples or not held_out.samples:
         raise NotApplicable("One of the loaders is empty.")
-    both = [digest for digest in held_out.first if digest in train.first]
-    share = len(both) / len(held_out.first)
-    numbers = {"train": train.samples, "val": held_out.samples, "shared": max(len(both), len(shared))}
+    common = [digest for digest in held_out.first if digest in train.first]
+    share = len(common) / len(held_out.first)
+    numbers = {"train": train.samples, "val": held_out.samples, "shared": max(len(common), len(shared))}
     picture = Bars(title="Samples", values={key: float(value) for key, value in numbers.items()}, unit="samples")
     if shared:
         return _broken(
@@ -60,20 +61,20 @@ def splits_disjoint(context: ProofContext, *, samples: int = 20_000) -> Evidence
             numbers,
             picture,
         )
-    if both and share > 2 * train.repeated:
-        pairs = ", ".join(f"{held_out.first[digest]} = {train.first[digest]}" for digest in both[:4])
+    if common and share > 2 * train.repeated_share:
+        pairs = ", ".join(f"{held_out.first[digest]} = {train.first[digest]}" for digest in common[:4])
         return _broken(
-            f"{len(both)} of {format_count(len(held_out.first), 'held-out sample')} ({format_percent(share)}) "
-            f"{'has' if len(both) == 1 else 'have'} the same content as a training sample "
+            f"{len(common)} of {format_count(len(held_out.first), 'held-out sample')} ({format_percent(share)}) "
+            f"{'has' if len(common) == 1 else 'have'} the same content as a training sample "
             f"(held-out index = training index: {pairs}).",
-            f"held-out sample {held_out.first[both[0]]}",
+            f"held-out sample {held_out.first[common[0]]}",
             numbers,
             picture,
         )
-    if both:
+    if common:
         raise NotApplicable(
             f"{format_percent(share)} of the held-out samples repeat a training sample, but "
-            f"{format_percent(train.repeated)} of the training samples repeat one another too: content does not "
+            f"{format_percent(train.repeated_share)} of the training samples repeat one another too: content does not "
             f"identify samples here."
         )
     return holds(
@@ -97,11 +98,11 @@ def _broken(message: str, cause: str, numbers: dict[str, int], picture: Bars) ->
     )
 
 
-def _read(context: ProofContext, loader: Any, most: int) -> SplitDigests:
+def _read(context: ProofContext, loader: Any, max_samples: int) -> SplitDigests:
     first: dict[bytes, int] = {}
     count, started = 0, context.clock()
     for digest in _digests(loader):
-        if count >= most or (count and context.clock() - started > context.target.seconds / 2):
+        if count >= max_samples or (count and context.clock() - started > context.target.seconds / 2):
             return SplitDigests(first=first, samples=count, complete=False)
         first.setdefault(digest, count)
         count += 1
@@ -127,16 +128,11 @@ def _digest(sample: Any) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     for _, leaf in leaves(sample):
         digest.update(str((leaf.dtype, leaf.numel())).encode())
-        digest.update(_bytes(leaf))
+        if leaf.numel():
+            digest.update(leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     for content in _non_tensor_bytes(sample):
         digest.update(content)
     return digest.digest()
-
-
-def _bytes(leaf: Tensor) -> bytes:
-    import torch
-
-    return leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if leaf.numel() else b""
 
 
 def _non_tensor_bytes(sample: Any) -> Iterator[bytes]:
@@ -157,9 +153,7 @@ def _non_tensor_bytes(sample: Any) -> Iterator[bytes]:
 
 def _shared_indices(loader: Any, val: Any) -> list[int]:
     (train_dataset, train), (val_dataset, held_out) = _indices(loader), _indices(val)
-    if train_dataset is None or train_dataset is not val_dataset:
-        return []
-    return sorted(train & held_out)
+    return sorted(train & held_out) if train_dataset is not None and train_dataset is val_dataset else []
 
 
 def _indices(loader: Any) -> tuple[Any, set[int]]:

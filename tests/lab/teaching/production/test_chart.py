@@ -1,4 +1,4 @@
-"""The chart is that of the text: every box stands for lines of it, every way leads somewhere, and the loops close."""
+"""The chart matches the program: each box has its lines, each edge leads to a box, and the loops are closed."""
 
 from __future__ import annotations
 
@@ -8,67 +8,68 @@ from trueloop.lab.teaching.production.chart import Chart, chart
 from trueloop.lab.teaching.production.program import production_program
 from trueloop.lab.teaching.production.selection import NAMES, Selection, selected
 
-CHOSEN = [Selection(), selected(*NAMES, precision="fp16"), *(selected(name) for name in NAMES)]
-PIECES_WITHOUT_A_BOX = {"settings", "totals"}
+SELECTIONS = [Selection(), selected(*NAMES, precision="fp16"), *(selected(name) for name in NAMES)]
+SNIPPETS_WITHOUT_A_BOX = {"settings", "totals"}
 
 
-def drawn(selection: Selection) -> Chart:
+def chart_of(selection: Selection) -> Chart:
     return chart(selection, production_program(selection))
 
 
-def ways(of: Chart) -> set[tuple[str, str, str]]:
-    return {(of.boxes[edge.start].name, of.boxes[edge.end].name, edge.label) for edge in of.edges}
+def edges_by_name(drawing: Chart) -> set[tuple[str, str, str]]:
+    return {(drawing.boxes[edge.start].name, drawing.boxes[edge.end].name, edge.label) for edge in drawing.edges}
 
 
-@pytest.mark.parametrize("selection", CHOSEN, ids=lambda on: "+".join(on.enabled) or "minimal")
-def test_every_piece_of_the_text_has_its_box(selection):
+@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda on: "+".join(on.enabled) or "minimal")
+def test_every_snippet_of_the_program_has_a_box(selection):
     program = production_program(selection)
-    held = {place for box in chart(selection, program).boxes for place in box.lines}
+    spans = {span for box in chart(selection, program).boxes for span in box.lines}
     for span in program.spans:
-        assert ((span.first, span.last) in held) == (span.name not in PIECES_WITHOUT_A_BOX), span.name
+        assert ((span.first, span.last) in spans) == (span.name not in SNIPPETS_WITHOUT_A_BOX), span.name
 
 
-@pytest.mark.parametrize("selection", CHOSEN, ids=lambda on: "+".join(on.enabled) or "minimal")
-def test_every_box_can_be_reached_and_can_reach_the_end(selection):
-    found = drawn(selection)
-    for turned in (False, True):
-        reached, waiting = set(), [len(found.boxes) - 1 if turned else 0]
+@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda on: "+".join(on.enabled) or "minimal")
+def test_every_box_is_reachable_and_leads_to_the_end(selection):
+    drawing = chart_of(selection)
+    for backwards in (False, True):
+        reached, waiting = set(), [len(drawing.boxes) - 1 if backwards else 0]
         while waiting:
-            here = waiting.pop()
-            if here not in reached:
-                reached.add(here)
-                waiting += [e.start if turned else e.end for e in found.edges if (e.end if turned else e.start) == here]
-        assert reached == set(range(len(found.boxes)))
+            box_index = waiting.pop()
+            if box_index not in reached:
+                reached.add(box_index)
+                ends = [(e.end, e.start) if backwards else (e.start, e.end) for e in drawing.edges]
+                waiting += [end for start, end in ends if start == box_index]
+        assert reached == set(range(len(drawing.boxes)))
 
 
-@pytest.mark.parametrize("selection", CHOSEN, ids=lambda on: "+".join(on.enabled) or "minimal")
-def test_a_question_has_two_answers_and_nothing_else_forks(selection):
-    found = drawn(selection)
-    for place, box in enumerate(found.boxes):
-        answers = sorted(edge.label for edge in found.edges if edge.start == place)
+@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda on: "+".join(on.enabled) or "minimal")
+def test_only_questions_have_two_outgoing_edges(selection):
+    drawing = chart_of(selection)
+    for index, box in enumerate(drawing.boxes):
+        answers = sorted(edge.label for edge in drawing.edges if edge.start == index)
         assert answers == {"ask": ["no", "yes"], "do": [""], "end": []}[box.kind], box
-    for edge in found.edges:
+    for edge in drawing.edges:
         assert {"down": edge.end == edge.start + 1, "back": edge.end < edge.start, "skip": edge.end > edge.start + 1}[
             edge.direction
         ]
 
 
-def test_ways_on_one_lane_do_not_cross():
-    for selection in CHOSEN:
-        around = [edge for edge in drawn(selection).edges if edge.direction != "down"]
-        for one in around:
-            for other in around:
+def test_edges_on_one_lane_do_not_cross():
+    for selection in SELECTIONS:
+        side_edges = [edge for edge in chart_of(selection).edges if edge.direction != "down"]
+        for one in side_edges:
+            for other in side_edges:
                 if one is not other and (one.direction, one.lane) == (other.direction, other.lane):
                     low, high = sorted([sorted(one[:2]), sorted(other[:2])])
                     assert low[1] <= high[0] or low[1] >= high[1]
 
 
-def test_the_loops_of_the_minimal_program():
-    assert {way for way in ways(drawn(Selection())) if way[2] != "yes"} >= {
+def test_the_edges_of_the_loops_in_the_minimal_program():
+    assert {edge for edge in edges_by_name(chart_of(Selection())) if edge[2] != "yes"} >= {
         ("clear", "batches", ""), ("print", "epochs", ""), ("batches", "print", "no"), ("epochs", "end", "no")
     }  # fmt: skip
 
 
-def test_a_window_that_is_not_full_takes_another_batch():
-    assert ("window", "batches", "no") in ways(drawn(selected("accumulation")))
-    assert ("stop", "end", "no") in ways(drawn(selected("early_stopping")))
+def test_an_incomplete_window_continues_with_the_next_batch():
+    assert ("window", "batches", "no") in edges_by_name(chart_of(selected("accumulation")))
+    assert ("stop", "end", "no") in edges_by_name(chart_of(selected("early_stopping")))

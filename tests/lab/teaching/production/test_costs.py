@@ -1,4 +1,4 @@
-"""The figures that came with the package are those of the benchmark."""
+"""The measurements in the package are those of the benchmark."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from trueloop.lab.teaching.production.selection import NAMES
 MEASURED = Path(__file__).parents[4] / "benchmarks" / "results" / "components.json"
 
 
-def test_the_copy_in_the_package_is_what_the_benchmark_wrote():
+def test_the_copy_in_the_package_equals_the_result_of_the_benchmark():
     measured = json.loads(MEASURED.read_text())["texts"]
     assert json.loads((Path(package.__file__).parent / "costs.json").read_text()) == measured
 
 
 def test_every_component_has_its_row_in_the_order_of_the_loop():
     rows = {row.name: row for row in costs().rows}
-    first = [name.split()[0] for name in rows]
-    assert list(dict.fromkeys(first)) == [*NAMES, "everything,"]
+    components = [name.split()[0] for name in rows]
+    assert list(dict.fromkeys(components)) == [*NAMES, "everything,"]
     assert {"precision bf16", "precision fp16"} < set(rows)
     assert rows["clipping"].lines == 1
     assert rows["everything, in bf16"].lines > sum(rows[name].lines for name in ("evaluation", "checkpoint", "logging"))
@@ -28,16 +28,16 @@ def test_every_component_has_its_row_in_the_order_of_the_loop():
 
 
 def test_the_ratios_are_those_of_the_file():
-    found = json.loads(MEASURED.read_text())["texts"]["found"]
+    measured = json.loads(MEASURED.read_text())["texts"]["found"]
     for row in costs().rows:
         assert list(row.ratios) == [(model, clock) for model in MODELS for clock in CLOCKS]
         for (model, clock), ratio in row.ratios.items():
             assert ratio.low <= ratio.median <= ratio.high
-            assert ratio.median == found[model][row.name][f"{clock}_ratio"]["median"]
+            assert ratio.median == measured[model][row.name][f"{clock}_ratio"]["median"]
 
 
-def test_it_is_said_where_the_figures_are_from():
-    told = json.loads(MEASURED.read_text())["texts"]["machine"]
-    assert told["cpu"] in costs().measured_on
-    assert told["versions"]["torch"] in costs().measured_on
-    assert told["date"] in costs().measured_on
+def test_the_origin_of_the_measurements_is_stated():
+    machine = json.loads(MEASURED.read_text())["texts"]["machine"]
+    assert machine["cpu"] in costs().measured_on
+    assert machine["versions"]["torch"] in costs().measured_on
+    assert machine["date"] in costs().measured_on

@@ -1,4 +1,4 @@
-"""A selection brings along what it needs."""
+"""A selection is completed with the components that it requires."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from trueloop.core.untrusted_input import describe_fields, parse_record
 from trueloop.lab.teaching.production.selection import NAMES, Selection, selected
 
 
-def test_early_stopping_brings_the_evaluation_it_judges_by():
+def test_early_stopping_requires_an_evaluation():
     assert selected("early_stopping").completed() == selected("early_stopping", "evaluation")
     assert selected("checkpoint").completed() == selected("checkpoint")
 
 
-def test_the_words_name_what_is_on():
+def test_the_enabled_components_are_listed():
     assert Selection().enabled == ()
     assert selected("precision", "clipping", precision="fp16").enabled == ("precision", "clipping")
     assert selected(*NAMES).enabled == NAMES
 
 
-def test_a_stranger_may_ask_for_one():
+def test_a_selection_is_parsed_from_untrusted_input():
     assert parse_record(Selection, {"precision": "fp16", "seeding": True}) == selected(
         "seeding", "precision", precision="fp16"
     )

@@ -1,4 +1,4 @@
-"""The settings of a pipeline, and that its program says no more than they ask for."""
+"""The settings of a pipeline are bounded, and its program contains only what they need."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def test_classes_add_up_for_any_number_of_examples():
         ({"sampler": "__import__('os')"}, "sampler is"),
     ],
 )
-def test_what_cannot_be_is_refused(settings: dict[str, object], message: str):
+def test_invalid_settings_are_refused(settings: dict[str, object], message: str):
     with pytest.raises(InvalidConfig, match=message.replace("(", r"\(").replace(")", r"\)")):
         parse_record(Pipeline, settings)
 
 
-def test_a_page_gets_every_setting_described():
+def test_every_setting_has_a_description():
     assert all(field["help"] for field in describe_fields(Pipeline))
 
 
-def test_every_program_compiles_and_fits_the_line():
+def test_every_program_compiles():
     for sampler, made_by, drop_last, sequences, buckets, shuffle in itertools.product(
         ("none", "sequential", "random", "weighted", "distributed"),
         ("torch", "trueloop"),
@@ -64,7 +64,7 @@ def test_every_program_compiles_and_fits_the_line():
         assert ("num_workers" in text) is False
 
 
-def test_set_epoch_is_called_where_there_is_one_and_it_is_wanted():
+def test_set_epoch_is_called_if_the_sampler_has_it():
     assert "set_epoch(epoch)" in pipeline(Pipeline(sampler="distributed")).draw
     assert "set_epoch" not in pipeline(Pipeline(sampler="distributed", set_epoch=False)).draw
     assert "set_epoch" not in pipeline(Pipeline(sampler="random", shuffle=False)).draw

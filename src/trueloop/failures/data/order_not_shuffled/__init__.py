@@ -35,10 +35,12 @@ References
     McCloskey and Cohen, "Catastrophic interference in connectionist networks", 1989
 """
 
+from __future__ import annotations
+
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trueloop.analysis.queries.epoch_loops import epoch_loops
 from trueloop.analysis.source_file import Hit, SourceFile
@@ -46,97 +48,116 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.data.order_not_shuffled.sorted_samples import reads_sorted_classes, shuffle_fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
-from trueloop.tracing.events import (
-    BackwardStarted,
-    BatchLoaded,
-    LoaderExhausted,
-    LoaderStarted,
-    ModelCalled,
-    Ref,
-    SortedLabels,
-)
+from trueloop.tracing.events import BackwardStarted, BatchLoaded, LoaderExhausted, LoaderStarted, ModelCalled, Ref
+
+if TYPE_CHECKING:
+    from trueloop.failures.data.order_not_shuffled.label_blocks import LabelBlocks
 
 CLASSIFICATION_LOSSES = {"cross_entropy", "nll", "bce", "bce_with_logits"}
 MAX_LOADERS = 64
 
 
 @dataclass(slots=True)
-class _Sequential:
+class _UnshuffledLoader:
     """A loader without shuffling."""
 
     made_at: CodePosition | None
     started_update: int
-    columns: dict[str, list[float] | tuple[int, ...]] = field(
-        default_factory=dict[str, "list[float] | tuple[int, ...]"]
-    )
-    """Columns of the newest batch that may be labels: the values, or the size where they are on a GPU."""
     targets: str | None = None
     """Name of the column that was passed to a classification loss; None while it is unknown."""
-    blocks: dict[str, SortedLabels] = field(default_factory=dict[str, SortedLabels])
+    epoch: int = 0
+    blocks: LabelBlocks | None = None
+    """The blocks of equal labels in this epoch; None after the first two epochs."""
+    sorted_blocks: LabelBlocks | None = None
+    """The blocks of the latest epoch that was sorted to its end."""
+    sorted_columns: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """Columns that were sorted through that epoch -> number of distinct values, size of the smallest block."""
     updates: int = 0
     """Number of updates in the first epoch."""
     in_second_epoch: bool = False
     decided: bool = False
-    """The loader was reported, or it can no longer be."""
+    """Whether the loader was reported or can no longer be reported."""
 
 
 class Detector(BaseDetector):
     """Finds the label column of each unshuffled loader and checks whether it was sorted in the first epoch."""
 
-    subscribes_to = (
-        LoaderStarted, BatchLoaded, BackwardStarted, ModelCalled, SortedLabels, LoaderExhausted,
-    )  # fmt: skip
-
     def __init__(self) -> None:
-        self._loaders: dict[Ref, _Sequential] = {}
+        self._loaders: dict[Ref, _UnshuffledLoader] = {}
         self._models: dict[Ref, bool] = {}
         self._unread_reason = ""
 
-    def observe(
-        self, event: LoaderStarted | BatchLoaded | BackwardStarted | ModelCalled | SortedLabels | LoaderExhausted
-    ) -> Evidence | None:
-        """Return evidence in the second epoch."""
-        if isinstance(event, LoaderStarted):
-            self._on_loader_started(event)
-            return None
-        known = self._loaders.get(event.loader) if event.loader is not None else None
-        if known is None or known.decided:
-            return None
-        if isinstance(event, BatchLoaded):
-            if known.targets is None:
-                known.columns = dict(_columns(event.batch))
-        elif isinstance(event, ModelCalled):
-            known.decided = self._is_recurrent(event)
-        elif isinstance(event, BackwardStarted):
-            self._match_targets(known, event)
-            return self._evidence(known)
-        elif isinstance(event, SortedLabels):
-            known.blocks[event.column] = event
-        else:
-            return self._evidence(known) if event.backwards else None
-        return None
+    def on_batch_loaded(self, event: BatchLoaded) -> None:
+        """Check which columns of the batch continue to be sorted."""
+        loader = self._undecided(event.loader)
+        if loader is not None and loader.blocks is not None and event.epoch == loader.epoch:
+            loader.blocks.add(event.batch)
+            loader.decided = not loader.blocks.columns
+        if loader is None or loader.decided:
+            event.needs_batches.discard(self)
 
-    def _on_loader_started(self, event: LoaderStarted) -> None:
+    def on_backward_started(self, event: BackwardStarted) -> Evidence | None:
+        """Return evidence in the second epoch."""
+        loader = self._undecided(event.loader)
+        if loader is None:
+            return None
+        self._match_targets(loader, event)
+        return self._evidence(loader)
+
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Never report the loader of a recurrent model."""
+        loader = self._undecided(event.loader)
+        if loader is not None:
+            loader.decided = self._is_recurrent(event)
+
+    def on_loader_exhausted(self, event: LoaderExhausted) -> Evidence | None:
+        """Record the sorted columns; return evidence in the second epoch."""
+        loader = self._undecided(event.loader)
+        if loader is None:
+            return None
+        if loader.blocks is not None and event.epoch == loader.epoch:
+            columns = loader.blocks.sorted_columns()
+            if columns:
+                loader.sorted_blocks, loader.sorted_columns = loader.blocks, columns
+            loader.blocks = None
+        return self._evidence(loader) if event.backwards else None
+
+    def _undecided(self, loader: Ref | None) -> _UnshuffledLoader | None:
+        """Return the state of an unshuffled loader that may still be reported; None for other loaders."""
+        state = None if loader is None else self._loaders.get(loader)
+        return None if state is None or state.decided else state
+
+    def on_loader_started(self, event: LoaderStarted) -> None:
+        """Record the start of the loader."""
         if event.shuffles is not False or event.sampler != "SequentialSampler":
             return
         if event.epoch == 0 and len(self._loaders) < MAX_LOADERS:
-            self._loaders[event.loader] = _Sequential(event.made_at or event.location, event.update)
-        known = self._loaders.get(event.loader)
-        if known is not None and event.epoch == 1:
-            known.in_second_epoch, known.updates = True, event.update - known.started_update
+            self._loaders[event.loader] = _UnshuffledLoader(event.made_at or event.location, event.update)
+        loader = self._undecided(event.loader)
+        if loader is None:
+            return
+        loader.epoch, loader.blocks = event.epoch, None
+        if event.epoch == 1:
+            loader.in_second_epoch, loader.updates = True, event.update - loader.started_update
+        if event.epoch < 2:
+            from trueloop.failures.data.order_not_shuffled.label_blocks import LabelBlocks
 
-    def _match_targets(self, known: _Sequential, event: BackwardStarted) -> None:
+            loader.blocks = LabelBlocks()
+            event.needs_batches.add(self)
+
+    def _match_targets(self, loader: _UnshuffledLoader, event: BackwardStarted) -> None:
         """Find the column of the batch that is the target of the loss."""
         for loss in event.losses:
-            if known.targets is not None or loss.kind not in CLASSIFICATION_LOSSES:
+            if loader.targets is not None or loss.kind not in CLASSIFICATION_LOSSES:
                 continue
             if loss.targets is None:
                 self._unread_reason = loss.unreadable_reason
                 continue
             targets = _numbers(loss.targets)
-            same = [name for name, values in known.columns.items() if _equal(values, targets)]
-            if len(same) == 1:
-                known.targets = same[0]
+            candidates = {} if loader.blocks is None else loader.blocks.columns
+            equal_columns = [name for name, column in candidates.items() if _equal(column.newest, targets)]
+            if len(equal_columns) == 1:
+                loader.targets = equal_columns[0]
 
     def _is_recurrent(self, event: ModelCalled) -> bool:
         if event.model not in self._models:
@@ -147,56 +168,44 @@ class Detector(BaseDetector):
             )
         return self._models[event.model]
 
-    def _evidence(self, known: _Sequential) -> Evidence | None:
-        found = known.blocks.get(known.targets or "")
-        if found is None or not known.in_second_epoch or found.looks_like_time_series:
+    def _evidence(self, loader: _UnshuffledLoader) -> Evidence | None:
+        blocks, labels = loader.sorted_blocks, loader.sorted_columns.get(loader.targets or "")
+        if blocks is None or labels is None or not loader.in_second_epoch or blocks.looks_like_time_series:
             return None
-        per_class = found.samples / found.distinct_values
-        if per_class < 2 * found.batch_size or found.smallest_block < 2 or known.updates < 2 * found.distinct_values:
+        distinct_values, smallest_block = labels
+        size = blocks.samples / distinct_values  # mean number of samples per class
+        if size < 2 * blocks.batch_size or smallest_block < 2 or loader.updates < 2 * distinct_values:
             return None
-        known.decided = True
+        loader.decided = True
         return Evidence(
-            message=f"The {found.samples} training samples are sorted by class and never shuffled: each batch of "
-            f"{found.batch_size} comes from a block of {per_class:.0f} samples (on average) of one of the "
-            f"{found.distinct_values} classes.",
-            location=known.made_at,
+            message=f"The {blocks.samples} training samples are sorted by class and never shuffled: each batch of "
+            f"{blocks.batch_size} comes from a block of {size:.0f} samples (on average) of one of the "
+            f"{distinct_values} classes.",
+            location=loader.made_at,
         )
 
     def inconclusive(self) -> str:
-        """Return a reason where the targets of an unshuffled loader were never identified."""
-        unknown = any(
-            known.in_second_epoch and known.blocks and known.targets is None for known in self._loaders.values()
+        """Return a reason if the targets of an unshuffled loader were never identified."""
+        has_unknown_targets = any(
+            loader.in_second_epoch and loader.sorted_columns and loader.targets is None
+            for loader in self._loaders.values()
         )
         return (
             (self._unread_reason or "the batch column with the targets of the loss could not be identified")
-            if unknown
+            if has_unknown_targets
             else ""
         )
 
 
-def _columns(batch: Any) -> Any:
-    """Yield the columns of a batch with one number per sample, with their names in `SortedLabels`."""
-    from torch import Tensor
-
-    if isinstance(batch, dict):
-        pairs = list(batch.items())
-    else:
-        pairs = list(enumerate(batch)) if isinstance(batch, list | tuple) else []
-    for name, part in pairs[:8]:
-        if isinstance(part, Tensor) and part.ndim and len(part) > 1 and part.numel() == len(part):
-            yield str(name), _numbers(part)
-
-
 def _numbers(tensor: Any) -> list[float] | tuple[int, ...]:
-    """Return the values of a tensor; only its size where it is large or on a GPU."""
+    """Return the values of a tensor; only its size if it is large or on a GPU."""
     if tensor.device.type != "cpu":
         return (tensor.numel(),)
     return tensor.detach().flatten().tolist() if tensor.numel() <= 8192 else (tensor.numel(),)
 
 
-def _equal(column: list[float] | tuple[int, ...], targets: list[float] | tuple[int, ...]) -> bool:
-    by_size = isinstance(column, list) and isinstance(targets, tuple)  # the targets are on a GPU
-    return (len(column),) == targets if by_size else column == targets
+def _equal(column: list[float], targets: list[float] | tuple[int, ...]) -> bool:
+    return (len(column),) == targets if isinstance(targets, tuple) else column == targets
 
 
 def find(source: SourceFile) -> Iterator[Hit]:

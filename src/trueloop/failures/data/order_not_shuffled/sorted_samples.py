@@ -23,7 +23,7 @@ RANDOM_FUNCTIONS: Final = frozenset(("torch.randn", "torch.rand", "torch.randn_l
 
 
 def reads_sorted_classes(source: SourceFile, start: Op, loader: AbstractValue) -> bool:
-    """Return True where a loop iterates over samples sorted by the targets of its classification loss.
+    """Return True if a loop iterates over samples sorted by the targets of its classification loss.
 
     Args:
         source: the file.
@@ -36,38 +36,38 @@ def reads_sorted_classes(source: SourceFile, start: Op, loader: AbstractValue) -
         each for each in inside if each.kind is OpKind.LOSS and each.name.rpartition(".")[2] in CLASSIFICATION_LOSSES
     ]
     targets = [each.inputs[1] for each in losses if len(each.inputs) > 1 and loader in each.inputs[1].ancestors()]
-    backward = any(each.kind is OpKind.BACKWARD and not _is_conditional(each, start) for each in inside)
-    recurrent = any(each.name.rpartition(".")[2] in RECURRENT_LAYERS for each in source.ops(OpKind.CREATE))
-    if not targets or not backward or recurrent or batch is None or dataset.union:
+    has_backward = any(each.kind is OpKind.BACKWARD and not _is_conditional(each, start) for each in inside)
+    has_recurrent_layer = any(each.name.rpartition(".")[2] in RECURRENT_LAYERS for each in source.ops(OpKind.CREATE))
+    if not targets or not has_backward or has_recurrent_layer or batch is None or dataset.union:
         return False
     if dataset.name in CLASS_FOLDER_DATASETS:
         return not any(each.name == "builtins.len" for each in batch.ancestors())
-    table = dataset.name == "torch.utils.data.TensorDataset"
-    return table and _is_sorted_table(dataset, targets[0], start.node.target, batch, source)
+    is_table = dataset.name == "torch.utils.data.TensorDataset"
+    return is_table and _is_sorted_table(dataset, targets[0], start.node.target, batch, source)
 
 
 def shuffle_fix(source: SourceFile, call: Any) -> Fix | None:
     """Return the fix that passes ``shuffle=True`` to the call that builds a loader."""
-    named = (each.value for each in call.keywords if each.arg == "shuffle")
-    shuffle = next(named, call.args[2] if call.args[2:] else None)
+    keywords = (each.value for each in call.keywords if each.arg == "shuffle")
+    shuffle = next(keywords, call.args[2] if call.args[2:] else None)
     arguments = [*call.args, *(each.value for each in call.keywords)]
     end = max(source.text.span(each)[1] for each in arguments)
     edit = Edit(end, end, ", shuffle=True") if shuffle is None else source.text.replace(shuffle, "True")
-    starred = any(each.arg is None for each in call.keywords) or any(
+    is_unpacked = any(each.arg is None for each in call.keywords) or any(
         isinstance(each, ast.Starred) for each in call.args
     )
-    return None if starred else Fix((edit,), safe=False, description="Shuffle the training samples")
+    return None if is_unpacked else Fix((edit,), safe=False, description="Shuffle the training samples")
 
 
 def _is_conditional(backward: Op, start: Op) -> bool:
-    """Return True where a backward pass has a condition, which may select the training phase."""
+    """Return True if a backward pass has a condition, which may select the training phase."""
     return len(backward.branches) > len(start.branches)
 
 
 def _is_sorted_table(
     dataset: AbstractValue, target: AbstractValue, names: ast.expr, batch: AbstractValue, source: SourceFile
 ) -> bool:
-    """Return True where the target column is sorted by class and the other columns are random numbers."""
+    """Return True if the target column is sorted by class and the other columns are random numbers."""
     nodes = {id(each.node) for each in target.ancestors()}
     rows = [each.elts for each in ast.walk(names) if isinstance(each, ast.Tuple | ast.List)]
     full_rows = [each for each in rows if len(each) == len(dataset.sources)]
@@ -78,28 +78,28 @@ def _is_sorted_table(
     column = dataset.sources[positions[0]]
     others = [each for each in dataset.sources if each is not column]
     changed = [each.subject for each in source.ops(OpKind.STORE_ITEM)]
-    known = {id(each) for each in column.ancestors()}
-    random = others and all(_is_random(each, known, column.name) for each in others)
-    return bool(random) and _shortest_run(column) >= 2 * size and not any(each in changed for each in dataset.sources)
+    own_values = {id(each) for each in column.ancestors()}
+    all_random = bool(others) and all(_is_random(each, own_values, column.name) for each in others)
+    return all_random and _shortest_run(column) >= 2 * size and not any(each in changed for each in dataset.sources)
 
 
-def _is_random(value: AbstractValue, known: set[int], label: str) -> bool:
-    """Return True where samples are independent random numbers, possibly shifted by their class."""
-    found = [each for each in value.ancestors() if each.kind is ValueKind.TENSOR and id(each) not in known]
-    plain = all(
-        each.name in RANDOM_FUNCTIONS or each.name in (label, "torch.cat") or "binary " in each.name for each in found
+def _is_random(value: AbstractValue, own_values: set[int], label: str) -> bool:
+    """Return True if samples are independent random numbers, possibly shifted by their class."""
+    tensors = [each for each in value.ancestors() if each.kind is ValueKind.TENSOR and id(each) not in own_values]
+    only_known = all(
+        each.name in RANDOM_FUNCTIONS or each.name in (label, "torch.cat") or "binary " in each.name for each in tensors
     )
-    return plain and any(each.name in RANDOM_FUNCTIONS for each in found)
+    return only_known and any(each.name in RANDOM_FUNCTIONS for each in tensors)
 
 
 def _shortest_run(column: AbstractValue) -> int:
-    """Return the length of the shortest run of one class in a column; 0 where it is unknown."""
+    """Return the length of the shortest run of one class in a column; 0 if it is unknown."""
     node: Any = column.node
-    last = column.name.rpartition(".")[2]
+    name = column.name.rpartition(".")[2]
     if not isinstance(node, ast.Call):
         return 0
     if (
-        last == "repeat_interleave"
+        name == "repeat_interleave"
         and column.sources
         and column.sources[0].name == "torch.arange"
         and len(column.sources) == 2
@@ -107,8 +107,8 @@ def _shortest_run(column: AbstractValue) -> int:
         return _constant_int(column.sources[1])
     if column.name in ("torch.cat", "torch.concatenate", "torch.hstack") and column.sources:
         parts = column.sources[0].sources
-        plain = all(each.name in ("torch.zeros", "torch.ones", "torch.full") for each in parts) and len(parts) > 1
-        return min(_constant_int(each.sources[0]) if each.sources else 0 for each in parts) if plain else 0
+        is_constant = all(each.name in ("torch.zeros", "torch.ones", "torch.full") for each in parts) and len(parts) > 1
+        return min(_constant_int(each.sources[0]) if each.sources else 0 for each in parts) if is_constant else 0
     return 0
 
 

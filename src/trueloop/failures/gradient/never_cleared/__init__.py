@@ -48,39 +48,42 @@ from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, cha
 from trueloop.failures.gradient.never_cleared.lightning import uncleared_steps
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Ref, StepTaken
+from trueloop.tracing.trackers.gradient_ledger import GradientLedger
 from trueloop.tracing.weak_id_dict import WeakIdDict
+
+_FIX_BY_HAND: Final = "Clear each gradient after it was used: `p.grad = None`, or `p.grad.zero_()`."
 
 
 class Detector(BaseDetector):
     """Reports each step whose gradients contain values that an earlier step has used."""
 
-    subscribes_to = (StepTaken,)
+    gradients: GradientLedger
 
     def __init__(self) -> None:
         self._first_norms = WeakIdDict[Ref, float | None]()
         """The gradient norm of each optimizer's first step."""
 
-    def observe(self, event: StepTaken) -> Evidence | None:
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
         """Return evidence if a step uses a gradient for the second time."""
-        if not event.reused_gradients:
+        reused = self.gradients.reused_by(event.optimizer)
+        if reused is None:
             if not self._first_norms.get(event.optimizer):
                 self._first_norms.put(event.optimizer, event.grad_norm)
             return None
-        count, total = len(event.reused_gradients), len(event.with_gradient)
+        count, total = len(reused.parameters), len(event.with_gradient)
         used = f"all {total} gradients" if count == total else f"{count} of {total} gradients"
         first, growth = self._first_norms.get(event.optimizer), ""
         if first and event.grad_norm and event.grad_norm > 1.05 * first:
             growth = f" Their norm grew from {first:.3g} to {event.grad_norm:.3g}."
-        names = (
-            ""
-            if count == total
-            else f" Among them: {', '.join(sorted(ref.name for ref in event.reused_gradients)[:3])}."
-        )
+        some = ", ".join(sorted(ref.name for ref in reused.parameters)[:3])
+        names = "" if count == total else f" Among them: {some}."
+        clearing = "nothing cleared" if event.hand_written else "`zero_grad()` did not clear"
         return Evidence(
-            message=f"`{event.optimizer.name}.step()` used {used} from an earlier step again: `zero_grad()` did not "
-            f"clear them, and `backward()` added new gradients to them.{growth}{names}",
+            message=f"{event.call} used {used} from an earlier step again: {clearing} them, and `backward()` "
+            f"added new gradients to them.{growth}{names}",
             location=event.location,
-            related=((event.reused_at, "`backward()` added to used gradients here"),) if event.reused_at else (),
+            fix=_FIX_BY_HAND if event.hand_written else "",
+            related=((reused.location, "`backward()` added to used gradients here"),) if reused.location else (),
         )
 
 
@@ -98,10 +101,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
         backward = next(
             (each for each in inside if each.kind is OpKind.BACKWARD and source.reaches(each, optimizer)), None
         )
-        cleared = any(source.may_clear(each, optimizer) for each in inside)
+        is_cleared = any(source.may_clear(each, optimizer) for each in inside)
         if (
             backward is None
-            or cleared
+            or is_cleared
             or _may_be_recreated(optimizer, loops[-1], inside)
             or _has_step_hooks(source, step)
         ):
@@ -121,8 +124,8 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     """Yield the same as `find`, and the steps of Lightning modules that never clear gradients by hand."""
     yield from find(source)
     for step, statement, backward in uncleared_steps(source):
-        after = f"{source.text.segment(step.func.value)}.zero_grad()" if isinstance(step.func, ast.Attribute) else ""
-        edit = source.text.insert_after(statement, after) if statement and after else None
+        line = f"{source.text.segment(step.func.value)}.zero_grad()" if isinstance(step.func, ast.Attribute) else ""
+        edit = source.text.insert_after(statement, line) if statement and line else None
         yield Hit(
             message=f"`{ast.unparse(step)}` uses gradients from earlier calls of `training_step`: nothing in this "
             "file clears them.",
@@ -144,11 +147,11 @@ def _may_be_recreated(optimizer: AbstractValue, loop: Loop, inside: list[Op]) ->
 
 def _iterated_values(loop: Loop) -> list[AbstractValue]:
     """Return the values that a loop iterates over, including those in nested lists, such as pairs of models."""
-    found = [] if loop.iterable is None else [loop.iterable]
-    for each in found:
+    values = [] if loop.iterable is None else [loop.iterable]
+    for each in values:
         if each.kind in (ValueKind.SEQUENCE, ValueKind.UNKNOWN):
-            found += [inner for inner in (*each.sources, *each.union) if inner not in found]
-    return found
+            values += [inner for inner in (*each.sources, *each.union) if inner not in values]
+    return values
 
 
 def _has_step_hooks(source: SourceFile, step: Op) -> bool:

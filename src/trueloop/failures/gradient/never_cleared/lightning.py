@@ -40,9 +40,9 @@ def uncleared_steps(source: SourceFile) -> Iterator[UnclearedStep]:
             or not _optimizes_manually(cls, methods)
         ):
             continue
-        rest = [each for name, each in methods.items() if name not in ("__init__", "configure_optimizers")]
+        other_methods = [each for name, each in methods.items() if name not in ("__init__", "configure_optimizers")]
         if _has_only_torch_optimizers(methods.get("configure_optimizers"), names) and not any(
-            _passes_optimizer_out(each, names) for each in rest
+            _passes_optimizer_out(each, names) for each in other_methods
         ):
             yield from _steps_in(methods)
 
@@ -64,13 +64,13 @@ def _optimizes_manually(cls: ast.ClassDef, methods: dict[str, Function]) -> bool
         for each in ast.walk(cls)
         if "automatic_optimization" in (getattr(each, "attr", ""), getattr(each, "id", ""), getattr(each, "name", ""))
     ]
-    first = methods["__init__"].body if "__init__" in methods else []
-    off = [
+    body = methods["__init__"].body if "__init__" in methods else []
+    settings = [
         each
-        for each in first
+        for each in body
         if isinstance(each, ast.Assign) and _is_constant(each.value, False) and len(each.targets) == 1
     ]
-    return len(uses) == 1 and any(each.targets[0] is uses[0] and _self_attribute(uses[0]) for each in off)
+    return len(uses) == 1 and any(each.targets[0] is uses[0] and _self_attribute(uses[0]) for each in settings)
 
 
 def _has_only_torch_optimizers(function: Function | None, names: dict[str, str]) -> bool:
@@ -118,14 +118,14 @@ def _enclosing_call(node: Any, parents: dict[int, Any]) -> ast.Call:
 
 def _optimizer_names(method: Function) -> set[str]:
     """Return the names in a method that are bound to optimizers or to lists of them."""
-    found = set[str]()
+    names = set[str]()
     for node in ast.walk(method):
         value = getattr(node, "value", None) or getattr(node, "iter", None)
         value = value.value if isinstance(value, ast.Subscript) else value
-        if isinstance(node, ast.Assign | ast.For | ast.comprehension) and _is_optimizer(value, found):
-            into = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found |= {each.id for target in into for each in ast.walk(target) if isinstance(each, ast.Name)}
-    return found
+        if isinstance(node, ast.Assign | ast.For | ast.comprehension) and _is_optimizer(value, names):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+    return names
 
 
 def _is_optimizer(node: Any, optimizers: Iterable[str]) -> bool:
@@ -147,10 +147,10 @@ def _steps_in(methods: dict[str, Function]) -> Iterator[UnclearedStep]:
     backward = next((each for _, each in calls if _self_attribute(each.func) == "manual_backward"), None)
     for method, call in calls:
         receiver = call.func if isinstance(call.func, ast.Attribute) and not call.args and not call.keywords else None
-        stepped = (
+        is_step = (
             receiver is not None and receiver.attr == "step" and _is_optimizer(receiver.value, _optimizer_names(method))
         )
-        if backward is not None and stepped:
+        if backward is not None and is_step:
             yield UnclearedStep(call, statements.get(id(call)), backward)
 
 

@@ -50,21 +50,17 @@ MIN_UPDATES = 64  # in shorter runs no graph is old enough
 class Detector(BaseDetector):
     """Reports old graphs that are all still in memory, at the line that stores them."""
 
-    subscribes_to = (ModelCalled, GraphsAlive)
-
     def __init__(self) -> None:
         self._updates = 0
         self._calls = 0
 
-    def observe(self, event: ModelCalled | GraphsAlive) -> Evidence | None:
-        """Return evidence where old graphs are still in memory."""
-        if isinstance(event, GraphsAlive):
-            return self._evidence(event)
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Record the call of the model."""
         self._updates = event.update
         self._calls += 1
-        return None
 
-    def _evidence(self, event: GraphsAlive) -> Evidence:
+    def on_graphs_alive(self, event: GraphsAlive) -> Evidence:
+        """Return evidence if old graphs are still in memory."""
         if event.parameter:
             return Evidence(
                 message=f"The graph of {event.parameter} grows with every update: it still contains {event.count} "
@@ -85,7 +81,7 @@ class Detector(BaseDetector):
         )
 
     def inconclusive(self) -> str:
-        """Return a reason where the run was too short to have old graphs."""
+        """Return a reason if the run was too short to have old graphs."""
         if not self._calls:
             return "no model was called"
         return "" if self._updates >= MIN_UPDATES else f"the run had fewer than {MIN_UPDATES} updates"
@@ -127,12 +123,12 @@ def _last_backward(source: SourceFile, store: Op, loop: Loop) -> Op | None:
     if any(id(part) in container for each in backwards for part in each.subject.autograd_graph()):
         return None
     for each in backwards:
-        arguments = [each.options.get(name) for name in ("retain_graph", "create_graph", "1", "2")]
-        retains = any(one is not None and one.constant(default=True) is not False for one in arguments)
+        arguments = [each.arguments.get(name) for name in ("retain_graph", "create_graph", "1", "2")]
+        retains = any(value is not None and value.constant(default=True) is not False for value in arguments)
         if (
             each.is_inside(loop)
             and not retains
-            and any(holds_graph(one, _values_in_graph(source, each, loop)) for one in store.inputs)
+            and any(holds_graph(value, _values_in_graph(source, each, loop)) for value in store.inputs)
         ):
             return each
     return None
@@ -140,12 +136,12 @@ def _last_backward(source: SourceFile, store: Op, loop: Loop) -> Op | None:
 
 def _values_in_graph(source: SourceFile, backward: Op, loop: Loop) -> set[int]:
     """Return the ids of the loss of a backward pass, and of the outputs and losses of this iteration in its graph."""
-    found = {id(backward.subject)}
+    ids = {id(backward.subject)}
     for each in backward.subject.autograd_graph():
         op = source.created_by.get(id(each))
         if op is not None and op.kind in (OpKind.MODEL_CALL, OpKind.LOSS) and op.grad is True and op.is_inside(loop):
-            found.add(id(each))
-    return found
+            ids.add(id(each))
+    return ids
 
 
 RULE = Rule(required_words=(".backward(",), find=find)

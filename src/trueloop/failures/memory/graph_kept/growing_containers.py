@@ -19,7 +19,7 @@ GRAPH_PRESERVING_OPERATIONS: Final = frozenset((
 
 
 def holds_graph(stored: AbstractValue, graphs: set[int], depth: int = 12) -> bool:
-    """Return True where a value certainly keeps one of some graphs in memory.
+    """Return True if a value certainly keeps one of some graphs in memory.
 
     Args:
         stored: the value.
@@ -32,10 +32,10 @@ def holds_graph(stored: AbstractValue, graphs: set[int], depth: int = 12) -> boo
         return True
     if stored.union:
         return all(holds_graph(each, graphs, depth - 1) for each in stored.union)
-    counted = stored.kind is ValueKind.UNKNOWN and isinstance(stored.node, ast.BinOp)
+    is_sum = stored.kind is ValueKind.UNKNOWN and isinstance(stored.node, ast.BinOp)
     if (
         stored.kind is ValueKind.SEQUENCE
-        or counted
+        or is_sum
         or (stored.kind is ValueKind.TENSOR and stored.name in GRAPH_PRESERVING_OPERATIONS)
     ):
         return any(holds_graph(each, graphs, depth - 1) for each in stored.sources)
@@ -43,7 +43,7 @@ def holds_graph(stored: AbstractValue, graphs: set[int], depth: int = 12) -> boo
 
 
 def is_growing(source: SourceFile, store: Op, loop: Loop) -> bool:
-    """Return True where every iteration adds to a container that nothing empties and no iteration creates."""
+    """Return True if every iteration adds to a container that nothing empties and no iteration creates."""
     container = _container(store, loop)
     if container is None or not all(_is_periodic(each.node, container) for each in store.conditions(loop)):
         return False
@@ -62,7 +62,7 @@ def is_growing(source: SourceFile, store: Op, loop: Loop) -> bool:
 
 
 def _container(store: Op, loop: Loop) -> ast.expr | None:
-    """Return the expression of the container that grows; None where no container grows in every iteration."""
+    """Return the expression of the container that grows; None if no container grows in every iteration."""
     node = store.node
     match node:
         case ast.AugAssign(op=ast.Add()) if store.grad is True:
@@ -104,8 +104,8 @@ def _added_value(store: Op) -> ast.expr | None:
 def _is_periodic(node: Any, container: ast.expr) -> bool:
     """Return True for a condition that holds periodically, such as one on a remainder."""
     test = node.test if isinstance(node, ast.If) else None
-    counted = test is not None and any(isinstance(each, ast.Mod) for each in ast.walk(test))
-    return counted and test is not None and last_name(container) not in ast.unparse(test)
+    has_remainder = test is not None and any(isinstance(each, ast.Mod) for each in ast.walk(test))
+    return has_remainder and test is not None and last_name(container) not in ast.unparse(test)
 
 
 def _functions_of_iteration(store: Op, loop: Loop) -> list[Any]:
@@ -115,7 +115,7 @@ def _functions_of_iteration(store: Op, loop: Loop) -> list[Any]:
 
 
 def _is_created_in_iteration(source: SourceFile, store: Op, loop: Loop) -> bool:
-    """Return True where the container, or the object that owns it, may be created in the same iteration."""
+    """Return True if the container, or the object that owns it, may be created in the same iteration."""
     if not isinstance(store.subject.node, ast.AST):
         return True
     owners = [
@@ -131,36 +131,37 @@ def _is_created_in_iteration(source: SourceFile, store: Op, loop: Loop) -> bool:
 
 
 def _is_created_by_loop(stored: AbstractValue, loop: Loop) -> bool:
-    """Return True where one of the alternatives of a value is created by an iteration of the loop."""
+    """Return True if one of the alternatives of a value is created by an iteration of the loop."""
     return any(node is loop.node for alternative in stored.alternatives() for node in alternative.loops or ())
 
 
 def _is_rebound_in_iteration(source: SourceFile, container: ast.expr, loop: Loop, store: Op) -> bool:
-    """Return True where a function that the iteration calls assigns a new value to the name."""
+    """Return True if a function that the iteration calls assigns a new value to the name."""
     if not isinstance(container, ast.Name):
         return False
     functions = [each for each in _functions_of_iteration(store, loop) if encloses(each, store.node)]
     if any(_rebinds(each, container.id) for each in functions):
         return True
-    return any(
+    outer = (each.names for each in source.nodes if isinstance(each, ast.Global | ast.Nonlocal))
+    return any(container.id in names for names in outer) and any(
         isinstance(each, ast.FunctionDef) and not encloses(each, loop.node) and _rebinds_outer_name(each, container.id)
         for each in source.nodes
     )
 
 
 def _rebinds(function: ast.AST, name: str) -> bool:
-    """Return True where a function assigns a new value, not just another name or attribute, to a name."""
+    """Return True if a function assigns a new value, not just another name or attribute, to a name."""
     for each in ast.walk(function):
         if isinstance(each, ast.Assign | ast.AnnAssign | ast.NamedExpr) and each.value is not None:
             targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-            same = isinstance(each.value, ast.Name | ast.Attribute)
-            if not same and any(isinstance(one, ast.Name) and one.id == name for one in targets):
+            is_name = isinstance(each.value, ast.Name | ast.Attribute)
+            if not is_name and any(isinstance(t, ast.Name) and t.id == name for t in targets):
                 return True
     return False
 
 
 def _rebinds_outer_name(function: ast.FunctionDef, name: str) -> bool:
-    """Return True where a function assigns to a name that it declares global or nonlocal."""
+    """Return True if a function assigns to a name that it declares global or nonlocal."""
     outer = any(isinstance(each, ast.Global | ast.Nonlocal) and name in each.names for each in ast.walk(function))
     return outer and _rebinds(function, name)
 
@@ -196,5 +197,5 @@ def _detach_edits(source: SourceFile, node: ast.expr, stored: AbstractValue, gra
                         yield from _detach_edits(source, each, inner, graphs)
         return
     text = source.text.segment(node)
-    plain = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-    yield source.text.replace(node, f"{text if plain else f'({text})'}.detach()")
+    is_plain = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+    yield source.text.replace(node, f"{text if is_plain else f'({text})'}.detach()")

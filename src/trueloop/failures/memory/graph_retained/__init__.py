@@ -32,6 +32,8 @@ References
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
 
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
@@ -40,35 +42,42 @@ from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.memory.graph_retained.graph_lifetime import is_built_each_iteration, share_graph
 from trueloop.failures.teaching_script import Piece, replacement_injector
-from trueloop.tracing.events import BackwardStarted, GraphsRetained
+from trueloop.tracing.events import BackwardStarted, Event
 
-MIN_UPDATES = 13  # number of updates with retained graphs, after which the first twelve graphs can be judged
+MIN_GRAPHS: Final = 12  # unused graphs of a line, in as many updates: a penalty may use a graph every few updates only
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class GraphsRetained(Event):
+    """RARE. A line always calls ``backward(retain_graph=True)``, but no graph was run backward a second time."""
+
+    count: int
+    """Number of graphs that were freed without a second backward pass, at least `MIN_GRAPHS`."""
 
 
 class Detector(BaseDetector):
     """Reports each line whose retained graphs were freed without a second backward pass."""
 
-    subscribes_to = (BackwardStarted, GraphsRetained)
-
     def __init__(self) -> None:
         self._updates: set[int] = set()
 
-    def observe(self, event: BackwardStarted | GraphsRetained) -> Evidence | None:
-        """Return evidence where a line retains graphs that no second backward pass used."""
-        if isinstance(event, GraphsRetained):
-            return Evidence(
-                message=f"This line retained {event.count} autograd graphs for a second `backward()`, but none "
-                "followed before they were freed.",
-                location=event.location,
-            )
-        if event.retain_graph and not event.create_graph and len(self._updates) < MIN_UPDATES:
+    def on_backward_started(self, event: BackwardStarted) -> None:
+        """Record the start of the backward pass."""
+        if event.retain_graph and not event.create_graph and len(self._updates) <= MIN_GRAPHS:
             self._updates.add(event.update)
-        return None
+
+    def on_graphs_retained(self, event: GraphsRetained) -> Evidence:
+        """Return the evidence of a line that retains graphs which no second backward pass used."""
+        return Evidence(
+            message=f"This line retained {event.count} autograd graphs for a second `backward()`, but none "
+            "followed before they were freed.",
+            location=event.location,
+        )
 
     def inconclusive(self) -> str:
-        """Return a reason where graphs were retained in too few updates."""
-        few = 0 < len(self._updates) < MIN_UPDATES
-        return f"graphs were retained in fewer than {MIN_UPDATES} fully traced updates" if few else ""
+        """Return a reason if graphs were retained in too few updates."""
+        too_few = 0 < len(self._updates) <= MIN_GRAPHS  # the next update judges the last of these graphs
+        return f"graphs were retained in fewer than {MIN_GRAPHS + 1} fully traced updates" if too_few else ""
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -90,21 +99,21 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _retains_graph(source: SourceFile, backward: Op) -> bool:
     position = "2" if source.qualified_name(backward.node.func) == "torch.autograd.backward" else "1"
-    options = backward.options
-    retain = options.get("retain_graph") or (options.get(position) if len(backward.node.args) > 1 else None)
-    create = options.get("create_graph") or options.get(str(int(position) + 1))
+    arguments = backward.arguments
+    retain = arguments.get("retain_graph") or (arguments.get(position) if len(backward.node.args) > 1 else None)
+    create = arguments.get("create_graph") or arguments.get(str(int(position) + 1))
     return retain is not None and retain.constant() is True and (create is None or create.constant() is False)
 
 
 def _is_used_again(source: SourceFile, backward: Op) -> bool:
-    """Return True where a later operation may run a backward pass through the same graph."""
+    """Return True if a later operation may run a backward pass through the same graph."""
     for each in source.ops_of_run(backward):
-        passes = each.kind in (OpKind.BACKWARD, OpKind.ESCAPE) or each.name in (
+        may_run = each.kind in (OpKind.BACKWARD, OpKind.ESCAPE) or each.name in (
             "torch.autograd.grad",
             "torch.autograd.backward",
         )
-        if passes and each.index > backward.index:
-            values = (each.subject, *each.inputs, *each.options.values())
+        if may_run and each.index > backward.index:
+            values = (each.subject, *each.inputs, *each.arguments.values())
             if share_graph(backward.subject, values, source):
                 return True
     return False
@@ -128,8 +137,8 @@ def _remove_retain_graph(source: SourceFile, backward: Op) -> Fix | None:
     after = content[end : end + 1] == b")"
     if before and after and b"#" not in content[max(before) : start]:
         return Fix((Edit(max(before), end, ""),), safe=True, description=label)
-    alone = not before and after and content[start - 1 : start] == b"("
-    return Fix((Edit(start, end, ""),), safe=True, description=label) if alone else None
+    is_only = not before and after and content[start - 1 : start] == b"("
+    return Fix((Edit(start, end, ""),), safe=True, description=label) if is_only else None
 
 
 RULE = Rule(required_words=(".backward(", "retain_graph|None, True"), find=find)

@@ -22,7 +22,7 @@ GRAPHLESS_KINDS: Final = (
 
 
 def is_built_each_iteration(source: SourceFile, root: AbstractValue, operation: Op, loop: Loop) -> bool:
-    """Return True where the full graph of a root is built in the same iteration of a loop.
+    """Return True if the full graph of a root is built in the same iteration of a loop.
 
     Args:
         source: the file.
@@ -47,12 +47,12 @@ def is_built_each_iteration(source: SourceFile, root: AbstractValue, operation: 
 
 def called_functions(source: SourceFile, root: int, loop: Loop) -> list[Any]:
     """Return the functions of the file that a loop calls."""
-    found: dict[int, Any] = {}
+    functions: dict[int, Any] = {}
     for each in source.operations:
         if each.entry_point == root and each.is_inside(loop):
-            inner = {id(node) for node in found.values()}
-            found.update({id(one): one for one in each.functions if id(one) not in inner})
-    return [one for one in found.values() if not encloses(one, loop.node)]
+            inner = {id(node) for node in functions.values()}
+            functions.update({id(function): function for function in each.functions if id(function) not in inner})
+    return [function for function in functions.values() if not encloses(function, loop.node)]
 
 
 def _is_data(value: AbstractValue, loop: Loop, source: SourceFile) -> bool:
@@ -75,7 +75,7 @@ def _is_created_inside(value: AbstractValue, inside: Iterable[Any]) -> bool:
 
 
 def _carries_state(node: ast.AST, inside: list[Any], *, own: bool) -> bool:
-    """Return True where a name is read before it is written, so its value is from the previous iteration."""
+    """Return True if a name is read before it is written, so its value is from the previous iteration."""
     loads = dict[str, tuple[int, int]]()
     elsewhere = {path for each in inside if each is not node for path, _ in _reads(each)}
     for path, position in _reads(node):
@@ -93,13 +93,13 @@ def _carries_state(node: ast.AST, inside: list[Any], *, own: bool) -> bool:
 
 def _reads(node: ast.AST) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield the position of each name and attribute that is read, unless it is only detached."""
-    cut = {
+    detached = {
         id(each.value)
         for each in ast.walk(node)
         if isinstance(each, ast.Attribute) and each.attr in DETACHING_ATTRIBUTES
     }
     for each in ast.walk(node):
-        if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Load) and id(each) not in cut:
+        if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Load) and id(each) not in detached:
             yield ast.unparse(each), (each.end_lineno or 0, each.end_col_offset or 0)
 
 
@@ -126,11 +126,11 @@ def _is_number(value: ast.AST | None) -> bool:
     return isinstance(value, ast.BinOp) and _is_number(value.right) and _is_number(value.left)
 
 
-def share_graph(one: AbstractValue, others: Iterable[AbstractValue], source: SourceFile) -> bool:
-    """Return True where the graphs of two values may overlap in more than models and data."""
+def share_graph(value: AbstractValue, others: Iterable[AbstractValue], source: SourceFile) -> bool:
+    """Return True if the graphs of two values may overlap in more than models and data."""
     own_values = {
         id(each)
-        for each in one.autograd_graph()
+        for each in value.autograd_graph()
         if each.kind in (ValueKind.TENSOR, ValueKind.UNKNOWN, ValueKind.SEQUENCE)
     }
     data = {id(each.iterable) for operation in source.ops(OpKind.BACKWARD) for each in operation.loops}

@@ -18,8 +18,10 @@ When this is fine
     - You use ``mode="min"`` with a loss or an error rate.
 
 How it is detected
-    Only the linter finds it, from the source code, if the mode is known and the value is certainly the sum or mean of a
-    PyTorch loss or of correct predictions. In a run, a falling value may also be a bad score.
+    The linter reports it if the mode is known and the value is certainly the sum or mean of a PyTorch loss or of
+    correct predictions. In a run, the sanitizer reports a value whose name says in which direction it improves
+    (``val_loss``, ``accuracy``), if it did improve between two steps of the scheduler. This rests on a name, so it is a
+    warning.
 
 References
     ReduceLROnPlateau, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.ReduceLROnPlateau.html
@@ -31,17 +33,89 @@ References
 """
 
 import ast
+import linecache
+import re
+import weakref
 from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.abstract_value import AbstractValue
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.core.source_text import Edit, Fix
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.schedule.plateau_the_wrong_way.metric_direction import Metric, metric_of
+from trueloop.tracing.events import Ref, SchedulerStepped
 
 RIGHT_MODE: Final = {Metric.LOSS: "min", Metric.ACCURACY: "max"}
+WORDS: Final = {
+    "max": {
+        *(
+            "acc",
+            "accs",
+            "accuracy",
+            "auc",
+            "auroc",
+            "bleu",
+            "correct",
+            "dice",
+            "f1",
+            "iou",
+            "map",
+            "miou",
+            "precision",
+        ),
+        *("psnr", "r2", "recall", "reward", "ssim"),
+    },
+    "min": {"cost", "err", "error", "loss", "losses", "mae", "mse", "nll", "perplexity", "ppl", "rmse", "wer"},
+}
+"""Mode of a scheduler -> words in the names of values for which it is right."""
+_WORD: Final = re.compile(r"[A-Z]?[a-z]+\d?|[A-Z]+\d?(?![a-z])")
+
+
+class Detector(BaseDetector):
+    """Compares the mode of each ReduceLROnPlateau with the name of the value that it is given."""
+
+    def __init__(self) -> None:
+        self._first: weakref.WeakKeyDictionary[Ref, float] = weakref.WeakKeyDictionary()
+        self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
+
+    def on_scheduler_stepped(self, event: SchedulerStepped) -> Evidence | None:
+        """Return evidence at the first step after which the value has improved in the other direction."""
+        if event.metric is None or event.location is None or event.scheduler in self._reported:
+            return None
+        change = event.metric - self._first.setdefault(event.scheduler, event.metric)
+        right_mode = "max" if event.mode == "min" else "min"
+        is_better = change > 0 if right_mode == "max" else change < 0
+        name = _name_of_metric(event.location.source_location) if is_better else ""
+        words = {word.lower() for word in _WORD.findall(name)}
+        if not words & WORDS[right_mode] or words & WORDS[event.mode]:
+            return None
+        self._reported.add(event.scheduler)
+        verb = "rises" if right_mode == "max" else "falls"
+        return Evidence(
+            message=f"`{name}` {verb} when training goes well, but the scheduler has mode={event.mode!r}: every better "
+            "value counts as no improvement, and the learning rate is reduced.",
+            location=event.location,
+            severity=Severity.WARNING,
+            fix=f'Build the scheduler with mode="{right_mode}".',
+        )
+
+
+def _name_of_metric(location: SourceLocation) -> str:
+    """Return the variable that a line passes to ``step``: "val_acc", "metrics.loss"; "" if it is an expression."""
+    match = re.search(r"\.step\((.+)\)", linecache.getline(location.path, location.line))
+    try:
+        value: ast.AST = ast.parse(match[1], mode="eval").body if match else ast.Constant(None)
+    except SyntaxError:
+        return ""
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and not value.args:
+        value = value.func.value  # loss.item()
+    if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Constant):
+        return ast.unparse(value)  # metrics["val_loss"]
+    is_variable = isinstance(value, ast.Name | ast.Attribute)
+    return ast.unparse(value) if is_variable else ""
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -54,10 +128,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
         metric = metric_of(source, advance.inputs[0])
         if metric is None or RIGHT_MODE[metric] == mode:
             continue
-        what = "a loss, which should fall" if metric is Metric.LOSS else "an accuracy, which should rise"
+        description = "a loss, which should fall" if metric is Metric.LOSS else "an accuracy, which should rise"
         yield Hit(
-            message=f'This value is {what}, but the scheduler has mode="{mode}": it reduces the learning rate although '
-            "training goes well.",
+            message=f'This value is {description}, but the scheduler has mode="{mode}": it reduces the learning rate '
+            "although training goes well.",
             node=advance.node,
             related=((scheduler.node, "the scheduler is built here"),),
             fix=_switch_mode(source, scheduler, RIGHT_MODE[metric]),
@@ -125,4 +199,5 @@ FAILURE = Failure(
     ),
     fix='Use mode="min" for a value that should fall and mode="max" for a value that should rise.',
     rule=RULE,
+    detector=Detector,
 )

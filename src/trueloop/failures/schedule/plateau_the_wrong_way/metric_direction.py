@@ -42,12 +42,12 @@ SUMS: Final = frozenset(("binary Add", "binary Mult", "binary Div"))
 
 
 def metric_of(source: SourceFile, value: AbstractValue) -> Metric | None:
-    """Return the kind of metric that a number is; None where it is unknown."""
+    """Return the kind of metric that a number is; None if it is unknown."""
     return _MetricSearch(source).metric(value, 0)
 
 
 class _MetricSearch:
-    """Caches the metrics of the values that one number is computed from."""
+    """Finds the metric of a number, and caches those of the values that it is computed from."""
 
     def __init__(self, source: SourceFile) -> None:
         self._source = source
@@ -60,8 +60,8 @@ class _MetricSearch:
         key = id(value), depth
         if key not in self._known:
             alternatives = [each for each in value.alternatives() if each.kind is not ValueKind.CONSTANT]
-            found = {self._metric_of(each, depth + 1) for each in alternatives}
-            self._known[key] = found.pop() if len(found) == 1 else None
+            metrics = {self._metric_of(each, depth + 1) for each in alternatives}
+            self._known[key] = metrics.pop() if len(metrics) == 1 else None
         return self._known[key]
 
     def _metric_of(self, value: AbstractValue, depth: int) -> Metric | None:
@@ -84,8 +84,8 @@ class _MetricSearch:
         return self._common_metric(parts[:1] if name == "binary Div" else parts, depth)
 
     def _common_metric(self, parts: Sequence[AbstractValue], depth: int) -> Metric | None:
-        found = {self.metric(each, depth) for each in parts} - {None}
-        return found.pop() if len(found) == 1 else None
+        metrics = {self.metric(each, depth) for each in parts} - {None}
+        return metrics.pop() if len(metrics) == 1 else None
 
 
 def _operation_name(source: SourceFile, node: object) -> str:
@@ -101,6 +101,6 @@ def _is_negative(value: AbstractValue) -> bool:
 
 def _is_prediction_check(compare: AbstractValue) -> bool:
     """Return True for ``outputs.argmax(1) == targets``."""
-    equal = isinstance(compare.node, ast.Compare) and all(isinstance(each, ast.Eq) for each in compare.node.ops)
-    chosen = ("argmax", "torch.argmax", "torch.max", "torch.Tensor.max")
-    return equal and any(way.name in chosen for each in compare.sources for way in each.alternatives())
+    is_equality = isinstance(compare.node, ast.Compare) and all(isinstance(each, ast.Eq) for each in compare.node.ops)
+    maximum = ("argmax", "torch.argmax", "torch.max", "torch.Tensor.max")
+    return is_equality and any(way.name in maximum for each in compare.sources for way in each.alternatives())

@@ -1,10 +1,10 @@
 // @ts-check
-// Page 1, arithmetic: the counts of a run with their formulas, the run as a timeline, one update in slow motion.
+// Arithmetic: the counts of a run with their formulas, the run as a timeline, one update in slow motion.
 import { codePanel } from "../code.js";
-import { fromText, form } from "../controls.js";
+import { form, valuesFrom } from "../controls.js";
 import { fill, h, later } from "../dom.js";
-import { Refused, described, newest } from "../net.js";
-import { RATE, oneStep } from "./arithmetic/step.js";
+import { Refused, fetchFields, newest } from "../net.js";
+import { DEFAULT_RATE, oneStep } from "./arithmetic/step.js";
 import { timeline } from "./arithmetic/timeline.js";
 
 export const title = "Arithmetic";
@@ -21,79 +21,79 @@ const LABELS = {
 };
 const GROUPS = [["update", "One update"], ["epoch", "One epoch"], ["run", "The whole run"]];
 
-/** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (params: Record<string, string>) => void, announce: (text: string) => void}} page */
+/** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {
-  const fields = await described("arithmetic");
-  const own = fields.filter(({ name }) => [...SIZES, ...GOALS].includes(name));
-  const asking = newest("arithmetic");
-  const place = { epoch: Number(params.get("epoch")) || 0, iteration: Number(params.get("iteration")) || 0 };
-  const inputs = form(own, { values: from(own, params), labels: LABELS, only: [...SIZES, ...GOALS], onchange: () => soon() });
+  const fields = await fetchFields("arithmetic");
+  const shownFields = fields.filter(({ name }) => [...SIZES, ...GOALS].includes(name));
+  const fetchCounts = newest("arithmetic");
+  const position = { epoch: Number(params.get("epoch")) || 0, iteration: Number(params.get("iteration")) || 0 };
+  const inputs = form(shownFields, { values: valuesFrom(shownFields, params), labels: LABELS, only: [...SIZES, ...GOALS], onchange: () => updateLater() });
   const goals = h("details", { class: "goals" }, h("summary", {}, "Time, memory, a number of updates"), GOALS.map((name) => inputs.field(name)));
   goals.open = GOALS.some((name) => params.has(name));
   inputs.field("drop_last").after(goals);
 
-  const awaited = h("p", { class: "panel muted", role: "status" }, "Computing the counts …");
-  const numbers = h("div", { class: "tiles numbers-tiles", "aria-live": "off" }, awaited);
+  const placeholder = h("p", { class: "panel muted", role: "status" }, "Computing the counts …");
+  const numbers = h("div", { class: "tiles numbers-tiles", "aria-live": "off" }, placeholder);
   const notes = h("ul", { class: "notes" });
   const notesPanel = h("section", { class: "panel", "aria-labelledby": "arithmetic-notes" }, h("h2", { id: "arithmetic-notes" }, "To notice"), notes);
   const code = codePanel({ file: "counts.py", note: "Needs pip install 'trueloop[train]'. The last lines give the same sizes to a real DataLoader and check that it agrees." });
-  const line = timeline({ go: (to) => { Object.assign(place, to); return update(); }, announce });
+  const line = timeline({ go: (to) => { Object.assign(position, to); return update(); }, announce });
   const step = oneStep({
     announce,
-    lr: Number(params.get("lr")) || RATE,
+    lr: Number(params.get("lr")) || DEFAULT_RATE,
     onrate: () => remember(),
-    next: () => { Object.assign(place, latest.targets.update); return update(); },
+    next: () => { Object.assign(position, latest.targets.update); return update(); },
   });
   fill(root,
     h("div", { class: "columns" },
-      h("form", { class: "panel sizes", "aria-label": "Sizes of the run", onsubmit: (/** @type {Event} */ event) => event.preventDefault(), oninput: () => soon() }, h("h2", {}, "Sizes"), inputs.element),
+      h("form", { class: "panel sizes", "aria-label": "Sizes of the run", onsubmit: (/** @type {Event} */ event) => event.preventDefault(), oninput: () => updateLater() }, h("h2", {}, "Sizes"), inputs.element),
       h("div", {}, numbers, notesPanel)),
     line.element, step.element, code.element);
-  const below = [notesPanel, line.element, step.element, code.element];
-  for (const part of below) part.hidden = true; // until there is something to show
+  const panels = [notesPanel, line.element, step.element, code.element];
+  for (const panel of panels) panel.hidden = true; // until the first answer
 
   /** @type {any} */
   let latest = null;
-  let gone = false;
+  let unmounted = false;
   let maxMarks = 0;
 
   async function update() {
-    const wrong = empty() ?? outOfBounds(own, inputs.values);
-    root.classList.toggle("stale", Boolean(wrong));
-    inputs.refuse(wrong);
-    awaited.textContent = wrong ? "The counts appear once the sizes are valid." : "Computing the counts …";
-    if (wrong) return line.pause();
+    const sizeError = emptySizeError() ?? boundsError(shownFields, inputs.values);
+    root.classList.toggle("stale", Boolean(sizeError));
+    inputs.refuse(sizeError);
+    placeholder.textContent = sizeError ? "The counts appear once the sizes are valid." : "Computing the counts …";
+    if (sizeError) return line.pause();
     try {
       maxMarks = line.maxMarks();
-      const answer = await asking({ ...inputs.values, ...place, max_marks: maxMarks });
-      if (answer === null || gone) return;
+      const answer = await fetchCounts({ ...inputs.values, ...position, max_marks: maxMarks });
+      if (answer === null || unmounted) return;
       latest = answer;
-      Object.assign(place, { epoch: answer.timeline.epoch, iteration: answer.timeline.iteration });
+      Object.assign(position, { epoch: answer.timeline.epoch, iteration: answer.timeline.iteration });
       show(answer);
       remember();
     } catch (error) {
       line.pause();
       if (!(error instanceof Refused)) throw error;
-      awaited.textContent = "The counts appear once the sizes are valid.";
+      placeholder.textContent = "The counts appear once the sizes are valid.";
       root.classList.add("stale");
       inputs.refuse(error.words);
     }
   }
 
   function remember() {
-    setParams({ ...changed(own, inputs.values, place), ...(step.lr !== RATE && { lr: String(step.lr) }) });
+    setParams({ ...changedParams(shownFields, inputs.values, position), ...(step.lr !== DEFAULT_RATE && { lr: String(step.lr) }) });
   }
 
   /** Return the error of a size whose input is empty, or null. */
-  function empty() {
+  function emptySizeError() {
     const name = SIZES.find((size) => typeof inputs.values[size] !== "string" && inputs.field(size).querySelector("input")?.value === "");
     return name ? { what: `${name} is empty.`, fix: "It must be a whole number." } : null;
   }
 
   /** @param {any} answer */
   function show(answer) {
-    for (const part of below) part.hidden = false;
-    fill(numbers, ...GROUPS.map(([group, name]) => numbersOf(name, answer.rows.filter((/** @type {any} */ row) => row.group === group))));
+    for (const panel of panels) panel.hidden = false;
+    fill(numbers, ...GROUPS.map(([group, name]) => numberPanel(name, answer.rows.filter((/** @type {any} */ row) => row.group === group))));
     fill(notes, ...answer.notes.map((/** @type {string} */ note) => h("li", {}, note)));
     notesPanel.hidden = !answer.notes.length;
     line.show(answer);
@@ -102,52 +102,40 @@ export async function mount(root, { params, setParams, announce }) {
     step.ask({ dataset, batch, accumulate, processes, drop_last, epoch: answer.timeline.epoch, update: answer.timeline.window }, answer.too_large);
   }
 
-  const soon = later(update, 120);
-  const resized = later(() => latest && line.maxMarks() !== maxMarks && update(), 200);
-  const watching = new ResizeObserver(resized);
-  watching.observe(line.element);
+  const updateLater = later(update, 120);
+  const onResize = later(() => latest && line.maxMarks() !== maxMarks && update(), 200);
+  const resizeObserver = new ResizeObserver(onResize);
+  resizeObserver.observe(line.element);
   await update();
   return () => {
-    gone = true;
-    watching.disconnect();
+    unmounted = true;
+    resizeObserver.disconnect();
     line.unmount();
     step.unmount();
   };
 }
 
 /** @param {string} name @param {any[]} rows */
-function numbersOf(name, rows) {
+function numberPanel(name, rows) {
   return h("section", { class: "panel" }, h("h2", {}, name), h("dl", { class: "formulas" }, rows.map((row) => h("div", { class: row.inner ? "inner" : "", dataset: { key: row.key } },
     h("dt", {}, row.name), h("dd", { class: "value" }, row.value), h("dd", { class: "formula mono" }, row.formula), h("dd", { class: "says" }, row.explanation)))));
 }
 
-/** Parse the settings in an address; an invalid value is refused like a typed one.
- * @param {any[]} fields @param {URLSearchParams} params */
-function from(fields, params) {
-  /** @type {Record<string, any>} */
-  const values = {};
-  for (const field of fields) {
-    const text = params.get(field.name);
-    if (text !== null) values[field.name] = fromText(field, text);
-  }
-  return values;
+/** Return the address parameters that restore this page.
+ * @param {any[]} fields @param {Record<string, any>} values @param {Record<string, number>} position */
+function changedParams(fields, values, position) {
+  const changedSettings = fields.filter((field) => values[field.name] !== field.default && values[field.name] !== null).map(({ name }) => [name, String(values[name])]);
+  return Object.fromEntries([...changedSettings, ...Object.entries(position).filter(([, at]) => at > 0).map(([name, at]) => [name, String(at)])]);
 }
 
-/** The address parameters that restore this page.
- * @param {any[]} fields @param {Record<string, any>} values @param {Record<string, number>} place */
-function changed(fields, values, place) {
-  const said = fields.filter((field) => values[field.name] !== field.default && values[field.name] !== null).map(({ name }) => [name, String(values[name])]);
-  return Object.fromEntries([...said, ...Object.entries(place).filter(([, at]) => at > 0).map(([name, at]) => [name, String(at)])]);
-}
-
-/** Return the error of a size that is out of the server's bounds, or null, without a request.
+/** Return the error of a size that is out of the server's bounds, or null; no request is needed.
  * @param {any[]} fields @param {Record<string, any>} values */
-function outOfBounds(fields, values) {
+function boundsError(fields, values) {
   for (const { name, kind, lowest, highest, optional } of fields) {
     const value = values[name];
     if (kind === "bool" || (optional && value === null)) continue;
-    const whole = kind === "int" && !Number.isInteger(value);
-    if (!(value >= lowest && value <= highest) || whole) {
+    const notWhole = kind === "int" && !Number.isInteger(value);
+    if (!(value >= lowest && value <= highest) || notWhole) {
       return { what: `${name} is ${typeof value === "string" ? `'${value.slice(0, 60)}'` : value}.`, fix: `It must be a ${kind === "int" ? "whole " : ""}number from ${lowest} to ${highest.toLocaleString("en-US")}.` };
     }
   }

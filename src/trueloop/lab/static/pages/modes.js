@@ -1,9 +1,9 @@
 // @ts-check
-// Train and eval: the same network twice, on the same inputs; and the memory that a forward pass keeps.
+// Train and eval: two copies of a network on the same inputs, and the memory that a forward pass keeps.
 import { codePanel } from "../code.js";
-import { fromText, form } from "../controls.js";
+import { form, valuesFrom } from "../controls.js";
 import { fill, h, later } from "../dom.js";
-import { described, newest, Refused } from "../net.js";
+import { fetchFields, newest, Refused } from "../net.js";
 import { player } from "../player.js";
 import { memoryPanel } from "./modes/memory.js";
 import { side } from "./modes/side.js";
@@ -11,24 +11,23 @@ import { side } from "./modes/side.js";
 export const title = "Train and eval";
 export const lead = "Two copies of one network: left in train mode, right in eval mode. Forward sends the same inputs through both.";
 
-/** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (p: Record<string, string>) => void, announce: (text: string) => void}} shell */
+/** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {
   /** @type {any} */
   let data = null;
-  let wanted = Number(params.get("pass")) || 0;
-  const fields = (await described("modes")).filter(({ name }) => name !== "passes");
-  const asked = Object.fromEntries(fields.filter(({ name }) => params.has(name)).map((field) => [field.name, fromText(field, params.get(field.name) ?? "")]));
-  const question = newest("modes");
+  let requestedPass = Number(params.get("pass")) || 0;
+  const fields = (await fetchFields("modes")).filter(({ name }) => name !== "passes");
+  const fetchPasses = newest("modes");
 
   const inputs = h("div", { class: "scroll" });
   const status = h("p", { class: "status" }, "Computing …");
   const left = side({ name: "left", title: "left.train()", words: "Statistics of this batch; a new mask each time." });
   const right = side({ name: "right", title: "right.eval()", words: "Running statistics; nothing is masked, nothing changes." });
   const code = codePanel({ file: "train_and_eval.py", note: "The program that ran. Forward hooks recorded the values shown." });
-  const playing = player({ count: () => (data ? data.right.length + 1 : 1), ready: () => Boolean(data), show: draw, label: "Passes", perStep_ms: 1100 });
-  const forward = h("button", { type: "button", class: "forward", onclick: () => { playing.pause(); playing.go(playing.step + 1); } }, "→ Forward both");
-  const again = h("button", { type: "button", class: "quiet", onclick: () => { playing.pause(); playing.go(0); } }, "Begin again");
-  const controls = form(fields, { values: asked, sliders: { dropout: { step: 0.05 }, momentum: { step: 0.05 }, width: {}, batch: {} }, onchange: later(load) });
+  const passPlayer = player({ count: () => (data ? data.right.length + 1 : 1), ready: () => Boolean(data), show: draw, label: "Passes", perStep_ms: 1100 });
+  const forward = h("button", { type: "button", class: "forward", onclick: () => { passPlayer.pause(); passPlayer.go(passPlayer.step + 1); } }, "→ Forward both");
+  const restart = h("button", { type: "button", class: "quiet", onclick: () => { passPlayer.pause(); passPlayer.go(0); } }, "Begin again");
+  const controls = form(fields, { values: valuesFrom(fields, params), sliders: { dropout: { step: 0.05 }, momentum: { step: 0.05 }, width: {}, batch: {} }, onchange: later(load) });
   const memory = memoryPanel({ announce });
 
   fill(root,
@@ -37,21 +36,21 @@ export async function mount(root, { params, setParams, announce }) {
       h("a", { href: "#/modes", onclick: (/** @type {Event} */ event) => { event.preventDefault(); memory.element.scrollIntoView(); } }, "measured below"), ".")),
     h("details", { class: "panel settings", open: innerWidth > 860 }, h("summary", {}, "The network"), controls.element),
     h("section", { class: "panel", "aria-label": "Passes" },
-      h("div", { class: "row" }, forward, again, playing.element), status,
+      h("div", { class: "row" }, forward, restart, passPlayer.element), status,
       h("details", { class: "inputs" }, h("summary", {}, "The inputs of both"), inputs)),
     h("div", { class: "sides" }, left.element, right.element),
     code.element, memory.element);
 
   async function load() {
     try {
-      const answer = await question(Object.fromEntries(fields.map(({ name }) => [name, controls.values[name]])));
+      const answer = await fetchPasses(Object.fromEntries(fields.map(({ name }) => [name, controls.values[name]])));
       if (!answer) return;
       controls.refuse(null);
       data = answer;
       fill(inputs, h("table", { class: "cells" }, h("tbody", {}, data.inputs.map((/** @type {string[]} */ row, /** @type {number} */ i) => h("tr", {}, h("th", { scope: "row" }, `example ${i}`), row.map((cell) => h("td", {}, cell)))))));
       left.load(data);
       right.load(data);
-      playing.go(wanted);
+      passPlayer.go(requestedPass);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       controls.refuse(error.words);
@@ -59,28 +58,28 @@ export async function mount(root, { params, setParams, announce }) {
     }
   }
 
-  /** @param {number} pass 0 = before the first */
+  /** @param {number} pass number of the pass, from 1; 0 = before the first */
   function draw(pass) {
     if (!data) return;
-    wanted = pass;
+    requestedPass = pass;
     left.draw(pass);
     right.draw(pass);
     forward.disabled = pass >= data.right.length;
-    status.textContent = said(pass);
+    status.textContent = describePass(pass);
     code.show(data.code, { marked: pass ? data.lines : [], mark: "current" });
     announce(status.textContent ?? "");
     setParams({ ...Object.fromEntries(fields.map(({ name }) => [name, String(controls.values[name])])), pass: String(pass) });
   }
 
   /** @param {number} pass */
-  function said(pass) {
+  function describePass(pass) {
     if (!pass) return "Both have the same weights. No forward pass yet.";
     if (data.refused) return `Pass ${pass}: train mode refuses a batch of one, eval mode accepts it.`;
     if (pass === 1) return "Pass 1: the outputs differ, because train mode used batch statistics and masked units.";
-    const [one, other] = [data.left[pass - 1], data.right[pass - 1]];
-    return `Pass ${pass}: the left outputs ${one.same_as_before ? "are bitwise equal to the previous pass" : `differ from the previous pass by up to ${one.max_difference}`}; the right ones ${other.same_as_before ? "are bitwise equal" : `differ by up to ${other.max_difference}`}.`;
+    const [leftPass, rightPass] = [data.left[pass - 1], data.right[pass - 1]];
+    return `Pass ${pass}: the left outputs ${leftPass.same_as_before ? "are bitwise equal to the previous pass" : `differ from the previous pass by up to ${leftPass.max_difference}`}; the right ones ${rightPass.same_as_before ? "are bitwise equal" : `differ by up to ${rightPass.max_difference}`}.`;
   }
 
   await load();
-  return () => { playing.unmount(); left.unmount(); memory.unmount(); };
+  return () => { passPlayer.unmount(); left.unmount(); memory.unmount(); };
 }

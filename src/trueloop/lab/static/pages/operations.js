@@ -1,9 +1,9 @@
 // @ts-check
-// The six operations: a run that the server has traced line by line, to step through forwards and backwards.
+// The six operations: the server has traced a run line by line; the page steps through it forwards and backwards.
 import { codePanel } from "../code.js";
-import { fromText, form } from "../controls.js";
+import { form, valuesFrom } from "../controls.js";
 import { fill, h, later } from "../dom.js";
-import { described, newest, Refused } from "../net.js";
+import { fetchFields, newest, Refused } from "../net.js";
 import { player } from "../player.js";
 import { graphPanel } from "./operations/graph.js";
 import { tensorCard } from "./operations/tensor.js";
@@ -12,36 +12,35 @@ export const title = "The six operations";
 export const lead = "Every training loop repeats the same six operations. Step through them in real PyTorch, forwards and backwards, and see which tensors each one changes.";
 
 const SIX = ["forward", "loss", "backward", "update", "zero grad", "schedule"];
-/** Operation -> colour of its results: values, gradients, updates. @type {Record<string, string>} */
-const KIND = { forward: "data", loss: "data", batch: "data", backward: "gradient", update: "update", "zero grad": "gradient", schedule: "update", "second backward": "gradient" };
+/** The kind of result of each operation, which has a colour: values, gradients, updates. @type {Record<string, string>} */
+const KIND_OF_OPERATION = { forward: "data", loss: "data", batch: "data", backward: "gradient", update: "update", "zero grad": "gradient", schedule: "update", "second backward": "gradient" };
 /** @type {Record<string, string>} */
 const SIGN = { forward: "→", loss: "◎", backward: "←", update: "Δ", "zero grad": "∅", schedule: "↘" };
 const LABELS = { lr: "learning rate", gamma: "schedule's gamma", hidden: "hidden units" };
 const GROUPS = [["data", "Data"], ["rate", "Learning rate"], ["parameter", "Parameters"], ["result", "Results of forward"]];
 
-/** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (p: Record<string, string>) => void, announce: (text: string) => void}} shell */
+/** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {
   /** @type {any} */
   let trace = null;
   let step = Number(params.get("step")) || 0;
-  let awaited = ""; // an operation that was requested before the trace arrived
-  const fields = await described("operations");
-  const asked = Object.fromEntries(fields.filter(({ name }) => params.has(name)).map((field) => [field.name, fromText(field, params.get(field.name) ?? "")]));
-  const question = newest("operations");
+  let requestedOperation = ""; // an operation that was requested before the trace arrived
+  const fields = await fetchFields("operations");
+  const fetchTrace = newest("operations");
 
-  const stations = SIX.map((name) => h("button", { type: "button", class: `station of-${KIND[name]}`, onclick: () => jump(name) },
+  const stations = SIX.map((name) => h("button", { type: "button", class: `station of-${KIND_OF_OPERATION[name]}`, onclick: () => jump(name) },
     h("span", { class: "sign", "aria-hidden": "true" }, SIGN[name]), name));
-  const says = h("p", { class: "says" }, "Computing …");
-  const where = h("span", { class: "muted" });
-  const line = h("code", { class: "line-now" });
+  const explanation = h("p", { class: "says" }, "Computing …");
+  const position = h("span", { class: "muted" });
+  const currentLine = h("code", { class: "line-now" });
   const sum = h("p", { class: "sum", "aria-live": "polite" });
   const tensors = h("div", { class: "tensors" });
-  const words = h("blockquote", { class: "error torch-words", hidden: true });
-  const graph = graphPanel({ pick: (at) => playing.go(at) });
+  const torchError = h("blockquote", { class: "error torch-words", hidden: true });
+  const graph = graphPanel({ pick: (at) => stepPlayer.go(at) });
   const code = codePanel({ file: "six_operations.py", open: innerWidth > 860, note: "The program that ran: the values above were read from its variables after each marked line." });
-  const playing = player({ count: () => trace?.states.length ?? 1, ready: () => Boolean(trace), show: draw, label: "Operations", perStep_ms: 1400 });
+  const stepPlayer = player({ count: () => trace?.states.length ?? 1, ready: () => Boolean(trace), show: draw, label: "Operations", perStep_ms: 1400 });
   const controls = form(fields, {
-    values: asked, labels: LABELS, sliders: { lr: { log: true, lowest: 0.001, highest: 3 }, gamma: { step: 0.05 }, updates: {}, hidden: {} },
+    values: valuesFrom(fields, params), labels: LABELS, sliders: { lr: { log: true, lowest: 0.001, highest: 3 }, gamma: { step: 0.05 }, updates: {}, hidden: {} },
     onchange: later((_, name) => { if (name === "example") step = 0; load(); }),
   });
   const settings = h("details", { class: "panel settings", open: innerWidth > 860 }, h("summary", {}, "What is trained, and how"), controls.element);
@@ -54,44 +53,44 @@ export async function mount(root, { params, setParams, announce }) {
     h("div", { class: "side-by-side" },
       h("section", { class: "panel", "aria-label": "The six operations" },
         h("div", { class: "stations" }, stations),
-        playing.element,
-        h("div", { class: "now" }, h("div", { class: "row" }, line, where), says, words)),
+        stepPlayer.element,
+        h("div", { class: "now" }, h("div", { class: "row" }, currentLine, position), explanation, torchError)),
       code.element),
     h("section", { class: "panel", "aria-label": "Tensors" }, h("h2", { class: "unseen" }, "Tensors"), sum, tensors),
     graph.element);
 
-  function refresh() {
+  function hideUnusedSettings() {
     controls.field("hidden").hidden = controls.field("seed").hidden = controls.values.example === "worked_example";
   }
 
   async function load() {
-    refresh();
+    hideUnusedSettings();
     try {
-      const answer = await question(controls.values);
+      const answer = await fetchTrace(controls.values);
       if (!answer) return;
       controls.refuse(null);
       trace = answer;
       graph.load(trace);
-      playing.go(step);
-      if (awaited) jump(awaited);
-      awaited = "";
+      stepPlayer.go(step);
+      if (requestedOperation) jump(requestedOperation);
+      requestedOperation = "";
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       controls.refuse(error.words);
-      if (!trace) says.textContent = "";
+      if (!trace) explanation.textContent = "";
     }
   }
 
   /** Go to an operation of the current update, or of the first one. @param {string} name */
   function jump(name) {
     if (!trace) {
-      awaited = name;
+      requestedOperation = name;
       return;
     }
     const update = Math.max(1, trace.states[step].update);
     const at = trace.states.findIndex((/** @type {any} */ state) => state.operation === name && state.update === update);
-    playing.pause();
-    if (at >= 0) playing.go(at);
+    stepPlayer.pause();
+    if (at >= 0) stepPlayer.go(at);
   }
 
   /** @param {number} at */
@@ -99,60 +98,60 @@ export async function mount(root, { params, setParams, announce }) {
     if (!trace) return;
     step = at;
     const state = trace.states[at];
-    const kind = KIND[state.operation] ?? "data";
+    const kind = KIND_OF_OPERATION[state.operation] ?? "data";
     stations.forEach((station, i) => {
       if (SIX[i] === state.operation) station.setAttribute("aria-current", "step");
       else station.removeAttribute("aria-current");
     });
-    line.textContent = state.code;
-    line.className = `line-now of-${kind}`;
-    where.textContent = state.update ? `line ${state.line} · update ${state.update} of ${controls.values.updates}` : `line ${state.line} · before training`;
-    says.textContent = state.says;
-    words.hidden = state.operation !== "second backward";
-    words.textContent = trace.refused;
+    currentLine.textContent = state.code;
+    currentLine.className = `line-now of-${kind}`;
+    position.textContent = state.update ? `line ${state.line} · update ${state.update} of ${controls.values.updates}` : `line ${state.line} · before training`;
+    explanation.textContent = state.description;
+    torchError.hidden = state.operation !== "second backward";
+    torchError.textContent = trace.refused;
     drawTensors(at, kind);
     graph.draw(at);
     code.show(trace.code, { marked: [state.line], mark: `of-${kind}` });
     scrollCode();
-    announce(`${state.operation}: ${state.says}`);
+    announce(`${state.operation}: ${state.description}`);
     setParams({ ...Object.fromEntries(Object.entries(controls.values).map(([name, value]) => [name, String(value)])), step: String(at) });
   }
 
-  /** The tensors after a step: those changed since the first step, in order. @param {number} at @param {string} kind */
+  /** Draw the tensors after a step: those changed since the first step, in order. @param {number} at @param {string} kind */
   function drawTensors(at, kind) {
-    const now = new Map();
+    const tensorsByName = new Map();
     for (const state of trace.states.slice(0, at + 1)) {
-      for (const name of state.gone) now.delete(name);
-      for (const tensor of state.changes) now.set(tensor.name, { ...tensor, by: state });
+      for (const name of state.removed) tensorsByName.delete(name);
+      for (const tensor of state.changes) tensorsByName.set(tensor.name, { ...tensor, by: state });
     }
     const state = trace.states[at];
     const changed = new Set(state.changes.map((/** @type {any} */ tensor) => tensor.name));
     const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.dataset?.cell;
     fill(tensors, GROUPS.map(([role, words_]) => {
-      const cards = trace.groups.filter((/** @type {any} */ card) => card.role === role && now.has(card.name));
+      const cards = trace.groups.filter((/** @type {any} */ card) => card.role === role && tensorsByName.has(card.name));
       return cards.length > 0 && h("section", { class: `group group-${role}` }, h("h3", {}, words_), h("div", { class: "cards" },
-        cards.map((/** @type {any} */ card) => tensorCard(card, { now, changed, kind, first: at === 0, tell }))));
+        cards.map((/** @type {any} */ card) => tensorCard(card, { now: tensorsByName, changed, kind, first: at === 0, tell: showCalculation }))));
     }));
     if (focused) /** @type {HTMLElement | null} */ (tensors.querySelector(`[data-cell="${CSS.escape(focused)}"]`))?.focus({ preventScroll: true });
-    const best = state.changes.find((/** @type {any} */ tensor) => tensor.sums.length);
-    if (!focused) tell(best, best && [0, 0]);
+    const firstComputed = state.changes.find((/** @type {any} */ tensor) => tensor.sums.length);
+    if (!focused) showCalculation(firstComputed, firstComputed && [0, 0]);
   }
 
-  /** Show the calculation of a number, and highlight the numbers in it. @param {any} tensor @param {[number, number] | undefined} cell */
-  function tell(tensor, cell) {
+  /** Show the calculation of a number, and highlight the numbers that it uses. @param {any} tensor @param {[number, number] | undefined} cell */
+  function showCalculation(tensor, cell) {
     const text = tensor && cell && tensor.sums[cell[0]]?.[cell[1]];
     fill(sum, text
-      ? [h("span", { class: "rule muted" }, `${tensor.name}${index(tensor, cell)} ← ${tensor.rule}`), h("span", { class: "numbers" }, text)]
+      ? [h("span", { class: "rule muted" }, `${tensor.name}${formatIndex(tensor, cell)} ← ${tensor.rule}`), h("span", { class: "numbers" }, text)]
       : h("span", { class: "rule muted" }, tensor ? `${tensor.name} is an input.` : "This step computed no numbers."));
-    for (const marked of tensors.querySelectorAll(".source, .explained")) marked.classList.remove("source", "explained");
+    for (const highlighted of tensors.querySelectorAll(".source, .explained")) highlighted.classList.remove("source", "explained");
     if (!text) return;
     cellsOf(tensor.name, cell[0], cell[1]).forEach((each) => each.classList.add("explained"));
     /** @type {Record<string, number | null>} */
-    const own = { row: cell[0], column: cell[1], "": null };
-    for (const read of tensor.reads) cellsOf(read.name, own[read.row], own[read.column]).forEach((each) => each.classList.add("source"));
+    const indexOfAxis = { row: cell[0], column: cell[1], "": null };
+    for (const read of tensor.reads) cellsOf(read.name, indexOfAxis[read.row], indexOfAxis[read.column]).forEach((each) => each.classList.add("source"));
   }
 
-  /** The drawn cells of a tensor; null = all rows, all columns. @param {string} name @param {number | null} row @param {number | null} column */
+  /** Return the table cells of a tensor; null = all rows, all columns. @param {string} name @param {number | null} row @param {number | null} column */
   function cellsOf(name, row, column) {
     const table = tensors.querySelector(`[data-name="${CSS.escape(name)}"] table.cells`);
     const rows = [...(table?.querySelectorAll("tr") ?? [])].filter((_, i) => row === null || i === row);
@@ -165,10 +164,10 @@ export async function mount(root, { params, setParams, announce }) {
   }
 
   await load();
-  return () => playing.unmount();
+  return () => stepPlayer.unmount();
 }
 
 /** @param {any} tensor @param {[number, number]} cell */
-function index(tensor, [row, column]) {
+function formatIndex(tensor, [row, column]) {
   return tensor.shape.length === 2 ? `[${row}, ${column}]` : tensor.shape.length === 1 ? `[${column}]` : "";
 }

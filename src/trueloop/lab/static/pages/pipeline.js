@@ -1,12 +1,12 @@
 // @ts-check
-// Page 2, pipeline: numbered examples on their way through sampler, workers and collate into batches.
+// The data pipeline: numbered examples on their way through sampler, workers and collate into batches.
 import { codePanel } from "../code.js";
-import { fromText, form } from "../controls.js";
+import { form, valuesFrom } from "../controls.js";
 import { fill, h, later } from "../dom.js";
-import { Refused, described, newest } from "../net.js";
+import { Refused, fetchFields, newest } from "../net.js";
 import { fly } from "../motion.js";
 import { player } from "../player.js";
-import { CLASSES, bar, dataset, lane, matrix } from "./pipeline/parts.js";
+import { CLASSES, COLLATE, EPOCH_OVER, PHASES, READ, SAMPLE, bar, dataset, lane, matrix } from "./pipeline/parts.js";
 
 export const title = "Data pipeline";
 export const lead = [
@@ -19,21 +19,19 @@ const LABELS = {
   set_epoch: "Call set_epoch", balance: "Class balance", by_class: "Dataset sorted by class", workers: "Workers", sequences: "Sequences of different lengths",
   longest: "Longest sequence", buckets: "Batch similar lengths", seed: "Seed",
 };
-const PHASES = 3; // the sampler yields indices, examples are read, examples are collated
 
-/** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (params: Record<string, string>) => void, announce: (text: string) => void}} page */
+/** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {
-  const fields = await described("pipeline");
-  const asking = newest("pipeline");
+  const fields = await fetchFields("pipeline");
+  const fetchRun = newest("pipeline");
   /** @type {any} */
   let answer = null;
   let epoch = params.get("epoch") === "1" ? 1 : 0;
-  let wanted = Number(params.get("step")) || 0; // the step in the address, then the current step
-  let gone = false;
-  let before = -1;
-  const given = Object.fromEntries(fields.filter(({ name }) => params.has(name)).map((field) => [field.name, fromText(field, params.get(field.name) ?? "")]));
+  let requestedStep = Number(params.get("step")) || 0; // the step in the address, then the current step
+  let unmounted = false;
+  let previousStep = -1;
   const inputs = form(fields, {
-    values: given, labels: LABELS, onchange: (_, name) => { settle(name); soon(); },
+    values: valuesFrom(fields, params), labels: LABELS, onchange: (_, name) => { adjustSettings(name); updateLater(); },
     sliders: { examples: {}, batch: {}, ranks: {}, workers: {}, longest: {} },
   });
 
@@ -59,26 +57,26 @@ export async function mount(root, { params, setParams, announce }) {
         padded, code.element)));
 
   /** Adjust the settings that depend on a changed setting. @param {string} name the changed setting */
-  function settle(name) {
+  function adjustSettings(name) {
     const { sampler, sequences, made_by } = inputs.values;
-    const decides = sampler === "none" || sampler === "distributed";
-    if (name === "sampler") inputs.set({ shuffle: decides, ...(sampler === "none" && { made_by: "torch" }) });
+    const shuffleApplies = sampler === "none" || sampler === "distributed";
+    if (name === "sampler") inputs.set({ shuffle: shuffleApplies, ...(sampler === "none" && { made_by: "torch" }) });
     if (!sequences) inputs.set({ buckets: false });
-    const shown = { shuffle: decides, made_by: sampler !== "none", ranks: sampler === "distributed", longest: sequences, buckets: sequences, set_epoch: sampler === "distributed" || made_by === "trueloop" };
-    for (const [field, show] of Object.entries(shown)) inputs.field(field).hidden = !show;
+    const visible = { shuffle: shuffleApplies, made_by: sampler !== "none", ranks: sampler === "distributed", longest: sequences, buckets: sequences, set_epoch: sampler === "distributed" || made_by === "trueloop" };
+    for (const [field, show] of Object.entries(visible)) inputs.field(field).hidden = !show;
   }
 
   async function update() {
     try {
-      const found = await asking({ ...inputs.values });
-      if (found === null || gone) return;
-      answer = found;
+      const newAnswer = await fetchRun({ ...inputs.values });
+      if (newAnswer === null || unmounted) return;
+      answer = newAnswer;
       inputs.refuse(null);
       root.classList.remove("stale");
       fill(facts, ...answer.facts.map((/** @type {string} */ fact) => h("li", {}, fact)));
       code.show(answer.code);
       stages.pause();
-      draw(Math.min(wanted, steps() - 1));
+      draw(Math.min(requestedStep, steps() - 1));
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       stages.pause();
@@ -88,13 +86,13 @@ export async function mount(root, { params, setParams, announce }) {
   }
 
   function remember() {
-    const said = fields.filter((field) => inputs.values[field.name] !== field.default).map(({ name }) => [name, String(inputs.values[name])]);
-    setParams(Object.fromEntries([...said, ...(epoch ? [["epoch", "1"]] : []), ...(wanted ? [["step", String(wanted)]] : [])]));
+    const changedSettings = fields.filter((field) => inputs.values[field.name] !== field.default).map(({ name }) => [name, String(inputs.values[name])]);
+    setParams(Object.fromEntries([...changedSettings, ...(epoch ? [["epoch", "1"]] : []), ...(requestedStep ? [["step", String(requestedStep)]] : [])]));
   }
 
   const ranks = () => answer.epochs[epoch];
-  const turns = () => Math.max(0, ...ranks().map((/** @type {any} */ draw_) => draw_.batches.length));
-  const steps = () => (answer ? turns() * PHASES + 1 : 1);
+  const batchCount = () => Math.max(0, ...ranks().map((/** @type {any} */ rank) => rank.batches.length));
+  const steps = () => (answer ? batchCount() * PHASES + 1 : 1);
 
   /** @param {number} step */
   function draw(step) {
@@ -105,63 +103,63 @@ export async function mount(root, { params, setParams, announce }) {
   /** @param {number} step */
   function drawStep(step) {
     if (!answer) return;
-    wanted = step;
+    requestedStep = step;
     if (!stages.playing()) remember();
-    const turn = Math.min(Math.floor(step / PHASES), turns());
-    const phase = turn === turns() ? -1 : step % PHASES;
-    const text = sentence(ranks(), turn, phase);
+    const batchIndex = Math.min(Math.floor(step / PHASES), batchCount());
+    const phase = batchIndex === batchCount() ? EPOCH_OVER : step % PHASES;
+    const epochOver = phase === EPOCH_OVER, several = ranks().length > 1;
+    const text = describeStep(ranks(), batchIndex, phase);
     says.textContent = text;
     if (!stages.playing()) announce(text);
-    const drawn = ranks().flatMap((/** @type {any} */ rank) => rank.batches.slice(0, turn + (phase > 0 ? 1 : 0)).flatMap((/** @type {any} */ batch) => batch.indices));
-    const now = phase < 0 ? [] : ranks().flatMap((/** @type {any} */ rank) => rank.batches[turn]?.indices ?? []);
-    const over = phase < 0;
+    const drawnIndices = ranks().flatMap((/** @type {any} */ rank) => rank.batches.slice(0, batchIndex + (phase >= READ ? 1 : 0)).flatMap((/** @type {any} */ batch) => batch.indices));
+    const currentIndices = epochOver ? [] : ranks().flatMap((/** @type {any} */ rank) => rank.batches[batchIndex]?.indices ?? []);
     examples.setAttribute("aria-label", `${answer.examples.length} examples. ${text}`);
-    fill(examples, ...dataset(answer.examples, { drawn, now, over }));
-    fill(lanes, ...ranks().map((/** @type {any} */ rank, /** @type {number} */ place) => lane(rank, { place, several: ranks().length > 1, turn, phase, examples: answer.examples })));
+    fill(examples, ...dataset(answer.examples, { drawn: drawnIndices, now: currentIndices, over: epochOver }));
+    fill(lanes, ...ranks().map((/** @type {any} */ rank, /** @type {number} */ place) => lane(rank, { place, several, batchIndex, phase, examples: answer.examples })));
     const widest = Math.max(1, inputs.values.batch);
     fill(batches, ...ranks().flatMap((/** @type {any} */ rank, /** @type {number} */ place) => [
-      ranks().length > 1 && h("h3", {}, `Rank ${place}`),
-      ...rank.batches.map((/** @type {any} */ batch, /** @type {number} */ number) => bar(batch, { number, widest, state: number < turn || (number === turn && phase === 2) ? "done" : number === turn && !over ? "now" : "ahead", go: () => { stages.pause(); stages.go(number * PHASES + 2); } })),
+      several && h("h3", {}, `Rank ${place}`),
+      ...rank.batches.map((/** @type {any} */ batch, /** @type {number} */ number) => bar(batch, { number, widest, state: number < batchIndex || (number === batchIndex && phase === COLLATE) ? "done" : number === batchIndex && !epochOver ? "now" : "ahead", go: () => { stages.pause(); stages.go(number * PHASES + COLLATE); } })),
       rank.left_out.length > 0 && h("p", { class: "left-out" }, `left out: ${rank.left_out.map((/** @type {number} */ left) => `#${left}`).join(", ")}`),
     ]));
-    if (step === before + 1) arrive(phase);
-    before = step;
-    const shown = Math.min(turn, turns() - 1);
-    padded.hidden = !inputs.values.sequences || shown < 0;
-    if (!padded.hidden) fill(padded, h("h2", { id: "pipeline-padded" }, `Batch ${shown}, padded`), ...ranks().map((/** @type {any} */ rank, /** @type {number} */ place) => rank.batches[shown] && matrix(rank.batches[shown], { title: ranks().length > 1 ? `Rank ${place}` : "", classes: answer.examples })));
+    if (step === previousStep + 1) animateStep(phase);
+    previousStep = step;
+    const shownBatch = Math.min(batchIndex, batchCount() - 1);
+    padded.hidden = !inputs.values.sequences || shownBatch < 0;
+    if (!padded.hidden) fill(padded, h("h2", { id: "pipeline-padded" }, `Batch ${shownBatch}, padded`), ...ranks().map((/** @type {any} */ rank, /** @type {number} */ place) => rank.batches[shownBatch] && matrix(rank.batches[shownBatch], { title: several ? `Rank ${place}` : "", classes: answer.examples })));
   }
 
-  /** Animate new elements from their origin: examples from the dataset, the tensor from the examples. @param {number} phase */
-  function arrive(phase) {
-    for (const way of lanes.querySelectorAll(".lane")) {
-      const [, read, made] = [...way.querySelectorAll(".station")].map((station) => [...station.querySelectorAll(".chip, .tensor")]);
-      if (phase === 1) fly(read.map((chip) => [examples.children[Number(chip.textContent)], chip]));
-      if (phase === 2) fly([[read[0], made[0]]]);
+  /** Let new elements fly from their origin: examples from the dataset, the tensor from the examples. @param {number} phase */
+  function animateStep(phase) {
+    for (const laneElement of lanes.querySelectorAll(".lane")) {
+      const [, read, made] = [...laneElement.querySelectorAll(".station")].map((station) => [...station.querySelectorAll(".chip, .tensor")]);
+      if (phase === READ) fly(read.map((chip) => [examples.children[Number(chip.textContent)], chip]));
+      if (phase === COLLATE) fly([[read[0], made[0]]]);
     }
   }
 
-  const soon = later(update, 100);
-  settle("");
+  const updateLater = later(update, 100);
+  adjustSettings("");
   await update();
   return () => {
-    gone = true;
+    unmounted = true;
     stages.unmount();
   };
 }
 
-/** @param {any[]} ranks @param {number} turn @param {number} phase */
-function sentence(ranks, turn, phase) {
-  if (phase < 0) return "The epoch is over.";
-  const batches = ranks.map((rank) => rank.batches[turn]).filter(Boolean);
+/** @param {any[]} ranks @param {number} batchIndex @param {number} phase */
+function describeStep(ranks, batchIndex, phase) {
+  if (phase === EPOCH_OVER) return "The epoch is over.";
+  const batches = ranks.map((rank) => rank.batches[batchIndex]).filter(Boolean);
   const first = batches[0];
-  const whose = ranks.length > 1 ? `Step ${turn}, on every rank` : `Batch ${turn}`;
-  if (phase === 0) return `${whose}: the sampler gives ${ranks.length > 1 ? "each its indices" : listed(first.indices)}.`;
-  if (phase === 1) return `${whose}: the examples are read ${first.worker < 0 ? "by the main process" : `by worker ${first.worker}`}.`;
-  return `${whose}: collate makes a tensor of shape [${first.shape.join(", ")}]${first.tokens.length ? `, ${Math.round(first.padding * 100)} % of it padding` : ""}.`;
+  const subject = ranks.length > 1 ? `Step ${batchIndex}, on every rank` : `Batch ${batchIndex}`;
+  if (phase === SAMPLE) return `${subject}: the sampler gives ${ranks.length > 1 ? "each its indices" : listIndices(first.indices)}.`;
+  if (phase === READ) return `${subject}: the examples are read ${first.worker < 0 ? "by the main process" : `by worker ${first.worker}`}.`;
+  return `${subject}: collate makes a tensor of shape [${first.shape.join(", ")}]${first.tokens.length ? `, ${Math.round(first.padding * 100)} % of it padding` : ""}.`;
 }
 
 /** @param {number[]} numbers */
-function listed(numbers) {
+function listIndices(numbers) {
   const more = numbers.length > 12 ? ` and ${numbers.length - 12} more` : "";
   return numbers.slice(0, 12).map((number) => `#${number}`).join(", ") + more;
 }

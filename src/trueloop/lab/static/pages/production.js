@@ -1,10 +1,10 @@
 // @ts-check
-// Production loop: components are switched on one by one; the program and the flow chart grow with them.
+// Production loop: with each component that is switched on, the program and the flow chart grow.
 import { codePanel } from "../code.js";
 import { fill, h } from "../dom.js";
 import { newest } from "../net.js";
 import { player } from "../player.js";
-import { flow } from "../flowchart.js";
+import { flowChart } from "../flowchart.js";
 
 export const title = "Production loop";
 export const lead = "Five lines train a network. The rest of a training script handles everything else: " +
@@ -14,25 +14,25 @@ const LOOK = "What to look for: a bar at the edge marks a new line. Accumulation
   "clipping comes between backward and update, the schedule after it: most silent bugs are one of these lines in the wrong place. " +
   "Point at a box of the chart to find its lines, or at a line to find its box.";
 
-/** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (p: Record<string, string>) => void, announce: (text: string) => void}} page */
+/** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {
   const ask = newest("production");
   /** @type {Record<string, any>} */
-  let wanted = fromAddress(params);
+  let requested = fromAddress(params);
   /** @type {Record<string, any> | null} */
-  let shown = null;
-  let alive = true;
+  let shownSelection = null;
+  let mounted = true;
 
   const switches = h("div", { class: "switches" });
   const summary = h("p", { class: "changes", role: "status" });
-  const gone = h("div");
+  const removedLines = h("div");
   const refusal = h("p", { class: "error", role: "alert", hidden: true });
   const program = codePanel({ title: "The program", file: "train.py", open: true, note: "Plain PyTorch and scikit-learn's digits; it runs unchanged." });
   const trainer = codePanel({ title: "The same with trueloop", file: "train_with_trueloop.py",
     note: "The equivalent Trainer call. It also keeps NaN out of the weights, resumes in the middle of an epoch and supports several processes; these have no switch." });
-  const chart = flow({ onpoint: mark });
+  const chart = flowChart({ onpoint: highlightLines });
   const table = h("div");
-  const growth = player({ count: () => (names.length ? names.length + 1 : 1), show: (step) => grow(step), label: "Grow the loop", perStep_ms: 2200 });
+  const growthPlayer = player({ count: () => (names.length ? names.length + 1 : 1), show: (step) => grow(step), label: "Grow the loop", perStep_ms: 2200 });
   /** @type {string[]} */
   let names = [];
 
@@ -44,84 +44,84 @@ export async function mount(root, { params, setParams, announce }) {
     h("p", { class: "look" }, LOOK),
     h("div", { class: "row panel" },
       presets,
-      h("span", { class: "muted" }, "or grow it:"), growth.element),
+      h("span", { class: "muted" }, "or grow it:"), growthPlayer.element),
     h("div", { class: "production" },
       h("section", { class: "panel components", "aria-label": "Components" }, h("h2", {}, "Components"), switches, refusal),
-      h("section", { class: "text", "aria-label": "Program" }, summary, gone, program.element, trainer.element),
+      h("section", { class: "text", "aria-label": "Program" }, summary, removedLines, program.element, trainer.element),
       h("section", { class: "panel drawn", "aria-label": "Flow chart" }, h("h2", {}, "Flow chart"), chart.element)),
     h("section", { class: "panel", "aria-label": "What it costs" }, h("h2", {}, "What it costs"), table));
 
   /** @param {Record<string, any>} selection */
   function choose(selection) {
-    growth.pause();
+    growthPlayer.pause();
     return refresh(selection);
   }
 
-  /** @param {number} step the first so many components */
+  /** Switch on the first components. @param {number} step number of components */
   function grow(step) {
-    if (!shown) return;
-    const on = names.slice(0, step);
-    return refresh(Object.fromEntries(on.map((name) => [name, name === "precision" ? "bf16" : true])));
+    if (!shownSelection) return;
+    const switchedOn = names.slice(0, step);
+    return refresh(Object.fromEntries(switchedOn.map((name) => [name, name === "precision" ? "bf16" : true])));
   }
 
-  /** @param {string} words */
-  function refused(words) {
-    refusal.hidden = !words;
-    refusal.textContent = words;
+  /** Show an error message; "" hides it. @param {string} message */
+  function showRefusal(message) {
+    refusal.hidden = !message;
+    refusal.textContent = message;
   }
 
-  /** @param {Record<string, any>} selection @param {string} [trouble] what to go on saying */
+  /** @param {Record<string, any>} selection @param {string} [trouble] error message to keep showing */
   async function refresh(selection, trouble = "") {
-    wanted = selection;
+    requested = selection;
     let answer;
     try {
-      answer = await ask({ selection, before: shown });
+      answer = await ask({ selection, before: shownSelection });
     } catch (/** @type {any} */ error) {
-      refused(error.message);
-      if (!shown && Object.keys(selection).length) await refresh({}, error.message); // an invalid address
+      showRefusal(error.message);
+      if (!shownSelection && Object.keys(selection).length) await refresh({}, error.message); // an invalid address
       return;
     }
-    if (!answer || !alive) return;
-    refused(trouble);
-    draw(answer, shown === null);
-    shown = answer.selection;
-    const implied = answer.added.map((/** @type {any} */ each) => each.name);
-    const on = answer.on.filter((/** @type {string} */ name) => !implied.includes(name)).join(",");
-    setParams({ ...(on && { on }), ...(answer.selection.precision !== "off" && { precision: answer.selection.precision }) });
+    if (!answer || !mounted) return;
+    showRefusal(trouble);
+    draw(answer, shownSelection === null);
+    shownSelection = answer.selection;
+    const addedNames = answer.added.map((/** @type {any} */ each) => each.name);
+    const switchedOn = answer.on.filter((/** @type {string} */ name) => !addedNames.includes(name)).join(",");
+    setParams({ ...(switchedOn && { on: switchedOn }), ...(answer.selection.precision !== "off" && { precision: answer.selection.precision }) });
   }
 
   /** @param {any} answer @param {boolean} first */
   function draw(answer, first) {
     names = answer.components.map((/** @type {any} */ each) => each.name);
     if (first) {
-      fill(switches, answer.components.map((/** @type {any} */ each) => control(each)));
-      growth.go(0);
+      fill(switches, answer.components.map((/** @type {any} */ each) => componentSwitch(each)));
+      growthPlayer.go(0);
       for (const button of presets) button.disabled = false;
     }
     for (const each of answer.components) update(each, answer);
-    const summaryText = words(answer, first);
+    const summaryText = summarise(answer, first);
     summary.textContent = summaryText;
     if (!first) announce(summaryText);
-    fill(gone, answer.program.gone.length > 0 && h("details", { class: "gone" },
-      h("summary", {}, `${lines(answer.program.gone.length)} removed or changed`), h("pre", { tabindex: "0", role: "region", "aria-label": "Removed lines" }, answer.program.gone.join("\n"))));
+    fill(removedLines, answer.program.removed.length > 0 && h("details", { class: "gone" },
+      h("summary", {}, `${formatLineCount(answer.program.removed.length)} removed or changed`), h("pre", { tabindex: "0", role: "region", "aria-label": "Removed lines" }, answer.program.removed.join("\n"))));
     program.show(answer.program.lines, { marked: answer.program.new, mark: "changed", onpick: (line) => chart.point(line) });
     bringIntoView(program.element.querySelector(".changed"));
     trainer.show(answer.trainer.lines, { marked: answer.trainer.new, mark: "changed" });
     chart.show(answer.chart);
-    fill(table, costs(answer.costs));
+    fill(table, costTable(answer.costs));
   }
 
   /** @param {any} component */
-  function control(component) {
+  function componentSwitch(component) {
     const id = `component-${component.name}`;
-    const box = h("input", { type: "checkbox", id, onchange: () => choose({ ...wanted, [component.name]: component.name === "precision" ? (box.checked ? "bf16" : "off") : box.checked }) });
-    const kind = component.name === "precision" && h("select", { "aria-label": "Precision of autocast", class: "kind", onchange: () => choose({ ...wanted, precision: kind.value }) },
+    const box = h("input", { type: "checkbox", id, onchange: () => choose({ ...requested, [component.name]: component.name === "precision" ? (box.checked ? "bf16" : "off") : box.checked }) });
+    const precisionSelect = component.name === "precision" && h("select", { "aria-label": "Precision of autocast", class: "kind", onchange: () => choose({ ...requested, precision: precisionSelect.value }) },
       h("option", { value: "bf16" }, "bfloat16"), h("option", { value: "fp16" }, "float16"));
     return h("div", { class: "component", dataset: { name: component.name } },
-      h("div", { class: "row" }, box, h("label", { for: id }, component.title), kind, h("small", { class: "muted because" })),
+      h("div", { class: "row" }, box, h("label", { for: id }, component.title), precisionSelect, h("small", { class: "muted because" })),
       h("details", {}, h("summary", {}, "why, and what happens without"),
         h("dl", {},
-          h("dt", {}, "What for"), h("dd", {}, component.why),
+          h("dt", {}, "What for"), h("dd", {}, component.purpose),
           h("dt", {}, "What it costs"), h("dd", {}, component.cost),
           h("dt", {}, "Without it"), h("dd", {}, component.without),
           h("dt", {}, "Related failures"),
@@ -136,24 +136,24 @@ export async function mount(root, { params, setParams, announce }) {
     /** @type {HTMLInputElement} */ (element.querySelector("input")).checked = component.on;
     /** @type {HTMLElement} */ (element.querySelector(".because")).textContent = because;
     element.classList.toggle("on", component.on);
-    const kind = element.querySelector("select");
-    if (kind) {
-      kind.disabled = !component.on;
-      if (component.on) kind.value = answer.selection.precision;
+    const precisionSelect = element.querySelector("select");
+    if (precisionSelect) {
+      precisionSelect.disabled = !component.on;
+      if (component.on) precisionSelect.value = answer.selection.precision;
     }
   }
 
   /** @param {[number, number][]} spans @param {boolean} chosen */
-  function mark(spans, chosen) {
+  function highlightLines(spans, chosen) {
     const all = program.element.querySelectorAll(".line");
     let top = /** @type {HTMLElement | null} */ (null);
-    all.forEach((line, place) => {
-      const inside = spans.some(([first, last]) => place + 1 >= first && place + 1 <= last);
+    all.forEach((line, index) => {
+      const inside = spans.some(([first, last]) => index + 1 >= first && index + 1 <= last);
       line.classList.toggle("pointed", inside);
       if (inside) top ??= /** @type {HTMLElement} */ (line);
     });
     bringIntoView(top);
-    if (chosen) top?.scrollIntoView({ block: "nearest" }); // the page as well, which must not move under a pointer
+    if (chosen) top?.scrollIntoView({ block: "nearest" }); // scroll the page as well, but never under a moving pointer
   }
 
   /** Scroll only the code panel, until a line is in its visible part. @param {Element | null} line */
@@ -165,8 +165,8 @@ export async function mount(root, { params, setParams, announce }) {
     if (to - from > 60 && (at < from || at > to - 40)) pane.scrollTop += at - from - (to - from) / 3;
   }
 
-  await refresh(wanted);
-  return () => { alive = false; growth.unmount(); };
+  await refresh(requested);
+  return () => { mounted = false; growthPlayer.unmount(); };
 }
 
 /** @param {URLSearchParams} params */
@@ -179,19 +179,19 @@ function fromAddress(params) {
 }
 
 /** @param {number} count */
-const lines = (count) => `${count} line${count === 1 ? "" : "s"}`;
+const formatLineCount = (count) => `${count} line${count === 1 ? "" : "s"}`;
 
 /** @param {any} answer @param {boolean} first */
-function words(answer, first) {
-  const { count, new: fresh, gone } = answer.program;
-  const length = `The program has ${lines(count)}`;
-  if (first || (!fresh.length && !gone.length)) return `${length}; with trueloop ${answer.trainer.count}.`;
-  return `${length}: ${fresh.length} new, ${gone.length} removed; with trueloop ${answer.trainer.count}.`;
+function summarise(answer, first) {
+  const { count, new: newLines, removed } = answer.program;
+  const length = `The program has ${formatLineCount(count)}`;
+  if (first || (!newLines.length && !removed.length)) return `${length}; with trueloop ${answer.trainer.count}.`;
+  return `${length}: ${newLines.length} new, ${removed.length} removed; with trueloop ${answer.trainer.count}.`;
 }
 
-/** @param {any} summaryText */
-function costs(summaryText) {
-  const models = Object.entries(summaryText.models);
+/** @param {any} measured */
+function costTable(measured) {
+  const models = Object.entries(measured.models);
   const cell = (/** @type {any} */ ratio) => [`${ratio.median.toFixed(2)} ×`, h("small", { class: "muted" }, ` ${ratio.low.toFixed(2)} to ${ratio.high.toFixed(2)}`)];
   return [
     h("p", { class: "muted" }, "Time per update of the program with one component, as a multiple of the minimal loop's: the median, and the middle 80 % of the rounds. ",
@@ -200,23 +200,23 @@ function costs(summaryText) {
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of costs" }, h("table", { class: "costs" },
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Component"), h("th", { scope: "col", class: "number" }, "Lines"),
         models.flatMap(([, name]) => [h("th", { scope: "col" }, `${name}, CPU time`), h("th", { scope: "col", class: "number" }, `${name}, wall time`)]))),
-      h("tbody", {}, summaryText.rows.map((/** @type {any} */ row) => h("tr", { class: row.on ? "on" : "" },
+      h("tbody", {}, measured.rows.map((/** @type {any} */ row) => h("tr", { class: row.on ? "on" : "" },
         h("th", { scope: "row" }, row.title, row.on && h("span", { class: "badge" }, "on")),
         h("td", { class: "number" }, `+${row.lines}`),
         models.flatMap(([model]) => [h("td", {}, bar(row.ratios[model].cpu), h("span", { class: "mono" }, cell(row.ratios[model].cpu))),
           h("td", { class: "number" }, cell(row.ratios[model].wall))])))))),
-    h("p", { class: "muted measured" }, summaryText.measured_on),
+    h("p", { class: "muted measured" }, measured.measured_on),
   ];
 }
 
-const HALVES = 1, DOUBLES = 3; // range of the bars, in doublings: from half the time to eight times
+const HALVINGS = 1, DOUBLINGS = 3; // the bars range from half the time to eight times the time
 
 /** @param {{median: number, low: number, high: number}} ratio */
 function bar({ median, low, high }) {
-  const at = (/** @type {number} */ value) => 100 * Math.min(1, Math.max(0, (Math.log2(value) + HALVES) / (HALVES + DOUBLES)));
+  const at = (/** @type {number} */ value) => 100 * Math.min(1, Math.max(0, (Math.log2(value) + HALVINGS) / (HALVINGS + DOUBLINGS)));
   const from = (/** @type {number} */ a, /** @type {number} */ b) => ({ left: `${Math.min(at(a), at(b))}%`, width: `${Math.abs(at(b) - at(a))}%` });
   return h("span", { class: "bar", "aria-hidden": "true" },
-    Array.from({ length: HALVES + DOUBLES + 1 }, (_, tick) => h("span", { class: tick === HALVES ? "one" : "tick", style: { left: `${(100 * tick) / (HALVES + DOUBLES)}%` } })),
+    Array.from({ length: HALVINGS + DOUBLINGS + 1 }, (_, tick) => h("span", { class: tick === HALVINGS ? "one" : "tick", style: { left: `${(100 * tick) / (HALVINGS + DOUBLINGS)}%` } })),
     h("span", { class: median > 1 ? "fill dearer" : "fill", style: from(1, median) }),
     h("span", { class: "spread", style: from(low, high) }));
 }

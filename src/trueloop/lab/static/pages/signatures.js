@@ -1,22 +1,22 @@
 // @ts-check
-// The table of silent failures: curves, the sanitizer's finding and the page of each.
-import { fill, h, later } from "../dom.js";
-import { ask, patiently } from "../net.js";
-import { opened, pieces } from "./signatures/page.js";
-import { key, multiple } from "./signatures/plot.js";
+// The list of silent failures, each with its curves, the sanitizer's finding and its page.
+import { fill, h, later, prose } from "../dom.js";
+import { ask, retryWhenBack } from "../net.js";
+import { failurePage, renderPieces } from "./signatures/page.js";
+import { plotLegend, comparisonPlot } from "./signatures/plot.js";
 
 export const title = "Bug signatures";
 export const lead = [
   "None of these raises an error. Each is run here on three seeds: the simulator's correct script, and the same script with one operation broken.",
 ];
 
-const AGAIN_MS = 2000;
+const RETRY_MS = 2000;
 
-/** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (params: Record<string, string>) => void, announce: (text: string) => void}} shell */
+/** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {
-  const { families, failures } = await patiently(() => ask("signatures", { what: "table" }));
+  const { families, failures } = await retryWhenBack(() => ask("signatures", { what: "table" }));
   const runnable = failures.filter((/** @type {any} */ each) => each.curves).length;
-  let ended = false, wanted = params.get("code") ?? "", computed = 0;
+  let unmounted = false, openCode = params.get("code") ?? "", computed = 0;
   /** @type {Map<string, ReturnType<typeof row>>} */
   const rows = new Map(failures.map((/** @type {any} */ failure) => [failure.code, row(failure, toggle)]));
 
@@ -24,14 +24,14 @@ export async function mount(root, { params, setParams, announce }) {
   const search = h("input", { type: "search", id: "sig-search", placeholder: "words of title, symptom or fix", maxlength: 80, value: params.get("search") ?? "", oninput: later(filter) });
   const only = h("input", { type: "checkbox", id: "sig-only", checked: params.get("curves") === "1", onchange: filter });
   const bar = h("progress", { max: runnable, value: 0, "aria-label": "Curves computed" });
-  const far = h("span", { class: "muted", role: "status" });
+  const progressText = h("span", { class: "muted", role: "status" });
   const count = h("p", { class: "muted", role: "status" });
   fill(root,
     h("p", { class: "look" }, "What to look for: how small the difference is. Most of these losses still fall, and some equal the correct ones to the last digit; often another quantity shows the failure."),
     h("div", { class: "row sig-bar" },
       h("div", { class: "field" }, h("label", { for: "sig-family" }, "Family"), family), h("div", { class: "field" }, h("label", { for: "sig-search" }, "Search"), search),
-      h("div", { class: "row" }, only, h("label", { for: "sig-only" }, "with curves only")), h("div", { class: "row" }, bar, far)),
-    key(), count, h("ol", { class: "sig-list" }, [...rows.values()].map(({ element }) => element)));
+      h("div", { class: "row" }, only, h("label", { for: "sig-only" }, "with curves only")), h("div", { class: "row" }, bar, progressText)),
+    plotLegend(), count, h("ol", { class: "sig-list" }, [...rows.values()].map(({ element }) => element)));
 
   function filter() {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -41,76 +41,76 @@ export async function mount(root, { params, setParams, announce }) {
       if (!element.hidden) shown += 1;
     }
     count.textContent = `${shown} of ${failures.length} silent failures`;
-    address();
+    updateAddress();
   }
-  function address() {
-    setParams(Object.fromEntries(Object.entries({ code: wanted, family: family.value, search: search.value, curves: only.checked ? "1" : "" }).filter(([, value]) => value)));
+  function updateAddress() {
+    setParams(Object.fromEntries(Object.entries({ code: openCode, family: family.value, search: search.value, curves: only.checked ? "1" : "" }).filter(([, value]) => value)));
   }
   /** @param {string} code @param {boolean} open */
   function toggle(code, open) {
-    if (open) wanted = code;
-    else if (wanted === code) wanted = "";
-    address();
+    if (open) openCode = code;
+    else if (openCode === code) openCode = "";
+    updateAddress();
   }
 
   async function compute() {
-    const left = new Set(failures.filter((/** @type {any} */ each) => each.curves).map((/** @type {any} */ each) => each.code));
-    while (left.size && !ended) {
+    const remaining = new Set(failures.filter((/** @type {any} */ each) => each.curves).map((/** @type {any} */ each) => each.code));
+    while (remaining.size && !unmounted) {
       if (document.hidden) {
-        await pause(AGAIN_MS);
+        await pause(RETRY_MS);
         continue;
       }
-      const visible = [...left].filter((code) => !rows.get(code)?.element.hidden);
-      const code = left.has(wanted) ? wanted : visible[0] ?? [...left][0];
-      const mine = /** @type {ReturnType<typeof row>} */ (rows.get(code));
+      const visible = [...remaining].filter((code) => !rows.get(code)?.element.hidden);
+      const code = remaining.has(openCode) ? openCode : visible[0] ?? [...remaining][0];
+      const currentRow = /** @type {ReturnType<typeof row>} */ (rows.get(code));
       try {
         const answer = await ask("signature", { code });
-        if (ended) return;
+        if (unmounted) return;
         if (answer.done !== undefined) {
-          mine.wait(`${answer.done} of ${answer.of} seeds are done …`);
+          currentRow.wait(`${answer.done} of ${answer.of} seeds are done …`);
           continue;
         }
-        mine.show(answer);
-        left.delete(code);
+        currentRow.show(answer);
+        remaining.delete(code);
         computed += 1;
       } catch (error) {
-        if (ended) return;
-        mine.wait(`${error instanceof Error ? error.message : error} Trying again …`);
-        if (!(await pause(AGAIN_MS))) return;
+        if (unmounted) return;
+        currentRow.wait(`${error instanceof Error ? error.message : error} Trying again …`);
+        if (!(await pause(RETRY_MS))) return;
       }
       bar.value = computed;
-      far.textContent = computed < runnable ? `${computed} of ${runnable} computed` : `all ${runnable} computed`;
+      progressText.textContent = computed < runnable ? `${computed} of ${runnable} computed` : `all ${runnable} computed`;
     }
-    if (!ended) announce("All curves are loaded.");
+    if (!unmounted) announce("All curves are loaded.");
   }
-  const pause = (/** @type {number} */ ms) => new Promise((resolve) => { setTimeout(() => resolve(!ended), ms); });
+  const pause = (/** @type {number} */ ms) => new Promise((resolve) => { setTimeout(() => resolve(!unmounted), ms); });
 
   filter();
-  const first = [...rows.values()].find(({ failure }) => [failure.code, failure.slug].includes(wanted));
+  const first = [...rows.values()].find(({ failure }) => [failure.code, failure.slug].includes(openCode));
   if (first) {
-    wanted = first.failure.code;
+    openCode = first.failure.code;
     await first.open();
     first.element.scrollIntoView();
   }
   compute();
-  return () => { ended = true; };
+  return () => { unmounted = true; };
 }
 
 /** @param {any} failure @param {(code: string, open: boolean) => void} ontoggle */
 function row(failure, ontoggle) {
   const id = `sig-${failure.code}`;
   /** @type {any} */
-  let known = null;
+  let measured = null;
   let page = h("div", { class: "sig-open", id: `${id}-page`, hidden: true });
   const waiting = h("div", { class: "sig-wait" }, "waiting …");
-  const first = h("div", {}, waiting), second = h("div");
-  const said = h("p", { class: "sig-said", hidden: true });
+  const firstPlot = h("div", {}, waiting), secondPlot = h("div");
+  const findingText = h("p", { class: "sig-said", hidden: true });
   const link = h("a", { href: `#/simulator?bugs=${failure.code}&twin=1` }, "Open in the simulator");
   const button = h("button", { type: "button", class: "quiet", "aria-expanded": "false", "aria-controls": `${id}-page`, onclick: () => (page.hidden ? open() : close()) }, "Open details");
   const element = h("li", { class: "panel sig", id },
     h("div", {}, h("h2", {}, h("span", { class: `badge ${failure.severity}` }, `${failure.severity} ${failure.code}`), " ", failure.title),
-      h("p", {}, pieces(failure.symptom)), h("p", {}, h("b", {}, "Fix: "), pieces(failure.fix)), said),
-    failure.curves ? [first, second] : h("p", { class: "sig-none muted" }, failure.why),
+      h("p", {}, renderPieces(failure.symptom)), h("p", {}, h("b", {}, "Fix: "), renderPieces(failure.fix)), findingText),
+    failure.curves ? [firstPlot, secondPlot] : h("p", { class: "sig-none muted" }, failure.why),
     h("div", { class: "row sig-more" }, button, failure.curves && link,
       h("span", { class: "muted" }, [failure.run && "found at run time", failure.lint && "found by the linter"].filter(Boolean).join(", "))),
     h("div", { class: "sig-more" }, page));
@@ -123,7 +123,7 @@ function row(failure, ontoggle) {
     ontoggle(failure.code, true);
     if (page.childElementCount) return;
     try {
-      fill(page, await opened(failure, known));
+      fill(page, await failurePage(failure, measured));
     } catch (error) {
       fill(page, h("p", { class: "error" }, String(error instanceof Error ? error.message : error)));
     }
@@ -137,23 +137,23 @@ function row(failure, ontoggle) {
   return {
     failure, element, text, open,
     /** @param {string} words */
-    wait(words) { fill(first, h("div", { class: "sig-wait" }, words)); },
+    wait(words) { fill(firstPlot, h("div", { class: "sig-wait" }, words)); },
     /** @param {any} answer */
     async show(answer) {
       if (!answer.curves) {
-        fill(first, h("p", { class: "muted" }, answer.why ?? failure.why));
+        fill(firstPlot, h("p", { class: "muted" }, answer.why ?? failure.why));
         return;
       }
-      known = answer;
+      measured = answer;
       link.href = answer.address;
       const [loss, other] = answer.curves.plots;
-      fill(first, multiple(loss));
-      fill(second, other && multiple(other));
+      fill(firstPlot, comparisonPlot(loss));
+      fill(secondPlot, other && comparisonPlot(other));
       if (answer.curves.finding) {
-        said.hidden = false;
-        fill(said, h("b", {}, "The sanitizer: "), answer.curves.finding.message);
+        findingText.hidden = false;
+        fill(findingText, h("b", {}, "The sanitizer: "), ...prose(answer.curves.finding.message));
       }
-      if (!page.hidden) fill(page, await opened(failure, known));
+      if (!page.hidden) fill(page, await failurePage(failure, measured));
     },
   };
 }

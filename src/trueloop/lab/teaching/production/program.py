@@ -12,15 +12,6 @@ from trueloop.lab.teaching.production.selection import Selection
 from trueloop.lab.teaching.production.snippets import MODEL, SETUP_SNIPPETS, Snippet, autocast, constant, lines
 
 
-def trainer_program(selection: Selection) -> Program:
-    """Generate the program that uses `trueloop.Trainer` for the same components.
-
-    Args:
-        selection: the components, completed with those that they require.
-    """
-    return assemble("The same run with trueloop.", TRAINER_SNIPPETS, selection, {})
-
-
 def _needs_folder(on: Selection) -> bool:
     """True if the run needs a folder: for checkpoints, the journal or the best weights."""
     return on.checkpoint or on.logging or on.early_stopping
@@ -240,9 +231,9 @@ PROGRAM: Final = (*SETUP_SNIPPETS, *LOOP)
 """All snippets, in the order of the program."""
 
 
-STANDARD: Final = ("copy", "json", "math", "os", "time")
-"""Standard library modules that are imported as a whole."""
-PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+STANDARD_MODULES: Final = ("copy", "json", "math", "os", "time")
+"""Standard library modules that are imported as a whole; "pathlib" is the only one from which a name is imported."""
+IMPORTED_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "pathlib": ("Path",),
     "sklearn.datasets": ("load_digits",),
     "torch": ("nn",),
@@ -254,9 +245,7 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "trueloop.cli.display": ("Display",),
 }  # fmt: skip
 """Module -> the names imported from it, both sorted as import sorters require."""
-STANDARD_FROM: Final = {"pathlib": 0}
-"""Group of imports of the standard library modules in `PARTS`; all others are in group 1."""
-GROUPS: Final = 2
+MAX_LINE: Final = 88  # characters; formatters break a longer import into several lines
 
 
 class Span(NamedTuple):
@@ -298,6 +287,15 @@ def production_program(selection: Selection, replacements: Mapping[str, str] | N
     return assemble("Trains a small network on handwritten digits.", PROGRAM, selection, replacements or {})
 
 
+def trainer_program(selection: Selection) -> Program:
+    """Generate the program that uses `trueloop.Trainer` for the same components.
+
+    Args:
+        selection: the components, completed with those that they require.
+    """
+    return assemble("The same run with trueloop.", TRAINER_SNIPPETS, selection, {})
+
+
 def assemble(doc: str, snippets: Sequence[Snippet], selection: Selection, replacements: Mapping[str, str]) -> Program:
     """Join snippets into one program with a docstring and the imports that it needs.
 
@@ -310,44 +308,44 @@ def assemble(doc: str, snippets: Sequence[Snippet], selection: Selection, replac
     on = selection.completed()
     texts = [(snippet, replacements.get(snippet.name, snippet.write(on)).strip("\n")) for snippet in snippets]
     texts = [(snippet, text) for snippet, text in texts if text]
-    names = _names("\n".join(indent(text, "    " * snippet.depth) for snippet, text in texts))
-    lines = [f'"""{doc}"""', "", *_imports(names), ""]
+    code = "\n".join(indent(text, "    " * snippet.depth) for snippet, text in texts)
+    program = [f'"""{doc}"""', "", *_imports(_used_names(code)), ""]
     spans: list[Span] = []
-    before: tuple[Snippet, str] | None = None
+    previous: tuple[Snippet, str] | None = None
     for snippet, text in texts:
-        lines += _blank_lines(before, (snippet, text))
-        first = len(lines) + 1
-        lines += indent(text, "    " * snippet.depth).splitlines()
-        spans.append(Span(snippet.name, first, len(lines)))
-        before = (snippet, text)
-    return Program(text="\n".join(lines) + "\n", spans=tuple(spans))
+        program += _blank_lines(previous, (snippet, text))
+        first = len(program) + 1
+        program += indent(text, "    " * snippet.depth).splitlines()
+        spans.append(Span(snippet.name, first, len(program)))
+        previous = (snippet, text)
+    return Program(text="\n".join(program) + "\n", spans=tuple(spans))
 
 
-def _blank_lines(before: tuple[Snippet, str] | None, now: tuple[Snippet, str]) -> list[str]:
+def _blank_lines(previous: tuple[Snippet, str] | None, current: tuple[Snippet, str]) -> list[str]:
     """Return two blank lines around a function, as PEP 8 requires; one before a snippet that is `apart`."""
-    if before is None:
+    if previous is None:
         return []
-    if any(text.startswith(("def ", "@")) for _, text in (before, now)):
+    if any(text.startswith(("def ", "@")) for _, text in (previous, current)):
         return ["", ""]
-    return [""] if now[0].apart else []
+    return [""] if current[0].apart else []
 
 
-def _names(text: str) -> set[str]:
-    return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+def _used_names(code: str) -> set[str]:
+    return {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
 
 
-def _imports(names: set[str]) -> list[str]:
-    groups: list[list[str]] = [[] for _ in range(GROUPS)]
-    groups[0] += [f"import {module}" for module in STANDARD if module in names]
-    groups[1] += ["import torch"] if "torch" in names else []
-    for module, parts in PARTS.items():
-        if used := [part for part in parts if part in names]:
-            groups[STANDARD_FROM.get(module, 1)].append(_from(module, used))
-    return "\n\n".join("\n".join(group) for group in groups if group).splitlines()
+def _imports(used_names: set[str]) -> list[str]:
+    """Return the lines that import these names: first from the standard library, then from other packages."""
+    standard = [f"import {module}" for module in STANDARD_MODULES if module in used_names]
+    third_party = ["import torch"] if "torch" in used_names else []
+    for module, names in IMPORTED_NAMES.items():
+        if used := [name for name in names if name in used_names]:
+            (standard if module == "pathlib" else third_party).append(_import_from(module, used))
+    return "\n\n".join("\n".join(group) for group in (standard, third_party) if group).splitlines()
 
 
-def _from(module: str, parts: Iterable[str]) -> str:
-    line = f"from {module} import {', '.join(parts)}"
-    if len(line) <= 88:
-        return line
-    return "\n".join([f"from {module} import (", *(f"    {part}," for part in parts), ")"])
+def _import_from(module: str, names: Iterable[str]) -> str:
+    one_line = f"from {module} import {', '.join(names)}"
+    if len(one_line) <= MAX_LINE:
+        return one_line
+    return "\n".join([f"from {module} import (", *(f"    {name}," for name in names), ")"])

@@ -54,5 +54,5 @@ def selected(*names: str, precision: Precision = "bf16") -> Selection:
         names: names from `NAMES`.
         precision: precision of autocast, if "precision" is among the names.
     """
-    fields: dict[str, Any] = {name: precision if name == "precision" else True for name in names}
-    return Selection(**fields)
+    values: dict[str, Any] = {name: precision if name == "precision" else True for name in names}
+    return Selection(**values)

@@ -35,12 +35,9 @@ class OneStep:
             InvalidConfig: the sizes leave nothing to train on, or the epoch has no such update.
         """
         run = plan(
-            dataset=self.dataset,
-            batch=self.batch,
-            accumulate=self.accumulate,
-            processes=self.processes,
+            dataset=self.dataset, batch=self.batch, accumulate=self.accumulate, processes=self.processes,
             drop_last=self.drop_last,
-        )
+        )  # fmt: skip
         if self.update >= run.updates_per_epoch:
             raise InvalidConfig(
                 f"update is {self.update}, counted from 0; an epoch has "

@@ -1,4 +1,4 @@
-"""Writes a data pipeline as a program: numbered examples, a sampler, workers, collate and batches, all of PyTorch."""
+"""Writes a data pipeline as a PyTorch program: numbered examples, a sampler, workers, collate and batches."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -51,8 +51,8 @@ class Pipeline:
     def class_counts(self) -> tuple[int, ...]:
         """Number of examples of each class; the remainder goes to the first class."""
         shares = SHARES[self.balance]
-        others = [self.examples * share // sum(shares) for share in shares[1:]]
-        return self.examples - sum(others), *others
+        other_counts = [self.examples * share // sum(shares) for share in shares[1:]]
+        return self.examples - sum(other_counts), *other_counts
 
     @property
     def follows_epochs(self) -> bool:
@@ -87,20 +87,20 @@ def pipeline(settings: Pipeline) -> PipelineProgram:
 
 def _imports(settings: Pipeline) -> str:
     torch_names = {"DataLoader", "Dataset", "get_worker_info"}
-    own: set[str] = set()
+    trueloop_names: set[str] = set()
     if settings.buckets:
         torch_names.add("Sampler")
     if settings.made_by == "trueloop":
-        own.add("OrderSampler")
+        trueloop_names.add("OrderSampler")
     elif settings.sampler != "none":
         torch_names.add(SAMPLERS[settings.sampler])
     if settings.sampler == "weighted":
-        own.add("class_weights")
+        trueloop_names.add("class_weights")
     if settings.sequences:
-        own.add("pad_sequences")
+        trueloop_names.add("pad_sequences")
     lines = ["import torch", f"from torch.utils.data import {', '.join(sorted(torch_names))}"]
-    if own:
-        lines += ["", f"from trueloop.data import {', '.join(sorted(own))}"]
+    if trueloop_names:
+        lines += ["", f"from trueloop.data import {', '.join(sorted(trueloop_names))}"]
     return "\n".join(lines) + "\n"
 
 
@@ -206,8 +206,8 @@ def _sampler(settings: Pipeline) -> str:
     if settings.made_by == "trueloop":
         order = {"sequential": '"sequential"', "random": '"random"', "weighted": "weights"}.get(settings.sampler)
         order = order or ('"random"' if settings.shuffle else '"sequential"')
-        share = f", processes={settings.ranks}, rank=rank{dropped}" if settings.sampler == "distributed" else ""
-        return f"OrderSampler(examples, order={order}, seed={settings.seed}{share})"
+        ranks = f", processes={settings.ranks}, rank=rank{dropped}" if settings.sampler == "distributed" else ""
+        return f"OrderSampler(examples, order={order}, seed={settings.seed}{ranks})"
     return {
         "none": "",
         "sequential": "SequentialSampler(examples)",
@@ -219,7 +219,7 @@ def _sampler(settings: Pipeline) -> str:
 
 
 def _arguments(settings: Pipeline) -> list[str]:
-    """Generate the arguments of DataLoader, even a shuffle=True that contradicts the sampler: PyTorch refuses it."""
+    """Generate the arguments of DataLoader; PyTorch refuses a shuffle=True that contradicts the sampler."""
     arguments = ["examples"]
     if settings.buckets:
         arguments.append(f"batch_sampler=LengthBuckets(sampler, examples.lengths, {settings.batch})")

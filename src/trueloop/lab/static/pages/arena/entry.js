@@ -1,5 +1,5 @@
 // @ts-check
-// One entry in full: seeds, curves, versions and script; it can be replayed, and its settings can be loaded.
+// The details of an entry: seeds, curves, versions and script. The entry can be replayed, and its settings can be loaded.
 import { chart } from "../../chart.js";
 import { codePanel } from "../../code.js";
 import { fill, h, number } from "../../dom.js";
@@ -12,14 +12,14 @@ const DASHES = [undefined, [8, 4], [3, 3], [8, 3, 2, 3], [1, 3]];
 
 /** @param {{take: (config: Record<string, any>, track: string) => void, announce: (text: string) => void}} handlers */
 export function entryPanel({ take, announce }) {
-  let shown = 0, replaying = 0;
+  let shownId = 0, replayId = 0;
   /** @type {ReturnType<typeof chart> | null} */
   let plot = null;
   const element = h("section", { class: "panel entry", hidden: true, tabindex: "-1", "aria-label": "Entry" });
 
   function hide() {
     element.hidden = true;
-    shown = replaying = 0;
+    shownId = replayId = 0;
     plot?.unmount();
     plot = null;
   }
@@ -28,20 +28,20 @@ export function entryPanel({ take, announce }) {
   async function show(id) {
     const row = await ask("arena", { do: "entry", id });
     hide();
-    shown = id;
+    shownId = id;
     element.hidden = false;
     const code = row.script && codePanel({ title: "The script that was run", file: `entry_${id}.py`, note: "With its first seed; the others differ in the line SEED." });
     code?.show(row.script, { hit: row.trials.find((/** @type {any} */ trial) => trial.found)?.found.line });
-    const again = h("div", { class: "again", role: "status" });
-    const button = h("button", { type: "button", class: "quiet", disabled: row.open || !row.trials.length, onclick: () => replay(id, button, again) }, "↻ Replay");
+    const replayStatus = h("div", { class: "again", role: "status" });
+    const button = h("button", { type: "button", class: "quiet", disabled: row.open || !row.trials.length, onclick: () => replay(id, button, replayStatus) }, "↻ Replay");
     fill(element,
       h("div", { class: "row" }, h("h2", {}, `Entry ${id}: ${row.name}`), h("span", { class: "badge" }, row.track),
         h("button", { type: "button", class: "quiet", onclick: () => take(row.config, row.track) }, "Use these settings"), button,
         h("button", { type: "button", class: "quiet", onclick: hide }, "Close")),
       h("p", {}, verdict(row)),
       h("p", { class: "mono settings" }, settings(row.changes, row.config)),
-      h("div", { class: "tiles" }, curves(row), h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Seeds" }, seeds(row))),
-      again,
+      h("div", { class: "tiles" }, drawCurves(row), h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Seeds" }, seedTable(row))),
+      replayStatus,
       h("p", { class: "muted versions" }, `Handed in ${new Date(1000 * row.submitted).toLocaleString()}; ${Object.entries(row.versions).map(([name, version]) => `${name} ${version}`).join(", ")}.`),
       code ? code.element : h("p", { class: "muted" }, "The track has changed since; this entry no longer counts."));
     element.scrollIntoView({ block: "nearest" });
@@ -50,32 +50,30 @@ export function entryPanel({ take, announce }) {
   }
 
   /** @param {any} row */
-  function curves(row) {
+  function drawCurves(row) {
     if (!row.curves.length) return null;
     const sorted = row.seeds.map((/** @type {number} */ seed) => row.curves.find((/** @type {any} */ curve) => curve.seed === seed)).filter(Boolean);
     plot = chart({ title: "Held-out accuracy on each seed", height: 200, x: "update", tools: false, lines: sorted.map((/** @type {any} */ _, /** @type {number} */ i) => ({ label: `${i + 1}`, colour: COLOURS[i % COLOURS.length], dash: DASHES[i % DASHES.length], width: 1.6 })) });
     const xs = [...new Set(sorted.flatMap((/** @type {any} */ curve) => curve.points.map((/** @type {any} */ point) => point[0])))].sort((a, b) => a - b);
-    plot.set(xs, ...sorted.map((/** @type {any} */ curve) => held(curve.points, xs)));
-    const element = plot.element;
-    requestAnimationFrame(() => requestAnimationFrame(() => element.isConnected && plot?.set(xs, ...sorted.map((/** @type {any} */ curve) => held(curve.points, xs)))));
-    return element;
+    plot.set(xs, ...sorted.map((/** @type {any} */ curve) => stepValues(curve.points, xs)));
+    return plot.element;
   }
 
-  /** @param {number} id @param {HTMLButtonElement} button @param {HTMLElement} again */
-  async function replay(id, button, again) {
+  /** @param {number} id @param {HTMLButtonElement} button @param {HTMLElement} status */
+  async function replay(id, button, status) {
     button.disabled = true;
     try {
-      const begun = await ask("arena", { do: "replay", id });
-      replaying = begun.id;
+      const started = await ask("arena", { do: "replay", id });
+      replayId = started.id;
       for (;;) {
-        const answer = await ask("arena", { do: "poll", id: begun.id });
-        if (shown !== id || replaying !== begun.id) return;
-        fill(again, h("ul", {}, answer.seeds.map(replayed)), answer.done && ending(answer));
+        const answer = await ask("arena", { do: "poll", id: started.id });
+        if (shownId !== id || replayId !== started.id) return;
+        fill(status, h("ul", {}, answer.seeds.map(replayResult)), answer.done && replaySummary(answer));
         if (answer.done) break;
         await new Promise((wake) => setTimeout(wake, 250));
       }
     } catch (error) {
-      fill(again, h("p", { class: "error", role: "alert" }, /** @type {Error} */ (error).message));
+      fill(status, h("p", { class: "error", role: "alert" }, /** @type {Error} */ (error).message));
     }
     button.disabled = false;
   }
@@ -84,7 +82,7 @@ export function entryPanel({ take, announce }) {
 }
 
 /** @param {any} row */
-function seeds(row) {
+function seedTable(row) {
   return h("table", {},
     h("thead", {}, h("tr", {}, ["", "seed", "result", "updates", "examples", "held out", "time", "weights"].map((name, i) => h("th", { scope: "col", class: i > 2 && i < 7 ? "number" : "" }, name)))),
     h("tbody", {}, row.trials.map((/** @type {any} */ trial, /** @type {number} */ i) => h("tr", {},
@@ -97,19 +95,19 @@ function seeds(row) {
 }
 
 /** @param {any} seed */
-function replayed({ then, now, same }) {
-  return h("li", {}, same ? `✓ seed ${then.seed}: ${then.end} at update ${now.updates} again, bitwise equal weights` : `✗ seed ${then.seed}: ${then.end} at update ${then.updates} then, ${now.end} at update ${now.updates} now`);
+function replayResult({ stored, repeated, same }) {
+  return h("li", {}, same ? `✓ seed ${stored.seed}: ${stored.end} at update ${repeated.updates} again, bitwise equal weights` : `✗ seed ${stored.seed}: ${stored.end} at update ${stored.updates} then, ${repeated.end} at update ${repeated.updates} now`);
 }
 
 /** @param {any} answer */
-function ending({ same, error, differing }) {
+function replaySummary({ same, error, differing }) {
   if (error) return h("p", { class: "error" }, `${error.what} ${error.fix}`);
-  const others = Object.entries(differing).map(([name, [then, now]]) => ` ${name} was ${then}, now ${now}.`);
-  return h("p", {}, h("span", { class: same ? "badge good" : "badge error" }, same ? "✓ bitwise equal" : "✗ different"), others);
+  const versionChanges = Object.entries(differing).map(([name, [then, now]]) => ` ${name} was ${then}, now ${now}.`);
+  return h("p", {}, h("span", { class: same ? "badge good" : "badge error" }, same ? "✓ bitwise equal" : "✗ different"), versionChanges);
 }
 
-/** @param {[number, number, number][]} points @param {number[]} xs */
-function held(points, xs) {
+/** Return a value for each x: the latest point's, or null outside the curve. @param {[number, number, number][]} points @param {number[]} xs */
+function stepValues(points, xs) {
   let i = -1;
   return xs.map((x) => {
     while (i + 1 < points.length && points[i + 1][0] <= x) i += 1;

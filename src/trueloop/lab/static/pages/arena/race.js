@@ -1,10 +1,10 @@
 // @ts-check
-// The chart of the arena: your held-out accuracy over the updates, with the baseline's and the leaders'.
+// The chart of the arena: held-out accuracy over the updates, of your run, the baseline and the leaders.
 import { chart } from "../../chart.js";
 import { h } from "../../dom.js";
 
-const PLACES = 3;
-const EMPTY = 100; // updates on a chart that shows only the target
+const LEADERS = 3;
+const EMPTY_UPDATES = 100; // number of updates on a chart that shows only the target
 const LINES = [
   { label: "you", colour: "--data", width: 2.5 },
   { label: "target", colour: "--strong", dash: [2, 4], width: 1.2 },
@@ -15,34 +15,34 @@ const LINES = [
 export function race() {
   const plot = chart({ title: "Held-out accuracy", lines: LINES, height: 260, x: "update", tools: false, span: [0, 1] });
   /** @type {[number, number, number][]} */
-  let own = [];
+  let ownCurve = [];
   /** @type {{name: string, baseline: boolean, points: [number, number, number][]}[]} */
-  let others = [];
+  let storedCurves = [];
   let target = 0;
 
   function draw() {
-    const base = others.filter(({ baseline }) => baseline).map(({ points }) => points);
-    const leaders = others.filter(({ baseline }) => !baseline).map(({ points }) => points);
-    const curves = [own, base[0] ?? [], ...Array.from({ length: PLACES }, (_, i) => leaders[i] ?? [])];
-    const last = Math.max(0, ...curves.map((curve) => curve.at(-1)?.[0] ?? 0)) || EMPTY;
+    const base = storedCurves.filter(({ baseline }) => baseline).map(({ points }) => points);
+    const leaders = storedCurves.filter(({ baseline }) => !baseline).map(({ points }) => points);
+    const curves = [ownCurve, base[0] ?? [], ...Array.from({ length: LEADERS }, (_, i) => leaders[i] ?? [])];
+    const last = Math.max(0, ...curves.map((curve) => curve.at(-1)?.[0] ?? 0)) || EMPTY_UPDATES;
     const xs = Array.from({ length: last }, (_, i) => i + 1);
-    const [you, baseline, ...places] = curves.map((curve) => held(curve, last));
-    plot.set(xs, you, xs.map(() => target), baseline, ...places);
-    plot.describe(own.length ? `You: ${(100 * own[own.length - 1][2]).toFixed(1)} % after ${own[own.length - 1][0]} updates.` : "No practice run yet.");
+    const [ownValues, baseline, ...leaderValues] = curves.map((curve) => valuePerUpdate(curve, last));
+    plot.set(xs, ownValues, xs.map(() => target), baseline, ...leaderValues);
+    plot.describe(ownCurve.length ? `You: ${(100 * ownCurve[ownCurve.length - 1][2]).toFixed(1)} % after ${ownCurve[ownCurve.length - 1][0]} updates.` : "No practice run yet.");
   }
 
   return {
     element: h("div", { class: "race" }, plot.element, h("p", { class: "muted hint" }, "Drag across the chart to zoom, double-click to see all.")),
     /** @param {any[]} points @param {number} goal */
-    mine(points, goal) { own = points; target = goal; draw(); },
+    mine(points, goal) { ownCurve = points; target = goal; draw(); },
     /** @param {any[]} curves @param {number} goal */
-    others(curves, goal) { others = curves; target = goal; draw(); },
+    others(curves, goal) { storedCurves = curves; target = goal; draw(); },
     unmount() { plot.unmount(); },
   };
 }
 
-/** Return a value for each update; between stored points, the latest value. @param {[number, number, number][]} points @param {number} last */
-function held(points, last) {
+/** Return a value for each update; between stored points, the value of the latest one. @param {[number, number, number][]} points @param {number} last */
+function valuePerUpdate(points, last) {
   /** @type {(number | null)[]} */
   const column = Array(last).fill(null);
   points.forEach(([update, , accuracy], i) => {

@@ -8,39 +8,39 @@ import { player } from "../../player.js";
 
 const WIDTH = 300, HEIGHT = 200;
 
-export const RATE = 0.3;
+export const DEFAULT_RATE = 0.3;
 
-/** @param {{announce: (text: string) => void, next: () => any, lr: number, onrate: () => void}} page lr: the rate to begin with */
+/** @param {{announce: (text: string) => void, next: () => any, lr: number, onrate: () => void}} page lr: the learning rate at first */
 export function oneStep({ announce, next, lr, onrate }) {
-  const asking = newest("one_step");
+  const fetchUpdate = newest("one_step");
   /** @type {any} */
-  let made = null;
+  let computed = null;
   /** @type {any} */
-  let sizes = null;
+  let requestedSizes = null;
   let weights = { weight: 0, bias: 0 };
-  let before = -1;
+  let previousStage = -1;
   const refused = h("p", { class: "muted", hidden: true });
-  const says = h("p", { class: "says" });
-  const field = h("div", { class: "dots", role: "img" });
-  const fieldName = h("h3", {});
+  const explanation = h("p", { class: "says" });
+  const datasetDots = h("div", { class: "dots", role: "img" });
+  const datasetHeading = h("h3", {});
   const batch = h("div", { class: "chips" });
-  const batchName = h("h3", {});
+  const batchHeading = h("h3", {});
   const model = h("table", { class: "model" });
   const plot = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", class: "fit" });
   const code = codePanel({ title: "Show the code of this update", file: "one_update.py", note: "The numbers above are what this program computed." });
-  const rate = h("input", { id: "step-lr", type: "range", min: 0.02, max: 1.4, step: 0.02, value: lr, oninput: () => { rateShown.textContent = rate.value; onrate(); again(); } });
-  const rateShown = h("output", { for: "step-lr" }, rate.value);
-  const stages = player({ count: () => made?.stages.length ?? 1, show: draw, label: "One update", perStep_ms: 1500 });
-  const onward = h("button", { type: "button", class: "quiet", onclick: carryOn }, "Keep the weights, next update");
+  const rate = h("input", { id: "step-lr", type: "range", min: 0.02, max: 1.4, step: 0.02, value: lr, oninput: () => { rateText.textContent = rate.value; onrate(); refetchLater(); } });
+  const rateText = h("output", { for: "step-lr" }, rate.value);
+  const stages = player({ count: () => computed?.stages.length ?? 1, show: draw, label: "One update", perStep_ms: 1500 });
+  const keepWeights = h("button", { type: "button", class: "quiet", onclick: keepWeightsAndContinue }, "Keep the weights, next update");
   const reset = h("button", { type: "button", class: "quiet", onclick: () => { weights = { weight: 0, bias: 0 }; fetchStep(); } }, "Reset the weights to 0");
   const waiting = h("p", { class: "muted" }, "Computing …");
   const body = h("div", { hidden: true },
-    h("div", { class: "row" }, stages.element, onward, reset),
-    h("div", { class: "row lr" }, h("label", { for: "step-lr" }, "Learning rate"), rate, rateShown),
-    says,
+    h("div", { class: "row" }, stages.element, keepWeights, reset),
+    h("div", { class: "row lr" }, h("label", { for: "step-lr" }, "Learning rate"), rate, rateText),
+    explanation,
     h("div", { class: "step-parts" },
-      h("div", {}, fieldName, field),
-      h("div", {}, batchName, batch),
+      h("div", {}, datasetHeading, datasetDots),
+      h("div", {}, batchHeading, batch),
       h("div", {}, h("h3", {}, "Model: y = weight · x + bias"), model, plot)),
     code.element);
   const element = h("section", { class: "panel one-step", "aria-labelledby": "step-title" },
@@ -48,35 +48,35 @@ export function oneStep({ announce, next, lr, onrate }) {
     h("p", { class: "muted" }, "The window of the timeline above, on a model of two weights. The data are synthetic, near the line y = 1.5 x − 0.5; the order is trueloop's shuffle for your dataset size."),
     refused, waiting, body);
 
-  /** @param {any} asked @param {string} tooLarge */
-  function ask(asked, tooLarge) {
-    const key = JSON.stringify(asked);
+  /** @param {any} newSizes @param {string} tooLarge */
+  function ask(newSizes, tooLarge) {
+    const key = JSON.stringify(newSizes);
     refused.hidden = !tooLarge;
     refused.textContent = tooLarge;
     if (tooLarge) body.hidden = waiting.hidden = true;
-    else if (made) body.hidden = false;
-    if (tooLarge || key === sizes) return;
-    sizes = key;
-    soon();
+    else if (computed) body.hidden = false;
+    if (tooLarge || key === requestedSizes) return;
+    requestedSizes = key;
+    fetchLater();
   }
 
-  const soon = later(() => fetchStep(), 60);
-  const again = later(() => fetchStep(true), 60);
+  const fetchLater = later(() => fetchStep(), 60);
+  const refetchLater = later(() => fetchStep(true), 60);
 
-  async function fetchStep(stay = false) {
-    if (!sizes) return;
+  async function fetchStep(keepStage = false) {
+    if (!requestedSizes) return;
     try {
-      const answer = await asking({ ...JSON.parse(sizes), ...weights, lr: Number(rate.value) });
+      const answer = await fetchUpdate({ ...JSON.parse(requestedSizes), ...weights, lr: Number(rate.value) });
       if (answer === null) return;
       refused.hidden = !answer.too_large;
       refused.textContent = answer.too_large;
       waiting.hidden = true;
       body.hidden = Boolean(answer.too_large);
       if (answer.too_large) return;
-      made = answer;
+      computed = answer;
       code.show(answer.code);
-      if (!stay) stages.pause();
-      stages.go(stay ? stages.step : 0);
+      if (!keepStage) stages.pause();
+      stages.go(keepStage ? stages.step : 0);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       refused.hidden = false;
@@ -86,66 +86,66 @@ export function oneStep({ announce, next, lr, onrate }) {
     }
   }
 
-  async function carryOn() {
-    if (!made) return;
-    weights = { weight: made.after[0], bias: made.after[1] };
-    const before = sizes;
+  async function keepWeightsAndContinue() {
+    if (!computed) return;
+    weights = { weight: computed.after[0], bias: computed.after[1] };
+    const previousSizes = requestedSizes;
     await next();
-    if (sizes === before) await fetchStep(); // a run of one update is where it was
+    if (requestedSizes === previousSizes) await fetchStep(); // a run with only one update has no next update
     announce(`Weight ${number(weights.weight)}, bias ${number(weights.bias)}.`);
   }
 
   /** @param {number} at */
   function draw(at) {
-    if (!made) return;
-    const stage = made.stages[at];
-    const shown = made.micro_batches[stage.batch];
-    says.textContent = stage.says;
-    if (stages.playing()) announce(stage.says);
-    drawField(stage, shown);
-    drawBatch(stage, shown);
-    drawModel(stage, shown);
+    if (!computed) return;
+    const stage = computed.stages[at];
+    const microBatch = computed.micro_batches[stage.batch];
+    explanation.textContent = stage.description;
+    if (stages.playing()) announce(stage.description);
+    drawDataset(stage, microBatch);
+    drawBatch(stage, microBatch);
+    drawModel(stage, microBatch);
     drawFit(stage);
-    if (stage.kind === "picked" && at === before + 1) {
-      const dots = [...field.querySelectorAll(".picked")];
+    if (stage.kind === "picked" && at === previousStage + 1) {
+      const dots = [...datasetDots.querySelectorAll(".picked")];
       fly([...batch.querySelectorAll(".chip")].map((chip, i) => [dots[i % dots.length], chip]));
     }
-    before = at;
+    previousStage = at;
   }
 
-  /** @param {any} stage @param {any} shown */
-  function drawField(stage, shown) {
-    const now = new Set(shown.dots);
-    const earlier = new Set(made.micro_batches.slice(0, stage.batch).flatMap((/** @type {any} */ other) => other.dots));
-    const each = made.examples_per_dot === 1 ? "one example per dot" : `${number(Math.round(made.examples_per_dot))} examples per dot`;
-    fieldName.textContent = `Dataset: ${each}`;
-    field.setAttribute("aria-label", `${shown.count} examples picked from the dataset, in ${shown.dots.length} of ${made.dots} dots.`);
-    fill(field, ...Array.from({ length: made.dots }, (_, cell) => h("i", { class: now.has(cell) ? "dot picked" : earlier.has(cell) ? "dot before" : "dot" })));
+  /** @param {any} stage @param {any} microBatch */
+  function drawDataset(stage, microBatch) {
+    const currentDots = new Set(microBatch.dots);
+    const earlierDots = new Set(computed.micro_batches.slice(0, stage.batch).flatMap((/** @type {any} */ other) => other.dots));
+    const each = computed.examples_per_dot === 1 ? "one example per dot" : `${number(Math.round(computed.examples_per_dot))} examples per dot`;
+    datasetHeading.textContent = `Dataset: ${each}`;
+    datasetDots.setAttribute("aria-label", `${microBatch.count} examples picked from the dataset, in ${microBatch.dots.length} of ${computed.dots} dots.`);
+    fill(datasetDots, ...Array.from({ length: computed.dots }, (_, cell) => h("i", { class: currentDots.has(cell) ? "dot picked" : earlierDots.has(cell) ? "dot before" : "dot" })));
   }
 
-  /** @param {any} stage @param {any} shown */
-  function drawBatch(stage, shown) {
-    const ranks = JSON.parse(sizes).processes;
-    batchName.textContent = `Micro-batch ${shown.index + 1} of ${made.total_micro_batches}${ranks > 1 ? `, over ${number(ranks)} processes` : ""}`;
-    const more = shown.count - shown.indices.length;
+  /** @param {any} stage @param {any} microBatch */
+  function drawBatch(stage, microBatch) {
+    const ranks = JSON.parse(requestedSizes).processes;
+    batchHeading.textContent = `Micro-batch ${microBatch.index + 1} of ${computed.total_micro_batches}${ranks > 1 ? `, over ${number(ranks)} processes` : ""}`;
+    const more = microBatch.count - microBatch.indices.length;
     batch.className = `chips ${stage.kind}`;
-    fill(batch, ...shown.indices.map((/** @type {number} */ example, /** @type {number} */ i) => h("span", { class: "chip" }, ranks > 1 && ranks <= 9 && h("sub", {}, String(i % ranks)), `#${example.toLocaleString("en-US")}`)),
+    fill(batch, ...microBatch.indices.map((/** @type {number} */ example, /** @type {number} */ i) => h("span", { class: "chip" }, ranks > 1 && ranks <= 9 && h("sub", {}, String(i % ranks)), `#${example.toLocaleString("en-US")}`)),
       more > 0 && h("span", { class: "muted" }, `and ${number(more)} more`));
   }
 
-  /** @param {any} stage @param {any} shown */
-  function drawModel(stage, shown) {
+  /** @param {any} stage @param {any} microBatch */
+  function drawModel(stage, microBatch) {
     const updated = stage.kind === "update";
-    const before = stage.batch > 0 ? made.micro_batches[stage.batch - 1] : { weight_gradient: 0, bias_gradient: 0 };
-    const held = updated || stage.kind === "backward" ? shown : before;
+    const previousBatch = stage.batch > 0 ? computed.micro_batches[stage.batch - 1] : { weight_gradient: 0, bias_gradient: 0 };
+    const gradients = updated || stage.kind === "backward" ? microBatch : previousBatch;
     /** @param {string} name @param {number} i @param {number} sum */
     const row = (name, i, sum) => h("tr", {}, h("th", { scope: "row" }, name),
-      h("td", { class: `number ${updated ? "is-update" : ""}` }, number(updated ? made.after[i] : made.before[i])),
-      h("td", { class: "number is-gradient" }, number(updated ? made.gradient[i] : sum)));
+      h("td", { class: `number ${updated ? "is-update" : ""}` }, number(updated ? computed.after[i] : computed.before[i])),
+      h("td", { class: "number is-gradient" }, number(updated ? computed.gradient[i] : sum)));
     fill(model,
       h("thead", {}, h("tr", {}, h("td"), h("th", { class: "number" }, updated ? "✓ after the update" : "value"), h("th", { class: "number" }, updated ? ".grad, the mean" : ".grad, a sum"))),
-      h("tbody", {}, row("weight", 0, held.weight_gradient), row("bias", 1, held.bias_gradient),
-        h("tr", {}, h("th", { scope: "row" }, "loss, mean"), h("td", { class: "number" }, number(updated ? made.loss_after : made.loss_before)), h("td", { class: "number" }, ""))));
+      h("tbody", {}, row("weight", 0, gradients.weight_gradient), row("bias", 1, gradients.bias_gradient),
+        h("tr", {}, h("th", { scope: "row" }, "loss, mean"), h("td", { class: "number" }, number(updated ? computed.loss_after : computed.loss_before)), h("td", { class: "number" }, ""))));
   }
 
   /** @param {any} stage */
@@ -154,11 +154,11 @@ export function oneStep({ announce, next, lr, onrate }) {
     const y = (/** @type {number} */ value) => HEIGHT / 2 - ((value + 0.5) / 5.2) * HEIGHT;
     /** @param {[number, number]} weights_ @param {string} kind */
     const lineOf = ([w, b], kind) => svg("line", { class: kind, x1: x(-1), x2: x(1), y1: y(b - w), y2: y(b + w) });
-    plot.setAttribute("aria-label", `Examples of the window and the model's line: before, weight ${number(made.before[0])}; after, ${number(made.after[0])}.`);
+    plot.setAttribute("aria-label", `Examples of the window and the model's line: before, weight ${number(computed.before[0])}; after, ${number(computed.after[0])}.`);
     fill(plot,
-      svg("g", {}, made.points.map(([px, py]) => svg("circle", { cx: x(px), cy: y(py), r: 2.4, class: "point" }))),
-      lineOf(made.before, "before"),
-      stage.kind === "update" && lineOf(made.after, "after"),
+      svg("g", {}, computed.points.map(([px, py]) => svg("circle", { cx: x(px), cy: y(py), r: 2.4, class: "point" }))),
+      lineOf(computed.before, "before"),
+      stage.kind === "update" && lineOf(computed.after, "after"),
       svg("text", { x: 14, y: 16, class: "label" }, stage.kind === "update" ? "dashed: before, solid: after" : "the model before the update"));
   }
 

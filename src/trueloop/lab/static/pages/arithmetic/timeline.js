@@ -1,17 +1,17 @@
 // @ts-check
 // The timeline of a run: epochs as blocks, the windows and iterations of one epoch, the shares of one iteration.
 import { fill, h, number } from "../../dom.js";
-import { still } from "../../player.js";
+import { prefersReducedMotion } from "../../player.js";
 
-const TICK = 11; // pixels per mark, with its margin
+const TICK_PX = 11; // width of a mark with its margin
 
 /** @param {{go: (place: {epoch: number, iteration: number}) => Promise<any> | any, announce: (text: string) => void}} page */
 export function timeline({ go, announce }) {
   /** @type {any} */
   let answer = null;
   let playing = 0;
-  let turn = 0;
-  const says = h("p", { class: "says", id: "timeline-says" });
+  let playCount = 0;
+  const positionText = h("p", { class: "says", id: "timeline-says" });
   const coverage = h("p", { class: "muted drawn" });
   const epochs = h("div", { class: "epochs", role: "img" });
   const windows = h("div", { class: "windows", role: "img", "aria-labelledby": "timeline-says" });
@@ -30,26 +30,26 @@ export function timeline({ go, announce }) {
       button("|◀", "To the beginning", "first"), button("◀", "One iteration back", "previous"), button("▶", "Next iteration", "next"),
       button("next update", "To the next update", "update"), button("end of the epoch", "To the last iteration of the epoch", "epochs_end"),
       button("next epoch", "To the next epoch", "epoch"), button("▶▶|", "To the last iteration of the run", "last"), rate),
-    says, progress,
+    positionText, progress,
     h("h3", {}, "Epochs"), epochs,
     epochName, windows, legend(),
     iterationName, shares, coverage);
 
-  async function moveTo(/** @type {string} */ move, aloud = false) {
+  async function moveTo(/** @type {string} */ target, announceIt = false) {
     if (!answer) return;
-    await go(answer.targets[move]);
-    if (aloud) announce(answer.timeline.position);
+    await go(answer.targets[target]);
+    if (announceIt) announce(answer.timeline.position);
   }
 
   async function start() {
-    const mine = ++turn;
-    playing = mine;
+    const thisPlay = ++playCount;
+    playing = thisPlay;
     play.textContent = "⏸ Pause";
     if (answer && answer.timeline.share_of_run === 1) await moveTo("first");
-    while (playing === mine) {
-      await new Promise((done) => setTimeout(done, still() ? Number(rate.value) * 2 : Number(rate.value)));
-      if (playing !== mine) return;
-      if (document.hidden) continue; // not visible
+    while (playing === thisPlay) {
+      await new Promise((done) => setTimeout(done, prefersReducedMotion() ? Number(rate.value) * 2 : Number(rate.value)));
+      if (playing !== thisPlay) return;
+      if (document.hidden) continue; // nothing moves while the page is hidden
       const before = answer.timeline;
       await moveTo("next");
       if (answer.timeline.epoch === before.epoch && answer.timeline.iteration === before.iteration) return pause();
@@ -61,46 +61,46 @@ export function timeline({ go, announce }) {
     play.textContent = "▶ Play the run";
   }
 
-  /** @param {any} given */
-  function show(given) {
-    answer = given;
-    const line = given.timeline;
-    says.textContent = line.position;
+  /** @param {any} newAnswer */
+  function show(newAnswer) {
+    answer = newAnswer;
+    const line = newAnswer.timeline;
+    positionText.textContent = line.position;
     coverage.textContent = line.coverage;
     progress.value = line.share_of_run;
     epochName.textContent = `Windows of epoch ${(line.epoch + 1).toLocaleString("en-US")}`;
     iterationName.textContent = `This iteration: examples ${line.examples} of the epoch's order`;
     epochs.setAttribute("aria-label", `Epoch ${line.epoch + 1}`);
-    fill(epochs, ...line.epochs.map((/** @type {any} */ epoch) => ("hidden" in epoch ? gap(epoch.hidden) : h("span", {
-      class: `epoch ${state(epoch.index, line.epoch)}`, title: `Epoch ${epoch.name}`,
+    fill(epochs, ...line.epochs.map((/** @type {any} */ epoch) => ("hidden" in epoch ? gapMark(epoch.hidden) : h("span", {
+      class: `epoch ${progressOf(epoch.index, line.epoch)}`, title: `Epoch ${epoch.name}`,
       onclick: () => { pause(); go({ epoch: epoch.index, iteration: 0 }); },
     }, epoch.name))));
     windows.style.setProperty("--tick", `${tickWidth(line.windows)}px`);
-    fill(windows, ...line.windows.map((/** @type {any} */ window) => ("hidden" in window ? gap(window.hidden) : bracket(window, line))));
+    fill(windows, ...line.windows.map((/** @type {any} */ window) => ("hidden" in window ? gapMark(window.hidden) : bracket(window, line))));
     shares.setAttribute("aria-label", line.position);
-    fill(shares, ...line.shares.map((/** @type {any} */ share) => ("hidden" in share ? gap(`${share.hidden} more processes`) : h("span", { class: "share" },
+    fill(shares, ...line.shares.map((/** @type {any} */ share) => ("hidden" in share ? gapMark(`${share.hidden} more processes`) : h("span", { class: "share" },
       h("span", { class: "fill", style: { width: `${Math.min(100, share.share * 100)}%` } }),
       h("span", { class: "share-text" }, line.shares.length > 1 ? `process ${share.rank}: ${number(share.examples)}` : share.count)))));
   }
 
-  /** The width that fits all marks, larger for few iterations so that they are easy to click. @param {any[]} drawn_ */
-  function tickWidth(drawn_) {
-    const marks = drawn_.flatMap((window) => window.iterations ?? []);
-    const gaps = drawn_.length + marks.length - drawn_.filter((window) => window.iterations).length - marks.filter((mark) => mark.index !== undefined).length;
-    const lacking = drawn_.reduce((sum, window) => sum + (window.missing ?? 0), 0);
-    const free = (windows.clientWidth || 660) - 14 * drawn_.length - 56 * gaps;
-    return Math.max(6, Math.min(26, free / (marks.length + lacking) - 2));
+  /** Return the width of a mark: all marks fit, and few marks are wider, so that they are easy to click. @param {any[]} windowList */
+  function tickWidth(windowList) {
+    const marks = windowList.flatMap((window) => window.iterations ?? []);
+    const gaps = windowList.length + marks.length - windowList.filter((window) => window.iterations).length - marks.filter((mark) => mark.index !== undefined).length;
+    const missingCount = windowList.reduce((sum, window) => sum + (window.missing ?? 0), 0);
+    const freeWidth = (windows.clientWidth || 660) - 14 * windowList.length - 56 * gaps;
+    return Math.max(6, Math.min(26, freeWidth / (marks.length + missingCount) - 2));
   }
 
   /** @param {any} window @param {any} line */
   function bracket(window, line) {
-    const when = state(window.index, line.window);
-    const closed = when === "done" || (when === "now" && line.closes_window);
-    return h("span", { class: `window ${when} ${window.missing ? "short" : ""}`, title: `Window ${window.name}${window.missing ? `, short: ${window.missing_count} missing` : ""}` },
+    const windowState = progressOf(window.index, line.window);
+    const isClosed = windowState === "done" || (windowState === "now" && line.closes_window);
+    return h("span", { class: `window ${windowState} ${window.missing ? "short" : ""}`, title: `Window ${window.name}${window.missing ? `, short: ${window.missing_count} missing` : ""}` },
       h("span", { class: "ticks" },
-        window.iterations.map((/** @type {any} */ mark) => ("hidden" in mark ? gap(mark.hidden) : tick(mark, line, when))),
+        window.iterations.map((/** @type {any} */ mark) => ("hidden" in mark ? gapMark(mark.hidden) : tick(mark, line, windowState))),
         Array.from({ length: window.missing }, () => h("i", { class: "tick missing" }))),
-      h("span", { class: "window-end" }, closed ? "✓" : ""));
+      h("span", { class: "window-end" }, isClosed ? "✓" : ""));
   }
 
   /** @param {any} mark @param {any} line @param {string} when */
@@ -114,14 +114,14 @@ export function timeline({ go, announce }) {
     });
   }
 
-  return { element, show, pause, unmount: pause, maxMarks: () => Math.max(8, Math.min(240, Math.floor((windows.clientWidth || 660) / TICK))) };
+  return { element, show, pause, unmount: pause, maxMarks: () => Math.max(8, Math.min(240, Math.floor((windows.clientWidth || 660) / TICK_PX))) };
 }
 
 /** @param {number} index @param {number} now */
-const state = (index, now) => (index < now ? "done" : index === now ? "now" : "ahead");
+const progressOf = (index, now) => (index < now ? "done" : index === now ? "now" : "ahead");
 
 /** @param {string} text */
-const gap = (text) => h("span", { class: "gap" }, `⋯ ${text} ⋯`);
+const gapMark = (text) => h("span", { class: "gap" }, `⋯ ${text} ⋯`);
 
 function legend() {
   const entries = [["now", "this iteration"], ["held", "its gradient waits in .grad"], ["spent", "used in an update ✓"], ["ahead", "to come"], ["partial ahead", "partial batch"], ["missing", "missing in a short window"]];

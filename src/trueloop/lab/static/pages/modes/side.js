@@ -1,33 +1,33 @@
 // @ts-check
-// One of the two networks: its statistics, its mask, its outputs, pass by pass.
+// One of the two networks with its statistics, its mask and its outputs, pass by pass.
 import { roving } from "../../cells.js";
 import { chart } from "../../chart.js";
 import { fill, h } from "../../dom.js";
 
 const COLOURS = 10;
 
-/** @param {{name: "left" | "right", title: string, words: string}} given */
+/** @param {{name: "left" | "right", title: string, words: string}} options */
 export function side({ name, title, words }) {
   /** @type {any} */
   let data = null;
   /** @type {ReturnType<typeof chart> | null} */
   let curves = null;
   const body = h("div");
-  const sum = h("p", { class: "sum-small mono", "aria-live": "polite" }, "Point at a number to see how it was computed.");
+  const calculationText = h("p", { class: "sum-small mono", "aria-live": "polite" }, "Point at a number to see how it was computed.");
   const history = h("div");
   const element = h("section", { class: `panel side ${name}`, "aria-labelledby": `side-${name}` },
-    h("h2", { id: `side-${name}` }, h("code", {}, title)), h("p", { class: "muted" }, words), sum, body, history);
+    h("h2", { id: `side-${name}` }, h("code", {}, title)), h("p", { class: "muted" }, words), calculationText, body, history);
 
-  const tell = (/** @type {string} */ text) => { sum.textContent = text; };
+  const showCalculation = (/** @type {string} */ text) => { calculationText.textContent = text; };
 
-  /** A number that shows its calculation. @param {string} text @param {string} how @param {string} [kind] @param {string} [label] */
-  function number(text, how, kind = "", label = "") {
-    return h("td", { class: kind }, h("button", { type: "button", class: "cell", "aria-label": `${label}: ${text}`, onfocus: () => tell(how), onclick: () => tell(how), onpointerenter: () => tell(how) }, text));
+  /** Return a table cell with a number that shows its calculation when it is pointed at. @param {string} text @param {string} calculation @param {string} [kind] @param {string} [label] */
+  function number(text, calculation, kind = "", label = "") {
+    return h("td", { class: kind }, h("button", { type: "button", class: "cell", "aria-label": `${label}: ${text}`, onfocus: () => showCalculation(calculation), onclick: () => showCalculation(calculation), onpointerenter: () => showCalculation(calculation) }, text));
   }
 
-  /** @param {any} passed */
-  function statistics(passed) {
-    const rows = [["mean", passed.means], ["variance", passed.variances]].flatMap(([kind, units]) => {
+  /** @param {any} pass */
+  function statistics(pass) {
+    const rows = [["mean", pass.means], ["variance", pass.variances]].flatMap(([kind, units]) => {
       const used = units[0].used, moved = units.some((/** @type {any} */ unit) => unit.moved);
       return [
         h("tr", { class: used === "batch" ? "used" : "" }, head(`batch ${kind}`, used === "batch" && "used"), units.map((/** @type {any} */ unit) => h("td", {}, unit.batch))),
@@ -35,27 +35,27 @@ export function side({ name, title, words }) {
           units.map((/** @type {any} */ unit, /** @type {number} */ i) => number(unit.running, unit.sum, unit.moved ? "moved" : "", `running ${kind} of unit ${i}`))),
       ];
     });
-    return table("BatchNorm", "statistics per unit", passed.means.length, rows);
+    return table("BatchNorm", "statistics per unit", pass.means.length, rows);
   }
 
-  /** @param {any} passed */
-  function normalised(passed) {
-    return table("normalised", "output of BatchNorm per example", passed.means.length, passed.normalised.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, h("th", { scope: "row" }, `example ${r}`),
-      row.map((text, c) => number(text, passed.norm_sums[r][c], "", `example ${r}, unit ${c}`)))));
+  /** @param {any} pass */
+  function normalised(pass) {
+    return table("normalised", "output of BatchNorm per example", pass.means.length, pass.normalised.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, h("th", { scope: "row" }, `example ${r}`),
+      row.map((text, c) => number(text, pass.norm_sums[r][c], "", `example ${r}, unit ${c}`)))));
   }
 
-  /** @param {any} passed */
-  function masked(passed) {
-    const dropped = passed.mask.flat().filter((/** @type {boolean} */ keep) => !keep).length;
-    const all = passed.mask.flat().length;
-    return table("Dropout", name === "left" ? `${dropped} of ${all} masked (×); the others are multiplied by ${data.scale}` : "nothing is masked or scaled", passed.means.length, passed.activations.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, h("th", { scope: "row" }, `example ${r}`),
-      row.map((text, c) => number(passed.mask[r][c] ? text : "×", passed.dropout_sums[r][c], passed.mask[r][c] ? (name === "left" && text !== "0" ? "scaled" : "") : "masked", `example ${r}, unit ${c}${passed.mask[r][c] ? "" : ", masked"}`)))));
+  /** @param {any} pass */
+  function masked(pass) {
+    const dropped = pass.mask.flat().filter((/** @type {boolean} */ keep) => !keep).length;
+    const all = pass.mask.flat().length;
+    return table("Dropout", name === "left" ? `${dropped} of ${all} masked (×); the others are multiplied by ${data.scale}` : "nothing is masked or scaled", pass.means.length, pass.activations.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, h("th", { scope: "row" }, `example ${r}`),
+      row.map((text, c) => number(pass.mask[r][c] ? text : "×", pass.dropout_sums[r][c], pass.mask[r][c] ? (name === "left" && text !== "0" ? "scaled" : "") : "masked", `example ${r}, unit ${c}${pass.mask[r][c] ? "" : ", masked"}`)))));
   }
 
-  /** @param {any} passed */
-  function outputs(passed) {
-    const verdict = passed.same_as_before === null ? null : passed.same_as_before ? h("span", { class: "badge same" }, "= bitwise equal to the previous pass") : h("span", { class: "badge differs" }, `≠ by up to ${passed.max_difference}`);
-    return h("div", { class: "block" }, h("h3", {}, "outputs ", verdict), h("div", { class: "scroll" }, h("table", { class: "cells" }, h("tbody", {}, passed.outputs.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, h("th", { scope: "row" }, `example ${r}`), row.map((text) => h("td", {}, text))))))));
+  /** @param {any} pass */
+  function outputs(pass) {
+    const comparison = pass.same_as_before === null ? null : pass.same_as_before ? h("span", { class: "badge same" }, "= bitwise equal to the previous pass") : h("span", { class: "badge differs" }, `≠ by up to ${pass.max_difference}`);
+    return h("div", { class: "block" }, h("h3", {}, "outputs ", comparison), h("div", { class: "scroll" }, h("table", { class: "cells" }, h("tbody", {}, pass.outputs.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, h("th", { scope: "row" }, `example ${r}`), row.map((text) => h("td", {}, text))))))));
   }
 
   return {
@@ -74,10 +74,10 @@ export function side({ name, title, words }) {
     },
     /** @param {number} pass */
     draw(pass) {
-      const passed = data[name][pass - 1];
+      const recorded = data[name][pass - 1];
       if (pass && name === "left" && data.refused) fill(body, h("p", { class: "error" }, data.refused), h("p", {}, "The variance of one example is 0, so PyTorch refuses to normalise it. A last batch of one ends a training run this way; drop_last=True or another batch size avoids it."));
-      else if (!passed) fill(body, h("p", { class: "muted nothing" }, "No forward pass yet."));
-      else fill(body, statistics(passed), normalised(passed), masked(passed), outputs(passed));
+      else if (!recorded) fill(body, h("p", { class: "muted nothing" }, "No forward pass yet."));
+      else fill(body, statistics(recorded), normalised(recorded), masked(recorded), outputs(recorded));
       if (curves) {
         const means = [data.running_means[0].map(() => 0), ...data.running_means];
         curves.set(means.map((_, i) => i), ...data.running_means[0].map((/** @type {number} */ _, /** @type {number} */ unit) => means.map((row, i) => (i <= pass ? row[unit] : null))));

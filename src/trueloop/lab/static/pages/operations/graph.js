@@ -1,37 +1,37 @@
 // @ts-check
-// PyTorch's graph of a result, with node positions from the server, and the bytes that it keeps at each step.
+// The autograd graph of a result, drawn at the server's positions, and the bytes that it keeps after each step.
 import { fill, h, svg } from "../../dom.js";
 
 const BOX = { width: 128, height: 44 }, COLUMN = 152, ROW = 86, EDGE = 9;
 
-/** @param {{pick: (step: number) => void}} options pick: called with the step that was chosen in the picture of its life */
+/** @param {{pick: (step: number) => void}} options pick: called with the step whose bar was clicked */
 export function graphPanel({ pick }) {
   /** @type {any} */
   let trace = null;
   /** @type {any} */
-  let shown = null;
-  let tallest = 1;
-  const place = h("div", { class: "scroll graph", tabindex: "0", role: "region", "aria-label": "The graph, drawn" });
+  let shownGraph = null;
+  let maxBytes = 1;
+  const drawing = h("div", { class: "scroll graph", tabindex: "0", role: "region", "aria-label": "The graph, drawn" });
   const detail = h("div", { class: "node-detail", "aria-live": "polite" });
   const facts = h("dl", { class: "numbers" });
-  const life = h("div", { class: "life", role: "group", "aria-label": "Bytes that the graph keeps, step by step" });
+  const byteBars = h("div", { class: "life", role: "group", "aria-label": "Bytes that the graph keeps, step by step" });
   const list = h("tbody");
   const element = h("section", { class: "panel graph-panel", "aria-labelledby": "graph-title" },
     h("h2", { id: "graph-title" }, "The graph behind the loss"),
     h("p", { class: "muted" }, "Read from ", h("code", {}, "grad_fn"), " and ", h("code", {}, "next_functions"), ". Backward follows the arrows from the loss to the leaves. A square is a saved tensor: full ■ while it is kept, empty □ once backward has freed it."),
-    facts, place, detail,
-    h("h3", {}, "Saved bytes"), h("p", { class: "muted" }, "Bytes it keeps after each step: built by forward, released by backward."), life,
+    facts, drawing, detail,
+    h("h3", {}, "Saved bytes"), h("p", { class: "muted" }, "Bytes it keeps after each step: built by forward, released by backward."), byteBars,
     h("details", {}, h("summary", {}, "The graph as a table"), h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["node", "of", "saved for backward", "passes its gradient to"].map((text) => h("th", { scope: "col" }, text)))), list))));
 
-  /** @param {any} graph @param {number} alive */
-  function facts_(graph, alive) {
-    fill(facts, [["operations alive", alive], ["nodes of this graph", graph?.nodes.length ?? 0], ["bytes saved", graph?.saved_b ?? 0], ["state", !graph ? "not built" : graph.released ? "released by backward" : "ready for backward"]]
+  /** @param {any} graph @param {number} aliveCount */
+  function showFacts(graph, aliveCount) {
+    fill(facts, [["operations alive", aliveCount], ["nodes of this graph", graph?.nodes.length ?? 0], ["bytes saved", graph?.saved_b ?? 0], ["state", !graph ? "not built" : graph.released ? "released by backward" : "ready for backward"]]
       .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
   }
 
   /** @param {any} graph */
-  function picture(graph) {
-    const last = (/** @type {string} */ way) => Math.max(...graph.nodes.map((/** @type {any} */ node) => node[way]));
+  function drawGraph(graph) {
+    const last = (/** @type {string} */ axis) => Math.max(...graph.nodes.map((/** @type {any} */ node) => node[axis]));
     const width = last("column") * COLUMN + BOX.width + 16, height = (last("row") + 1) * ROW;
     const at = (/** @type {any} */ node) => ({ x: BOX.width / 2 + 8 + node.column * COLUMN, y: ROW / 2 - 6 + node.row * ROW });
     return svg("svg", { viewBox: `0 0 ${width} ${height}`, style: { width: "100%", "max-width": `${width}px`, "min-width": `${Math.round(width * 0.85)}px` }, role: "group", "aria-label": `Graph of ${graph.root}: ${graph.nodes.length} nodes` },
@@ -42,52 +42,52 @@ export function graphPanel({ pick }) {
 
   /** @param {any} node @param {{x: number, y: number}} at */
   function box(node, { x, y }) {
-    const tell = () => fill(detail, h("p", {}, h("strong", {}, node.name), node.of && ` · ${node.of}`, node.does && `: ${node.does}.`), node.saved.length ? h("p", { class: "muted" }, node.saved.map(words).join(" · ")) : null);
-    const name = node.leaf ? node.of : node.name;
-    return svg("g", { class: `node${node.leaf ? " leaf" : ""}`, transform: `translate(${x - BOX.width / 2} ${y - BOX.height / 2})`, tabindex: 0, role: "img", "aria-label": `${node.name}${node.of ? ` of ${node.of}` : ""}. ${node.saved.map(words).join(", ")}`, onpointerenter: tell, onfocus: tell, onclick: tell },
+    const describeNode = () => fill(detail, h("p", {}, h("strong", {}, node.name), node.tensor_name && ` · ${node.tensor_name}`, node.description && `: ${node.description}.`), node.saved.length ? h("p", { class: "muted" }, node.saved.map(describeSaved).join(" · ")) : null);
+    const name = node.leaf ? node.tensor_name : node.name;
+    return svg("g", { class: `node${node.leaf ? " leaf" : ""}`, transform: `translate(${x - BOX.width / 2} ${y - BOX.height / 2})`, tabindex: 0, role: "img", "aria-label": `${node.name}${node.tensor_name ? ` of ${node.tensor_name}` : ""}. ${node.saved.map(describeSaved).join(", ")}`, onpointerenter: describeNode, onfocus: describeNode, onclick: describeNode },
       svg("rect", { width: BOX.width, height: BOX.height, rx: node.leaf ? 23 : 7 }),
-      svg("text", { x: BOX.width / 2, y: node.of ? 19 : 26, class: "name" }, short(name)),
-      svg("text", { x: BOX.width / 2, y: 35, class: "of" }, node.leaf ? "AccumulateGrad" : node.of ? `makes ${node.of}` : ""),
+      svg("text", { x: BOX.width / 2, y: node.tensor_name ? 19 : 26, class: "name" }, shorten(name)),
+      svg("text", { x: BOX.width / 2, y: 35, class: "of" }, node.leaf ? "AccumulateGrad" : node.tensor_name ? `makes ${node.tensor_name}` : ""),
       node.saved.map((/** @type {any} */ saved, /** @type {number} */ i) => svg("rect", { class: `saved${saved.freed ? " freed" : ""}`, x: 10 + i * 17, y: BOX.height + 4, width: 11, height: 11 })),
       node.saved.length && svg("text", { class: "saved-text", x: 10 + node.saved.length * 17, y: BOX.height + 14 }, node.saved.every((/** @type {any} */ each) => each.freed) ? "freed" : `${node.saved.reduce((/** @type {number} */ sum, /** @type {any} */ each) => sum + each.size_b, 0)} B`));
   }
 
-  /** @param {any} each */
-  function lifeBar(each) {
-    const state = trace.states[each], graph = state.graph === null ? null : trace.graphs[state.graph];
-    const height = Math.round(((graph?.saved_b ?? 0) / tallest) * 44);
-    return h("button", { type: "button", class: `bar${graph?.released ? " released" : ""}`, "aria-label": `Step ${each + 1}, ${state.operation}: ${graph?.saved_b ?? 0} bytes`, title: `${state.operation}: ${graph?.saved_b ?? 0} bytes`, onclick: () => pick(each) }, h("i", { style: { height: `${Math.max(2, height)}px` } }));
+  /** @param {any} step */
+  function byteBar(step) {
+    const state = trace.states[step], graph = state.graph === null ? null : trace.graphs[state.graph];
+    const height = Math.round(((graph?.saved_b ?? 0) / maxBytes) * 44);
+    return h("button", { type: "button", class: `bar${graph?.released ? " released" : ""}`, "aria-label": `Step ${step + 1}, ${state.operation}: ${graph?.saved_b ?? 0} bytes`, title: `${state.operation}: ${graph?.saved_b ?? 0} bytes`, onclick: () => pick(step) }, h("i", { style: { height: `${Math.max(2, height)}px` } }));
   }
 
   return {
     element,
-    /** @param {any} given */
-    load(given) {
-      trace = given;
-      shown = undefined;
-      tallest = Math.max(1, ...trace.graphs.map((/** @type {any} */ graph) => graph.saved_b));
-      fill(life, trace.states.map((/** @type {any} */ _, /** @type {number} */ i) => lifeBar(i)));
+    /** @param {any} newTrace */
+    load(newTrace) {
+      trace = newTrace;
+      shownGraph = undefined;
+      maxBytes = Math.max(1, ...trace.graphs.map((/** @type {any} */ graph) => graph.saved_b));
+      fill(byteBars, trace.states.map((/** @type {any} */ _, /** @type {number} */ i) => byteBar(i)));
     },
     /** @param {number} step */
     draw(step) {
       const state = trace.states[step], graph = state.graph === null ? null : trace.graphs[state.graph];
-      facts_(graph, state.nodes_alive);
-      [...life.children].forEach((bar, i) => (i === step ? bar.setAttribute("aria-current", "step") : bar.removeAttribute("aria-current")));
-      if (shown === graph) return;
-      shown = graph;
+      showFacts(graph, state.nodes_alive);
+      [...byteBars.children].forEach((bar, i) => (i === step ? bar.setAttribute("aria-current", "step") : bar.removeAttribute("aria-current")));
+      if (shownGraph === graph) return;
+      shownGraph = graph;
       fill(detail, h("p", { class: "muted" }, graph ? "Point at a node, or move to it with Tab, to see what it does and what it has saved." : ""));
-      fill(place, graph ? picture(graph) : h("p", { class: "muted" }, "There is no graph before the first forward."));
-      fill(list, graph?.nodes.map((/** @type {any} */ node, /** @type {number} */ i) => h("tr", {}, h("td", {}, h("code", {}, node.name)), h("td", {}, node.of), h("td", {}, node.saved.map(words).join("; ")),
-        h("td", {}, graph.edges.filter((/** @type {number[]} */ [from]) => from === i).map((/** @type {number[]} */ [, to]) => graph.nodes[to].leaf ? `AccumulateGrad of ${graph.nodes[to].of}` : graph.nodes[to].name).join(", ")))));
+      fill(drawing, graph ? drawGraph(graph) : h("p", { class: "muted" }, "There is no graph before the first forward."));
+      fill(list, graph?.nodes.map((/** @type {any} */ node, /** @type {number} */ i) => h("tr", {}, h("td", {}, h("code", {}, node.name)), h("td", {}, node.tensor_name), h("td", {}, node.saved.map(describeSaved).join("; ")),
+        h("td", {}, graph.edges.filter((/** @type {number[]} */ [from]) => from === i).map((/** @type {number[]} */ [, to]) => graph.nodes[to].leaf ? `AccumulateGrad of ${graph.nodes[to].tensor_name}` : graph.nodes[to].name).join(", ")))));
     },
   };
 }
 
 /** @param {any} saved */
-const words = (saved) => (saved.freed ? `□ ${saved.name}: freed` : `■ ${saved.name}${saved.of ? ` = ${saved.of}` : ""}, ${saved.size_b} bytes`);
+const describeSaved = (saved) => (saved.freed ? `□ ${saved.name}: freed` : `■ ${saved.name}${saved.tensor_name ? ` = ${saved.tensor_name}` : ""}, ${saved.size_b} bytes`);
 
 /** @param {string} name */
-const short = (name) => (name.length > 20 ? `${name.slice(0, 19)}…` : name);
+const shorten = (name) => (name.length > 20 ? `${name.slice(0, 19)}…` : name);
 
 /** @param {{x: number, y: number}} from @param {{x: number, y: number}} to @param {boolean} released */
 function edge(from, to, released) {

@@ -5,11 +5,11 @@ import { h } from "../../dom.js";
 
 /** @param {{name: string, role: string, parts: string[]}} card
  *  @param {{now: Map<string, any>, changed: Set<string>, kind: string, first: boolean, tell: (tensor: any, cell: [number, number]) => void}} at
- *    now: tensors by name; changed: names that the line has changed; kind: of the line, for the colour */
+ *    now: the current tensors by name; changed: names of the tensors that the line has changed; kind: the line's kind, which has a colour */
 export function tensorCard(card, at) {
   const tensor = at.now.get(card.name);
-  const touched = [card.name, ...card.parts].some((name) => news(name, at));
-  return h("article", { class: `tensor role-${card.role}${touched ? " touched" : ""}`, dataset: { name: card.name } },
+  const isTouched = [card.name, ...card.parts].some((name) => changeLabel(name, at));
+  return h("article", { class: `tensor role-${card.role}${isTouched ? " touched" : ""}`, dataset: { name: card.name } },
     h("h4", {}, h("code", {}, card.name), " ", h("span", { class: "shape muted" }, shape(tensor)), badge(card.name, at)),
     h("div", { class: "parts" }, values(tensor, at), card.parts.filter((name) => at.now.has(name)).map((name) => part(at.now.get(name), at))));
 }
@@ -17,18 +17,18 @@ export function tensorCard(card, at) {
 /** @param {any} tensor @param {Parameters<typeof tensorCard>[1]} at */
 function part(tensor, at) {
   return h("div", { class: `part role-${tensor.role}`, dataset: { name: tensor.name } },
-    h("h5", {}, h("code", {}, `.${tensor.name.split(".").at(-1)}`), " ", h("span", { class: "muted" }, tensor.role === "gradient" ? `∂loss/∂${tensor.of.split(".").at(-1)}` : "optimizer state"), badge(tensor.name, at)),
+    h("h5", {}, h("code", {}, `.${tensor.name.split(".").at(-1)}`), " ", h("span", { class: "muted" }, tensor.role === "gradient" ? `∂loss/∂${tensor.owner.split(".").at(-1)}` : "optimizer state"), badge(tensor.name, at)),
     tensor.cells ? values(tensor, at) : h("p", { class: "none mono" }, "None"));
 }
 
 /** @param {string} name @param {Parameters<typeof tensorCard>[1]} at */
 function badge(name, at) {
-  const text = news(name, at);
+  const text = changeLabel(name, at);
   return text && h("span", { class: `badge of-${at.kind}` }, text);
 }
 
-/** Describe the line's effect on a tensor in a word; "" = none. @param {string} name @param {Parameters<typeof tensorCard>[1]} at */
-function news(name, { now, changed, first }) {
+/** Return a short label of the line's effect on a tensor; "" = no effect. @param {string} name @param {Parameters<typeof tensorCard>[1]} at */
+function changeLabel(name, { now, changed, first }) {
   const tensor = now.get(name);
   if (first || !tensor || !changed.has(name)) return "";
   if (!tensor.cells) return tensor.replaces ? "set to None" : "";
@@ -41,13 +41,13 @@ const shape = (tensor) => (tensor.shape.length ? `[${tensor.shape.join(", ")}]` 
 /** A table of numbers; arrow keys reach the calculated numbers, which show their calculation.
  * @param {any} tensor @param {Parameters<typeof tensorCard>[1]} at */
 function values(tensor, { changed, first, kind, tell }) {
-  const moved = new Set(!first && changed.has(tensor.name) ? tensor.moved.map(String) : []);
+  const movedCells = new Set(!first && changed.has(tensor.name) ? tensor.moved.map(String) : []);
   const hasSums = tensor.sums.length > 0;
   const table = h("table", { class: "cells", "aria-label": tensor.name }, h("tbody", {}, tensor.cells.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, row.map((text, c) => {
-    const look = moved.has(`${r},${c}`) ? `moved of-${kind}` : "";
-    if (!hasSums) return h("td", { class: look }, text);
+    const cellClass = movedCells.has(`${r},${c}`) ? `moved of-${kind}` : "";
+    if (!hasSums) return h("td", { class: cellClass }, text);
     const show = () => tell(tensor, [r, c]);
-    return h("td", { class: look }, h("button", {
+    return h("td", { class: cellClass }, h("button", {
       type: "button", class: "cell", dataset: { cell: `${tensor.name}:${r},${c}` },
       "aria-label": `${tensor.name} row ${r}, column ${c}: ${text}`, onfocus: show, onclick: show, onpointerenter: show,
     }, text));

@@ -1,10 +1,10 @@
 // @ts-check
 // One run of a race: its settings, its plane, and the sanitizer's findings.
-import { form } from "../../controls.js";
-import { fill, h, later } from "../../dom.js";
+import { form, mentions } from "../../controls.js";
+import { equal, fill, h, later, swatch } from "../../dom.js";
 import { newest } from "../../net.js";
 import { board } from "../simulator/board.js";
-import { CHOICES, labelOf, LABELS, SLIDERS } from "../simulator/knobs.js";
+import { labelOf, LABELS, nameOptimizers, SLIDERS } from "../simulator/knobs.js";
 import { Run } from "../simulator/run.js";
 
 /** @typedef {import("../../controls.js").Field} Field */
@@ -13,87 +13,88 @@ import { Run } from "../simulator/run.js";
 const MAIN = ["learning_rate", "batch", "optimizer"];
 
 /** @param {{name: string, colour: string, dash: number[] | undefined, fields: Field[], setup: Setup, onchange: () => void, onleave: () => void,
- *   handlers: {onbegan: () => void, onframe: () => void, onfinding: (lane: any, found: any) => void, onended: () => void, onstate: (state: string, reason: string, again: boolean) => void, onrefused: (text: string) => void}}} options
- *   fields: those that each runner has for itself */
+ *   handlers: {onstarted: () => void, onframe: () => void, onfinding: (lane: any, found: any) => void, onended: () => void, onstate: (state: string, reason: string, again: boolean) => void, onrefused: (text: string) => void}}} options
+ *   fields: the settings that each runner has for itself */
 export function lane({ name, colour, dash, fields, setup, onchange, onleave, handlers }) {
-  const asks = newest("simulator");
-  const rest = fields.map((field) => field.name).filter((each) => !MAIN.includes(each));
-  const changed = later(onchange, 250);
-  const took = (/** @type {Record<string, any>} */ values, /** @type {string} */ field) => { self.setup = { ...self.setup, config: { ...self.setup.config, [field]: values[field] } }; changed(); };
-  const options = { values: setup.config, labels: LABELS, sliders: SLIDERS, onchange: took };
-  const main = form(fields, { ...options, only: MAIN }), more = form(fields, { ...options, only: rest });
-  for (const option of main.field("optimizer").querySelectorAll("option")) option.textContent = CHOICES[option.textContent ?? ""] ?? option.textContent;
-  const bug = h("select", { id: `race-bug-${name}`, onchange: () => { self.setup = { ...self.setup, bugs: bug.value ? bug.value.split("-") : [] }; onchange(); } });
+  const sendQuery = newest("simulator");
+  const lessCommon = fields.map((field) => field.name).filter((each) => !MAIN.includes(each));
+  const changeLater = later(onchange, 250);
+  const settingChanged = (/** @type {Record<string, any>} */ values, /** @type {string} */ field) => { self.setup = { ...self.setup, config: { ...self.setup.config, [field]: values[field] } }; changeLater(); };
+  const options = { values: setup.config, labels: LABELS, sliders: SLIDERS, onchange: settingChanged };
+  const main = form(fields, { ...options, only: MAIN }), more = form(fields, { ...options, only: lessCommon });
+  nameOptimizers(main.field("optimizer"));
+  const failureSelect = h("select", { id: `race-bug-${name}`, onchange: () => { self.setup = { ...self.setup, bugs: failureSelect.value ? failureSelect.value.split("-") : [] }; onchange(); } });
   const plane = board({ title: `Runner ${name}` });
-  const needs = h("p", { class: "needs muted", hidden: true }), verdict = h("p", { class: "verdict" });
+  const alsoSet = h("p", { class: "needs muted", hidden: true }), verdict = h("p", { class: "verdict" });
   const leave = h("button", { type: "button", class: "quiet small", "aria-label": `Remove runner ${name}`, onclick: onleave }, "✕");
-  const heading = h("h2", { class: "row" }, h("i", { class: "swatch", "aria-hidden": "true", style: { "border-top": `4px ${dash ? "dashed" : "solid"} var(${colour})` } }), `Runner ${name}`, leave);
+  const heading = h("h2", { class: "row" }, swatch({ colour, dash, width: 4 }), `Runner ${name}`, leave);
   const element = h("section", { class: "panel lane", "aria-label": `Runner ${name}` }, heading, plane.element, verdict,
-    main.element, h("div", { class: "field" }, h("label", { for: `race-bug-${name}` }, "failure"), bug), needs,
+    main.element, h("div", { class: "field" }, h("label", { for: `race-bug-${name}` }, "failure"), failureSelect), alsoSet,
     h("details", { class: "more" }, h("summary", {}, "More settings"), more.element));
-  let known = "", asked_ = "";
+  let listedFailures = "", preparedFor = "";
 
   const run = new Run({
-    onbegan: () => { plane.begin(run.began); handlers.onbegan(); },
+    onstarted: () => { plane.begin(run.started); handlers.onstarted(); },
     onframe: handlers.onframe,
-    onfinding: (_, found) => { judge(); handlers.onfinding(self, found); },
-    onended: () => { judge(); handlers.onended(); },
+    onfinding: (_, found) => { showVerdict(); handlers.onfinding(self, found); },
+    onended: () => { showVerdict(); handlers.onended(); },
     onrefused: ({ what, fix }) => handlers.onrefused(`Runner ${name}: ${what} ${fix ?? ""}`),
     onstate: (_, state, reason, again) => handlers.onstate(state, reason, again),
   });
 
-  /** Show the sanitizer's findings so far. */
-  function judge() {
-    const graver = run.findings.filter(({ finding }) => finding.severity !== "note");
-    verdict.className = `verdict ${graver.length ? "bad" : run.update ? "good" : ""}`;
-    fill(verdict, graver.length ? graver.map(({ finding }) => h("a", { href: `#/signatures?code=${finding.code}`, title: finding.message }, `✗ ${finding.code} ${finding.title}`))
+  /** Show what the sanitizer has found so far. */
+  function showVerdict() {
+    const problems = run.findings.filter(({ finding }) => finding.severity !== "note");
+    verdict.className = `verdict ${problems.length ? "bad" : run.update ? "good" : ""}`;
+    fill(verdict, problems.length ? problems.map(({ finding }) => h("a", { href: `#/signatures?code=${finding.code}`, title: finding.message }, `✗ ${finding.code} ${finding.title}`))
       : run.update ? "✓ nothing found so far" : "checked by the sanitizer");
   }
-  judge();
+  showVerdict();
 
   const self = {
     name, colour, dash, element, run, setup,
-    /** Codes of the findings, without notes. */
+    /** Codes of the findings of severity warning or error. */
     get codes() { return run.findings.filter(({ finding }) => finding.severity !== "note").map(({ finding }) => finding.code); },
-    /** Ask the server whether these settings can run together with the shared ones, and apply the changes that failures need. @param {Record<string, any>} common @returns {Promise<boolean>} */
-    async prepare(common) {
-      const asked = { ...self.setup.config, ...common };
-      if (asked_ === JSON.stringify([asked, self.setup.bugs])) return true; // another run was changed
+    /** Ask the server whether these settings and the shared settings can run together, and apply the changes that failures need. @param {Record<string, any>} sharedConfig @returns {Promise<boolean>} */
+    async prepare(sharedConfig) {
+      const config = { ...self.setup.config, ...sharedConfig };
+      if (preparedFor === JSON.stringify([config, self.setup.bugs])) return true; // another run was changed
       try {
-        const answer = await asks({ config: asked, bugs: self.setup.bugs });
+        const answer = await sendQuery({ config, bugs: self.setup.bugs });
         if (!answer) return false;
-        const set = Object.keys(answer.config).filter((each) => JSON.stringify(answer.config[each]) !== JSON.stringify(asked[each]));
+        const changedNames = Object.keys(answer.config).filter((each) => !equal(answer.config[each], config[each]));
         self.setup = { config: answer.config, bugs: self.setup.bugs, points: [] };
-        asked_ = JSON.stringify([answer.config, self.setup.bugs]);
+        preparedFor = JSON.stringify([answer.config, self.setup.bugs]);
         main.refuse(null);
         more.refuse(null);
-        for (const each of [main, more]) each.set(Object.fromEntries(Object.entries(answer.config).filter(([field, value]) => JSON.stringify(each.values[field]) !== JSON.stringify(value))));
-        needs.hidden = !set.length;
-        needs.textContent = set.length ? `Also set: ${set.map((each) => `${labelOf(each)} ${answer.config[each]}`).join(", ")}.` : "";
+        main.change(answer.config);
+        more.change(answer.config);
+        alsoSet.hidden = !changedNames.length;
+        alsoSet.textContent = changedNames.length ? `Also set: ${changedNames.map((each) => `${labelOf(each)} ${answer.config[each]}`).join(", ")}.` : "";
         const state = JSON.stringify([answer.bugs.map((/** @type {any} */ each) => each.code), self.setup.bugs]);
-        if (state !== known) {
-          fill(bug, h("option", { value: "" }, "nothing"), answer.bugs.map((/** @type {any} */ each) => h("option", { value: each.code }, `${each.code} ${each.title}`)), self.setup.bugs.length > 1 && h("option", { value: self.setup.bugs.join("-") }, self.setup.bugs.join(" and ")));
-          bug.value = self.setup.bugs.join("-");
+        if (state !== listedFailures) {
+          fill(failureSelect, h("option", { value: "" }, "nothing"), answer.bugs.map((/** @type {any} */ each) => h("option", { value: each.code }, `${each.code} ${each.title}`)), self.setup.bugs.length > 1 && h("option", { value: self.setup.bugs.join("-") }, self.setup.bugs.join(" and ")));
+          failureSelect.value = self.setup.bugs.join("-");
         }
-        known = state;
+        listedFailures = state;
         return true;
       } catch (error) {
         const words = /** @type {any} */ (error).words ?? { what: String(error) };
-        const named = (/** @type {string} */ each) => new RegExp(`(^|\\W)${each}\\b`).test(words.what);
-        if (!Object.keys(common).some(named)) (rest.some(named) ? more : main).refuse(words);
+        const isNamed = (/** @type {string} */ each) => mentions(words.what, each);
+        if (!Object.keys(sharedConfig).some(isNamed)) (lessCommon.some(isNamed) ? more : main).refuse(words);
         throw error;
       }
     },
-    begin() { run.begin(self.setup); judge(); },
-    /** @param {string} what how it differs from the others */
-    paint(what) {
-      leave.title = what;
-      if (!run.fresh) return;
+    begin() { run.begin(self.setup); showVerdict(); },
+    /** @param {string} difference how the settings differ from those of the other runs */
+    paint(difference) {
+      leave.title = difference;
+      if (!run.hasUnpaintedFrame) return;
       plane.paint(run.planes.get("boundary"));
-      run.fresh = false;
-      judge();
+      run.hasUnpaintedFrame = false;
+      showVerdict();
     },
-    /** @param {boolean} alone the last one stays */
+    /** @param {boolean} alone true if no other run is left, so that this one cannot be removed */
     alone(alone) { leave.hidden = alone; },
     unmount() { plane.unmount(); run.close(); },
   };

@@ -1,48 +1,47 @@
 // @ts-check
-// The curves of a run, of its twin and of earlier runs, on charts that are drawn at most once per frame.
+// Charts with the curves of a run, of its twin and of earlier runs; each is drawn at most once per frame.
 import { chart } from "../../chart.js";
 import { fill, h, number } from "../../dom.js";
 
 /** @typedef {import("./run.js").Run} Run */
 /** @typedef {import("./run.js").Series} Series */
 
-const MOST = 1500; // points of a curve; a longer one is reduced to the lowest and highest value of each section
+const MAX_POINTS = 1500; // a longer curve is reduced to the lowest and highest value of each section
 const DASHES = [[2, 3], [7, 3], [1, 5], [9, 3, 2, 3], [4, 6]];
-export const GHOSTS = DASHES.length;
 
-/** Reduce a curve to few points, keeping its lowest and highest values. @param {[number[], any[]]} curve @param {number} [most]
+/** Reduce a curve to few points, keeping its lowest and highest values. @param {[number[], any[]]} curve @param {number} [maxPoints]
  * @returns {[number[], any[]]} */
-export function thinned([xs, ys], most = MOST) {
+export function downsample([xs, ys], maxPoints = MAX_POINTS) {
   const length = xs.length;
-  if (length <= most) return [xs, ys];
-  const stretch = Math.ceil((length * 2) / most), kept = [];
-  for (let from = 0; from < length; from += stretch) {
-    const to = Math.min(from + stretch, length);
+  if (length <= maxPoints) return [xs, ys];
+  const sectionLength = Math.ceil((length * 2) / maxPoints), indices = [];
+  for (let from = 0; from < length; from += sectionLength) {
+    const to = Math.min(from + sectionLength, length);
     let low = -1, high = -1;
     for (let i = from; i < to; i++) {
       if (typeof ys[i] !== "number") continue;
       if (low < 0 || ys[i] < ys[low]) low = i;
       if (high < 0 || ys[i] > ys[high]) high = i;
     }
-    if (low < 0) kept.push(from); // no finite value: keep the gap
-    else if (low === high) kept.push(low);
-    else kept.push(Math.min(low, high), Math.max(low, high));
+    if (low < 0) indices.push(from); // no finite value: keep the gap
+    else if (low === high) indices.push(low);
+    else indices.push(Math.min(low, high), Math.max(low, high));
   }
-  if (kept[kept.length - 1] !== length - 1) kept.push(length - 1);
-  return [kept.map((i) => xs[i]), kept.map((i) => ys[i])];
+  if (indices[indices.length - 1] !== length - 1) indices.push(length - 1);
+  return [indices.map((i) => xs[i]), indices.map((i) => ys[i])];
 }
 
-/** Align curves on one axis; undefined where a curve has no value. @param {[number[], any[]][]} curves @returns {[number[], ...any[][]]} */
-export function together(curves) {
-  const few = curves.map((each) => thinned(each));
-  const longest = few.reduce((best, [xs]) => (xs.length > best.length ? xs : best), /** @type {number[]} */ ([]));
-  const places = new Set(longest);
-  const before = places.size;
-  for (const [xs] of few) if (xs !== longest) for (const x of xs) places.add(x);
-  const whole = places.size === before ? longest : [...places].sort((a, b) => a - b);
-  return [whole, ...few.map(([xs, ys]) => {
+/** Put curves on one axis; a value is undefined where a curve has no point. @param {[number[], any[]][]} curves @returns {[number[], ...any[][]]} */
+export function alignCurves(curves) {
+  const reduced = curves.map((each) => downsample(each));
+  const longestAxis = reduced.reduce((best, [xs]) => (xs.length > best.length ? xs : best), /** @type {number[]} */ ([]));
+  const updates = new Set(longestAxis);
+  const longestSize = updates.size;
+  for (const [xs] of reduced) if (xs !== longestAxis) for (const x of xs) updates.add(x);
+  const axis = updates.size === longestSize ? longestAxis : [...updates].sort((a, b) => a - b);
+  return [axis, ...reduced.map(([xs, ys]) => {
     let i = 0;
-    return whole.map((x) => {
+    return axis.map((x) => {
       while (i < xs.length && xs[i] < x) i++;
       return xs[i] === x ? ys[i] : undefined;
     });
@@ -51,45 +50,45 @@ export function together(curves) {
 
 /** Return the first update with a non-finite value; null if all values are finite. @param {Series} series @returns {number | null} */
 export function firstNotFinite(series) {
-  const at = series.loss.findIndex((value) => typeof value !== "number");
-  return at < 0 ? null : series.update[at];
+  const index = series.loss.findIndex((value) => typeof value !== "number");
+  return index < 0 ? null : series.update[index];
 }
 
-const evaluated = (/** @type {Series} */ series, /** @type {1 | 2} */ which) => /** @type {[number[], any[]]} */ ([
+const evaluationCurve = (/** @type {Series} */ series, /** @type {1 | 2} */ which) => /** @type {[number[], any[]]} */ ([
   series.evaluations.map(([update]) => update), series.evaluations.map((each) => each[which])]);
 
-/** Which charts there are: each a title, its lines, and the curves of one run. @type {{key: string, title: string, height: number, x?: any, lines: [string, string][], of: (s: Series) => [number[], any[]][]}[]} */
+/** The charts: each has a title, lines with their colours, and a function that returns the curves of a run. @type {{key: string, title: string, height: number, x?: any, lines: [string, string][], of: (s: Series) => [number[], any[]][]}[]} */
 const CHARTS = [
-  { key: "loss", title: "Loss", height: 128, x: null, lines: [["in training", "--data"], ["held out", "--c3"]], of: (s) => [[s.update, s.loss], evaluated(s, 1)] },
+  { key: "loss", title: "Loss", height: 128, x: null, lines: [["in training", "--data"], ["held out", "--c3"]], of: (s) => [[s.update, s.loss], evaluationCurve(s, 1)] },
   { key: "norm", title: "Gradient norm", height: 102, lines: [["gradient norm", "--gradient"]], of: (s) => [[s.update, s.norm]] },
-  { key: "accuracy", title: "Held-out accuracy", height: 110, lines: [["accuracy", "--c3"]], of: (s) => [evaluated(s, 2)] },
+  { key: "accuracy", title: "Held-out accuracy", height: 110, lines: [["accuracy", "--c3"]], of: (s) => [evaluationCurve(s, 2)] },
   { key: "rate", title: "Learning rate", height: 110, lines: [["learning rate", "--update"]], of: (s) => [[s.update, s.rate]] },
-  { key: "memory", title: "Memory, MiB", height: 110, lines: [["memory", "--c6"]], of: (s) => [[s.at, s.memory]] },
-  { key: "graphs", title: "Live graphs", height: 110, lines: [["graphs", "--c9"]], of: (s) => [[s.at, s.graphs]] },
+  { key: "memory", title: "Memory, MiB", height: 110, lines: [["memory", "--c6"]], of: (s) => [[s.measuredAt, s.memory]] },
+  { key: "graphs", title: "Live graphs", height: 110, lines: [["graphs", "--c9"]], of: (s) => [[s.measuredAt, s.graphs]] },
 ];
-const FIRST = 2; // number of charts drawn with every frame; the others are drawn a few times per second
+const DRAWN_EVERY_FRAME = 2; // number of charts drawn with every frame; the others are drawn a few times per second
 
 /** @typedef {{label: string, series: Series, setup: import("./run.js").Setup}} Ghost */
 
-/** All charts. @param {{onghosts?: (ghosts: Ghost[]) => void}} options */
-export function curves({ onghosts }) {
+/** Create all charts. */
+export function curves() {
   /** @type {Ghost[]} */ let ghosts = [];
   /** @type {Record<string, any>} */ let charts = {};
-  const places = Object.fromEntries(CHARTS.map(({ key }) => [key, h("div", {})]));
+  const containers = Object.fromEntries(CHARTS.map(({ key }) => [key, h("div", {})]));
   const events = h("ul", { class: "sim-events", "aria-label": "What happened" });
   const chips = h("ul", { class: "ghosts", "aria-label": "Earlier runs" });
-  let twins = 0;
+  let arrangedFor = 0;
 
-  /** @param {number} runs one, or two side by side */
-  function arrange(runs) {
-    if (runs === twins) return;
-    twins = runs;
+  /** @param {number} runCount one, or two side by side */
+  function arrange(runCount) {
+    if (runCount === arrangedFor) return;
+    arrangedFor = runCount;
     for (const { key, title, height, lines, x } of CHARTS) {
       charts[key]?.unmount();
-      const all = runs === 1 ? lines.map(([label, colour]) => line(key, label, colour, false))
+      const chartLines = runCount === 1 ? lines.map(([label, colour]) => line(key, label, colour, false))
         : [...lines.map(([label, colour]) => line(key, label === "held out" ? label : "broken", colour, false)), ...lines.map(([label]) => line(key, label === "held out" ? label : "without", label === "held out" ? "--c6" : "--update", true))];
-      charts[key] = chart({ title, lines: all, height, x });
-      fill(places[key], charts[key].element);
+      charts[key] = chart({ title, lines: chartLines, height, x });
+      fill(containers[key], charts[key].element);
     }
     showGhosts();
   }
@@ -99,21 +98,21 @@ export function curves({ onghosts }) {
     return { label, colour, width: sparse ? 1.6 : 1.2, points: sparse, ...(second ? { dash: [6, 4] } : {}) };
   }
 
-  /** @param {Run[]} runs @param {boolean} [all] */
-  function draw(runs, all = true) {
-    for (const { key, of } of all ? CHARTS : CHARTS.slice(0, FIRST)) charts[key].set(...together(runs.flatMap(({ series }) => of(series))));
+  /** @param {Run[]} runs @param {boolean} [allCharts] */
+  function draw(runs, allCharts = true) {
+    for (const { key, of } of allCharts ? CHARTS : CHARTS.slice(0, DRAWN_EVERY_FRAME)) charts[key].set(...alignCurves(runs.flatMap(({ series }) => of(series))));
   }
 
   /** @param {Run[]} runs */
   function describe(runs) {
-    const said = runs.map(({ series, update }) => `After ${update} updates: loss ${number(series.loss[series.last])}, gradient norm ${number(series.norm[series.last])}.`).join(" ");
-    for (const { key } of CHARTS) charts[key].describe(said);
+    const summary = runs.map(({ series, update }) => `After ${update} updates: loss ${number(series.loss[series.last])}, gradient norm ${number(series.norm[series.last])}.`).join(" ");
+    for (const { key } of CHARTS) charts[key].describe(summary);
   }
 
   function showGhosts() {
     for (const { key, of } of CHARTS) {
       charts[key].ghosts(ghosts.map(({ label, series }, i) => {
-        const [x, y] = thinned(of(series)[0], 300);
+        const [x, y] = downsample(of(series)[0], 300);
         return { label, x, y, dash: DASHES[i] };
       }));
     }
@@ -122,21 +121,20 @@ export function curves({ onghosts }) {
       h("span", { class: "muted mono" }, ` loss ${number(series.loss[series.last], 3)}`),
       h("button", { type: "button", class: "quiet small", "aria-label": `Remove the run: ${label}`, onclick: () => { ghosts.splice(i, 1); showGhosts(); } }, "✕"))));
     chips.hidden = !ghosts.length;
-    onghosts?.(ghosts);
   }
 
   arrange(1);
   return {
-    places, events, chips, arrange, draw, describe,
+    containers, events, chips, arrange, draw, describe,
     get ghosts() { return ghosts; },
-    /** Keep the curves of a run behind those of the next run. @param {Ghost} ghost */
+    /** Keep the curves of a run as dotted curves next to those of the next run. @param {Ghost} ghost */
     keep(ghost) {
-      ghosts = [...ghosts, ghost].slice(-GHOSTS);
+      ghosts = [...ghosts, ghost].slice(-DASHES.length);
       showGhosts();
     },
-    /** @param {(ghost: Ghost) => string} labelled */
-    relabel(labelled) {
-      for (const ghost of ghosts) ghost.label = labelled(ghost);
+    /** @param {(ghost: Ghost) => string} labelOf */
+    relabel(labelOf) {
+      for (const ghost of ghosts) ghost.label = labelOf(ghost);
       showGhosts();
     },
     /** Mark events on the charts and list them. @param {{at: number, text: string}[]} list */

@@ -1,13 +1,13 @@
 // @ts-check
 // The findings of the run: one card per finding, with line, evidence and fix.
-import { fill, h } from "../../dom.js";
+import { fill, h, prose } from "../../dom.js";
 
 /** @param {{onpick: (line: number) => void}} options */
 export function findings({ onpick }) {
   const head = h("p", { class: "verdict" });
   const cards = h("div", { class: "cards" });
-  const judged = h("p", { class: "muted judged", hidden: true });
-  const element = h("section", { class: "findings", "aria-label": "Sanitizer" }, head, cards, judged);
+  const limitsNote = h("p", { class: "muted judged", hidden: true });
+  const element = h("section", { class: "findings", "aria-label": "Sanitizer" }, head, cards, limitsNote);
 
   /** @param {any} message a finding from the worker */
   function card({ finding, line, excerpt }) {
@@ -16,9 +16,9 @@ export function findings({ onpick }) {
         h("span", { class: `badge ${finding.severity}` }, finding.severity), " ",
         h("strong", {}, h("span", { class: "mono" }, finding.code), ` ${finding.title} `),
         line && h("button", { type: "button", class: "quiet small", onclick: () => onpick(line) }, `line ${line}`)),
-      h("p", {}, finding.message),
+      h("p", {}, prose(finding.message)),
       line && h("code", { class: "fault" }, excerpt.find((/** @type {any} */ each) => each.number === line)?.text.trim() ?? ""),
-      h("p", {}, h("strong", {}, "Fix: "), finding.fix),
+      h("p", {}, h("strong", {}, "Fix: "), prose(finding.fix)),
       h("p", { class: "muted" }, finding.first_update !== null && `First seen at update ${finding.first_update + 1}. `,
         h("a", { href: `#/signatures?code=${finding.code}` }, `Curves of ${finding.slug}`)));
   }
@@ -27,7 +27,7 @@ export function findings({ onpick }) {
   function raised({ title, meaning, fix, line }, why) {
     return h("article", { class: "finding error raised" },
       h("div", { class: "finding-head" }, h("span", { class: "badge error" }, "ended"), " ", h("strong", {}, `${title} `), line && h("button", { type: "button", class: "quiet small", onclick: () => onpick(line) }, `line ${line}`)),
-      h("code", { class: "fault" }, why), h("p", {}, meaning), fix && h("p", {}, h("strong", {}, "Fix: "), fix));
+      h("code", { class: "fault" }, why), h("p", {}, prose(meaning)), fix && h("p", {}, h("strong", {}, "Fix: "), prose(fix)));
   }
 
   return {
@@ -36,13 +36,13 @@ export function findings({ onpick }) {
     show(run) {
       this.head(run);
       fill(cards, ...run.findings.map(card), run.ended?.explained && raised(run.ended.explained, run.ended.why));
-      judged.hidden = !run.ended?.judged;
-      judged.textContent = run.ended?.judged ?? "";
+      limitsNote.hidden = !run.ended?.judged;
+      limitsNote.textContent = run.ended?.judged ?? "";
     },
     /** @param {any} run */
     head(run) {
-      const graver = run.findings.filter((/** @type {any} */ { finding }) => finding.severity !== "note").length;
-      head.className = `verdict ${graver ? "bad" : run.update ? "good" : ""}`;
+      const problemCount = run.findings.filter((/** @type {any} */ { finding }) => finding.severity !== "note").length;
+      head.className = `verdict ${problemCount ? "bad" : run.update ? "good" : ""}`;
       const text = run.findings.length ? `The sanitizer found ${run.findings.length === 1 ? "this" : run.findings.length}:`
         : run.ended ? `✓ ${run.ended.headline ?? "The sanitizer found nothing."}`
           : run.update ? "✓ No findings so far." : "The sanitizer will check this run.";

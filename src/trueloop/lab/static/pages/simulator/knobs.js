@@ -1,9 +1,9 @@
 // @ts-check
-// The settings: dataset pictures, the main controls, and a fold with the others.
-import { form, words } from "../../controls.js";
+// The settings: a picture of each dataset, the main controls, and the others in a section to unfold.
+import { form, mentions, words } from "../../controls.js";
 import { ask } from "../../net.js";
-import { colour, eachFrame, h } from "../../dom.js";
-import { drawPoint, ink } from "./shapes.js";
+import { colour, eachFrame, equal, h } from "../../dom.js";
+import { drawPoint, classColour } from "./shapes.js";
 
 /** @typedef {import("../../controls.js").Field} Field */
 
@@ -12,57 +12,61 @@ export const LABELS = { learning_rate: "learning rate", batch: "batch size", acc
   clip: "clip the norm at", no_grad: "evaluate under no_grad", keep_best: "keep the best weights", batchnorm: "batch normalisation" };
 export const SLIDERS = { learning_rate: { log: true, lowest: 1e-5, highest: 100 }, batch: { lowest: 1, highest: 128 }, noise: { lowest: 0, highest: 0.5, step: 0.01 },
   dropout: { step: 0.05 }, accumulation: { lowest: 1, highest: 16 }, samples: { lowest: 40, highest: 1000, step: 20 } };
-export const CHOICES = /** @type {Record<string, string>} */ ({ sgd: "SGD", momentum: "SGD + momentum", nesterov: "SGD + Nesterov", adam: "Adam", adamw: "AdamW", rmsprop: "RMSprop", adagrad: "Adagrad" });
+const OPTIMIZER_NAMES = /** @type {Record<string, string>} */ ({ sgd: "SGD", momentum: "SGD + momentum", nesterov: "SGD + Nesterov", adam: "Adam", adamw: "AdamW", rmsprop: "RMSprop", adagrad: "Adagrad" });
 
 /** @param {Field[]} fields @param {{config: Record<string, any>, onchange: (name: string, value: any) => void}} options */
 export function knobs(fields, { config, onchange }) {
   const datasets = fields.find(({ name }) => name === "dataset")?.choices ?? [];
-  const rest = fields.map(({ name }) => name).filter((name) => name !== "dataset" && !MAIN.includes(name));
+  const lessCommon = fields.map(({ name }) => name).filter((name) => name !== "dataset" && !MAIN.includes(name));
   const options = { values: config, labels: LABELS, sliders: SLIDERS };
   const main = form(fields, { ...options, only: MAIN, onchange: (values, name) => onchange(name, values[name]) });
-  const more = form(fields, { ...options, only: rest, onchange: (values, name) => onchange(name, values[name]) });
-  for (const option of main.field("optimizer").querySelectorAll("option")) option.textContent = CHOICES[option.textContent ?? ""] ?? option.textContent;
-  /** @type {Record<string, HTMLCanvasElement>} */ const drawn = {};
-  const group = h("fieldset", { class: "thumbs" }, h("legend", {}, "dataset"), datasets.map((/** @type {string} */ name) => {
-    drawn[name] = h("canvas", { width: 96, height: 96, "aria-hidden": "true" });
+  const more = form(fields, { ...options, only: lessCommon, onchange: (values, name) => onchange(name, values[name]) });
+  nameOptimizers(main.field("optimizer"));
+  /** @type {Record<string, HTMLCanvasElement>} */ const thumbnails = {};
+  const datasetGroup = h("fieldset", { class: "thumbs" }, h("legend", {}, "dataset"), datasets.map((/** @type {string} */ name) => {
+    thumbnails[name] = h("canvas", { width: 96, height: 96, "aria-hidden": "true" });
     return h("label", { class: "thumb" },
       h("input", { type: "radio", name: "dataset", value: name, checked: name === config.dataset, onchange: () => onchange("dataset", name) }),
-      drawn[name], h("span", {}, name));
+      thumbnails[name], h("span", {}, name));
   }));
-  /** @type {Record<string, number[][]>} */ const pictures = {};
+  /** @type {Record<string, number[][]>} */ const pointsOfDataset = {};
   const paint = eachFrame(() => {
-    for (const [name, points] of Object.entries(pictures)) {
-      const context = /** @type {CanvasRenderingContext2D} */ (drawn[name].getContext("2d"));
+    for (const [name, points] of Object.entries(pointsOfDataset)) {
+      const context = /** @type {CanvasRenderingContext2D} */ (thumbnails[name].getContext("2d"));
       const classes = 1 + Math.max(...points.map(([, , label]) => label));
       context.clearRect(0, 0, 96, 96);
-      for (const [x, y, label] of points) drawPoint(context, 48 + 43 * x, 48 - 43 * y, classes > 3 ? 4 : 3, { label, classes, fill: ink(label), edge: colour("--panel") });
+      for (const [x, y, label] of points) drawPoint(context, 48 + 43 * x, 48 - 43 * y, classes > 3 ? 4 : 3, { label, classes, fill: classColour(label), edge: colour("--panel") });
     }
   });
-  for (const name of datasets) ask("datasets", { dataset: name }).then(({ points }) => { pictures[name] = points; paint(); }, () => {}); // without it there is still the name
+  for (const name of datasets) ask("datasets", { dataset: name }).then(({ points }) => { pointsOfDataset[name] = points; paint(); }, () => {}); // without the picture, its name is still shown
   addEventListener("colours", paint);
   const moreSettings = h("details", { class: "panel more rarer" }, h("summary", {}, "More settings"), more.element);
-  const element = h("div", { class: "knobs" }, group, main.element);
+  const element = h("div", { class: "knobs" }, datasetGroup, main.element);
 
   return {
     element,
-    /** Less common settings, as wide as the page. */ more: moreSettings,
-    /** @param {Record<string, any>} given */
-    set(given) {
-      for (const each of [main, more]) {
-        each.set(Object.fromEntries(Object.entries(given).filter(([name, value]) => JSON.stringify(each.values[name]) !== JSON.stringify(value))));
-      }
-      const radio = group.querySelector(`input[value="${given.dataset}"]`);
+    /** The less common settings; the section is as wide as the page. */ more: moreSettings,
+    /** @param {Record<string, any>} newValues */
+    set(newValues) {
+      main.change(newValues);
+      more.change(newValues);
+      const radio = datasetGroup.querySelector(`input[value="${newValues.dataset}"]`);
       if (radio) radio.checked = true;
     },
     /** @param {{what: string, fix?: string} | null} error */
     refuse(error) {
-      const inside = error && rest.some((name) => new RegExp(`(^|\\W)${name}\\b`).test(error.what));
-      main.refuse(inside ? null : error);
-      more.refuse(inside ? error : null);
-      if (inside) moreSettings.open = true;
+      const inLessCommon = error && lessCommon.some((name) => mentions(error.what, name));
+      main.refuse(inLessCommon ? null : error);
+      more.refuse(inLessCommon ? error : null);
+      if (inLessCommon) moreSettings.open = true;
     },
     unmount() { removeEventListener("colours", paint); },
   };
+}
+
+/** Show the usual spelling of each optimizer. @param {HTMLElement} field */
+export function nameOptimizers(field) {
+  for (const option of field.querySelectorAll("option")) option.textContent = OPTIMIZER_NAMES[option.textContent ?? ""] ?? option.textContent;
 }
 
 /** The label of a field. @param {string} name */
@@ -74,13 +78,13 @@ function formatValue(value) {
   return Array.isArray(value) ? value.join(", ") || "none" : value;
 }
 
-/** Describe how a setup differs from another. @param {import("./run.js").Setup} of @param {import("./run.js").Setup} from */
-export function difference(of, from) {
-  const parts = Object.keys(of.config).filter((name) => JSON.stringify(of.config[name]) !== JSON.stringify(from.config[name]))
-    .map((name) => `${labelOf(name)} ${formatValue(of.config[name])}`);
-  const more = of.bugs.filter((code) => !from.bugs.includes(code)), less = from.bugs.filter((code) => !of.bugs.includes(code));
+/** Describe how a setup differs from another. @param {import("./run.js").Setup} setup @param {import("./run.js").Setup} reference */
+export function difference(setup, reference) {
+  const parts = Object.keys(setup.config).filter((name) => !equal(setup.config[name], reference.config[name]))
+    .map((name) => `${labelOf(name)} ${formatValue(setup.config[name])}`);
+  const more = setup.bugs.filter((code) => !reference.bugs.includes(code)), less = reference.bugs.filter((code) => !setup.bugs.includes(code));
   if (more.length) parts.push(`with ${more.join(", ")}`);
   if (less.length) parts.push(`without ${less.join(", ")}`);
-  if (JSON.stringify(of.points) !== JSON.stringify(from.points)) parts.push(`${of.points.length || "no"} points added by hand`);
+  if (!equal(setup.points, reference.points)) parts.push(`${setup.points.length || "no"} points added by hand`);
   return parts.join(" · ") || "same settings, earlier run";
 }

@@ -1,35 +1,35 @@
 // @ts-check
-// The network, layers from left to right: a map of each neuron's output over the plane, and a line per weight.
-import { colour, h, svg } from "../../dom.js";
-import { mixed, palette, putBytes, rgb, ink } from "./shapes.js";
+// The network with its layers from left to right: each neuron is a map of its output over the plane, each weight a line.
+import { colour, equal, h, svg } from "../../dom.js";
+import { mixColours, palette, putBytes, rgb, classColour } from "./shapes.js";
 
-const NEAR = 6; // maximum distance of the pointer from a line, in pixels
-const ROW = 23, LEAST = 150;
-const HIGH = 20; // neurons per column; a wider layer has several columns
+const MAX_POINTER_DISTANCE = 6; // maximum distance of the pointer from a line, in pixels
+const MIN_ROW_HEIGHT = 23, MIN_HEIGHT = 150;
+const MAX_ROWS = 20; // maximum number of neurons in a column; a wider layer has several columns
 
-/** @typedef {{kind: "weight", layer: number, to: number, from: number} | {kind: "neuron", layer: number, to: number}} Picked layer: which weights, from 0; the head is the last */
-/** @typedef {{x: number, y: number, size: number}} Node_ */
+/** @typedef {{kind: "weight", layer: number, to: number, from: number} | {kind: "neuron", layer: number, to: number}} Picked layer: index of a layer's weights, from 0; the last layer is the head */
+/** @typedef {{x: number, y: number, size: number}} NetworkNode */
 
 /** @param {{onhover: (picked: Picked | null) => void, onpick: (picked: Picked) => void}} options */
 export function network({ onhover, onpick }) {
   /** @type {any[]} */ let layers = [];
-  /** @type {Node_[][]} */ let columns = [];
-  /** @type {any} */ let shown = null;
-  /** @type {Picked | null} */ let hot = null;
+  /** @type {NetworkNode[][]} */ let columns = [];
+  /** @type {any} */ let shownRun = null;
+  /** @type {Picked | null} */ let highlighted = null;
   let pixels = new Uint32Array(256);
   const canvas = h("canvas", { class: "net", role: "img", "aria-label": "The network: maps of its neurons, weights as lines" });
-  const small = h("canvas", {});
-  const place = h("div", { class: "net-place" }, canvas);
+  const mapCanvas = h("canvas", {});
+  const container = h("div", { class: "net-place" }, canvas);
 
   function arrange() {
-    const width = place.clientWidth;
+    const width = container.clientWidth;
     if (!width || !layers.length) return;
     const counts = [layers[0].inputs, ...layers.map(({ neurons }) => neurons)];
-    const most = Math.min(Math.max(...counts), HIGH), height = Math.max(LEAST, most * Math.max(ROW, Math.min(40, 320 / most)));
+    const tallestColumn = Math.min(Math.max(...counts), MAX_ROWS), height = Math.max(MIN_HEIGHT, tallestColumn * Math.max(MIN_ROW_HEIGHT, Math.min(40, 320 / tallestColumn)));
     columns = counts.map((count, column) => {
-      const columns = Math.ceil(count / HIGH), rows = Math.ceil(count / columns), middle = 40 + (column / (counts.length - 1)) * (width - 80);
-      const size = Math.max(5, Math.min(34, height / rows - 3, (width - 80) / counts.length / columns - 4));
-      return Array.from({ length: count }, (_, i) => ({ x: middle + (Math.floor(i / rows) - (columns - 1) / 2) * (size + 3), y: (height / rows) * (i % rows + 0.5), size }));
+      const subcolumns = Math.ceil(count / MAX_ROWS), rows = Math.ceil(count / subcolumns), middle = 40 + (column / (counts.length - 1)) * (width - 80);
+      const size = Math.max(5, Math.min(34, height / rows - 3, (width - 80) / counts.length / subcolumns - 4));
+      return Array.from({ length: count }, (_, i) => ({ x: middle + (Math.floor(i / rows) - (subcolumns - 1) / 2) * (size + 3), y: (height / rows) * (i % rows + 0.5), size }));
     });
     const ratio = devicePixelRatio || 1;
     canvas.width = Math.round(width * ratio);
@@ -43,14 +43,14 @@ export function network({ onhover, onpick }) {
     const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d")), ratio = devicePixelRatio || 1;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, canvas.width, canvas.height);
-    if (shown?.weights) layers.forEach((layer, i) => drawWeights(context, layer, i));
+    if (shownRun?.weights) layers.forEach((layer, i) => drawWeights(context, layer, i));
     const line = colour("--strong"), accent = colour("--accent");
     columns.forEach((nodes, column) => nodes.forEach((node, i) => {
       const { x, y, size } = node;
       context.fillStyle = colour("--panel");
       context.fillRect(x - size / 2, y - size / 2, size, size);
       if (column === columns.length - 1) {
-        context.fillStyle = ink(i);
+        context.fillStyle = classColour(i);
         context.fillRect(x - size / 2, y - size / 2, size, size);
         context.fillStyle = colour("--panel");
         context.font = `600 ${Math.min(14, size * 0.6)}px system-ui, sans-serif`;
@@ -64,92 +64,92 @@ export function network({ onhover, onpick }) {
         context.textBaseline = "middle";
         context.fillText("xy"[i], x, y);
       } else {
-        const picture = shown?.planes.get(`${column - 1}:${i}`);
-        if (picture) {
-          putBytes(small, picture.bytes, picture.plane.width, pixels);
-          context.drawImage(small, x - size / 2, y - size / 2, size, size);
+        const map = shownRun?.planes.get(`${column - 1}:${i}`);
+        if (map) {
+          putBytes(mapCanvas, map.bytes, map.plane.width, pixels);
+          context.drawImage(mapCanvas, x - size / 2, y - size / 2, size, size);
         }
       }
-      const isHot = hot?.kind === "neuron" && hot.layer === column - 1 && hot.to === i;
-      context.strokeStyle = isHot ? accent : line;
-      context.lineWidth = isHot ? 3 : 1;
+      const isHighlighted = highlighted?.kind === "neuron" && highlighted.layer === column - 1 && highlighted.to === i;
+      context.strokeStyle = isHighlighted ? accent : line;
+      context.lineWidth = isHighlighted ? 3 : 1;
       context.strokeRect(x - size / 2, y - size / 2, size, size);
     }));
   }
 
-  /** @param {CanvasRenderingContext2D} context @param {any} layer @param {number} place_ */
-  function drawWeights(context, layer, place_) {
-    const weights = shown.weights[layer.weight];
+  /** @param {CanvasRenderingContext2D} context @param {any} layer @param {number} layerIndex */
+  function drawWeights(context, layer, layerIndex) {
+    const weights = shownRun.weights[layer.weight];
     if (!weights) return;
-    let most = 1e-9;
-    for (const row of weights) for (const value of row) if (typeof value === "number") most = Math.max(most, Math.abs(value));
+    let largest = 1e-9;
+    for (const row of weights) for (const value of row) if (typeof value === "number") largest = Math.max(largest, Math.abs(value));
     for (const positive of [true, false]) {
       context.strokeStyle = colour(positive ? "--data" : "--gradient");
       context.setLineDash(positive ? [] : [5, 3]);
       weights.forEach((/** @type {any[]} */ row, /** @type {number} */ to) => row.forEach((value, from) => {
-        if (typeof value === "number" && value >= 0 === positive && Math.abs(value) > most * 0.05) stroke(context, place_, to, from, 0.3 + 3.2 * (Math.abs(value) / most));
+        if (typeof value === "number" && value >= 0 === positive && Math.abs(value) > largest * 0.05) stroke(context, layerIndex, to, from, 0.3 + 3.2 * (Math.abs(value) / largest));
       }));
     }
     context.setLineDash([]);
-    if (hot?.kind === "weight" && hot.layer === place_) {
+    if (highlighted?.kind === "weight" && highlighted.layer === layerIndex) {
       context.strokeStyle = colour("--accent");
-      stroke(context, place_, hot.to, hot.from, 5);
+      stroke(context, layerIndex, highlighted.to, highlighted.from, 5);
     }
   }
 
   /** @param {CanvasRenderingContext2D} context @param {number} layer @param {number} to @param {number} from @param {number} width */
   function stroke(context, layer, to, from, width) {
-    const a = columns[layer]?.[from], b = columns[layer + 1]?.[to];
-    if (!a || !b) return;
+    const start = columns[layer]?.[from], end = columns[layer + 1]?.[to];
+    if (!start || !end) return;
     context.lineWidth = width;
     context.globalAlpha = Math.min(0.85, 0.1 + width / 4);
     context.beginPath();
-    context.moveTo(a.x + a.size / 2, a.y);
-    context.bezierCurveTo((a.x + b.x) / 2, a.y, (a.x + b.x) / 2, b.y, b.x - b.size / 2, b.y);
+    context.moveTo(start.x + start.size / 2, start.y);
+    context.bezierCurveTo((start.x + end.x) / 2, start.y, (start.x + end.x) / 2, end.y, end.x - end.size / 2, end.y);
     context.stroke();
     context.globalAlpha = 1;
   }
 
   /** Return the weight or neuron under the pointer. @param {MouseEvent} event @returns {Picked | null} */
-  function under(event) {
+  function elementAt(event) {
     const box = canvas.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
     for (let column = 1; column < columns.length; column++) {
       const to = columns[column].findIndex((node) => Math.abs(node.x - x) <= node.size / 2 + 1 && Math.abs(node.y - y) <= node.size / 2 + 1);
       if (to >= 0) return { kind: "neuron", layer: column - 1, to };
     }
-    const near = { far: NEAR, layer: -1, from: -1, to: -1 };
-    layers.forEach(({ weight }, layer) => shown?.weights?.[weight] && columns[layer].forEach((a, from) => columns[layer + 1].forEach((b, to) => {
+    const nearest = { distance: MAX_POINTER_DISTANCE, layer: -1, from: -1, to: -1 };
+    layers.forEach(({ weight }, layer) => shownRun?.weights?.[weight] && columns[layer].forEach((a, from) => columns[layer + 1].forEach((b, to) => {
       const left = a.x + a.size / 2, right = b.x - b.size / 2;
       if (x < left || x > right) return;
-      const far = Math.abs(a.y + (b.y - a.y) * bezierAt((x - left) / (right - left)) - y);
-      if (far < near.far) Object.assign(near, { far, layer, from, to });
+      const distance = Math.abs(a.y + (b.y - a.y) * bezierAt((x - left) / (right - left)) - y);
+      if (distance < nearest.distance) Object.assign(nearest, { distance, layer, from, to });
     })));
-    return near.to < 0 ? null : { kind: "weight", layer: near.layer, to: near.to, from: near.from };
+    return nearest.to < 0 ? null : { kind: "weight", layer: nearest.layer, to: nearest.to, from: nearest.from };
   }
 
-  canvas.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => hover(under(event)));
+  canvas.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => hover(elementAt(event)));
   canvas.addEventListener("pointerleave", () => hover(null));
-  canvas.addEventListener("click", (/** @type {MouseEvent} */ event) => { const picked = under(event); if (picked) onpick(picked); });
+  canvas.addEventListener("click", (/** @type {MouseEvent} */ event) => { const picked = elementAt(event); if (picked) onpick(picked); });
   function hover(/** @type {Picked | null} */ picked) {
-    if (JSON.stringify(picked) === JSON.stringify(hot)) return;
-    hot = picked;
+    if (equal(picked, highlighted)) return;
+    highlighted = picked;
     canvas.style.cursor = picked ? "pointer" : "";
     draw();
     onhover(picked);
   }
   const watcher = new ResizeObserver(arrange);
-  watcher.observe(place);
+  watcher.observe(container);
   addEventListener("colours", arrange);
 
   return {
-    element: place,
-    /** @param {any[]} given */
-    begin(given) { layers = given; arrange(); },
+    element: container,
+    /** @param {any[]} newLayers */
+    begin(newLayers) { layers = newLayers; arrange(); },
     /** @param {import("./run.js").Run} run */
-    paint(run) { shown = run; draw(); },
+    paint(run) { shownRun = run; draw(); },
     /** Draw one neuron's map on a canvas. @param {HTMLCanvasElement} into @param {string} name */
     enlarge(into, name) {
-      const picture = shown?.planes.get(name);
+      const picture = shownRun?.planes.get(name);
       if (picture) putBytes(into, picture.bytes, picture.plane.width, pixels);
       return picture?.plane ?? null;
     },
@@ -160,12 +160,12 @@ export function network({ onhover, onpick }) {
   };
 }
 
-/** Return the vertical progress of a weight's curve at a horizontal fraction; the curve is level at both ends. @param {number} share */
-function bezierAt(share) {
+/** Return the vertical progress of a weight's curve at a horizontal fraction; the curve is level at both ends. @param {number} fraction */
+function bezierAt(fraction) {
   let low = 0, high = 1;
   for (let i = 0; i < 20; i++) {
     const t = (low + high) / 2, x = 1.5 * t * (1 - t) + t ** 3; // control points half way across
-    if (x < share) low = t;
+    if (x < fraction) low = t;
     else high = t;
   }
   const t = (low + high) / 2;
@@ -174,10 +174,10 @@ function bezierAt(share) {
 
 function diverging() {
   const paper = rgb(colour("--panel")), high = rgb(colour("--data")), low = rgb(colour("--gradient"));
-  return palette((byte) => (byte >= 128 ? mixed(paper, high, (byte - 128) / 127) : mixed(paper, low, (128 - byte) / 127)));
+  return palette((byte) => (byte >= 128 ? mixColours(paper, high, (byte - 128) / 127) : mixColours(paper, low, (128 - byte) / 127)));
 }
 
-/** What the colours and lines mean. */
+/** The legend of colours and lines. */
 export function legend() {
   const sample = (/** @type {string} */ name, /** @type {string} */ dash) => svg("svg", { width: 26, height: 8, "aria-hidden": "true" },
     svg("line", { x1: 0, y1: 4, x2: 26, y2: 4, class: name, "stroke-dasharray": dash, "stroke-width": 2.5 }));

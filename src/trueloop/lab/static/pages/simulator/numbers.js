@@ -2,36 +2,36 @@
 // The current numbers of a run.
 import { fill, h, number } from "../../dom.js";
 
-const SHOWN = /** @type {const} */ ([
+const NUMBERS = /** @type {const} */ ([
   ["update", "update"], ["epoch", "epoch"], ["loss", "training loss"], ["held", "held-out loss"], ["accuracy", "accuracy"],
   ["norm", "gradient norm"], ["rate", "learning rate"], ["memory", "memory, MiB"], ["graphs", "live graphs"], ["speed", "updates/s"]]);
 
-/** A list of numbers, of one run or of two. */
+/** The current numbers of one run, or of two. */
 export function numbers() {
-  const cells = Object.fromEntries(SHOWN.map(([key]) => [key, h("dd", { dataset: { k: key } }, "–")]));
-  const which = h("div", { hidden: true }, h("dt", {}, "run"), h("dd", {}, h("span", {}, "broken"), h("span", {}, "without")));
-  const element = h("dl", { class: "numbers live" }, which, SHOWN.map(([key, text]) => h("div", {}, h("dt", {}, text), cells[key])));
+  const cells = Object.fromEntries(NUMBERS.map(([key]) => [key, h("dd", { dataset: { k: key } }, "–")]));
+  const runNames = h("div", { hidden: true }, h("dt", {}, "run"), h("dd", {}, h("span", {}, "broken"), h("span", {}, "without")));
+  const element = h("dl", { class: "numbers live" }, runNames, NUMBERS.map(([key, text]) => h("div", {}, h("dt", {}, text), cells[key])));
   return {
     element,
-    /** @param {import("./run.js").Run[]} runs @param {boolean} goes whether they train: two that go in step are held again and again */
-    show(runs, goes) {
-      const all = runs.map((run) => values(run, goes));
-      which.hidden = all.length < 2;
-      for (const [key] of SHOWN) {
-        const text = all.map((each) => each[key]).join("\n");
+    /** @param {import("./run.js").Run[]} runs @param {boolean} training true if the runs train; a run's own state says "paused" whenever a synchronised run waits for the other */
+    show(runs, training) {
+      const valuesOfRuns = runs.map((run) => values(run, training));
+      runNames.hidden = valuesOfRuns.length < 2;
+      for (const [key] of NUMBERS) {
+        const text = valuesOfRuns.map((each) => each[key]).join("\n");
         if (cells[key].dataset.text === text) continue;
         cells[key].dataset.text = text;
-        fill(cells[key], ...all.map((each) => h("span", { class: /NaN|∞/.test(each[key]) ? "bad" : null }, each[key])));
+        fill(cells[key], ...valuesOfRuns.map((each) => h("span", { class: /NaN|∞/.test(each[key]) ? "bad" : null }, each[key])));
       }
     },
   };
 }
 
-/** @param {import("./run.js").Run} run @param {boolean} goes @returns {Record<string, string>} */
-export function values({ header, series, began, ended }, goes) {
+/** @param {import("./run.js").Run} run @param {boolean} training @returns {Record<string, string>} */
+export function values({ header, series, started, ended }, training) {
   const evaluation = series.evaluations[series.evaluations.length - 1], at = series.last;
   return {
-    update: `${number(header?.update ?? 0)}${began?.updates ? `/${number(began.updates)}` : ""}`,
+    update: `${number(header?.update ?? 0)}${started?.updates ? `/${number(started.updates)}` : ""}`,
     epoch: number(header?.epoch ?? 0),
     loss: number(series.loss[at], 3),
     held: number(evaluation?.[1], 3),
@@ -40,6 +40,6 @@ export function values({ header, series, began, ended }, goes) {
     rate: number(series.rate[at], 3),
     memory: number(header?.memory_mib, 3),
     graphs: number(header?.graphs),
-    speed: goes && !ended ? number(header?.updates_per_s, 3) : "–",
+    speed: training && !ended ? number(header?.updates_per_s, 3) : "–",
   };
 }

@@ -1,18 +1,18 @@
 // @ts-check
-// The classic experiments: a click runs one on the server and shows its measurements.
+// The classic experiments: a click runs an experiment on the server and shows its measurements.
 import { chart } from "../../chart.js";
 import { fill, h } from "../../dom.js";
 import { Live } from "../../net.js";
-import { together } from "./curves.js";
+import { alignCurves } from "./curves.js";
 
 const COLOURS = ["--data", "--c1", "--c2", "--c3"];
-/** What an experiment's chart shows, where it is not the loss: key, title, axis. @type {Record<string, [string, string, string]>} */
-const SHOWS = { clearing: ["norm", "Gradient norm", "update"], no_grad: ["sweep", "Memory above the start of the last evaluation, MiB", "batch"] };
+/** Key, title and axis of the charts that do not show the loss, by experiment. @type {Record<string, [string, string, string]>} */
+const CHART_OF_SCENARIO = { clearing: ["norm", "Gradient norm", "update"], no_grad: ["sweep", "Memory above the start of the last evaluation, MiB", "batch"] };
 const DASHES = [undefined, [7, 4], [2, 3], [9, 3, 2, 3]];
 
 /** @param {{announce: (text: string) => void, onopen: (setup: any) => void}} options */
 export function scenarios({ announce, onopen }) {
-  /** @type {Set<Live>} */ const open = new Set();
+  /** @type {Set<Live>} */ const connections = new Set();
   /** @type {any[]} */ const charts = [];
   const grid = h("div", { class: "tiles scenarios" });
   const element = h("section", { "aria-labelledby": "experiments" }, h("h2", { id: "experiments" }, "Five classic experiments"),
@@ -20,17 +20,17 @@ export function scenarios({ announce, onopen }) {
 
   /** @param {any} scenario name, title, claim, and its runs: label, config, bugs */
   function card(scenario) {
-    const verdict = h("p", { class: "measured", "aria-live": "polite" }), place = h("div", {});
+    const verdict = h("p", { class: "measured", "aria-live": "polite" }), chartContainer = h("div", {});
     const bar = h("progress", { max: 1, value: 0, hidden: true, "aria-label": `${scenario.title}: progress` });
-    const run = h("button", { type: "button", onclick: () => start(scenario, { run, bar, verdict, place }) }, "Run the experiment");
+    const run = h("button", { type: "button", onclick: () => start(scenario, { run, bar, verdict, chartContainer }) }, "Run the experiment");
     return h("article", { class: "panel scenario", dataset: { scenario: scenario.name } },
       h("h3", {}, scenario.title), h("p", {}, "Claim: ", h("q", {}, scenario.claim)),
-      h("div", { class: "row" }, run, bar), verdict, place,
+      h("div", { class: "row" }, run, bar), verdict, chartContainer,
       h("div", { class: "row opens" }, (scenario.runs ?? []).map((/** @type {any} */ each) => h("button", { type: "button", class: "quiet small", onclick: () => onopen(each) }, `Open: ${each.label}`))));
   }
 
-  /** @param {any} scenario @param {{run: any, bar: any, verdict: any, place: any}} parts */
-  function start(scenario, { run, bar, verdict, place }) {
+  /** @param {any} scenario @param {{run: any, bar: any, verdict: any, chartContainer: any}} parts */
+  function start(scenario, { run, bar, verdict, chartContainer }) {
     run.disabled = true;
     bar.hidden = false;
     bar.value = 0;
@@ -46,31 +46,31 @@ export function scenarios({ announce, onopen }) {
           end(null);
           fill(verdict, h("strong", { class: message.holds ? "holds" : "fails" }, message.holds ? "✓ It holds. " : "✗ It does not hold. "), `Measured: ${message.measured}`);
           announce(`${scenario.title}: ${message.holds ? "it holds" : "it does not hold"}. Measured: ${message.measured}`);
-          curves(scenario.name, message.runs, place);
+          drawCurves(scenario.name, message.runs, chartContainer);
         }
       },
       onstate(state, reason) {
         if (state === "lost" || state === "busy" || state === "idle") end(reason || "The connection was lost; run it again.");
       },
     });
-    open.add(live);
-    function end(/** @type {string | null} */ why) {
+    connections.add(live);
+    function end(/** @type {string | null} */ message) {
       live.close();
-      open.delete(live);
+      connections.delete(live);
       run.disabled = false;
       bar.hidden = true;
       run.textContent = "Run it again";
-      if (why) fill(verdict, why);
+      if (message) fill(verdict, message);
     }
   }
 
-  /** @param {string} name @param {any[]} runs @param {HTMLElement} place */
-  function curves(name, runs, place) {
-    const [key, title, x] = SHOWS[name] ?? ["loss", "Training loss", "update"];
-    const picture = chart({ title, x, lines: runs.map(({ label }, i) => ({ label, colour: COLOURS[i], dash: DASHES[i], width: 1.5 })), height: 150 });
-    charts.push(picture);
-    fill(place, picture.element);
-    picture.set(...together(runs.map((run) => [x === "update" ? run.update.map((/** @type {number} */ each) => each + 1) : run[key].map((/** @type {any} */ _, /** @type {number} */ i) => i + 1), run[key]])));
+  /** @param {string} name @param {any[]} runs @param {HTMLElement} container */
+  function drawCurves(name, runs, container) {
+    const [key, title, x] = CHART_OF_SCENARIO[name] ?? ["loss", "Training loss", "update"];
+    const plot = chart({ title, x, lines: runs.map(({ label }, i) => ({ label, colour: COLOURS[i], dash: DASHES[i], width: 1.5 })), height: 150 });
+    charts.push(plot);
+    fill(container, plot.element);
+    plot.set(...alignCurves(runs.map((run) => [x === "update" ? run.update.map((/** @type {number} */ each) => each + 1) : run[key].map((/** @type {any} */ _, /** @type {number} */ i) => i + 1), run[key]])));
   }
 
   return {
@@ -81,7 +81,7 @@ export function scenarios({ announce, onopen }) {
       if (!grid.children.length) fill(grid, ...all.map(card));
     },
     unmount() {
-      for (const live of open) live.close();
+      for (const live of connections) live.close();
       for (const each of charts) each.unmount();
     },
   };

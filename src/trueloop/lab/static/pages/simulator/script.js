@@ -1,5 +1,5 @@
 // @ts-check
-// The script that runs, with the injected lines and the line of the finding marked.
+// The script of the run; its injected lines and the line of the first finding are marked.
 import { codePanel } from "../../code.js";
 import { fill, h } from "../../dom.js";
 
@@ -22,12 +22,12 @@ export function script() {
   return {
     element: panel.element,
     toLine,
-    /** @param {{script: any[], broken: {line: number, kind: string, before: string, after: string}[]}} written @param {number | null} hit the line that was found */
-    show({ script: pieces, broken }, hit) {
+    /** @param {{script: any[], broken: {line: number, kind: string, before: string, after: string}[]}} message @param {number | null} hit the line of the first finding */
+    show({ script: tokens, broken }, hit) {
       fill(lines, ...broken.map(({ line, kind, before, after }) => h("li", {},
         h("button", { type: "button", class: "quiet small", onclick: () => toLine(line) }, `line ${line}`),
         ` ${kind}: `, before && h("del", {}, h("code", {}, before)), before && after && " → ", after && h("ins", {}, h("code", {}, after)))));
-      panel.show(pieces, { marked: broken.map(({ line }) => line), mark: "broken", hit });
+      panel.show(tokens, { marked: broken.map(({ line }) => line), mark: "broken", hit });
     },
   };
 }

@@ -1,16 +1,16 @@
 // @ts-check
-// Each class has a colour and a shape; digits are drawn as numbers.
+// The colour and shape of each class; a class of the digits dataset is drawn as its digit.
 import { colour } from "../../dom.js";
 
 const SHAPES = ["circle", "square", "triangle"];
 
 /** Return the name of a class. @param {number} label @param {number} classes */
-export const named = (label, classes) => (classes > SHAPES.length ? `digit ${label}` : `class ${label} (${SHAPES[label]})`);
+export const className = (label, classes) => (classes > SHAPES.length ? `digit ${label}` : `class ${label} (${SHAPES[label]})`);
 
 /** @param {number} label */
-export const ink = (label) => colour(`--c${label}`);
+export const classColour = (label) => colour(`--c${label}`);
 
-/** Draw a point of a class; held out: hollow.
+/** Draw a point of a class; a held-out point is hollow.
  * @param {CanvasRenderingContext2D} context @param {number} x @param {number} y @param {number} size radius
  * @param {{label: number, classes: number, fill: string, edge: string, hollow?: boolean}} kind */
 export function drawPoint(context, x, y, size, { label, classes, fill, edge, hollow = false }) {
@@ -52,16 +52,16 @@ function drawDigit(context, x, y, size, label, fill, edge, hollow) {
   context.fillText(String(label), x, y);
 }
 
-/** "#rrggbb" as numbers. @param {string} text @returns {[number, number, number]} */
+/** Convert "#rrggbb" to three numbers. @param {string} text @returns {[number, number, number]} */
 export function rgb(text) {
   const value = parseInt(text.slice(1), 16);
   return [value >> 16, (value >> 8) & 255, value & 255];
 }
 
-/** @param {[number, number, number]} a @param {[number, number, number]} b @param {number} share of b */
-export const mixed = (a, b, share) => a.map((value, i) => Math.round(value + (b[i] - value) * share));
+/** @param {[number, number, number]} a @param {[number, number, number]} b @param {number} weight weight of b, from 0 to 1 */
+export const mixColours = (a, b, weight) => a.map((value, i) => Math.round(value + (b[i] - value) * weight));
 
-/** Return the pixel value of each of the 256 bytes of a picture. @param {(byte: number) => number[]} colourOf */
+/** Return the pixel value of each possible byte of a picture. @param {(byte: number) => number[]} colourOf */
 export function palette(colourOf) {
   const pixels = new Uint32Array(256);
   for (let byte = 0; byte < 256; byte++) {
@@ -79,8 +79,8 @@ export function putBytes(canvas, bytes, width, pixels) {
     canvas.height = height;
   }
   const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
-  const image = new ImageData(width, height);
-  const into = new Uint32Array(image.data.buffer);
-  for (let i = 0; i < bytes.length; i++) into[i] = pixels[bytes[i]];
-  context.putImageData(image, 0, 0);
+  const imageData = new ImageData(width, height);
+  const imagePixels = new Uint32Array(imageData.data.buffer);
+  for (let i = 0; i < bytes.length; i++) imagePixels[i] = pixels[bytes[i]];
+  context.putImageData(imageData, 0, 0);
 }

@@ -1,5 +1,5 @@
 // @ts-check
-// Static parts of the page: hints, legend of the points, style.
+// The static parts of the page: hints, the legend of the points, and the style sheet.
 import { h } from "../../dom.js";
 
 /** The list of hints. */
@@ -11,7 +11,7 @@ export function hints() {
 }
 
 /** The legend of the points. */
-export function marks() {
+export function pointLegend() {
   return h("span", { class: "muted marks" }, h("span", {}, h("i", { class: "mark", "aria-hidden": "true" }), "trained on"), h("span", {}, h("i", { class: "mark hollow", "aria-hidden": "true" }), "held out"));
 }
 

@@ -1,8 +1,8 @@
 // @ts-check
-// The list of runs: search, choose some.
+// The list of runs, with a search and a box to choose each.
 import { fill, h, later, number } from "../../dom.js";
 
-/** A symbol for each state next to its name: never colour alone. @type {Record<string, [string, string]>} */
+/** The symbol and tone of each state: colour alone would not be readable for everybody. @type {Record<string, [string, string]>} */
 const STATES = {
   running: ["●", "good"], finished: ["✓", "good"], early_stop: ["✓", "good"], interrupted: ["‖", "warn"], preempted: ["‖", "warn"],
   failed: ["✕", "bad"], killed: ["■", "warn"], damaged: ["✕", "bad"], empty: ["○", "warn"],
@@ -10,20 +10,20 @@ const STATES = {
 
 /** @param {string} state @param {string} [tone] */
 export function badge(state, tone) {
-  const [sign, usual] = STATES[state] ?? ["?", "warn"];
-  return h("span", { class: `watch-state ${tone ?? usual}` }, `${sign} ${state.replaceAll("_", " ")}`);
+  const [sign, usualTone] = STATES[state] ?? ["?", "warn"];
+  return h("span", { class: `watch-state ${tone ?? usualTone}` }, `${sign} ${state.replaceAll("_", " ")}`);
 }
 
-/** How long ago. @param {number} then seconds since 1970 */
-export function ago(then) {
-  const s = Math.max(0, Date.now() / 1000 - then);
+/** Format how long ago a time is. @param {number} time seconds since 1970 */
+export function ago(time) {
+  const s = Math.max(0, Date.now() / 1000 - time);
   const [size, unit] = s < 90 ? [1, "s"] : s < 5400 ? [60, "min"] : s < 129600 ? [3600, "h"] : [86400, "d"];
   return `${Math.round(s / size)} ${unit} ago`;
 }
 
-/** @param {{chosen: string[], most: number, onchoose: (ids: string[]) => void, onsearch: () => void}} options */
-export function list({ chosen, most, onchoose, onsearch }) {
-  let ids = [...chosen], before = "";
+/** @param {{chosen: string[], maxRuns: number, onchoose: (ids: string[]) => void, onsearch: () => void}} options */
+export function list({ chosen, maxRuns, onchoose, onsearch }) {
+  let ids = [...chosen], shownState = "";
   const search = h("input", { type: "search", id: "watch-search", placeholder: "name, recipe, state", maxlength: 80, oninput: later(onsearch, 150) });
   const items = h("ul", { class: "watch-runs", "aria-label": "Runs" });
   const note = h("p", { class: "muted", role: "status" });
@@ -37,9 +37,9 @@ export function list({ chosen, most, onchoose, onsearch }) {
   }
   /** @param {string} id @param {HTMLInputElement} box */
   function pick(id, box) {
-    if (box.checked && ids.length >= most) {
+    if (box.checked && ids.length >= maxRuns) {
       box.checked = false;
-      note.textContent = `At most ${most} runs at once: remove one first.`;
+      note.textContent = `At most ${maxRuns} runs at once: remove one first.`;
       return;
     }
     ids = box.checked ? [...ids, id] : ids.filter((other) => other !== id);
@@ -48,19 +48,19 @@ export function list({ chosen, most, onchoose, onsearch }) {
   return {
     element,
     get search() { return search.value.trim(); },
-    /** @param {{runs: any[], more: number, folder: string}} found */
-    show(found) {
-      const now = JSON.stringify([found, Math.floor(Date.now() / 15000)]);
-      if (now === before) return;
-      before = now;
+    /** @param {{runs: any[], more: number, folder: string}} runList */
+    show(runList) {
+      const state = JSON.stringify([runList, Math.floor(Date.now() / 15000)]);
+      if (state === shownState) return;
+      shownState = state;
       const focused = /** @type {HTMLElement | null} */ (document.activeElement?.closest?.(".watch-runs li"))?.dataset.id;
-      fill(items, ...found.runs.map(item));
-      const again = focused && [...items.children].find((each) => each.dataset.id === focused);
-      again?.querySelector("input").focus();
-      const none = search.value ? "No run matches." : `There is no run in ${found.folder} yet, and no script under trueloop run --lab.`;
-      note.textContent = found.runs.length ? (found.more ? `and ${number(found.more)} more; search for them` : "") : none;
+      fill(items, ...runList.runs.map(item));
+      const focusedItem = focused && [...items.children].find((each) => each.dataset.id === focused);
+      focusedItem?.querySelector("input").focus();
+      const emptyText = search.value ? "No run matches." : `There is no run in ${runList.folder} yet, and no script under trueloop run --lab.`;
+      note.textContent = runList.runs.length ? (runList.more ? `and ${number(runList.more)} more; search for them` : "") : emptyText;
     },
     /** @param {string} text */
-    refuse(text) { note.textContent = text; before = ""; },
+    refuse(text) { note.textContent = text; shownState = ""; },
   };
 }

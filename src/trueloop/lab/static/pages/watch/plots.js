@@ -1,9 +1,9 @@
 // @ts-check
-// The curves of one run, or of several over each other.
+// The curves of one run, or of several runs on the same axes.
 import { chart } from "../../chart.js";
 import { fill, h } from "../../dom.js";
 
-/** @type {Record<string, string>} role -> the lab's colour for it */
+/** The colour of each role of a curve. @type {Record<string, string>} */
 const ROLES = { train: "--data", val: "--c3", test: "--c2", rate: "--update", norm: "--gradient", speed: "--c6", wait: "--c7", memory: "--c5" };
 const DASHES = [undefined, [8, 4], [2, 3], [10, 3, 2, 3], [14, 4], [5, 2]];
 
@@ -24,44 +24,44 @@ export function plots() {
       old.remove();
       charts.delete(name);
     }
-    names.forEach((name, place) => {
+    names.forEach((name, index) => {
       const panels = runs.map((run) => ({ run, panel: run.panels.find((/** @type {any} */ each) => each.name === name) })).filter(({ panel }) => panel);
       const curves = panels.flatMap(({ run, panel }) => panel.curves
         .filter((/** @type {Curve} */ curve) => curve.y.length && !(several && curve.kind === "raw"))
         .map((/** @type {Curve} */ curve) => ({ ...curve, run, place: order.indexOf(run.id) })));
-      draw(name, place, panels, curves, several);
+      draw(name, index, panels, curves, several);
     });
   }
 
-  /** @param {string} name @param {number} place @param {any[]} panels @param {any[]} curves @param {boolean} several */
-  function draw(name, place, panels, curves, several) {
+  /** @param {string} name @param {number} index @param {any[]} panels @param {any[]} curves @param {boolean} several */
+  function draw(name, index, panels, curves, several) {
     const { title: words, log, percent } = panels[0].panel, title = percent ? `${words} (%)` : words;
     const lines = curves.map((curve) => line(curve, several));
     const shape = JSON.stringify([title, log, several, lines]);
-    let known = charts.get(name);
-    if (known?.shape !== shape) {
-      known?.drawn.unmount();
+    let entry = charts.get(name);
+    if (entry?.shape !== shape) {
+      entry?.drawn.unmount();
       const drawn = chart({ title, lines: lines.length ? lines : [{ label: title, colour: "--data" }], log, height: 190, legend: !several });
       const caption = h("p", { class: "caption" });
       drawn.element.append(caption);
-      known?.element.remove();
-      known = { drawn, shape, caption, element: drawn.element };
-      charts.set(name, known);
+      entry?.element.remove();
+      entry = { drawn, shape, caption, element: drawn.element };
+      charts.set(name, entry);
     }
-    if (element.children[place] !== known.element) element.insertBefore(known.element, element.children[place] ?? null);
-    const [xs, columns] = aligned(curves.length ? curves : [{ x: [], y: [] }]);
-    known.drawn.set(xs, ...columns);
-    known.drawn.marks(several ? [] : marked(panels[0]));
+    if (element.children[index] !== entry.element) element.insertBefore(entry.element, element.children[index] ?? null);
+    const [xs, columns] = alignCurves(curves.length ? curves : [{ x: [], y: [] }]);
+    entry.drawn.set(xs, ...columns);
+    entry.drawn.marks(several ? [] : marksOf(panels[0]));
     const caption = several ? panels.map(({ run, panel }) => `${run.id.split("/")[1]}: ${panel.caption}`).join(" ") : panels[0].panel.caption;
-    known.drawn.describe(`${title}. ${caption}`);
-    const both = several && curves.some((curve) => curve.kind === "points") && curves.some((curve) => curve.kind !== "points");
-    fill(known.caption, several ? both && "Lines: training. Lines with circles: held-out data." : caption);
+    entry.drawn.describe(`${title}. ${caption}`);
+    const hasBothKinds = several && curves.some((curve) => curve.kind === "points") && curves.some((curve) => curve.kind !== "points");
+    fill(entry.caption, several ? hasBothKinds && "Lines: training. Lines with circles: held-out data." : caption);
   }
 
   return {
     element, show,
-    /** How a run's lines look. @param {number} place */
-    swatch: (place) => h("i", { class: "swatch", style: { "border-top": `3px ${place ? (place % 2 ? "dashed" : "dotted") : "solid"} var(--c${place})` } }),
+    /** Return a sample of a run's lines. @param {number} index index of the run */
+    swatch: (index) => h("i", { class: "swatch", style: { "border-top": `3px ${index ? (index % 2 ? "dashed" : "dotted") : "solid"} var(--c${index})` } }),
     unmount() {
       for (const { drawn } of charts.values()) drawn.unmount();
       charts.clear();
@@ -77,19 +77,19 @@ function line(curve, several) {
   return { label: curve.label, colour: raw ? "--ghost" : ROLES[curve.role] ?? "--data", width: raw ? 1 : 2, points, joined: true };
 }
 
-/** What happened at an update: a finding, a value that was not finite, the best evaluation. @param {{run: any, panel: any}} shown */
-function marked({ run, panel }) {
-  const found = run.findings.filter((/** @type {any} */ each) => each.first_update !== null && each.severity !== "note");
+/** Return the marks of a chart: findings, non-finite values and the best evaluation. @param {{run: any, panel: any}} shown */
+function marksOf({ run, panel }) {
+  const findings = run.findings.filter((/** @type {any} */ each) => each.first_update !== null && each.severity !== "note");
   return [
     ...panel.marks.map((/** @type {number} */ x) => ({ x, colour: "--muted" })),
-    ...found.map((/** @type {any} */ each) => ({ x: each.first_update, colour: "--error" })),
+    ...findings.map((/** @type {any} */ each) => ({ x: each.first_update, colour: "--error" })),
     ...(panel.best ? [{ x: panel.best[0], colour: "--update" }] : []),
   ];
 }
 
-/** Curves with updates of their own as columns over the updates of all. @param {{x: number[], y: number[]}[]} curves
+/** Convert curves with different updates to columns over all updates. @param {{x: number[], y: number[]}[]} curves
  * @returns {[number[], (number | null)[][]]} */
-export function aligned(curves) {
+export function alignCurves(curves) {
   const xs = [...new Set(curves.flatMap((curve) => curve.x))].sort((a, b) => a - b);
   const at = new Map(xs.map((x, i) => [x, i]));
   return [xs, curves.map(({ x, y }) => {

@@ -1,0 +1,309 @@
+"""The files of a project: finds the file of an imported module, and parses each file once."""
+
+import ast
+import os
+import re
+import sys
+import warnings
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import Any, Final, NamedTuple, cast
+
+from trueloop.analysis.interpreter.qualified_names import HARMLESS_PACKAGES
+from trueloop.analysis.interpreter.roles_by_use import CallIndex, children, walk
+from trueloop.core.source_text import SourceText
+
+MAX_LINKED_FILES: Final = 30  # files that one file imports, directly or indirectly, and that are searched for words
+MAX_PARSED_FILES: Final = 64  # syntax trees in memory
+MAX_TEXTS: Final = 256  # texts in memory
+MAX_LINES: Final = 10_000_000  # more than any file has that is checked
+LIBRARIES: Final = sys.stdlib_module_names | {"torch", "numpy"}
+"""Modules whose names no file of a project takes."""
+_IMPORT: Final = re.compile(
+    r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(?:\(([^)]*)\)|([^#\n(]*))|import[ \t]+([\w., \t]+))", re.M
+)
+_DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+
+
+class ImportedName(NamedTuple):
+    """What an import statement gives a name: a name of a file of the project, or the file itself."""
+
+    file: str
+    name: str = ""
+    """"" = the module."""
+
+
+class Module:
+    """A parsed file.
+
+    Args:
+        path: path of the file.
+        text: text of the file.
+        tree: syntax tree of the file, with the line numbers of the text.
+    """
+
+    def __init__(self, path: str, text: SourceText, tree: ast.Module) -> None:
+        self.path, self.text, self.tree = path, text, tree
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the syntax tree, level by level."""
+        found: list[ast.AST] = [self.tree]
+        for node in found:
+            found += children(node)
+        return found
+
+    @cached_property
+    def parents(self) -> dict[int, ast.AST]:
+        """Id of a syntax node -> its parent."""
+        return {id(child): node for node in self.nodes for child in children(node)}
+
+    @cached_property
+    def blocks(self) -> dict[int, list[ast.stmt]]:
+        """Id of a statement -> the block that contains it."""
+        found: dict[int, list[ast.stmt]] = {}
+        for node in self.nodes:
+            for name in ("body", "orelse", "finalbody"):
+                block = getattr(node, name, None)
+                if isinstance(block, list):
+                    found.update((id(each), block) for each in cast("list[ast.stmt]", block))
+        return found
+
+    @cached_property
+    def calls(self) -> CallIndex:
+        """The calls in the file."""
+        return CallIndex(self.tree)
+
+    @cached_property
+    def bindings(self) -> dict[str, ast.stmt | None]:
+        """Name at module level -> its only definition or import; None for variables and for several definitions."""
+        found: dict[str, ast.stmt | None] = {}
+        for name, statement in _bound_names(self.tree.body):
+            found[name] = statement if name not in found and isinstance(statement, _DEFINITIONS) else None
+        return found
+
+    @cached_property
+    def star_imports(self) -> list[ast.ImportFrom]:
+        """The statements ``from module import *``."""
+        return [each for each in self.tree.body if isinstance(each, ast.ImportFrom) and each.names[0].name == "*"]
+
+
+class Project:
+    """The files that are checked together; their imports of each other are followed.
+
+    Args:
+        files: paths of all files.
+        read: returns the text of a file; "" if it cannot be read.
+        folders: folders whose other files are followed too, because the user named single files in them.
+    """
+
+    def __init__(self, files: Iterable[str], read: Callable[[str], str], folders: Iterable[str] = ()) -> None:
+        self._read = read
+        self._names = {os.path.abspath(each): each for each in files if each.endswith((".py", ".pyw"))}
+        self._named_folders = {os.path.abspath(each): each for each in folders}
+        root = os.path.commonpath(list(map(os.path.dirname, self._names))) if self._names else ""
+        own = (folder for each in self._names for folder in _enclosing(os.path.dirname(each)))
+        self._folders = {each for each in own if each.startswith(root)}
+        self._found: dict[tuple[str, int, str], str] = {}
+        self._modules: OrderedDict[str, Module | None] = OrderedDict()
+        self._imports: dict[str, tuple[str, ...]] = {}
+        self._texts: dict[str, str] = {}
+        self._words: dict[tuple[str, str], bool] = {}
+        self._numbers = {file: number for number, file in enumerate(sorted(self._names), 1)}
+        """Number of each file, by which its lines differ from those of all others."""
+
+    def display_path(self, file: str) -> str:
+        """Return the path of a file as the user named it."""
+        if file in self._names:
+            return self._names[file]
+        for folder, name in self._named_folders.items():
+            if file.startswith(folder + os.sep):
+                return os.path.normpath(os.path.join(name, os.path.relpath(file, folder)))
+        return file
+
+    # Imports ---------------------------------------------------------------------------------------------------------
+
+    def find(self, module: str, importer: str, level: int = 0) -> str:
+        """Return the file or folder of a module; "" for a library.
+
+        Args:
+            module: name in the import statement: "models.resnet".
+            importer: absolute path of the importing file.
+            level: number of dots before the name.
+        """
+        folder = os.path.dirname(importer)
+        key = folder, level, module
+        if key not in self._found:
+            parts = module.split(".") if module else []
+            bases = [_parent(folder, level - 1)] if level else self._search_path(folder, parts[0])
+            found = (self.submodule(base, *parts) for base in bases)
+            self._found[key] = next((each for each in found if each and each != importer), "")
+        return self._found[key]
+
+    def _search_path(self, folder: str, first: str) -> Iterator[str]:
+        """Yield the folders from which a file may import a module, nearest first."""
+        if first in LIBRARIES:
+            return
+        for each in _enclosing(folder):
+            in_package = self._is_file(os.path.join(each, "__init__.py"))
+            if not (in_package and first in HARMLESS_PACKAGES):
+                yield each
+                yield os.path.join(each, "src")
+
+    def submodule(self, location: str, *names: str) -> str:
+        """Return the file of a module within a package, or its folder if the package has no file; "" if none exists.
+
+        Args:
+            location: folder or ``__init__.py`` of the package.
+            names: names of the inner packages and of the module.
+        """
+        base = location.removesuffix(f"{os.sep}__init__.py")
+        if base.endswith((".py", ".pyw")):
+            return "" if names else location
+        target = os.path.join(base, *names)
+        package = os.path.join(target, "__init__.py")
+        for each in (f"{target}.py", package) if names else (package,):
+            if self._is_file(each):
+                return each
+        return target if target in self._folders else ""
+
+    def _is_file(self, path: str) -> bool:
+        if path in self._names:
+            return True
+        return any(path.startswith(each + os.sep) for each in self._named_folders) and os.path.isfile(path)
+
+    # Files -----------------------------------------------------------------------------------------------------------
+
+    def module(self, file: str) -> Module | None:
+        """Return a parsed file; None for a folder, and for a file that cannot be read or parsed."""
+        if file in self._modules:
+            self._modules.move_to_end(file)
+            return self._modules[file]
+        module = self._modules[file] = self._parse(file)
+        if len(self._modules) > MAX_PARSED_FILES:
+            self._modules.popitem(last=False)
+        return module
+
+    def parse(self, file: str, source: str) -> Module:
+        """Parse a file with another text than on disk, or one that no other file has imported so far.
+
+        Raises:
+            SyntaxError, ValueError, RecursionError, MemoryError: the text cannot be parsed.
+        """
+        module = self._modules.get(file)
+        if module is not None and module.text.source == source:
+            return module
+        return parse_module(file, source, MAX_LINES * self._numbers.setdefault(file, len(self._numbers) + 1))
+
+    def _parse(self, file: str) -> Module | None:
+        try:
+            return self.parse(file, self._text(file)) if file.endswith((".py", ".pyw")) else None
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+
+    def _text(self, file: str) -> str:
+        if file not in self._texts:
+            if len(self._texts) >= MAX_TEXTS:
+                self._texts.clear()
+            self._texts[file] = self._read(file)
+        return self._texts[file]
+
+    # Words -----------------------------------------------------------------------------------------------------------
+
+    def imported_files(self, file: str, text: str) -> list[str]:
+        """Return the files that a file imports, directly or indirectly, nearest first.
+
+        Args:
+            file: absolute path of the file.
+            text: its text.
+        """
+        found: dict[str, None] = {}
+        queue = deque(self._imports_in(file, text))
+        while queue and len(found) < MAX_LINKED_FILES:
+            each = queue.popleft()
+            if each not in found and each != file:
+                found[each] = None
+                if each not in self._imports:
+                    self._imports[each] = tuple(self._imports_in(each, self._text(each)))
+                queue.extend(self._imports[each])
+        return list(found)
+
+    def _imports_in(self, file: str, text: str) -> Iterator[str]:
+        for dots, module, several, names, modules in _IMPORT.findall(text):
+            if modules:
+                yield from filter(
+                    None, (self.find(each.split()[0], file) for each in modules.split(",") if each.strip())
+                )
+                continue
+            origin = self.find(module, file, len(dots))
+            if origin.endswith(".py"):
+                yield origin
+            for each in (several or names).split(",") if origin else ():
+                inner = self.submodule(origin, each.split()[0]) if each.split() else ""
+                if inner.endswith(".py") and inner != origin:
+                    yield inner
+
+    def contains(self, file: str, word: str) -> bool:
+        """Return True if the text of a file contains a word."""
+        key = file, word
+        if key not in self._words:
+            self._words[key] = word in self._text(file)
+        return self._words[key]
+
+
+def parse_module(file: str, source: str, lines_before: int = 0) -> Module:
+    """Parse a file.
+
+    Args:
+        file: absolute path of the file.
+        source: its text.
+        lines_before: number that is added to every line number.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: the text cannot be parsed.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # invalid escapes in the file
+        tree = ast.parse(source)
+    for node in walk(tree) if lines_before else ():
+        position: dict[str, Any] = vars(node)
+        if "lineno" in position:
+            position["lineno"] += lines_before
+            position["end_lineno"] += lines_before
+    return Module(file, SourceText(source, lines_before), tree)
+
+
+def _bound_names(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield each name that statements bind, also in their blocks, with the statement."""
+    for each in statements:
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield each.name, each
+        elif isinstance(each, ast.Import | ast.ImportFrom):
+            yield from ((alias.asname or alias.name.partition(".")[0], each) for alias in each.names)
+        else:
+            yield from (
+                (node.id, each)
+                for node in ast.walk(each)
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            )
+            for block in ("body", "orelse", "finalbody"):
+                yield from _bound_names(getattr(each, block, ()))
+            for handler in getattr(each, "handlers", ()):
+                yield from _bound_names(handler.body)
+
+
+def _enclosing(folder: str) -> Iterator[str]:
+    """Yield a folder and all folders that contain it."""
+    while True:
+        yield folder
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return
+        folder = parent
+
+
+def _parent(folder: str, levels: int) -> str:
+    for _ in range(levels):
+        folder = os.path.dirname(folder)
+    return folder

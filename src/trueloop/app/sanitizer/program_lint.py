@@ -1,0 +1,63 @@
+"""Lint the files that a program has run, for failures that the run itself could not judge."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from trueloop.app.lint.lint_command import active_rules
+from trueloop.core.findings import FailureVerdict, Finding, Report, Severity, Verdict
+from trueloop.failures.selection import FailureSelection
+from trueloop.lint.check_tree import LintJob, lint_files
+from trueloop.tracing.user_location import is_user_file
+
+MAX_FILES: Final = 64
+
+
+def add_lint_findings(report: Report, selection: FailureSelection) -> Report:
+    """Return the report of a run with the errors and warnings that `trueloop lint` finds in the program's files.
+
+    A failure that fired in the run is not reported again. A warning is added only if the run could not judge its
+    failure, since what ran may have shown that it does not apply; an error allows no other reading.
+
+    Cost: about 20 ms for each file of the program.
+    """
+    verdicts = {each.code: each.verdict for each in report.verdicts}
+    rules = [rule for rule in active_rules(selection) if verdicts.get(rule.failure.code) is not Verdict.FIRED]
+    added: list[Finding] = []
+    problems = list(report.problems)
+    try:
+        for linted in lint_files(sorted(_program_files()), LintJob(rules), jobs=1):
+            added += [
+                each
+                for each in linted.result.findings
+                if each.severity is Severity.ERROR
+                or (each.severity is Severity.WARNING and verdicts.get(each.code) is Verdict.NOT_JUDGED)
+            ]
+    except Exception as error:  # noqa: BLE001 - the report of the run must not be lost
+        problems.append(f"the program's files could not be linted: {type(error).__name__}: {error}")
+    codes = {each.code for each in added}
+    order = list(Severity)
+    return replace(
+        report,
+        findings=tuple(sorted((*report.findings, *added), key=lambda each: order.index(each.severity))),
+        verdicts=tuple(
+            FailureVerdict(each.code, Verdict.FIRED, "found in the source") if each.code in codes else each
+            for each in report.verdicts
+        ),
+        problems=tuple(problems),
+    )
+
+
+def _program_files() -> set[Path]:
+    """Return the program's own files: those of loaded modules in the folder of the script or in the current folder."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not isinstance(main, str) or not main.endswith(".py"):
+        return set()
+    folders = Path(main).parent, Path.cwd()
+    found = {Path(main)}
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.endswith(".py") and is_user_file(file) and Path(file).is_file():
+            found |= {Path(file)} if any(map(Path(file).is_relative_to, folders)) else set()
+    return found if len(found) <= MAX_FILES else {Path(main)}

@@ -1,0 +1,183 @@
+"""The saved "best" weights share memory with the model, so training keeps changing them.
+
+What you see
+    The "best" model scores like the last one. Early stopping brings no gain, and ``best.pt`` holds the weights of the
+    moment when the file was written. Loading a backup of the weights restores nothing.
+
+Why it happens
+    ``state_dict()`` returns the model's own tensors, not copies. Every update changes these tensors, and so it changes
+    the stored "best" weights too. Loading them copies each weight onto itself.
+
+Fix
+    Copy the state_dict when you store it, or save it to a file right away.
+
+        best = model.state_dict()                 # wrong: a reference
+        best = copy.deepcopy(model.state_dict())  # right
+
+When this is fine
+    - The state_dict is a deep copy, or each of its tensors is cloned.
+    - The state_dict is saved or loaded before the next update, as in ``target.load_state_dict(net.state_dict())``.
+    - The state_dict was read from a file.
+    - You call ``state_dict()`` once before training, and save this dictionary again and again with the newest weights.
+
+How it is detected
+    In a run, the sanitizer checks whether the tensors that are loaded or saved are the model's own tensors and have
+    changed since ``state_dict()`` was called. A state_dict from before the first update is reported only when it is
+    loaded into its own model. The linter reports a state_dict that is stored where a best value is updated and used
+    after the training loop, and one that is loaded into its own model after the weights have changed. A state_dict that
+    is deep-copied too late is not detected.
+
+References
+    PyTorch tutorial "Saving and Loading Models": "best_model_state = model.state_dict() returns a reference to the
+    state and not its copy", https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html
+    torch.nn.Module.state_dict, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trueloop.analysis.abstract_value import ValueKind
+from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.captured_states import contains_state, deepcopy_fix, is_best_checkpoint
+from trueloop.analysis.queries.modes import is_training_step
+from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.findings import CodePosition, Evidence
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.teaching_script import Piece, replacement_injector
+from trueloop.tracing.events import Event
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class StateDictUsed(Event):
+    """RARE. A state dictionary of a model was loaded into a module, or saved to a file."""
+
+    how: str
+    """What was done with the dictionary: "loaded", "saved"."""
+    created_at: CodePosition | None
+    """The line that created the dictionary."""
+    created_update: int
+    """Number of updates before the dictionary was created."""
+    was_trained: bool
+    """Whether an optimizer had updated the model before the dictionary was created."""
+    aliased: bool
+    """Whether its tensors share memory with the model's, so that every later update has changed them."""
+    weights_changed: bool
+    """Whether the model's weights have changed since the dictionary was created."""
+    into_itself: bool
+    """Whether it was loaded into the model that it was created from."""
+
+
+class Detector(BaseDetector):
+    """Checks at each use of a state_dict whether it shares memory with weights that have changed since."""
+
+    def on_state_dict_used(self, event: StateDictUsed) -> Evidence | None:
+        """Return evidence if a state_dict shares memory with weights that have changed since it was captured."""
+        if not event.aliased or not event.weights_changed:
+            return None
+        if not event.into_itself and not event.was_trained:
+            return None  # captured once before training and saved again and again with the newest weights
+        updates = event.update - event.created_update
+        since = f"{updates} updates have" if updates > 1 else "an update has" if updates else "the program has"
+        effect = "loading it back changes nothing" if event.into_itself else f"the newest weights were {event.how}"
+        return Evidence(
+            message=f"The state_dict stored at update {event.created_update} is not a copy: it shares memory with the "
+            f"weights, which {since} changed by update {event.update}, so {effect}.",
+            location=event.created_at or event.location,
+            related=((event.location, f"{event.how} here"),) if event.location else (),
+            first_update=event.created_update,
+        )
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield captures of a model's state_dict that are used after its weights have changed."""
+    uses = [(each, value) for each in source.ops(OpKind.LOAD_STATE_DICT, OpKind.SAVE) for value in each.inputs]
+    for capture in source.ops(OpKind.STATE_DICT):
+        state = capture.result
+        if capture.subject.kind is not ValueKind.MODEL or state is None:
+            continue
+        for use, value in uses:
+            if use.entry_point != capture.entry_point or use.index < capture.index or not contains_state(value, state):
+                continue
+            if change := _find_change(source, capture, use):
+                yield Hit(
+                    message=f"`{source.text.segment(capture.node)}` is not a copy: it shares memory with the weights, "
+                    "which change before it is used.",
+                    node=capture.node,
+                    related=((change.node, "changed here"), (use.node, "used here")),
+                    fix=deepcopy_fix(source, capture.node),
+                )
+                break
+
+
+def _find_change(source: SourceFile, capture: Op, use: Op) -> Op | None:
+    """Return the operation that changes the weights between a capture and a use that needs the old ones, or None."""
+    model = capture.subject
+    into_itself = use.kind is OpKind.LOAD_STATE_DICT and use.subject.may_alias(model)
+    between = [
+        each
+        for each in source.operations[capture.index + 1 : use.index]
+        if each.entry_point == capture.entry_point and each.branches == capture.branches[: len(each.branches)]
+    ]
+    if into_itself and capture.branches == use.branches and capture.loops == use.loops:
+        state = capture.result or model
+        if any(each.kind is OpKind.STORE_ITEM and each.subject.may_alias(state) for each in between):
+            return None  # another value was stored in the state_dict
+        loaded = [
+            each
+            for each in between
+            if each.kind is OpKind.LOAD_STATE_DICT
+            and each.subject.may_alias(model)
+            and not any(contains_state(value, state) for value in each.inputs)
+        ]
+        changes = [*loaded, *(each for each in between if is_training_step(source, each, model, between))]
+        return changes[0] if changes else None
+    loop = next((each for each in capture.loops if not use.is_inside(each)), None)
+    if loop is None or not is_best_checkpoint(capture, loop):
+        return None
+    inside = source.ops_in_loop(loop, root=capture.entry_point)
+    return next((each for each in inside if is_training_step(source, each, model, inside)), None)
+
+
+RULE = Rule(required_words=(".state_dict(", "torch"), find=find)
+
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(128, 6)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+best_loss, best_state = float("inf"), None
+for epoch in range(10):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x[:96]), y[:96])
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        held_out = nn.functional.mse_loss(model(x[96:]), y[96:]).item()
+    if held_out < best_loss and epoch < 6:
+        best_loss, best_state = held_out, model.state_dict()
+model.load_state_dict(best_state)
+"""
+
+FAILURE = Failure(
+    code="CKP001",
+    title="Best state_dict is kept without a copy",
+    severity=Severity.ERROR,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "import torch": "import copy\nimport torch",
+            "best_loss, best_state = held_out, model.state_dict()": (
+                "best_loss, best_state = held_out, copy.deepcopy(model.state_dict())"
+            ),
+        },
+    ),
+    fix="Copy the state_dict when you store it: copy.deepcopy(model.state_dict()).",
+    rule=RULE,
+    detector=Detector,
+    inject=replacement_injector(Piece.KEEP_BEST, "copy.deepcopy(model.state_dict())", "model.state_dict()"),
+)

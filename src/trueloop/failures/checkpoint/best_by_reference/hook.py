@@ -1,0 +1,157 @@
+"""Traces state dictionaries of models from their creation to their use."""
+
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, NamedTuple
+
+from torch import Tensor, nn
+
+from trueloop.core.findings import CodePosition
+from trueloop.failures.checkpoint.best_by_reference import StateDictUsed
+from trueloop.tracing.attach import Hook
+from trueloop.tracing.events import CheckpointWritten, Event
+from trueloop.tracing.gradients import parameters_of
+from trueloop.tracing.hooks.states import TensorDict, sample_tensors, tensors_in_state
+from trueloop.tracing.patch import Patches
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import user_location
+
+
+class _Tracked(NamedTuple):
+    key: str
+    tensor: weakref.ref[Tensor]
+    version: int | None
+    values: tuple[float, ...]
+    """The first values of the tensor; empty if it is on a GPU."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _StateDict:
+    module: weakref.ref[nn.Module]
+    was_trained: bool
+    location: CodePosition | None
+    update: int
+    tracked: tuple[_Tracked, ...]
+
+
+class StateDicts(Hook):
+    """Emits `StateDictUsed`."""
+
+    emits: ClassVar[tuple[type[Event], ...]] = (StateDictUsed,)
+
+    def __init__(self, stream: EventStream, program: ProgramState) -> None:
+        self._stream, self._program = stream, program
+        self._created = TensorDict()
+        """Tensor of a state dictionary -> its `_StateDict`."""
+        self._local = threading.local()
+        self._report = stream.isolated("uses of state dictionaries", self._on_used)
+
+    def install_always(self, patches: Patches) -> None:
+        """Replace ``state_dict`` and ``load_state_dict`` of modules, and listen to ``torch.save``."""
+        patches.replace(nn.Module, "state_dict", self._replace_state_dict)
+        patches.replace(nn.Module, "load_state_dict", self._replace_load_state_dict)
+        self._stream.subscribe(self._on_checkpoint_written, CheckpointWritten)
+        patches.add_handle(self)
+
+    def remove(self) -> None:
+        """Stop listening; called when the hooks are removed."""
+        self._stream.unsubscribe(self._on_checkpoint_written)
+
+    def _on_checkpoint_written(self, event: CheckpointWritten) -> None:
+        self._report("saved", event.live_content, None)
+
+    def _replace_state_dict(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        stream, local = self._stream, self._local
+        remember = stream.isolated("state dictionaries", self._on_created)
+
+        def state_dict(module: Any, *args: Any, **options: Any) -> Any:
+            if not stream.active or getattr(local, "inside", False):
+                return original(module, *args, **options)
+            local.inside = True
+            try:
+                state = original(module, *args, **options)
+            finally:
+                local.inside = False
+            if not options.get("keep_vars"):
+                remember(module, state)
+            return state
+
+        return state_dict
+
+    def _replace_load_state_dict(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def load_state_dict(module: Any, *args: Any, **options: Any) -> Any:
+            if self._stream.active:
+                self._report("loaded", args[0] if args else options.get("state_dict"), module)
+            return original(module, *args, **options)
+
+        return load_state_dict
+
+    def _on_created(self, module: nn.Module, state: Any) -> None:
+        tensors = sample_tensors(state)
+        tracked = tuple(
+            _Tracked(key, weakref.ref(tensor), None if tensor.is_inference() else tensor._version, _values(tensor))  # noqa: SLF001
+            for key, tensor in tensors
+        )
+        own = next((own for key, _ in tensors if (own := _parameter(module, key)) is not None), None)
+        created = _StateDict(weakref.ref(module), self._has_stepped(own), user_location(), self._stream.update, tracked)
+        for _, tensor in tensors:
+            self._created.add(tensor, created)
+
+    def _has_stepped(self, parameter: Tensor | None) -> bool:
+        return any(
+            state.steps and any(each is parameter for each in parameters_of(optimizer))
+            for optimizer, state in self._program.optimizers.items()
+        )
+
+    def _on_used(self, how: str, state: Any, target: nn.Module | None) -> None:
+        reported: list[_StateDict] = []
+        for tensor in tensors_in_state(state) if self._created else ():
+            created: _StateDict | None = self._created[tensor]
+            if created is None or created in reported:
+                continue
+            reported.append(created)
+            aliased, changed = self._compare(created)
+            self._stream.emit(StateDictUsed(
+                location=user_location(), how=how, created_at=created.location, created_update=created.update,
+                was_trained=created.was_trained, aliased=aliased, weights_changed=changed,
+                into_itself=target is not None and target is created.module(),
+            ))  # fmt: skip
+
+    def _compare(self, created: _StateDict) -> tuple[bool, bool]:
+        """Return whether a state shares memory with its module, and whether the module's weights have changed since."""
+        module = created.module()
+        aliased, changed = [], []
+        for key, tensor_ref, version, values in created.tracked:
+            tensor, own = tensor_ref(), None if module is None else _parameter(module, key)
+            if tensor is None or own is None:
+                continue
+            aliased.append(_storage_id(tensor) == _storage_id(own))
+            # Versions are not reliable: a fused step does not raise them, and loading a state into its own module does.
+            version_changed = version is not None and tensor._version != version  # noqa: SLF001
+            changed.append(_values(tensor) != values if values else version_changed)
+        return bool(aliased) and all(aliased), any(changed)
+
+
+def _storage_id(tensor: Any) -> int:
+    return tensor.untyped_storage()._cdata  # noqa: SLF001
+
+
+def _values(tensor: Tensor) -> tuple[float, ...]:
+    return tuple(tensor.reshape(-1)[:16].tolist()) if tensor.device.type == "cpu" else ()
+
+
+def _parameter(module: nn.Module, key: str) -> Tensor | None:
+    """Return a parameter by its key; None for a buffer, which a forward may change, and for an unknown key."""
+    owner: Any = module
+    *names, last = key.split(".")
+    for name in names:
+        owner = vars(owner).get("_modules", {}).get(name)
+        if not isinstance(owner, nn.Module):
+            return None
+    return vars(owner).get("_parameters", {}).get(last)
+
+
+HOOK: Final = StateDicts

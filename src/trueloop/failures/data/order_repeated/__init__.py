@@ -1,0 +1,290 @@
+"""A shuffling loader gives the same order in every epoch.
+
+What you see
+    The results depend more on the seed, and long training helps less than it should, because the model sees the same
+    batches in the same order in every epoch. The loss does not show it.
+
+Why it happens
+    A random number generator that is seeded again with the same number gives the same order of samples again.
+
+Fix
+    Seed once, before the first epoch.
+
+        torch.manual_seed(0)
+        for epoch in range(epochs):  # no manual_seed in this loop
+            for inputs, targets in loader:
+
+When this is fine
+    - The loader does not shuffle, or it loads held-out samples.
+    - You train two models on the same order to compare them.
+    - The run starts again from the beginning, or returns to an earlier state.
+    - The dataset is a single batch.
+    - The loader has a ``DistributedSampler``, which DST003 checks.
+
+How it is detected
+    In a run, the sanitizer compares the first samples of each two successive epochs over a dataset. It reports epochs
+    that begin with the same 12 or more samples in the same order, if a sampler of PyTorch or Accelerate shuffles them
+    and the same optimizer steps in both epochs. Nothing is reported if an optimizer is built or weights are loaded
+    between the epochs. The linter reports an epoch loop over a shuffling loader that sets the same seed in each
+    iteration. An order that is repeated on purpose is reported too, so this is a warning.
+
+References
+    torch.utils.data.DataLoader and its generator, https://docs.pytorch.org/docs/stable/data.html
+    Safran and Shamir, "How good is SGD with random shuffling?", 2020, arXiv:1908.00045
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
+from trueloop.analysis.operations import Loop, Op, OpKind
+from trueloop.analysis.queries.epoch_loops import epoch_loops
+from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
+from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.findings import CodePosition, Evidence
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.teaching_script import Piece, TeachingLoop
+from trueloop.tracing.events import (
+    Event,
+    LoaderExhausted,
+    LoaderStarted,
+    OptimizerCreated,
+    Ref,
+    SeedSet,
+    StateLoaded,
+    StepTaken,
+)
+from trueloop.tracing.trackers.accumulation_windows import AccumulationWindows
+
+MIN_SAMPLES = 12  # 1 in 12! = 479 million orders repeats by chance
+MIN_DISTINCT_SAMPLES = 8  # sampling with replacement repeats samples
+MIN_INDICES = 256  # indices that are enough to identify an order
+MAX_DATASETS = 64
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class IndicesDrawn(Event):
+    """The sampler of a shuffling loader drew the indices of one of the first batches of an epoch."""
+
+    loader: Ref
+    epoch: int
+    indices: list[int]
+
+
+@dataclass(slots=True)
+class _Epoch:
+    """One pass over a dataset through a loader that shuffles."""
+
+    start: LoaderStarted
+    generation: int
+    """Number of times that an optimizer was built or weights were loaded before this epoch."""
+    seeded_at: CodePosition | None
+    """The latest ``torch.manual_seed`` since the previous start of a shuffling loader."""
+    indices: list[int] = field(default_factory=list[int])
+    """The first indices of the epoch."""
+    batches: int = 0
+    """Number of batches with these indices."""
+    complete: bool = False
+    """Whether no more indices are needed."""
+    optimizers: set[Ref] = field(default_factory=set[Ref])
+
+
+class Detector(BaseDetector):
+    """Compares the order of each epoch with that of the previous epoch."""
+
+    windows: AccumulationWindows
+
+    def __init__(self) -> None:
+        self._epochs: dict[Ref, tuple[_Epoch | None, _Epoch]] = {}
+        self._key: dict[Ref, Ref] = {}
+        self._generation = 0
+        self._seeded_at: CodePosition | None = None
+        self._compared = False
+
+    def on_seed_set(self, event: SeedSet) -> None:
+        """Record the line that seeded PyTorch's generator."""
+        if event.generator == "torch" and event.loader is None:
+            self._seeded_at = event.location
+
+    def on_indices_drawn(self, event: IndicesDrawn) -> Evidence | None:
+        """Return evidence as soon as the order is known and an optimizer has stepped in both epochs."""
+        key, epoch = self._epoch(event.loader, event.epoch)
+        if epoch is None or epoch.complete:
+            return None
+        epoch.indices += event.indices
+        epoch.batches += 1
+        epoch.complete = len(epoch.indices) >= MIN_INDICES and epoch.batches > 1
+        return self._compare(key)
+
+    def on_loader_exhausted(self, event: LoaderExhausted) -> Evidence | None:
+        """Return evidence as soon as the order is known and an optimizer has stepped in both epochs."""
+        key, epoch = self._epoch(event.loader, event.epoch)
+        if epoch is None or epoch.complete:
+            return None
+        epoch.complete = bool(epoch.indices)
+        return self._compare(key)
+
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
+        """Return evidence as soon as the order is known and an optimizer has stepped in both epochs."""
+        backward = self.windows.latest_backward
+        key = None if backward is None or backward.loader is None else self._key.get(backward.loader)
+        if key not in self._epochs or event.optimizer in self._epochs[key][1].optimizers:
+            return None
+        self._epochs[key][1].optimizers.add(event.optimizer)
+        return self._compare(key)
+
+    def on_optimizer_created(self, event: OptimizerCreated) -> None:
+        """Record the new optimizer."""
+        self._generation += 1
+
+    def on_state_loaded(self, event: StateLoaded) -> None:
+        """Record the loaded state."""
+        self._generation += event.what == "model"
+
+    def on_loader_started(self, event: LoaderStarted) -> None:
+        """Record the start of the loader."""
+        if not event.shuffles:
+            return
+        has_own_generator = getattr(event.live_loader.sampler, "generator", None) is not None
+        seeded_at, self._seeded_at = None if has_own_generator else self._seeded_at, None
+        if event.sampler == "DistributedSampler":
+            return
+        key = event.dataset or event.loader
+        if len(self._epochs) > MAX_DATASETS:  # with so many datasets, each has only a few epochs
+            self._epochs.clear()
+            self._key.clear()
+        previous = self._epochs.get(key)
+        self._key[event.loader] = key
+        self._epochs[key] = (previous[1] if previous else None, _Epoch(event, self._generation, seeded_at))
+
+    def _epoch(self, loader: Ref, number: int) -> tuple[Ref, _Epoch | None]:
+        """Return the dataset of a loader, and its newest epoch if that is this epoch of the loader."""
+        key = self._key.get(loader, loader)
+        newest = self._epochs[key][1] if key in self._epochs else None
+        is_newest = newest is not None and newest.start.loader is loader and newest.start.epoch == number
+        return key, newest if is_newest else None
+
+    def _compare(self, key: Ref) -> Evidence | None:
+        before, current = self._epochs.get(key, (None, None))
+        if before is None or current is None or not before.complete or not current.complete:
+            return None
+        if before.generation != current.generation:
+            return None
+        self._compared = True
+        count = len(current.indices)
+        if before.indices != current.indices or count < MIN_SAMPLES or current.batches < 2:
+            return None
+        if len(set(current.indices)) < MIN_DISTINCT_SAMPLES or before.optimizers.isdisjoint(current.optimizers):
+            return None
+        del self._epochs[key]
+        return self._evidence(current)
+
+    def _evidence(self, epoch: _Epoch) -> Evidence:
+        start = epoch.start
+        message = (
+            f"Two successive epochs began with the same {len(epoch.indices)} samples in the same order, although the "
+            f"loader shuffles with {start.sampler}."
+        )
+        if epoch.seeded_at is not None:
+            related = ((start.location, "the epoch starts here"),) if start.location else ()
+            return Evidence(message=message, location=epoch.seeded_at, related=related)
+        return Evidence(
+            message=message,
+            location=start.made_at or start.location,
+            fix="Seed the generator of the loader once, before the first epoch.",
+        )
+
+    def inconclusive(self) -> str:
+        """Return a reason if no two epochs could be compared."""
+        return "" if self._compared else "no two epochs of one shuffling loader were observed"
+
+
+SEEDS: Final = ("torch.manual_seed", "torch.random.manual_seed", "lightning.seed_everything",
+                "pytorch_lightning.seed_everything", "accelerate.utils.set_seed", "transformers.set_seed")  # fmt: skip
+STATES: Final = ("torch.seed", "torch.random.seed", "torch.set_rng_state", "torch.random.set_rng_state")
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each call that sets the same seed before every epoch of a shuffling loader."""
+    for start, loader in epoch_loops(source):
+        parts = [*loader.sources[:1], *(each for dataset in loader.sources[:1] for each in dataset.sources)]
+        one_batch = any(each.name.endswith("Subset") or isinstance(each.node, ast.Subscript) for each in parts)
+        is_random = any(each.name.endswith(("RandomSampler", "WeightedRandomSampler")) for each in loader.sources[1:])
+        shuffles = loader.arguments.get("shuffle")
+        if not one_batch and (is_random or (shuffles is not None and shuffles.constant() is True)):
+            yield from _find_seeding(source, start, loader)
+
+
+def _find_seeding(source: SourceFile, start: Op, loader: AbstractValue) -> Iterator[Hit]:
+    loop, generator = start.loops[-1], loader.arguments.get("generator")
+    if loop.runs_at_most_once():
+        return
+    inside = source.ops_in_loop(loop, OpKind.SEED, OpKind.TORCH_CALL, root=start.entry_point)
+    if generator is None:
+        seeds = [each for each in inside if each.name in SEEDS and "torch.random.fork_rng" not in each.contexts]
+    else:
+        generators = {id(each) for each in generator.ancestors() if each.kind is ValueKind.TENSOR}
+        seeds = [each for each in inside if each.name.endswith(".manual_seed") and id(each.subject) in generators]
+    first = [each for each in seeds if each.index < start.index] or (seeds if (loop.trip_count() or 3) > 2 else [])
+    every_time = all(
+        each.is_unconditional_in(loop) and each.loops == start.loops and _is_constant_seed(source, each, loop)
+        for each in seeds
+    )
+    if first and every_time and not any(source.calls_of(*STATES)):
+        yield Hit(
+            message="Every epoch sets the same seed, so "
+            f"`{ast.unparse(start.node.iter)}` gives the samples in the same order in every epoch.",
+            node=first[-1].node if generator is None else loader.node,
+            related=((start.node.iter, "the epoch starts here"),),
+            fix=move_out_of_loop_fix(source, first[-1], loop, "Seed once, before the first epoch")
+            if generator is None
+            else None,
+        )
+
+
+def _is_constant_seed(source: SourceFile, seed: Op, loop: Loop) -> bool:
+    arguments = [*seed.node.args, *(each.value for each in seed.node.keywords)]
+    return bool(arguments) and all(source.is_loop_invariant(each, seed, loop) for each in arguments)
+
+
+RULE = Rule(required_words=("DataLoader", "seed", "step("), find=find)
+
+
+def inject(loop: TeachingLoop) -> None:
+    """Set the seed again in every epoch."""
+    loop.pieces[Piece.TRAIN_MODE] = f"torch.manual_seed({loop.settings['seed']})\n{loop.pieces[Piece.TRAIN_MODE]}"
+
+
+BAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(128, 6)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16, shuffle=True)
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+for epoch in range(3):
+    torch.manual_seed(0)
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+"""
+
+FAILURE = Failure(
+    code="DAT004",
+    title="Shuffled order repeats in every epoch",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {"x = torch.randn(128, 6)": "torch.manual_seed(0)\nx = torch.randn(128, 6)", "    torch.manual_seed(0)\n": ""},
+    ),
+    fix="Seed once, before the first epoch.",
+    rule=RULE,
+    detector=Detector,
+    inject=inject,
+)

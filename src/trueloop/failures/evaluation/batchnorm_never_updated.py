@@ -1,0 +1,157 @@
+"""An averaged model is evaluated with the initial statistics of its BatchNorm layers.
+
+What you see
+    The moving average (EMA) or the averaged model (SWA) scores far worse than the trained model, or as badly as
+    guessing, although its weights are good.
+
+Why it happens
+    Averaging ``parameters()`` leaves out buffers. The copy is called only in eval mode, so its BatchNorm layers keep
+    the mean 0 and the variance 1 with which they were created, and normalise with these.
+
+Fix
+    Copy the buffers too, whenever you update the average:
+
+        for average, buffer in zip(ema.buffers(), model.buffers()):
+            average.copy_(buffer)
+
+    ``torch.optim.swa_utils.AveragedModel`` does this itself.
+
+When this is fine
+    - The average is called in train mode during training, as in Mean Teacher, which updates its statistics.
+    - The weights of the copy never change, as in a random network whose outputs are predicted.
+    - The averaged weights are loaded into the trained model, which has statistics of its own.
+    - The model is trained in eval mode; see EVL002.
+
+How it is detected
+    In a run, the sanitizer reports a model that is called in eval mode if its weights have changed between two calls,
+    it gets no gradients, and every BatchNorm layer has mean 0, variance 1 and no batch counted. An average that is
+    called only once, at the end, is not reported.
+
+References
+    CuriousAI/mean-teacher#9, "batchnorm of EMA model may be using the default 0-mean and 1-var",
+    https://github.com/CuriousAI/mean-teacher/issues/9
+    boschresearch/OASIS#21, on the statistics of an averaged generator, https://github.com/boschresearch/OASIS/issues/21
+    pytorch/ignite#2590, an EMA whose buffers were not updated, https://github.com/pytorch/ignite/issues/2590
+    torch.optim, weight averaging, https://docs.pytorch.org/docs/stable/optim.html#weight-averaging-swa-and-ema
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from trueloop.core.findings import Evidence
+from trueloop.core.formatting import format_count
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.tracing.events import BackwardEnded, ModelCalled, Ref, Refs
+from trueloop.tracing.parameter_snapshot import snapshot_parameters
+from trueloop.tracing.weak_id_dict import WeakIdDict
+
+MAX_COMPARED: Final = 8  # parameters whose values are compared
+
+
+@dataclass(slots=True)
+class _EvaluatedModel:
+    """A model that was called in eval mode without a graph."""
+
+    parameters: Refs
+    layers: int
+    """Number of its BatchNorm layers; 0 = some of them have statistics, or it has none."""
+    update: int
+    values: dict[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
+    """A few values of its parameters at the first call."""
+
+
+class Detector(BaseDetector):
+    """Compares the weights of models whose BatchNorm layers never saw a batch.
+
+    Cost: 1 us for each call in eval mode; 5 us for each BatchNorm layer at a model's first call.
+    """
+
+    def __init__(self) -> None:
+        self._models = WeakIdDict[Ref, _EvaluatedModel]()
+
+    def on_backward_ended(self, event: BackwardEnded) -> None:
+        """Exclude models that get gradients."""
+        for model in self._models.values():
+            if model.layers and not model.parameters.isdisjoint(event.reached_parameters):
+                model.layers = 0
+
+    def on_model_called(self, event: ModelCalled) -> Evidence | None:
+        """Return evidence at a call of a model whose weights, but not its statistics, have changed."""
+        if not event.all_eval or event.has_graph or event.recomputed or not event.update:
+            return None
+        model = self._models.get(event.model)
+        if model is None:
+            model = _EvaluatedModel(event.parameters, _initial_layers(event.live_module), event.update)
+            self._models.put(event.model, model)
+            if model.layers:
+                model.values = _values(event)
+            return None
+        if not model.layers or event.update == model.update or _values(event) == model.values:
+            return None
+        layers, model.layers = _initial_layers(event.live_module), 0
+        if not layers:
+            return None
+        return Evidence(
+            message=f"The weights of {event.model.name} changed between two evaluations, but its "
+            f"{format_count(layers, 'BatchNorm layer')} never saw a batch: the statistics are still the initial ones, "
+            "mean 0 and variance 1.",
+            location=event.location,
+        )
+
+
+def _initial_layers(module: Any) -> int:
+    """Return the number of BatchNorm layers with statistics if all of them are as at their creation; otherwise 0."""
+    layers = [each for each in module.modules() if getattr(each, "num_batches_tracked", None) is not None]
+    is_initial = all(
+        each.num_batches_tracked.is_cpu  # elsewhere, reading the statistics would synchronise
+        and int(each.num_batches_tracked) == 0
+        and not each.running_mean.any()
+        and bool((each.running_var == 1).all())
+        for each in layers
+    )
+    return len(layers) if is_initial else 0
+
+
+def _values(event: ModelCalled) -> dict[str, tuple[Any, ...]]:
+    names = sorted(ref.name for ref in event.parameters)[:MAX_COMPARED]
+    return snapshot_parameters(event.live_module, set(names))
+
+
+BAD = """
+import copy
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = 4 + 3 * torch.randn(256, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1))
+ema = copy.deepcopy(model).eval().requires_grad_(False)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(24):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x[:192]), y[:192])
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        for average, weight in zip(ema.parameters(), model.parameters()):
+            average.lerp_(weight, 0.1)
+        if step % 8 == 7:
+            print(nn.functional.mse_loss(ema(x[192:]), y[192:]).item())
+"""
+
+FAILURE = Failure(
+    code="EVL010",
+    title="Averaged model has initial BatchNorm statistics",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "        if step": "        for average, buffer in zip(ema.buffers(), model.buffers()):\n"
+            "            average.copy_(buffer)\n        if step",
+        },
+    ),
+    fix="Copy the buffers together with the weights.",
+    detector=Detector,
+)

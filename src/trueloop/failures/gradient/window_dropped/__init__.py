@@ -1,0 +1,226 @@
+"""With gradient accumulation, the last batches of an epoch get no step: they are discarded or added to the next epoch.
+
+What you see
+    The model is never trained on the last few batches of each epoch. Or the first update of the next epoch uses more
+    batches than the other updates, and is larger.
+
+Why it happens
+    The program steps after every K batches. If the number of batches is not a multiple of K, ``(step + 1) % K == 0`` is
+    false for the last batch, and nothing checks the gradients that remain.
+
+Fix
+    Step after the last batch too, and divide the losses of the remaining batches by their number instead of K.
+
+        if (step + 1) % K == 0 or step + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+
+When this is fine
+    - The program makes a step with the remaining batches at the end of the epoch.
+    - The counter continues in the next epoch, so that every step uses K batches.
+    - The number of batches is a multiple of K.
+    - You only measure gradients.
+
+How it is detected
+    In a run, the sanitizer looks for an epoch in which two or more steps used K batches each and fewer than K batches
+    remained at the end. It reports the epoch if the remaining gradients were then cleared, or if the next step used
+    more than K batches. The linter reports it only if the file contains the number of batches and K, the loop itself
+    counts the batches, and no step follows the loop.
+
+References
+    PyTorch documentation "CUDA Automatic Mixed Precision examples", section on gradient accumulation,
+    https://docs.pytorch.org/docs/stable/notes/amp_examples.html
+    Hugging Face Accelerate guide "Performing gradient accumulation" (end of the dataloader),
+    https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trueloop.analysis.abstract_value import MANAGED, ValueKind
+from trueloop.analysis.operations import Loop, Op, OpKind
+from trueloop.analysis.queries.accumulation_windows import Window, accumulation_window, batch_count
+from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.findings import Evidence
+from trueloop.core.source_text import Fix
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.teaching_script import TeachingLoop
+from trueloop.tracing.events import Event
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class IncompleteWindow(Event):
+    """RARE. A loader ended within an accumulation window, and no step used the gradients accumulated in it alone."""
+
+    batches: int
+    """Number of batches in the loader's epoch."""
+    leftover_backwards: int
+    """Number of backward passes between the latest step and the loader's end."""
+    window_backwards: int
+    """Number of backward passes in each of the previous windows."""
+    next_window_backwards: int
+    """Number of backward passes in the next window, including the leftover ones; 0 if their gradients were cleared."""
+
+
+class Detector(BaseDetector):
+    """Reports each incomplete window at the end of an epoch, and what happened to its gradients."""
+
+    def on_incomplete_window(self, event: IncompleteWindow) -> Evidence:
+        """Return the evidence of one incomplete window."""
+        count = f"{event.leftover_backwards} of {event.batches} batches"
+        text = (
+            f"The gradients of the last {count} of the epoch were cleared without a step: the model is not trained on "
+            "these batches"
+            if not event.next_window_backwards
+            else f"The gradients of the last {count} of the epoch were added to the first update of the next epoch: it "
+            f"used {event.next_window_backwards} batches instead of {event.window_backwards}"
+        )
+        return Evidence(
+            message=f"{text}.",
+            location=event.location,
+            fix="Step after the last batch too: "
+            f"`if (step + 1) % {event.window_backwards} == 0 or step + 1 == len(loader)`.",
+        )
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each loop over a known number of batches that ends with an incomplete window."""
+    for step in source.ops(OpKind.STEP):
+        if step.subject.kind is not ValueKind.OPTIMIZER or MANAGED in step.subject.facts or not step.loops:
+            continue
+        loop = step.loops[-1]
+        window = accumulation_window(step, loop)
+        counter = _loop_counter(source, loop)
+        if window is None or counter is None or not window.is_only_condition or not _only_step(source, step, loop):
+            continue
+        name, values, size = counter
+        leftover = _leftover_batches(window, name, values)
+        if leftover:
+            yield Hit(
+                message=f"No step uses the gradients of the last {leftover} iterations: the loop has {len(values)} "
+                f"iterations and steps in every {window.iterations}th.",
+                node=loop.node.iter,
+                related=((step.node, "the step"),),
+                fix=_step_last_window(source, window, name, values, size),
+            )
+
+
+def _only_step(source: SourceFile, step: Op, loop: Loop) -> bool:
+    """Return True if each iteration of a loop has a backward pass, and only this step can use its gradients."""
+    run = source.ops_of_run(step)
+    inside = [each for each in run if each.is_inside(loop)]
+    backward = any(
+        each.kind is OpKind.BACKWARD and each.is_unconditional_in(loop) and each.same_iteration_as(step)
+        for each in inside
+    )
+    outer = step.loops[-2] if len(step.loops) > 1 else None
+    others = [
+        each
+        for each in run
+        if each.kind is OpKind.STEP
+        and each is not step
+        and (each.index > inside[0].index or (outer is not None and each.is_inside(outer)))
+    ]
+    is_own = any(
+        each.kind is OpKind.CREATE and each.subject is step.subject and each.function is step.function for each in run
+    )
+    may_leave = any(isinstance(each, ast.Break | ast.Return | ast.Continue) for each in ast.walk(loop.node))
+    is_visible = step.entry_point == 0 or is_own  # otherwise the caller may step as well
+    return is_visible and backward and not may_leave and not others and not source.escapes(step.subject, run)
+
+
+def _loop_counter(source: SourceFile, loop: Loop) -> tuple[str, range, str] | None:
+    """Return the counter of a loop, its values, and the expression for their number."""
+    target, call = getattr(loop.node, "target", None), getattr(loop.node, "iter", None)
+    if not isinstance(call, ast.Call) or loop.iterable is None:
+        return None
+    if isinstance(target, ast.Name) and loop.trip_count() is not None:
+        return target.id, range(*(each.constant() for each in loop.iterable.sources)), str(loop.trip_count())
+    first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else None
+    iterable = loop.iterable.arguments.get("iterable")
+    if source.qualified_name(call.func) != "builtins.enumerate" or not isinstance(first, ast.Name) or iterable is None:
+        return None
+    start_node: Any = call.args[1] if len(call.args) > 1 else next((each.value for each in call.keywords), None)
+    start = 0 if start_node is None else getattr(start_node, "value", None)
+    number = batch_count(iterable)
+    if number is None or not isinstance(start, int):
+        return None
+    return first.id, range(start, start + number), f"len({source.text.segment(call.args[0])})"
+
+
+def _leftover_batches(window: Window, name: str, values: range) -> int:
+    """Return the number of iterations after the last complete window; 0 if there are none or it is unknown."""
+    counter, ahead, size = window.counter, 0, window.iterations
+    if isinstance(counter, ast.BinOp) and isinstance(counter.right, ast.Constant) and isinstance(size, int):
+        sign = 1 if isinstance(counter.op, ast.Add) else -1 if isinstance(counter.op, ast.Sub) else 0
+        ahead, counter = sign * counter.right.value if isinstance(counter.right.value, int) else 0, counter.left
+        if not ahead:
+            return 0
+    if not isinstance(counter, ast.Name) or counter.id != name or not isinstance(window.remainder, int):
+        return 0
+    if not isinstance(size, int) or size < 2:
+        return 0
+    last_ends = [number for number, value in enumerate(values[-size:]) if (value + ahead) % size == window.remainder]
+    is_certain = len(values) >= 2 * size and len(last_ends) == 1
+    return size - 1 - last_ends[0] if is_certain else 0
+
+
+def _step_last_window(source: SourceFile, window: Window, name: str, values: range, size: str) -> Fix | None:
+    """Return the fix that lets the last iteration end a window too."""
+    test = window.branch.node.test
+    if window.branch.arm != 0 or not isinstance(test, ast.Compare) or values.step != 1:
+        return None
+    last = f"{name} + 1" if values.start == 0 else name if values.start == 1 else ""
+    edit = source.text.replace(test, f"{source.text.segment(test)} or {last} == {size}") if last else None
+    return Fix((edit,), safe=False, description="Step after the last batch too") if edit else None
+
+
+RULE = Rule(required_words=("backward(", ".step(", "%"), find=find)
+
+
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+    loop.require(bool(loop.window_condition), "Nothing is accumulated: there is no window to drop.", accumulation=3)
+    loop.window_condition = loop.window_condition.replace(" or number + 1 == len(train_loader)", "")
+
+
+BAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(240, 8)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16, shuffle=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(3):
+    optimizer.zero_grad()
+    for step, (inputs, targets) in enumerate(loader):
+        loss = nn.functional.mse_loss(model(inputs), targets) / 4
+        loss.backward()
+        if (step + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+FAILURE = Failure(
+    code="GRD004",
+    title="Last accumulation window of an epoch is dropped",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "loss = nn.functional.mse_loss(model(inputs), targets) / 4": (
+                "loss = nn.functional.mse_loss(model(inputs), targets) / (4 if step < 12 else 3)"
+            ),
+            "if (step + 1) % 4 == 0:": "if (step + 1) % 4 == 0 or step + 1 == len(loader):",
+        },
+    ),
+    fix="Make a step with the remaining batches at the end of each epoch too.",
+    rule=RULE,
+    detector=Detector,
+    inject=inject,
+)

@@ -1,0 +1,283 @@
+"""A setting such as ``optimizer.lr`` is assigned, but the optimizer does not read this attribute.
+
+What you see
+    A learning rate decay, a warm-up or a new weight decay that the program sets has no effect.
+
+Why it happens
+    A PyTorch optimizer reads its settings only from ``optimizer.param_groups``. ``optimizer.lr = ...`` creates a new
+    attribute that nothing reads. ``optimizer.defaults["lr"]`` is used only for parameter groups that are added later.
+    ``optimizer.state_dict()`` returns copies of the groups, so changing them does not change the optimizer.
+
+Fix
+    Set the value in every parameter group, or use a scheduler.
+
+        optimizer.lr = 1e-4         # wrong: nothing reads this attribute
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-4      # right
+
+When this is fine
+    - The optimizer is your own class or comes from another library, and reads this attribute.
+    - You change a state_dict and then load it into the optimizer.
+    - You change the defaults before you call ``add_param_group`` or build another optimizer from them.
+    - Your program reads the attribute itself, or copies it to the groups.
+
+How it is detected
+    The linter reports the assignment if the object is certainly an optimizer or scheduler of PyTorch, and nothing in
+    the file reads this attribute of an optimizer or sets this value in a parameter group. In a run, the sanitizer
+    reports an attribute that differs from the parameter groups at the starts of two epochs with steps in between, if
+    nothing in any file of the program reads it.
+
+References
+    How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
+    V2AI/Det3D#109: "self.optimizer.lr = lrs[-1] will not change lr used in optimizer",
+    https://github.com/V2AI/Det3D/issues/109
+    pytorch/examples#64, "Adjusting learning rate": it was written into ``optimizer.state_dict()['param_groups']``,
+    https://github.com/pytorch/examples/issues/64
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from trueloop.analysis.abstract_value import MANAGED, AbstractValue, ValueKind
+from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.loops import is_inside
+from trueloop.analysis.queries.optimizer_settings import sets_in_groups
+from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.findings import Evidence, SourceLocation
+from trueloop.core.source_text import Fix, dotted_name
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.tracing.events import Event, Ref
+
+SETTINGS = frozenset(("lr", "weight_decay", "momentum", "betas", "eps", "nesterov", "amsgrad", "dampening"))
+"""Settings of PyTorch's optimizers that programs change."""
+_OPTIMIZER_ATTRIBUTES = SETTINGS | {
+    "step", "zero_grad", "param_groups", "add_param_group", "state", "state_dict", "load_state_dict", "defaults",
+}  # fmt: skip
+_BY_NAME = frozenset(("getattr", "hasattr", "attrgetter"))
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class OptimizerAttributeSet(Event):
+    """RARE. An attribute named like a setting was set on a PyTorch optimizer, which stepped with another value."""
+
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("trees",)
+    optimizer: Ref
+    attribute: str
+    attribute_value: str
+    """Value of the attribute, as text."""
+    group_value: str
+    """Value of the setting in the first parameter group, as text."""
+    trees: Mapping[str, ast.Module]
+    """LIVE: the syntax trees of the program, by file."""
+
+
+class Detector(BaseDetector):
+    """Reports attributes of optimizers that nothing reads."""
+
+    def on_optimizer_attribute_set(self, event: OptimizerAttributeSet) -> Evidence | None:
+        """Return evidence if no file of the program reads the attribute, or sets the value in a parameter group."""
+        key, trees = event.attribute, event.trees
+        nodes = [(file, each) for file, tree in trees.items() for each in _attributes_of_optimizers(tree, key)]
+        lines = [SourceLocation(file, each.lineno) for file, each in nodes if isinstance(each.ctx, ast.Store)]
+        if not lines or any(_is_read_from_optimizer(each, key) or sets_in_groups(each, key) for each in trees.values()):
+            return None
+        return Evidence(
+            message=f"`optimizer.{key} = {event.attribute_value}` has no effect: this {event.optimizer.kind} reads "
+            f"only its param_groups, in which {key} is {event.group_value}.",
+            location=lines[0],
+            dedup_key=(event.optimizer.kind, key),
+        )
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each assignment of a setting that the optimizer or the scheduler never reads."""
+    assignments: dict[int, tuple[Op, str]] = {}
+    for each in source.ops(OpKind.SET_ATTRIBUTE, OpKind.STORE_ITEM):
+        reason = _target_kind(each)
+        earlier = assignments.get(id(each.node), (each, reason))
+        # a function may also get another kind of object
+        assignments[id(each.node)] = (each, reason if earlier[1] == reason else "")
+    targets = frozenset(key for key, (_, reason) in assignments.items() if reason)
+    for each, reason in (found for key, found in assignments.items() if key in targets):
+        key = each.node.attr if isinstance(each.node, ast.Attribute) else each.node.slice.value
+        if sets_in_groups(source.tree, key, targets) or source.escapes(_owner(each), source.operations):
+            continue
+        if isinstance(each.node, ast.Attribute) and _is_read_from_optimizer(source.tree, key):
+            continue
+        if reason == "defaults" and _reads_defaults(source, targets):
+            continue
+        yield Hit(
+            message=f"`{source.text.segment(each.node)}` has no effect: {REASONS[reason]}.",
+            node=each.node,
+            fix=_set_in_groups(source, each, key),
+        )
+
+
+REASONS = {
+    "attribute": "a PyTorch optimizer reads only its param_groups, not this attribute",
+    "schedule": "a PyTorch scheduler sets the param_groups of the optimizer and does not read this attribute",
+    "defaults": "the defaults are used only for parameter groups that are added later",
+    "state": "state_dict() returns copies of the parameter groups, and this copy is discarded",
+}
+
+
+def _is_read_from_optimizer(tree: ast.AST, name: str) -> bool:
+    """Return True if source code may read an attribute of an optimizer, also by its name as a string.
+
+    Objects with attributes that no optimizer has, such as ``args`` with ``args.epochs``, are excluded, and ``self``.
+    """
+    if any(isinstance(each.ctx, ast.Load) for each in _attributes_of_optimizers(tree, name)):
+        return True
+    calls = (each for each in ast.walk(tree) if isinstance(each, ast.Call))
+    named = (each for each in calls if dotted_name(each.func).rpartition(".")[2] in _BY_NAME)
+    return any(isinstance(arg, ast.Constant) and arg.value == name for each in named for arg in each.args)
+
+
+def _attributes_of_optimizers(tree: ast.AST, name: str) -> list[ast.Attribute]:
+    attributes = [each for each in ast.walk(tree) if isinstance(each, ast.Attribute)]
+    others = {dotted_name(each.value) for each in attributes if each.attr not in _OPTIMIZER_ATTRIBUTES} - {""} | {
+        "self"
+    }
+    return [each for each in attributes if each.attr == name and dotted_name(each.value) not in others]
+
+
+def _target_kind(assignment: Op) -> str:
+    """Return the key of `REASONS` for an assignment that has no effect; "" if it has or may have an effect."""
+    target, owner = assignment.node, _owner(assignment)
+    if not _is_from_pytorch(owner):
+        return ""
+    if assignment.kind is OpKind.SET_ATTRIBUTE:
+        is_setting = isinstance(target, ast.Attribute) and target.attr in (
+            SETTINGS if owner.kind is ValueKind.OPTIMIZER else ("lr",)
+        )
+        return ("attribute" if owner.kind is ValueKind.OPTIMIZER else "schedule") if is_setting else ""
+    if (
+        not isinstance(target, ast.Subscript)
+        or not isinstance(target.slice, ast.Constant)
+        or target.slice.value not in SETTINGS
+    ):
+        return ""
+    if isinstance(target.value, ast.Attribute):
+        return "defaults" if target.value.attr == "defaults" else ""
+    return "state" if _is_discarded(assignment, target) else ""
+
+
+def _owner(assignment: Op) -> AbstractValue:
+    """Return the optimizer or the scheduler that an assignment changes."""
+    subject = assignment.subject
+    if assignment.kind is OpKind.SET_ATTRIBUTE:
+        return subject
+    for each in subject.ancestors(limit=8):
+        if each.kind is ValueKind.STATE or (
+            each.sources and each.sources[0].kind is ValueKind.OPTIMIZER and each is subject
+        ):
+            return each.sources[0]
+    return subject
+
+
+def _is_from_pytorch(owner: AbstractValue) -> bool:
+    alternatives = list(owner.alternatives())
+    package = {ValueKind.OPTIMIZER: "torch.optim", ValueKind.SCHEDULER: "torch.optim.lr_scheduler"}.get(owner.kind)
+    is_plain = package is not None and MANAGED not in owner.facts
+    return is_plain and all(each.name.rpartition(".")[0] == package for each in alternatives)
+
+
+def _is_discarded(assignment: Op, target: ast.Subscript) -> bool:
+    """Return True if an item is set directly in the result of ``state_dict()``."""
+    calls = [each.node for each in assignment.subject.ancestors(limit=8) if each.kind is ValueKind.STATE]
+    if any(is_inside(each, target) for each in calls):
+        return True
+    group = target.value
+    if not isinstance(group, ast.Name) or not assignment.loops:
+        return False
+    loop = assignment.loops[-1].node
+    if not isinstance(loop, ast.For) or not any(is_inside(each, loop.iter) for each in calls):
+        return False
+    items = {id(each.value) for each in ast.walk(loop) if isinstance(each, ast.Subscript)}
+    loads = [each for each in ast.walk(loop) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)]
+    return all(id(each) in items for each in loads if each.id == group.id)
+
+
+def _reads_defaults(source: SourceFile, targets: frozenset[int]) -> bool:
+    """Return True if the defaults may be used, for a new group or another optimizer."""
+    statements = [each for each in source.nodes if isinstance(each, ast.Assign | ast.AugAssign)]
+    own_statements = [
+        s for s in statements if any(id(t) in targets for t in getattr(s, "targets", [getattr(s, "target", None)]))
+    ]
+    own_nodes = {id(each) for statement in own_statements for each in ast.walk(statement)}
+    attributes = (each for each in source.nodes if isinstance(each, ast.Attribute) and id(each) not in own_nodes)
+    return any(each.attr in ("defaults", "add_param_group", "param_groups") for each in attributes)
+
+
+def _set_in_groups(source: SourceFile, assignment: Op, key: str) -> Fix | None:
+    """Return the fix that makes the same assignment in every group."""
+    statement, target = assignment.statement, assignment.node
+    of_optimizer = _owner(assignment).kind is ValueKind.OPTIMIZER and not isinstance(statement, ast.AugAssign)
+    if not isinstance(statement, ast.Assign) or statement.targets != [target] or not of_optimizer:
+        return None
+    owner = target.value if isinstance(target, ast.Attribute) else _object_before_state(target.value)
+    indent = source.text.indent(statement)
+    names = {each.id for each in source.nodes if isinstance(each, ast.Name)}
+    if not dotted_name(owner) or indent is None or statement.lineno != statement.end_lineno or "group" in names:
+        return None
+    lines = f'for group in {dotted_name(owner)}.param_groups:{source.text.newline}{indent}    group["{key}"] = '
+    value = source.text.segment(statement.value)
+    return Fix(
+        (source.text.replace(statement, lines + value),),
+        safe=False,
+        description="Set the value in optimizer.param_groups",
+    )
+
+
+def _object_before_state(node: ast.expr) -> ast.expr:
+    """Return the object that ``state_dict()`` is called on, or that has the ``defaults``."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    if isinstance(node, ast.Call):
+        node = node.func
+    return node.value if isinstance(node, ast.Attribute) else node
+
+
+ASSIGNMENTS = (
+    *(f".{key}{equals}" for key in sorted(SETTINGS) for equals in (" =", "=")),
+    ".defaults[",
+    ".state_dict()[",
+)
+RULE = Rule(required_words=("optim", "|".join(ASSIGNMENTS)), find=find)
+
+BAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(128, 8)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=32, shuffle=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for epoch in range(4):
+    optimizer.lr = 0.05 * 0.5**epoch
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+"""
+
+FAILURE = Failure(
+    code="OPT007",
+    title="Optimizer setting has no effect",
+    severity=Severity.ERROR,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "optimizer.lr = 0.05 * 0.5**epoch": (
+                'for group in optimizer.param_groups:\n        group["lr"] = 0.05 * 0.5**epoch'
+            )
+        },
+    ),
+    fix="Set the value in every group of optimizer.param_groups, or use a scheduler.",
+    rule=RULE,
+    detector=Detector,
+)

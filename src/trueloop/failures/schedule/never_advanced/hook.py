@@ -1,0 +1,220 @@
+"""Finds schedulers that are created but never stepped, and that no line of the program could step."""
+
+import ast
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau, SequentialLR
+
+from trueloop.analysis.program_files import parse_program
+from trueloop.analysis.queries.optimizer_settings import sets_in_groups
+from trueloop.core.source_text import dotted_name
+from trueloop.failures.schedule.never_advanced import SchedulerNeverStepped
+from trueloop.tracing.attach import Hook
+from trueloop.tracing.events import Event
+from trueloop.tracing.patch import Patches
+from trueloop.tracing.program_state import OptimizerState, ProgramState
+from trueloop.tracing.running_code import in_notebook, is_library_frame, program_stack, user_files, user_modules
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import is_user_code, user_location
+
+MAX_OPTIMIZERS: Final = 128  # optimizers whose schedulers are tracked; a hyper-parameter sweep creates more
+
+CONSTRUCTORS: Final = (LRScheduler, ReduceLROnPlateau, SequentialLR, ChainedScheduler)
+"""Classes with constructors of their own; all other classes call that of LRScheduler."""
+
+_NON_SCHEDULER_ATTRIBUTES: Final = frozenset((
+    "zero_grad", "param_groups", "add_param_group", "scale", "unscale_", "get_scale", "reset",
+))  # fmt: skip
+"""Attributes that PyTorch schedulers lack; optimizers, scalers and environments, which have ``step`` too, have them."""
+_LOOKUPS: Final = frozenset(("getattr", "methodcaller", "attrgetter"))
+_SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+@dataclass(slots=True)
+class _CreatedScheduler:
+    """One scheduler, and the state of the program when it was created."""
+
+    schedule: weakref.ref[Any]
+    steps: int
+    event: SchedulerNeverStepped
+    """The event to emit if the scheduler is never stepped."""
+    frames: list[int]
+    files: set[str]
+    run_by_library: bool | None
+    """Whether a library runs the loop that steps the optimizer; None = not checked yet."""
+
+
+@dataclass(slots=True)
+class _OptimizerSchedulers:
+    """The schedulers of one optimizer."""
+
+    state: OptimizerState
+    created: list[_CreatedScheduler] = field(default_factory=list[_CreatedScheduler])
+    """Empty if ``stepped``."""
+    stepped: bool = False
+    """Whether one of the schedulers was stepped."""
+
+
+class UnsteppedSchedules(Hook):
+    """Tracks which schedulers are created and stepped; emits `SchedulerNeverStepped` when the watch ends.
+
+    The event is not emitted if a library runs the loop and may step the scheduler, in a notebook, whose next cell may
+    step it, or if the program sets learning rates itself or creates several schedulers for one optimizer.
+
+    Cost: 10 us for each new scheduler; at the end, if one was never stepped, 5 ms for each file of the program.
+    """
+
+    emits: ClassVar[tuple[type[Event], ...]] = (SchedulerNeverStepped,)
+
+    def __init__(self, stream: EventStream, program: ProgramState) -> None:
+        self._stream, self._program = stream, program
+        self._by_optimizer: dict[int, _OptimizerSchedulers] = {}
+        subject = "schedulers that are never stepped"
+        self._record_created = stream.isolated(subject, self._on_created)
+        self._record_step = stream.isolated(subject, self._on_stepped)
+        self._check_caller = stream.isolated(subject, self._on_periodic_check)
+        stream.on_detach.append(stream.isolated(subject, self._report))
+
+    def install_always(self, patches: Patches) -> None:
+        """Forget earlier schedulers, and replace the constructors."""
+        self._by_optimizer.clear()
+        self._update_callbacks()
+        self._stop_checks()
+        for kind in CONSTRUCTORS:
+            patches.replace(kind, "__init__", self._constructor)
+
+    def _constructor(self, original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(scheduler: Any, *args: Any, **options: Any) -> None:  # noqa: N807
+            original(scheduler, *args, **options)
+            if self._stream.active:
+                self._record_created(scheduler)
+
+        return __init__
+
+    def _update_callbacks(self) -> None:
+        """Register for the steps of schedulers as long as some optimizer has none that was stepped."""
+        others = [each for each in self._program.on_scheduler_step if each is not self._record_step]
+        is_pending = any(not each.stepped for each in self._by_optimizer.values())
+        self._program.on_scheduler_step = [*others, self._record_step] if is_pending else others
+
+    def _on_created(self, schedule: Any) -> None:
+        """Record a scheduler at the end of its constructor."""
+        state = self._program.optimizers.get(schedule.optimizer)
+        if state is None or len(self._by_optimizer) >= MAX_OPTIMIZERS or self._program.is_other_thread():
+            return
+        schedulers = self._by_optimizer.get(id(state))
+        if schedulers is None:
+            schedulers = self._by_optimizer[id(state)] = _OptimizerSchedulers(state)
+            self._update_callbacks()
+        if schedulers.stepped:
+            return
+        parts = getattr(schedule, "_schedulers", ())
+        schedulers.created = [each for each in schedulers.created if all(each.schedule() is not part for part in parts)]
+        stack = program_stack()
+        by_user = bool(stack) and is_user_code(stack[-1].f_code) and type(schedule).__module__.startswith("torch.")
+        event = SchedulerNeverStepped(
+            location=user_location(), kind=type(schedule).__name__, created_backward_count=self._stream.backward_count
+        )
+        schedulers.created.append(_CreatedScheduler(
+            weakref.ref(schedule), state.steps, event, [id(each) for each in stack], user_files(stack),
+            run_by_library=None if by_user and not getattr(schedule, "last_epoch", 0) else True,
+        ))  # fmt: skip
+        if self._check_caller not in self._stream.periodic_checks:
+            self._stream.periodic_checks = [*self._stream.periodic_checks, self._check_caller]
+
+    def _on_stepped(self, schedule: Any) -> None:
+        """Record a step, by the program or by another scheduler."""
+        optimizer: Any = getattr(schedule, "optimizer", None)
+        state = self._program.optimizers.get(optimizer)
+        schedulers = None if state is None else self._by_optimizer.get(id(state))
+        if schedulers is not None and not schedulers.stepped:
+            schedulers.stepped = True
+            schedulers.created.clear()
+            self._update_callbacks()
+
+    def _on_periodic_check(self) -> None:
+        """Check for each new scheduler whether a library or the program called the running optimizer step."""
+        every = (each for schedulers in self._by_optimizer.values() for each in schedulers.created)
+        unchecked = [each for each in every if each.run_by_library is None]
+        stack = program_stack() if unchecked else []
+        for created in unchecked:
+            others = [frame for depth, frame in enumerate(stack) if created.frames[depth : depth + 1] != [id(frame)]]
+            created.run_by_library = not stack or any(map(is_library_frame, others))
+            created.files |= user_files(stack)
+        self._stop_checks()
+
+    def _stop_checks(self) -> None:
+        self._stream.periodic_checks = [each for each in self._stream.periodic_checks if each is not self._check_caller]
+
+    def _report(self) -> None:
+        for schedulers in self._by_optimizer.values():
+            if len(schedulers.created) != 1:
+                continue
+            created = schedulers.created[0]
+            created.event.optimizer_steps = schedulers.state.steps - created.steps
+            if created.event.optimizer_steps < 2 or created.run_by_library is not False or in_notebook():
+                continue
+            trees = parse_program(created.files, user_modules())
+            if trees is not None and not any(map(_may_change_rates, trees.values())):
+                self._stream.emit(created.event)
+
+
+def _may_change_rates(tree: ast.Module) -> bool:
+    return may_step_schedule(tree) or sets_in_groups(tree, "lr")
+
+
+def may_step_schedule(tree: ast.Module) -> bool:
+    """Return True if a source file may call ``step()`` of a scheduler.
+
+    An object is excluded if the same function or class creates it by ``torch.optim``, or uses other attributes of it
+    that schedulers lack.
+    """
+    accesses = _step_accesses(tree, ())
+    return any(not _is_not_scheduler(scopes, owner) for scopes, owner in accesses) or _is_looked_up(tree)
+
+
+def _step_accesses(node: ast.AST, scopes: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], ast.expr]]:
+    """Yield the enclosing scopes and the object of each access ``object.step``."""
+    if isinstance(node, (ast.Module, ast.ClassDef, *_SCOPES)):
+        scopes = (*scopes, node)
+    if isinstance(node, ast.Attribute) and node.attr == "step" and isinstance(node.ctx, ast.Load):
+        yield scopes, node.value
+    for each in ast.iter_child_nodes(node):
+        yield from _step_accesses(each, scopes)
+
+
+def _is_not_scheduler(scopes: tuple[Any, ...], owner: ast.expr) -> bool:
+    path = dotted_name(owner)
+    if not path:
+        return isinstance(owner, ast.Call) and isinstance(owner.func, ast.Name) and owner.func.id == "super"
+    if path == "self":
+        return True  # ``self.step`` is a method of a user class
+    classes = [each for each in scopes if isinstance(each, ast.ClassDef)]
+    scope = classes[-1] if path.startswith("self.") and classes else scopes[-1]
+    return any(_excludes_scheduler(each, path) for each in ast.walk(scope))
+
+
+def _excludes_scheduler(node: ast.AST, path: str) -> bool:
+    """Return True if a node shows that an expression is not a scheduler."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in _NON_SCHEDULER_ATTRIBUTES and dotted_name(node.value) == path
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+        return False
+    called = dotted_name(node.value.func).split(".")
+    return "optim" in called[:-1] and "lr_scheduler" not in called and path in map(dotted_name, node.targets)
+
+
+def _is_looked_up(tree: ast.AST) -> bool:
+    """Return True if ``step`` is looked up as a string: ``getattr(scheduler, "step")()``."""
+    return any(
+        isinstance(each, ast.Constant) and "step" in str(each.value).split(".")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and dotted_name(node.func).rpartition(".")[2] in _LOOKUPS
+        for each in node.args
+    )
+
+
+HOOK: Final = UnsteppedSchedules

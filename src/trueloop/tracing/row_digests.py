@@ -1,0 +1,37 @@
+"""Identifies the samples of a batch by their values, so that they are recognised in whatever way they are batched."""
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from trueloop.tracing.events import ModelCalled
+
+MAX_ROWS: Final = 1024  # samples of a batch that are identified
+MAX_COLUMNS: Final = 64  # numbers of a sample from which its hash is computed
+
+
+def row_digests(call: ModelCalled) -> Tensor | None:
+    """Return a hash of each sample in the input of a model call; None if the input cannot be hashed.
+
+    The hashes, of shape (B,), are computed once per call, on the input's device and without a synchronisation.
+
+    Cost: 20 to 60 us.
+    """
+    if call.input_digests is None:
+        call.input_digests = (_hash_rows(call.inputs),)
+    return call.input_digests[0]
+
+
+def _hash_rows(batch: Tensor | None) -> Tensor | None:
+    if batch is None or batch.layout is not torch.strided or batch.is_complex() or batch.is_meta or not batch.numel():
+        return None
+    rows = batch.detach().reshape(len(batch) if batch.ndim else 1, -1)[:MAX_ROWS]
+    columns = rows[:, :: -(-rows.shape[1] // MAX_COLUMNS)]
+    mixed = _mix(columns.float().contiguous().view(torch.int32).long())
+    return _mix(mixed.cumsum(1)).sum(1)  # the sums so far make it depend on the order of the columns
+
+
+def _mix(values: Tensor) -> Tensor:
+    product = values * 6364136223846793005
+    return product ^ (product >> 29)

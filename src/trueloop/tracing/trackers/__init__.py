@@ -1,0 +1,1 @@
+"""Trackers derive facts from events that several failures need; one of each is created in a run that needs it."""

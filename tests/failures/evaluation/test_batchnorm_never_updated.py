@@ -1,0 +1,211 @@
+"""EVL010: an averaged model whose BatchNorm layers keep their initial statistics."""
+
+import pytest
+
+DATA = """
+import copy
+import torch
+import torch.nn.functional as F
+from torch import nn, optim
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = 3 + 2 * torch.randn(120, 6)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = optim.Adam(model.parameters(), lr=0.01)
+def train(after=lambda: None, steps=5):
+    model.train()
+    for rows in torch.randperm(100).split(100 // steps):
+        optimizer.zero_grad()
+        F.mse_loss(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+        after()
+@torch.no_grad()
+def evaluate(net):
+    net.eval()
+    return F.mse_loss(net(x[100:]), y[100:]).item()
+"""
+
+FAULTY = {
+    "an EMA class": """
+class ModelEma:
+    def __init__(self, model, decay=0.9):
+        self.module = copy.deepcopy(model).eval()
+        self.decay = decay
+        for p in self.module.parameters():
+            p.requires_grad_(False)
+    @torch.no_grad()
+    def update(self, model):
+        for e, p in zip(self.module.parameters(), model.parameters()):
+            e.mul_(self.decay).add_(p, alpha=1 - self.decay)
+ema = ModelEma(model)
+for epoch in range(4):
+    train(lambda: ema.update(model))
+    evaluate(model)
+    with torch.no_grad():
+        print(F.mse_loss(ema.module(x[100:]), y[100:]).item())  # <- EVL010
+""",
+    "weights averaged by name, on a loader": """
+average = copy.deepcopy(model)
+held_out = DataLoader(TensorDataset(x[100:], y[100:]), batch_size=10)
+def update():
+    weights = dict(model.named_parameters())
+    for name, p in average.named_parameters():
+        p.data.copy_(0.8 * p.data + 0.2 * weights[name].data)
+for epoch in range(4):
+    train(update)
+    average.eval()
+    with torch.no_grad():
+        print(sum(F.mse_loss(average(a), b).item() for a, b in held_out))  # <- EVL010
+""",
+    "a target network with soft updates": """
+class Critic(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+    def forward(self, inputs):
+        return self.net(inputs)
+critic, target = Critic(), Critic().eval()
+target.load_state_dict(critic.state_dict())
+opt = optim.Adam(critic.parameters())
+for step in range(12):
+    rows = torch.randint(0, 120, (32,))
+    with torch.no_grad():
+        value = y[rows] + 0.9 * target(x[rows])  # <- EVL010
+    opt.zero_grad()
+    F.mse_loss(critic(x[rows]), value).backward()
+    opt.step()
+    for old, new in zip(target.parameters(), critic.parameters()):
+        old.data.lerp_(new.data, 0.05)
+""",
+}
+
+CORRECT = {
+    "buffers are copied": """
+ema = copy.deepcopy(model).eval()
+@torch.no_grad()
+def update():
+    for e, p in zip(ema.parameters(), model.parameters()):
+        e.lerp_(p, 0.1)
+    for e, b in zip(ema.buffers(), model.buffers()):
+        e.copy_(b)
+for epoch in range(4):
+    train(update)
+    evaluate(ema)
+""",
+    "the state_dict is averaged": """
+ema = copy.deepcopy(model).eval()
+@torch.no_grad()
+def update():
+    for e, p in zip(ema.state_dict().values(), model.state_dict().values()):
+        e.copy_(0.9 * e + 0.1 * p if e.is_floating_point() else p)
+for epoch in range(4):
+    train(update)
+    evaluate(ema)
+""",
+    "buffers of an averaged model": """
+averaged = AveragedModel(model, use_buffers=True)
+for epoch in range(3):
+    train(lambda: averaged.update_parameters(model))
+    evaluate(averaged)
+""",
+    "an averaged model, whose buffers follow the model": """
+averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+for epoch in range(3):
+    train(lambda: averaged.update_parameters(model))
+    evaluate(averaged)
+""",
+    "update_bn": """
+averaged = AveragedModel(model)
+for epoch in range(3):
+    train(lambda: averaged.update_parameters(model))
+update_bn(DataLoader(x[:100], batch_size=20), averaged)
+evaluate(averaged)
+""",
+    "a teacher in train mode": """
+teacher = copy.deepcopy(model)
+@torch.no_grad()
+def update():
+    for e, p in zip(teacher.parameters(), model.parameters()):
+        e.lerp_(p, 0.1)
+for epoch in range(3):
+    model.train()
+    teacher.train()
+    for rows in torch.randperm(100).split(25):
+        with torch.no_grad():
+            soft = teacher(x[rows])
+        optimizer.zero_grad()
+        out = model(x[rows])
+        (F.mse_loss(out, y[rows]) + F.mse_loss(out, soft)).backward()
+        optimizer.step()
+        update()
+    evaluate(teacher)
+""",
+    "a random network that never changes": """
+target = copy.deepcopy(model).eval().requires_grad_(False)
+for step in range(12):
+    rows = torch.randint(0, 120, (32,))
+    optimizer.zero_grad()
+    F.mse_loss(model(x[rows]), target(x[rows])).backward()
+    optimizer.step()
+""",
+    "the model itself": """
+for epoch in range(3):
+    train()
+    evaluate(model)
+""",
+    "the initial model as a baseline": """
+initial = copy.deepcopy(model)
+for epoch in range(3):
+    train()
+    print(evaluate(initial), evaluate(model))
+""",
+    "averaged weights in the trained model": """
+shadow = [p.detach().clone() for p in model.parameters()]
+def update():
+    for s, p in zip(shadow, model.parameters()):
+        s.lerp_(p.detach(), 0.1)
+for epoch in range(3):
+    train(update)
+    kept = [p.detach().clone() for p in model.parameters()]
+    for s, p in zip(shadow, model.parameters()):
+        p.data.copy_(s)
+    evaluate(model)
+    for k, p in zip(kept, model.parameters()):
+        p.data.copy_(k)
+""",
+    "another normalisation": """
+model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 1))
+optimizer = optim.Adam(model.parameters(), lr=0.01)
+ema = copy.deepcopy(model).eval()
+@torch.no_grad()
+def update():
+    for e, p in zip(ema.parameters(), model.parameters()):
+        e.lerp_(p, 0.1)
+for epoch in range(4):
+    train(update)
+    evaluate(ema)
+""",
+    "a pretrained network with statistics": """
+train()
+frozen = copy.deepcopy(model).eval().requires_grad_(False)
+@torch.no_grad()
+def update():
+    for e, p in zip(frozen.parameters(), model.parameters()):
+        e.lerp_(p, 0.01)
+for epoch in range(3):
+    train(update)
+    evaluate(frozen)
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run_reports, script: str):
+    run_reports(DATA + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script: str):
+    run_is_clean(DATA + script)
