@@ -4,6 +4,7 @@ from typing import Final
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from trueloop.tracing.events import ModelCalled
 
@@ -23,8 +24,13 @@ def row_digests(call: ModelCalled) -> Tensor | None:
     return call.input_digests[0]
 
 
+def has_storage(tensor: Tensor) -> bool:
+    """Return True if a tensor's values lie in memory of its own: not if it is sharded (DTensor), sparse or meta."""
+    return tensor.layout is torch.strided and not tensor.is_meta and not is_traceable_wrapper_subclass(tensor)
+
+
 def _hash_rows(batch: Tensor | None) -> Tensor | None:
-    if batch is None or batch.layout is not torch.strided or batch.is_complex() or batch.is_meta or not batch.numel():
+    if batch is None or not has_storage(batch) or batch.is_complex() or not batch.numel():
         return None
     rows = batch.detach().reshape(len(batch) if batch.ndim else 1, -1)[:MAX_ROWS]
     columns = rows[:, :: -(-rows.shape[1] // MAX_COLUMNS)]

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import NO_REFS, BackwardEnded, LoaderStarted, ModelCalled, Ref, Refs, TracingGap
 from trueloop.tracing.frame_variables import variables
-from trueloop.tracing.row_digests import row_digests
+from trueloop.tracing.row_digests import has_storage, row_digests
 from trueloop.tracing.user_location import is_user_code
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
@@ -190,7 +190,12 @@ class NamedEvaluations:
 
 def _sum_of_weights(model: nn.Module) -> Tensor:
     """Return the sum of a few parameters, which every change of the weights changes."""
-    return torch.stack([each.detach().double().sum() for each in itertools.islice(model.parameters(), 4)])
+    sums: list[Tensor] = []
+    for parameter in itertools.islice(model.parameters(), 4):
+        to_local = getattr(parameter, "to_local", None)  # of a sharded parameter: summing all parts would communicate
+        weight = parameter if to_local is None else to_local()
+        sums.append(weight.detach().double().sum())
+    return torch.stack(sums)
 
 
 def _is_leak(rows: Tensor, shared: int, trained: int, features: int) -> bool:
@@ -233,6 +238,6 @@ def _is_same(held: Any, value: Any) -> bool:
     """Return True if a variable holds a value, or the tensor of which the value is a part."""
     if held is value or not isinstance(value, Tensor) or not isinstance(held, Tensor):
         return held is value and isinstance(value, Tensor | DataLoader)
-    if held.layout is not torch.strided or value.layout is not torch.strided or not value.numel():
+    if not has_storage(held) or not has_storage(value) or not value.numel():
         return False
     return held.untyped_storage().data_ptr() == value.untyped_storage().data_ptr() and held.ndim >= value.ndim
