@@ -11,10 +11,10 @@ from trueloop.core.findings import ExplainedError, Report, SourceLocation
 from trueloop.reporting.text import print_report
 
 
-def printed(report: Report, base: Path, *, width: int = 80, colour: bool = False) -> str:
+def printed(report: Report, base: Path, *, width: int = 80, colour: bool = False, verbose: bool = True) -> str:
     file = io.StringIO()
     console = Console(file=file, width=width, force_terminal=colour, color_system="standard" if colour else None)
-    print_report(report, console, base=base)
+    print_report(report, console, base=base, verbose=verbose)
     return file.getvalue()
 
 
@@ -78,6 +78,12 @@ problem     loader batches are no longer traced: KeyError: 'x' (loaders.py:41)
 """
 
 
+def test_without_verbose_only_the_number_of_what_was_not_judged_is_printed(report: Report, folder: Path):
+    lines = printed(report, folder, width=100, verbose=False).splitlines()
+    assert "judged      4 of 8 checks judged (3 fired, 1 passed); 3 not judged: --verbose says why" in lines
+    assert not any(line.startswith(("not judged", "update ")) for line in lines)
+
+
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_no_line_is_wider_than_the_console(report: Report, folder: Path, width: int):
     assert max(map(len, printed(report, folder, width=width).splitlines())) <= width
@@ -128,9 +134,9 @@ def test_clean_and_untrained_runs_have_short_reports(folder: Path):
     assert never.splitlines()[1] == "trueloop: Not judged: no update was seen"
 
 
-def test_the_error_comes_before_the_findings(report: Report, error: ExplainedError, folder: Path):
+def test_the_error_comes_after_the_findings(report: Report, error: ExplainedError, folder: Path):
     output = printed(replace(report, error=error), folder)
-    assert output.index("RuntimeError, explained below. 1 error") < output.index(RAISED) < output.index("error GRD001")
+    assert output.index("RuntimeError, explained below. 1 error") < output.index("error GRD001") < output.index(RAISED)
 
 
 def test_the_error_without_a_user_line(report: Report, error: ExplainedError, folder: Path):

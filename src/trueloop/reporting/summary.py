@@ -52,8 +52,11 @@ def _headline(report: Report) -> str:
     return clean + (f", {counts}" if counts else "")
 
 
-def format_counts(report: Report) -> str:
-    """Return the number of checks by verdict: "41 of 48 checks judged (2 fired, 39 passed); 7 not judged"."""
+def format_counts(report: Report, *, brief: bool = False) -> str:
+    """Return the number of checks by verdict: "41 of 48 checks judged (2 fired, 39 passed); 7 not judged".
+
+    If ``brief``, those that do not apply are left out, and the option that gives the reasons is named.
+    """
     numbers = Counter(verdict.verdict for verdict in report.verdicts)
 
     def join(*conclusions: Verdict) -> str:
@@ -61,8 +64,9 @@ def format_counts(report: Report) -> str:
 
     judged = f"{numbers[Verdict.FIRED] + numbers[Verdict.PASSED]} of {format_count(numbers.total(), 'check')} judged"
     results = join(Verdict.FIRED, Verdict.PASSED)
-    not_judged = join(Verdict.NOT_APPLICABLE, Verdict.NOT_JUDGED)
-    return judged + (f" ({results})" if results else "") + (f"; {not_judged}" if not_judged else "")
+    not_judged = join(Verdict.NOT_JUDGED) if brief else join(Verdict.NOT_APPLICABLE, Verdict.NOT_JUDGED)
+    reasons = ": --verbose says why" if brief and not_judged else ""
+    return judged + (f" ({results})" if results else "") + (f"; {not_judged}{reasons}" if not_judged else "")
 
 
 def reasons_not_judged(report: Report) -> dict[str, list[str]]:

@@ -60,15 +60,16 @@ class _Layout(NamedTuple):
     ellipsis: str
 
 
-def print_report(report: Report, console: Console, *, base: Path) -> None:
+def print_report(report: Report, console: Console, *, base: Path, verbose: bool = False) -> None:
     """Print a report.
 
     Args:
         report: report of a run or of the linter.
         console: determines colours and width.
         base: folder that paths are relative to.
+        verbose: also print why failures were not judged, and where the time of an update goes.
     """
-    _print(console, base, lambda layout: _report_lines(report, layout))
+    _print(console, base, lambda layout: _report_lines(report, layout, verbose=verbose))
 
 
 def print_findings(findings: Iterable[Finding], console: Console, *, base: Path) -> None:
@@ -91,12 +92,9 @@ def _print(console: Console, base: Path, lines: Callable[[_Layout], Iterable[Seq
         console.print(Text.assemble(*encodable), soft_wrap=True)
 
 
-def _report_lines(report: Report, layout: _Layout) -> Iterator[Sequence[StyledText]]:
+def _report_lines(report: Report, layout: _Layout, *, verbose: bool) -> Iterator[Sequence[StyledText]]:
     yield []
     yield [("trueloop: ", "bold"), (headline(report), _headline_style(report))]
-    if report.error:
-        yield []
-        yield from _error_lines(report.error, layout)
     notes = repeat_notes(report)
     for index, finding in enumerate(report.findings):
         yield []
@@ -104,8 +102,12 @@ def _report_lines(report: Report, layout: _Layout) -> Iterator[Sequence[StyledTe
         is_last = all(finding.code != other.code for other in report.findings[index + 1 :])
         if is_last and finding.code in notes:
             yield from _prose(f"{finding.code} was {notes[finding.code]}.", layout, style="dim")
-    yield []
-    yield from _footer(report, layout)
+    if verbose or not report.error:
+        yield []
+        yield from _footer(report, layout, verbose=verbose)
+    if report.error:  # the end of the report is read first
+        yield []
+        yield from _error_lines(report.error, layout)
 
 
 def _headline_style(report: Report) -> str:
@@ -175,10 +177,10 @@ def _source_lines(line: Line, digits: int, layout: _Layout) -> Iterator[Sequence
             yield [gutter, (wrapped, style)]
 
 
-def _footer(report: Report, layout: _Layout) -> Iterator[Sequence[StyledText]]:
+def _footer(report: Report, layout: _Layout, *, verbose: bool) -> Iterator[Sequence[StyledText]]:
     if report.verdicts:
-        yield from _labelled("judged", format_counts(report), layout)
-    for index, words in enumerate(_not_judged(report)):
+        yield from _labelled("judged", format_counts(report, brief=not verbose), layout)
+    for index, words in enumerate(_not_judged(report) if verbose else ()):
         yield from _labelled("not judged" if index == 0 else "", words, layout)
     if report.suppressed:
         yield from _labelled(
@@ -186,10 +188,14 @@ def _footer(report: Report, layout: _Layout) -> Iterator[Sequence[StyledText]]:
         )
     if report.seconds > 0:
         yield from _labelled("traced", _format_overhead(report), layout)
-    if report.timing:
+    if report.timing and verbose:
         yield from _labelled("update", format_timing(report.timing), layout)
     if text := format_values(report.series):
         yield from _labelled("values", text, layout)
+    yield from _problems(report, layout)
+
+
+def _problems(report: Report, layout: _Layout) -> Iterator[Sequence[StyledText]]:
     for problem in report.problems:
         yield from _labelled("problem", to_single_line(problem), layout, style="yellow")
     if report.problems:

@@ -18,7 +18,7 @@ from trueloop.reporting.json_report import to_json
 from trueloop.reporting.summary import headline
 
 
-def print_page(report: Report, *, file: TextIO | None = None, base: Path) -> None:
+def print_page(report: Report, *, file: TextIO | None = None, base: Path, verbose: bool = False) -> None:
     """Print a report on standard error, or to a file; nothing is printed to a closed stream.
 
     If an internal error prevents printing, only the headline and that error are printed. No exception is raised, since
@@ -29,7 +29,7 @@ def print_page(report: Report, *, file: TextIO | None = None, base: Path) -> Non
         try:
             from trueloop.reporting.text import print_report
 
-            print_report(report, console, base=base)
+            print_report(report, console, base=base, verbose=verbose)
         except (AttributeError, ImportError, LookupError, TypeError) as error:
             console.print(
                 Text(f"trueloop: {headline(report)} (the report could not be printed: {type(error).__name__}: {error})")

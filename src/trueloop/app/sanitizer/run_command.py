@@ -45,6 +45,8 @@ class RunOptions:
     """Do not report these codes, families or slugs, separated by commas; only count them."""
     stop_on_error: bool = False
     """End the script at the first error, with exit code 3."""
+    verbose: bool = False
+    """Also print why failures were not judged, and where the time of an update goes."""
     quiet: bool = False
     """Print nothing; only write the files."""
     lab: bool = False
@@ -87,7 +89,7 @@ def sanitize(program: ProgramCommand, options: RunOptions) -> int:
         has_findings = report.highest_severity() not in (None, Severity.NOTE)
         _flush()
         if not options.quiet:
-            _print_report(result, report, base)
+            _print_report(result, report, base, verbose=options.verbose)
         files.write(report, base=base)
 
     report = replace(result.report, problems=(*result.report.problems, *problems))
@@ -129,11 +131,11 @@ def _ignore_finding(finding: Finding) -> None:
     """Do nothing: the report has all findings."""
 
 
-def _print_report(result: LaunchResult, report: Report, base: Path) -> None:
+def _print_report(result: LaunchResult, report: Report, base: Path, *, verbose: bool) -> None:
     if result.not_judged_reason:
         _print_line(result.not_judged_reason)
     else:
-        print_page(report, base=base)
+        print_page(report, base=base, verbose=verbose)
 
 
 def _print_line(message: str) -> None:
