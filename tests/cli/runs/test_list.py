@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 import pytest
 
@@ -42,6 +43,14 @@ def test_a_setting_in_a_filter_gets_a_column(made, call, monkeypatch):
     out = call("list", "--sort", "config.optim.lr", "--filter", "options.width>4")[1]
     assert out.splitlines()[0].split()[5:7] == ["config.optim.lr", "options.width"]
     assert "0.001000" in out
+
+
+def test_skipped_updates_get_a_column(made, call, made_runs_module, monkeypatch):
+    monkeypatch.setattr(made_runs_module, "row", partial(made_runs_module.row, skipped=True))
+    made.run("a")
+    head, row, _ = call("list")[1].splitlines()
+    assert head.split() == ["run", "state", "started", "update", "time", "skipped", "best"]
+    assert row.split()[5:8] == ["1.5", "s", "6"]
 
 
 def test_json_has_all_runs_and_problems(made, call_json, made_runs_module):

@@ -60,6 +60,9 @@ def list_command(
 
 def _print_table(runs: Sequence[Overview], extra: dict[str, list[str]]) -> None:
     """Print one row per run; ``extra`` has the cells of further columns by title."""
+    skipped = [str(run.record.get("skipped") or "") for run in runs]  # updates whose gradient was not finite
+    if any(skipped):
+        extra = {"skipped": skipped, **extra}
     columns = {
         "run": [run.name for run in runs],
         "state": [run.state for run in runs],
