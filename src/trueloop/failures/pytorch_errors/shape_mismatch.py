@@ -59,9 +59,7 @@ _MESSAGES: tuple[tuple[str, str, str], ...] = (
     (
         r"each tensor to be equal size, but got \[(?P<got>[^\]]*)\] at entry 0 and \[(?P<wanted>[^\]]*)\]",
         "Samples of one batch have different shapes: ({got}) and ({wanted}).",
-        "Resize images to one shape in the dataset. For sequences of different lengths, pass the DataLoader a collate_fn "
-        "that pads them, torch.nn.utils.rnn.pad_sequence(..., batch_first=True), and give the model a mask or their "
-        "lengths.",
+        "Resize images in the dataset; pad sequences in a collate_fn (pad_sequence), and pass the model their lengths.",
     ),
 )
 
