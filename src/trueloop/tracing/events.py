@@ -561,6 +561,8 @@ class SchedulerStepped(Event):
     kind: str
     """Class name of the scheduler: "CosineAnnealingLR"."""
     optimizer: Ref
+    base_rate: float
+    """Highest learning rate of the optimizer's groups when the scheduler was built; 0 = unknown."""
     rates_before: tuple[float, ...]
     rates_after: tuple[float, ...]
     last_epoch: int

@@ -155,7 +155,60 @@ for _ in range(3):
 """,
 }
 
+RUN_ONLY |= {
+    "as many planned steps as updates, without a loader": """
+scheduler = OneCycleLR(optimizer, 0.05, total_steps=48)
+for epoch in range(6):
+    for part in torch.randperm(96).split(12):
+        update(x[part], x[part].sum(1, keepdim=True))
+    scheduler.step()  # <- SCH007
+""",
+    "a cosine over all updates, in a function that ends": """
+def train(epochs, size):
+    scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * (96 // size))
+    for epoch in range(epochs):
+        for a in x.split(size):
+            update(a, a.sum(1, keepdim=True))
+        scheduler.step()  # <- SCH007
+train(10, 12)
+""",
+    "milestones of epochs": """
+scheduler = lr_scheduler.MultiStepLR(optimizer, milestones=[5, 8], gamma=0.1)
+for epoch in range(10):
+    for i in range(0, 96, 12):
+        update(x[i:i + 12], x[i:i + 12].sum(1, keepdim=True))
+        scheduler.step()  # <- SCH007
+""",
+}
+
 CORRECT = {
+    "milestones of updates": """
+scheduler = lr_scheduler.MultiStepLR(optimizer, milestones=[40, 60], gamma=0.1)
+for epoch in range(10):
+    for i in range(0, 96, 12):
+        update(x[i:i + 12], x[i:i + 12].sum(1, keepdim=True))
+        scheduler.step()
+""",
+    "a warm-up of some updates": """
+scheduler = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=8)
+for epoch in range(10):
+    for i in range(0, 96, 12):
+        update(x[i:i + 12], x[i:i + 12].sum(1, keepdim=True))
+        scheduler.step()
+""",
+    "one update per epoch": """
+scheduler = lr_scheduler.MultiStepLR(optimizer, milestones=[40, 60], gamma=0.1)
+for epoch in range(80):
+    update(x, x.sum(1, keepdim=True))
+    scheduler.step()
+""",
+    "a short trial of a long schedule": """
+scheduler = OneCycleLR(optimizer, 0.05, total_steps=1000)
+for epoch in range(6):
+    for part in torch.randperm(96).split(12):
+        update(x[part], x[part].sum(1, keepdim=True))
+        scheduler.step()
+""",
     "warm restarts": """
 scheduler = lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=6)
 for epoch in range(6):

@@ -127,6 +127,19 @@ for _ in range(3):
 """.replace("  # <- SCH006", "").replace("kind(optimizer, 0.9)", "kind(optimizer, 0.9)  # <- SCH006"),
 }
 
+RUN_ONLY |= {
+    "without a loader": """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scheduler = lr_scheduler.StepLR(optimizer, 2)  # <- SCH006
+for epoch in range(5):
+    for part in torch.randperm(96).split(12):
+        optimizer.zero_grad()
+        F.mse_loss(model(x[part]), x[part].sum(1, keepdim=True)).backward()
+        optimizer.step()
+    print(scheduler.get_last_lr())
+""",
+}
+
 LINT_ONLY = {
     "no loader": """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -156,6 +169,17 @@ for _ in range(4):
 }
 
 CORRECT = {
+    "without a loader, in an epoch that a short run does not reach": """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scheduler = lr_scheduler.StepLR(optimizer, 2)
+for epoch in range(5):
+    for part in torch.randperm(96).split(12):
+        optimizer.zero_grad()
+        F.mse_loss(model(x[part]), x[part].sum(1, keepdim=True)).backward()
+        optimizer.step()
+    if epoch == 10:
+        scheduler.step()
+""",
     "advanced once an epoch": PLAIN
     + """
 scheduler = lr_scheduler.StepLR(optimizer, 2)

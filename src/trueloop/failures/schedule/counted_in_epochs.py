@@ -7,7 +7,7 @@ What you see
 
 Why it happens
     A scheduler does not know whether one ``step()`` means a batch or an epoch. No scheduler raises an error if the run
-    ends long before the end of the schedule.
+    ends long before the end of the schedule, or if a ``MultiStepLR(milestones=[30, 60])`` is over after 60 batches.
 
 Fix
     Call ``scheduler.step()`` directly after ``optimizer.step()``, or count the length in epochs.
@@ -22,14 +22,17 @@ When this is fine
     - The length is counted in epochs, as with ``T_max=epochs``, and you step once per epoch.
     - The length is counted in batches, as with ``T_max=epochs * len(loader)``, and you step once per batch.
     - The length is counted in epochs and was planned for a longer run.
+    - A warm-up ends early, and the learning rate stays at its highest value.
     - The learning rate falls within each cycle and rises abruptly, as with warm restarts, or rises and falls gradually.
 
 How it is detected
     In a run, the sanitizer reports a ``OneCycleLR`` that made one step in each of two successive epochs, if each epoch
     had exactly ``steps_per_epoch`` updates or batches (at least two). It also reports, as a warning, a learning rate
     that three times, after equal numbers of updates, rises for at least four updates and then falls to less than half
-    in a single one. The linter reports a scheduler whose length has ``len(loader)`` as a factor and that is stepped
-    outside the loop over this loader.
+    in a single one. At the end of the program it reports a schedule whose length equals the number of updates but that
+    made at most half as many steps, and one that was stepped once per update and fell to less than half for the last
+    time in the first 15 % of at least 60 updates. The linter reports a scheduler whose length has ``len(loader)`` as a
+    factor and that is stepped outside the loop over this loader.
 
 References
     OneCycleLR, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html
@@ -57,8 +60,12 @@ from trueloop.analysis.queries.step_units import schedule_lengths, unit_exponent
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence, SourceLocation
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
-from trueloop.tracing.events import LoaderExhausted, Ref, SchedulerStepped, StepTaken, TracingGap
+from trueloop.tracing.events import LoaderExhausted, Ref, SchedulerStepped, StepTaken, TracingGap, WatchEnded
+from trueloop.tracing.trackers.schedule_courses import ScheduleCourse, ScheduleCourses
 
+MIN_PLANNED: Final = 50  # steps; a shorter length may equal the number of updates by chance, except in a OneCycleLR
+MIN_UPDATES: Final = 60  # of a run in which a schedule ends early
+EARLY: Final = 0.15  # share of the updates
 MIN_RISES: Final = 4  # updates
 MIN_PERIODS: Final = 3
 DROP: Final = 0.5  # share of the highest rate
@@ -102,8 +109,29 @@ class _WarmUp:
         return False
 
 
+def _describe_units(course: ScheduleCourse) -> str:
+    """Return how the units of a schedule and of its steps differ; "" if they may be the same."""
+    if course.planned and 2 <= course.steps <= course.planned // 2:
+        is_equal = course.planned in (course.updates, course.updates + course.updates // course.steps)
+        if is_equal and (course.kind == "OneCycleLR" or course.planned >= MIN_PLANNED):
+            return (
+                f"{course.kind} has a length of {course.planned} steps, which is the number of updates, but `step()` "
+                f"was called {course.steps} times: once per epoch, not once per update."
+            )
+    is_over = course.latest_change <= EARLY * course.updates and course.rate < DROP * course.highest
+    if is_over and course.is_per_update and course.updates >= MIN_UPDATES:
+        return (
+            f"{course.kind} is stepped once per update and was over after {course.latest_change} of {course.updates} "
+            f"updates; since then the learning rate is {course.rate:.3g}, where it was {course.highest:.3g} before. "
+            "Its length seems to be counted in epochs."
+        )
+    return ""
+
+
 class Detector(BaseDetector):
     """Compares the updates and batches between two scheduler steps with ``steps_per_epoch``, and finds restarts."""
+
+    courses: ScheduleCourses
 
     def __init__(self) -> None:
         self._warm_ups: weakref.WeakKeyDictionary[Ref, _WarmUp] = weakref.WeakKeyDictionary()
@@ -162,6 +190,12 @@ class Detector(BaseDetector):
             location=event.location,
             first_update=0,
         )
+
+    def on_watch_ended(self, event: WatchEnded) -> Iterator[Evidence]:
+        """Return evidence for each schedule whose length is in another unit than its steps."""
+        for scheduler, course in self.courses.by_scheduler.items():
+            if scheduler not in self._reported and (message := _describe_units(course)):
+                yield Evidence(message=message, location=course.location, first_update=0)
 
 
 def _line_that_sets_rates(step: CodePosition | None) -> SourceLocation | None:

@@ -23,7 +23,9 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports two or more updates with a learning rate of zero in all parameter groups, or 16 or
-    more updates with at most 1e-12 of the highest learning rate, while no other optimizer trains. Updates that are made
+    more updates with at most 1e-12 of the highest learning rate, while no other optimizer trains. At the end of the
+    program it reports a schedule that was stepped once per update and for more than half of at least 60 updates had at
+    most 1e-4 of its highest learning rate. Updates that are made
     only to change BatchNorm statistics are reported too, so this is a warning.
 
 References
@@ -32,21 +34,26 @@ References
 """
 
 import weakref
+from collections.abc import Iterator
 from typing import Final
 
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import Ref, SchedulerStepped, StepTaken
+from trueloop.tracing.events import Ref, SchedulerStepped, StepTaken, WatchEnded
+from trueloop.tracing.trackers.schedule_courses import SMALL, ScheduleCourses
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 NEAR_ZERO: Final = 1e-12  # ratio to the highest rate; float32 resolves 1e-7 of a weight
+MIN_UPDATES: Final = 60  # number of updates of a run in which the rate was small for more than half of them
 MIN_UPDATES_NEAR_ZERO: Final = 16  # number of updates near zero; a normal decay may end with fewer
 
 
 class Detector(BaseDetector):
     """Counts the updates between scheduler steps during which all rates were close to zero."""
+
+    courses: ScheduleCourses
 
     def __init__(self) -> None:
         self._last: weakref.WeakKeyDictionary[Ref, tuple[int, int]] = weakref.WeakKeyDictionary()
@@ -88,6 +95,20 @@ class Detector(BaseDetector):
             training = any(event.learning_rates)
             if self._training.get(event.optimizer) is not training:
                 self._training.put(event.optimizer, training)
+
+    def on_watch_ended(self, event: WatchEnded) -> Iterator[Evidence]:
+        """Return evidence for each schedule that decayed to almost nothing before the middle of the run."""
+        for scheduler, course in self.courses.by_scheduler.items():
+            small, updates = course.small_updates, course.updates
+            if scheduler in self._reported or not course.is_per_update or updates < MIN_UPDATES or 2 * small <= updates:
+                continue
+            yield Evidence(
+                message=f"{course.kind} is stepped once per update: the latest {small} of {updates} updates had a "
+                f"learning rate of at most {SMALL * course.highest:.2g}, where it was {course.highest:.2g} before, so "
+                "the model learned next to nothing in them.",
+                location=course.location,
+                first_update=updates - small,
+            )
 
     def _do_others_train(self, optimizer: Ref) -> bool:
         return any(training and other is not optimizer for other, training in self._training.items())

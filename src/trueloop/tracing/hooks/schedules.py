@@ -153,6 +153,7 @@ class Schedules(Hook):
                 scheduler=stream.registry.ref(scheduler),
                 kind=type(scheduler).__name__,
                 optimizer=stream.registry.ref(optimizer),
+                base_rate=max((r for r in getattr(scheduler, "base_lrs", ()) if isinstance(r, float)), default=0.0),
                 rates_before=before,
                 rates_after=learning_rates(optimizer),
                 last_epoch=_step_count(scheduler),

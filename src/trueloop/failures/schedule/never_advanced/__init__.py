@@ -22,10 +22,11 @@ When this is fine
     - You use the scheduler only to compute learning rates that your program sets itself.
 
 How it is detected
-    In a run, the sanitizer reports a scheduler whose optimizer made steps in two full epochs, if no file of the program
-    contains a call of ``step()`` that may belong to the scheduler. It does not check notebooks, because the next cell
-    may contain the call. The linter reports a scheduler that is only read, saved or passed to functions that do not
-    step it, if no other scheduler of the optimizer is stepped. It may be intended, so this is a warning.
+    In a run, the sanitizer reports a scheduler whose optimizer made steps in two full epochs, or 32 steps in a program
+    without a loader, if no file of the program contains a call of ``step()`` that may belong to the scheduler. It does
+    not check notebooks, because the next cell may contain the call. The linter reports a scheduler that is only read,
+    saved or passed to functions that do not step it, if no other scheduler of the optimizer is stepped. It may be
+    intended, so this is a warning.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -52,6 +53,7 @@ from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, cha
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, LoaderExhausted
 
+MIN_UPDATES: Final = 32  # of a program without a loader
 MIN_EPOCHS: Final = 2  # after one epoch, the scheduler may still step at its end
 
 
@@ -85,7 +87,9 @@ class Detector(BaseDetector):
 
     def on_scheduler_never_stepped(self, event: SchedulerNeverStepped) -> Evidence | None:
         """Return evidence for each scheduler that was never stepped, at the end of the run."""
-        if len(self._starts) < MIN_EPOCHS or self._starts[0] < event.created_backward_count:
+        if not self._ended and event.optimizer_steps < MIN_UPDATES:
+            return None
+        if self._ended and (len(self._starts) < MIN_EPOCHS or self._starts[0] < event.created_backward_count):
             return None
         return Evidence(
             message=f"The `step()` of this {event.kind} was never called in "
