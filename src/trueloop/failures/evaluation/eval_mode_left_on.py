@@ -52,6 +52,7 @@ from trueloop.analysis.queries.modes import (
     train_mode_fix,
     unresolved_mode_changes,
 )
+from trueloop.analysis.queries.uncalled_methods import uncalled
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
@@ -294,6 +295,12 @@ def find(source: SourceFile) -> Iterator[Hit]:
         )
 
 
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and each ``model.train`` without a call."""
+    yield from uncalled(source, "train", "the model stays in eval mode", "eval", "", "parameters", "to", "state_dict")
+    yield from find(source)
+
+
 def _find_earlier_step(source: SourceFile, mode: Op) -> tuple[Loop, Op] | None:
     """Return the innermost loop that updates a model in train mode before it sets eval mode, and the step."""
     model = mode.subject
@@ -311,7 +318,7 @@ def _find_earlier_step(source: SourceFile, mode: Op) -> tuple[Loop, Op] | None:
     return None
 
 
-RULE = Rule(required_words=("eval(", "step(", "backward("), find=find)
+RULE = Rule(required_words=("eval", "step(|.train\n", "backward(|.train\n"), find=find_all)
 
 
 def inject(loop: TeachingLoop) -> None:

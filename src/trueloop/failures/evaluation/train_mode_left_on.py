@@ -28,7 +28,7 @@ How it is detected
     then, on samples that the model is not trained on or after the training; and a model that only got loaded weights
     and is never called in eval mode. The linter reports a model with dropout or BatchNorm layers that is trained and
     then evaluated on another loader without gradients, in a program that never sets eval mode, or sets it only outside
-    the loop that sets train mode, trains and evaluates.
+    the loop that sets train mode, trains and evaluates. It also reports ``model.eval`` without parentheses.
 
 References
     torch.nn.Module.eval, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -49,6 +49,7 @@ from trueloop.analysis.queries.modes import (
     may_set_mode_of,
     unresolved_mode_changes,
 )
+from trueloop.analysis.queries.uncalled_methods import uncalled
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
@@ -115,6 +116,12 @@ def find(source: SourceFile) -> Iterator[Hit]:
         )
 
 
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and each ``model.eval`` without a call."""
+    yield from uncalled(source, "eval", "the model stays in train mode", "train", "", "parameters", "to", "state_dict")
+    yield from find(source)
+
+
 def _may_be_in_eval_mode(source: SourceFile, call: Op) -> bool:
     """Return True if the model or a submodule may be in eval mode, or other code may set the mode."""
     elsewhere = unresolved_mode_changes(source, "eval")
@@ -129,7 +136,13 @@ def _may_be_in_eval_mode(source: SourceFile, call: Op) -> bool:
     return set_here and not is_left_in_train_mode(source, call)
 
 
-RULE = Rule(required_words=("backward", "step(", "DataLoader", "no_grad|inference_mode|set_grad_enabled"), find=find)
+RULE = Rule(
+    required_words=tuple(
+        f"{words}|.eval\n|.eval  #"
+        for words in ("backward", "step(", "DataLoader", "no_grad|inference_mode|set_grad_enabled")
+    ),
+    find=find_all,
+)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -41,6 +41,7 @@ from typing import Final
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.modes import may_recreate_model
+from trueloop.analysis.queries.uncalled_methods import uncalled
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
@@ -121,8 +122,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def find_all(source: SourceFile) -> Iterator[Hit]:
-    """Yield the same as `find`, and the steps of Lightning modules that never clear gradients by hand."""
+    """Yield the same as `find`, ``zero_grad`` without a call, and Lightning modules that never clear gradients."""
     yield from find(source)
+    consequence = "the gradients of all iterations add up"
+    yield from uncalled(source, "zero_grad", consequence, "step", "", "parameters", "load_state_dict")
     for step, statement, backward in uncleared_steps(source):
         line = f"{source.text.segment(step.func.value)}.zero_grad()" if isinstance(step.func, ast.Attribute) else ""
         edit = source.text.insert_after(statement, line) if statement and line else None
