@@ -218,7 +218,49 @@ for _ in range(6):
         print(sum(F.cross_entropy(model(a), b, reduction="sum").item() for a, b in held_out) / 30)
 """,
 }
+FAULTY_WITHOUT_LOADER |= {
+    "after the scheduler was built": """
+import warnings
+warnings.simplefilter("ignore")
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+scheduler = optim.lr_scheduler.StepLR(optimizer, 2)
+optimizer = optim.SGD(model.parameters(), lr=0.1, weight_decay=0.001)  # <- OPT004
+for _ in range(5):
+    train(optimizer)
+    scheduler.step()
+""",
+    "in the function that trains, with the scheduler outside": """
+import warnings
+warnings.simplefilter("ignore")
+def fit(optimizer, scheduler):
+    optimizer = optim.Adam(model.parameters(), lr=0.01)  # <- OPT004
+    for _ in range(5):
+        train(optimizer)
+        scheduler.step()
+first = optim.Adam(model.parameters(), lr=0.01)
+fit(first, optim.lr_scheduler.ExponentialLR(first, 0.9))
+""",
+}
 CORRECT_WITHOUT_LOADER = {
+    "a scheduler of an optimizer that only computes rates": """
+import warnings
+warnings.simplefilter("ignore")
+dummy = optim.SGD(model.parameters(), lr=0.1)
+scheduler = optim.lr_scheduler.CosineAnnealingLR(dummy, 5)
+optimizer = optim.Adam(model.parameters(), lr=0.1)
+for _ in range(5):
+    optimizer.param_groups[0]["lr"] = scheduler.get_last_lr()[0]
+    train(optimizer)
+    scheduler.step()
+""",
+    "two stages, each with its scheduler": """
+for rate in (0.1, 0.01):
+    optimizer = optim.SGD(model.parameters(), lr=rate)
+    scheduler = optim.lr_scheduler.StepLR(optimizer, 2)
+    for _ in range(4):
+        train(optimizer)
+        scheduler.step()
+""",
     "once": "optimizer = optim.Adam(model.parameters())\nfor _ in range(8):\n    train(optimizer)\n",
     "stages of several epochs": """
 for stage in range(5):
@@ -342,7 +384,8 @@ for target in range(3):
 
 @pytest.mark.parametrize("script", FAULTY_WITHOUT_LOADER.values(), ids=FAULTY_WITHOUT_LOADER)
 def test_run_reports_optimizers_without_a_loader(run_reports, script: str):
-    assert "This line has built" in run_reports(DATA + SLICES + script).findings[0].message
+    message = run_reports(DATA + SLICES + script).findings[0].message
+    assert ("changes the learning rate of" if "scheduler" in script else "This line has built") in message
 
 
 @pytest.mark.parametrize("script", CORRECT_WITHOUT_LOADER.values(), ids=CORRECT_WITHOUT_LOADER)

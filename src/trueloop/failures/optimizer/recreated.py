@@ -1,11 +1,13 @@
-"""The same optimizer is built again and again, and each time its momentum and running averages are lost.
+"""An optimizer is built again: its momentum and running averages are lost, or a scheduler keeps the old one.
 
 What you see
-    The loss jumps at the start of each epoch and then recovers. Adam repeats its large first steps.
+    The loss jumps at the start of each epoch and then recovers. Adam repeats its large first steps. Or the learning
+    rate never changes, although the scheduler is stepped.
 
 Why it happens
     The optimizer is built inside the loop over epochs, or in a function that trains one epoch. A new optimizer is
-    valid, but has lost the averages of previous gradients.
+    valid, but has lost the averages of previous gradients. A scheduler that was built for the old optimizer changes the
+    learning rate of the old one, which no longer steps.
 
 Fix
     Build the optimizer once, before the loop. To change the learning rate, use a scheduler or set ``group["lr"]``.
@@ -26,8 +28,10 @@ How it is detected
     for the same parameters and with the same learning rate, if there was at most one pass over the same loader between
     them and no weights were loaded. Without a loader it compares the samples: three optimizers in a row must have been
     trained on the same samples, each sample once, or eight in a row for a single update. The linter reports a loop that
-    builds the same optimizer for the same model in each iteration and iterates over a loader at most once. A program
-    that resets the averages in every epoch on purpose is reported too, so this is a warning.
+    builds the same optimizer for the same model in each iteration and iterates over a loader at most once. At the end
+    of a run, the sanitizer also reports a scheduler that was stepped three times for an optimizer that never stepped,
+    while another optimizer made at least eight updates of the same parameters with one learning rate. A program that
+    resets the averages in every epoch on purpose is reported too, so this is a warning.
 
 References
     Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, arXiv:1412.6980
@@ -60,6 +64,7 @@ from trueloop.tracing.events import (
     OptimizerCreated,
     Ref,
     Refs,
+    SchedulerStepped,
     StateLoaded,
     StepTaken,
     TracingGap,
@@ -72,10 +77,28 @@ MIN_SAME_SAMPLES: Final = 3  # optimizers in a row that made one pass over the s
 MIN_SINGLE_UPDATES: Final = 8  # optimizers in a row that made one update each
 MAX_UPDATES_PER_BATCH: Final = 4
 MAX_LINES: Final = 64
+MIN_SCHEDULER_STEPS: Final = 3
+MIN_STEPS: Final = 8  # of the optimizer that has replaced the scheduled one
 MAX_BATCHES: Final = 512  # batches of one optimizer whose samples are compared
 MAX_REPEATED_SHARE: Final = 0.1  # of the samples of one pass
 MIN_COMMON_SHARE: Final = 0.5  # of the samples of two passes over the same data
 MAX_COMPARED: Final = 4  # parameters whose values are compared
+
+
+@dataclass(slots=True)
+class _Owner:
+    """An optimizer, and what was done with it."""
+
+    parameters: Refs
+    built_at: CodePosition | None
+    steps: int = 0
+    rates: tuple[float, ...] = ()
+    has_changed: bool = False
+    """Whether its learning rates have changed."""
+    scheduler: str = ""
+    """Class name of the scheduler that was stepped for it; "" = none."""
+    scheduler_steps: int = 0
+    scheduled_at: CodePosition | None = None
 
 
 @dataclass(slots=True)
@@ -194,6 +217,7 @@ class Detector(BaseDetector):
     def __init__(self) -> None:
         self._lines: dict[tuple[Hashable, ...], _OptimizerLine] = {}
         self._reported: set[Hashable] = set()
+        self._owners: dict[Ref, _Owner] = {}
 
     def on_loader_started(self, event: LoaderStarted) -> None:
         """Record the start of the loader."""
@@ -229,6 +253,10 @@ class Detector(BaseDetector):
 
     def on_step_taken(self, event: StepTaken) -> None:
         """Record the step."""
+        if (owner := self._owners.get(event.optimizer)) is not None:
+            owner.steps += 1
+            owner.has_changed |= owner.rates not in ((), event.learning_rates)
+            owner.rates = event.learning_rates
         for line in self._lines.values():
             if event.optimizer is line.use.optimizer:
                 line.stepped_last = True
@@ -249,6 +277,8 @@ class Detector(BaseDetector):
 
     def on_optimizer_created(self, event: OptimizerCreated) -> Evidence | None:
         """Return evidence when a line has built too many optimizers in a row."""
+        if len(self._owners) < MAX_LINES:
+            self._owners[event.optimizer] = _Owner(event.parameters, event.location)
         if not event.stateful or event.kind == "LBFGS" or event.location is None:
             return None
         key = (event.location, event.kind, event.parameters, event.trainable)
@@ -268,7 +298,37 @@ class Detector(BaseDetector):
         for line in self._lines.values():
             line.end_use()
         found = [self._evidence(key, line, 0) for key, line in self._lines.items()]
-        return [each for each in found if each is not None]
+        return [*(each for each in found if each is not None), *self._find_outdated()]
+
+    def on_scheduler_stepped(self, event: SchedulerStepped) -> None:
+        """Record the step of the scheduler for its optimizer."""
+        if (owner := self._owners.get(event.optimizer)) is not None:
+            owner.scheduler, owner.scheduler_steps, owner.scheduled_at = event.kind, event.last_epoch, event.location
+            owner.steps = max(owner.steps, event.optimizer_steps)  # also those that were not traced
+
+    def _find_outdated(self) -> Iterator[Evidence]:
+        """Yield evidence for each scheduler of an optimizer that never stepped, but was replaced."""
+        for old in self._owners.values():
+            if old.steps or old.scheduler_steps < MIN_SCHEDULER_STEPS:
+                continue
+            others = [each for each in self._owners.values() if each.parameters == old.parameters]
+            new = next((each for each in others if each.steps >= MIN_STEPS and not each.has_changed), None)
+            if new is not None:
+                yield Evidence(
+                    message=f"{old.scheduler} changes the learning rate of an optimizer that has never stepped. "
+                    f"Another one made all {new.steps} updates of these {len(new.parameters)} parameters, with the "
+                    "same learning rate.",
+                    location=new.built_at,
+                    related=tuple(
+                        (at, text)
+                        for at, text in (
+                            (old.built_at, "the scheduled optimizer"),
+                            (old.scheduled_at, "scheduled here"),
+                        )
+                        if at is not None
+                    ),
+                    fix="Build the optimizer once, and the scheduler after it.",
+                )
 
     def _evidence(self, key: tuple[Hashable, ...], line: _OptimizerLine, unused: int) -> Evidence | None:
         reason = line.reason(unused)
