@@ -1,0 +1,136 @@
+"""Weights in bfloat16 or float16 do not change, because the updates are smaller than their precision.
+
+What you see
+    The loss hardly falls, although gradients and learning rate look right. With a larger learning rate it falls for a
+    while and then stops. In float32 the same program learns.
+
+Why it happens
+    A bfloat16 number has 8 significant bits: next to 0.02, the nearest other value is 0.0001 away. An optimizer that
+    adds 0.00001 to it rounds the sum back to 0.02, in every update anew. No operation raises an error.
+
+Fix
+    Keep the weights in float32 and let autocast compute in bfloat16.
+
+        model = Net()  # not Net().bfloat16()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = loss_fn(model(inputs), targets)
+
+When this is fine
+    - The optimizer keeps a float32 copy of the weights, or rounds at random.
+    - The updates are large enough, so that most weights change.
+    - Some weights get no gradient, such as the rows of an embedding that the batch does not contain.
+
+How it is detected
+    In a run, the sanitizer compares up to 256 entries each of up to eight weights in bfloat16 or float16 before and
+    after 48 updates of one optimizer. It reports an optimizer with a learning rate above zero if at least 90 % of the
+    entries never changed, of those whose gradient was not zero in any of the updates.
+
+References
+    Zamirai et al., "Revisiting BFloat16 Training", 2020, arXiv:2010.06192
+    PyTorch documentation "Automatic Mixed Precision package", https://docs.pytorch.org/docs/stable/amp.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from trueloop.core.findings import Evidence
+from trueloop.core.formatting import format_percent
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.tracing.events import Ref, StepTaken, TracingGap
+
+if TYPE_CHECKING:
+    from trueloop.failures.precision.updates_lost.weight_entries import WeightEntries
+
+MIN_UPDATES: Final = 48
+MIN_UNCHANGED: Final = 0.9  # of the entries that always had a gradient
+MIN_ENTRIES: Final = 64
+
+
+class Detector(BaseDetector):
+    """Compares entries of the weights that an optimizer updates."""
+
+    def __init__(self) -> None:
+        self._weights: dict[Ref, dict[Ref, WeightEntries]] = {}
+        """Optimizer -> its weights in half precision."""
+        self._updates: dict[Ref, int] = {}
+
+    def on_tracing_gap(self, event: TracingGap) -> None:
+        """Begin anew: the gradients of some updates were not seen."""
+        self._weights = {ref: known if self._is_done(ref) else {} for ref, known in self._weights.items()}
+        self._updates = {ref: count if self._is_done(ref) else 0 for ref, count in self._updates.items()}
+
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
+        """Return evidence at the last of the compared updates."""
+        optimizer = event.optimizer
+        if self._is_done(optimizer):
+            return None
+        if not self._weights.get(optimizer):
+            from trueloop.failures.precision.updates_lost.weight_entries import first_weights
+
+            self._weights[optimizer] = first_weights(event.live_parameters)
+            self._updates[optimizer] = 0 if self._weights[optimizer] else MIN_UPDATES
+            return None
+        if not event.learning_rates or not all(event.learning_rates):
+            return None
+        for ref, weight in self._weights[optimizer].items():
+            if ref in event.live_parameters:
+                weight.add(event.live_parameters[ref])
+        self._updates[optimizer] += 1
+        return self._evidence(event) if self._is_done(optimizer) else None
+
+    def _is_done(self, optimizer: Ref) -> bool:
+        return self._updates.get(optimizer, 0) >= MIN_UPDATES
+
+    def _evidence(self, event: StepTaken) -> Evidence | None:
+        weights = self._weights[event.optimizer]
+        count = sum(int(each.has_gradient.sum()) for each in weights.values())  # the only synchronisation with a GPU
+        stuck = sum(int((each.has_gradient & ~each.has_changed).sum()) for each in weights.values())
+        if count < MIN_ENTRIES or stuck < MIN_UNCHANGED * count:
+            return None
+        names = ", ".join(sorted(ref.name for ref in weights)[:3])
+        dtype = str(next(iter(weights.values())).start.dtype).removeprefix("torch.")
+        return Evidence(
+            message=f"{format_percent(stuck / count)} of the {dtype} weights that were compared did not change in "
+            f"{MIN_UPDATES} updates, although each had a gradient: the updates are smaller than the precision of "
+            f"{dtype}. Compared: {names}.",
+            location=event.location,
+        )
+
+
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(512, 16)
+y = x[:, :4].sum(dim=1, keepdim=True)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1)).bfloat16()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.00001)
+for epoch in range(4):
+    for rows in torch.randperm(512).split(32):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x[rows].bfloat16()).float(), y[rows])
+        loss.backward()
+        optimizer.step()
+    print(epoch, loss.item())
+"""
+
+FAILURE = Failure(
+    code="PRC008",
+    title="Updates are lost in rounding",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "nn.Linear(32, 1)).bfloat16()": "nn.Linear(32, 1))",
+            "loss = nn.functional.mse_loss(model(x[rows].bfloat16()).float(), y[rows])": (
+                'with torch.autocast("cpu", dtype=torch.bfloat16):\n'
+                "            loss = nn.functional.mse_loss(model(x[rows]).float(), y[rows])"
+            ),
+        },
+    ),
+    fix="Keep the weights in float32, and compute in half precision with torch.autocast.",
+    detector=Detector,
+)
