@@ -45,3 +45,29 @@ def test_run_without_optimizer_is_not_judged(run):
     report = run("import torch\nfrom torch import nn\nnn.Linear(2, 1)(torch.ones(3, 2)).sum().backward()\n").report
     reasons = {each.code: each.reason for each in report.verdicts if each.code in ("GRD006", "GRD007")}
     assert reasons == {"GRD006": "no update was seen", "GRD007": "no update was seen"}
+
+
+def test_an_optimizer_without_any_gradient_but_zero_is_a_warning(run):
+    script = """
+for _ in range(20):
+    optimizer.zero_grad()
+    loss = torch.nan_to_num((critic(real) / 0 * 0).mean())
+    loss.backward()
+    for p in critic.parameters():
+        p.grad.nan_to_num_()
+    optimizer.step()
+"""
+    (found,) = [each for each in run(HEAD + script).report.findings if each.code == "GRD006"]
+    assert str(found.severity) == "warning"
+    assert "in all 20 updates" in found.message
+
+
+def test_a_loss_that_reaches_zero_is_no_warning(run):
+    script = """
+for _ in range(60):
+    optimizer.zero_grad()
+    (5e-4 + critic(real) * 0.001).relu().mean().backward()
+    optimizer.step()
+    optimizer.param_groups[0]["lr"] = 0.5
+"""
+    assert not messages(run(HEAD + script))

@@ -23,7 +23,8 @@ How it is detected
     In a run, the sanitizer reports a parameter whose gradient was zero in all updates that it checked (at least 16
     updates, spread over at least 64), if other parameters of the same optimizer had nonzero gradients. It does not
     report a bias if the weight of the same layer has nonzero gradients, and does not check gradients on a GPU. A zero
-    gradient may be intended, so this is a note.
+    gradient may be intended, so this is a note. It is a warning if all gradients of an optimizer were zero in all of at
+    least 16 updates: then nothing is trained.
 
 References
     Lu et al., 2019, "Dying ReLU and Initialization: Theory and Numerical Examples", arXiv:1903.06733
@@ -65,22 +66,31 @@ class Detector(BaseDetector):
         """Return evidence, once per optimizer."""
         if event.grad_norm is not None and not self._step(event):
             return None  # the usual case
-        evidence: list[Evidence] = []
-        for optimizer, state in list(self._pending.items()):
-            if event.update - state.first >= MIN_UPDATES:
-                del self._pending[optimizer]  # its next step adds it again if it is not reported
-                if state.others and (names := _always_zero(state)):
-                    evidence.append(self._evidence(optimizer, state, names, event.update))
-        return evidence
+        return self._find(event.update)
 
-    def on_watch_ended(self, event: WatchEnded) -> list[Evidence] | None:
-        """Return evidence, once per optimizer."""
+    def on_watch_ended(self, event: WatchEnded) -> list[Evidence]:
+        """Return evidence, once per optimizer; also of optimizers that had no other gradients."""
+        nothing = [each for each in self._pending.items() if not each[1].others and not each[1].reported]
+        return [*self._find(event.update), *(self._trains_nothing(*each) for each in nothing)]
+
+    def _trains_nothing(self, optimizer: Ref, state: _OptimizerState) -> Evidence:
+        return Evidence(
+            message=f"All gradients of {optimizer.name} were exactly zero in all {state.steps} updates that were "
+            "checked: it trained nothing.",
+            location=state.location,
+            severity=Severity.WARNING,
+            fix="Check whether the loss is NaN or constant, and what is between the model and the loss.",
+            first_update=state.first,
+            dedup_key=optimizer,
+        )
+
+    def _find(self, update: int) -> list[Evidence]:
         evidence: list[Evidence] = []
         for optimizer, state in list(self._pending.items()):
-            if event.update - state.first >= MIN_UPDATES:
+            if update - state.first >= MIN_UPDATES and state.others:
                 del self._pending[optimizer]  # its next step adds it again if it is not reported
-                if state.others and (names := _always_zero(state)):
-                    evidence.append(self._evidence(optimizer, state, names, event.update))
+                if names := _always_zero(state):
+                    evidence.append(self._evidence(optimizer, state, names, update))
         return evidence
 
     def _step(self, event: StepTaken) -> bool:
