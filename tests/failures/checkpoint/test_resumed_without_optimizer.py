@@ -87,6 +87,33 @@ train(model, optimizer, scheduler)
 """,
 }
 
+FAULTY |= {
+    "before the optimizer exists": """
+class Trainer:
+    def __init__(self):
+        self.model, self.optimizer, self.epoch = nn.Linear(6, 1), None, 0
+    def resume(self):
+        saved = torch.load(path)
+        self.model.load_state_dict(saved["model"])  # <- CKP002
+        self.epoch = saved["epoch"] + 1
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(saved["optimizer"])
+    def fit(self, until):
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        for self.epoch in range(self.epoch, until):
+            for _ in range(4):
+                self.optimizer.zero_grad()
+                nn.functional.mse_loss(self.model(x), y).backward()
+                self.optimizer.step()
+            states = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "epoch": self.epoch}
+            torch.save(states, path)
+Trainer().fit(2)
+second = Trainer()
+second.resume()
+second.fit(4)
+""",
+}
+
 CORRECT = {
     "everything": """
 first = build()
@@ -169,7 +196,7 @@ def test_run_ignores_correct_programs(run_is_clean, script):
 
 # Lint ------------------------------------------------------------------------------------------------------------
 
-LINT_MISSES = {"written over the file it started from"}
+LINT_MISSES = {"written over the file it started from", "before the optimizer exists"}
 """The text does not show the value of a path at run time."""
 
 LINT_FINDS = {

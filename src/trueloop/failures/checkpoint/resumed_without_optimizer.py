@@ -21,9 +21,10 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports two cases. (1) The program loads the state of the scheduler or the scaler, but not
-    the optimizer's state, which is in the same file. (2) The program starts from a checkpoint and later overwrites this
-    file with a new checkpoint that includes an optimizer. An optimizer whose state is restored without
-    ``load_state_dict`` is reported too, so this is a warning. The linter reports case 1.
+    the optimizer's state, which is in the same file. (2) The program loads a checkpoint into a model that it has not
+    trained yet, and later overwrites this file with a new checkpoint that includes an optimizer. If it has trained
+    another model before, the function that loads must also read an epoch or a step from the file. An optimizer whose
+    state is restored without ``load_state_dict`` is reported too, so this is a warning. The linter reports case 1.
 
 References
     PyTorch tutorial "Saving & Loading a General Checkpoint for Inference and/or Resuming Training",
@@ -34,12 +35,24 @@ References
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from trueloop.analysis.queries.captured_states import loads_without_optimizer
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
-from trueloop.tracing.events import CheckpointRead, CheckpointWritten, OptimizerCreated, Ref, StateLoaded, StepTaken
+from trueloop.tracing.events import (
+    CheckpointRead,
+    CheckpointWritten,
+    ModelCalled,
+    OptimizerCreated,
+    Ref,
+    StateLoaded,
+    StepTaken,
+)
+
+COUNTERS: Final = frozenset(("epoch", "epochs", "start_epoch", "step", "steps", "global_step", "iteration", "iter"))
+"""Keys of a checkpoint that only a resumed run reads."""
 
 
 @dataclass(slots=True)
@@ -48,10 +61,11 @@ class _ResumedFile:
 
     file: Ref
     path: str
-    at_the_start: bool
     read_at: CodePosition | None
     model_at: CodePosition | None = None
     model_loaded: bool = False
+    goes_on: bool = False
+    """Whether the model was not trained in this process, and nothing else was, or its number of epochs is loaded."""
     companion: str = ""
     """Kind of another loaded state, which only a resumed run needs: "scheduler" or "scaler"; "" = none so far."""
     companion_at: CodePosition | None = None
@@ -63,12 +77,21 @@ class Detector(BaseDetector):
     def __init__(self) -> None:
         self._newest: _ResumedFile | None = None
         self._stateful: weakref.WeakSet[Ref] = weakref.WeakSet()
-        self._stepped = False
+        self._trained: weakref.WeakSet[Ref] = weakref.WeakSet()
+        """Models that were called with a graph."""
+        self._stepped = self._stepped_since = False
+        """Whether an optimizer has stepped, and one with a state since the newest checkpoint was read."""
+
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Record a model that may be trained."""
+        if event.has_graph:
+            self._trained.add(event.model)
 
     def on_checkpoint_read(self, event: CheckpointRead) -> None:
         """Record the file."""
         if event.holds_model and event.holds_optimizer:
-            self._newest = _ResumedFile(event.file, event.path, not self._stepped, event.location)
+            self._stepped_since = False
+            self._newest = _ResumedFile(event.file, event.path, event.location)
 
     def on_optimizer_created(self, event: OptimizerCreated) -> None:
         """Record the new optimizer."""
@@ -78,6 +101,7 @@ class Detector(BaseDetector):
     def on_step_taken(self, event: StepTaken) -> Evidence | None:
         """Return evidence at the first step or the next checkpoint of a partly resumed run."""
         self._stepped = True
+        self._stepped_since |= event.optimizer in self._stateful
         if self._newest is None or not self._newest.companion or event.optimizer not in self._stateful:
             return None
         return self._evidence(self._newest, event.optimizer.kind)
@@ -87,9 +111,10 @@ class Detector(BaseDetector):
         newest = self._newest
         if newest is None or not event.holds_optimizer or not event.path or event.path != newest.path:
             return None
-        if not newest.at_the_start or not self._stepped or not self._stateful:
+        optimizer = next(iter(self._stateful), None)
+        if not newest.goes_on or not self._stepped_since or optimizer is None:
             return None
-        return self._evidence(newest, next(iter(self._stateful)).kind, event.location)
+        return self._evidence(newest, optimizer.kind, event.location)
 
     def on_state_loaded(self, event: StateLoaded) -> None:
         """Record the loaded state."""
@@ -100,6 +125,8 @@ class Detector(BaseDetector):
             self._newest = None  # resumed completely
         elif event.what == "model" and event.file is newest.file:
             newest.model_loaded, newest.model_at = True, event.location
+            is_counted = event.location is not None and not COUNTERS.isdisjoint(_constants(event.location))
+            newest.goes_on = event.target not in self._trained and (not self._stepped or is_counted)
         elif event.what in {"scheduler", "scaler"}:
             newest.companion, newest.companion_at = event.what, event.location
 
@@ -128,6 +155,11 @@ class Detector(BaseDetector):
         if self._newest is not None and self._newest.model_loaded and self._stepped:
             return "weights were loaded from a full checkpoint; it is unknown whether to resume or to fine-tune"
         return ""
+
+
+def _constants(location: CodePosition) -> frozenset[str]:
+    """Return the strings in the function that contains a line."""
+    return frozenset(each for each in location.code.co_consts if isinstance(each, str))
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
