@@ -1,0 +1,118 @@
+"""GRD001: gradients that the loss of one optimizer leaves in the parameters of another."""
+
+import pytest
+
+HEAD = """
+import torch
+from torch import nn
+real = torch.randn(256, 6) + 1
+generator = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 6))
+critic = nn.Sequential(nn.Linear(6, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
+for_generator = torch.optim.Adam(generator.parameters(), lr=1e-3)
+for_critic = torch.optim.Adam(critic.parameters(), lr=1e-3)
+bce = nn.BCEWithLogitsLoss()
+one, zero = torch.ones(32, 1), torch.zeros(32, 1)
+def batches():
+    for _ in range(6):
+        yield from real[torch.randperm(256)].split(32)
+def critic_loss(batch):
+    return bce(critic(batch), one) + bce(critic(generator(torch.randn(32, 3)).detach()), zero)
+def generator_loss():
+    return bce(critic(generator(torch.randn(32, 3))), one)
+"""
+FAULTY = {
+    "cleared before the generator's loss only": """
+for batch in batches():
+    critic_loss(batch).backward()
+    for_critic.step()  # <- GRD001
+    for_critic.zero_grad()
+    for_generator.zero_grad()
+    generator_loss().backward()
+    for_generator.step()
+""",
+    "the generator first": """
+for batch in batches():
+    for_critic.zero_grad()
+    for_generator.zero_grad()
+    generator_loss().backward()
+    for_generator.step()
+    critic_loss(batch).backward()
+    for_critic.step()  # <- GRD001
+""",
+}
+CORRECT = {
+    "cleared before each loss": """
+for batch in batches():
+    for_critic.zero_grad()
+    critic_loss(batch).backward()
+    for_critic.step()
+    for_generator.zero_grad()
+    generator_loss().backward()
+    for_generator.step()
+""",
+    "cleared by hand": """
+for batch in batches():
+    for p in critic.parameters():
+        p.grad = None
+    critic_loss(batch).backward()
+    for_critic.step()
+    for p in generator.parameters():
+        p.grad = None
+    generator_loss().backward()
+    for_generator.step()
+""",
+    "an encoder that two heads share, in an optimizer of its own": """
+encoder, first, second = nn.Linear(6, 16), nn.Linear(16, 1), nn.Linear(16, 1)
+optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (encoder, first, second)]
+for batch in batches():
+    for each in optimizers:
+        each.zero_grad()
+    (first(encoder(batch).relu()) - batch[:, :1]).pow(2).mean().backward()
+    optimizers[1].step()
+    (second(encoder(batch).relu()) - batch[:, 1:2]).pow(2).mean().backward()
+    optimizers[2].step()
+    optimizers[0].step()
+""",
+    "an autoencoder with an optimizer for each half": """
+encoder, decoder = nn.Linear(6, 3), nn.Linear(3, 6)
+optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (encoder, decoder)]
+for batch in batches():
+    for each in optimizers:
+        each.zero_grad()
+    (decoder(encoder(batch)) - batch).pow(2).mean().backward()
+    for each in optimizers:
+        each.step()
+""",
+    "two losses, then all steps": """
+for batch in batches():
+    for_critic.zero_grad()
+    for_generator.zero_grad()
+    (generator_loss() * 0.1).backward()
+    critic_loss(batch).backward()
+    for_generator.step()
+    for_critic.step()
+""",
+    "a critic that does not get the generator's gradients": """
+for batch in batches():
+    for_critic.zero_grad()
+    critic_loss(batch).backward()
+    for_critic.step()
+    critic.requires_grad_(False)
+    for_generator.zero_grad()
+    generator_loss().backward()
+    for_generator.step()
+    critic.requires_grad_(True)
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_step(run_reports, script: str):
+    (found,) = run_reports(HEAD + script).findings
+    assert "with which another optimizer has stepped" in found.message
+    assert str(found.severity) == "warning"
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script: str):
+    run_is_clean(HEAD + script)
