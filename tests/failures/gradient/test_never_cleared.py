@@ -436,12 +436,6 @@ for inputs, targets in loader:
     loss.backward()
     optimizer.step()
 """,
-    "arguments without annotations": """
-def train(model, optimizer, loader):
-    for inputs, targets in loader:
-        model(inputs).sum().backward()
-        optimizer.step()
-""",
     "cleared in a function called from the loop": """
 model = nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

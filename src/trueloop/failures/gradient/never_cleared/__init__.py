@@ -27,7 +27,7 @@ How it is detected
     optimizer or of only half the model. As a warning, it reports gradients that the loss of one optimizer leaves in the
     parameters of another, as a GAN's generator in the discriminator, if they were still there in 20 of 24 steps. The
     linter reports a loop with a backward pass and a step of the same parameters that never clears the
-    gradients. In a Lightning module with manual optimization it reports a file that never clears gradients, as a
+    gradients, also, as a warning, if the optimizer is an argument or an attribute. In a Lightning module with manual optimization it reports a file that never clears gradients, as a
     warning, because DeepSpeed clears them by itself.
 
 References
@@ -50,6 +50,7 @@ from trueloop.core.source_text import Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.gradient.never_cleared.leftover_gradients import LeftoverGradients
 from trueloop.failures.gradient.never_cleared.lightning import uncleared_steps
+from trueloop.failures.gradient.never_cleared.passed_optimizers import steps_without_clearing
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
     BackwardEnded,
@@ -160,6 +161,14 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def find_all(source: SourceFile) -> Iterator[Hit]:
     """Yield the same as `find`, ``zero_grad`` without a call, and Lightning modules that never clear gradients."""
     yield from find(source)
+    for passed, backward in steps_without_clearing(source):
+        yield Hit(
+            message=f"`{ast.unparse(passed)}` uses the gradients of all earlier iterations: nothing in this program "
+            "clears them.",
+            node=passed,
+            related=((backward, "adds to the existing gradients"),),
+            severity=Severity.WARNING,
+        )
     consequence = "the gradients of all iterations add up"
     yield from uncalled(source, "zero_grad", consequence, "step", "", "parameters", "load_state_dict")
     for step, statement, backward in uncleared_steps(source):
