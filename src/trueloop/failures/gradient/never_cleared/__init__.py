@@ -26,9 +26,9 @@ How it is detected
     the same unchanged gradient, and another step used the sum. So it also finds a ``zero_grad()`` of the wrong
     optimizer or of only half the model. As a warning, it reports gradients that the loss of one optimizer leaves in the
     parameters of another, as a GAN's generator in the discriminator, if they were still there in 20 of 24 steps. The
-    linter reports a loop with a backward pass and a step of the same parameters that never clears the
-    gradients, also, as a warning, if the optimizer is an argument or an attribute. In a Lightning module with manual optimization it reports a file that never clears gradients, as a
-    warning, because DeepSpeed clears them by itself.
+    linter reports a loop with a backward pass and a step of the same parameters that never clears the gradients, also,
+    as a warning, if the optimizer is an argument or an attribute. In a Lightning module with manual optimization it
+    reports a file that never clears gradients, as a warning, because DeepSpeed clears them by itself.
 
 References
     torch.optim.Optimizer.zero_grad, https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
