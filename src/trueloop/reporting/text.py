@@ -26,6 +26,7 @@ from trueloop.core.formatting import (
     replace_unprintable,
     to_single_line,
 )
+from trueloop.core.learning import LearningVerdict
 from trueloop.reporting.excerpt import Excerpt, Line, diff_lines, excerpts, fix_diff
 from trueloop.reporting.summary import (
     format_counts,
@@ -46,6 +47,7 @@ DIFF_STYLES: Final = {"+": "green", "-": "red", " ": "dim"}
 MAX_PROSE_WIDTH: Final = 100  # columns; longer lines are hard to read
 LABEL_WIDTH: Final = 12
 SPACE_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|[µm]?s|min|h|d)(?!\w))")
+VERDICTS: Final = {LearningVerdict.LEARNING: "yes: ", LearningVerdict.UNKNOWN: ""}
 StyledText = tuple[str, str]
 """Text and the name of its rich style."""
 
@@ -190,6 +192,9 @@ def _footer(report: Report, layout: _Layout, *, verbose: bool) -> Iterator[Seque
         yield from _labelled("traced", _format_overhead(report), layout)
     if report.timing and verbose:
         yield from _labelled("update", format_timing(report.timing), layout)
+    if report.learning:
+        verdict = VERDICTS.get(report.learning.verdict, f"{report.learning.verdict}: ")
+        yield from _labelled("learning", verdict + report.learning.losses, layout)
     if text := format_values(report.series):
         yield from _labelled("values", text, layout)
     yield from _problems(report, layout)
@@ -258,4 +263,4 @@ def _crop(text: str, layout: _Layout, *, indent: int = 0) -> str:
 
 
 def _encode(text: str, encoding: str) -> str:
-    return text.encode(encoding, "replace").decode(encoding, "replace")
+    return text.replace("→", "->").encode(encoding, "replace").decode(encoding, "replace")

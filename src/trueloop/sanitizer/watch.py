@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from time import perf_counter
 from types import TracebackType
@@ -11,7 +12,15 @@ from typing import Final, Protocol
 
 from torch import nn
 
-from trueloop.core.findings import CodePosition, ExplainedError, Finding, Report, SourceLocation, UpdateTiming
+from trueloop.core.findings import (
+    CodePosition,
+    ExplainedError,
+    Finding,
+    Report,
+    SourceLocation,
+    UpdateTiming,
+)
+from trueloop.core.learning import LearningSummary
 from trueloop.failures.load import failure_hooks
 from trueloop.failures.pytorch_error import KnownError
 from trueloop.sanitizer.dispatch import DetectorDispatcher, WatchedFailure
@@ -22,6 +31,7 @@ from trueloop.tracing.attach import Attachment
 from trueloop.tracing.events import ErrorRaised, Event, WatchEnded
 from trueloop.tracing.hooks import all_hooks
 from trueloop.tracing.stream import describe_error
+from trueloop.tracing.trackers.learning_progress import LearningProgress
 from trueloop.tracing.user_location import is_user_code
 
 BATCHED_EVENTS: Final = 128  # events that are recorded together, which is several times faster than one by one
@@ -89,6 +99,7 @@ class Watch:
         self._dispatcher = DetectorDispatcher(
             catalogue, on_finding=on_finding, is_suppressed=is_suppressed, on_problem=self._record_problem
         )
+        self._progress = self._dispatcher.tracker(LearningProgress)
         self._observer = observer
         recorder = Recorder(self._add_value)
         self._recorder: Recorder | None = recorder
@@ -125,7 +136,8 @@ class Watch:
         self._dispatcher.dispatch(
             WatchEnded(update=stream.update, backward_count=stream.backward_count, time_s=perf_counter())
         )
-        self._final_report = self._report()
+        learning = self._learning()
+        self._final_report = replace(self._report(), learning=learning)
         return self._final_report
 
     def report(self) -> Report:
@@ -208,6 +220,13 @@ class Watch:
             error=self._explained_error,
             problems=(*self._problems, *stream.problems),
         )
+
+    def _learning(self) -> LearningSummary | None:
+        try:
+            return self._progress.summary()
+        except Exception as error:  # noqa: BLE001 - an internal error must never reach the program
+            self._record_problem("whether the run learns is not known", error)
+            return None
 
     def _on_event(self, event: Event) -> None:
         if type(event) in self._deferred_types:
