@@ -15,7 +15,7 @@ Fix
 
 When this is fine
     - A linear model is enough: its loss is below that of a constant answer.
-    - One layer is narrower than both its inputs and its outputs, as in LoRA and factorised embeddings.
+    - A layer is narrower than the inputs and the outputs of the model, as in LoRA and linear autoencoders.
     - Another part of the model is not linear.
 
 How it is detected
@@ -53,7 +53,8 @@ class Detector(BaseDetector):
     def on_loss_graph_read(self, event: LossGraphRead) -> None:
         """Count the layers of a linear graph."""
         if event.live_nodes:
-            self._layers.append(_linear_layers(event.live_nodes))
+            answers = event.live_losses[0].answers
+            self._layers.append(_linear_layers(event.live_nodes, answers.shape[1] if answers.dim() > 1 else 1))
             self._location = event.location
 
     def on_watch_ended(self, event: WatchEnded) -> Evidence | None:
@@ -74,13 +75,18 @@ class Detector(BaseDetector):
         return self.progress.unknown()
 
 
-def _linear_layers(nodes: Sequence[GraphNode]) -> int:
-    """Return the number of layers of a graph; 0 if something between them is not linear, or a layer is narrow."""
+def _linear_layers(nodes: Sequence[GraphNode], outputs: int) -> int:
+    """Return the number of layers of a graph; 0 if something between them is not linear, or a layer is narrow.
+
+    Args:
+        nodes: the graph, from the output backward.
+        outputs: number of values that the last layer gives for one sample.
+    """
     layers = [index for index, node in enumerate(nodes) if node.operation in LAYERS]
-    if not layers or any(node.operation not in LINEAR for node in nodes[layers[0] :]):
+    if len(layers) < 2 or any(node.operation not in LINEAR for node in nodes[layers[0] :]):
         return 0
-    widths = [node.values.shape[1] for node in nodes if node.operation in LAYERS and node.values is not None]
-    return 0 if any(width < min(widths[0], widths[-1]) for width in widths) else len(layers)
+    *hidden, inputs = [0 if (values := nodes[index].values) is None else values.shape[1] for index in layers]
+    return 0 if min(hidden) <= min(inputs, outputs) else len(layers)
 
 
 BAD = """

@@ -23,15 +23,17 @@ When this is fine
 How it is detected
     In a run, the sanitizer compares a sample of each weight before and after every seventh fully traced update. If the
     loss did not come clearly below that of the best constant answer, it reports a rate as too low if 100 or more
-    updates changed no weight by more than 1 % in total, or if the latest updates changed weights behind sigmoids by
-    less than 0.01 % each, at a rate that was not lowered. It reports a rate as too high if the loss ended above
-    its start and above that of a constant answer, and early updates changed weights by 10 % or more. It does not read
+    updates changed no weight by more than 2 % in total, or if the latest updates changed weights behind sigmoids by
+    less than 0.01 % each, at a rate that was not lowered. It reports a rate as too high if the loss ended 20 % above
+    its start and above that of a constant answer, and early updates changed weights by 30 % or more, or if they
+    changed them by 500 %. It does not read
     weights on a GPU, and does not judge while the rate rises.
 
 References
     Andrej Karpathy, 2015, "CS231n: ratio of weights:updates", https://cs231n.github.io/neural-networks-3/#ratio
 """
 
+import math
 from collections.abc import Sequence
 
 from trueloop.core.findings import CodePosition, Evidence
@@ -43,9 +45,11 @@ from trueloop.tracing.trackers.learning_progress import LearningProgress, Weight
 
 MIN_READ = 8  # updates of an optimizer whose effect was read
 LOW_UPDATES = 100
-LOW_MOVED = 0.01  # of the norm of a weight, over the whole run
+LOW_MOVED = 0.02  # of the norm of a weight, over the whole run
 LOW_RATIO = 1e-4  # of the norm of a weight, in one update: ten times less than is usual
-HIGH_RATIO = 0.1  # a hundred times more than is usual
+HIGH_RATIO = 0.3  # of the norm of a weight; 0.1 is common in the first update of a small model
+EXTREME_RATIO = 5.0  # of the norm of a weight: nothing is left of its first values
+WORSE = 1.2  # times the loss at the start, and times that of the best constant answer
 RISING = 2.0  # times its first value; a rate that has risen this much is a warm-up or a search
 
 
@@ -98,7 +102,7 @@ class Detector(BaseDetector):
         if failure.verdict is LearningVerdict.DIVERGING or failure.updates < LOW_UPDATES or not typical:
             return ""
         if moved < LOW_MOVED and typical < LOW_RATIO:
-            return f"low: {failure.updates} updates have moved no weight by more than {format_percent(moved)}"
+            return f"low: {failure.updates} updates have moved no weight by more than {format_float(100 * moved)} %"
         is_constant = changes[-1].rate is not None and changes[-1].rate >= (changes[0].rate or 0)
         if is_constant and self._behind_sigmoid and typical < LOW_RATIO:
             return f"low behind sigmoids: an update changes a weight by {format_float(100 * typical)} %"
@@ -106,9 +110,10 @@ class Detector(BaseDetector):
 
 
 def _too_high(failure: LearningSummary, changes: Sequence[WeightChange]) -> str:
-    ratio = sorted(each.ratio for each in changes[: max(2, len(changes) // 4)])[-1]
-    is_worse = failure.constant is not None and failure.end > max(failure.start, failure.constant)
-    if not is_worse or ratio < HIGH_RATIO:
+    early = [each.ratio for each in changes[: max(2, len(changes) // 4)] if math.isfinite(each.ratio)]
+    ratio = max(early, default=0.0)
+    is_worse = failure.constant is not None and not failure.end <= WORSE * max(failure.start, failure.constant)
+    if ratio < (HIGH_RATIO if is_worse else EXTREME_RATIO):
         return ""
     return f"high: an update changed a weight by {format_percent(ratio)} of its norm"
 

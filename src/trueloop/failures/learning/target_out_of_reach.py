@@ -84,7 +84,7 @@ class Detector(BaseDetector):
             if reads.losses < MIN_READ:
                 continue
             if operation.endswith("one value") and len(self._reads) == 1:
-                message = f"The answers are a {operation}, which does not depend on the weights: always the same."
+                message = f"The loss is computed from a {operation}, which gives 1 whatever the weights are."
             elif failure is not None and operation in RANGES and share >= MIN_SHARE:
                 message = (
                     f"{format_percent(share)} of the targets, from {format_float(reads.low)} to "

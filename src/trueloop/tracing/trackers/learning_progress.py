@@ -241,8 +241,8 @@ def _record_numbers(known: _Loss, loss: MeasuredLoss, update: int) -> Tensor | N
 def _summary(loss: _Loss) -> LearningSummary:
     values = torch.stack([value.double() for value in loss.values.values]).tolist()
     factor = loss.elements if loss.reduction == "sum" else 1
-    last, first = max(8, len(values) // 10), max(1, min(8, len(values) // 16))
-    start, end = fmean(values[:first]), fmean(values[-last:])
+    last = max(8, len(values) // 5)
+    start, end = values[0], fmean(values[-last:])
     error = pstdev(values[-last:]) / math.sqrt(min(last, len(values))) if math.isfinite(end) else math.inf
     constant = _best_constant(loss)
     updates = loss.values.updates[-1] - loss.values.updates[0] + 1
