@@ -167,17 +167,19 @@ def _layer_norms_from_json(content: Mapping[str, Any]) -> LayerGradientNorms:
 
 
 def _learning_to_json(learning: LearningSummary) -> dict[str, Any]:
-    numbers = {
-        name: None if value is None else _number(value)
-        for name in ("start", "end", "constant")
-        for value in [getattr(learning, name)]
-    }
-    return {**learning._asdict(), "verdict": learning.verdict.value, **numbers}
+    start, end = _number(learning.start), _number(learning.end)
+    return {**learning._asdict(), "verdict": learning.verdict.value, "start": start, "end": end}
 
 
 def _learning_from_json(content: Mapping[str, Any]) -> LearningSummary:
-    numbers = {name: None if content[name] is None else float(content[name]) for name in ("start", "end", "constant")}
-    return LearningSummary(**{**content, "verdict": LearningVerdict(content["verdict"]), **numbers})
+    return LearningSummary(
+        verdict=LearningVerdict(content["verdict"]),
+        kind=content["kind"],
+        start=float(content["start"]),
+        end=float(content["end"]),
+        constant=None if content["constant"] is None else float(content["constant"]),
+        updates=content["updates"],
+    )
 
 
 def _fix_to_json(fix: Fix) -> dict[str, Any]:

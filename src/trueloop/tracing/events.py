@@ -353,7 +353,7 @@ class MeasuredLoss(NamedTuple):
     kind: str
     """Same as ``kind`` of `LossRecord`; "nll" also for a cross-entropy."""
     reduction: str
-    index: int
+    position: int
     """Number of the loss among those of one root."""
     answers: Any
     """The loss's input: log-probabilities for "nll"."""

@@ -35,8 +35,8 @@ from trueloop.tracing.events import GraphNode, LossGraphRead, WatchEnded
 from trueloop.tracing.trackers.learning_progress import LearningProgress
 
 LAYERS = ("Addmm", "Mm", "Convolution")
-LINEAR = {*LAYERS, "leaf", "T", "Transpose", "Permute", "View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze"}
-LINEAR |= {"Unsqueeze", "Clone", "Alias", "NativeDropout", "Select", "Slice", "NativeBatchNorm"}
+VIEWS = ("T", "Transpose", "Permute", "View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone")
+LINEAR = {*LAYERS, *VIEWS, "leaf", "Alias", "Select", "Slice", "NativeDropout", "NativeBatchNorm"}
 MIN_READ = 4  # graphs
 
 

@@ -107,7 +107,7 @@ class LossGraphs(Hook):
         return MeasuredLoss(
             kind=kind,
             reduction=found.reduction,
-            index=index,
+            position=index,
             answers=answers.detach(),
             targets=targets.detach(),
             weight=saved_tensor(core, "weight"),

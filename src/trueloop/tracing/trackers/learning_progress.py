@@ -105,7 +105,7 @@ class LearningProgress(Tracker):
         for loss in event.live_losses:
             options = {LINEAR_FROM[loss.kind]: loss.delta} if loss.kind in LINEAR_FROM else {}
             known = self._losses.setdefault(
-                (loss.kind, event.location, loss.index), _Loss(loss.kind, loss.reduction, options)
+                (loss.kind, event.location, loss.position), _Loss(loss.kind, loss.reduction, options)
             )
             value = _record_classes(known, loss) if loss.kind == "nll" else _record_numbers(known, loss, event.update)
             if value is not None:
