@@ -26,10 +26,10 @@ from trueloop.core.formatting import (
     replace_unprintable,
     to_single_line,
 )
-from trueloop.core.learning import LearningVerdict
 from trueloop.reporting.excerpt import Excerpt, Line, diff_lines, excerpts, fix_diff
 from trueloop.reporting.summary import (
     format_counts,
+    format_learning,
     format_occurrences,
     format_path,
     has_no_updates,
@@ -47,7 +47,6 @@ DIFF_STYLES: Final = {"+": "green", "-": "red", " ": "dim"}
 MAX_PROSE_WIDTH: Final = 100  # columns; longer lines are hard to read
 LABEL_WIDTH: Final = 12
 SPACE_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|[µm]?s|min|h|d)(?!\w))")
-VERDICTS: Final = {LearningVerdict.LEARNING: "yes: ", LearningVerdict.UNKNOWN: ""}
 StyledText = tuple[str, str]
 """Text and the name of its rich style."""
 
@@ -193,8 +192,7 @@ def _footer(report: Report, layout: _Layout, *, verbose: bool) -> Iterator[Seque
     if report.timing and verbose:
         yield from _labelled("update", format_timing(report.timing), layout)
     if report.learning:
-        verdict = VERDICTS.get(report.learning.verdict, f"{report.learning.verdict}: ")
-        yield from _labelled("learning", verdict + report.learning.losses, layout)
+        yield from _labelled("learning", format_learning(report.learning), layout)
     if text := format_values(report.series):
         yield from _labelled("values", text, layout)
     yield from _problems(report, layout)

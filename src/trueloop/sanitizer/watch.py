@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from time import perf_counter
 from types import TracebackType
@@ -20,7 +19,6 @@ from trueloop.core.findings import (
     SourceLocation,
     UpdateTiming,
 )
-from trueloop.core.learning import LearningSummary
 from trueloop.failures.load import failure_hooks
 from trueloop.failures.pytorch_error import KnownError
 from trueloop.sanitizer.dispatch import DetectorDispatcher, WatchedFailure
@@ -136,8 +134,7 @@ class Watch:
         self._dispatcher.dispatch(
             WatchEnded(update=stream.update, backward_count=stream.backward_count, time_s=perf_counter())
         )
-        learning = self._learning()
-        self._final_report = replace(self._report(), learning=learning)
+        self._final_report = self._report()
         return self._final_report
 
     def report(self) -> Report:
@@ -217,16 +214,10 @@ class Watch:
             timing=self._recorder.timing() if self._recorder else None,
             series=self._recorder.series() if self._recorder else {},
             layer_gradient_norms=self._recorder.layer_gradient_norms() if self._recorder else None,
+            learning=self._progress.summary,
             error=self._explained_error,
             problems=(*self._problems, *stream.problems),
         )
-
-    def _learning(self) -> LearningSummary | None:
-        try:
-            return self._progress.summary()
-        except Exception as error:  # noqa: BLE001 - an internal error must never reach the program
-            self._record_problem("whether the run learns is not known", error)
-            return None
 
     def _on_event(self, event: Event) -> None:
         if type(event) in self._deferred_types:

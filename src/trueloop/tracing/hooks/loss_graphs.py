@@ -32,6 +32,7 @@ LAYERS_INTERVAL: Final = (
 MAX_NODES: Final = 2000  # nodes of one graph that are read, 1 us each
 MAX_OUTPUTS: Final = 4  # latest outputs of models that may be the answers of a loss written as a difference
 MAX_OUTPUT_NUMBERS: Final = 1 << 18  # of an output that is kept until the next backward pass, 1 MB
+SAME_ORDER: Final = RESHAPES - {"AsStrided", "Permute", "T", "Transpose"}  # views with the values in the same order
 SAVED: Final[Mapping[str, str]] = {
     "Addmm": "mat1",
     "Mm": "self",
@@ -55,12 +56,15 @@ class LossGraphs(Hook):
         self._stream, self._program = stream, program
         self._outputs: deque[tuple[int | None, Tensor]] = deque(maxlen=MAX_OUTPUTS)
         """Sequence number of the operation that made an output, and the output without its graph."""
+        self._reads_layers = True
+        """Whether layers are read; False after a graph that was too large, until full tracing starts again."""
         self._read = stream.isolated_inner("answers of losses", self._on_backward)
         self._record = stream.isolated_inner("answers of losses", self._on_model_called)
 
     def install_full_tracing(self, patches: Patches) -> None:
         """Receive model calls and backward passes."""
         self._outputs.clear()
+        self._reads_layers = True
         self._program.on_backward_start.append(self._read)
         self._program.on_model_called.append(self._record)
         patches.add_handle(self)
@@ -84,14 +88,11 @@ class LossGraphs(Hook):
         self._outputs.clear()
         if not losses:
             return
-        update = self._stream.update
-        self._stream.emit(
-            LossGraphRead(
-                location=user_location(),
-                live_losses=losses,
-                live_nodes=[] if update % LAYERS_INTERVAL else list(_nodes([each.source for each, _ in found])),
-            )
-        )
+        nodes: list[GraphNode] = []
+        if self._reads_layers and not self._stream.update % LAYERS_INTERVAL:
+            nodes = list(_nodes([each.source for each, _ in found]))
+            self._reads_layers = bool(nodes)
+        self._stream.emit(LossGraphRead(location=user_location(), live_losses=losses, live_nodes=nodes))
 
     def _measured(self, found: LossNode, index: int) -> MeasuredLoss | None:
         core, kind = found.core, found.kind
@@ -103,6 +104,8 @@ class LossGraphs(Hook):
             return None
         answers, targets = pair
         if answers is None or targets is None or targets.requires_grad or not targets.numel():
+            return None
+        if answers.device.type not in ("cpu", "cuda"):  # others have no float64
             return None
         return MeasuredLoss(
             kind=kind,
@@ -126,7 +129,7 @@ class LossGraphs(Hook):
         if (makers[0] is None) == (makers[1] is None):
             return None
         maker = makers[0] or makers[1]
-        while maker is not None and operation_name(maker.name()) in RESHAPES:
+        while maker is not None and operation_name(maker.name()) in SAME_ORDER:
             if any(made_by == sequence_number(maker) for made_by, _ in self._outputs):
                 break
             maker = parent(maker)
@@ -169,7 +172,7 @@ def _nodes(sources: Sequence[Any]) -> Iterator[GraphNode]:
         name = operation_name(node.name())
         values = saved_tensor(node, SAVED[name]) if name in SAVED else None
         yield GraphNode(
-            operation=name or "leaf",
+            operation="leaf" if hasattr(node, "variable") else name or str(node.name()),
             parents=tuple([None if each is None else number[each] for each, _ in node.next_functions]),
             values=values.detach() if values is not None and has_storage(values) and values.is_cpu else None,
         )

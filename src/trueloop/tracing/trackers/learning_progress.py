@@ -13,7 +13,7 @@ from torch import Tensor
 from trueloop.core.downsampling import DownsampledSeries
 from trueloop.core.findings import CodePosition
 from trueloop.core.learning import LearningSummary, LearningVerdict
-from trueloop.tracing.events import LossGraphRead, MeasuredLoss, Ref, StepStarted, StepTaken
+from trueloop.tracing.events import LossGraphRead, MeasuredLoss, Ref, StepStarted, StepTaken, WatchEnded
 from trueloop.tracing.row_digests import has_storage
 from trueloop.tracing.tracker import Tracker
 
@@ -97,6 +97,8 @@ class LearningProgress(Tracker):
     def __init__(self) -> None:
         self._losses: dict[tuple[str, CodePosition | None, int], _Loss] = {}
         self._weights: dict[Ref, _Weights] = {}
+        self.summary: LearningSummary | None = None
+        """Progress of the most frequent loss, with the verdict of all losses together, at the end of the run."""
         self.cause_reported = False
         """Whether a failure has explained why the run does not learn; one explanation is enough."""
 
@@ -160,34 +162,29 @@ class LearningProgress(Tracker):
         """Return some updates of each optimizer, oldest first."""
         return {optimizer: weights.changes.values for optimizer, weights in self._weights.items()}
 
+    def on_watch_ended(self, event: WatchEnded) -> None:
+        """Compare the losses with those of the best constant answers, which synchronises a GPU."""
+        losses = [loss for loss in self._losses.values() if loss.values.values]
+        if losses:
+            most = max(len(loss.values.values) for loss in losses)
+            found = [_summary(loss) for loss in losses if len(loss.values.values) >= MAIN_SHARE * most]
+            main = max(found, key=lambda each: each.updates)
+            verdicts = {each.verdict for each in found}
+            order = (LearningVerdict.LEARNING, LearningVerdict.UNKNOWN, *LearningVerdict)
+            self.summary = main._replace(verdict=next(each for each in order if each in verdicts))
+
     def failure(self) -> LearningSummary | None:
         """Return the summary of a run that does not learn; None if it does, or if a cause was already reported."""
-        summary = None if self.cause_reported else self.summary()
-        return summary if summary is not None and summary.is_failing else None
+        is_failing = self.summary is not None and self.summary.is_failing
+        return self.summary if is_failing and not self.cause_reported else None
 
     def unknown(self) -> str:
         """Return the reason why a cause cannot be judged; "" if it can."""
         if self.cause_reported:
             return "another cause was found"
-        summary = self.summary()
-        if summary is not None and summary.verdict is not LearningVerdict.UNKNOWN:
+        if self.summary is not None and self.summary.verdict is not LearningVerdict.UNKNOWN:
             return ""
         return f"fewer than {MIN_UPDATES} updates, or no loss with a best constant answer that is known"
-
-    def summary(self) -> LearningSummary | None:
-        """Return the progress of the most frequent loss; the verdict is that of all losses together.
-
-        Cost: reads all recorded values, which synchronises a GPU; called at the end of the run only.
-        """
-        losses = [loss for loss in self._losses.values() if loss.values.values]
-        if not losses:
-            return None
-        most = max(len(loss.values.values) for loss in losses)
-        found = [_summary(loss) for loss in losses if len(loss.values.values) >= MAIN_SHARE * most]
-        main = max(found, key=lambda each: each.updates)
-        verdicts = {each.verdict for each in found}
-        order = (LearningVerdict.LEARNING, LearningVerdict.UNKNOWN, *LearningVerdict)
-        return main._replace(verdict=next(each for each in order if each in verdicts))
 
 
 def _sample(weight: Tensor) -> Tensor | None:
