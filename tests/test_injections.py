@@ -32,8 +32,8 @@ EVERYTHING = Simulation(
 
 
 ALSO_REPORTED = {"GRD006": ("MDL008", "LRN005")}
-"""Other failures that an injected one entails: weights of zero in all layers keep each other at zero, and the model gives
-the same answer for every input."""
+"""Other failures that an injected one entails: weights of zero in all layers keep each other at zero, and the model
+gives the same answer for every input."""
 
 
 def run_lesson(text: str, folder: Path) -> Report:
