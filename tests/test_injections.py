@@ -31,8 +31,9 @@ EVERYTHING = Simulation(
 """Settings that most injections need; the last window of an epoch is incomplete."""
 
 
-ALSO_REPORTED = {"GRD006": ("MDL008",)}
-"""Other failures that an injected one entails: weights of zero in all layers keep each other at zero."""
+ALSO_REPORTED = {"GRD006": ("MDL008", "LRN005")}
+"""Other failures that an injected one entails: weights of zero in all layers keep each other at zero, and the model
+gives the same answer for every input."""
 
 
 def run_lesson(text: str, folder: Path) -> Report:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from trueloop.core.findings import (
     UpdateTiming,
     Verdict,
 )
+from trueloop.core.learning import LearningSummary, LearningVerdict
 
 SOURCE = '''\
 """Trains."""
@@ -101,6 +103,7 @@ def report(finding: Finding) -> Report:
         updates_traced=52,
         seconds=4.0,
         overhead_s=0.05,
+        learning=LearningSummary(LearningVerdict.SLOWLY, "mse", math.nan, 0.81, 0.9, 1200),
         timing=UpdateTiming(
             update_s=0.0034, data_share=0.125, forward_share=0.25, backward_share=0.375, optimizer_share=0.125
         ),

@@ -71,6 +71,7 @@ traced      1200 updates in 4.0 s, 52 fully; tracing took at least 1.2 % of the
             time (50.0 ms)
 update      3.40 ms each: data 12 %, forward 25 %, backward 38 %, optimizer
             12 %, other 12 %
+learning    slowly: loss nan → 0.810; always answering the mean costs 0.900
 values      loss nan to 0.810, gradient norm 0.500 to 120, learning rate 0.00100
 problem     loader batches are no longer traced: KeyError: 'x' (loaders.py:41)
             These are internal errors of trueloop; they did not affect the

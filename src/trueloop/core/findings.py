@@ -6,6 +6,7 @@ from enum import StrEnum
 from types import CodeType
 from typing import Final, NamedTuple
 
+from trueloop.core.learning import LearningSummary
 from trueloop.core.source_text import Fix
 
 
@@ -225,6 +226,8 @@ class Report:
     """Series by name: "loss", "grad_norm", "lr", "live_graphs"."""
     layer_gradient_norms: LayerGradientNorms | None = None
     """Gradient norm of each layer; None if no norm could be read without a device synchronisation."""
+    learning: LearningSummary | None = None
+    """Whether the run learns; None if no loss with readable targets was seen."""
     error: ExplainedError | None = None
     """The PyTorch error that ended the program, if it can be explained."""
     problems: tuple[str, ...] = ()

@@ -29,6 +29,7 @@ FAMILIES: Final[Mapping[str, str]] = {
     "optimizer": "OPT",
     "schedule": "SCH",
     "loss": "LOS",
+    "learning": "LRN",
     "data": "DAT",
     "checkpoint": "CKP",
     "distributed": "DST",

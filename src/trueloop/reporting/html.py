@@ -12,6 +12,7 @@ from trueloop.reporting.excerpt import Excerpt, Line, diff_lines, excerpts
 from trueloop.reporting.plots import Plot, render_figure
 from trueloop.reporting.summary import (
     format_counts,
+    format_learning,
     format_occurrences,
     format_path,
     has_no_updates,
@@ -148,7 +149,8 @@ def _curve_section(report: Report) -> Markup:
         if name in report.series and report.series[name].values
     ]
     note = element("p", "Dashed: the update at which a failure was first found.", class_="soft") if marks else ""
-    return section("Curves", element("div", *figures, class_="curves"), note) if figures else Markup()
+    learning = element("p", format_learning(report.learning), ".") if report.learning else ""
+    return section("Curves", learning, element("div", *figures, class_="curves"), note) if figures else Markup()
 
 
 def _timing_section(timing: UpdateTiming) -> Markup:

@@ -30,6 +30,9 @@ This is schema 1. New keys may be added to it; renaming or removing a key, or ch
 - ``series``: any of "loss", "grad_norm", "lr", "live_graphs", each ``{"updates": [...], "values": [...]}``.
 - ``layer_gradient_norms``: null, or ``{"updates": [...], "layers": [...], "norms": [[...], ...]}``: for each layer one
   norm per update, null where the layer was not stepped.
+- ``learning``: null, or ``{"verdict", "kind", "start", "end", "constant", "updates"}``: the loss at the start and the
+  end of the run, and that of the best constant answer (null if it is not defined), with the verdict "learning",
+  "slowly", "not at all", "diverging" or "unknown".
 - ``error``: null, or the explained PyTorch error that ended the program:
   ``kind`` ("shape-mismatch"), ``type`` ("RuntimeError"), ``title``, ``message`` (PyTorch's own, shortened),
   ``path``, ``line``, ``function`` (the user line that raised it; null, null, "" if none is known),
@@ -58,6 +61,7 @@ from trueloop.core.findings import (
     UpdateTiming,
     Verdict,
 )
+from trueloop.core.learning import LearningSummary, LearningVerdict
 from trueloop.core.source_text import Edit, Fix
 from trueloop.reporting.summary import headline, outcome, overhead_share
 from trueloop.version import __version__
@@ -88,6 +92,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "layer_gradient_norms": _layer_norms_to_json(report.layer_gradient_norms)
         if report.layer_gradient_norms
         else None,
+        "learning": _learning_to_json(report.learning) if report.learning else None,
         "error": _error_to_json(report.error) if report.error else None,
         "problems": list(report.problems),
     }
@@ -121,6 +126,7 @@ def from_json(content: Mapping[str, Any]) -> Report:
             for name, series in content["series"].items()
         },
         layer_gradient_norms=_layer_norms_from_json(norms) if (norms := content.get("layer_gradient_norms")) else None,
+        learning=_learning_from_json(learning) if (learning := content.get("learning")) else None,
         error=_error_from_json(content["error"]) if content.get("error") else None,
         problems=tuple(content["problems"]),
     )
@@ -157,6 +163,22 @@ def _layer_norms_from_json(content: Mapping[str, Any]) -> LayerGradientNorms:
     rows = [[None if norm is None else float(norm) for norm in row] for row in content["norms"]]
     return LayerGradientNorms(
         updates=tuple(content["updates"]), layers=tuple(content["layers"]), norms=tuple(map(tuple, rows))
+    )
+
+
+def _learning_to_json(learning: LearningSummary) -> dict[str, Any]:
+    start, end = _number(learning.start), _number(learning.end)
+    return {**learning._asdict(), "verdict": learning.verdict.value, "start": start, "end": end}
+
+
+def _learning_from_json(content: Mapping[str, Any]) -> LearningSummary:
+    return LearningSummary(
+        verdict=LearningVerdict(content["verdict"]),
+        kind=content["kind"],
+        start=float(content["start"]),
+        end=float(content["end"]),
+        constant=None if content["constant"] is None else float(content["constant"]),
+        updates=content["updates"],
     )
 
 

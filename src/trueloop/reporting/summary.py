@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trueloop.core.findings import Finding, Report, Severity, Verdict
 from trueloop.core.formatting import format_count, format_number, replace_unprintable
+from trueloop.core.learning import LearningSummary, LearningVerdict
 
 
 class Outcome(StrEnum):
@@ -50,6 +51,12 @@ def _headline(report: Report) -> str:
         return f"{counts}{updates}: look at {'this' if len(severities) == 1 else 'these'} before you trust the result"
     clean = "Not judged: no update was seen" if has_no_updates(report) else f"No silent failure found{updates}"
     return clean + (f", {counts}" if counts else "")
+
+
+def format_learning(learning: LearningSummary) -> str:
+    """Return the verdict, and the loss next to that of a constant answer: "yes: loss 2.31 → 0.04; ..."."""
+    words = {LearningVerdict.LEARNING: "yes: ", LearningVerdict.UNKNOWN: ""}
+    return words.get(learning.verdict, f"{learning.verdict}: ") + learning.losses
 
 
 def format_counts(report: Report, *, brief: bool = False) -> str:

@@ -29,6 +29,7 @@ from trueloop.core.formatting import (
 from trueloop.reporting.excerpt import Excerpt, Line, diff_lines, excerpts, fix_diff
 from trueloop.reporting.summary import (
     format_counts,
+    format_learning,
     format_occurrences,
     format_path,
     has_no_updates,
@@ -190,6 +191,8 @@ def _footer(report: Report, layout: _Layout, *, verbose: bool) -> Iterator[Seque
         yield from _labelled("traced", _format_overhead(report), layout)
     if report.timing and verbose:
         yield from _labelled("update", format_timing(report.timing), layout)
+    if report.learning:
+        yield from _labelled("learning", format_learning(report.learning), layout)
     if text := format_values(report.series):
         yield from _labelled("values", text, layout)
     yield from _problems(report, layout)
@@ -258,4 +261,4 @@ def _crop(text: str, layout: _Layout, *, indent: int = 0) -> str:
 
 
 def _encode(text: str, encoding: str) -> str:
-    return text.encode(encoding, "replace").decode(encoding, "replace")
+    return text.replace("→", "->").encode(encoding, "replace").decode(encoding, "replace")

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from trueloop.core.findings import (
     UNPROVABLE_AT_RUN_TIME,
@@ -46,6 +46,7 @@ class RunningDetector(NamedTuple):
 
 
 Handler = Callable[[Any], Any]
+TrackerType = TypeVar("TrackerType", bound=Tracker)
 
 
 class DetectorDispatcher:
@@ -105,18 +106,19 @@ class DetectorDispatcher:
             if kind is not None:
                 used.add(kind)
                 facts.update(handlers(kind))
-                setattr(detector, name, self._tracker(kind))
+                setattr(detector, name, self.tracker(kind))
         for kind in used:
-            self._tracker(kind)
+            self.tracker(kind)
         return RunningDetector(watched, detector, frozenset(direct), frozenset(facts), frozenset(used))
 
-    def _tracker(self, kind: type[Tracker]) -> Tracker:
+    def tracker(self, kind: type[TrackerType]) -> TrackerType:
+        """Return the run's instance of a tracker; creates it if no detector uses it."""
         tracker = self._trackers.get(kind)
         if tracker is None:
             tracker = self._trackers[kind] = kind()
             for event_type, method in handlers(kind).items():
                 self._receivers(event_type)[0].append((getattr(tracker, method), tracker))
-        return tracker
+        return cast("TrackerType", tracker)
 
     def _subscribe(self, running: RunningDetector) -> None:
         for event_type, method in handlers(type(running.detector)).items():

@@ -11,7 +11,14 @@ from typing import Final, Protocol
 
 from torch import nn
 
-from trueloop.core.findings import CodePosition, ExplainedError, Finding, Report, SourceLocation, UpdateTiming
+from trueloop.core.findings import (
+    CodePosition,
+    ExplainedError,
+    Finding,
+    Report,
+    SourceLocation,
+    UpdateTiming,
+)
 from trueloop.failures.load import failure_hooks
 from trueloop.failures.pytorch_error import KnownError
 from trueloop.sanitizer.dispatch import DetectorDispatcher, WatchedFailure
@@ -22,6 +29,7 @@ from trueloop.tracing.attach import Attachment
 from trueloop.tracing.events import ErrorRaised, Event, WatchEnded
 from trueloop.tracing.hooks import all_hooks
 from trueloop.tracing.stream import describe_error
+from trueloop.tracing.trackers.learning_progress import LearningProgress
 from trueloop.tracing.user_location import is_user_code
 
 BATCHED_EVENTS: Final = 128  # events that are recorded together, which is several times faster than one by one
@@ -89,6 +97,7 @@ class Watch:
         self._dispatcher = DetectorDispatcher(
             catalogue, on_finding=on_finding, is_suppressed=is_suppressed, on_problem=self._record_problem
         )
+        self._progress = self._dispatcher.tracker(LearningProgress)
         self._observer = observer
         recorder = Recorder(self._add_value)
         self._recorder: Recorder | None = recorder
@@ -205,6 +214,7 @@ class Watch:
             timing=self._recorder.timing() if self._recorder else None,
             series=self._recorder.series() if self._recorder else {},
             layer_gradient_norms=self._recorder.layer_gradient_norms() if self._recorder else None,
+            learning=self._progress.summary,
             error=self._explained_error,
             problems=(*self._problems, *stream.problems),
         )

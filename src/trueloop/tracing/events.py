@@ -11,7 +11,7 @@ is None.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, Final, NamedTuple
@@ -345,6 +345,50 @@ class BackwardEnded(Event):
     """GradScaler's factor in the root, 0 if it was not read; None = no GradScaler has multiplied the root."""
     graph_order: int | None = None
     """Sequence number of the root's operation: higher than those of all earlier operations in its thread."""
+
+
+class MeasuredLoss(NamedTuple):
+    """A loss of a backward pass with the tensors that it compares, which live as long as the event."""
+
+    kind: str
+    """Same as ``kind`` of `LossRecord`; "nll" also for a cross-entropy."""
+    reduction: str
+    position: int
+    """Number of the loss among those of one root."""
+    answers: Any
+    """The loss's input: log-probabilities for "nll"."""
+    targets: Any
+    weight: Any
+    """Weights of the classes or elements; None = all are 1."""
+    is_weighted: bool
+    """Whether positive targets have a weight of their own."""
+    ignore_index: int | None
+    delta: float
+    """Where a Huber or smooth L1 loss becomes linear."""
+    last_operation: tuple[str, int]
+    """The operation that made the answers ("Softmax"), and the number of values that a softmax normalises."""
+
+
+class GraphNode(NamedTuple):
+    """One operation in the graph of a loss."""
+
+    operation: str
+    """Name of the operation: "Addmm", "Relu"; "leaf" = a parameter."""
+    parents: tuple[int | None, ...]
+    """Number of the node that made each input; None = data."""
+    values: Any
+    """LIVE: the input of a linear layer or convolution, or the result of an activation, on the CPU; otherwise None."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LossGraphRead(Event):
+    """A backward pass is about to start from losses whose answers and targets are in memory."""
+
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_losses", "live_nodes")
+    live_losses: Sequence[MeasuredLoss]
+    """LIVE: the losses."""
+    live_nodes: Sequence[GraphNode]
+    """LIVE: the operations that computed the answers, last one first; empty in most updates and for large graphs."""
 
 
 class GraphCut(NamedTuple):

@@ -143,7 +143,7 @@ class LossProbe:
     __slots__ = ("_handles", "_losses", "_weights")
 
     def __init__(self, root: Tensor, *, weights: bool = True) -> None:
-        found = _find_losses(root.grad_fn)
+        found = find_losses(root.grad_fn)
         self._losses = tuple([_loss_record(each, weights) for each in found])
         self._weights: list[float | None] = [None] * len(found)
         self._handles: list[Any] = []
@@ -209,7 +209,8 @@ def first_parent(node: Any) -> Any:
 PAIRWISE: Final = {"Mul", "Rsub", "Sub"}
 
 
-def _find_losses(root: Any) -> list[LossNode]:
+def find_losses(root: Any) -> list[LossNode]:
+    """Return the losses in a graph, searching through arithmetic only."""
     if root is None:
         return []
     found: list[LossNode] = []
@@ -255,6 +256,17 @@ def _mean(node: Any) -> LossNode | None:
     if name == "Pow" and _name(parent(below)) == "Sub" and getattr(below, "_saved_exponent", 0) == 2:
         return _squared_error(node, below)
     return _kl_divergence(node, below, "mean", count)
+
+
+def find_squared_error(root: Any) -> LossNode | None:
+    """Return a loss that consists of a hand-written squared error alone, such as ``((a - b) ** 2).mean()``."""
+    below, name = parent(root) if root is not None else None, _name(root)
+    while _name(below) in RESHAPES:
+        below = parent(below)
+    if name not in ("Mean", "Sum") or _name(below) != "Pow" or getattr(below, "_saved_exponent", 0) != 2:
+        return None
+    made_from = parent(below)
+    return LossNode("mse", name.lower(), root, below, first_parent(made_from)) if _name(made_from) == "Sub" else None
 
 
 def _squared_error(node: Any, below: Any) -> LossNode | None:
@@ -409,8 +421,8 @@ def _input_operations(node: Any, logs: Any) -> tuple[str, ...]:
         if name not in VIEWS:
             if not name:
                 break
-            size = _size_along(node) if name == "Softmax" else None
-            elsewhere = name == "Softmax" and logs is not None and (size is None or size != _size_along(logs))
+            size = size_along(node) if name == "Softmax" else None
+            elsewhere = name == "Softmax" and logs is not None and (size is None or size != size_along(logs))
             names.append(_snake(name) + ("_elsewhere" if elsewhere else ""))
         node = first_parent(node)
     return tuple(names)
@@ -429,7 +441,7 @@ def _normalised_over(logs: Any, source: Any, shape: tuple[int, ...] | None) -> t
     return (dim, log_shape[dim]) if dim != 1 and source is logs else None
 
 
-def _size_along(node: Any) -> int | None:
+def size_along(node: Any) -> int | None:
     """Return the size of the dimension that a softmax or log-softmax normalises; None if unknown."""
     shape, dim = result_shape(node), getattr(node, "_saved_dim", None)
     if not shape or dim is None:

@@ -10,6 +10,7 @@ from trueloop.tracing.hooks.grad_modes import GradModes
 from trueloop.tracing.hooks.graph_cuts import GraphCuts
 from trueloop.tracing.hooks.hand_written_updates import HandWrittenUpdates
 from trueloop.tracing.hooks.loaders import Loaders
+from trueloop.tracing.hooks.loss_graphs import LossGraphs
 from trueloop.tracing.hooks.loss_lines import LossLines
 from trueloop.tracing.hooks.modes import Modes
 from trueloop.tracing.hooks.module_calls import ModuleCalls
@@ -39,6 +40,7 @@ def all_hooks(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
         States(stream, program),
         Schedules(stream, program),
         LossLines(stream, program),
+        LossGraphs(stream, program),
         ModuleCalls(stream, program),
         Dropouts(stream, program),
         Modes(stream, program),

@@ -1,0 +1,154 @@
+"""The model gives the same answer for every input, because units are dead or saturated, or gradients vanish.
+
+What you see
+    The loss stays at that of always answering the mean, or the most frequent class: 0.693 for two classes, 2.303 for
+    ten. The predictions for different inputs are equal to many digits.
+
+Why it happens
+    The signal is lost between input and output. A ReLU whose inputs are negative for all samples gives 0 and has no
+    gradient; a sigmoid or tanh with large inputs gives a constant; in a deep stack of sigmoids both the signal and the
+    gradient shrink with every layer. One update that is far too large, or too large inputs, suffice.
+
+Fix
+    Lower the learning rate, scale the inputs, and use ReLU, GELU or a normalisation layer between the layers.
+
+        nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.ReLU(), ...)
+
+When this is fine
+    - All inputs are equal, or the targets do not depend on them.
+    - The last layer starts at zero and has had few updates.
+
+How it is detected
+    In a run, the sanitizer compares the answers of a model for the samples of a batch. It reports answers whose
+    standard deviation is at most a thousandth of that of the targets (for class scores: at most 0.001) in each of the
+    last four batches that it read, if the loss did not come clearly below that of the best constant answer in 30 or
+    more updates. It does not read answers on a GPU.
+
+References
+    Lu et al., 2019, "Dying ReLU and Initialization: Theory and Numerical Examples", arXiv:1903.06733
+    Glorot and Bengio, 2010, "Understanding the difficulty of training deep feedforward neural networks",
+    https://proceedings.mlr.press/v9/glorot10a.html
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from trueloop.core.findings import CodePosition, Evidence
+from trueloop.core.formatting import format_float, format_percent
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.tracing.events import GraphNode, LossGraphRead, MeasuredLoss, WatchEnded
+from trueloop.tracing.trackers.learning_progress import LearningProgress
+
+ALIKE = 1e-3  # standard deviation of class scores, or of answers over that of the targets
+MIN_SAMPLES = 4
+BATCHES = 4  # latest batches that must agree
+SATURATED = 0.99  # of the largest value of a sigmoid (from -1 to 1) or tanh
+MIN_SHARE = 0.95  # of a layer's units that are dead or saturated
+VANISHED = 1e-6  # gradient of the first weight over that of the last weight
+
+
+class Detector(BaseDetector):
+    """Compares the answers within the latest batches."""
+
+    progress: LearningProgress
+
+    def __init__(self) -> None:
+        self._deviations: deque[float | None] = deque(maxlen=BATCHES)
+        """Deviation of the answers of each of the latest batches; None = they differ."""
+        self._cause = ""
+        self._location: CodePosition | None = None
+
+    def on_loss_graph_read(self, event: LossGraphRead) -> None:
+        """Compare the answers; only in updates in which the layers are read too."""
+        for loss in event.live_losses if event.live_nodes else ():
+            is_batch = loss.answers.is_cpu and loss.answers.dim() and len(loss.answers) >= MIN_SAMPLES
+            if is_batch and _varies(loss.targets):
+                self._location = event.location
+                self._deviations.append(_deviation(loss))
+                self._cause = _cause(event.live_nodes)
+
+    def on_watch_ended(self, event: WatchEnded) -> Evidence | None:
+        """Return evidence if the run does not learn."""
+        deviations = [each for each in self._deviations if each is not None]
+        if len(deviations) < BATCHES or (failure := self.progress.failure()) is None:
+            return None
+        changes = [each for each in self.progress.weight_changes().values() if each]
+        ratio = min((each[-1].first_gradient for each in changes), default=1.0)
+        cause = self._cause
+        if not cause and ratio < VANISHED:
+            cause = f"the gradient of the first layer is {format_float(ratio)} times that of the last layer"
+        self.progress.cause_reported = True
+        return Evidence(
+            message="The model gives the same answer for every input: the standard deviation over a batch is "
+            f"{format_float(deviations[-1])}{cause and ', and ' + cause}. The run does not learn: {failure.losses}.",
+            location=self._location,
+        )
+
+    def inconclusive(self) -> str:
+        """Return the reason if it is not known whether the run learns."""
+        return self.progress.unknown()
+
+
+def _varies(targets: object) -> bool:
+    values = targets.reshape(len(targets), -1).double()  # type: ignore[attr-defined]
+    return bool((values[1:] != values[:1]).any())
+
+
+def _deviation(loss: MeasuredLoss) -> float | None:
+    """Return the mean standard deviation of the answers over a batch if they are alike; None if they differ."""
+    answers = loss.answers.reshape(len(loss.answers), -1).double()
+    deviation = answers.std(0).mean().item()
+    if loss.kind.startswith(("nll", "bce")):
+        return deviation if deviation <= ALIKE else None
+    spread = loss.targets.reshape(len(loss.targets), -1).double().std(0).mean().item()
+    size = max(answers.square().mean().sqrt().item(), ALIKE * spread)
+    return deviation if deviation <= ALIKE * min(spread, size) else None
+
+
+def _cause(nodes: Sequence[GraphNode]) -> str:
+    """Return what is wrong with the activations of the worst layer, in words."""
+    for node in nodes:
+        values = node.values
+        if values is None or node.operation not in ("Relu", "Sigmoid", "Tanh") or values.dim() < 2:
+            continue
+        if node.operation == "Relu":
+            share = (values == 0).all(0).double().mean().item()
+            problem = "ReLU is 0 for all samples"
+        else:
+            centred = 2 * values - 1 if node.operation == "Sigmoid" else values
+            share = (centred.abs() > SATURATED).double().mean().item()
+            problem = f"{node.operation.lower()} is saturated"
+        if share >= MIN_SHARE:
+            return f"for {format_percent(share)} of the units of a layer the {problem}"
+    return ""
+
+
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(512, 8)
+y = (x[:, 0] > 0).long()
+layers = [nn.Linear(8, 16)]
+for _ in range(10):
+    layers += [nn.Sigmoid(), nn.Linear(16, 16)]
+model = nn.Sequential(*layers, nn.Sigmoid(), nn.Linear(16, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(200):
+    rows = torch.randint(512, (64,))
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+    loss.backward()
+    optimizer.step()
+"""
+
+FAILURE = Failure(
+    code="LRN005",
+    title="Model gives the same answer for every input",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"range(10)": "range(1)", "nn.Sigmoid(), nn.Linear(16, 16)": "nn.ReLU(), nn.Linear(16, 16)"}),
+    fix="Lower the learning rate, scale the inputs, or use ReLU and normalisation layers.",
+    detector=Detector,
+)

@@ -1,0 +1,138 @@
+"""The last operation of the model cannot give the targets, so the loss stays high.
+
+What you see
+    The loss falls a little and then stays constant. All predictions lie at the end of a range: 1, -1 or 0. Or the loss
+    never moves at all.
+
+Why it happens
+    A sigmoid gives values between 0 and 1, a tanh between -1 and 1, a ReLU none below 0, and a softmax over a single
+    value always gives 1. A regression loss accepts targets outside of that range, and its gradient vanishes where the
+    activation is saturated.
+
+Fix
+    Leave the last activation out of a regression, or scale the targets to its range.
+
+        self.head = nn.Linear(64, 1)  # not nn.Sequential(nn.Linear(64, 1), nn.Sigmoid())
+
+    With one output for two classes, use `nn.BCEWithLogitsLoss`; `nn.CrossEntropyLoss` needs one output for each class.
+
+When this is fine
+    - The targets lie in the range, or the output is scaled after the activation.
+    - Few targets lie outside, such as measurements with noise.
+
+How it is detected
+    In a run, the sanitizer reads the last operation before a squared, absolute or Huber loss from the graph. It reports
+    it if 20 % or more of the targets are out of its range, and the loss did not come clearly below that of the best
+    constant answer in 30 or more updates. It reports a softmax over one value and a cross-entropy over one class. It
+    does not read targets on a GPU.
+
+References
+    torch.nn.Sigmoid, https://docs.pytorch.org/docs/stable/generated/torch.nn.Sigmoid.html
+    torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
+"""
+
+import math
+
+from trueloop.core.findings import CodePosition, Evidence
+from trueloop.core.formatting import format_float, format_percent
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.tracing.events import LossGraphRead, MeasuredLoss, WatchEnded
+from trueloop.tracing.trackers.learning_progress import LearningProgress
+
+RANGES = {"Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Relu": (0.0, math.inf), "Softmax": (0.0, 1.0)}
+MARGIN = 0.01  # by which a target may be outside, from noise or label smoothing
+MIN_SHARE = 0.2  # of the targets; outliers are fewer
+MIN_READ = 4  # losses
+
+
+class _Reads:
+    """The losses whose input one operation made."""
+
+    def __init__(self) -> None:
+        self.losses, self.outside, self.low, self.high = 0, 0.0, math.inf, -math.inf
+        self.location: CodePosition | None = None
+
+
+class Detector(BaseDetector):
+    """Compares targets with the range of the operation that makes the answers."""
+
+    progress: LearningProgress
+
+    def __init__(self) -> None:
+        self._reads: dict[str, _Reads] = {}
+
+    def on_loss_graph_read(self, event: LossGraphRead) -> None:
+        """Count the targets out of range; only in updates in which the layers are read too."""
+        for loss in event.live_losses if event.live_nodes else ():
+            operation = _single_value(loss) or loss.last_operation[0]
+            if not loss.targets.is_cpu or (loss.kind.startswith(("bce", "nll")) and operation in RANGES):
+                continue
+            reads = self._reads.setdefault(operation, _Reads())
+            reads.losses, reads.location = reads.losses + 1, event.location
+            if operation in RANGES:
+                low, high = RANGES[operation]
+                outside = (loss.targets < low - MARGIN) | (loss.targets > high + MARGIN)
+                reads.outside += outside.double().mean().item()
+                reads.low = min(reads.low, loss.targets.min().item())
+                reads.high = max(reads.high, loss.targets.max().item())
+
+    def on_watch_ended(self, event: WatchEnded) -> Evidence | None:
+        """Return evidence if the run does not learn, or always has a loss of 0."""
+        failure = self.progress.failure()
+        for operation, reads in self._reads.items():
+            share = reads.outside / reads.losses
+            if reads.losses < MIN_READ:
+                continue
+            if operation.endswith("one value") and len(self._reads) == 1:
+                message = f"The loss is computed from a {operation}, which gives 1 whatever the weights are."
+            elif failure is not None and operation in RANGES and share >= MIN_SHARE:
+                message = (
+                    f"{format_percent(share)} of the targets, from {format_float(reads.low)} to "
+                    f"{format_float(reads.high)}, are out of the range of the last operation, {operation.lower()}. The "
+                    f"run does not learn: {failure.losses}."
+                )
+            else:
+                continue
+            self.progress.cause_reported = True
+            return Evidence(message=message, location=reads.location, first_update=0)
+        return None
+
+    def inconclusive(self) -> str:
+        """Return the reason if it is not known whether the run learns."""
+        return self.progress.unknown()
+
+
+def _single_value(loss: MeasuredLoss) -> str:
+    """Return the softmax in words if it normalises a single value, whose result is always 1."""
+    name, size = loss.last_operation
+    if name in ("Softmax", "LogSoftmax") and size == 1:
+        return "softmax over one value"
+    return ""
+
+
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(512, 4)
+y = 20 + 5 * x[:, :1]
+model = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 1), nn.Sigmoid())
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(200):
+    rows = torch.randint(512, (64,))
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
+    loss.backward()
+    optimizer.step()
+"""
+
+FAILURE = Failure(
+    code="LRN002",
+    title="Last layer cannot produce the targets",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {", nn.Sigmoid())": ")", "y = 20 + 5 * x[:, :1]": "y = 5 * x[:, :1]"}),
+    fix="Remove the last activation, or scale the targets to its range.",
+    detector=Detector,
+)
