@@ -105,9 +105,9 @@ def _is_same(held: Any, value: Any) -> bool:
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
     """Return the first and last position of a tensor's values in its storage."""
-    first = tensor.storage_offset()
+    first = int(tensor.storage_offset())
     steps = (max(0, size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return first, first + sum(steps)
+    return first, first + int(sum(steps))
 
 
 def _names_in_text() -> list[str]:
