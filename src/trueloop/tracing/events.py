@@ -11,7 +11,7 @@ is None.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, Final, NamedTuple
@@ -212,6 +212,10 @@ class ModelCalled(Event):
     """LIVE: the output."""
     previous_graph_used: bool = False
     """Whether the graph of the model's previous call in eval mode was run backward (or by ``torch.autograd.grad``)."""
+    eval_graphs_alive: int = 0
+    """Number of earlier calls of the model in eval mode whose graphs are still in memory."""
+    eval_graphs_used: Callable[[], bool] = bool
+    """Returns, also later, whether the graph of any call of the model in eval mode was run backward."""
     inputs: Any = None
     """LIVE: the first tensor among the arguments; None if there is none."""
     input_digests: Any = None

@@ -34,10 +34,11 @@ def _hash_rows(batch: Tensor | None) -> Tensor | None:
         return None
     rows = batch.detach().reshape(len(batch) if batch.ndim else 1, -1)[:MAX_ROWS]
     columns = rows[:, :: -(-rows.shape[1] // MAX_COLUMNS)]
-    mixed = _mix(columns.float().contiguous().view(torch.int32).long())
-    return _mix(mixed.cumsum(1)).sum(1)  # the sums so far make it depend on the order of the columns
+    mixed = mix(columns.float().contiguous().view(torch.int32).long())
+    return mix(mixed.cumsum(1)).sum(1)  # the sums so far make it depend on the order of the columns
 
 
-def _mix(values: Tensor) -> Tensor:
+def mix(values: Tensor) -> Tensor:
+    """Return a hash of each integer."""
     product = values * 6364136223846793005
     return product ^ (product >> 29)

@@ -166,7 +166,185 @@ for epoch in range(2):
 """,
 }
 
+SERIES = """
+def forecaster(steps, channels=1):
+    return nn.Sequential(nn.Flatten(), nn.Linear(steps * channels, 16), nn.ReLU(), nn.Linear(16, 1))
+
+def fit_windows(model, a, b, epochs=3, size=50):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+    for epoch in range(epochs):
+        model.train()
+        for rows in torch.randperm(len(a)).split(size):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(a[rows]), b[rows]).backward()
+            optimizer.step()
+
+@torch.no_grad()
+def error(model, a, b):
+    model.eval()
+    return nn.functional.mse_loss(model(a), b).item()%s
+
+def cut(series, size, hop=1):
+    parts = series.unfold(0, size + 1, hop).clone()
+    return (parts[:, :-1], parts[:, -1:]) if parts.ndim == 2 else (parts[:, :, :-1], parts[:, 0, -1:])
+"""
+FAULTY |= {
+    "a list of samples, batched by a generator": """
+import random
+samples = [(x[i], int(y[i])) for i in range(400)]
+train_samples, val = samples[:320], samples[60:]
+def batches(part):
+    for start in range(0, len(part), 40):
+        some = part[start:start + 40]
+        yield torch.stack([a for a, _ in some]), torch.tensor([b for _, b in some])
+for epoch in range(3):
+    random.shuffle(train_samples)
+    train(batches(train_samples))
+    hits = 0
+    for a, b in batches(val):
+        with torch.no_grad():
+            hits += (model(a).argmax(1) == b).sum().item()  # <- DAT001
+""",
+    "arrays converted for each call": BY_HAND.replace("%s", "")
+    + """
+import numpy
+x, y = x.numpy(), y.numpy()
+x_train, y_train = x[:320], y[:320]
+rows = numpy.random.permutation(400)[:80]
+x_test, y_test = x[rows], y[rows]
+fit(torch.from_numpy(x_train), torch.from_numpy(y_train))
+with torch.no_grad():
+    predicted = model(torch.tensor(x_test).float()).argmax(1)  # <- DAT001
+""",
+    "indices drawn twice, neutral names": """
+a, b = torch.randperm(400)[:320], torch.randperm(400)[:100]
+for epoch in range(4):
+    train((x[k], y[k]) for k in a[torch.randperm(320)].split(40))
+    with torch.no_grad():
+        for k in b.split(50):
+            model(x[k])  # <- DAT001
+""",
+    "slices of one array": BY_HAND.replace("%s", "  # <- DAT001")
+    + """
+x_train, y_train, x_test, y_test = x[:320], y[:320], x[280:], y[280:]
+fit(x_train, y_train)
+print(score(x_test, y_test))
+""",
+    "windows of one series, split at random": SERIES.replace("%s", "  # <- DAT001")
+    + """
+a, b = cut(torch.randn(600).cumsum(0), 32)
+order = torch.randperm(len(a))
+x_train, y_train, x_val, y_val = a[order[:450]], b[order[:450]], a[order[450:]], b[order[450:]]
+net = forecaster(32)
+fit_windows(net, x_train, y_train)
+error(net, x_val, y_val)
+""",
+    "windows of recordings with half overlap, channels first, random_split": SERIES.replace("%s", "")
+    + """
+parts = [cut(torch.randn(400, 3), 20, 5) for _ in range(6)]
+a, b = (torch.cat(each) for each in zip(*parts))
+train_set, test_set = random_split(TensorDataset(a, b), [len(a) - 100, 100])
+net = forecaster(20, 3)
+optimizer = torch.optim.Adam(net.parameters(), lr=0.003)
+test_loader = DataLoader(test_set, 50)  # <- DAT001
+for epoch in range(3):
+    for i, j in DataLoader(train_set, 40, shuffle=True):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(i), j).backward()
+        optimizer.step()
+    with torch.no_grad():
+        print(sum(nn.functional.mse_loss(net(i), j).item() for i, j in test_loader))
+""",
+}
+
 CORRECT = {
+    "windows, the last part of the series held out": SERIES.replace("%s", "")
+    + """
+a, b = cut(torch.randn(600).cumsum(0), 32)
+x_train, y_train, x_val, y_val = a[:450], b[:450], a[450:], b[450:]
+net = forecaster(32)
+fit_windows(net, x_train, y_train)
+error(net, x_val, y_val)
+""",
+    "windows, evaluated on the next steps again and again": SERIES.replace("%s", "")
+    + """
+a, b = cut(torch.randn(600).cumsum(0), 32)
+net = forecaster(32)
+for end in range(300, 540, 20):
+    fit_windows(net, a[:end], b[:end], 2)
+    x_test, y_test = a[end:end + 20], b[end:end + 20]
+    error(net, x_test, y_test)
+""",
+    "windows split by recording": SERIES.replace("%s", "")
+    + """
+parts = [cut(torch.randn(200), 32, 4) for _ in range(12)]
+x_train, y_train = (torch.cat(each) for each in zip(*parts[:9]))
+x_test, y_test = (torch.cat(each) for each in zip(*parts[9:]))
+net = forecaster(32)
+fit_windows(net, x_train, y_train)
+error(net, x_test, y_test)
+""",
+    "images with the same background": """
+x = torch.full((400, 1, 16, 16), 0.3)
+x[:, :, 5:11, 5:11] = torch.rand(400, 1, 6, 6)
+model = nn.Sequential(nn.Flatten(), nn.Linear(256, 2))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+train_loader = DataLoader(TensorDataset(x[:300], y[:300]), 50)
+test_loader = DataLoader(TensorDataset(x[300:], y[300:]), 50)
+for epoch in range(3):
+    train(train_loader, model, optimizer)
+    accuracy(test_loader, model)
+""",
+    "one-hot characters": SERIES.replace("%s", "")
+    + """
+text = torch.randint(0, 5, (600,))
+a = nn.functional.one_hot(text, 5).float().unfold(0, 16, 1).clone()
+b = torch.randn(len(a), 1)
+order = torch.randperm(len(a))
+x_train, y_train, x_val, y_val = a[order[:450]], b[order[:450]], a[order[450:]], b[order[450:]]
+net = forecaster(16, 5)
+fit_windows(net, x_train, y_train)
+error(net, x_val, y_val)
+""",
+    "random windows in training, random windows for its score": SERIES.replace("%s", "")
+    + """
+series = torch.randn(400).cumsum(0)
+a, b = cut(series, 32)
+net = forecaster(32)
+for epoch in range(6):
+    some = torch.randint(len(a), (200,))
+    fit_windows(net, a[some], b[some], 1)
+    some = torch.randint(len(a), (60,))
+    error(net, a[some], b[some])
+""",
+    "all windows are predicted for a plot": SERIES.replace("%s", "")
+    + """
+a, b = cut(torch.randn(600).cumsum(0), 32)
+net = forecaster(32)
+fit_windows(net, a[:450:2], b[:450:2], 4)
+error(net, a, b)
+""",
+    "predicts all samples, by hand": """
+for epoch in range(4):
+    train((x[k], y[k]) for k in torch.randperm(320).split(40))
+with torch.no_grad():
+    model(x)
+""",
+    "score of a part of the training samples drawn with replacement": """
+for step in range(20):
+    k = torch.randint(0, 400, (20,))
+    train([(x[k], y[k])])
+with torch.no_grad():
+    model(x[:100])
+""",
+    "Q values of next states": """
+states = torch.randn(300, 10)
+for step in range(60):
+    k = torch.randint(0, 250, (50,))
+    with torch.no_grad():
+        model(states[k + 40])
+    train([(states[k], y[k])])
+""",
     "one split": """
 train_set, held_out = random_split(data, [300, 100])
 train_loader, val_loader = DataLoader(train_set, 50, shuffle=True), DataLoader(held_out, 50)

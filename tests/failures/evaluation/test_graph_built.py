@@ -1,4 +1,4 @@
-"""EVL003, a note: graphs that an evaluation does not use."""
+"""EVL003, a note, or a warning where many are in memory at once: graphs that an evaluation does not use."""
 
 import pytest
 
@@ -112,6 +112,71 @@ for a, b in held_out:
 }
 
 
+COLLECTED = {
+    "outputs of a loader": """
+for _ in range(2):
+    epoch()
+    outputs = []
+    for a, b in DataLoader(TensorDataset(x, y), batch_size=16):
+        outputs.append(model(a))  # <- EVL003
+    print(nn.functional.mse_loss(torch.cat(outputs), y).item())
+""",
+    "a loss that is summed up": """
+def validate(loader):
+    total = 0
+    for a, b in loader:
+        total += nn.functional.mse_loss(model(a), b)  # <- EVL003
+    return total / len(loader)
+for _ in range(2):
+    epoch()
+    print(f"{validate(DataLoader(TensorDataset(x, y), batch_size=16)):.3f}")
+""",
+    "slices by hand": """
+for _ in range(2):
+    epoch()
+    outputs = [model(x[i:i + 10]) for i in range(0, 160, 10)]  # <- EVL003
+    print((torch.cat(outputs) - y).abs().mean().item())
+""",
+    "slices by hand, then the end": """
+epoch()
+outputs = torch.cat([model(part) for part in x.split(8)])  # <- EVL003
+""",
+}
+USED_TOGETHER = {
+    "slices in eval mode, one backward": """
+epoch()
+for _ in range(3):
+    outputs = [model(x[i:i + 10]) for i in range(0, 160, 10)]
+    optimizer.zero_grad()
+    nn.functional.mse_loss(torch.cat(outputs), y).backward()
+    optimizer.step()
+""",
+    "an episode in eval mode": """
+epoch()
+for _ in range(3):
+    rewards = []
+    state = torch.randn(1, 6)
+    for _ in range(12):
+        rewards.append(model(state))
+        state = torch.randn(1, 6)
+    optimizer.zero_grad()
+    torch.stack(rewards[:-1]).mean().backward()
+    optimizer.step()
+""",
+    "outputs without graphs": """
+epoch()
+outputs = [model(x[i:i + 10]).detach() for i in range(0, 160, 10)]
+""",
+    "gradients of all outputs with respect to the inputs": """
+epoch()
+a = x.clone().requires_grad_(True)
+outputs = torch.cat([model(part) for part in a.split(8)])
+print(torch.autograd.grad(outputs.sum(), a)[0].norm())
+""",
+}
+CORRECT |= USED_TOGETHER
+
+
 def notes(ran):
     return [found for found in ran.findings if found.code == "EVL003"]
 
@@ -122,6 +187,11 @@ def test_run_reports_a_note(run, script):
     ran = run(HEAD + script)
     assert [found.location.line for found in notes(ran)] == [n for n, line in enumerate(lines, 1) if "# here" in line]
     assert not ran.reported_lines
+
+
+@pytest.mark.parametrize("script", COLLECTED.values(), ids=COLLECTED)
+def test_run_warns_if_the_graphs_are_in_memory_at_once(run_reports, script):
+    run_reports(HEAD + script)
 
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)

@@ -20,7 +20,9 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a trained model in eval mode that built an autograd graph for every batch of an
     evaluation loader, if no backward pass used any of these graphs. The linter reports a loop over a loader in eval
-    mode, outside of ``no_grad``, that uses no gradients. The results are correct but slow, so this is a note.
+    mode, outside of ``no_grad``, that uses no gradients. The results are correct but slow, so this is a note. It is a
+    warning if the graphs of 8 or more batches were in memory at once, because the outputs or losses were collected;
+    this is also reported for batches that no loader returned.
 
 References
     PyTorch documentation "Autograd mechanics", section on locally disabling gradient computation,
@@ -31,11 +33,14 @@ from collections.abc import Iterator
 
 from trueloop.analysis.queries.evaluation_loops import no_grad_fix, unused_graphs
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import Evidence
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
+from trueloop.tracing.events import ModelCalled, Ref, WatchEnded
 from trueloop.tracing.trackers.evaluation_passes import EvaluationPass, EvaluationPassesEnded
+
+MIN_ALIVE = 8  # graphs in memory at once
 
 
 class Detector(BaseDetector):
@@ -43,6 +48,34 @@ class Detector(BaseDetector):
 
     def __init__(self) -> None:
         self._passes = 0
+        self._collected: dict[Ref, ModelCalled] = {}
+        """Latest call of each model on a batch that no loader returned, while many graphs were in memory."""
+        self._reported: set[CodePosition | None] = set()
+
+    def on_model_called(self, event: ModelCalled) -> Evidence | None:
+        """Return evidence if the collected graphs of the model were freed without a backward pass."""
+        before = self._collected.get(event.model)
+        if before is not None and event.eval_graphs_alive < before.eval_graphs_alive:
+            return self._collected_evidence(self._collected.pop(event.model))
+        is_evaluation = event.all_eval and event.has_graph and event.update and not event.recomputed
+        if is_evaluation and event.loader is None and event.eval_graphs_alive >= MIN_ALIVE - 1:
+            self._collected[event.model] = event
+        return None
+
+    def on_watch_ended(self, event: WatchEnded) -> list[Evidence]:
+        """Return evidence for the last evaluations."""
+        return [evidence for call in self._collected.values() if (evidence := self._collected_evidence(call))]
+
+    def _collected_evidence(self, call: ModelCalled) -> Evidence | None:
+        if call.eval_graphs_used() or call.location in self._reported:
+            return None
+        self._reported.add(call.location)
+        return Evidence(
+            message=f"The autograd graphs of {call.eval_graphs_alive + 1} batches that {call.model.name} evaluated in "
+            "eval mode were in memory at once, but no backward pass used them.",
+            location=call.location,
+            severity=Severity.WARNING,
+        )
 
     def on_evaluation_passes_ended(self, event: EvaluationPassesEnded) -> list[Evidence]:
         """Return evidence at the start of the next update or the end of the run."""
@@ -60,10 +93,13 @@ def _check(eval_pass: EvaluationPass) -> Evidence | None:
         return None
     if not all(call.has_graph and call.all_eval and not call.previous_graph_used for call in eval_pass.calls):
         return None
+    alive = max(call.eval_graphs_alive for call in eval_pass.calls) + 1
+    collected = f" The graphs of {alive} batches were in memory at once." if alive >= MIN_ALIVE else ""
     return Evidence(
         message=f"{first.model.name} built autograd graphs for {format_count(eval_pass.batches, 'held-out batch')} in "
-        "eval mode, but no backward pass used them.",
+        f"eval mode, but no backward pass used them.{collected}",
         location=first.location,
+        severity=Severity.WARNING if collected else None,
         first_update=eval_pass.update,
     )
 

@@ -39,6 +39,8 @@ class _ModelState:
     __slots__ = (
         "batch",
         "deterministic_calls",
+        "eval_graphs",
+        "eval_graphs_used",
         "graph_used",
         "ref",
         "refs",
@@ -53,6 +55,9 @@ class _ModelState:
         """Number of batches that all loaders had returned at the latest call."""
         self.graph_used = False
         """Whether the graph of the latest call in eval mode was run backward."""
+        self.eval_graphs = weakref.WeakSet[Callable[..., None]]()
+        """Hooks of graphs that were built in eval mode and are still in memory; one for each call."""
+        self.eval_graphs_used = False
         self.deterministic_calls, self.training = 0, False
         """Number of calls in a row without random numbers, and the mode in which they ran."""
 
@@ -214,6 +219,8 @@ class ModuleCalls:
             output=output,
             inputs=None if _transformed() or torch.jit.is_tracing() else next(iter(tensors_in(arguments, 1)), None),
             previous_graph_used=previous_graph_used,
+            eval_graphs_alive=len(known.eval_graphs),
+            eval_graphs_used=lambda: known.eval_graphs_used,
         )
         for receive in program.on_model_called:
             receive(event)
@@ -256,9 +263,10 @@ def _watch_backward(graphs: list[Any], model: _ModelState) -> None:
     """Hook the last nodes of a graph, to record that the graph is run backward."""
 
     def mark_used(gradients: Any) -> None:
-        model.graph_used = True
+        model.graph_used = model.eval_graphs_used = True
 
     hide_from_compiler(mark_used)
+    model.eval_graphs.add(mark_used)
     for graph in graphs:
         graph.register_prehook(mark_used)
 

@@ -6,7 +6,8 @@ What you see
 
 Why it happens
     PyTorch does not know which samples are held out, so it raises no error. Samples end up in both sets when
-    ``random_split`` is called twice, when slices overlap, or when the training loader gets the full dataset.
+    ``random_split`` is called twice, when slices overlap, or when the training loader gets the full dataset. Windows of
+    one recording that overlap have most values in common: split at random, they are in both sets as well.
 
 Fix
     Split once, and build both loaders from the parts of that split.
@@ -14,6 +15,8 @@ Fix
         train_set, held_out = random_split(data, [320, 80])
         train_loader = DataLoader(train_set, batch_size=32, shuffle=True)
         held_out_loader = DataLoader(held_out, batch_size=40)
+
+    Split series and recordings first, by time or by recording, and cut each part into windows afterwards.
 
 When this is fine
     - You measure the training score on the training set, or on a part of it, on purpose.
@@ -29,8 +32,11 @@ How it is detected
     ``Subset`` with exactly the other samples exists but is not used. (3) Two tables have at least 20 rows of 8 or more
     numbers in common, but not all rows, and more than four times as many as are repeated within each table, so natural
     duplicates do not explain them. It also compares the values of the samples on the CPU that the model was called
-    with, batched in whatever way: it reports an evaluation on training samples if its variables are called held out
-    (``val_loader``, ``x_test``, ``self.dev_set``) and not also training data. Datasets that read files are compared by
+    with, batched in whatever way. It reports an evaluation on training samples if its variables are called held out
+    (``val_loader``, ``x_test``, ``self.dev_set``) and not also training data, or if each of its batches mixes training
+    samples with samples that are never trained on, and other training samples are left out. It reports an evaluation on
+    windows of series if for 30 % of them, at least 16, nearly all runs of 4 to 8 steps are also in training samples, at
+    other steps; windows at the border to a later test period have new steps. Datasets that read files are compared by
     index only. A program that evaluates on a mixture of seen and unseen samples on purpose is reported too, so this is
     a warning.
 
@@ -113,10 +119,17 @@ class Detector(BaseDetector):
 
     def _named_evidence(self, found: NamedEvaluation) -> Evidence:
         made_at = None if found.loader is None else self._made_at.get(found.loader)
-        count = f"All {found.samples}" if found.shared == found.samples else f"{found.shared} of the {found.samples}"
+        number = found.shared or found.windows
+        count = f"All {found.samples}" if number == found.samples else f"{number} of the {found.samples}"
+        samples = f"samples of `{found.name}`" if found.name else "samples"
+        reason = "are also among its training samples: they have the same values."
+        if found.windows:
+            reason = (
+                "overlap with training samples: all their values are in these, some steps earlier or later. Split the "
+                "series or recordings first, then cut each part into windows."
+            )
         return Evidence(
-            message=f"{count} samples of `{found.name}`, on which the model was evaluated, are also among its training "
-            "samples: they have the same values.",
+            message=f"{count} {samples}, on which the model was evaluated, {reason}",
             location=made_at or found.location,
             related=((found.location, "evaluated here"),) if made_at and found.location else (),
         )

@@ -1,56 +1,45 @@
-"""Finds evaluations on training samples whose variables are called held out: ``val_loader``, ``x_test``."""
+"""Finds evaluations on training samples, and on windows that overlap with training samples, by the samples' values."""
 
-import inspect
 import itertools
-import re
-import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from trueloop.core.findings import CodePosition
+from trueloop.failures.data.held_out_seen_in_training.sample_names import SampleName, sample_name
+from trueloop.failures.data.held_out_seen_in_training.shifted_windows import MAX_ROWS, Runs, TrainingWindows, runs_in
 from trueloop.tracing.events import NO_REFS, BackwardEnded, LoaderStarted, ModelCalled, Ref, Refs, TracingGap
-from trueloop.tracing.frame_variables import variables
-from trueloop.tracing.row_digests import has_storage, row_digests
-from trueloop.tracing.user_location import is_user_code
+from trueloop.tracing.row_digests import row_digests
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MIN_SAMPLES: Final = 16  # of an evaluation
 MIN_SHARE: Final = 0.05  # of them that were trained on
 MIN_SHARED: Final = 20  # of them that were trained on, or more than half of them
 MAX_SAMPLES: Final = 50_000  # per model
-MAX_FRAMES: Final = 8
 MAX_HELD_OUT: Final = 16  # evaluations of one model that are distinguished, by line and data
 MAX_OPEN_CALLS: Final = 16
 MAX_PENDING: Final = 16  # batches
 MIN_FEATURES: Final = 8  # numbers in a sample; shorter ones may be equal by chance
-HELD_OUT_WORDS: Final = frozenset(("val", "valid", "validation", "test", "dev", "eval", "heldout", "holdout", "unseen"))
-TRAINING_WORDS: Final = frozenset(("train", "training", "tr", "trn", "fit"))
-_WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_PREFIXED: Final = re.compile(r"[xy](va|val|valid|te|test|dev)")
-
-
-def is_held_out_name(name: str) -> bool:
-    """Return True if the name of a variable says that its samples are held out: "val_loader", "xTest", "xte"."""
-    words = {word.lower() for word in _WORD.findall(name)}
-    if words & TRAINING_WORDS:
-        return False
-    return bool(words & HELD_OUT_WORDS) or any(_PREFIXED.fullmatch(word) for word in words)
+MIN_TRAINED_BATCHES: Final = 4  # between evaluations; the calls of a reinforcement learner come between all updates
+MIN_MIXED_SHARE: Final = 0.8  # of the samples of an evaluation on both kinds are in batches of both kinds
+MIN_REPEATED: Final = 2  # times as many samples as until the last new one show that there are no more
+MIN_WINDOWS_SHARE: Final = 0.3  # of held-out windows that consist of steps of training samples
+MAX_EXACT_SHARE: Final = 0.1  # of these windows that are training samples themselves, as where all data is predicted
 
 
 class NamedEvaluation(NamedTuple):
     """An evaluation on samples of which some were trained on."""
 
     name: str
-    """The variable with the held-out samples, or with their loader."""
+    """The variable with the held-out samples, or with their loader; "" if its name does not say so."""
     shared: int
     """Number of samples that were trained on."""
+    windows: int
+    """Number of samples of which all steps are in training samples, at other positions."""
     samples: int
     location: CodePosition | None
     loader: Ref | None
@@ -59,6 +48,7 @@ class NamedEvaluation(NamedTuple):
 class _Call(NamedTuple):
     model: Ref
     rows: Tensor
+    runs: dict[int, Runs]
 
 
 def _no_hashes() -> Tensor:
@@ -67,13 +57,14 @@ def _no_hashes() -> Tensor:
 
 @dataclass(slots=True)
 class _HeldOut:
-    """Samples that are called held out, and the latest evaluation of a model on them."""
+    """Samples that are not called training samples, and the latest evaluation of a model on them."""
 
     name: str
     loader: Ref | None
     location: CodePosition | None
     rows: list[Tensor] = field(default_factory=list[Tensor])
     """Hashes of the samples of an evaluation that has not ended."""
+    runs: dict[int, list[Runs]] = field(default_factory=dict[int, list[Runs]])
     features: int = 0
     clean: Tensor = field(default_factory=_no_hashes)
     """Hashes of samples that were not trained on before an evaluation; if they are later, it is a final training on all
@@ -87,6 +78,13 @@ class _Model:
     is_trained: bool = False
     trained: Tensor = field(default_factory=_no_hashes)
     """Hashes of the samples that were trained on."""
+    seen: int = 0
+    """Number of samples that were trained on, each as often as it was."""
+    seen_until_new: int = 0
+    """Same, until the latest new sample."""
+    batches: int = 0
+    """Number of batches that were trained on since the latest evaluation."""
+    windows: dict[int, TrainingWindows] = field(default_factory=dict[int, TrainingWindows])
     pending: list[Tensor] = field(default_factory=list[Tensor])
     """Hashes of further samples."""
     held_out: dict[tuple[object, ...], _HeldOut] = field(default_factory=dict[tuple[object, ...], _HeldOut])
@@ -94,8 +92,16 @@ class _Model:
     """Sum of the first weights at the latest evaluation; None in training."""
 
     def add_pending(self) -> None:
-        self.trained = torch.cat([self.trained, *self.pending]).unique()
+        before, self.trained = len(self.trained), torch.cat([self.trained, *self.pending]).unique()
+        self.seen += sum(map(len, self.pending))
         self.pending = []
+        if len(self.trained) > before:
+            self.seen_until_new = self.seen
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether all samples that the program trains on are known: no new one in the second half of the training."""
+        return self.seen >= MIN_REPEATED * self.seen_until_new
 
 
 class NamedEvaluations:
@@ -104,12 +110,12 @@ class NamedEvaluations:
     def __init__(self) -> None:
         self._models = WeakIdDict[Ref, _Model]()
         self._with_graph = deque[_Call](maxlen=MAX_OPEN_CALLS)
-        self._loader_names = WeakIdDict[Ref, str]()
+        self._loader_names = WeakIdDict[Ref, SampleName]()
 
     def on_loader_started(self, event: LoaderStarted) -> None:
         """Record under which name the program holds the loader."""
         if self._loader_names.get(event.loader) is None:
-            self._loader_names.put(event.loader, _held_out_name(event.live_loader))
+            self._loader_names.put(event.loader, sample_name(event.live_loader))
 
     def on_model_called(self, event: ModelCalled) -> None:
         """Record the samples of the call."""
@@ -120,27 +126,33 @@ class NamedEvaluations:
         if event.has_graph:
             self._end_evaluations(model, event)
             # Held-out samples that the program trains on by name are meant so, as in a search for an architecture.
-            if not self._name_of(event) and (rows := row_digests(event)) is not None:
-                self._with_graph.append(_Call(event.model, rows))
+            if not self._name_of(event).held_out and (rows := row_digests(event)) is not None:
+                is_series = not model.windows or any(each.is_series for each in model.windows.values())
+                runs = runs_in(event.inputs, rows) if is_series and len(model.trained) < MAX_SAMPLES else {}
+                self._with_graph.append(_Call(event.model, rows, runs))
         elif model.is_trained:
             self._on_evaluation(model, event)
 
     def _on_evaluation(self, model: _Model, event: ModelCalled) -> None:
         if model.weights is None:
             model.weights = _sum_of_weights(event.live_module)
-        name = self._name_of(event)
+        name, is_training = self._name_of(event)
         key = event.location, event.loader, name
         held_out = model.held_out.get(key)
-        if held_out is None and name and len(model.held_out) < MAX_HELD_OUT:
+        is_candidate = name or not (is_training or model.batches < MIN_TRAINED_BATCHES)
+        if held_out is None and is_candidate and len(model.held_out) < MAX_HELD_OUT:
             held_out = model.held_out[key] = _HeldOut(name, event.loader, event.location)
         if held_out is None or held_out.found or (rows := row_digests(event)) is None:
             return
         held_out.rows.append(rows)
         held_out.features = event.inputs.numel() // len(rows)
+        for axis, runs in runs_in(event.inputs, rows).items() if model.windows else ():
+            held_out.runs.setdefault(axis, []).append(runs)
 
-    def _name_of(self, event: ModelCalled) -> str:
-        """Return the variable that calls the samples of a call held out, "" if none does."""
-        return _held_out_name(event.inputs) if event.loader is None else self._loader_names.get(event.loader) or ""
+    def _name_of(self, event: ModelCalled) -> SampleName:
+        """Return what the program calls the samples of a call."""
+        loader_name = None if event.loader is None else self._loader_names.get(event.loader)
+        return loader_name or sample_name(event.inputs)
 
     def on_backward_ended(self, event: BackwardEnded) -> None:
         """Record the samples that were trained on."""
@@ -153,6 +165,9 @@ class NamedEvaluations:
             model.is_trained = True
             if len(model.trained) < MAX_SAMPLES:
                 model.pending.append(call.rows)
+                model.batches += 1
+                for axis, runs in call.runs.items():
+                    model.windows.setdefault(axis, TrainingWindows()).add(runs, len(call.rows))
             if len(model.pending) >= MAX_PENDING:
                 model.add_pending()
 
@@ -164,7 +179,9 @@ class NamedEvaluations:
         """Yield the evaluations on training samples, at the end of the program."""
         for model in self._models.values():
             self._decide(model)
-            yield from (each.found for each in model.held_out.values() if each.found is not None)
+            for each in model.held_out.values():
+                if each.found is not None and (each.name or model.knows_all):
+                    yield each.found
 
     def _end_evaluations(self, model: _Model, event: ModelCalled) -> None:
         """Decide about the evaluations that have ended; forget the trained samples if the weights were set again."""
@@ -173,19 +190,37 @@ class NamedEvaluations:
             return
         self._decide(model)
         if not torch.equal(weights, _sum_of_weights(event.live_module)):
-            model.trained = _no_hashes()
+            model.trained, model.windows, model.seen, model.seen_until_new = _no_hashes(), {}, 0, 0
 
     def _decide(self, model: _Model) -> None:
         model.add_pending()
         for each in model.held_out.values():
             if not each.rows:
                 continue
-            rows, each.rows = torch.cat(each.rows), []
+            batches, each.rows, runs, each.runs = each.rows, [], each.runs, {}
+            rows = torch.cat(batches)
             is_trained = torch.isin(rows, model.trained)
-            shared = int((is_trained & ~torch.isin(rows, each.clean)).sum())
+            new = is_trained & ~torch.isin(rows, each.clean)
             each.clean = torch.cat([each.clean, rows[~is_trained]]).unique()[:MAX_SAMPLES]
-            if _is_leak(rows, shared, len(model.trained), each.features):
-                each.found = NamedEvaluation(each.name, shared, len(rows), each.location, each.loader)
+            shared, windows = int(new.sum()), 0
+            is_leak = _is_leak(rows, shared, len(model.trained), each.features)
+            if is_leak and not each.name:
+                is_leak = each.features >= MIN_FEATURES and _is_mixture(batches, model.trained)
+            if not is_leak:
+                shared = 0
+                windows = (
+                    _shifted_windows(model, runs, len(rows)) if is_trained.double().mean() <= MAX_EXACT_SHARE else 0
+                )
+            if shared or windows:
+                each.found = NamedEvaluation(each.name, shared, windows, len(rows), each.location, each.loader)
+        model.batches = 0
+
+
+def _shifted_windows(model: _Model, runs: dict[int, list[Runs]], samples: int) -> int:
+    """Return the number of held-out samples that are windows of series in the training samples; 0 if they are few."""
+    counts = [model.windows[axis].covered(own) for axis, own in runs.items() if axis in model.windows]
+    enough = max(MIN_SAMPLES, MIN_WINDOWS_SHARE * min(samples, MAX_ROWS))
+    return next((count for count in counts if count >= enough), 0)
 
 
 def _sum_of_weights(model: nn.Module) -> Tensor:
@@ -207,37 +242,15 @@ def _is_leak(rows: Tensor, shared: int, trained: int, features: int) -> bool:
     return len(rows) >= MIN_SAMPLES and enough and share >= max(MIN_SHARE, 2 * natural_share)
 
 
-def _held_out_name(value: Any) -> str:
-    """Return the name of a variable of the running functions with a value, if all its names say it is held out."""
-    names = list(_names(value))
-    is_training = any({word.lower() for word in _WORD.findall(name)} & TRAINING_WORDS for name in names)
-    return "" if is_training else next(filter(is_held_out_name, names), "")
+def _is_mixture(batches: list[Tensor], trained: Tensor) -> bool:
+    """Return True if an evaluation mixes training samples with others, and leaves training samples out.
 
-
-def _names(value: Any) -> Iterator[str]:
-    """Yield the names of the variables, attributes and keys in the running user functions that hold a value.
-
-    The parameters of a function are left out: what they are called says what the function is for, not what it gets.
+    One that predicts all samples leaves none out, and the scores of two sets at one line do not mix them.
     """
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    count = 0
-    while frame is not None and count < MAX_FRAMES:
-        if is_user_code(frame.f_code):
-            count += 1
-            parameters = inspect.getargs(frame.f_code).args
-            for name, held in variables(frame).items():
-                if name not in parameters and _is_same(held, value):
-                    yield name
-                elif name == "self" or type(held) is dict:
-                    fields: dict[Any, Any] = held if type(held) is dict else getattr(held, "__dict__", {})
-                    yield from (str(key) for key, each in list(fields.items())[:64] if _is_same(each, value))
-        frame = frame.f_back
-
-
-def _is_same(held: Any, value: Any) -> bool:
-    """Return True if a variable holds a value, or the tensor of which the value is a part."""
-    if held is value or not isinstance(value, Tensor) or not isinstance(held, Tensor):
-        return held is value and isinstance(value, Tensor | DataLoader)
-    if not has_storage(held) or not has_storage(value) or not value.numel():
-        return False
-    return held.untyped_storage().data_ptr() == value.untyped_storage().data_ptr() and held.ndim >= value.ndim
+    rows = torch.cat(batches)
+    is_trained = torch.isin(rows, trained)
+    shares = [torch.isin(each, trained).float().mean().item() for each in batches]
+    mixed = sum(len(each) for each, share in zip(batches, shares, strict=True) if 0 < share < 1)
+    left_out = len(trained) - len(rows[is_trained].unique())
+    fewest = min(int((~is_trained).sum()) / len(rows), left_out / len(trained))
+    return mixed >= MIN_MIXED_SHARE * len(rows) and fewest >= MIN_SHARE

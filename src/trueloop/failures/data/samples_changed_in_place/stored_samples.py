@@ -1,0 +1,157 @@
+"""Compares stored samples with themselves: arrays of datasets, and arrays in the variables of the program."""
+
+import math
+import weakref
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from trueloop.failures.data.samples_changed_in_place import ROWS
+from trueloop.tracing.frame_variables import variables
+from trueloop.tracing.row_digests import has_storage
+from trueloop.tracing.running_code import program_stack
+from trueloop.tracing.user_location import is_user_code
+
+MIN_ROWS: Final = 8  # of them that change in the same way
+MIN_SAMPLES: Final = 64  # in an array; shorter ones may be batches
+MAX_COLUMNS: Final = 256  # numbers of a sample that are compared
+MIN_FEATURES: Final = 4
+MAX_TOLERANCE: Final = 1e-3  # share of the spread of the values that a straight line may leave unexplained
+MIN_CHANGE: Final = 1e-2  # share of the spread by which the values change
+
+
+class Change(NamedTuple):
+    """How stored samples change each time: ``new = factor * old + offset``, for the first feature."""
+
+    factor: float
+    offset: float
+    rows: int
+    """Number of samples that were compared and that changed so."""
+
+
+class StoredSamples:
+    """Some samples of one array, or of one list of arrays, and their earlier values; holds no array in memory.
+
+    Args:
+        parts: an array with one row per sample, or the arrays of `ROWS` samples of a list.
+    """
+
+    def __init__(self, parts: list[Any]) -> None:
+        self._parts = [weakref.ref(each) for each in parts]
+        self.features = 0
+        """Numbers in a sample; 0 once the array is freed."""
+        self._versions: list[list[Tensor]] = [[row] for row in self._rows()]
+
+    def _rows(self) -> list[Tensor]:
+        parts = [each() for each in self._parts]
+        if any(each is None for each in parts):
+            self.features = 0
+            return []
+        tables = [each if isinstance(each, Tensor) else torch.from_numpy(each) for each in cast("list[Any]", parts)]
+        if len(tables) == 1:
+            tables = list(tables[0].detach()[:: max(1, len(tables[0]) // ROWS)][:ROWS])
+        self.features = tables[0].numel()
+        return [_columns(each.detach().reshape(1, -1))[0].double() for each in tables]
+
+    def update(self) -> None:
+        """Record the samples that have changed."""
+        for versions, row in zip(self._versions, self._rows(), strict=False):
+            if not torch.equal(versions[-1], row) and len(versions) < 4:
+                versions.append(row)
+
+    def forget(self) -> None:
+        """Forget earlier values, after calls that were not seen."""
+        self._versions = [[versions[-1]] for versions in self._versions]
+
+    def are_in(self, batch: Tensor) -> bool:
+        """Return True if a batch contains one of the samples, as it is now."""
+        if not has_storage(batch) or not batch.is_floating_point():
+            return False
+        rows = _columns(batch.detach().reshape(len(batch), -1))
+        return any(bool((rows == versions[-1].to(rows.dtype)).all(1).any()) for versions in self._versions)
+
+    def changed_twice(self) -> Change | None:
+        """Return how the samples change, if twice by the same factor and offset; None if otherwise, or not at all."""
+        several = [versions for versions in self._versions if len(versions) > 2]
+        if len(several) < MIN_ROWS or len({len(each[0]) for each in several}) != 1:
+            return None
+        first, second, third = (torch.stack([versions[k] for versions in several]) for k in range(3))
+        for dims in ((0, 1), (0,)):  # one factor for all features, or one for each
+            factor, offset = _line(first, second, dims)
+            fits = _close(factor * first + offset, second) and _close(factor * second + offset, third)
+            if fits and not _close(first, second, MIN_CHANGE) and (factor.abs() > 0).all():
+                return Change(float(factor.flatten()[0]), float(offset.flatten()[0]), len(several))
+        return None
+
+
+def _columns(rows: Tensor) -> Tensor:
+    return rows[:, :: -(-rows.shape[1] // MAX_COLUMNS)].clone()
+
+
+def _line(old: Tensor, new: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Return factor and offset of the straight line that explains the new values best."""
+    centre, target = old.mean(dims, keepdim=True), new.mean(dims, keepdim=True)
+    spread = (old - centre).square().sum(dims, keepdim=True).clamp(min=1e-30)
+    factor = ((old - centre) * (new - target)).sum(dims, keepdim=True) / spread
+    return factor, target - factor * centre
+
+
+def _close(one: Tensor, other: Tensor, tolerance: float = MAX_TOLERANCE) -> bool:
+    spread = min(float(one.std()), float(other.std()))
+    return bool(torch.isfinite(one).all()) and float((one - other).abs().max()) <= tolerance * spread
+
+
+def stored_in(dataset: Any) -> Iterator[StoredSamples]:
+    """Yield the samples that a dataset has in memory, as arrays or as a list."""
+    if isinstance(dataset, list):
+        yield from _in_list(cast("list[Any]", dataset))
+    fields: list[Any] = list(getattr(dataset, "__dict__", {}).values())
+    for value in fields:
+        if isinstance(value, list):
+            yield from _in_list(cast("list[Any]", value))
+    yield from (StoredSamples([each]) for each in (*fields, *getattr(dataset, "tensors", ())) if _is_table(each))
+
+
+def stored_in_variables() -> Iterator[StoredSamples]:
+    """Yield the arrays and lists of arrays in the variables of the running functions."""
+    for frame in program_stack():
+        if not is_user_code(frame.f_code):
+            continue
+        for value in list(variables(frame).values()):
+            if isinstance(value, list):
+                yield from _in_list(cast("list[Any]", value))
+            elif _is_table(value):
+                yield StoredSamples([value])
+
+
+def _in_list(samples: list[Any]) -> Iterator[StoredSamples]:
+    if len(samples) < MIN_SAMPLES:
+        return
+    chosen = samples[:: len(samples) // ROWS][:ROWS]
+    pairs = [each if isinstance(each, tuple | list) else (each,) for each in chosen]
+    arrays = [next((part for part in cast("list[Any]", pair)[:4] if _is_array(part)), None) for pair in pairs]
+    found: list[Any] = [each for each in arrays if each is not None]
+    if len(found) == len(chosen) and all(each.shape == found[0].shape for each in found):
+        yield StoredSamples(found)
+
+
+def _is_array(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        usable = has_storage(value) and value.is_cpu and value.is_floating_point() and not value.requires_grad
+        return usable and value.ndim > 0 and value.numel() >= MIN_FEATURES
+    if type(value).__module__ != "numpy" or type(value).__name__ != "ndarray":
+        return False
+    usable = value.dtype.str[1:] in {"f4", "f8"} and value.dtype.isnative and value.flags.writeable
+    return (
+        usable
+        and value.size >= MIN_FEATURES
+        and all(step >= 0 and step % value.itemsize == 0 for step in value.strides)
+    )
+
+
+def _is_table(value: Any) -> bool:
+    if not _is_array(value) or value.ndim < 2 or len(value) < MIN_SAMPLES:
+        return False
+    return math.prod(value.shape[1:]) >= MIN_FEATURES

@@ -1,0 +1,104 @@
+"""DAT011: a collate function that sorts the inputs and leaves the labels."""
+
+import pytest
+
+TRAINING = """
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+
+data = [(torch.randn(4 + (7 * i) % 9, 3), i % 5) for i in range(96)]
+
+{collate}
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.GRU(3, 8, batch_first=True), nn.Linear(8, 5)
+    def forward(self, x):
+        return self.head(self.rnn(x)[1][-1])
+
+model = Model()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
+for epoch in range(2):
+    for x, y, *rest in DataLoader(data, 16, shuffle=True, collate_fn=collate):
+        out = model(x)
+        if rest:
+            out = out[rest[0]]
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(out, y).backward()
+        optimizer.step()
+"""
+FAULTY = {
+    "sorted": """
+def collate(batch):  # <- DAT011
+    y = torch.tensor([b for _, b in batch])
+    parts = sorted([a for a, _ in batch], key=len, reverse=True)
+    return pad_sequence(parts, batch_first=True), y
+""",
+    "sort in place, zip": """
+def collate(batch):  # <- DAT011
+    parts, y = zip(*batch)
+    parts = list(parts)
+    parts.sort(key=lambda a: -a.shape[0])
+    return pad_sequence(parts, batch_first=True), torch.LongTensor(y)
+""",
+    "a callable object, numpy": """
+class Collate:
+    def __call__(self, batch):  # <- DAT011
+        parts = sorted((a.numpy() for a, _ in batch), key=len)
+        x = torch.zeros(len(batch), len(parts[-1]), 3)
+        for row, part in zip(x, parts):
+            row[:len(part)] = torch.from_numpy(part)
+        return x, torch.tensor([b for _, b in batch])
+collate = Collate()
+""",
+    "argsort of the padded batch": """
+def collate(batch):  # <- DAT011
+    lengths = torch.tensor([len(a) for a, _ in batch])
+    x = pad_sequence([a for a, _ in batch], batch_first=True)
+    return x[lengths.argsort(descending=True)], torch.tensor([b for _, b in batch])
+""",
+}
+CORRECT = {
+    "a method, shuffled negatives": """
+class Pairs:
+    def collate(self, batch):
+        x = pad_sequence([a for a, _ in batch], batch_first=True)
+        return x.flip(0) + 0.0, torch.tensor([b for _, b in batch]), torch.arange(len(batch) - 1, -1, -1), x
+collate = Pairs().collate
+""",
+    "samples sorted": """
+def collate(batch):
+    batch.sort(key=lambda sample: len(sample[0]), reverse=True)
+    return pad_sequence([a for a, _ in batch], batch_first=True), torch.tensor([b for _, b in batch])
+""",
+    "both indexed": """
+def collate(batch):
+    order = torch.tensor([len(a) for a, _ in batch]).argsort(descending=True)
+    x = pad_sequence([a for a, _ in batch], batch_first=True)
+    return x[order], torch.tensor([b for _, b in batch])[order]
+""",
+    "outputs are put back": """
+def collate(batch):
+    order = torch.tensor([len(a) for a, _ in batch]).argsort(descending=True)
+    x = pad_sequence([a for a, _ in batch], batch_first=True)
+    return x[order], torch.tensor([b for _, b in batch]), order.argsort()
+""",
+    "nothing sorted": """
+def collate(batch):
+    return pad_sequence([a for a, _ in batch], batch_first=True), torch.tensor([b for _, b in batch])
+""",
+}
+
+
+@pytest.mark.parametrize("collate", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, collate):
+    run_reports(TRAINING.replace("{collate}", collate))
+
+
+@pytest.mark.parametrize("collate", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, collate):
+    run_is_clean(TRAINING.replace("{collate}", collate))
