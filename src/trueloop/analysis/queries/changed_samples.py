@@ -184,16 +184,17 @@ def _sample(node: ast.expr, samples: dict[str, str], stored: dict[str, bool]) ->
     match node:
         case ast.Name(id=name):
             return samples.get(name, "")
-        case ast.Subscript(value=value, slice=index) if _is_own(value):
+        case ast.Subscript(value=value, slice=index) if isinstance(value, ast.Attribute) and _is_own(value):
             copies = (ast.List, ast.ListComp, ast.Compare, ast.Call)
-            return ast.unparse(node) if getattr(value, "attr", "") in stored and not isinstance(index, copies) else ""
+            return ast.unparse(node) if value.attr in stored and not isinstance(index, copies) else ""
         case ast.Subscript(value=value, slice=ast.Slice() | ast.Constant() | ast.Tuple() | ast.Name()):
             return _sample(value, samples, stored)
         case ast.Call(func=function, args=args):
             if dotted_name(function) in VIEWS and args:
                 return _sample(args[0], samples, stored)
-            is_method = isinstance(function, ast.Attribute) and function.attr in VIEWS
-            return _sample(function.value, samples, stored) if is_method else ""
+            if isinstance(function, ast.Attribute) and function.attr in VIEWS:
+                return _sample(function.value, samples, stored)
+            return ""
         case _:
             return ""
 
