@@ -192,9 +192,8 @@ def _sample(node: ast.expr, samples: dict[str, str], stored: dict[str, bool]) ->
         case ast.Call(func=function, args=args):
             if dotted_name(function) in VIEWS and args:
                 return _sample(args[0], samples, stored)
-            if isinstance(function, ast.Attribute) and function.attr in VIEWS:
-                return _sample(function.value, samples, stored)
-            return ""
+            is_method = isinstance(function, ast.Attribute) and function.attr in VIEWS
+            return _sample(getattr(function, "value", function), samples, stored) if is_method else ""
         case _:
             return ""
 
