@@ -15,7 +15,7 @@ from trueloop.core.errors import TrueloopError
 from trueloop.version import __version__
 
 # Exit codes: 0 done, 1 a TrueloopError or an output that cannot be written, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
-# Exit codes of `lint`: 0 clean, 1 findings, 2 some files could not be checked.
+# Exit codes of `lint`: 0 clean, 1 findings, 2 no file could be checked (--strict: some could not).
 # Exit codes of `run`: that of the script, or 3 if an option makes findings a failure.
 
 

@@ -14,7 +14,7 @@ def lint_command(
 ) -> int:
     """Find silent failures in Python files and notebooks, without running them.
 
-    Exit code: 0 without findings or with notes only, 1 with findings, 2 if a file could not be checked.
+    Exit code: 0 without findings or with notes only, 1 with findings, 2 if no file could be checked.
 
     Args:
         paths: Files and folders to check; - reads standard input. By default the current folder.

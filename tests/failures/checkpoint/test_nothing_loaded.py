@@ -100,3 +100,50 @@ def test_run_reports_the_marked_line(run_reports, name):
     assert "strict=False loaded nothing" in found.message
     if "prefix too" in name:
         assert ("Remove 'model.' from" if "many" in name else "Add 'model.' before") in found.fix
+
+
+NOT_LOADED = {
+    "a function": """
+import copy
+best = copy.deepcopy(model.state_dict())
+model.state_dict(best)  # <- CKP005
+""",
+    "a method, by keyword": """
+class Fit:
+    def __init__(self, net):
+        self.net, self.best = net, None
+    def end(self, score):
+        if self.best is not None:
+            self.net.state_dict(destination=self.best)  # <- CKP005
+""",
+    "a file": "model.state_dict(torch.load('best.pt'))  # <- CKP005\n",
+    "an entry of a checkpoint": "best = torch.load('a.pt')['model']\nmodel.state_dict(best)  # <- CKP005\n",
+}
+COLLECTED = {
+    "several modules in one dictionary": """
+from collections import OrderedDict
+states = OrderedDict()
+for part in (model.body, model.head):
+    part.state_dict(destination=states)
+""",
+    "an overridden method": """
+class Wrapper(nn.Module):
+    def state_dict(self, destination=None, prefix="", keep_vars=False):
+        self.inner.state_dict(destination, prefix, keep_vars)
+        self.inner.state_dict(destination=destination)
+        return destination
+""",
+    "its result is used": "state = model.state_dict(keep_vars=True)\nprint(model.state_dict(prefix='a.'))\n",
+    "loaded": "model.load_state_dict(model.state_dict())\n",
+}
+
+
+@pytest.mark.parametrize("name", NOT_LOADED)
+def test_lint_reports_a_state_that_is_passed_to_state_dict(lint_reports, name):
+    (found,) = lint_reports(HEAD + NOT_LOADED[name])
+    assert "loads nothing: it writes the current weights" in found.message
+
+
+@pytest.mark.parametrize("name", COLLECTED)
+def test_lint_ignores_states_that_are_collected(lint_is_clean, name):
+    lint_is_clean(HEAD + COLLECTED[name], "CKP005")

@@ -120,3 +120,133 @@ def test_run_reports_faulty_scripts(run_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
+
+
+LINT_HEAD = """
+import numpy as np
+import torch
+from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import LabelEncoder, MinMaxScaler, StandardScaler
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
+x, y = np.load("x.npy"), np.load("y.npy")
+n_train = int(0.8 * len(x))
+"""
+LINT_FAULTY = {
+    "scikit-learn, then split": """
+x = StandardScaler().fit_transform(x)  # <- DAT002
+x_train, x_test, y_train, y_test = train_test_split(x, y)
+""",
+    "fit and transform": """
+def load(frame):
+    scaler = MinMaxScaler()
+    scaler.fit(frame[["a", "b"]].values)
+    values = scaler.transform(frame[["a", "b"]].values)  # <- DAT002
+    return train_test_split(values, frame["y"].values, test_size=0.2)
+""".replace("return train", "a, b, c, d = train"),
+    "mean and deviation in variables": """
+mean, std = x.mean(axis=0), x.std(axis=0)
+data = TensorDataset(torch.tensor((x - mean) / std), torch.tensor(y))  # <- DAT002
+train_set, val_set = random_split(data, [400, 100])
+""",
+    "a position": """
+x = (x - np.mean(x, axis=0)) / np.std(x, axis=0)  # <- DAT002
+train_x, test_x = x[:n_train], x[n_train:]
+""",
+    "windows of a series": """
+scaler = MinMaxScaler(feature_range=(-1, 1))
+series = scaler.fit_transform(x.reshape(-1, 1))  # <- DAT002
+windows = np.array([series[i:i + 20] for i in range(len(series) - 20)])
+train_windows = torch.tensor(windows[:n_train])
+test_windows = torch.tensor(windows[n_train:])
+""".replace("np.array([series[i:i + 20] for i in range(len(series) - 20)])", "make_windows(series, 20)"),
+    "a dataset of a period": """
+class Series(Dataset):
+    def __init__(self, period="train", scaler=None):
+        raw = read_data()
+        self.scaler = scaler or MinMaxScaler().fit(raw)
+        data = self.scaler.transform(raw)  # <- DAT002
+        cut = int(len(data) * 0.7)
+        self.samples = data[:cut] if period == "train" else data[cut - 24:]
+""",
+    "a dataset that is split later": """
+class Table(Dataset):
+    def __init__(self, x, y):
+        self.x = (x - x.mean(0)) / x.std(0)  # <- DAT002
+        self.y = y
+def main():
+    table = Table(x, y)
+    train_set, val_set = random_split(table, [400, 100])
+""",
+    "two subsets": """
+class Table(Dataset):
+    def __init__(self, x, y):
+        sc = StandardScaler()
+        self.x, self.y = sc.fit_transform(x), y  # <- DAT002
+table, order = Table(x, y), np.random.permutation(500)
+train_set = Subset(table, order[:400])
+val_set = Subset(table, order[400:])
+""",
+}
+LINT_CORRECT = {
+    "fitted on the training part": """
+x_train, x_test, y_train, y_test = train_test_split(x, y)
+scaler = StandardScaler()
+x_train = scaler.fit_transform(x_train)
+x_test = scaler.transform(x_test)
+""",
+    "the training part is split again": """
+x_train, x_test, y_train, y_test = train_test_split(x, y)
+x_train = StandardScaler().fit_transform(x_train)
+x_train, x_val = train_test_split(x_train)
+""",
+    "statistics of the first part": """
+mean, std = x[:n_train].mean(0), x[:n_train].std(0)
+x = (x - mean) / std
+train_x, test_x = x[:n_train], x[n_train:]
+""",
+    "a series, fitted on its first part": """
+class Series(Dataset):
+    def __init__(self, period="train"):
+        raw = read_data()
+        cut = int(len(raw) * 0.7)
+        scaler = MinMaxScaler().fit(raw[:cut])
+        data = scaler.transform(raw)
+        self.samples = data[:cut] if period == "train" else data[cut:]
+""",
+    "each sample by its own mean": """
+x = (x - x.mean(axis=1, keepdims=True)) / x.std(axis=1, keepdims=True)
+train_x, test_x = x[:n_train], x[n_train:]
+""",
+    "labels encoded": "y = LabelEncoder().fit_transform(y)\na, b, c, d = train_test_split(x, y)\n",
+    "constants": "x = (x - 0.5) / 0.25\nx_train, x_test, y_train, y_test = train_test_split(x, y)\n",
+    "the largest pixel": "x = x / x.max()\ntrain_x, test_x = x[:n_train], x[n_train:]\n",
+    "advantages in two halves": """
+def update(advantages, half):
+    advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    return step(advantages[:half]) + step(advantages[half:])
+""",
+    "nothing is held out": """
+class Table(Dataset):
+    def __init__(self, x):
+        self.x = (x - x.mean(0)) / x.std(0)
+table = Table(x)
+small = Subset(table, range(100))
+""",
+}
+
+
+@pytest.mark.parametrize("name", LINT_FAULTY)
+def test_lint_reports_scaling_before_the_split(lint_reports, name):
+    (found,) = lint_reports(LINT_HEAD + LINT_FAULTY[name])
+    assert "statistics of all samples" in found.message
+
+
+@pytest.mark.parametrize("name", LINT_CORRECT)
+def test_lint_accepts_correct_scaling(lint_is_clean, name):
+    lint_is_clean(LINT_HEAD + LINT_CORRECT[name], "DAT002")
+
+
+@pytest.mark.parametrize("name", CORRECT)
+def test_lint_accepts_correct_scripts(lint_is_clean, name):
+    if "publisher" not in name:
+        lint_is_clean(HEAD + CORRECT[name], "DAT002")

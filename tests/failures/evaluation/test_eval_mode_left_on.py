@@ -670,3 +670,77 @@ def test_state_of_a_deleted_model_is_freed():
             parameters=held, seconds=0.0, live_module=None, output=None,
         ))  # fmt: skip
     assert len(detector._models) == 1
+
+
+BLOCK = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+class Block(nn.Module):
+    def __init__(self, p):
+        super().__init__()
+        self.p, self.drop, self.last = p, nn.Dropout(p), None
+"""
+TURNED_OFF = {
+    "attention": """
+    def forward(self, q):
+        if not self.training:
+            self.p = 0.0  # <- EVL002
+        return F.scaled_dot_product_attention(q, q, q, dropout_p=self.p)
+""",
+    "functional dropout": """
+    def forward(self, x):
+        if not self.training:
+            self.p = 0  # <- EVL002
+        return F.dropout(x, self.p, training=True)
+""",
+    "a layer's rate": """
+    def forward(self, x):
+        if not self.training:
+            self.drop.p = 0.0  # <- EVL002
+        return self.drop(x)
+""",
+}
+TURNED_ON_AGAIN = {
+    "a local variable": """
+    def forward(self, q):
+        p = self.p
+        if not self.training:
+            p = 0.0
+        return F.scaled_dot_product_attention(q, q, q, dropout_p=p)
+""",
+    "both modes": """
+    def forward(self, x):
+        if not self.training:
+            self.p = 0.0
+        else:
+            self.p = 0.1
+        return F.dropout(x, self.p, training=True)
+""",
+    "set by train()": """
+    def train(self, mode=True):
+        self.p = 0.1 if mode else 0.0
+        return super().train(mode)
+    def forward(self, x):
+        if not self.training:
+            self.p = 0.0
+        return F.dropout(x, self.p, training=True)
+""",
+    "another attribute": """
+    def forward(self, x):
+        if not self.training:
+            self.last = 0
+        return F.dropout(x, self.p, training=self.training)
+""",
+}
+
+
+@pytest.mark.parametrize("name", TURNED_OFF)
+def test_lint_reports_dropout_that_an_evaluation_turns_off(lint_reports, name):
+    (found,) = lint_reports(BLOCK + TURNED_OFF[name])
+    assert "stays 0 after the first evaluation" in found.message
+
+
+@pytest.mark.parametrize("name", TURNED_ON_AGAIN)
+def test_lint_ignores_dropout_that_is_turned_on_again(lint_is_clean, name):
+    lint_is_clean(BLOCK + TURNED_ON_AGAIN[name], "EVL002")

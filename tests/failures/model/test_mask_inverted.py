@@ -24,6 +24,9 @@ CORRECT = {
     "additive": "mask = torch.triu(torch.full((5, 5), float('-inf')), diagonal=1)\n"
     "F.scaled_dot_product_attention(q, k, v, attn_mask=mask)\nencoder(q, mask)\n"
     "encoder(q, mask=torch.triu(torch.ones(5, 5), 1).masked_fill(torch.ones(5, 5).triu(1) == 1, float('-inf')))\n",
+    "scaled, or converted": "mask = torch.triu(torch.ones(5, 5), 1) * float('-1e9')\nencoder(q, mask=mask)\n"
+    "encoder(q, mask=torch.triu(torch.ones(5, 5), 1).to(torch.bool))\n"
+    "encoder(q, mask=torch.triu(torch.ones(5, 5), 1).type(torch.bool))\n",
     "from nn.Transformer": "encoder(q, mask=nn.Transformer.generate_square_subsequent_mask(5), is_causal=True)\n"
     "F.scaled_dot_product_attention(q, k, v, is_causal=True)\n",
     "ignores padding": "encoder(q, src_key_padding_mask=tokens == PAD)\n"
@@ -80,6 +83,29 @@ def step(batch, x):
         return attention(x, x, x, key_padding_mask=keep)[0]  # <- MDL006
 """,
 }
+FLOATING = {
+    "a causal mask of a layer": "mask = torch.triu(torch.ones(5, 5), diagonal=1)\nencoder(q, mask=mask)  # <- MDL006\n",
+    "the other triangle, moved": """
+mask = torch.tril(torch.ones(5, 5)).to(device="cpu").unsqueeze(0)
+F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- MDL006
+""",
+    "a buffer": """
+class Attention(nn.Module):
+    def __init__(self, length):
+        super().__init__()
+        self.register_buffer("mask", torch.tril(torch.ones(length, length)))
+    def forward(self, q, k, v):
+        mask = self.mask[: q.shape[1], : q.shape[1]]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- MDL006
+""",
+}
+
+
+@pytest.mark.parametrize("name", FLOATING)
+def test_lint_reports_a_mask_that_is_added(lint_reports, name):
+    (found,) = lint_reports(HEAD + FLOATING[name])
+    assert "masks nothing" in found.message
+    assert found.severity == "error"
 
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)

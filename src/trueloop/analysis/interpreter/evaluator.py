@@ -249,6 +249,20 @@ class Evaluator:
     _setcomp = _generatorexp = _listcomp
 
     def _dictcomp(self, node: ast.DictComp) -> AbstractValue:
+        match node:
+            case ast.DictComp(
+                value=ast.Name(id=value) | ast.Call(func=ast.Attribute(value=ast.Name(id=value), attr="detach")),
+                generators=[
+                    ast.comprehension(
+                        target=ast.Tuple(elts=[_, ast.Name(id=item)]),
+                        iter=ast.Call(func=ast.Attribute(value=owner, attr="items")),
+                        ifs=[],
+                    )
+                ],
+            ) if value == item and (state := self.evaluate(owner)).kind is ValueKind.STATE:
+                return state  # another dictionary of the same tensors
+            case _:
+                pass
         return self._comprehension(node, node.generators, node.value)
 
     def _comprehension(self, node: ast.expr, generators: list[ast.comprehension], value: ast.expr) -> AbstractValue:

@@ -176,6 +176,8 @@ class Functions:
         return AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     def _dict(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        if len(arguments.positional) == 1 and arguments.positional[0].kind is ValueKind.STATE:
+            return arguments.positional[0]  # another dictionary of the same tensors
         items = {f"[{key!r}]": each for key, each in arguments.keyword.items()}
         parameters = items.get("['params']")
         if parameters is not None and parameters.kind is ValueKind.PARAMETERS:
@@ -194,6 +196,8 @@ class Functions:
         if not arguments.positional:
             return unknown_value(node)
         original = arguments.positional[0]
+        if original.kind is ValueKind.STATE and self.interpreter.evaluator.qualified_name(node.func) == "copy.copy":
+            return original  # with the same tensors
         deep = self.interpreter.evaluator.qualified_name(node.func) == "copy.deepcopy"
         value = AbstractValue(
             kind=original.kind,

@@ -57,6 +57,8 @@ class LintOptions:
     """Number of processes; by default the number of processors."""
     stdin_filename: str = "stdin.py"
     """File name to report for source code from standard input (-)."""
+    strict: bool = False
+    """Exit with 2 if any file could not be checked, not only if none could."""
     quiet: bool = False
     """Print findings only, and nothing if there are none."""
 
@@ -65,7 +67,7 @@ def lint(paths: Sequence[str], options: LintOptions) -> int:
     """Lint files, print the findings and return the exit code.
 
     Returns:
-        0 = no findings, 1 = findings, 2 = some files could not be checked.
+        0 = no findings, 1 = findings, 2 = no file could be checked, or with ``strict`` some files could not.
 
     Raises:
         InvalidConfig: a path or a code does not exist.
@@ -226,7 +228,7 @@ def _lint_stdin(job: LintJob, options: LintOptions, summary: LintSummary, base: 
 
 
 def _exit_code(summary: LintSummary, options: LintOptions) -> int:
-    if summary.problems:
+    if summary.problems and (options.strict or len(summary.problems) >= summary.files):
         return EXIT_NOT_JUDGED
     if options.diff:
         return EXIT_FINDINGS if summary.changed_files else 0

@@ -32,15 +32,20 @@ How it is detected
     to eval mode and never set back. If it does not know whether the model has dropout or BatchNorm layers, the finding
     is a warning.
 
+    It also reports a dropout rate that ``forward`` sets to zero in eval mode, and that nothing sets back: after the
+    first evaluation the model is trained without this dropout.
+
 References
     torch.nn.Module.train, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
 """
 
+import ast
 from collections.abc import Iterator
 from typing import Any
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
+from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.loops import repeats_with
 from trueloop.analysis.queries.modes import (
     has_mode_dependent_layers,
@@ -55,6 +60,7 @@ from trueloop.analysis.queries.modes import (
 from trueloop.analysis.queries.uncalled_methods import uncalled
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
+from trueloop.core.source_text import dotted_name
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
@@ -296,9 +302,59 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def find_all(source: SourceFile) -> Iterator[Hit]:
-    """Yield the same as `find`, and each ``model.train`` without a call."""
+    """Yield the same as `find`, each ``model.train`` without a call, and dropout that is turned off for good."""
     yield from uncalled(source, "train", "the model stays in eval mode", "eval", "", "parameters", "to", "state_dict")
+    yield from _find_dropout_turned_off(source)
     yield from find(source)
+
+
+def _find_dropout_turned_off(source: SourceFile) -> Iterator[Hit]:
+    """Yield each dropout rate that a module sets to zero in eval mode and never sets back."""
+    for node in source.nodes:
+        if not isinstance(node, ast.If) or node.orelse or ast.unparse(node.test) != "not self.training":
+            continue
+        for each in node.body:
+            if not isinstance(each, ast.Assign) or len(each.targets) != 1 or not _is_zero(each.value):
+                continue
+            target, owner = each.targets[0], enclosing_definition(source, node, ast.ClassDef)
+            name = dotted_name(target)
+            if name.startswith("self.") and _is_dropout_rate(owner, name) and not _is_set_back(owner, each, name):
+                yield Hit(
+                    message=f"`{name}` stays 0 after the first evaluation: nothing sets it back in train mode, so from "
+                    f"then on the model is trained without this dropout. Use `{name} if self.training else 0.0` "
+                    "without storing it.",
+                    node=each,
+                )
+
+
+def _is_zero(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int | float) and node.value == 0
+
+
+def _is_dropout_rate(owner: ast.AST, name: str) -> bool:
+    """Return True if an attribute is the rate of a dropout layer, or is passed to dropout or attention."""
+    for call in ast.walk(owner):
+        if not isinstance(call, ast.Call):
+            continue
+        function = dotted_name(call.func)
+        rates = [each.value for each in call.keywords if "drop" in (each.arg or "")]
+        rates += [*call.args, *(each.value for each in call.keywords)] if "dropout" in function.lower() else []
+        if any(dotted_name(each) == name for each in rates) or (name.endswith(".p") and name == f"{function}.p"):
+            return True
+    return False
+
+
+def _is_set_back(owner: ast.AST, assignment: ast.Assign, name: str) -> bool:
+    """Return True if another method than ``__init__`` also sets an attribute, or may set any attribute."""
+    for method in ast.walk(owner):
+        if isinstance(method, ast.FunctionDef) and method.name != "__init__":
+            for each in ast.walk(method):
+                is_store = isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)
+                if is_store and dotted_name(each) == name and each is not assignment.targets[0]:
+                    return True
+                if isinstance(each, ast.Call) and dotted_name(each.func) == "setattr":
+                    return True
+    return False
 
 
 def _find_earlier_step(source: SourceFile, mode: Op) -> tuple[Loop, Op] | None:
@@ -318,7 +374,10 @@ def _find_earlier_step(source: SourceFile, mode: Op) -> tuple[Loop, Op] | None:
     return None
 
 
-RULE = Rule(required_words=("eval", "step(|.train\n", "backward(|.train\n"), find=find_all)
+RULE = Rule(
+    required_words=tuple(f"{words}|not self.training" for words in ("eval", "step(|.train\n", "backward(|.train\n")),
+    find=find_all,
+)
 
 
 def inject(loop: TeachingLoop) -> None:

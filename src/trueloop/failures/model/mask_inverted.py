@@ -1,4 +1,4 @@
-"""An attention mask is inverted: it is True where PyTorch expects False.
+"""An attention mask is inverted: it is True where PyTorch expects False. Or it has numbers, and masks nothing.
 
 What you see
     The loss of a language model falls almost to zero, because each position sees the token that it has to predict, and
@@ -7,7 +7,8 @@ What you see
 Why it happens
     PyTorch uses two opposite conventions. In ``nn.MultiheadAttention`` and the layers of ``nn.Transformer``, True means
     "ignore this position". In ``scaled_dot_product_attention``, and in the ``attention_mask`` of tokenizers, True means
-    "attend to this position". Neither raises an error for an inverted mask.
+    "attend to this position". Neither raises an error for an inverted mask. A mask of floating-point numbers is
+    added to the attention scores instead: zeros and ones mask nothing.
 
 Fix
     Invert the mask, or pass ``is_causal=True``. For the layers, use ``generate_square_subsequent_mask``.
@@ -15,6 +16,7 @@ Fix
         mask = torch.ones(T, T).triu().bool()  # wrong: attends to the future
         mask = torch.ones(T, T).tril().bool()  # right
         F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        mask = torch.ones(T, T).tril()  # wrong: numbers, which are added to the scores
 
 When this is fine
     - You pass ``tril`` to ``scaled_dot_product_attention``, or ``triu(diagonal=1)`` to the layers.
@@ -25,7 +27,7 @@ When this is fine
 How it is detected
     Only the linter finds it, from the source code: a triangle of ones, a comparison with the padding token, or a
     tokenizer's mask is passed to PyTorch's attention with the wrong convention. A model that reads from right to left
-    needs the other triangle, so this is a warning.
+    needs the other triangle, so this is a warning. A triangle of floating-point ones is an error.
 
 References
     rasbt/LLMs-from-scratch#1061, "it means that future tokens can be attended to", in a book's own code,
@@ -64,6 +66,8 @@ class _Mask(NamedTuple):
     true: str
     """Positions where the mask is True: "upper" or "lower" triangle, "tokens" or "padding"."""
     boolean: bool
+    floating: bool = False
+    """A triangle of floating-point ones and zeros, which attention adds to its scores."""
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -71,6 +75,15 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for call, name, value in _mask_arguments(source):
         mask = _parse_mask(source, value, MAX_DEPTH)
         if mask is None:
+            continue
+        if mask.floating and not name.endswith("padding_mask"):
+            ignored = "keeps" if name == ATTENTION else "ignores"
+            yield Hit(
+                message=f"`{source.text.segment(value)}` masks nothing: its floating-point zeros and ones are added "
+                f"to the attention scores. Convert it to booleans: attention {ignored} positions that are True.",
+                node=call,
+                severity=Severity.ERROR,
+            )
             continue
         if name == ATTENTION:
             wrong = {"upper": "the future", "padding": "the padding"}.get(mask.true)
@@ -159,7 +172,14 @@ def _parse_call(source: SourceFile, node: ast.Call, depth: int) -> _Mask | None:
         return _Mask("padding" if word == "eq" else "tokens", boolean=True) if pads else None
     inner = _parse_mask(source, owner, depth - 1) if word in KEEPS_MEANING else None
     boolean = word == "bool" or any(source.text.segment(each).endswith("bool") for each in node.args)
-    return inner and _Mask(inner.true, inner.boolean or boolean)
+    return inner and _Mask(inner.true, inner.boolean or boolean, inner.floating and _keeps_dtype(source, node, word))
+
+
+def _keeps_dtype(source: SourceFile, node: ast.Call, word: str) -> bool:
+    """Return True if a method certainly does not convert floating-point numbers to booleans or integers."""
+    to_device = [each.arg == "device" for each in node.keywords]
+    to_device += ["device" in (text := source.text.segment(each)) or "cuda" in text for each in node.args]
+    return word not in ("bool", "type", "type_as") and (word != "to" or all(to_device))
 
 
 def _parse_triangle(source: SourceFile, word: str, ones: ast.expr | None) -> _Mask | None:
@@ -167,7 +187,9 @@ def _parse_triangle(source: SourceFile, word: str, ones: ast.expr | None) -> _Ma
     if not isinstance(ones, ast.Call) or source.qualified_name(ones.func) not in ("torch.ones", "torch.ones_like"):
         return None
     dtypes = [source.text.segment(each.value) for each in ones.keywords if each.arg == "dtype"]
-    return _Mask("upper" if word == "triu" else "lower", boolean=any(each.endswith("bool") for each in dtypes))
+    boolean = any(each.endswith("bool") for each in dtypes)
+    floating = source.qualified_name(ones.func) == "torch.ones" and all("float" in each for each in dtypes)
+    return _Mask("upper" if word == "triu" else "lower", boolean, floating)
 
 
 NAMES = sorted(each.rpartition(".")[2] for each in (ATTENTION, *LAYERS))
@@ -209,7 +231,7 @@ print(f"loss {loss.item():.3f}")
 
 FAILURE = Failure(
     code="MDL006",
-    title="An attention mask is inverted",
+    title="An attention mask is inverted or masks nothing",
     severity=Severity.WARNING,
     bad=_SCRIPT.replace("{triangle}", "triu"),
     good=_SCRIPT.replace("{triangle}", "tril"),

@@ -23,7 +23,9 @@ How it is detected
     In a run, the sanitizer examines the table that the training loader and the held-out loader both read. It reports a
     table in which every feature, or the full table, has mean 0 and deviation 1 with an error below 1e-5, while the mean
     of the training samples alone differs from 0 by more than 1e-3. Data that was published in this form is reported
-    too, so this is a warning. Datasets that read files are not checked.
+    too, so this is a warning. Datasets that read files are not checked. The
+    linter reports data that a function scales with statistics of all samples, and then splits with ``random_split``,
+    ``train_test_split`` or at a position, and a dataset that scales all of its samples and is then split.
 
 References
     scikit-learn, "Common pitfalls: data leakage during pre-processing",
@@ -38,6 +40,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from trueloop.core.findings import CodePosition, Evidence
+from trueloop.failures.data.statistics_leaked.scaled_before_split import RULE
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import LoaderStarted, Ref
@@ -126,6 +129,7 @@ FAILURE = Failure(
     bad=BAD,
     good=changed(BAD, {"x = (x - x.mean(0)) / x.std(0)": "x = (x - x[:320].mean(0)) / x[:320].std(0)"}),
     fix="Split first, compute mean and deviation on the training part, and apply them to both parts.",
+    rule=RULE,
     detector=Detector,
     inject=replacement_injector(
         Piece.DATA, "points[~held_out].mean(0), points[~held_out].std(0)", "points.mean(0), points.std(0)"

@@ -136,6 +136,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     "`requires_grad`.",
                     node=target,
                     fix=_freeze_correctly(source, assignment, owner is ValueKind.MODEL),
+                    severity=Severity.NOTE if owner is ValueKind.TENSOR else None,  # most tensors train nothing
                 )
         elif (
             assignment.kind is OpKind.SET_REQUIRES_GRAD
