@@ -27,12 +27,17 @@ References
     Goodfellow, Bengio, Courville, 2016, "Deep Learning", section 6.1, https://www.deeplearningbook.org/contents/mlp.html
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import GraphNode, LossGraphRead, WatchEnded
-from trueloop.tracing.trackers.learning_progress import LearningProgress
+
+if TYPE_CHECKING:
+    from trueloop.tracing.trackers.learning_progress import LearningProgress
 
 LAYERS = ("Addmm", "Mm", "Convolution")
 VIEWS = ("T", "Transpose", "Permute", "View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone")

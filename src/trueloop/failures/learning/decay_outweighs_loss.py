@@ -29,13 +29,18 @@ References
     torch.optim.Adam, https://docs.pytorch.org/docs/stable/generated/torch.optim.Adam.html
 """
 
+from __future__ import annotations
+
 from statistics import median
+from typing import TYPE_CHECKING
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float, format_percent
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import OptimizerCreated, Ref, WatchEnded
-from trueloop.tracing.trackers.learning_progress import LearningProgress
+
+if TYPE_CHECKING:
+    from trueloop.tracing.trackers.learning_progress import LearningProgress
 
 MAX_SHRUNK = 0.5  # of the norm of the weights at the first update
 MIN_DECAY_SHARE = 0.3  # of the norm of the gradients; 1e-3 is usual

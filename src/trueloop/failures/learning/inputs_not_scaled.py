@@ -30,14 +30,18 @@ References
     LeCun et al., 1998, "Efficient BackProp", section 4.3, http://yann.lecun.com/exdb/publis/pdf/lecun-98b.pdf
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import GraphNode, LossGraphRead, WatchEnded
-from trueloop.tracing.trackers.learning_progress import LearningProgress
+
+if TYPE_CHECKING:
+    from trueloop.tracing.trackers.learning_progress import LearningProgress
 
 LAYERS = {"Addmm": 1, "Mm": 0, "Convolution": 0}
 """Operation of a layer -> number of its input."""

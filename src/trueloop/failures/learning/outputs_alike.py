@@ -30,14 +30,19 @@ References
     https://proceedings.mlr.press/v9/glorot10a.html
 """
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float, format_percent
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import GraphNode, LossGraphRead, MeasuredLoss, WatchEnded
-from trueloop.tracing.trackers.learning_progress import LearningProgress
+
+if TYPE_CHECKING:
+    from trueloop.tracing.trackers.learning_progress import LearningProgress
 
 ALIKE = 1e-3  # standard deviation of class scores, or of answers over that of the targets
 MIN_SAMPLES = 4
@@ -62,7 +67,7 @@ class Detector(BaseDetector):
         """Compare the answers; only in updates in which the layers are read too."""
         for loss in event.live_losses if event.live_nodes else ():
             is_batch = loss.answers.is_cpu and loss.answers.dim() and len(loss.answers) >= MIN_SAMPLES
-            if is_batch and _varies(loss.targets):
+            if is_batch and loss.targets.dim() and _varies(loss.targets):
                 self._location = event.location
                 self._deviations.append(_deviation(loss))
                 self._cause = _cause(event.live_nodes)

@@ -33,15 +33,20 @@ References
     Andrej Karpathy, 2015, "CS231n: ratio of weights:updates", https://cs231n.github.io/neural-networks-3/#ratio
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float, format_percent
 from trueloop.core.learning import LearningSummary, LearningVerdict
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import LossGraphRead, OptimizerCreated, Ref, WatchEnded
-from trueloop.tracing.trackers.learning_progress import LearningProgress, WeightChange
+
+if TYPE_CHECKING:
+    from trueloop.tracing.trackers.learning_progress import LearningProgress, WeightChange
 
 MIN_READ = 8  # updates of an optimizer whose effect was read
 LOW_UPDATES = 100

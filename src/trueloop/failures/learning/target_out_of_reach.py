@@ -31,13 +31,18 @@ References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
 """
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float, format_percent
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import LossGraphRead, MeasuredLoss, WatchEnded
-from trueloop.tracing.trackers.learning_progress import LearningProgress
+
+if TYPE_CHECKING:
+    from trueloop.tracing.trackers.learning_progress import LearningProgress
 
 RANGES = {"Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Relu": (0.0, math.inf), "Softmax": (0.0, 1.0)}
 MARGIN = 0.01  # by which a target may be outside, from noise or label smoothing

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+import torch
 from torch import Tensor
 
 from trueloop.tracing.attach import Hook
@@ -78,7 +79,9 @@ class LossGraphs(Hook):
             self._program.on_model_called.remove(self._record)
 
     def _on_model_called(self, event: ModelCalled) -> None:
-        for each in tensors_in(event.output) if event.has_graph else ():
+        if not event.has_graph or torch.jit.is_tracing():  # a trace would contain what is done here
+            return
+        for each in tensors_in(event.output):
             if each.grad_fn is not None and each.numel() <= MAX_OUTPUT_NUMBERS and has_storage(each):
                 self._outputs.append((sequence_number(each.grad_fn), each.detach()))
 

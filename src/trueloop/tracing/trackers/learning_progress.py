@@ -210,7 +210,7 @@ def _record_classes(known: _Loss, loss: MeasuredLoss) -> Tensor | None:
     if loss.weight is not None:
         counted = counted * loss.weight[classes]
     losses = -answers.gather(1, classes.unsqueeze(1)).squeeze(1).double()
-    counts = torch.zeros(answers.shape[1], dtype=torch.double, device=answers.device)
+    counts = answers.new_zeros(answers.shape[1], dtype=torch.double)
     counts.index_add_(0, classes.flatten(), counted.flatten())
     known.counts = counts if known.counts is None or len(known.counts) != len(counts) else known.counts + counts
     known.elements = loss.targets.numel()
