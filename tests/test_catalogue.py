@@ -29,12 +29,14 @@ SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.slow(reason="a repetition wit
 NEEDS_ACCELERATOR = {"DAT006"}  # cannot happen on a CPU
 UNFIXED = {
     "CKP002",
+    "DAT002",
     "EVL005",
     "EVL006",
     "GRD009",
     "MDL012",
     "PRC004",
     "SCH006",
+    "SCH008",
 }  # failures without a fix: the source code does not show what the author intends
 
 every_failure = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.code}-{entry.slug}")

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from trueloop.analysis.project import Project
 from trueloop.core.cores import available_cores
-from trueloop.core.findings import Finding, SourceLocation
+from trueloop.core.findings import Finding, Severity, SourceLocation
 from trueloop.lint.check_file import ActiveRule, FileResult, lint_text
 from trueloop.lint.files import Decoded, Unreadable, decode, read_bytes
 from trueloop.lint.fix import fix_text
@@ -135,10 +135,11 @@ def lint_files(paths: Iterable[Path], job: LintJob, *, jobs: int | None = None) 
         job: rules and options.
         jobs: number of processes; None = the number of available processors.
     """
-    seen: set[tuple[str, SourceLocation | None, int | None, int | None]] = set()
+    seen: set[tuple[str, Severity, SourceLocation | None, int | None, int | None]] = set()
     for each in _lint_each(paths, job, jobs):
         keys = [
-            (f.code, f.location and f.location._replace(function=""), f.cell, f.column) for f in each.result.findings
+            (f.code, f.severity, f.location and f.location._replace(function=""), f.cell, f.column)
+            for f in each.result.findings
         ]
         new = tuple(f for f, key in zip(each.result.findings, keys, strict=True) if key not in seen)
         seen.update(keys)

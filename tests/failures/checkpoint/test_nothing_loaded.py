@@ -106,7 +106,7 @@ NOT_LOADED = {
     "a function": """
 import copy
 best = copy.deepcopy(model.state_dict())
-model.state_dict(best)  # <- CKP005
+model.state_dict(best)  # <- MDL009
 """,
     "a method, by keyword": """
 class Fit:
@@ -114,10 +114,10 @@ class Fit:
         self.net, self.best = net, None
     def end(self, score):
         if self.best is not None:
-            self.net.state_dict(destination=self.best)  # <- CKP005
+            self.net.state_dict(destination=self.best)  # <- MDL009
 """,
-    "a file": "model.state_dict(torch.load('best.pt'))  # <- CKP005\n",
-    "an entry of a checkpoint": "best = torch.load('a.pt')['model']\nmodel.state_dict(best)  # <- CKP005\n",
+    "a file": "model.state_dict(torch.load('best.pt'))  # <- MDL009\n",
+    "an entry of a checkpoint": "best = torch.load('a.pt')['model']\nmodel.state_dict(best)  # <- MDL009\n",
 }
 COLLECTED = {
     "several modules in one dictionary": """
@@ -146,4 +146,4 @@ def test_lint_reports_a_state_that_is_passed_to_state_dict(lint_reports, name):
 
 @pytest.mark.parametrize("name", COLLECTED)
 def test_lint_ignores_states_that_are_collected(lint_is_clean, name):
-    lint_is_clean(HEAD + COLLECTED[name], "CKP005")
+    lint_is_clean(HEAD + COLLECTED[name], "MDL009")

@@ -286,4 +286,7 @@ def test_too_few_updates_are_not_judged(run):
 def test_two_layers_of_zeros_are_reported_once(run):
     zeros = "for p in model.parameters():\n    nn.init.zeros_(p)\n"
     found = run(HEAD + NET.format(8) + zeros + SGD + LOOP.format(100, "")).findings
-    assert [(each.code, each.severity) for each in found] == [("MDL008", "warning"), ("GRD006", "note")]
+    assert [(each.code, each.severity) for each in found if each.code != "LRN005"] == [
+        ("MDL008", "warning"),
+        ("GRD006", "note"),
+    ]

@@ -1,4 +1,4 @@
-"""Loading a state_dict loads nothing: no name matches, or ``state_dict`` was called instead of ``load_state_dict``.
+"""Loading a state_dict with ``strict=False`` loads nothing, because no name matches.
 
 What you see
     Fine-tuning is no better than training from scratch, or a model that was good when it was saved gives useless
@@ -7,8 +7,7 @@ What you see
 Why it happens
     ``strict=False`` loads the names that match and skips the rest. ``DistributedDataParallel``, Lightning and
     ``torch.compile`` put a prefix before every name ("module.", "model." or "_orig_mod."), so no name matches.
-    ``load_state_dict`` returns the skipped names, but most programs ignore this. ``model.state_dict(best)`` loads
-    nothing either: its argument is a dictionary that the current weights are written into.
+    ``load_state_dict`` returns the skipped names, but most programs ignore this.
 
 Fix
     Remove the prefix and load with ``strict=True``, or check the returned ``missing_keys`` and ``unexpected_keys``.
@@ -16,20 +15,16 @@ Fix
         utils = torch.nn.modules.utils
         utils.consume_prefix_in_state_dict_if_present(state, "module.")
         model.load_state_dict(state, strict=True)
-        model.state_dict(best)  # wrong: overwrites best
-        model.load_state_dict(best)  # right
 
 When this is fine
     - Some names match: the checkpoint holds a backbone without a head, or an adapter.
     - The program tries a second prefix after the first one matched nothing.
     - You use ``strict=True``, which raises an error.
-    - You collect the states of several modules in a new dictionary with ``state_dict(destination=states)``.
 
 How it is detected
     In a run, the sanitizer reports a model that is called after ``load_state_dict(strict=False)`` matched no name. A
     program that tries one checkpoint on several parts of a model on purpose is reported too, so this is a warning. The
-    linter does not know the names in a file. It reports ``state_dict`` that is called as a statement with a state that
-    is not a new dictionary.
+    linter does not know the names in a file.
 
 References
     pytorch/examples#1029, "nn.module load_state_dict strict=False can silently load a corrupted model",
@@ -38,13 +33,8 @@ References
     torch.nn.Module.load_state_dict, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
 """
 
-import ast
-from collections.abc import Iterator
-
-from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import Edit, Fix, dotted_name
-from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import ModelCalled, Ref, StateLoaded, WatchEnded
 
 
@@ -109,49 +99,6 @@ def _prefix_fix(actual: str, expected: str) -> str:
     return ""
 
 
-def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the statements that pass a state to ``state_dict`` instead of ``load_state_dict``."""
-    for statement in source.nodes:
-        match statement:
-            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="state_dict") as method, args=args, keywords=options)):
-                pass
-            case _:
-                continue
-        passed = [*args, *(each.value for each in options)]
-        if len(passed) != 1 or any(each.arg != "destination" for each in options) or _is_new(source, passed[0]):
-            continue
-        start, end = source.text.span(method.value)[1], source.text.span(passed[0])
-        owner, state = ast.unparse(method.value), ast.unparse(passed[0])
-        edits = (Edit(start, source.text.span(method)[1], ".load_state_dict"),)
-        edits += tuple(Edit(source.text.span(o)[0], end[0], "") for o in options)
-        yield Hit(
-            message=f"`{owner}.state_dict({state})` loads nothing: it writes the current weights of `{owner}` into "
-            f"`{state}`. Loading is `{owner}.load_state_dict({state})`.",
-            node=statement,
-            fix=Fix(edits, safe=False, description="Call load_state_dict"),
-            severity=Severity.ERROR,
-        )
-
-
-def _is_new(source: SourceFile, state: ast.expr) -> bool:
-    """Return True if a dictionary may have been created to collect states: it is a parameter, or starts empty."""
-    name = dotted_name(state)
-    if not name:
-        return not isinstance(state, ast.Call) or not dotted_name(state.func).endswith("load")
-    values: list[ast.expr | None] = []
-    for each in source.nodes:
-        if isinstance(each, ast.arg) and each.arg == name and "dest" in name:
-            return True
-        if isinstance(each, ast.Assign | ast.AnnAssign):
-            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-            values += [each.value for target in targets if dotted_name(target) == name]
-    empty = [v for v in values if isinstance(v, ast.Dict) and not v.keys]
-    empty += [v for v in values if isinstance(v, ast.Call) and not v.args and dotted_name(v.func).endswith("ict")]
-    return any("state_dict" not in ast.unparse(v) for v in empty) and len(empty) == len([v for v in values if v])
-
-
-RULE = Rule(required_words=(".state_dict(",), find=find)
-
 BAD = """
 import torch
 from torch import nn
@@ -182,6 +129,5 @@ FAILURE = Failure(
         },
     ),
     fix="Rename the keys of the state_dict to the names in the model, and load it with strict=True.",
-    rule=RULE,
     detector=Detector,
 )

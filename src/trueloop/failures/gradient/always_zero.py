@@ -23,8 +23,8 @@ How it is detected
     In a run, the sanitizer reports a parameter whose gradient was zero in all updates that it checked (at least 16
     updates, spread over at least 64), if other parameters of the same optimizer had nonzero gradients. It does not
     report a bias if the weight of the same layer has nonzero gradients, and does not check gradients on a GPU. A zero
-    gradient may be intended, so this is a note. It is a warning if all gradients of an optimizer were zero in all of at
-    least 16 updates: then nothing is trained.
+    gradient may be intended, so this is a note. It is a warning if all gradients of an optimizer were zero in
+    all of them: then nothing is trained.
 
 References
     Lu et al., 2019, "Dying ReLU and Initialization: Theory and Numerical Examples", arXiv:1903.06733
@@ -70,7 +70,8 @@ class Detector(BaseDetector):
 
     def on_watch_ended(self, event: WatchEnded) -> list[Evidence]:
         """Return evidence, once per optimizer; also of optimizers that had no other gradients."""
-        nothing = [each for each in self._pending.items() if not each[1].others and not each[1].reported]
+        enough = [each for each in self._pending.items() if event.update - each[1].first >= MIN_UPDATES]
+        nothing = [each for each in enough if not each[1].others and not each[1].reported]
         return [*self._find(event.update), *(self._trains_nothing(*each) for each in nothing)]
 
     def _trains_nothing(self, optimizer: Ref, state: _OptimizerState) -> Evidence:

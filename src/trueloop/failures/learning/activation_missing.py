@@ -29,6 +29,7 @@ References
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,8 @@ VIEWS = ("T", "Transpose", "Permute", "View", "UnsafeView", "Reshape", "ReshapeA
 LINEAR = {*LAYERS, *VIEWS, "leaf", "Alias", "Select", "Slice", "NativeDropout", "NativeBatchNorm"}
 MIN_READ = 4  # graphs
 
+MAX_READ = 16
+
 
 class Detector(BaseDetector):
     """Reads the operations of the model."""
@@ -51,7 +54,7 @@ class Detector(BaseDetector):
     progress: LearningProgress
 
     def __init__(self) -> None:
-        self._layers: list[int] = []
+        self._layers: deque[int] = deque(maxlen=MAX_READ)
         """Number of layers of each graph that was read; 0 = it is not a chain of linear layers."""
         self._location: CodePosition | None = None
 

@@ -46,6 +46,8 @@ MAX_SHRUNK = 0.5  # of the norm of the weights at the first update
 MIN_DECAY_SHARE = 0.3  # of the norm of the gradients; 1e-3 is usual
 MIN_READ = 5  # updates of an optimizer whose effect was read
 
+MAX_OPTIMIZERS = 8  # as many as the tracker compares
+
 
 class Detector(BaseDetector):
     """Compares weight decay with the gradients at the end of a run that does not learn."""
@@ -57,7 +59,8 @@ class Detector(BaseDetector):
 
     def on_optimizer_created(self, event: OptimizerCreated) -> None:
         """Record where the weight decay is set."""
-        self._locations[event.optimizer] = event.location
+        if len(self._locations) < MAX_OPTIMIZERS:
+            self._locations[event.optimizer] = event.location
 
     def on_watch_ended(self, event: WatchEnded) -> Evidence | None:
         """Return evidence for one optimizer."""

@@ -57,6 +57,8 @@ EXTREME_RATIO = 5.0  # of the norm of a weight: nothing is left of its first val
 WORSE = 1.2  # times the loss at the start, and times that of the best constant answer
 RISING = 2.0  # times its first value; a rate that has risen this much is a warm-up or a search
 
+MAX_OPTIMIZERS = 8  # as many as the tracker compares
+
 
 class Detector(BaseDetector):
     """Judges the changes of weights at the end of a run that does not learn."""
@@ -69,7 +71,8 @@ class Detector(BaseDetector):
 
     def on_optimizer_created(self, event: OptimizerCreated) -> None:
         """Record where the rate is set."""
-        self._locations[event.optimizer] = event.location
+        if len(self._locations) < MAX_OPTIMIZERS:
+            self._locations[event.optimizer] = event.location
 
     def on_loss_graph_read(self, event: LossGraphRead) -> None:
         """Record whether layers lie behind sigmoids."""

@@ -1,4 +1,4 @@
-"""An attention mask is inverted: it is True where PyTorch expects False. Or it has numbers, and masks nothing.
+"""An attention mask is inverted, True where PyTorch expects False, or it has numbers and masks nothing.
 
 What you see
     The loss of a language model falls almost to zero, because each position sees the token that it has to predict, and

@@ -6,26 +6,31 @@ What you see
 
 Why it happens
     ``F.relu(x)`` and ``x.to(device)`` return a new tensor and leave ``x`` unchanged, unlike ``module.to(device)``,
-    which changes the module. Python raises no error for an unused result.
+    which changes the module. ``model.state_dict(best)`` writes the current weights into ``best``, and loads nothing.
+    Python raises no error for an unused result.
 
 Fix
     Assign the result, or remove the line:
 
         F.relu(x)  # wrong
         x = F.relu(x)  # right
+        model.state_dict(best)  # wrong: overwrites best
+        model.load_state_dict(best)  # right
 
 When this is fine
     - The operation works in place: ``inplace=True``, ``F.relu_(x)``, ``x.relu_()``, ``out=``.
     - You call ``.to()`` on a module, or on a batch object that changes itself.
     - You move a batch to measure the time, or call a layer because of its hooks or statistics.
     - The call is the last line of a notebook cell.
+    - You collect the states of several modules in a new dictionary with ``state_dict(destination=states)``.
 
 How it is detected
     Only the linter finds it, from the source code. It reports two kinds of unused results: those of PyTorch's
     activations and dropouts in ``forward`` and the functions that it calls, and those of ``to``, ``detach`` and similar
     methods in a training loop. In a loop, the tensor must be computed by PyTorch or come from a ``DataLoader`` with the
     default ``collate_fn``. Calls inside ``try``, or inside ``with`` except autocast, are not checked. The program may
-    not need the line, so this is a warning.
+    not need the line, so this is a warning. It also reports, as an error, a statement that passes a state to
+    ``state_dict``.
 
 References
     torch.nn.functional.relu, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.relu.html
@@ -44,7 +49,7 @@ from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import Edit, Fix
+from trueloop.core.source_text import Edit, Fix, dotted_name
 from trueloop.failures.failure import Failure, Rule, Severity
 
 NEVER: Final = 99  # for functions without an argument ``inplace``
@@ -78,6 +83,7 @@ CREATED: Final = frozenset(
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the statements that discard the result of an operation that does not work in place."""
+    yield from _states_not_loaded(source)
     reported = set[int]()
     for each in source.ops(OpKind.TORCH_CALL, OpKind.MODEL_CALL):
         statement = each.statement
@@ -91,6 +97,47 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 node=each.node,
                 fix=_assign_result(source, statement, name) if name else None,
             )
+
+
+def _states_not_loaded(source: SourceFile) -> Iterator[Hit]:
+    """Yield the statements that pass a state to ``state_dict`` instead of ``load_state_dict``."""
+    for statement in source.nodes:
+        match statement:
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="state_dict") as method, args=args, keywords=options)):
+                pass
+            case _:
+                continue
+        passed = [*args, *(each.value for each in options)]
+        if len(passed) != 1 or any(each.arg != "destination" for each in options) or _is_new(source, passed[0]):
+            continue
+        start, end = source.text.span(method.value)[1], source.text.span(passed[0])
+        owner, state = ast.unparse(method.value), ast.unparse(passed[0])
+        edits = (Edit(start, source.text.span(method)[1], ".load_state_dict"),)
+        edits += tuple(Edit(source.text.span(o)[0], end[0], "") for o in options)
+        yield Hit(
+            message=f"`{owner}.state_dict({state})` loads nothing: it writes the current weights of `{owner}` into "
+            f"`{state}`. Loading is `{owner}.load_state_dict({state})`.",
+            node=statement,
+            fix=Fix(edits, safe=False, description="Call load_state_dict"),
+            severity=Severity.ERROR,
+        )
+
+
+def _is_new(source: SourceFile, state: ast.expr) -> bool:
+    """Return True if a dictionary may have been created to collect states: it is a parameter, or starts empty."""
+    name = dotted_name(state)
+    if not name:
+        return not isinstance(state, ast.Call) or not dotted_name(state.func).endswith("load")
+    values: list[ast.expr | None] = []
+    for each in source.nodes:
+        if isinstance(each, ast.arg) and each.arg == name and "dest" in name:
+            return True
+        if isinstance(each, ast.Assign | ast.AnnAssign):
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            values += [each.value for target in targets if dotted_name(target) == name]
+    empty = [v for v in values if isinstance(v, ast.Dict) and not v.keys]
+    empty += [v for v in values if isinstance(v, ast.Call) and not v.args and dotted_name(v.func).endswith("ict")]
+    return any("state_dict" not in ast.unparse(v) for v in empty) and len(empty) == len([v for v in values if v])
 
 
 def _is_activation(source: SourceFile, call: Op) -> bool:
@@ -184,10 +231,10 @@ def _assign_result(source: SourceFile, statement: Any, name: str) -> Fix:
 
 RULE = Rule(
     required_words=(
-        "relu|ReLU|elu|LU(|dropout|Dropout|igmoid|tanh|Tanh|oftmax|.detach()|.to(|.cuda(|.float()|.half()",
-        "def forward(|backward(",
-        "__init__|backward(",
-        "Module|DataLoader",
+        ".state_dict(|relu|ReLU|elu|LU(|dropout|Dropout|igmoid|tanh|Tanh|oftmax|.detach()|.to(|.cuda(|.float()|.half()",
+        ".state_dict(|def forward(|backward(",
+        ".state_dict(|__init__|backward(",
+        ".state_dict(|Module|DataLoader",
     ),
     find=find,
 )

@@ -77,6 +77,7 @@ MIN_SAME_SAMPLES: Final = 3  # optimizers in a row that made one pass over the s
 MIN_SINGLE_UPDATES: Final = 8  # optimizers in a row that made one update each
 MAX_UPDATES_PER_BATCH: Final = 4
 MAX_LINES: Final = 64
+MAX_OWNERS: Final = 8
 MIN_SCHEDULER_STEPS: Final = 3
 MIN_STEPS: Final = 8  # of the optimizer that has replaced the scheduled one
 MAX_BATCHES: Final = 512  # batches of one optimizer whose samples are compared
@@ -277,7 +278,7 @@ class Detector(BaseDetector):
 
     def on_optimizer_created(self, event: OptimizerCreated) -> Evidence | None:
         """Return evidence when a line has built too many optimizers in a row."""
-        if len(self._owners) < MAX_LINES:
+        if len(self._owners) < MAX_OWNERS:
             self._owners[event.optimizer] = _Owner(event.parameters, event.location)
         if not event.stateful or event.kind == "LBFGS" or event.location is None:
             return None

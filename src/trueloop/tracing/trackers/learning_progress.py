@@ -17,8 +17,9 @@ from trueloop.tracing.events import LossGraphRead, MeasuredLoss, Ref, StepStarte
 from trueloop.tracing.row_digests import has_storage
 from trueloop.tracing.tracker import Tracker
 
-MIN_UPDATES: Final = 30  # from the first to the last loss; fewer say nothing about a model that learns slowly
+MIN_UPDATES: Final = 48  # from the first to the last loss; fewer say nothing about a model that learns slowly
 MIN_LOSSES: Final = 16
+MAX_OPTIMIZERS: Final = 8  # whose weights are compared
 LEARNING: Final = 0.9  # of the loss of the best constant answer, below which a model clearly learns
 SLOWLY: Final = 0.98
 DIVERGED: Final = 1.5  # times the loss at the start, and times that of the best constant answer
@@ -116,6 +117,8 @@ class LearningProgress(Tracker):
     def on_step_started(self, event: StepStarted) -> None:
         """Sample the weights before some updates."""
         if event.update % WEIGHTS_INTERVAL:
+            return
+        if event.optimizer not in self._weights and len(self._weights) >= MAX_OPTIMIZERS:
             return
         weights = self._weights.setdefault(event.optimizer, _Weights())
         weights.before = {

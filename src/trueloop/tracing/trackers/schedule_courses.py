@@ -7,7 +7,7 @@ from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Ref, SchedulerStepped
 from trueloop.tracing.tracker import Tracker
 
-MAX_SCHEDULERS: Final = 64
+MAX_SCHEDULERS: Final = 16
 SMALL: Final = 1e-4  # ratio to the highest rate
 
 

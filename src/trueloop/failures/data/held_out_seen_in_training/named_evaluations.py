@@ -79,7 +79,7 @@ class _Model:
     trained: Tensor = field(default_factory=_no_hashes)
     """Hashes of the samples that were trained on."""
     seen: int = 0
-    """Number of samples that were trained on, each as often as it was."""
+    """Number of samples that were trained on, a repeated one each time."""
     seen_until_new: int = 0
     """Same, until the latest new sample."""
     batches: int = 0

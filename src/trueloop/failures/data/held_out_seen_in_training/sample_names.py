@@ -23,6 +23,9 @@ MAX_ASSIGNMENTS: Final = 4  # that lead from an argument back to the variable th
 HELD_OUT_WORDS: Final = frozenset((
     "val", "valid", "validation", "va", "vl", "test", "te", "dev", "eval", "heldout", "holdout", "unseen",
 ))  # fmt: skip
+COUNT_WORDS: Final = frozenset(
+    ("iter", "iters", "step", "steps", "size", "interval", "every", "epochs", "num", "count")
+)
 TRAINING_WORDS: Final = frozenset(("train", "training", "tr", "trn", "fit"))
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _PREFIXED: Final = re.compile(r"[xy](va|val|valid|te|test|dev)")
@@ -32,7 +35,7 @@ _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 def is_held_out_name(name: str) -> bool:
     """Return True if the name of a variable says that its samples are held out: "val_loader", "xTest", "xte"."""
     words = _words(name)
-    if words & TRAINING_WORDS:
+    if words & (TRAINING_WORDS | COUNT_WORDS):
         return False
     return bool(words & HELD_OUT_WORDS) or any(_PREFIXED.fullmatch(word) for word in words)
 
@@ -51,8 +54,12 @@ def sample_name(value: Tensor | DataLoader[Any]) -> SampleName:
     Variables that hold the samples decide, or else the source text of the innermost call that mentions such a variable
     in its arguments, as in ``model(torch.tensor(x_test[rows]))``.
     """
-    names = list(_names(value))
-    if not any(_is_training_name(name) or is_held_out_name(name) for name in names) and isinstance(value, Tensor):
+    holders = list(_names(value))
+    names = [name for name, _ in holders]
+    says = [_is_training_name(name) or is_held_out_name(name) for name in names]
+    is_named = any(tells and same for tells, (_, same) in zip(says, holders, strict=True))
+    is_part = any(not tells and not same for tells, (_, same) in zip(says, holders, strict=True))  # of all the data
+    if isinstance(value, Tensor) and not is_named and (is_part or not any(says)):
         names = _names_in_text()
     is_training = any(map(_is_training_name, names))
     return SampleName("" if is_training else next(filter(is_held_out_name, names), ""), is_training)
@@ -63,7 +70,7 @@ def _words(name: str) -> set[str]:
 
 
 def _is_training_name(name: str) -> bool:
-    return bool(_words(name) & TRAINING_WORDS)
+    return bool(_words(name) & TRAINING_WORDS) and not _words(name) & COUNT_WORDS
 
 
 def _user_frames() -> Iterator[FrameType]:
@@ -76,19 +83,21 @@ def _user_frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _names(value: Any) -> Iterator[str]:
-    """Yield the names of the variables, attributes and keys in the running user functions that hold a value.
+def _names(value: Any) -> Iterator[tuple[str, bool]]:
+    """Yield the variables, attributes and keys in the running user functions that hold a value, or it and more.
 
-    The parameters of a function are left out: what they are called says what the function is for, not what it gets.
+    Each name comes with whether it holds just the value. The parameters of a function are left out: what they are
+    called says what the function is for, not what it gets.
     """
     for frame in _user_frames():
         parameters = inspect.getargs(frame.f_code).args
         for name, held in variables(frame).items():
             if name not in parameters and _is_same(held, value):
-                yield name
+                yield name, held is value
             elif name == "self" or type(held) is dict:
                 fields: dict[Any, Any] = held if type(held) is dict else getattr(held, "__dict__", {})
-                yield from (str(key) for key, each in list(fields.items())[:64] if _is_same(each, value))
+                items = list(fields.items())[:64]
+                yield from ((str(key), each is value) for key, each in items if _is_same(each, value))
 
 
 def _is_same(held: Any, value: Any) -> bool:

@@ -18,7 +18,7 @@ Fix
 
 When this is fine
     - The whole samples are sorted, or the labels are reordered in the same way.
-    - The batch contains the order, and the outputs of the model are put back into the original order.
+    - The batch contains the order, and the outputs of the model get the original order again.
     - The samples have no labels, and inputs are shuffled to make negative pairs.
 
 How it is detected

@@ -66,7 +66,7 @@ class StoredSamples:
         self._versions = [[versions[-1]] for versions in self._versions]
 
     def are_in(self, batch: Tensor) -> bool:
-        """Return True if a batch contains one of the samples, as it is now."""
+        """Return True if a batch contains one of the samples with its present values."""
         if not has_storage(batch) or not batch.is_floating_point():
             return False
         rows = _columns(batch.detach().reshape(len(batch), -1))

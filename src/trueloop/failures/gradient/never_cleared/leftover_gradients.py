@@ -24,7 +24,7 @@ from trueloop.tracing.events import (
 MIN_STEPS: Final = 24  # with leftover gradients
 MIN_PRESENT: Final = 20  # of these steps, in which the leftover gradients were not zero
 MAX_BACKWARDS: Final = 8  # since the gradients were cleared
-MAX_OPTIMIZERS: Final = 16
+MAX_OPTIMIZERS: Final = 8
 
 
 class _Backward(NamedTuple):

@@ -6,7 +6,7 @@ What you see
 
 Why it happens
     A bfloat16 number has 8 significant bits: next to 0.02, the nearest other value is 0.0001 away. An optimizer that
-    adds 0.00001 to it rounds the sum back to 0.02, in every update anew. No operation raises an error.
+    adds 0.00001 to it rounds the sum back to 0.02, in every update. No operation raises an error.
 
 Fix
     Keep the weights in float32 and let autocast compute in bfloat16.
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 MIN_UPDATES: Final = 48
 MIN_UNCHANGED: Final = 0.9  # of the entries that always had a gradient
 MIN_ENTRIES: Final = 64
+MAX_OPTIMIZERS: Final = 8
 
 
 class Detector(BaseDetector):
@@ -56,14 +57,14 @@ class Detector(BaseDetector):
         self._updates: dict[Ref, int] = {}
 
     def on_tracing_gap(self, event: TracingGap) -> None:
-        """Begin anew: the gradients of some updates were not seen."""
+        """Start again: the gradients of some updates were not seen."""
         self._weights = {ref: known if self._is_done(ref) else {} for ref, known in self._weights.items()}
         self._updates = {ref: count if self._is_done(ref) else 0 for ref, count in self._updates.items()}
 
     def on_step_taken(self, event: StepTaken) -> Evidence | None:
         """Return evidence at the last of the compared updates."""
         optimizer = event.optimizer
-        if self._is_done(optimizer):
+        if self._is_done(optimizer) or (optimizer not in self._weights and len(self._weights) >= MAX_OPTIMIZERS):
             return None
         if not self._weights.get(optimizer):
             from trueloop.failures.precision.updates_lost.weight_entries import first_weights
