@@ -135,15 +135,24 @@ def lint_files(paths: Iterable[Path], job: LintJob, *, jobs: int | None = None) 
         job: rules and options.
         jobs: number of processes; None = the number of available processors.
     """
-    seen: set[tuple[str, Severity, SourceLocation | None, int | None, int | None]] = set()
-    for each in _lint_each(paths, job, jobs):
-        keys = [
-            (f.code, f.severity, f.location and f.location._replace(function=""), f.cell, f.column)
-            for f in each.result.findings
-        ]
-        new = tuple(f for f, key in zip(each.result.findings, keys, strict=True) if key not in seen)
-        seen.update(keys)
-        yield each._replace(result=replace(each.result, findings=new))
+    results = list(_lint_each(paths, job, jobs))  # what is an error in one program may be a warning in another
+    found = [finding for each in results for finding in each.result.findings]
+    errors = {_key(finding) for finding in found if finding.severity is Severity.ERROR}
+    seen: set[tuple[object, ...]] = set()
+    for each in results:
+        new: list[Finding] = []
+        for finding in each.result.findings:
+            key = _key(finding)
+            is_weaker = finding.severity is not Severity.ERROR and key in errors
+            if key not in seen and not is_weaker:
+                new.append(finding)
+        seen.update(map(_key, new))
+        yield each._replace(result=replace(each.result, findings=tuple(new)))
+
+
+def _key(finding: Finding) -> tuple[object, ...]:
+    location = finding.location and finding.location._replace(function="")
+    return finding.code, location, finding.cell, finding.column
 
 
 def _lint_each(paths: Iterable[Path], job: LintJob, jobs: int | None) -> Iterator[LintedFile]:

@@ -17,8 +17,9 @@ from trueloop.tracing.events import LossGraphRead, MeasuredLoss, Ref, StepStarte
 from trueloop.tracing.row_digests import has_storage
 from trueloop.tracing.tracker import Tracker
 
-MIN_UPDATES: Final = 48  # from the first to the last loss; fewer say nothing about a model that learns slowly
+MIN_UPDATES: Final = 30  # from the first to the last loss; fewer say nothing about a model that learns slowly
 MIN_LOSSES: Final = 16
+MIN_FAILING: Final = 48  # updates of a run that does not learn, before a cause is named
 MAX_OPTIMIZERS: Final = 8  # whose weights are compared
 LEARNING: Final = 0.9  # of the loss of the best constant answer, below which a model clearly learns
 SLOWLY: Final = 0.98
@@ -178,8 +179,9 @@ class LearningProgress(Tracker):
 
     def failure(self) -> LearningSummary | None:
         """Return the summary of a run that does not learn; None if it does, or if a cause was already reported."""
-        is_failing = self.summary is not None and self.summary.is_failing
-        return self.summary if is_failing and not self.cause_reported else None
+        summary = self.summary
+        is_failing = summary is not None and summary.is_failing and summary.updates >= MIN_FAILING
+        return summary if is_failing and not self.cause_reported else None
 
     def unknown(self) -> str:
         """Return the reason why a cause cannot be judged; "" if it can."""
