@@ -516,6 +516,8 @@ class OptimizerCreated(Event):
     trainable: Refs
     stateful: bool
     """Whether the optimizer has state such as momentum or Adam's averages."""
+    learning_rates: tuple[float, ...] = ()
+    """Learning rate of each parameter group; empty if one is a tensor on a GPU."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -669,6 +671,8 @@ class CheckpointWritten(Event):
     holds_optimizer: bool
     live_content: Any
     """LIVE: the saved object."""
+    unstepped: Refs = NO_REFS
+    """Optimizers that have not stepped, and whose state is the saved one."""
 
 
 class StateDictMatch(NamedTuple):

@@ -241,7 +241,111 @@ first = optim.Adam(model.parameters(), lr=0.01)
 fit(first, optim.lr_scheduler.ExponentialLR(first, 0.9))
 """,
 }
+SAVING = """
+import os, tempfile
+path = os.path.join(tempfile.mkdtemp(), "last.pt")
+def save(optimizer):
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+"""
+FAULTY_WITHOUT_LOADER |= {
+    "the saved one never steps": SAVING
+    + """
+def fit(optimizer):
+    optimizer = type(optimizer)(model.parameters(), **optimizer.defaults)  # <- OPT004
+    for _ in range(3):
+        train(optimizer)
+optimizer = optim.Adam(model.parameters(), lr=0.01)
+fit(optimizer)
+save(optimizer)
+""",
+    "the saved one of a trainer never steps": SAVING
+    + """
+class Trainer:
+    def __init__(self):
+        self.optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    def fit(self):
+        optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)  # <- OPT004
+        for _ in range(3):
+            train(optimizer)
+            save(self.optimizer)
+Trainer().fit()
+""",
+    "the loaded one never steps": SAVING
+    + """
+optimizer = optim.Adam(model.parameters(), lr=0.01)
+for _ in range(3):
+    train(optimizer)
+save(optimizer)
+def fit():
+    optimizer = optim.Adam(model.parameters(), lr=0.01)  # <- OPT004
+    for _ in range(3):
+        train(optimizer)
+optimizer = optim.Adam(model.parameters(), lr=0.01)
+saved = torch.load(path)
+model.load_state_dict(saved["model"])
+optimizer.load_state_dict(saved["optimizer"])
+fit()
+""",
+}
 CORRECT_WITHOUT_LOADER = {
+    "both optimizers of two stages are saved in each": SAVING
+    + """
+both = [optim.Adam(model.parameters(), lr=rate) for rate in (0.01, 0.001)]
+for stage in range(12):
+    train(both[stage // 6])
+    torch.save([each.state_dict() for each in both], path)
+""",
+    "the initial state is saved for all folds": SAVING
+    + """
+save(optim.Adam(model.parameters()))
+optimizer = optim.Adam(model.parameters())
+for _ in range(3):
+    train(optimizer)
+""",
+    "a saved state is loaded to look at it": SAVING
+    + """
+optimizer = optim.Adam(model.parameters(), lr=0.01)
+for _ in range(3):
+    train(optimizer)
+save(optimizer)
+restored = optim.Adam(model.parameters(), lr=0.01)
+restored.load_state_dict(torch.load(path)["optimizer"])
+print(len(restored.state))
+""",
+    "a smaller rate after a restored state": SAVING
+    + """
+optimizer = optim.Adam(model.parameters(), lr=0.01)
+for _ in range(3):
+    train(optimizer)
+save(optimizer)
+restored = optim.Adam(model.parameters(), lr=0.01)
+restored.load_state_dict(torch.load(path)["optimizer"])
+optimizer = optim.Adam(model.parameters(), lr=0.0001)
+for _ in range(3):
+    train(optimizer)
+""",
+    "an optimizer that wraps another one": SAVING
+    + """
+class Lookahead(optim.Optimizer):
+    def __init__(self, base):
+        self.base = base
+        super().__init__(base.param_groups, {})
+        self.param_groups = base.param_groups
+    def step(self, closure=None):
+        return self.base.step(closure)
+optimizer = Lookahead(optim.Adam(model.parameters(), lr=0.01))
+for _ in range(3):
+    train(optimizer)
+    save(optimizer)
+""",
+    "one that never steps has no state to lose": SAVING
+    + """
+save(optim.SGD(model.parameters(), lr=0.1))
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    train(optimizer)
+    save(optimizer)
+""",
     "a scheduler of an optimizer that only computes rates": """
 import warnings
 warnings.simplefilter("ignore")
@@ -385,7 +489,8 @@ for target in range(3):
 @pytest.mark.parametrize("script", FAULTY_WITHOUT_LOADER.values(), ids=FAULTY_WITHOUT_LOADER)
 def test_run_reports_optimizers_without_a_loader(run_reports, script: str):
     message = run_reports(DATA + SLICES + script).findings[0].message
-    assert ("changes the learning rate of" if "scheduler" in script else "This line has built") in message
+    kinds = {"scheduler": "changes the learning rate of", "save(": "that has never stepped"}
+    assert next((text for word, text in kinds.items() if word in script), "This line has built") in message
 
 
 @pytest.mark.parametrize("script", CORRECT_WITHOUT_LOADER.values(), ids=CORRECT_WITHOUT_LOADER)

@@ -1,4 +1,4 @@
-"""An optimizer is built again: its momentum and running averages are lost, or a scheduler keeps the old one.
+"""An optimizer is built again: its momentum and running averages are lost, or the program goes on with the old one.
 
 What you see
     The loss jumps at the start of each epoch and then recovers. Adam repeats its large first steps. Or the learning
@@ -7,7 +7,7 @@ What you see
 Why it happens
     The optimizer is built inside the loop over epochs, or in a function that trains one epoch. A new optimizer is
     valid, but has lost the averages of previous gradients. A scheduler that was built for the old optimizer changes the
-    learning rate of the old one, which no longer steps.
+    learning rate of the old one, which no longer steps. And a checkpoint of the old one has no averages to resume with.
 
 Fix
     Build the optimizer once, before the loop. To change the learning rate, use a scheduler or set ``group["lr"]``.
@@ -30,8 +30,10 @@ How it is detected
     trained on the same samples, each sample once, or eight in a row for a single update. The linter reports a loop that
     builds the same optimizer for the same model in each iteration and iterates over a loader at most once. At the end
     of a run, the sanitizer also reports a scheduler that was stepped three times for an optimizer that never stepped,
-    while another optimizer made at least eight updates of the same parameters with one learning rate. A program that
-    resets the averages in every epoch on purpose is reported too, so this is a warning.
+    while another optimizer made at least eight updates of the same parameters with one learning rate. The same holds
+    for an optimizer whose state was saved after these updates, or was loaded before (with the learning rate of the
+    other one), if both are of one class. A program that resets the averages in every epoch on purpose is reported too,
+    so this is a warning.
 
 References
     Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, arXiv:1412.6980
@@ -59,9 +61,11 @@ from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, cha
 from trueloop.failures.teaching_script import Piece, repetition_injector
 from trueloop.tracing.events import (
     BackwardStarted,
+    CheckpointWritten,
     LoaderStarted,
     ModelCalled,
     OptimizerCreated,
+    PartlyTracedStep,
     Ref,
     Refs,
     SchedulerStepped,
@@ -92,10 +96,19 @@ class _Owner:
 
     parameters: Refs
     built_at: CodePosition | None
+    kind: str
+    initial_rates: tuple[float, ...]
+    since: int
+    """Number of updates when it was built, or when its state was loaded."""
     steps: int = 0
+    latest_update: int = 0
     rates: tuple[float, ...] = ()
     has_changed: bool = False
     """Whether its learning rates have changed."""
+    saved_at: CodePosition | None = None
+    """The line that saved its state before it had stepped."""
+    loaded_at: CodePosition | None = None
+    """The line that loaded its state."""
     scheduler: str = ""
     """Class name of the scheduler that was stepped for it; "" = none."""
     scheduler_steps: int = 0
@@ -255,7 +268,7 @@ class Detector(BaseDetector):
     def on_step_taken(self, event: StepTaken) -> None:
         """Record the step."""
         if (owner := self._owners.get(event.optimizer)) is not None:
-            owner.steps += 1
+            owner.steps, owner.latest_update = owner.steps + 1, event.update
             owner.has_changed |= owner.rates not in ((), event.learning_rates)
             owner.rates = event.learning_rates
         for line in self._lines.values():
@@ -266,8 +279,22 @@ class Detector(BaseDetector):
             elif event.parameters >= line.parameters:
                 line.stepped_last = False
 
+    def on_partly_traced_step(self, event: PartlyTracedStep) -> None:
+        """Record that the optimizer steps."""
+        if (owner := self._owners.get(event.optimizer)) is not None:
+            owner.steps += 1
+
+    def on_checkpoint_written(self, event: CheckpointWritten) -> None:
+        """Record the optimizers whose state was saved, although only another one had stepped."""
+        for optimizer in event.unstepped & self._owners.keys():
+            owner = self._owners[optimizer]
+            if any(each.steps and each.parameters == owner.parameters for each in self._owners.values()):
+                owner.saved_at = event.location
+
     def on_state_loaded(self, event: StateLoaded) -> None:
-        """Record that weights were loaded."""
+        """Record that weights, or the state of an optimizer, were loaded."""
+        if (owner := self._owners.get(event.target)) is not None:
+            owner.loaded_at, owner.since = event.location, event.update
         for line in self._lines.values():
             line.use.weights_loaded |= event.what == "model"
 
@@ -279,7 +306,9 @@ class Detector(BaseDetector):
     def on_optimizer_created(self, event: OptimizerCreated) -> Evidence | None:
         """Return evidence when a line has built too many optimizers in a row."""
         if len(self._owners) < MAX_OWNERS:
-            self._owners[event.optimizer] = _Owner(event.parameters, event.location)
+            self._owners[event.optimizer] = _Owner(
+                event.parameters, event.location, event.kind, event.learning_rates, event.update
+            )
         if not event.stateful or event.kind == "LBFGS" or event.location is None:
             return None
         key = (event.location, event.kind, event.parameters, event.trainable)
@@ -308,28 +337,33 @@ class Detector(BaseDetector):
             owner.steps = max(owner.steps, event.optimizer_steps)  # also those that were not traced
 
     def _find_outdated(self) -> Iterator[Evidence]:
-        """Yield evidence for each scheduler of an optimizer that never stepped, but was replaced."""
+        """Yield evidence for each optimizer that never stepped, but is scheduled, saved or loaded for another one."""
         for old in self._owners.values():
-            if old.steps or old.scheduler_steps < MIN_SCHEDULER_STEPS:
-                continue
             others = [each for each in self._owners.values() if each.parameters == old.parameters]
-            new = next((each for each in others if each.steps >= MIN_STEPS and not each.has_changed), None)
-            if new is not None:
-                yield Evidence(
-                    message=f"{old.scheduler} changes the learning rate of an optimizer that has never stepped. "
-                    f"Another one made all {new.steps} updates of these {len(new.parameters)} parameters, with the "
-                    "same learning rate.",
-                    location=new.built_at,
-                    related=tuple(
-                        (at, text)
-                        for at, text in (
-                            (old.built_at, "the scheduled optimizer"),
-                            (old.scheduled_at, "scheduled here"),
-                        )
-                        if at is not None
-                    ),
-                    fix="Build the optimizer once, and the scheduler after it.",
-                )
+            later = (each for each in others if each.latest_update - old.since >= MIN_STEPS - 1)
+            new = next((each for each in later if each.steps >= MIN_STEPS), None)
+            if old.steps or new is None:
+                continue
+            is_same_class = new.kind == old.kind
+            if old.scheduler_steps >= MIN_SCHEDULER_STEPS and not new.has_changed:
+                what = f"{old.scheduler} changes the learning rate of an optimizer"
+                use, effect = (old.scheduled_at, "scheduled"), ", with the same learning rate"
+            elif old.saved_at and is_same_class:
+                what, use = f"The program saves the state of {old.kind}", (old.saved_at, "saved")
+                effect = ": the saved state has no momentum or running averages"
+            elif old.loaded_at and is_same_class and new.initial_rates == old.initial_rates:
+                what, use = f"The program loads a state into {old.kind}", (old.loaded_at, "loaded")
+                effect = ", without the loaded momentum or running averages"
+            else:
+                continue
+            lines = ((old.built_at, "the optimizer that never stepped"), (use[0], f"{use[1]} here"))
+            yield Evidence(
+                message=f"{what} that has never stepped. Another one made all {new.steps} updates of these "
+                f"{len(new.parameters)} parameters{effect}.",
+                location=new.built_at,
+                related=tuple((at, text) for at, text in lines if at is not None),
+                fix="Build the optimizer once, and use this one for the updates, the scheduler and the checkpoints.",
+            )
 
     def _evidence(self, key: tuple[Hashable, ...], line: _OptimizerLine, unused: int) -> Evidence | None:
         reason = line.reason(unused)

@@ -143,7 +143,8 @@ class Steps:
                 kind=type(optimizer).__name__,
                 parameters=registry.refs(tensors),
                 trainable=registry.refs(p for p in tensors if p.requires_grad),
-                stateful=_stateful(optimizer),
+                stateful=has_state(optimizer),
+                learning_rates=learning_rates(optimizer),
             )
         )
         stream.request_full_tracing()
@@ -235,6 +236,8 @@ class Steps:
         self._latest = weakref.ref(optimizer)
         self._state = self._program.optimizers.get(optimizer) or self._register_late(optimizer)
         self._state.in_training_thread = True
+        if not self._state.steps:
+            self._stream.request_full_tracing()  # also if it was built long ago
         return True
 
     def _is_other_thread(self) -> bool:
@@ -371,7 +374,7 @@ def _read_gradients(live_parameters: Mapping[Ref, Tensor], parameters: Refs) -> 
     return with_gradient, dict(zip(gradients, norms, strict=False))
 
 
-def _stateful(optimizer: Optimizer) -> bool:
+def has_state(optimizer: Optimizer) -> bool:
     """Return True if an optimizer has state that a new optimizer would lack."""
     if type(optimizer).__name__ not in _PLAIN:
         return True

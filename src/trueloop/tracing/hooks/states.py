@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from trueloop.tracing.attach import Hook
 from trueloop.tracing.events import CheckpointRead, CheckpointWritten, Event, Ref, StateDictMatch, StateLoaded
+from trueloop.tracing.hooks.optimizers import has_state
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
@@ -150,10 +151,17 @@ class States(Hook):
             self._stream.request_full_tracing()
 
     def _on_saved(self, obj: Any, file: Any) -> None:
-        holds = {kind for kind, _ in _states(obj, MAX_DEPTH)}
+        states = list(_states(obj, MAX_DEPTH))
+        holds = {kind for kind, _ in states}
+        empty = [_group_settings(state) for kind, state in states if kind == "optimizer" and not state["state"]]
         self._stream.emit(CheckpointWritten(
             location=user_location(), path=_path(file), holds_model="model" in holds,
             holds_optimizer="optimizer" in holds, live_content=obj,
+            unstepped=frozenset(
+                self._stream.registry.ref(optimizer)
+                for optimizer, state in (self._program.optimizers.items() if empty else ())
+                if not state.steps and has_state(optimizer) and _group_settings(optimizer) in empty
+            ),
         ))  # fmt: skip
 
     def _on_read(self, file: Any, content: Any, weights_only: bool | None) -> None:
@@ -168,6 +176,15 @@ class States(Hook):
             location=user_location(), path=path, file=ref, weights_only=weights_only, holds_model="model" in holds,
             holds_optimizer="optimizer" in holds,
         ))  # fmt: skip
+
+
+def _group_settings(optimizer: Any) -> list[Any]:
+    """Return the settings of each parameter group of an optimizer or its state, and the number of its parameters."""
+    groups = optimizer["param_groups"] if isinstance(optimizer, Mapping) else optimizer.param_groups
+    return [
+        (len(group["params"]), sorted((key, str(value)) for key, value in group.items() if key != "params"))
+        for group in groups
+    ]
 
 
 def _key_match(state: Any, result: Any) -> StateDictMatch | None:
