@@ -22,9 +22,11 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports two cases. (1) The program loads the state of the scheduler or the scaler, but not
     the optimizer's state, which is in the same file. (2) The program loads a checkpoint into a model that it has not
-    trained yet, and later overwrites this file with a new checkpoint that includes an optimizer. If it has trained
-    another model before, the function that loads must also read an epoch or a step from the file. An optimizer whose
-    state is restored without ``load_state_dict`` is reported too, so this is a warning. The linter reports case 1.
+    trained yet, and goes on: a loop starts at the epoch or step that was read from the file (unless the function that
+    loads is about fine-tuning or a reset), or the file is overwritten with a new checkpoint that includes an optimizer.
+    An overwritten file counts only if the program has not trained another model before, or reads an epoch or a step
+    where it loads. An optimizer whose state is restored without ``load_state_dict`` is reported too, so this is a
+    warning. The linter reports case 1.
 
 References
     PyTorch tutorial "Saving & Loading a General Checkpoint for Inference and/or Resuming Training",
@@ -35,11 +37,12 @@ References
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
+from trueloop.analysis.program_files import parse_files
 from trueloop.analysis.queries.captured_states import loads_without_optimizer
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
+from trueloop.failures.checkpoint.resumed_without_optimizer.resumed_counts import COUNTERS, continues_count
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import (
     CheckpointRead,
@@ -50,9 +53,6 @@ from trueloop.tracing.events import (
     StateLoaded,
     StepTaken,
 )
-
-COUNTERS: Final = frozenset(("epoch", "epochs", "start_epoch", "step", "steps", "global_step", "iteration", "iter"))
-"""Keys of a checkpoint that only a resumed run reads."""
 
 
 @dataclass(slots=True)
@@ -66,6 +66,9 @@ class _ResumedFile:
     model_loaded: bool = False
     goes_on: bool = False
     """Whether the model was not trained in this process, and nothing else was, or its number of epochs is loaded."""
+    continues: bool = False
+    """Whether the model was not trained in this process, and a loop starts at a number that was read from the file."""
+    model: Ref | None = None
     companion: str = ""
     """Kind of another loaded state, which only a resumed run needs: "scheduler" or "scaler"; "" = none so far."""
     companion_at: CodePosition | None = None
@@ -79,13 +82,14 @@ class Detector(BaseDetector):
         self._stateful: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._trained: weakref.WeakSet[Ref] = weakref.WeakSet()
         """Models that were called with a graph."""
+        self._evaluated: weakref.WeakSet[Ref] = weakref.WeakSet()
+        """Models that were called without a graph."""
         self._stepped = self._stepped_since = False
         """Whether an optimizer has stepped, and one with a state since the newest checkpoint was read."""
 
     def on_model_called(self, event: ModelCalled) -> None:
         """Record a model that may be trained."""
-        if event.has_graph:
-            self._trained.add(event.model)
+        (self._trained if event.has_graph else self._evaluated).add(event.model)
 
     def on_checkpoint_read(self, event: CheckpointRead) -> None:
         """Record the file."""
@@ -102,9 +106,10 @@ class Detector(BaseDetector):
         """Return evidence at the first step or the next checkpoint of a partly resumed run."""
         self._stepped = True
         self._stepped_since |= event.optimizer in self._stateful
-        if self._newest is None or not self._newest.companion or event.optimizer not in self._stateful:
+        newest = self._newest
+        if newest is None or event.optimizer not in self._stateful or not (newest.companion or newest.continues):
             return None
-        return self._evidence(self._newest, event.optimizer.kind)
+        return self._evidence(newest, event.optimizer.kind)
 
     def on_checkpoint_written(self, event: CheckpointWritten) -> Evidence | None:
         """Return evidence at the first step or the next checkpoint of a partly resumed run."""
@@ -124,22 +129,27 @@ class Detector(BaseDetector):
         if event.what == "optimizer":
             self._newest = None  # resumed completely
         elif event.what == "model" and event.file is newest.file:
-            newest.model_loaded, newest.model_at = True, event.location
+            newest.model_loaded, newest.model_at, newest.model = True, event.location, event.target
             is_counted = event.location is not None and not COUNTERS.isdisjoint(_constants(event.location))
-            newest.goes_on = event.target not in self._trained and (not self._stepped or is_counted)
+            is_new = event.target not in self._trained
+            newest.goes_on = is_new and (not self._stepped or is_counted)
+            newest.continues = is_new and is_counted and event.location is not None and _continues_count(event.location)
         elif event.what in {"scheduler", "scaler"}:
             newest.companion, newest.companion_at = event.what, event.location
 
     def _evidence(
         self, resumed: _ResumedFile, optimizer_class: str, overwritten_at: CodePosition | None = None
     ) -> Evidence | None:
-        if not resumed.model_loaded:
+        is_teacher = resumed.model in self._evaluated and resumed.model not in self._trained
+        if not resumed.model_loaded or is_teacher:
             return None
         self._newest = None
         related = [(resumed.read_at, "the file is read here")]
-        if overwritten_at is None:
+        if resumed.companion and overwritten_at is None:
             contrast = f"although the state of the {resumed.companion} was"
             related.append((resumed.companion_at, f"the {resumed.companion}'s state is loaded here"))
+        elif overwritten_at is None:
+            contrast = "although training goes on at the saved epoch or step"
         else:
             contrast = "although the run continues to save to this file"
             related.append((overwritten_at, "the file is written again here"))
@@ -160,6 +170,13 @@ class Detector(BaseDetector):
 def _constants(location: CodePosition) -> frozenset[str]:
     """Return the strings in the function that contains a line."""
     return frozenset(each for each in location.code.co_consts if isinstance(each, str))
+
+
+def _continues_count(location: CodePosition) -> bool:
+    """Return True if a loop starts at a number that is read where a state is loaded."""
+    at = location.source_location
+    tree = (parse_files([at.path]) or {}).get(at.path)
+    return tree is not None and continues_count(tree, at.line)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
