@@ -22,6 +22,40 @@ for a, b in DataLoader(TensorDataset(x, y), batch_size=8):
     mse(model(a), b).backward()
     optimizer.step()  # <- GRD007
 """,
+    "every batch is skipped": """
+x[:, 3] = float("nan")
+for epoch in range(6):
+    for rows in torch.randperm(64).split(8):
+        loss = mse(model(x[rows]), y[rows])  # <- GRD007
+        if torch.isnan(loss):
+            continue
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+    "every step is skipped, in a class": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(6, 4)
+    def forward(self, x):
+        hidden = self.body(x)
+        return {"mean": (hidden - hidden[:1]) / (hidden - hidden).norm(), "hidden": hidden}
+class Learner:
+    def __init__(self):
+        self.net = Net()
+        self.optimizer = torch.optim.Adam(self.net.parameters())
+    def update(self, a, b):
+        self.optimizer.zero_grad()
+        loss = (self.net(a)["mean"] - b).square().mean()  # <- GRD007
+        loss.backward()
+        if all(p.grad.isfinite().all() for p in self.net.parameters()):
+            self.optimizer.step()
+learner = Learner()
+for epoch in range(8):
+    for a, b in DataLoader(TensorDataset(x, y), batch_size=16):
+        learner.update(a, b)
+""",
     "log of zero": """
 def loss_of(step):
     return -(model(x).sigmoid() * (step < 3)).log().mean()
@@ -80,6 +114,25 @@ for step in range(240):
 }
 
 CORRECT = {
+    "some batches are skipped": """
+x[7, 2] = float("nan")
+for epoch in range(4):
+    for rows in torch.randperm(64).split(4):
+        loss = mse(model(x[rows]), y[rows])
+        if loss.isnan():
+            continue
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+    "the last forty batches are only evaluated, with NaN in some": """
+for step in range(40):
+    optimizer.zero_grad()
+    mse(model(x), y).backward()
+    optimizer.step()
+x[7, 2] = float("nan")
+print([model(x[rows]).detach().sum().isnan().item() for rows in torch.arange(64).split(2)])
+""",
     "batches that are skipped": """
 x[7, 2] = float("nan")
 for a, b in DataLoader(TensorDataset(x, y), batch_size=8):

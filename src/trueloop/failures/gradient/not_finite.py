@@ -20,7 +20,9 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reads the gradients when a step uses them, on the CPU only, because reading them from a GPU
-    would slow down training. A loss whose prediction and target are swapped is reported as LOS008 instead.
+    would slow down training. A program that skips every step trains nothing: this is a warning if the run ends after
+    24 or more calls of a model in train mode without a step, and the outputs of all but the first 8 contain NaN. A loss
+    whose prediction and target are swapped is reported as LOS008 instead.
 
     To find the cause, the sanitizer runs the batch once more just before the step, on a copy of the model, and examines
     the graph of the loss. It does not do so where it could affect the program: with several processes, with forward
@@ -33,14 +35,28 @@ References
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
-from trueloop.core.findings import Evidence
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, line_injector
-from trueloop.tracing.events import LossArgumentsSwapped, NonFiniteValue, Ref, StepTaken
+from trueloop.tracing.events import (
+    LossArgumentsSwapped,
+    ModelCalled,
+    NonFiniteValue,
+    PartlyTracedStep,
+    Ref,
+    StepTaken,
+    TracingGap,
+    WatchEnded,
+)
 from trueloop.tracing.trackers.accumulation_windows import AccumulationWindows
+
+MAX_UNREAD = 8  # calls of models since a step whose outputs are not read, so that normal training costs nothing
+MIN_NAN = 16  # calls after those, all with NaN, in a run that skips every step
+MAX_VALUES = 1 << 20  # values of an output that are read
 
 
 class Detector(BaseDetector):
@@ -53,6 +69,41 @@ class Detector(BaseDetector):
         self._cause: NonFiniteValue | None = None
         """The cause that was found by running the batch again; None while there is none."""
         self._read = self._swapped = False
+        self._calls = self._nan_calls = 0
+        """Number of calls of models in train mode since the latest step, and how many of them returned NaN."""
+        self._called_at: CodePosition | None = None
+        self._nan_input = False
+
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Look for NaN in the output, once the program has called models many times without a step."""
+        if not event.training or not event.has_graph or event.recomputed:
+            return
+        self._calls += 1
+        if self._calls > MAX_UNREAD and _contains_nan(event.output):
+            self._nan_calls += 1
+            self._called_at, self._nan_input = event.location, _contains_nan(event.inputs)
+
+    def on_tracing_gap(self, event: TracingGap) -> None:
+        """Forget the calls since the latest step."""
+        self._calls = self._nan_calls = 0
+
+    def on_partly_traced_step(self, event: PartlyTracedStep) -> None:
+        """Forget the calls since the latest step."""
+        self._calls = self._nan_calls = 0
+
+    def on_watch_ended(self, event: WatchEnded) -> Evidence | None:
+        """Return evidence if the program has skipped all steps because of NaN."""
+        if self._nan_calls < MIN_NAN or self._nan_calls < self._calls - MAX_UNREAD:
+            return None
+        cause = "its input" if self._nan_input else "its output, but not its input,"
+        return Evidence(
+            message=f"The model's output contained NaN in the last {self._nan_calls} calls, and no step followed: "
+            f"every batch was skipped, so nothing was trained. In the last call, {cause} contains NaN.",
+            location=self._called_at,
+            severity=Severity.WARNING,
+            fix="Find out where the NaN comes from: a missing value, or a division by zero when the data is scaled.",
+            first_update=event.update,
+        )
 
     def on_non_finite_value(self, event: NonFiniteValue) -> None:
         """Record the value."""
@@ -63,6 +114,7 @@ class Detector(BaseDetector):
 
     def on_step_taken(self, event: StepTaken) -> Evidence | None:
         """Return evidence at a step on gradients that are not finite."""
+        self._calls = self._nan_calls = 0
         self._read |= event.grad_norm is not None
         nonfinite: list[Ref] = []
         if event.grad_norm is not None and not math.isfinite(event.grad_norm):
@@ -101,6 +153,18 @@ class Detector(BaseDetector):
     def inconclusive(self) -> str:
         """Return a reason if no gradient could be read."""
         return "" if self._read else "no gradient could be read: there was none, or not on the CPU"
+
+
+def _contains_nan(output: Any) -> bool:
+    """Return True if some tensor in an output on the CPU contains NaN."""
+    from trueloop.tracing.row_digests import has_storage  # it imports PyTorch, and `trueloop lint` does not
+
+    tensors = output.values() if isinstance(output, dict) else output if isinstance(output, list | tuple) else (output,)
+    return any(
+        has_storage(each) and each.is_cpu and each.numel() <= MAX_VALUES and bool(each.isnan().any())
+        for each in cast("Iterable[Any]", tensors)
+        if hasattr(each, "isnan")
+    )
 
 
 def _describe_origin(loss: NonFiniteValue | None, cause: NonFiniteValue | None, value: float | None) -> str:
