@@ -6,6 +6,7 @@ arrays that leave PyTorch (``item()``, ``numpy()``) are followed by the names of
 """
 
 import linecache
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FrameType
@@ -40,6 +41,8 @@ _EXPORTS: Final = frozenset(("__array__", "__float__", "item", "numpy", "tolist"
 _SHARING: Final = frozenset(("data", "detach", "numpy"))
 """Functions whose result shares the memory of their argument, and so does a ``Variable`` that is made from it."""
 _ADDITIONS: Final = frozenset(("__radd__", "__rsub__", "add", "add_", "rsub", "stack", "sub", "sub_"))
+_WEIGHTED: Final = re.compile(r"linear|conv|matmul|mm$|lstm|gru|rnn")
+"""Functions that multiply their input by weights."""
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
 
@@ -54,6 +57,8 @@ class Cut(NamedTuple):
     """Number of earlier cuts in the same update."""
     scalar_source: int | None
     """Sequence number of the operation that made the input, if the input is a scalar."""
+    has_rsample: bool = False
+    """Whether ``sample()`` made the cut, of a distribution with a differentiable ``rsample()``."""
 
 
 class Term(NamedTuple):
@@ -109,6 +114,10 @@ class CutRecorder:
         self._disabled_at: CodePosition | None = None
         """Where gradients were switched off, if they are off."""
         self._cut_count = self.calls = 0
+        self._sample_uses: dict[CodePosition | None, list[int]] = {}
+        """Line that draws a sample -> sequence numbers of the operations that multiply it by weights."""
+        self._scored: set[CodePosition | None] = set()
+        """Lines that draw a sample whose probability is computed, as in policy gradients."""
         self.is_deliberate = False
         """Whether a value and its own detached copy were added or subtracted, as in ``x - x.detach()``."""
 
@@ -128,6 +137,21 @@ class CutRecorder:
     def terms_of(self, tensor: Tensor) -> frozenset[Term]:
         """Return the numbers without a graph that were added up to a scalar."""
         return self._terms.get(tensor) or NO_TERMS
+
+    def sampled_for(self, root: Tensor) -> Cuts:
+        """Return the cuts by ``sample()`` where a network computes a loss from the sample of a network.
+
+        The loss also has another graph to the network of the distribution, such as a KL divergence.
+        """
+        reached = None
+        found: set[Cut] = set()
+        for cut in self.cuts_of(root):
+            uses = self._sample_uses.get(cut.location, ())
+            if cut.has_rsample and cut.location not in self._scored and uses:
+                reached = self._parameters_behind(root) if reached is None else reached
+                if cut.parameters & reached and any(contains_operation([root], each) for each in uses):
+                    found.add(cut)
+        return frozenset(found)
 
     def record(self, function: Any, args: Sequence[Any], options: Mapping[str, Any] | None, result: Any) -> None:
         """Record one call of a PyTorch function."""
@@ -177,6 +201,8 @@ class CutRecorder:
         cut = NO_CUTS
         if sources and any(each.grad_fn is None for each in outputs):
             cut = self._new_cut(name, sources)
+        if any(each.has_rsample for each in carried):
+            self._on_sample_used(name, args, carried, outputs)
         for output in outputs:
             if output.grad_fn is not None and (name == "stack" or not output.dim()):
                 self._on_sum(name, args, output)  # first, as an addition in place changes the cuts of its operand
@@ -185,6 +211,23 @@ class CutRecorder:
                 self._cuts.put(output, cuts)
             if cuts and name in _SHARING:
                 self._add_alias(output, cuts)
+
+    def _on_sample_used(self, name: str, args: Sequence[Any], cuts: Cuts, outputs: Sequence[Tensor]) -> None:
+        """Record whether weights multiply a sample, or whether its probability is computed."""
+        tensors = _tensors(args)
+        raw = [each for each in tensors if each.grad_fn is None and self.cuts_of(each)]
+        for cut in cuts:
+            if not cut.has_rsample:
+                continue
+            if _distribution_in("log_prob") is not None or (
+                name.strip("_") in ("sub", "rsub")
+                and raw
+                and any(cut.parameters & self._parameters_behind(each) for each in tensors if each.requires_grad)
+            ):
+                self._scored.add(cut.location)
+            elif _WEIGHTED.search(name) and raw:
+                orders = [sequence_number(each.grad_fn) for each in outputs if each.grad_fn is not None]
+                self._sample_uses.setdefault(cut.location, []).extend(each for each in orders if each is not None)
 
     def _on_sum(self, name: str, args: Sequence[Any], output: Tensor) -> None:
         """Record the terms of a scalar with a graph: those of its operands, and operands without a graph."""
@@ -222,7 +265,9 @@ class CutRecorder:
         location, operation = self._describe(name)
         scalars = [each for each in sources if not each.dim() and each.grad_fn is not None]
         scalar = sequence_number(scalars[0].grad_fn) if scalars else None
-        return frozenset({Cut(location, operation, parameters, self._cut_count, scalar)})
+        distribution = _distribution_in("sample") if location == self._disabled_at else None
+        has_rsample = distribution is not None and bool(distribution.has_rsample)
+        return frozenset({Cut(location, operation, parameters, self._cut_count, scalar, has_rsample)})
 
     def _parameters_behind(self, source: Tensor) -> Refs:
         if source.grad_fn is None:
@@ -241,12 +286,12 @@ class CutRecorder:
         location = user_location()
         if torch.is_grad_enabled():
             return location, _source_of_call(location) or (".data" if name == "data" else f"{name}()")
+        if _distribution_in("sample") is not None:
+            return location, "sample()"
         below: FrameType | None = None
         frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
         while frame is not None:
             code = frame.f_code
-            if code.co_name == "sample" and "torch" in code.co_filename and "distributions" in code.co_filename:
-                return location, "sample()"
             if code.co_name == "decorate_context" and below is not None and is_user_code(below.f_code):
                 return CodePosition(below.f_code, 0), "@torch.no_grad()"
             below, frame = frame, frame.f_back
@@ -272,6 +317,17 @@ class CutRecorder:
             return NO_CUTS
         exports = self._exports.get((id(frame), frame.f_code), ())
         return NO_CUTS.union(*(cuts for span, cuts in exports if depends_on(frame.f_code, use, span)))
+
+
+def _distribution_in(method: str) -> Any:
+    """Return the distribution of PyTorch whose method is running; None if there is none."""
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == method and "torch" in code.co_filename and "distributions" in code.co_filename:
+            return frame.f_locals.get("self")
+        frame = frame.f_back
+    return None
 
 
 def _source_of_call(location: CodePosition | None) -> str:

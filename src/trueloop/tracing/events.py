@@ -420,13 +420,16 @@ class DetachedTerm(NamedTuple):
 class LossTraced(Event):
     """RARE. A backward pass starts from a loss whose operations were recorded since the latest update.
 
-    Operations are recorded in a few updates only: while an optimizer has a parameter that never had a gradient, or
-    while a loss has a term without a graph.
+    Operations are recorded in a few updates only: while an optimizer has a parameter that never had a gradient, while a
+    loss has a term without a graph, or if the program samples from distributions.
     """
 
     cuts: tuple[GraphCut, ...]
     """The cuts through which values of trainable parameters reach the loss."""
     detached_terms: tuple[DetachedTerm, ...]
+    samples: tuple[GraphCut, ...] = ()
+    """Calls of ``sample()`` between two trained networks, where ``rsample()`` would keep the graph. The loss reaches
+    their parameters by another term."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

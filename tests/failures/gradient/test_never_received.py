@@ -969,6 +969,146 @@ class Trainer:
 Trainer().run()
 """,
 }
+SAMPLED = {
+    "a variational autoencoder": """
+class VAE(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.decoder = nn.Linear(8, 16), mlp(3, 8)
+        self.mean, self.spread = nn.Linear(16, 3), nn.Linear(16, 3)
+
+    def forward(self, a):
+        h = F.relu(self.body(a))
+        posterior = Normal(self.mean(h), self.spread(h).exp())
+        z = posterior.sample()  # <-
+        return self.decoder(z), posterior
+
+
+model = VAE()
+optimizer = adam(model)
+for _ in range(N):
+    a, _, _ = batch()
+    answer, posterior = model(a)
+    kl = torch.distributions.kl_divergence(posterior, Normal(torch.zeros(3), torch.ones(3))).sum(1).mean()
+    update(optimizer, F.mse_loss(answer, a) + 0.1 * kl)
+""",
+    "an information bottleneck, independent dimensions": """
+encoder, head = mlp(8, 6), mlp(3, 3)
+optimizer = adam(encoder, head)
+for _ in range(N):
+    a, _, kinds = batch()
+    mean, log_var = encoder(a).chunk(2, 1)
+    code = torch.distributions.Independent(Normal(mean, (0.5 * log_var).exp()), 1)
+    drawn = code.sample((4,))  # <-
+    bottleneck = 0.5 * (log_var.exp() + mean.square() - 1 - log_var).sum(1).mean()
+    losses = [F.cross_entropy(head(each), kinds) for each in drawn]
+    update(optimizer, sum(losses) / 4 + 1e-3 * bottleneck)
+""",
+    "a policy that a learned model of the reward should improve": """
+policy, value = mlp(8, 4), mlp(10, 1)
+p_step, v_step = adam(policy), adam(value)
+for _ in range(N):
+    a, _, _ = batch()
+    mean, spread = policy(a).chunk(2, 1)
+    choice = Normal(mean, spread.exp())
+    action = choice.sample()  # <-
+    update(p_step, -value(torch.cat([a, action], 1)).mean() - 0.01 * choice.entropy().mean())
+    reward = -(action - 1).square().sum(1, keepdim=True)
+    update(v_step, F.mse_loss(value(torch.cat([a, action.detach()], 1)), reward))
+""",
+}
+NOT_CUT_OFF = {
+    "rsample for training, sample to look at": """
+encoder, decoder = mlp(8, 6), mlp(3, 8)
+optimizer = adam(encoder, decoder)
+for _ in range(N):
+    a, _, _ = batch()
+    mean, spread = encoder(a).chunk(2, 1)
+    code = Normal(mean, spread.exp())
+    shown = decoder(code.sample())
+    update(optimizer, F.mse_loss(decoder(code.rsample()), a) + 0.1 * mean.square().mean())
+""",
+    "policy gradients with a critic of state and action": """
+policy, critic = mlp(8, 4), mlp(10, 1)
+optimizer = adam(policy, critic)
+for _ in range(N):
+    a, _, _ = batch()
+    mean, spread = policy(a).chunk(2, 1)
+    choice = Normal(mean, spread.exp())
+    action = choice.sample()
+    reward = -(action - 1).square().sum(1, keepdim=True)
+    value = critic(torch.cat([a, action], 1))
+    gain = -(choice.log_prob(action).sum(1, keepdim=True) * value.detach()).mean()
+    update(optimizer, gain + F.mse_loss(value, reward))
+""",
+    "the same with a hand-written probability": """
+policy, critic = mlp(8, 2), mlp(10, 1)
+spread = nn.Parameter(torch.zeros(2))
+optimizer = torch.optim.Adam([*policy.parameters(), *critic.parameters(), spread], lr=0.001)
+for _ in range(N):
+    a, _, _ = batch()
+    mean = policy(a)
+    action = torch.distributions.Normal(mean, spread.exp()).sample()
+    reward = -(action - 1).square().sum(1, keepdim=True)
+    value = critic(torch.cat([a, action], 1))
+    log_prob = -0.5 * ((action - mean) / spread.exp()).square() - spread
+    update(optimizer, -(log_prob * value.detach()).mean() + F.mse_loss(value, reward))
+""",
+    "a target of sampled actions, detached": """
+policy, critic = mlp(8, 4), mlp(10, 1)
+optimizer = adam(policy, critic)
+for _ in range(N):
+    a, b, _ = batch()
+    mean, spread = policy(a).chunk(2, 1)
+    choice = Normal(mean, spread.exp())
+    target = b + 0.9 * critic(torch.cat([a, choice.sample()], 1)).detach()
+    value = F.mse_loss(critic(torch.cat([a, torch.zeros(16, 2)], 1)), target)
+    update(optimizer, value - critic(torch.cat([a, choice.rsample()], 1)).mean())
+""",
+    "a sample that no gradient should pass, on purpose": """
+encoder, decoder, head = mlp(8, 6), mlp(3, 8), nn.Linear(6, 1)
+optimizer = adam(encoder, decoder, head)
+for _ in range(N):
+    a, b, _ = batch()
+    hidden = encoder(a)
+    mean, spread = hidden.chunk(2, 1)
+    with torch.no_grad():
+        z = Normal(mean, spread.exp()).sample()
+    update(optimizer, F.mse_loss(decoder(z), a) + F.mse_loss(head(hidden), b))
+""",
+    "noise without trained parameters": """
+model = Model()
+optimizer = adam(model)
+for _ in range(N):
+    a, b, _ = batch()
+    a = Normal(a, 0.1).sample() + torch.distributions.Normal(0.0, 0.1).sample(a.shape)
+    update(optimizer, F.mse_loss(model(a), b))
+""",
+    "wake and sleep": """
+encoder, decoder = mlp(8, 6), mlp(3, 8)
+e_step, d_step = adam(encoder), adam(decoder)
+for _ in range(N):
+    a, _, _ = batch()
+    mean, spread = encoder(a).chunk(2, 1)
+    update(d_step, -Normal(decoder(Normal(mean, spread.exp()).sample()), 1.0).log_prob(a).mean())
+    z = torch.randn(16, 3)
+    dream = Normal(decoder(z), 1.0).sample()
+    mean, spread = encoder(dream).chunk(2, 1)
+    update(e_step, -Normal(mean, spread.exp()).log_prob(z).mean())
+""",
+    "the score function instead of rsample": """
+encoder, decoder = mlp(8, 6), mlp(3, 8)
+optimizer = adam(encoder, decoder)
+for _ in range(N):
+    a, _, _ = batch()
+    mean, spread = encoder(a).chunk(2, 1)
+    code = Normal(mean, spread.exp())
+    z = code.sample()
+    error = (decoder(z) - a).square().mean(1)
+    score = code.log_prob(z).sum(1)
+    update(optimizer, error.mean() + (score * error.detach()).mean() + 0.1 * mean.square().mean())
+""",
+}
 SCRIPT = """
 import torch
 from torch import nn
@@ -1038,6 +1178,17 @@ for _ in range(100):
 
 def messages(ran) -> list[str]:
     return [found.message for found in ran.findings if found.code == "GRD005"]
+
+
+@pytest.mark.parametrize("script", SAMPLED.values(), ids=SAMPLED)
+def test_sample_between_two_networks_is_reported(run_reports, script):
+    message = run_reports(HEAD + script.replace("# <-", "# <- GRD005")).findings[0].message
+    assert message.startswith("`sample()` cuts the graph: what is computed from the sample gives no gradient to")
+
+
+@pytest.mark.parametrize("script", NOT_CUT_OFF.values(), ids=NOT_CUT_OFF)
+def test_samples_that_may_cut_the_graph_are_not_reported(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
 def test_parameters_of_another_optimizer_are_not_reported(run):

@@ -25,6 +25,10 @@ How it is detected
     warning if the values of the parameters change without a gradient, or if they are nearly equal to those of trained
     parameters, as in a target network. Operations of compiled programs are not recorded.
 
+    It also reports ``sample()`` of a distribution from one network whose sample goes through the weights of another
+    one, as in a variational autoencoder, if the loss reaches the first network by another term, such as the KL
+    divergence, and the probability of the sample is not computed, as in policy gradients.
+
     Other parts without gradients are often unused on purpose, so they are notes: after a full epoch or 64 updates, 8
     of them fully traced, if other parameters of the optimizer had a gradient, or if there were 8 or more backward
     passes. Parameters that have a gradient in the step of another optimizer, as in InfoGAN, are not reported.
@@ -39,6 +43,7 @@ import weakref
 from collections.abc import Sequence
 
 from trueloop.core.findings import CodePosition, Evidence
+from trueloop.core.formatting import first_few
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import (
@@ -47,6 +52,7 @@ from trueloop.tracing.events import (
     Event,
     GraphCut,
     LoaderExhausted,
+    LossTraced,
     LossTracingEnded,
     Ref,
     Refs,
@@ -92,6 +98,8 @@ class Detector(BaseDetector):
         self._behind_cut: set[Ref] = set()
         """Parameters that are reported with the line that cuts them off."""
         self._enough = self._starts_detached = False
+        self._samples: dict[CodePosition | None, tuple[int, GraphCut]] = {}
+        """Line of a ``sample()`` that cuts the graph of a part of a loss -> in how many losses, and the latest cut."""
 
     def on_backward_started(self, event: BackwardStarted) -> None:
         """Record that a backward pass starts from a detached loss, which GRD009 reports."""
@@ -109,6 +117,13 @@ class Detector(BaseDetector):
         """Return evidence after enough updates."""
         return self._check(event)
 
+    def on_loss_traced(self, event: LossTraced) -> None:
+        """Record the samples that cut off a part of the loss, as far as they do so in all of its graphs."""
+        found = {cut.location: cut for cut in event.samples}
+        for cut in event.cuts:
+            if cut.location in found:
+                self._samples[cut.location] = self._samples.get(cut.location, (0, cut))[0] + 1, found[cut.location]
+
     def on_loss_tracing_ended(self, event: LossTracingEnded) -> list[Evidence]:
         """Return evidence for each line that cuts parameters off from the loss."""
         behind: dict[GraphCut, list[Ref]] = {}
@@ -120,7 +135,11 @@ class Detector(BaseDetector):
                     behind.setdefault(cut, []).append(parameter)
                     steps = max(steps, state.steps)
         self._behind_cut.update(*behind.values())
-        return [_cut_evidence(cut, parameters, steps) for cut, parameters in behind.items()]
+        samples = [cut for count, cut in self._samples.values() if count >= MIN_LOSSES]
+        return [
+            *(_cut_evidence(cut, parameters, steps) for cut, parameters in behind.items()),
+            *(_sample_evidence(cut) for cut in samples if cut.parameters.isdisjoint(self._behind_cut)),
+        ]
 
     def _check(self, event: StepTaken | LoaderExhausted | WatchEnded) -> list[Evidence]:
         """Return evidence, once per optimizer."""
@@ -200,6 +219,17 @@ def _cut_evidence(cut: GraphCut, parameters: Sequence[Ref], steps: int) -> Evide
         location=cut.location,
         first_update=0,
         fix="Use `rsample()`, through which gradients flow." if cut.operation == "sample()" else "",
+    )
+
+
+def _sample_evidence(cut: GraphCut) -> Evidence:
+    names = sorted(ref.name for ref in cut.parameters)
+    return Evidence(
+        message=f"`sample()` cuts the graph: what is computed from the sample gives no gradient to {first_few(names)}, "
+        "which are trained by another term of the loss only.",
+        location=cut.location,
+        first_update=0,
+        fix="Use `rsample()`, through which gradients flow.",
     )
 
 

@@ -1,5 +1,6 @@
 """Records the operations of a few updates, to find what cuts the graph between parameters and the loss."""
 
+import re
 import sys
 import warnings
 import weakref
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.findings import CodePosition
+from trueloop.core.source_text import read_source
 from trueloop.tracing.attach import Hook
 from trueloop.tracing.cut_recorder import CallRecorder, Cut, CutRecorder
 from trueloop.tracing.events import (
@@ -28,6 +30,7 @@ from trueloop.tracing.graph_leaves import adds_constant
 from trueloop.tracing.module_expressions import module_expressions
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.running_code import program_stack, user_files, user_modules
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.torch_modes import dispatch_modes, function_modes
 from trueloop.tracing.user_location import ISOLATED_CALLER_DEPTH, user_location
@@ -37,6 +40,7 @@ FIRST_STEP: Final = 3  # step after which an update is recorded; then again when
 LONG_RUN: Final = 2048  # updates after which values are compared, in case the program runs for days
 COMPARED_VALUES: Final = 256  # values of a parameter that are compared
 COPY_DISTANCE: Final = 0.5  # of a weight's norm: independent initial weights have a distance of 1.4
+_SAMPLING: Final = re.compile(r"distributions?\b[\s\S]*\.sample\(")
 _FUSED_IN_EVAL: Final = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 _bindings: Any = torch._C  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 _transformed: Callable[[], bool] = getattr(_bindings, "_are_functorch_transforms_active", lambda: True)
@@ -45,9 +49,9 @@ _transformed: Callable[[], bool] = getattr(_bindings, "_are_functorch_transforms
 class GraphCuts(Hook):
     """Emits `LossTraced` and `LossTracingEnded`.
 
-    An update is recorded only while some optimizer has a parameter that never had a gradient, or if a term of the loss
-    has no graph; not in compiled programs, and not while the program uses a function mode of its own, as for a default
-    device.
+    An update is recorded only while some optimizer has a parameter that never had a gradient, if a term of the loss
+    has no graph, or if the program samples from distributions; not in compiled programs, and not while the program uses
+    a function mode of its own, as for a default device.
 
     Cost: 1 us for each backward pass and step in full tracing; about 5 us for each call of a PyTorch function in an
     update that is recorded, and 1 us for each operation of a graph that is cut.
@@ -94,6 +98,7 @@ class GraphCuts(Hook):
         self._numbers: set[Ref] = set()
         """Parameters with one element, such as a temperature."""
         self._is_ended = False
+        self._samples_distributions: bool | None = None
 
     def install_always(self, patches: Patches) -> None:
         """Forget earlier watches, and receive steps."""
@@ -171,9 +176,16 @@ class GraphCuts(Hook):
                 self._program.after_step.append(self._end_recording)
             return
         is_due = steps % FIRST_STEP == 0 and (steps // FIRST_STEP).bit_count() == 1
-        if is_due and (untrained or any(self._constant_terms.values())):
+        if is_due and (untrained or any(self._constant_terms.values()) or self._may_sample()):
             self._recorded_optimizer = event.optimizer
             self._program.after_step.append(self._start_recording)
+
+    def _may_sample(self) -> bool:
+        """Return True if a source file of the program may sample from distributions."""
+        if self._samples_distributions is None:
+            files = {*user_files(program_stack()), *user_modules().values()}
+            self._samples_distributions = any(_SAMPLING.search(read_source(each)) for each in files)
+        return self._samples_distributions
 
     def _start(self) -> None:
         """Record the operations until the next step of the same optimizer."""
@@ -250,8 +262,11 @@ class GraphCuts(Hook):
         if detached:
             self._lines_with_terms.add(location)
         cuts = self._merged_cuts(recorder.cuts_of(root))
+        samples = {cut.location: self._graph_cut(cut) for cut in recorder.sampled_for(root)}
         if cuts or detached or had_terms:
-            self._stream.emit(LossTraced(location=location, cuts=cuts, detached_terms=detached))
+            self._stream.emit(
+                LossTraced(location=location, cuts=cuts, detached_terms=detached, samples=tuple(samples.values()))
+            )
 
     def _merged_cuts(self, cuts: frozenset[Cut]) -> tuple[GraphCut, ...]:
         """Return the cuts in the order of the program, those at one location as one."""
