@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import NO_REFS, Ref, Refs
+from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.graph_leaves import contains_operation, graph_leaves, sequence_number
 from trueloop.tracing.patch import HIDDEN_FILE, hide_from_compiler
 from trueloop.tracing.user_location import is_user_code, user_location
@@ -325,7 +326,7 @@ def _distribution_in(method: str) -> Any:
     while frame is not None:
         code = frame.f_code
         if code.co_name == method and "torch" in code.co_filename and "distributions" in code.co_filename:
-            return frame.f_locals.get("self")
+            return variables(frame).get("self")
         frame = frame.f_back
     return None
 

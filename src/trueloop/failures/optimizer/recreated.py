@@ -286,10 +286,9 @@ class Detector(BaseDetector):
 
     def on_checkpoint_written(self, event: CheckpointWritten) -> None:
         """Record the optimizers whose state was saved, although only another one had stepped."""
-        for optimizer in event.unstepped & self._owners.keys():
-            owner = self._owners[optimizer]
-            if any(each.steps and each.parameters == owner.parameters for each in self._owners.values()):
-                owner.saved_at = event.location
+        for optimizer, owner in self._owners.items() if event.holds_optimizer else ():
+            others = (each for each in self._owners.values() if each.steps and each.parameters == owner.parameters)
+            owner.saved_at = event.location if optimizer in event.unstepped and any(others) else None
 
     def on_state_loaded(self, event: StateLoaded) -> None:
         """Record that weights, or the state of an optimizer, were loaded."""

@@ -236,8 +236,6 @@ class Steps:
         self._latest = weakref.ref(optimizer)
         self._state = self._program.optimizers.get(optimizer) or self._register_late(optimizer)
         self._state.in_training_thread = True
-        if not self._state.steps:
-            self._stream.request_full_tracing()  # also if it was built long ago
         return True
 
     def _is_other_thread(self) -> bool:
