@@ -14,13 +14,13 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import NO_REFS, Ref, Refs
 from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.graph_leaves import contains_operation, graph_leaves, sequence_number
 from trueloop.tracing.patch import HIDDEN_FILE, hide_from_compiler
+from trueloop.tracing.torch_modes import RecordingMode
 from trueloop.tracing.user_location import is_user_code, user_location
 from trueloop.tracing.value_flow import Span, depends_on, span_of
 from trueloop.tracing.weak_id_dict import WeakIdDict
@@ -74,7 +74,7 @@ NO_CUTS: Final[Cuts] = frozenset()
 NO_TERMS: Final[frozenset[Term]] = frozenset()
 
 
-class CallRecorder(TorchFunctionMode):
+class CallRecorder(RecordingMode):
     """Passes each call of a PyTorch function, with its result, to a function while ``enabled``."""
 
     def __init__(self, record: Callable[[Any, Any, Any, Any], None]) -> None:
@@ -84,7 +84,7 @@ class CallRecorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function, and record the call."""
         result = func(*args, **(kwargs or {}))
-        if self.enabled and not _is_compiling():
+        if self.enabled and not self.paused and not _is_compiling():
             self.record(func, args, kwargs, result)
         return result
 

@@ -12,7 +12,13 @@ from typing import Any
 from trueloop.tracing.events import Event
 from trueloop.tracing.patch import set_compiler
 from trueloop.tracing.registry import Registry
-from trueloop.tracing.torch_modes import dispatch_modes, function_modes, modes_active, torch_modes_disabled
+from trueloop.tracing.torch_modes import (
+    dispatch_modes,
+    function_modes,
+    modes_active,
+    recording_paused,
+    torch_modes_disabled,
+)
 
 Listener = Callable[[Any], None]
 
@@ -155,8 +161,8 @@ class EventStream:
             start = perf_counter()
             compiling = set_compiler(None)
             try:
-                if (functions() or dispatches()) and modes_active():
-                    with torch_modes_disabled():
+                if functions() or dispatches():
+                    with torch_modes_disabled() if modes_active() else recording_paused():
                         return handler(*args)
                 return handler(*args)
             except Exception as error:  # noqa: BLE001 - an internal error must never reach the program

@@ -1,6 +1,7 @@
 """Records the operations of a few updates, to find what cuts the graph between parameters and the loss."""
 
-import re
+import ast
+import contextlib
 import sys
 import warnings
 import weakref
@@ -40,7 +41,6 @@ FIRST_STEP: Final = 3  # step after which an update is recorded; then again when
 LONG_RUN: Final = 2048  # updates after which values are compared, in case the program runs for days
 COMPARED_VALUES: Final = 256  # values of a parameter that are compared
 COPY_DISTANCE: Final = 0.5  # of a weight's norm: independent initial weights have a distance of 1.4
-_SAMPLING: Final = re.compile(r"distributions?\b[\s\S]*\.sample\(")
 _FUSED_IN_EVAL: Final = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 _bindings: Any = torch._C  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 _transformed: Callable[[], bool] = getattr(_bindings, "_are_functorch_transforms_active", lambda: True)
@@ -184,7 +184,7 @@ class GraphCuts(Hook):
         """Return True if a source file of the program may sample from distributions."""
         if self._samples_distributions is None:
             files = {*user_files(program_stack()), *user_modules().values()}
-            self._samples_distributions = any(_SAMPLING.search(read_source(each)) for each in files)
+            self._samples_distributions = any(map(_samples_distributions, files))
         return self._samples_distributions
 
     def _start(self) -> None:
@@ -337,3 +337,14 @@ def _compiled_frames() -> int:
     """Return how many functions this process has compiled; they would be compiled again under a function mode."""
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
     return sum(counters["frames"].values()) if counters else 0
+
+
+def _samples_distributions(file: str) -> bool:
+    """Return True if a source file mentions distributions, and calls a method ``sample``."""
+    text = read_source(file)
+    if "distribution" not in text or ".sample(" not in text:
+        return False
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+        nodes = ast.walk(ast.parse(text))
+        return any(isinstance(node, ast.Attribute) and node.attr == "sample" for node in nodes)
+    return False
