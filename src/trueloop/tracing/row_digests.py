@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from trueloop.tracing.events import ModelCalled
+from trueloop.tracing.torch_modes import is_transformed
 
 MAX_ROWS: Final = 1024  # samples of a batch that are identified
 MAX_COLUMNS: Final = 64  # numbers of a sample from which its hash is computed
@@ -25,8 +26,9 @@ def row_digests(call: ModelCalled) -> Tensor | None:
 
 
 def has_storage(tensor: Tensor) -> bool:
-    """Return True if a tensor's values lie in memory of its own: not if it is sharded (DTensor), sparse or meta."""
-    return tensor.layout is torch.strided and not tensor.is_meta and not is_traceable_wrapper_subclass(tensor)
+    """Return True if a tensor's values can be read: not if it is sharded (DTensor), sparse, meta or within ``vmap``."""
+    plain = tensor.layout is torch.strided and not tensor.is_meta and not is_traceable_wrapper_subclass(tensor)
+    return plain and not is_transformed(tensor)
 
 
 def _hash_rows(batch: Tensor | None) -> Tensor | None:

@@ -33,7 +33,7 @@ from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.running_code import program_stack, user_files, user_modules
 from trueloop.tracing.stream import EventStream
-from trueloop.tracing.torch_modes import dispatch_modes, function_modes
+from trueloop.tracing.torch_modes import dispatch_modes, function_modes, in_transform
 from trueloop.tracing.user_location import ISOLATED_CALLER_DEPTH, user_location
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
@@ -43,7 +43,6 @@ COMPARED_VALUES: Final = 256  # values of a parameter that are compared
 COPY_DISTANCE: Final = 0.5  # of a weight's norm: independent initial weights have a distance of 1.4
 _FUSED_IN_EVAL: Final = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 _bindings: Any = torch._C  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-_transformed: Callable[[], bool] = getattr(_bindings, "_are_functorch_transforms_active", lambda: True)
 
 
 class GraphCuts(Hook):
@@ -225,7 +224,7 @@ class GraphCuts(Hook):
             return
         if program.step_depth and not torch.is_grad_enabled():  # the optimizer's own operations, not those of a closure
             return
-        if _transformed() or torch.jit.is_tracing():
+        if in_transform() or torch.jit.is_tracing():
             return
         recorder.record(function, args, options, result)
         if recorder.is_exhausted and self._mode is not None:

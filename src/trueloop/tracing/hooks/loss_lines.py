@@ -4,7 +4,6 @@ A loss is recognised in the graph, which contains neither its line nor the shape
 broadcasting. So the replaced loss functions store both in the metadata of the loss's node, freed with the graph.
 """
 
-import importlib
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
@@ -18,6 +17,7 @@ from trueloop.tracing.losses import LOSS_CALL_KEY, LossCall
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
+from trueloop.tracing.torch_modes import in_transform
 from trueloop.tracing.user_location import ISOLATED_CALLER_DEPTH, user_location
 
 LOSSES: Final = (
@@ -36,8 +36,6 @@ ASYMMETRIC: Final = frozenset(("binary_cross_entropy", "binary_cross_entropy_wit
 """Losses that give another value when input and target are swapped, without raising an error."""
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
-_bindings: Any = importlib.import_module("torch._C")
-_transformed: Callable[[], bool] = getattr(_bindings, "_are_functorch_transforms_active", lambda: True)
 
 
 class LossLines(Hook):
@@ -79,7 +77,7 @@ class LossLines(Hook):
         first, target, *_ = args
         if type(first) is not Tensor or first.requires_grad or target.grad_fn is None or result.grad_fn is None:
             return
-        readable = first.is_cpu and target.is_cpu and first.numel() > 0 and not _transformed()
+        readable = first.is_cpu and target.is_cpu and first.numel() > 0 and not in_transform()
         self._stream.emit(
             LossArgumentsSwapped(
                 location=user_location(),

@@ -17,6 +17,7 @@ from trueloop.tracing.nonfinite.replay import RecordedCall, record_call, record_
 from trueloop.tracing.patch import Patches, hide_from_compiler
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
+from trueloop.tracing.torch_modes import in_transform
 from trueloop.tracing.user_location import ISOLATED_CALLER_DEPTH, user_location
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
@@ -28,9 +29,6 @@ MAX_OUTPUTS: Final = 16  # tensors in a model's output that are inspected
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 _bindings: Any = importlib.import_module("torch._C")
 _any_autocast: Callable[[], bool] = getattr(_bindings, "_is_any_autocast_enabled", lambda: True)
-_transformed: Callable[[], bool] = getattr(_bindings, "_are_functorch_transforms_active", lambda: True)
-"""Returns True within ``torch.func.grad`` and similar transforms. Reading their stack would create one for this thread,
-which is then copied for every node of every backward."""
 
 
 class _ModelState:
@@ -128,7 +126,7 @@ class ModuleCalls:
             if stream.before_event is not None:
                 stream.before_event()
             recorded = None
-            if not program.backward_depth and not program.replayed and torch.is_grad_enabled() and not _transformed():
+            if not program.backward_depth and not program.replayed and torch.is_grad_enabled() and not in_transform():
                 recorded = self._record(module, args, options)
             program.forward_depth, program.functional_dropout_active, self._root, self._running_thread = (
                 1,
@@ -217,7 +215,7 @@ class ModuleCalls:
             seconds=seconds,
             live_module=model,
             output=output,
-            inputs=None if _transformed() or torch.jit.is_tracing() else next(iter(tensors_in(arguments, 1)), None),
+            inputs=None if in_transform() or torch.jit.is_tracing() else next(iter(tensors_in(arguments, 1)), None),
             previous_graph_used=previous_graph_used,
             eval_graphs_alive=len(known.eval_graphs),
             eval_graphs_used=lambda: known.eval_graphs_used,
@@ -225,7 +223,7 @@ class ModuleCalls:
         for receive in program.on_model_called:
             receive(event)
         stream.emit(event)
-        if graphs and not modes.training and not program.backward_depth and not _transformed():
+        if graphs and not modes.training and not program.backward_depth and not in_transform():
             _watch_backward(graphs, known)
 
     def _report_layer(
