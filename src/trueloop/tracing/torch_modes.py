@@ -14,7 +14,7 @@ function_modes: Callable[[], int] = _bindings._len_torch_function_stack  # noqa:
 """Returns the number of function modes on this thread."""
 dispatch_modes: Callable[[], int] = _bindings._len_torch_dispatch_stack  # noqa: SLF001
 """Returns the number of dispatch modes on this thread."""
-in_transform: Callable[[], bool] = getattr(_bindings, "_are_functorch_in_transform", lambda: True)
+in_transform: Callable[[], bool] = _bindings._are_functorch_transforms_active  # noqa: SLF001
 """Returns True within ``torch.func.grad`` and similar transforms. Reading their stack would create one for this thread,
 which is then copied for every node of every backward."""
 is_transformed: Callable[[torch.Tensor], bool] = _bindings._functorch.is_functorch_wrapped_tensor  # noqa: SLF001
