@@ -26,13 +26,13 @@ class Network(nn.Module):
     def __init__(self, inputs, classes, config):
         super().__init__()
         self.stem = nn.Linear(inputs, config["width"])
-        self.blocks = [Block(config["width"], config["dropout"]) for _ in range(config["depth"])]
+        self.blocks = [Block(config["width"], config["dropout"]) for _ in range(config["depth"])]  # <- MDL001
         self.head = nn.Linear(config["width"], classes)
 
     def forward(self, x):
         x = self.stem(x)
         for block in self.blocks:
-            x = block(x)  # <- MDL001
+            x = block(x)
         return self.head(x)
 
 

@@ -25,13 +25,15 @@ class Ref:
     A reference does not keep its object in memory.
     """
 
-    __slots__ = ("__weakref__", "kind", "name")
+    __slots__ = ("__weakref__", "kind", "name", "registered_at")
 
-    def __init__(self, kind: str, name: str) -> None:
+    def __init__(self, kind: str, name: str, registered_at: tuple[CodePosition, ...] = ()) -> None:
         self.kind = kind
         """Class name of the object: "AdamW", "Parameter", "Net"."""
         self.name = name
         """Name of the object in messages, refined as more is known: "0.weight", then "encoder.0.weight"."""
+        self.registered_at = registered_at
+        """For a parameter: the user's lines on the stack when its module got it, innermost first; () = not traced."""
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name}>"
@@ -382,6 +384,8 @@ class GraphNode(NamedTuple):
     """Number of the node that made each input; None = data."""
     values: Any
     """LIVE: the input of a linear layer or convolution, or the result of an activation, on the CPU; otherwise None."""
+    parameter: Ref | None = None
+    """The parameter that a leaf is."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import NO_REFS, Ref, Refs
 from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.user_location import is_user_code
@@ -47,6 +48,7 @@ def _variables(frame: FrameType | None) -> Iterator[Any]:
 
 
 MAX_SETS: Final = 256
+MAX_REGISTRATIONS: Final = 100_000  # parameters
 
 
 class Registry:
@@ -59,10 +61,23 @@ class Registry:
         self._sets_with: dict[int, list[tuple[int, ...]]] = {}
         """Id of an object -> keys of the cached sets that contain it."""
         self._counts: dict[str, int] = {}
+        self._registered_at: dict[int, tuple[CodePosition, ...]] = {}
+        """Id of a parameter -> lines that gave it to its module. Not weakly referenced, since ``swap_tensors``, with
+        which modules convert some parameters, refuses tensors that are; a new parameter replaces an entry."""
 
     def reset(self) -> None:
         """Restart the numbering of names."""
         self._counts.clear()
+        self._registered_at.clear()
+
+    def record_registration(self, parameter: Tensor, lines: tuple[CodePosition, ...]) -> None:
+        """Record the user's lines that gave a parameter to its module, innermost first."""
+        if len(self._registered_at) < MAX_REGISTRATIONS:
+            self._registered_at[id(parameter)] = lines
+
+    def registered_at(self, parameter: Tensor) -> tuple[CodePosition, ...]:
+        """Return the user's lines that gave a parameter to its module, innermost first; () = not traced."""
+        return self._registered_at.get(id(parameter), ())
 
     def ref(self, value: Any, name: str = "") -> Ref:
         """Return the ref of an object; the first call names it.
@@ -85,7 +100,7 @@ class Registry:
                         if other in self._sets_with:
                             self._sets_with[other].remove(ids)
 
-        ref = Ref(type(value).__name__, name or self._numbered(type(value).__name__))
+        ref = Ref(type(value).__name__, name or self._numbered(type(value).__name__), self._registered_at.get(key, ()))
         refs[key] = (weakref.ref(value, forget), ref)
         return ref
 

@@ -61,6 +61,22 @@ def user_location(depth: int = 1) -> CodePosition | None:
     return CodePosition(frame.f_code, frame.f_lasti)
 
 
+def user_locations(depth: int, limit: int) -> tuple[CodePosition, ...]:
+    """Return the user's lines on the stack, innermost first, without lines of libraries.
+
+    Args:
+        depth: number of frames to skip; 1 starts at the caller.
+        limit: at most so many lines are returned.
+    """
+    found: list[CodePosition] = []
+    frame: FrameType | None = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+    while frame is not None and len(found) < limit:
+        if _is_user_file[frame.f_code.co_filename]:
+            found.append(CodePosition(frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return tuple(found)
+
+
 def is_called_by_user() -> bool:
     """Return True if the running PyTorch function was called by user code, not by a library."""
     torch_folder = os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep  # noqa: PTH120

@@ -364,13 +364,19 @@ def _mark(script, tag):
     return script.replace(f"# {tag}", "# <- GRD012")
 
 
+AMBIGUOUS = {"unfreezing without effect", "a custom class that freezes others"}
+"""Scripts with several lines that may have set the attribute: a run names the backward pass instead."""
+
+
 @pytest.mark.parametrize("name", [*FAULTY, *FAULTY_TRAINED])
 def test_run_and_lint_report_faulty_scripts(run_reports, lint_reports, name):
     script = HEAD + (FAULTY[name] if name in FAULTY else TRAINED + FAULTY_TRAINED[name])
     if "# T" in script:
         lint_reports(_mark(script, "T"), fixes=True)
     if "# R" in script:
-        found = run_reports(_mark(script, "R")).findings[0]
+        script = script.replace("head.requires_grad = True  # T", "head.requires_grad = True")  # freezes nothing
+        names_assignment = (script.count("# T") == 1 and name not in AMBIGUOUS) or name == "in a class, of a layer"
+        found = run_reports(_mark(script, "T" if names_assignment else "R")).findings[0]
         assert "that nothing reads" in found.message
 
 

@@ -21,8 +21,14 @@ for step in range({}):
     F.mse_loss(model(x), y).backward()
     optimizer.step(){}
 """
-HERE = LOOP.format(24, "  # <- MDL008")
 TRAINED = LOOP.format(40, "")
+
+
+def marked(line: str) -> str:
+    """Mark a line, which ends in a newline, as the one that is named."""
+    return f"{line[:-1]}  # <- MDL008\n"
+
+
 CLASS = """
 class Net(nn.Module):
     def __init__(self, width):
@@ -59,18 +65,21 @@ BROKEN = {
     + """
 def init(module):
     if isinstance(module, nn.Linear):
-        nn.init.ones_(module.weight)
+        nn.init.ones_(module.weight)  # <- MDL008
         nn.init.zeros_(module.bias)
 model.apply(init)
 """
     + SGD
-    + HERE,
-    "two units": NET.format(2) + "for p in model.parameters():\n    p.data.fill_(0.3)\n" + SGD + HERE,
+    + LOOP.format(24, ""),
+    "two units": marked(NET.format(2))
+    + "for p in model.parameters():\n    p.data.fill_(0.3)\n"
+    + SGD
+    + LOOP.format(24, ""),
     "an odd width, whose rows differ by rounding": NET.format(37)
-    + "for p in model.parameters():\n    nn.init.constant_(p, 0.02)\n"
+    + "for p in model.parameters():\n    nn.init.constant_(p, 0.02)  # <- MDL008\n"
     + "optimizer = torch.optim.Adam(model.parameters())\n"
-    + HERE,
-    "a class with convolutions, two optimizers, and batches": CLASS
+    + LOOP.format(24, ""),
+    "a class with convolutions, two optimizers, and batches": CLASS.replace("padding=1)", "padding=1)  # <- MDL008")
     + """
 model = Net(9)
 body = torch.optim.SGD([*model.conv.parameters(), *model.norm.parameters()], lr=0.1)
@@ -80,9 +89,9 @@ for epoch in range(6):
         loss = F.cross_entropy(model(a), b)
         optimizer.zero_grad()
         loss.backward()
-        optimizer.step()  # <- MDL008
+        optimizer.step()
 """,
-    "zeros behind constants, with accumulation and a scaler that is off": NET.format(8)
+    "zeros behind constants, with accumulation and a scaler that is off": marked(NET.format(8))
     + """
 with torch.no_grad():
     model[0].weight.copy_(torch.full((8, 6), 0.2))
@@ -94,7 +103,7 @@ def train():
     for step in range(48):
         scaler.scale(F.mse_loss(model(x), y) / 2).backward()
         if step % 2:
-            scaler.step(optimizer)  # <- MDL008
+            scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
 train()
@@ -112,9 +121,9 @@ for _ in range(20):
     optimizer.step(closure)  # <- MDL008
 """,
     "a branch whose two layers start at zero": BRANCH
-    + "nn.init.zeros_(model.a.weight)\nnn.init.zeros_(model.a.bias)\n"
+    + "nn.init.zeros_(model.a.weight)  # <- MDL008\nnn.init.zeros_(model.a.bias)\n"
     + SGD
-    + HERE,
+    + LOOP.format(24, ""),
     "both factors of a low rank start at zero": """
 base = nn.Linear(6, 1)
 base.requires_grad_(False)
@@ -129,14 +138,14 @@ for _ in range(20):
     + """
 critic = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 1))
 for p in critic.parameters():
-    nn.init.constant_(p, 0.1)
+    nn.init.constant_(p, 0.1)  # <- MDL008
 first = torch.optim.SGD(model.parameters(), lr=0.05)
 second = torch.optim.SGD(critic.parameters(), lr=0.05)
 for _ in range(40):
     for net, optimizer in ((model, first), (critic, second)):
         optimizer.zero_grad()
         F.mse_loss(net(x), y).backward()
-        optimizer.step()  # <- MDL008
+        optimizer.step()
 """,
 }
 CORRECT = {
@@ -268,8 +277,8 @@ def test_correct_programs_are_not_reported(run_is_clean, script):
 
 def test_message_names_every_layer_and_its_units(run_reports):
     deep = "model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 1))\n"
-    constant = "for p in model.parameters():\n    nn.init.constant_(p, 0.1)\n"
-    [found] = run_reports(HEAD + deep + constant + SGD + HERE).findings
+    constant = "for p in model.parameters():\n    nn.init.constant_(p, 0.1)  # <- MDL008\n"
+    [found] = run_reports(HEAD + deep + constant + SGD + LOOP.format(24, "")).findings
     assert found.message == (
         "After 17 updates all 8 rows of 0.weight and all 4 rows of 2.weight are identical, and so are their gradients "
         "and the matching weights of the next layer: each of these layers has the effect of a single unit."

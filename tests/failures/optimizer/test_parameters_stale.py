@@ -19,11 +19,11 @@ model = build()
 FAULTY = {
     "model_built_again": """
 optimizer = optim.Adam(model.parameters())
-model = build()
+model = build()  # <- OPT002
 for _ in range(6):
     optimizer.zero_grad()
     F.cross_entropy(model(x), y).backward()
-    optimizer.step()  # <- OPT002
+    optimizer.step()
 """,
     "head_replaced": """
 class Trainer:
@@ -31,12 +31,12 @@ class Trainer:
         self.model = build(10)
         self.optimizer = optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
     def adapt(self, classes):
-        self.model[2] = nn.Linear(8, classes)
+        self.model[2] = nn.Linear(8, classes)  # <- OPT002
     def fit(self):
         for a, b in DataLoader(TensorDataset(x, y), batch_size=12):
             loss = F.cross_entropy(self.model(a), b)
             loss.backward()
-            self.optimizer.step()  # <- OPT002
+            self.optimizer.step()
             self.model.zero_grad()
 trainer = Trainer()
 trainer.adapt(3)
@@ -45,23 +45,23 @@ trainer.fit()
     "weight_reassigned": """
 optimizer = optim.AdamW(model.parameters())
 nn.init.orthogonal_(model[0].weight)
-model[0].weight = nn.Parameter(model[0].weight.detach() * 0.5)
+model[0].weight = nn.Parameter(model[0].weight.detach() * 0.5)  # <- OPT002
 def update(a, b):
     optimizer.zero_grad()
     with torch.autocast("cpu", torch.bfloat16):
         loss = F.cross_entropy(model(a), b)
     loss.backward()
-    optimizer.step()  # <- OPT002
+    optimizer.step()
 for _ in range(5):
     update(x, y)
 """,
     "rolled_back_by_a_copy": """
-optimizer = optim.SGD(model.parameters(), lr=0.1)
+optimizer = optim.SGD(model.parameters(), lr=0.1)  # <- OPT002
 def epoch(model):
     for i in range(8):
         (F.cross_entropy(model(x[i * 12 : i * 12 + 12]), y[i * 12 : i * 12 + 12]) / 2).backward()
         if i % 2:
-            optimizer.step()  # <- OPT002
+            optimizer.step()
             model.zero_grad()
 epoch(model)
 best = copy.deepcopy(model)
@@ -178,14 +178,14 @@ def prune(keep):
     new[2].bias.data = model[2].bias.data  # goes on moving with the old one
     for index, layer in enumerate(new):
         model[index] = layer
-prune(importance())
+prune(importance())  # <- OPT002
 model.append(nn.Linear(3, 3))
 optimizer.add_param_group({"params": model[3].parameters()})
 for _ in range(8):
     loss = F.cross_entropy(model(x), y)
     model.zero_grad()
     loss.backward()
-    optimizer.step()  # <- OPT002
+    optimizer.step()
 """
 """A replaced layer whose last gradient is used at every step."""
 
@@ -202,20 +202,21 @@ def test_run_ignores_correct_programs(run_is_clean, script: str):
 
 # Lint ------------------------------------------------------------------------------------------------------------
 
+WHOLE_MODELS = ("model_built_again", "rolled_back_by_a_copy")
 LINT_FINDS = {
     "fine-tuning, the head replaced too late": """
 import torchvision
 def main(args):
     net = torchvision.models.resnet18(weights="DEFAULT")
     opt = optim.SGD(net.parameters(), lr=args.lr, momentum=0.9)
-    net.fc = nn.Linear(net.fc.in_features, args.classes)
+    net.fc = nn.Linear(net.fc.in_features, args.classes)  # <- OPT002
     net = net.to("cuda")
     criterion = nn.CrossEntropyLoss()
     for epoch in range(args.epochs):
         for images, labels in loader:
             opt.zero_grad()
             criterion(net(images), labels).backward()
-            opt.step()  # <- OPT002
+            opt.step()
 """,
     "a class of the file, with AMP": """
 class Net(nn.Module):
@@ -227,12 +228,12 @@ class Net(nn.Module):
 net = Net(10)
 opt = optim.AdamW(net.parameters(), lr=1e-3)  # of the old one
 scaler = torch.amp.GradScaler("cuda")
-net.head = nn.Sequential(nn.Dropout(0.1), nn.Linear(8, 3))
+net.head = nn.Sequential(nn.Dropout(0.1), nn.Linear(8, 3))  # <- OPT002
 for inputs, targets in loader:
     with torch.autocast("cuda", torch.float16):
         loss = F.cross_entropy(net(inputs), targets)
     scaler.scale(loss).backward()
-    scaler.step(opt)  # <- OPT002
+    scaler.step(opt)
     scaler.update()
     opt.zero_grad()
 """,
@@ -332,9 +333,15 @@ for stage in range(3):
 }
 
 
-@pytest.mark.parametrize("name", [*FAULTY, *LINT_FINDS])
+@pytest.mark.parametrize("name", [*(name for name in FAULTY if name not in WHOLE_MODELS), *LINT_FINDS])
 def test_lint_reports_the_marked_line(lint_reports, name):
     lint_reports(DATA + {**FAULTY, **LINT_FINDS}[name])
+
+
+@pytest.mark.parametrize("name", WHOLE_MODELS)
+def test_lint_reports_the_step_for_a_whole_model_that_was_replaced(lint_reports, name):
+    at_step = FAULTY[name].replace("  # <- OPT002", "").replace("optimizer.step()", "optimizer.step()  # <- OPT002")
+    lint_reports(DATA + at_step)
 
 
 @pytest.mark.parametrize("name", [*CORRECT, *LINT_IGNORES])

@@ -57,13 +57,14 @@ class Detector(BaseDetector):
         self._layers: deque[int] = deque(maxlen=MAX_READ)
         """Number of layers of each graph that was read; 0 = it is not a chain of linear layers."""
         self._location: CodePosition | None = None
+        self._called_at: CodePosition | None = None
 
     def on_loss_graph_read(self, event: LossGraphRead) -> None:
         """Count the layers of a linear graph."""
         if event.live_nodes:
             answers = event.live_losses[0].answers
             self._layers.append(_linear_layers(event.live_nodes, answers.shape[1] if answers.dim() > 1 else 1))
-            self._location = event.location
+            self._location, self._called_at = _first_layer(event.live_nodes), event.location
 
     def on_watch_ended(self, event: WatchEnded) -> Evidence | None:
         """Return evidence if the run does not learn."""
@@ -74,7 +75,8 @@ class Detector(BaseDetector):
         return Evidence(
             message=f"There is no activation between the {layers} linear layers of the model, which can do no more "
             f"than a single one. The run does not learn: {failure.losses}.",
-            location=self._location,
+            location=self._location or self._called_at,
+            related=((self._called_at, "trained here"),) if self._location and self._called_at else (),
             first_update=0,
         )
 
@@ -95,6 +97,12 @@ def _linear_layers(nodes: Sequence[GraphNode], outputs: int) -> int:
         return 0
     *hidden, inputs = [0 if (values := nodes[index].values) is None else values.shape[1] for index in layers]
     return 0 if min(hidden) <= min(inputs, outputs) else len(layers)
+
+
+def _first_layer(nodes: Sequence[GraphNode]) -> CodePosition | None:
+    """Return the line that created the first layer of a graph."""
+    parameters = [node.parameter for node in nodes if node.parameter is not None]
+    return next((ref.registered_at[0] for ref in reversed(parameters) if ref.registered_at), None)
 
 
 BAD = """

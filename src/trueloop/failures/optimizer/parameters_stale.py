@@ -31,14 +31,15 @@ References
 """
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from types import CodeType
 from typing import Any
 
 from trueloop.analysis.abstract_value import MANAGED, SUBMODULE, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.late_layers import create_later_fix, late_layers
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import Evidence
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, line_injector
@@ -111,27 +112,42 @@ class Detector(BaseDetector):
 
     def _evidence(self, event: StepTaken, stale: Refs, missing: Refs) -> Evidence:
         built, names = self.ownership.built_at(event.optimizer), sorted(ref.name for ref in missing)
+        replaced = _replacement(missing, {at.code for at in (built, event.location) if at is not None})
+        lines = ((replaced, "replaced here"), (built, "the optimizer was built here"), (event.location, "stepped here"))
+        location = replaced or built or event.location
         return Evidence(
             message=f"{len(stale)} of the {len(event.parameters)} parameters of this {event.optimizer.kind} belong to "
             f"no model that is called and get no gradients. Meanwhile {first_few(names)} of the model got gradients, "
             "but are in no optimizer and did not change.",
-            location=event.location,
-            related=((built, "the optimizer was built here"),) if built is not None else (),
+            location=location,
+            related=tuple((line, text) for line, text in lines if line is not None and line != location),
         )
 
 
+def _replacement(parameters: Refs, functions: Set[CodeType]) -> CodePosition | None:
+    """Return the line that gave a parameter to its module: the one in the given functions, else the innermost one.
+
+    A line of a constructor, or of a function that builds models, does not say which call of it replaced the model.
+    """
+    stacks = [ref.registered_at for ref in sorted(parameters, key=lambda ref: ref.name) if ref.registered_at]
+    if not stacks:
+        return None
+    calls = [at for at in stacks[0] if at.code in functions]
+    return next(iter(calls or [at for at in stacks[0] if at.code.co_name != "__init__"]), None)
+
+
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the first step of an optimizer after its model or a layer was replaced."""
+    """Yield each layer that is replaced after the optimizer was built, and steps for a model that was replaced."""
     for creation in source.ops(OpKind.CREATE):
         if creation.subject.kind is not ValueKind.OPTIMIZER:
             continue
         for change in late_layers(source, creation):
             if change.replaces:
                 yield Hit(
-                    message=f"`{source.text.segment(change.step.node)}` updates a layer that the model no longer has: "
-                    "it was replaced after the optimizer was built.",
-                    node=change.step.node,
-                    related=((creation.node, "the optimizer was built here"), (change.operation.node, "replaced here")),
+                    message="This replaces a layer after the optimizer was built: "
+                    f"`{source.text.segment(change.step.node)}` updates the old one.",
+                    node=change.operation.node,
+                    related=((creation.node, "the optimizer was built here"), (change.step.node, "stepped here")),
                     fix=create_later_fix(source, creation, change.operation),
                 )
         yield from _find_stale_models(source, creation)

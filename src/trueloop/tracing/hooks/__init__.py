@@ -15,6 +15,7 @@ from trueloop.tracing.hooks.loss_lines import LossLines
 from trueloop.tracing.hooks.modes import Modes
 from trueloop.tracing.hooks.module_calls import ModuleCalls
 from trueloop.tracing.hooks.optimizers import Clearing, Steps
+from trueloop.tracing.hooks.registrations import Registrations
 from trueloop.tracing.hooks.replicas import Replicas
 from trueloop.tracing.hooks.scaling import Scaling
 from trueloop.tracing.hooks.schedules import Schedules
@@ -35,6 +36,7 @@ def all_hooks(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
         steps,
         HandWrittenUpdates(stream, program, steps),
         Replicas(stream, program),
+        Registrations(stream, program),
         Seeds(stream, program),
         Loaders(stream, program),
         States(stream, program),

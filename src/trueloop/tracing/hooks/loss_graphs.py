@@ -93,7 +93,7 @@ class LossGraphs(Hook):
             return
         nodes: list[GraphNode] = []
         if self._reads_layers and not self._stream.update % LAYERS_INTERVAL:
-            nodes = list(_nodes([each.source for each, _ in found]))
+            nodes = list(self._nodes([each.source for each, _ in found]))
             self._reads_layers = bool(nodes)
         self._stream.emit(LossGraphRead(location=user_location(), live_losses=losses, live_nodes=nodes))
 
@@ -143,6 +143,27 @@ class LossGraphs(Hook):
                 return answers, answers - change if makers[0] is not None else answers + change
         return None
 
+    def _nodes(self, sources: Sequence[Any]) -> Iterator[GraphNode]:
+        """Yield the nodes of a graph from the last operation backward; nothing if it is too large."""
+        queue = list({id(each): each for each in sources if each is not None}.values())
+        number = {node: index for index, node in enumerate(queue)}
+        for node in queue:
+            for each, _ in node.next_functions:
+                if each is not None and each not in number:
+                    number[each] = len(queue)
+                    queue.append(each)
+            if len(queue) > MAX_NODES:
+                return
+        for node in queue:
+            name, leaf = operation_name(node.name()), getattr(node, "variable", None)
+            values = saved_tensor(node, SAVED[name]) if name in SAVED else None
+            yield GraphNode(
+                operation="leaf" if leaf is not None else name or str(node.name()),
+                parents=tuple([None if each is None else number[each] for each, _ in node.next_functions]),
+                values=values.detach() if values is not None and has_storage(values) and values.is_cpu else None,
+                parameter=None if leaf is None else self._stream.registry.parameter_ref(leaf),
+            )
+
 
 def _losses(root: Tensor) -> list[LossNode]:
     found = find_losses(root.grad_fn)
@@ -158,24 +179,3 @@ def _last_operation(node: Any) -> tuple[str, int]:
         return "", 0
     name = operation_name(node.name())
     return name, (size_along(node) or 0) if name in ("Softmax", "LogSoftmax") else 0
-
-
-def _nodes(sources: Sequence[Any]) -> Iterator[GraphNode]:
-    """Yield the nodes of a graph from the last operation backward; nothing if it is too large."""
-    queue = list({id(each): each for each in sources if each is not None}.values())
-    number = {node: index for index, node in enumerate(queue)}
-    for node in queue:
-        for each, _ in node.next_functions:
-            if each is not None and each not in number:
-                number[each] = len(queue)
-                queue.append(each)
-        if len(queue) > MAX_NODES:
-            return
-    for node in queue:
-        name = operation_name(node.name())
-        values = saved_tensor(node, SAVED[name]) if name in SAVED else None
-        yield GraphNode(
-            operation="leaf" if hasattr(node, "variable") else name or str(node.name()),
-            parents=tuple([None if each is None else number[each] for each, _ in node.next_functions]),
-            values=values.detach() if values is not None and has_storage(values) and values.is_cpu else None,
-        )

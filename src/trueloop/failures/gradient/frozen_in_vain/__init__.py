@@ -42,7 +42,7 @@ from typing import NamedTuple
 from trueloop.analysis.abstract_value import SUBMODULE, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import Evidence
+from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.gradient.frozen_in_vain.attribute_readers import MISSPELLINGS, REQUIRES_GRAD, may_be_read
@@ -61,6 +61,8 @@ class FreezeAttribute(NamedTuple):
     """Whether the attribute was set on modules, not on parameters."""
     parameters: Refs
     """Parameters that were meant: all require gradients though they should be frozen, or none though they should."""
+    location: SourceLocation | None
+    """The line that set the attribute; None unless the program has exactly one such line."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -114,7 +116,7 @@ def _evidence(assignment: IneffectiveFreeze, freeze: FreezeAttribute, count: int
     correct = f"requires_grad_({freeze.value})" if freeze.on_modules else f"requires_grad = {freeze.value}"
     return Evidence(
         message=f"{owner}{verb} an attribute `{freeze.attribute} = {freeze.value}` that nothing reads: {effect}.",
-        location=assignment.location,
+        location=freeze.location or assignment.location,
         related=((step.location, "the step"),) if step.location else (),
         fix=f"Call `{correct}` on each module." if freeze.on_modules else f"Set `{correct}` on each parameter.",
         dedup_key=(freeze.parameters, freeze.attribute),

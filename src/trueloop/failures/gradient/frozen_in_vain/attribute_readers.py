@@ -11,8 +11,10 @@ from types import CodeType
 from typing import Any, Final, TypeGuard
 
 from trueloop.analysis.queries.parameter_loops import loop_variables_of_parameters
+from trueloop.core.findings import SourceLocation
 from trueloop.core.source_text import read_source
 from trueloop.tracing.running_code import DYNAMIC, refers_to, running_files
+from trueloop.tracing.source_calls import tree_of
 from trueloop.tracing.user_location import is_user_file
 
 REQUIRES_GRAD: Final = "requires_grad"
@@ -85,6 +87,29 @@ def is_read_in_program(attribute: str, *, of_modules: bool) -> bool:
         return True
     files = {*_imported_files(libraries=attribute != REQUIRES_GRAD), *_notebook_cells(), *running}
     return any(_may_read(file, attribute, of_modules) for file in files)
+
+
+def find_assignment(attribute: str, value: bool) -> SourceLocation | None:
+    """Return the only line that sets the attribute of some object to the value; None if there are several.
+
+    Files that contain running functions are searched first, then the imported ones.
+
+    Cost: as `is_read_in_program`.
+    """
+    running = running_files(attribute) or frozenset()
+    for files in (running, {*_imported_files(libraries=False), *_notebook_cells()}):
+        found = [SourceLocation(file, line) for file in files for line in _assignments(file, attribute, value)]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+def _assignments(file: str, attribute: str, value: bool) -> Iterator[int]:
+    tree = tree_of(file, attribute)
+    for node in () if tree is None else ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value is value:
+            targets = [each for each in node.targets if isinstance(each, ast.Attribute) and each.attr == attribute]
+            yield from (each.lineno for each in targets)
 
 
 def _imported_files(*, libraries: bool) -> Iterator[str]:

@@ -8,6 +8,7 @@ from trueloop.failures.gradient.frozen_in_vain import FreezeAttribute, Ineffecti
 from trueloop.failures.gradient.frozen_in_vain.attribute_readers import (
     MISSPELLINGS,
     REQUIRES_GRAD,
+    find_assignment,
     is_read_in_program,
     uses_attribute,
 )
@@ -78,7 +79,14 @@ class IneffectiveFreezes(Hook):
                     names.append(name)
                     parameters.append(parameter)
         return tuple(
-            FreezeAttribute(attribute, value, tuple(names), on_modules, self._stream.registry.refs(parameters))
+            FreezeAttribute(
+                attribute,
+                value,
+                tuple(names),
+                on_modules,
+                self._stream.registry.refs(parameters),
+                find_assignment(attribute, value),
+            )
             for (attribute, value, on_modules), (names, parameters) in found.items()
             if not is_read_in_program(attribute, of_modules=on_modules)
         )

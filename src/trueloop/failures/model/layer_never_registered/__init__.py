@@ -37,7 +37,7 @@ from dataclasses import dataclass
 
 from trueloop.analysis.queries.unregistered_modules import module_list_fix, unregistered_layers
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import Evidence
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, Ref, Refs, StepTaken
@@ -57,6 +57,8 @@ class UnregisteredModuleCalled(Event):
     model: Ref
     parameters: Refs
     trainable: bool
+    created_at: CodePosition | None
+    """The line that created the module; None = not traced."""
 
 
 class Detector(BaseDetector):
@@ -91,7 +93,8 @@ class Detector(BaseDetector):
         return Evidence(
             message=f"{count} with {parameters} parameters ran inside {first.model.name} but {verb} "
             "not registered in it, and no optimizer has these parameters: they are not trained, moved or saved.",
-            location=first.location,
+            location=first.created_at or first.location,
+            related=((first.location, "called here"),) if first.created_at and first.location else (),
             first_update=first.update,
         )
 
@@ -106,8 +109,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         yield Hit(
             message=f"The layers in the attribute `{layers.assignment.name}` are called but not registered in the "
             "module: they are not trained, moved or saved.",
-            node=layers.call.node,
-            related=((layers.assignment.node, "a plain container, not a module"),),
+            node=layers.assignment.node,
+            related=((layers.call.node, "called here"),),
             fix=module_list_fix(source, layers),
         )
 

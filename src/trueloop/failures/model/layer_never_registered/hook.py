@@ -1,6 +1,7 @@
 """Traces modules that run within a model without being registered in it."""
 
 import weakref
+from collections.abc import Sequence
 from typing import Final
 
 from torch import nn
@@ -70,8 +71,15 @@ class UnregisteredModules(Hook):
                     model=registry.ref(root),
                     parameters=registry.refs(own),
                     trainable=any(p.requires_grad for p in own),
+                    created_at=_creation(module, registry.registered_at(own[0])),
                 )
             )
+
+
+def _creation(module: nn.Module, lines: Sequence[CodePosition]) -> CodePosition | None:
+    """Return the innermost line that is not in the constructor of the module itself, or of one within it."""
+    own = {getattr(type(each).__init__, "__code__", None) for each in module.modules()}
+    return next((line for line in lines if line.code not in own), None)
 
 
 HOOK: Final = UnregisteredModules

@@ -40,7 +40,7 @@ References
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trueloop.core.findings import Evidence
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, OptimizerCreated, Ref
@@ -56,6 +56,8 @@ class SymmetricUnits(Event):
     weights and gradients are also equal for all of these units."""
     stuck_at_zero: tuple[Ref, ...]
     """Weights that are still zero after several updates, and whose gradient is zero too."""
+    initialised_at: CodePosition | None
+    """The line that set one of them to a constant, or else created its layer; None = not traced."""
 
 
 class Detector(BaseDetector):
@@ -76,7 +78,8 @@ class Detector(BaseDetector):
             yield Evidence(
                 message=f"After {event.update} updates {names}{more} are still exactly zero, and so is the gradient: "
                 "weights of zero in two successive layers keep each other at zero.",
-                location=event.location,
+                location=event.initialised_at or event.location,
+                related=_checked_at(event),
                 fix="Start at most one of two successive layers at zero; initialise the others at random.",
                 dedup_key=(event.optimizer, "zero"),
             )
@@ -88,13 +91,19 @@ class Detector(BaseDetector):
         yield Evidence(
             message=f"After {event.update} updates {layers}{more} are identical, and so are their gradients and the "
             f"matching weights of the next layer: {width} the effect of a single unit.",
-            location=event.location,
+            location=event.initialised_at or event.location,
+            related=_checked_at(event),
             dedup_key=event.optimizer,
         )
 
     def inconclusive(self) -> str:
         """Return the reason if nothing was compared."""
         return "" if self._compared else "no weights were compared: too few updates, or they are not on the CPU"
+
+
+def _checked_at(event: SymmetricUnits) -> tuple[tuple[CodePosition, str], ...]:
+    """Return the update in which the weights were compared, unless the evidence is located there anyway."""
+    return ((event.location, "still equal here"),) if event.location and event.initialised_at else ()
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -7,6 +7,7 @@ row start at zero.
 """
 
 import weakref
+from collections.abc import Callable
 from typing import ClassVar, Final, NamedTuple
 
 import torch
@@ -14,12 +15,14 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from trueloop.core.findings import CodePosition
 from trueloop.failures.model.units_alike import SymmetricUnits
 from trueloop.tracing.attach import Hook
 from trueloop.tracing.events import Event
 from trueloop.tracing.gradients import parameters_of
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import OptimizerState, ProgramState
+from trueloop.tracing.registry import MAX_REGISTRATIONS
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 from trueloop.tracing.weak_id_dict import WeakIdDict
@@ -54,6 +57,8 @@ class UnitSymmetry(Hook):
         self._stream, self._program = stream, program
         self._candidates = WeakIdDict[Optimizer, _Candidates]()
         self._optimizers_checked, self._pending = 0, False
+        self._filled_at = dict[int, CodePosition]()
+        """Id of a weight -> line that filled it with a constant; not weakly referenced, as in `Registry`."""
         self._check = stream.isolated("units of layers", self._check_optimizers)
 
     def install_always(self, patches: Patches) -> None:
@@ -62,11 +67,29 @@ class UnitSymmetry(Hook):
         self._optimizers_checked, self._pending = 0, True
         self._stream.periodic_checks.append(self._periodic_check)
         patches.add_handle(self)
+        self._filled_at.clear()
+        for name in ("constant_", "zeros_", "ones_"):
+            patches.replace(torch.nn.init, name, self._fill)
 
     def remove(self) -> None:
         """Stop checking; called when the hooks are removed."""
         if self._periodic_check in self._stream.periodic_checks:
             self._stream.periodic_checks.remove(self._periodic_check)
+
+    def _fill(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        stream, filled_at = self._stream, self._filled_at
+
+        def fill(tensor: Tensor, *args: float) -> Tensor:
+            if stream.active and (line := user_location(2)) is not None and len(filled_at) < MAX_REGISTRATIONS:
+                filled_at[id(tensor)] = line
+            return original(tensor, *args)
+
+        return fill
+
+    def _initialised_at(self, weight: Tensor) -> CodePosition | None:
+        """Return the line that filled a weight with a constant, or else the one that created its layer."""
+        created = self._stream.registry.registered_at(weight)
+        return self._filled_at.get(id(weight)) or (created[0] if created else None)
 
     def _periodic_check(self) -> None:
         if self._pending or self._program.optimizers_seen != self._optimizers_checked:
@@ -105,9 +128,16 @@ class UnitSymmetry(Hook):
         registry = self._stream.registry
         found = tuple((registry.parameter_ref(unit), unit.shape[0]) for unit in symmetric)
         location = self._program.hand_written_at or user_location()
+        initialised = next((at for unit in (*stuck, *symmetric) if (at := self._initialised_at(unit))), None)
         zeros = tuple(registry.parameter_ref(weight) for weight in stuck)
         self._stream.emit(
-            SymmetricUnits(location=location, optimizer=registry.ref(optimizer), symmetric=found, stuck_at_zero=zeros)
+            SymmetricUnits(
+                location=location,
+                optimizer=registry.ref(optimizer),
+                symmetric=found,
+                stuck_at_zero=zeros,
+                initialised_at=initialised,
+            )
         )
         return _Candidates(0, MAX_CHECKS)
 
