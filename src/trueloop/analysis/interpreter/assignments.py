@@ -15,7 +15,7 @@ from trueloop.analysis.abstract_value import (
     join_values,
     unknown_value,
 )
-from trueloop.analysis.interpreter.evaluator import element
+from trueloop.analysis.interpreter.evaluator import element, item_at
 from trueloop.analysis.operations import OpKind
 from trueloop.core.source_text import dotted_name
 
@@ -57,7 +57,7 @@ class Assignments:
 
     def _unpacked_item(self, value: AbstractValue, number: int, node: ast.expr) -> AbstractValue:
         """Return the item of a value that unpacking assigns to a target."""
-        found = value.attributes.get(f"[{number}]")
+        found = item_at(value, number)
         if found is not None:
             return found
         if value.kind is ValueKind.TENSOR:  # a batch, the outputs of a model
@@ -110,6 +110,8 @@ class Assignments:
         self.interpreter.recording.add(OpKind.STORE_ITEM, node, before, value, result=result, name="+=")
         if before.kind is not ValueKind.SEQUENCE:
             self.assign(target, result)
+        elif isinstance(node.op, ast.Add) and value.kind is ValueKind.SEQUENCE:  # layers += [...]
+            before.sources = (*before.sources, *value.sources)
 
 
 def _as_load(target: Any) -> Any:

@@ -54,6 +54,7 @@ from trueloop.analysis.loop_invariance import (
     varying_names,
 )
 from trueloop.analysis.operations import Loop, Op, OpKind
+from trueloop.analysis.queries.loops import is_batch_loop, is_over_range
 from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
@@ -426,6 +427,8 @@ def _has_same_arguments(source: SourceFile, creation: Op, loop: Loop) -> bool:
 def _makes_one_pass(source: SourceFile, creation: Op, loop: Loop) -> bool:
     inside = source.ops_in_loop(loop, OpKind.STEP, OpKind.ITERATE, root=creation.entry_point)
     steps = [each for each in inside if each.kind is OpKind.STEP and each.subject.may_alias(creation.subject)]
+    if steps and creation.calls and all(_is_one_epoch(each, creation, loop, inside) for each in steps):
+        return True
     over_loader = loop.iterable is not None and any(each.kind is ValueKind.LOADER for each in loop.iterable.ancestors())
     for step in steps:
         inner = step.loops[[each.node for each in step.loops].index(loop.node) :]
@@ -435,6 +438,15 @@ def _makes_one_pass(source: SourceFile, creation: Op, loop: Loop) -> bool:
         if len(inner) == 2 and (over_loader or start is None or varies_per_iteration(start, loop)):
             return False
     return bool(steps)
+
+
+def _is_one_epoch(step: Op, creation: Op, loop: Loop, inside: list[Op]) -> bool:
+    """Return True if a call in a loop over epochs builds an optimizer and makes one pass over the same batches."""
+    inner = step.loops[[each.node for each in step.loops].index(loop.node) + 1 :]
+    is_pass = len(inner) == 1 and is_batch_loop(inner[0]) and step.calls[: len(creation.calls)] == creation.calls
+    start = next((each for each in inside if inner and each.node is inner[0].node), None)
+    is_over_epochs = is_over_range(loop) and not is_batch_loop(loop)
+    return bool(is_over_epochs and is_pass and start is not None and not varies_per_iteration(start, loop))
 
 
 def _restarts(source: SourceFile, creation: Op, loop: Loop, models: list[AbstractValue]) -> bool:
