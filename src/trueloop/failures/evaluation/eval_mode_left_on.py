@@ -61,7 +61,7 @@ from trueloop.analysis.queries.modes import (
 from trueloop.analysis.queries.uncalled_methods import uncalled
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
@@ -323,11 +323,13 @@ def _trained_in_eval_mode(source: SourceFile) -> Iterator[Hit]:
         )
         stepped = any(is_training_step(source, each, call.subject, inside) for each in inside)
         if trained and stepped and has_mode_dependent_layers(source, call.subject):
+            edit = source.remove_statement(before[-1])
             yield Hit(
                 message=f"`{source.text.segment(call.node)}` runs in eval mode, and its output is trained on: "
                 f"`{source.text.segment(later.node)}` comes too late.",
                 node=before[-1].node,
                 related=((call.node, "the call that is trained on"), (later.node, "set to train mode here")),
+                fix=Fix((edit,), safe=False, description="Train in train mode") if edit else None,
                 severity=Severity.WARNING,
             )
 
