@@ -61,7 +61,7 @@ from trueloop.analysis.queries.modes import (
 from trueloop.analysis.queries.uncalled_methods import uncalled
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.core.source_text import Fix, dotted_name
+from trueloop.core.source_text import Edit, Fix, dotted_name
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
@@ -323,7 +323,10 @@ def _trained_in_eval_mode(source: SourceFile) -> Iterator[Hit]:
         )
         stepped = any(is_training_step(source, each, call.subject, inside) for each in inside)
         if trained and stepped and has_mode_dependent_layers(source, call.subject):
-            edit = source.remove_statement(before[-1])
+            mode: Any = before[-1].node
+            end = source.text.span(mode.func)[1]
+            is_eval = isinstance(mode.func, ast.Attribute) and mode.func.attr == "eval"
+            edit = Edit(end - len("eval"), end, "train") if is_eval else None
             yield Hit(
                 message=f"`{source.text.segment(call.node)}` runs in eval mode, and its output is trained on: "
                 f"`{source.text.segment(later.node)}` comes too late.",
