@@ -332,7 +332,7 @@ def _trained_in_eval_mode(source: SourceFile) -> Iterator[Hit]:
                 f"`{source.text.segment(later.node)}` comes too late.",
                 node=before[-1].node,
                 related=((call.node, "the call that is trained on"), (later.node, "set to train mode here")),
-                fix=Fix((edit,), safe=False, description="Train in train mode") if edit else None,
+                fix=Fix((edit,), safe=True, description="Train in train mode") if edit else None,
                 severity=Severity.WARNING,
             )
 
