@@ -228,7 +228,7 @@ class Interpreter:
         """
         if value.kind is ValueKind.UNKNOWN and user is not None:
             calls = (scope or self.scope).module_scope.module.calls
-            kind = kind_by_use(calls.methods_of(path, user))
+            kind = kind_by_use(calls.methods_of(path, user), path.rpartition(".")[2])
             if kind is not None:
                 value.kind = kind
         return value

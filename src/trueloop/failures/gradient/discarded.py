@@ -204,6 +204,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
         else:
             call, steps_again = _clearing_in_every_iteration(source, step, inside), False
             effect = "clears the gradients in every iteration, but the step runs only in some of them."
+            if call is None:
+                call = _clearing_in_inner_loop(source, step, inside)
+                effect = "clears the gradients in every iteration of the loop before the step: only the last one counts."
         if call is not None and reaching and not steps_again:
             yield Hit(
                 message=f"`{ast.unparse(call.node)}` {effect}",
@@ -252,6 +255,27 @@ def _clearing_in_every_iteration(source: SourceFile, step: Op, inside: list[Op])
         if each.kind is OpKind.CLEAR_GRADIENTS and each.same_iteration_as(step) and each.is_unconditional_in(loop)
     ]
     return next((each for each in clearings if source.clears_all(each, step.subject)), None)
+
+
+def _clearing_in_inner_loop(source: SourceFile, step: Op, inside: list[Op]) -> Op | None:
+    """Return the call that clears gradients before each backward pass of a loop whose gradients one later step uses."""
+    depth = len(step.loops)
+    for each in inside:
+        if each.index > step.index or len(each.loops) != depth + 1 or not source.clears_all(each, step.subject):
+            continue
+        loop = each.loops[-1]
+        body = [other for other in inside if other.is_inside(loop)]
+        backward = any(
+            other.kind is OpKind.BACKWARD and other.same_iteration_as(each) and source.reaches(other, step.subject)
+            for other in body
+            if other.index > each.index
+        )
+        uses = any(other.kind in (OpKind.STEP, OpKind.ACCESS_GRADIENTS, OpKind.ESCAPE) for other in body)
+        leaves = any(isinstance(node, ast.Break | ast.Return | ast.Try) for node in ast.walk(loop.node))
+        is_repeated = not loop.runs_at_most_once() and each.is_unconditional_in(loop) and not leaves
+        if backward and is_repeated and not uses and not accesses_grad(source):
+            return each
+    return None
 
 
 RULE = Rule(required_words=("backward(", ".step(", "zero_grad("), find=find)
