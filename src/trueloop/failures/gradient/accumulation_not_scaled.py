@@ -213,10 +213,10 @@ def _scaled_in_one_branch(source: SourceFile, step: Op) -> Iterator[Hit]:
             continue
         size = ast.unparse(window.size)  # pyright: ignore[reportOptionalMemberAccess]
         yield Hit(
-            message=f"This loss is not divided by `{size}`, although the other branch does it and the gradients of "
-            f"`{size}` batches add up.",
-            node=others[0].node,
-            related=((divided[0].node, "divided here"), (step.node, "the step")),
+            message=f"`{ast.unparse(backward.node)}` adds up the gradients of `{size}` batches, but the loss is divided "
+            "by that number in one branch only.",
+            node=backward.node,
+            related=((others[0].node, "not divided here"), (divided[0].node, "divided here"), (step.node, "the step")),
         )
 
 

@@ -205,8 +205,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
             call, steps_again = _clearing_in_every_iteration(source, step, inside), False
             effect = "clears the gradients in every iteration, but the step runs only in some of them."
             if call is None:
-                call = _clearing_in_inner_loop(source, step, inside)
-                effect = "clears the gradients in every iteration of the loop before the step: only the last one counts."
+                call = _clearing_in_inner_loop(source, step, inside) or _clearing_between(source, step, inside)
+                effect = "clears gradients that no step has used: the step only gets those of the last `backward()`."
         if call is not None and reaching and not steps_again:
             yield Hit(
                 message=f"`{ast.unparse(call.node)}` {effect}",
@@ -275,6 +275,26 @@ def _clearing_in_inner_loop(source: SourceFile, step: Op, inside: list[Op]) -> O
         is_repeated = not loop.runs_at_most_once() and each.is_unconditional_in(loop) and not leaves
         if backward and is_repeated and not uses and not accesses_grad(source):
             return each
+    return None
+
+
+def _clearing_between(source: SourceFile, step: Op, inside: list[Op]) -> Op | None:
+    """Return the call that clears gradients between two backward passes of one step."""
+    same = [
+        each
+        for each in inside
+        if each.index <= step.index and each.same_iteration_as(step) and each.branches == step.branches
+    ]
+    watched = (OpKind.STEP, OpKind.CLEAR_GRADIENTS, OpKind.BACKWARD, OpKind.ACCESS_GRADIENTS)
+    order = [each for each in same if each.kind in watched]
+    for first, clearing, second, last in zip(order, order[1:], order[2:], order[3:], strict=False):
+        kinds = [each.kind for each in (first, clearing, second)]
+        if last is not step or kinds != [OpKind.BACKWARD, OpKind.CLEAR_GRADIENTS, OpKind.BACKWARD]:
+            continue
+        both = all(source.reaches(each, step.subject) for each in (first, second))
+        escapes = any(each.kind is OpKind.ESCAPE and first.index < each.index < clearing.index for each in inside)
+        if both and source.clears_all(clearing, step.subject) and not escapes and not accesses_grad(source):
+            return clearing
     return None
 
 
