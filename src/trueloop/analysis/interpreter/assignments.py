@@ -43,8 +43,7 @@ class Assignments:
                     self.interpreter.evaluator.evaluate(target.value),
                     self.interpreter.evaluator.evaluate(target.slice).constant(),
                 )
-                if isinstance(key, str | int):
-                    owner.attributes[f"[{key!r}]"] = value
+                _store_item(owner, key, value)
                 self.interpreter.recording.add(OpKind.STORE_ITEM, target, owner, value)
             case ast.Tuple() | ast.List():
                 for number, each in enumerate(target.elts):
@@ -112,6 +111,17 @@ class Assignments:
             self.assign(target, result)
         elif isinstance(node.op, ast.Add) and value.kind is ValueKind.SEQUENCE:  # layers += [...]
             before.sources = (*before.sources, *value.sources)
+
+
+def _store_item(owner: AbstractValue, key: Any, value: AbstractValue) -> None:
+    """Add an item to a list or dictionary, or replace the item of a constant key."""
+    name = f"[{key!r}]" if isinstance(key, str | int) else ""
+    before = owner.attributes.get(name) if name else None
+    if name:
+        owner.attributes[name] = value
+    if owner.kind is ValueKind.SEQUENCE and value.kind is ValueKind.MODEL:
+        kept = tuple(each for each in owner.sources if each is not before and each is not value)
+        owner.sources = (*kept, value)
 
 
 def _as_load(target: Any) -> Any:

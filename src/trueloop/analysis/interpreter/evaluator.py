@@ -89,6 +89,8 @@ class Evaluator:
                 return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=owner.sources)
             case ValueKind.SCHEDULER if name == "optimizer" and owner.sources:
                 return owner.sources[0]
+            case ValueKind.DATASET if name == "dataset" and owner.name.endswith("Subset") and owner.sources:
+                return owner.sources[0]
             case ValueKind.LOADER if name in ("dataset", "sampler"):
                 return _first_of_kind(
                     owner.sources, ValueKind.DATASET if name == "dataset" else ValueKind.SAMPLER
