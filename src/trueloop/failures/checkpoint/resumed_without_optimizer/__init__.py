@@ -39,7 +39,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trueloop.analysis.program_files import parse_files
-from trueloop.analysis.queries.captured_states import loads_without_optimizer
+from trueloop.analysis.queries.captured_states import loads_before_optimizers, loads_without_optimizer
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.checkpoint.resumed_without_optimizer.resumed_counts import COUNTERS, continues_count
@@ -184,6 +184,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for model, other in loads_without_optimizer(source):
         message = f"The states of the model and the {other.subject.kind} are loaded, but the optimizer's state is not."
         yield Hit(message=message, node=model.node, related=((other.node, "loaded here"),))
+    for load, built in loads_before_optimizers(source):
+        owner = source.text.segment(load.node.func.value)
+        yield Hit(
+            message=f"`{owner}` is still None when this runs, so its state is not loaded: the optimizer is built later.",
+            node=load.node,
+            related=((load.calls[-1], "called here"), (built.node, "built here")),
+        )
 
 
 RULE = Rule(required_words=("load_state_dict", "torch", "save"), find=find)
