@@ -34,6 +34,7 @@ UNFIXED = {
     "EVL005",
     "EVL006",
     "GRD009",
+    "MDL008",
     "MDL012",
     "PRC004",
     "SCH006",
