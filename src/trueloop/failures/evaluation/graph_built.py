@@ -119,10 +119,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _keeps_graphs(source: SourceFile, call: Op) -> bool:
-    """Return True if the loop around a call collects outputs with their graphs."""
+    """Return True if the loop around a call collects or adds up outputs or losses with their graphs."""
     return any(
         each.kind is OpKind.STORE_ITEM
-        and each.name in ("append", "extend", "insert")
+        and each.name in ("append", "extend", "insert", "+=")
         and any(part is call.result for value in each.inputs for part in value.autograd_graph())
         for each in source.ops_in_loop(call.loops[-1], root=call.entry_point)
     )

@@ -27,7 +27,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         later = (each for each in calls if each.function is call.function and each.index > call.index)
         again = (each for each in later if not each.excludes(call))
         is_final = not any(each.node.args and ast.unparse(each.node.args[0]) == text for each in again)
-        if is_final and sum(map(_has_units, submodules(_model(call.subject)))) > 1:
+        if is_final and _layer_count(_model(call.subject)) > 1:
             reported.add(id(call.node))
             yield Hit(
                 message=f"`{source.text.segment(call.node)}` gives all weights of each layer the same value: all units "
@@ -42,6 +42,8 @@ def _fills_every_layer(call: Op, argument: Any) -> bool:
         return call.subject.kind is ValueKind.PARAMETERS and bool(call.loops) and call.is_unconditional_in(call.loops[-1])
     if not isinstance(argument, ast.Attribute) or argument.attr != "weight" or call.subject.kind is not ValueKind.MODEL:
         return False
+    if call.loops and call.is_unconditional_in(call.loops[-1]):  # for layer in self.layers
+        return all(map(_has_units, call.subject.sources[0].sources[0].sources)) if _is_item(call.subject) else False
     for branch in call.branches:
         match branch.node:
             case ast.If(test=ast.Call(func=ast.Name(id="isinstance"), args=[tested, classes])) if branch.arm == 0:
@@ -59,6 +61,19 @@ def _model(value: AbstractValue) -> AbstractValue:
     while (SUBMODULE in value.facts or value.kind is ValueKind.PARAMETERS) and value.sources:
         value = value.sources[0]
     return value
+
+
+def _is_item(weight: AbstractValue) -> bool:
+    """Return True for an attribute of an item of a list of layers."""
+    layer = weight.sources[0] if SUBMODULE in weight.facts and weight.sources else None
+    owner = layer.sources[0] if layer is not None and SUBMODULE in layer.facts and layer.sources else None
+    return owner is not None and owner.name in ("torch.nn.ModuleList", "torch.nn.Sequential") and bool(owner.sources)
+
+
+def _layer_count(model: AbstractValue) -> int:
+    """Return the number of layers with weights; a layer that a loop creates counts twice."""
+    outside = len(model.loops or ())
+    return sum(1 + (len(each.loops or ()) > outside) for each in submodules(model) if _has_units(each))
 
 
 def _has_units(layer: AbstractValue) -> bool:
