@@ -333,7 +333,6 @@ def _trained_in_eval_mode(source: SourceFile) -> Iterator[Hit]:
                 node=before[-1].node,
                 related=((call.node, "the call that is trained on"), (later.node, "set to train mode here")),
                 fix=Fix((edit,), safe=True, description="Train in train mode") if edit else None,
-                severity=Severity.WARNING,
             )
 
 

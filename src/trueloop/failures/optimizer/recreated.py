@@ -446,7 +446,12 @@ def _is_one_epoch(step: Op, creation: Op, loop: Loop, inside: list[Op]) -> bool:
     is_pass = len(inner) == 1 and is_batch_loop(inner[0]) and step.calls[: len(creation.calls)] == creation.calls
     start = next((each for each in inside if inner and each.node is inner[0].node), None)
     is_over_epochs = is_over_range(loop) and not is_batch_loop(loop)
-    return bool(is_over_epochs and is_pass and start is not None and not varies_per_iteration(start, loop))
+    if not is_over_epochs or not is_pass or start is None:
+        return False
+    iterable = start.node.iter
+    while isinstance(iterable, ast.Call) and getattr(iterable.func, "id", "") in ("enumerate", "tqdm", "list", "iter"):
+        iterable = iterable.args[0]
+    return not names_in(iterable) & varying_names(start, loop)
 
 
 def _restarts(source: SourceFile, creation: Op, loop: Loop, models: list[AbstractValue]) -> bool:
