@@ -530,6 +530,7 @@ def test_different_rows_of_few_levels_have_different_digests():
         numbers = row_digests([table], None)
         assert len(numbers.unique()) == len(table.unique(dim=0))
 
+
 # Loaders in the source --------------------------------------------------------------------------------------------
 
 LOADERS_IN_THE_SOURCE_HEAD = """

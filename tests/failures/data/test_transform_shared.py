@@ -218,6 +218,7 @@ def test_the_message_names_both_values(lint_reports):
     )
     assert second.message == first.message
 
+
 # Settings of a shared dataset -------------------------------------------------------------------------------------
 
 SETTINGS_OF_A_SHARED_DATASET_HEAD = """

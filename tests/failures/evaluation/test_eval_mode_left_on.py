@@ -744,6 +744,7 @@ def test_lint_reports_dropout_that_an_evaluation_turns_off(lint_reports, name):
 def test_lint_ignores_dropout_that_is_turned_on_again(lint_is_clean, name):
     lint_is_clean(BLOCK + TURNED_ON_AGAIN[name], "EVL002")
 
+
 # Validation within an epoch loop ----------------------------------------------------------------------------------
 
 VALIDATION_WITHIN_AN_EPOCH_LOOP_HEAD = """

@@ -297,6 +297,7 @@ def test_fix_wraps_the_evaluation_in_no_grad(lint_reports):
     assert "            inputs = inputs.to(device)\n\n            outputs = net(inputs)" in fixed
     assert "            total += len(labels)\n    net.train()\n" in fixed
 
+
 # Kept graphs ------------------------------------------------------------------------------------------------------
 
 KEPT_GRAPHS_HEAD = """

@@ -979,6 +979,7 @@ def test_run_reports_evaluations_without_a_loader(run_reports, script: str):
 def test_run_accepts_correct_calls_without_a_loader(run_is_clean, script: str):
     run_is_clean(NO_LOADER + script)
 
+
 # Judged by hand ---------------------------------------------------------------------------------------------------
 
 JUDGED_BY_HAND_HEAD = """

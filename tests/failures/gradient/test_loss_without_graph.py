@@ -207,6 +207,7 @@ def test_lint_reports_faulty_scripts(lint_reports, name):
 def test_lint_accepts_correct_scripts(lint_is_clean, name):
     lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_CORRECT}[name])
 
+
 # Copies of the output ---------------------------------------------------------------------------------------------
 
 COPIES_OF_THE_OUTPUT_HEAD = """

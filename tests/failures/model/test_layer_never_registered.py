@@ -437,6 +437,7 @@ def test_fix_turns_the_list_into_a_module_list(lint_reports):
     fixed = apply_fixes(SourceText(text), [finding.autofix])[0].source
     assert "self.layers = nn.ModuleList([nn.Linear(6, 6) for _ in range(3)])\n" in fixed
 
+
 # Stored under computed keys ---------------------------------------------------------------------------------------
 
 STORED_UNDER_COMPUTED_KEYS_HEAD = """

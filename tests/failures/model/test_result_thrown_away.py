@@ -201,6 +201,7 @@ def test_fix_assigns_the_result(lint_reports):
 def test_batch_by_key_has_no_fix(lint_reports):
     lint_reports(HEAD + BROKEN["a batch by key, in a function"], fixes=False)
 
+
 # Views that are not assigned --------------------------------------------------------------------------------------
 
 VIEWS_THAT_ARE_NOT_ASSIGNED_HEAD = """

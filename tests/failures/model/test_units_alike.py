@@ -291,6 +291,7 @@ def test_two_layers_of_zeros_are_reported_once(run):
         ("GRD006", "note"),
     ]
 
+
 # Constants in the source ------------------------------------------------------------------------------------------
 
 CONSTANTS_IN_THE_SOURCE_HEAD = """

@@ -395,6 +395,7 @@ def test_a_short_probe_is_not_judged(run):
 def test_lint_reports_the_marked_line(lint_reports, script):
     lint_reports(HEAD + script)
 
+
 # Cleared only -----------------------------------------------------------------------------------------------------
 
 CLEARED_ONLY_HEAD = """

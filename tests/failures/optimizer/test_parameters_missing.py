@@ -528,6 +528,7 @@ def test_lint_reports_the_marked_line(lint_reports, name):
 def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
     lint_is_clean(DATA + {**FAULTY, **CORRECT, **LINT_IGNORES}[name])
 
+
 # Unfrozen too late ------------------------------------------------------------------------------------------------
 
 UNFROZEN_TOO_LATE_HEAD = """

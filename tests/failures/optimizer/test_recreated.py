@@ -677,6 +677,7 @@ def test_lint_reports_the_marked_line(lint_reports, name):
 def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
     lint_is_clean(DATA + {**CORRECT, **LINT_IGNORES}[name])
 
+
 # Built in a function per epoch ------------------------------------------------------------------------------------
 
 BUILT_IN_A_FUNCTION_PER_EPOCH_HEAD = """

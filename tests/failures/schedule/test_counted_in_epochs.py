@@ -375,6 +375,7 @@ def test_run_ignores_correct_programs(run_is_clean, script: str):
 def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, script: str):
     lint_is_clean(HEAD + script)
 
+
 # Epochs stepped per batch -----------------------------------------------------------------------------------------
 
 EPOCHS_STEPPED_PER_BATCH_HEAD = """

@@ -308,9 +308,7 @@ def _trained_in_eval_mode(source: SourceFile) -> Iterator[Hit]:
         if any(id(each) in call_nodes for each in call.calls):
             continue  # a layer within the forward of a model
         own = [
-            each
-            for each in modes
-            if call.loops and each.same_iteration_as(call) and sets_mode_of(each, call.subject)
+            each for each in modes if call.loops and each.same_iteration_as(call) and sets_mode_of(each, call.subject)
         ]
         before = [each for each in own if each.index < call.index]
         later = next((each for each in own if each.index > call.index), None)

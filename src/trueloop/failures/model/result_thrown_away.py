@@ -88,8 +88,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for each in source.ops(OpKind.TORCH_CALL, OpKind.MODEL_CALL):
         statement = each.statement
         is_alone = isinstance(statement, ast.Expr) and statement.value is each.node and id(each.node) not in reported
-        if is_alone and isinstance(each.node, ast.Call) and (
-            _is_activation(source, each) or _is_move(source, each) or _is_reshaped(source, each)
+        if (
+            is_alone
+            and isinstance(each.node, ast.Call)
+            and (_is_activation(source, each) or _is_move(source, each) or _is_reshaped(source, each))
         ):
             reported.add(id(each.node))
             name = _input_name(each)

@@ -298,7 +298,12 @@ def _same_number(one: AbstractValue, other: AbstractValue) -> bool:
     return ast.unparse(one.node).rpartition(".")[2] == ast.unparse(other.node).rpartition(".")[2]
 
 
-ENDING: Final = ("CosineAnnealingLR", "PolynomialLR", "get_cosine_schedule_with_warmup", "get_linear_schedule_with_warmup")
+ENDING: Final = (
+    "CosineAnnealingLR",
+    "PolynomialLR",
+    "get_cosine_schedule_with_warmup",
+    "get_linear_schedule_with_warmup",
+)
 """Schedules that end at a low rate, or rise again."""
 
 RULE = Rule(required_words=("backward(", ".step(", "LR|get_"), find=find_all)

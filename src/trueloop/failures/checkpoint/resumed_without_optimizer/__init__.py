@@ -38,6 +38,8 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trueloop.analysis.abstract_value import ValueKind
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.program_files import parse_files
 from trueloop.analysis.queries.captured_states import loads_before_optimizers, loads_without_optimizer
 from trueloop.analysis.source_file import Hit, SourceFile
@@ -186,10 +188,15 @@ def find(source: SourceFile) -> Iterator[Hit]:
         yield Hit(message=message, node=model.node, related=((other.node, "loaded here"),))
     for load, built in loads_before_optimizers(source):
         owner = source.text.segment(load.node.func.value)
+        weights = [
+            each
+            for each in source.ops(OpKind.LOAD_STATE_DICT)
+            if each.subject.kind is ValueKind.MODEL and each.calls == load.calls and each.index < load.index
+        ]
         yield Hit(
             message=f"`{owner}` is still None when this runs, so its state is not loaded: the optimizer is built later.",
-            node=load.node,
-            related=((load.calls[-1], "called here"), (built.node, "built here")),
+            node=(weights[-1] if weights else load).node,
+            related=((load.node, "skipped"), (load.calls[-1], "called here"), (built.node, "built here")),
         )
 
 

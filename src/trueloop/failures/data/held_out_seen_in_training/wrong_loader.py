@@ -11,7 +11,9 @@ from trueloop.analysis.queries.evaluation_loops import find_loader
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.failures.failure import Rule
 
-_HELD_OUT: Final = re.compile(r"(^|_)(val|valid|validation|validate|test|testing|dev|eval|held_?out|holdout)(_|\d|$)", re.I)
+_HELD_OUT: Final = re.compile(
+    r"(^|_)(val|valid|validation|validate|test|testing|dev|eval|held_?out|holdout)(_|\d|$)", re.I
+)
 _TRAINING: Final = re.compile(r"train|tr_|fit", re.I)
 _SELECTING: Final = frozenset(("sampler", "batch_sampler", "3", "4", "**"))
 """Arguments of a loader that may select samples."""
@@ -60,7 +62,11 @@ def _training_loaders(source: SourceFile, built: Op) -> list[AbstractValue]:
 def _fault(source: SourceFile, built: Op, trained: AbstractValue) -> str:
     """Return why a loader reads samples of the training loader; "" if that is not certain."""
     held_out = built.subject
-    if not held_out.sources or not trained.sources or _SELECTING & (held_out.arguments.keys() | trained.arguments.keys()):
+    if (
+        not held_out.sources
+        or not trained.sources
+        or _SELECTING & (held_out.arguments.keys() | trained.arguments.keys())
+    ):
         return ""
     own, other = held_out.sources[0], trained.sources[0]
     if own.union or other.union or own.kind not in (ValueKind.DATASET, ValueKind.INSTANCE, ValueKind.UNKNOWN):

@@ -39,7 +39,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def _fills_every_layer(call: Op, argument: Any) -> bool:
     """Return True for an initialisation of all parameters, or of the weight of every linear or convolutional layer."""
     if isinstance(argument, ast.Name):
-        return call.subject.kind is ValueKind.PARAMETERS and bool(call.loops) and call.is_unconditional_in(call.loops[-1])
+        return (
+            call.subject.kind is ValueKind.PARAMETERS and bool(call.loops) and call.is_unconditional_in(call.loops[-1])
+        )
     if not isinstance(argument, ast.Attribute) or argument.attr != "weight" or call.subject.kind is not ValueKind.MODEL:
         return False
     if call.loops and call.is_unconditional_in(call.loops[-1]):  # for layer in self.layers
