@@ -315,7 +315,8 @@ KEPT_GRAPHS = {
 model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 
-train_loader, held_out = DataLoader(Subset(data, range(64)), batch_size=16), DataLoader(Subset(data, range(64, 96)), batch_size=16)
+train_loader = DataLoader(Subset(data, range(64)), batch_size=16)
+held_out = DataLoader(Subset(data, range(64, 96)), batch_size=16)
 for epoch in range(2):
     model.train()
     for a, b in train_loader:
@@ -334,7 +335,8 @@ KEPT_GRAPHS_FINE = {
 model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 
-train_loader, held_out = DataLoader(Subset(data, range(64)), batch_size=16), DataLoader(Subset(data, range(64, 96)), batch_size=16)
+train_loader = DataLoader(Subset(data, range(64)), batch_size=16)
+held_out = DataLoader(Subset(data, range(64, 96)), batch_size=16)
 for epoch in range(2):
     model.train()
     for a, b in train_loader:

@@ -19,7 +19,7 @@ def is_statement(node: Any) -> bool:
 
 
 def is_batch_loop(loop: Loop) -> bool:
-    """Return True for a loop over batches: of a loader, of a generator, of a split tensor, or over ``range(0, n, k)``."""
+    """Return True for a loop over batches: of a loader, a generator or a split tensor, or over ``range(0, n, k)``."""
     iterable = loop.iterable
     while iterable is not None and iterable.kind is ValueKind.SEQUENCE and "iterable" in iterable.arguments:
         iterable = iterable.arguments["iterable"]

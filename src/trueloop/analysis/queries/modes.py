@@ -26,7 +26,7 @@ _KEEPS_MODE: Final = re.compile(
     r"log|logger|watch|flops|profile|print|wrap|parallel|init|initialize|schedulers?|device|clip|step|dump|add_graph)"
     r"(_|$)|Optim|Stop|EMA|Ema|Meter|Scheduler|Saver|Logger"
 )
-"""Names of functions that get a model and leave its mode as it is."""
+"""Names of functions that get a model and do not change its mode."""
 _MODULE_HOLDERS: Final = (
     ValueKind.MODEL, ValueKind.SEQUENCE, ValueKind.INSTANCE, ValueKind.FUNCTION, ValueKind.UNKNOWN,
 )  # fmt: skip
@@ -42,7 +42,7 @@ def sets_mode_of(mode: Op, model: AbstractValue) -> bool:
 def may_be_switched(model: AbstractValue, operations: Iterable[Op]) -> bool:
     """Return True if code outside the file gets a model and may set its mode.
 
-    Building an optimizer, counting parameters and saving leave the mode as it is.
+    Building an optimizer, counting parameters and saving do not change the mode.
     """
     for each in operations:
         if each.kind is not OpKind.ESCAPE or _KEEPS_MODE.search(_last_called(each.node)):
@@ -222,10 +222,8 @@ def _depends_on_mode(source: SourceFile, model: AbstractValue, seen: set[int]) -
 
 
 def _torch_layer_depends(source: SourceFile, model: AbstractValue, name: str, seen: set[int]) -> bool | None:
-    if name == "Module":
-        return None  # one of several classes
-    if name.startswith(_BATCH_NORMS):
-        return True
+    if name == "Module" or name.startswith(_BATCH_NORMS):
+        return None if name == "Module" else True  # None = one of several classes
     if name.startswith(_DROPOUT):
         return _has_dropout(model, "p", "0", default=0.5)
     if name.startswith("Transformer"):

@@ -205,16 +205,18 @@ def _scaled_in_one_branch(source: SourceFile, step: Op) -> Iterator[Hit]:
     """Yield the loss of one branch that is not divided by the number of batches, if that of another branch is."""
     window = accumulation_window(step, step.loops[-1])
     inside = source.ops_in_loop(step.loops[-1], OpKind.BACKWARD, root=step.entry_point)
-    for backward in inside if window is not None and window.iterations != 1 else ():
+    if window is None or window.iterations == 1:
+        return
+    size = ast.unparse(window.size)
+    for backward in inside:
         losses = list(backward.subject.alternatives()) if backward.subject.union else []
-        divided = [each for each in losses if _is_divided(each, window.size)]  # pyright: ignore[reportOptionalMemberAccess]
+        divided = [each for each in losses if _is_divided(each, window.size)]
         others = [each for each in losses if each not in divided]
         if not divided or not others or not all(isinstance(each.node, ast.expr) for each in losses):
             continue
-        size = ast.unparse(window.size)  # pyright: ignore[reportOptionalMemberAccess]
         yield Hit(
-            message=f"`{ast.unparse(backward.node)}` adds up the gradients of `{size}` batches, but the loss is divided "
-            "by that number in one branch only.",
+            message=f"`{ast.unparse(backward.node)}` adds up the gradients of `{size}` batches, but the loss is "
+            "divided by that number in one branch only.",
             node=backward.node,
             related=((others[0].node, "not divided here"), (divided[0].node, "divided here"), (step.node, "the step")),
         )

@@ -145,8 +145,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         unfrozen = unfrozen_too_late(source, creation)
         if unfrozen is not None:
             yield Hit(
-                message=f"`{source.text.segment(unfrozen[1].node)}` does not update what was unfrozen after the optimizer "
-                "was built: it only has the parameters that required gradients then.",
+                message=f"`{source.text.segment(unfrozen[1].node)}` does not update what was unfrozen after the "
+                "optimizer was built: it only has the parameters that required gradients then.",
                 node=unfrozen[1].node,
                 related=(built, (unfrozen[0].node, "unfrozen here")),
             )

@@ -194,7 +194,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             if each.subject.kind is ValueKind.MODEL and each.calls == load.calls and each.index < load.index
         ]
         yield Hit(
-            message=f"`{owner}` is still None when this runs, so its state is not loaded: the optimizer is built later.",
+            message=f"`{owner}` is still None when this runs, so its state is not loaded: the optimizer comes later.",
             node=(weights[-1] if weights else load).node,
             related=((load.node, "skipped"), (load.calls[-1], "called here"), (built.node, "built here")),
         )

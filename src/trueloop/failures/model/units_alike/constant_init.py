@@ -21,7 +21,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     reported = set[int]()
     for call in calls if source.ops(OpKind.BACKWARD) else ():
         argument = call.node.args[0] if isinstance(call.node, ast.Call) and call.node.args else None
-        if call.name not in _CONSTANT or id(call.node) in reported or not _fills_every_layer(call, argument):
+        is_new = argument is not None and id(call.node) not in reported
+        if call.name not in _CONSTANT or argument is None or not is_new or not _fills_every_layer(call, argument):
             continue
         text = ast.unparse(argument)
         later = (each for each in calls if each.function is call.function and each.index > call.index)

@@ -244,8 +244,8 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
         if id(built.node) not in reported:
             target = _target_text(built)
             yield Hit(
-                message=f"`{target}` is built and cleared, but `{target}.step()` is never called: its parameters do not "
-                "change.",
+                message=f"`{target}` is built and cleared, but `{target}.step()` is never called: its parameters do "
+                "not change.",
                 node=built.node,
                 severity=Severity.WARNING,
             )
