@@ -265,7 +265,7 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
         is_known = scheduler.kind is ValueKind.SCHEDULER and bool(scheduler.sources) and MANAGED not in scheduler.facts
         if is_known and len(advance.loops) > 1 and not advance.inputs and _is_length_in_epochs(advance):
             steps = source.ops_in_loop(advance.loops[-1], OpKind.STEP, root=advance.entry_point)
-            own = [each for each in steps if each.same_iteration_as(advance) and advance.implied_by(each)]
+            own = [each for each in steps if each.same_iteration_as(advance) and each.branches == advance.branches]
             if any(each.subject.may_alias(scheduler.sources[0]) for each in own):
                 yield Hit(
                     message=f"`{source.text.segment(advance.node)}` runs once per batch, but the length of the "

@@ -19,7 +19,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the calls that fill the weights of all layers of a trained model with one constant."""
     calls = [each for each in source.ops(OpKind.TORCH_CALL) if each.name.startswith("torch.nn.init.")]
     reported = set[int]()
-    for call in calls if source.ops(OpKind.BACKWARD) else ():
+    backwards = source.ops(OpKind.BACKWARD)
+    for call in calls if backwards else ():
+        if any(each.is_inside(loop) for each in backwards for loop in call.loops):
+            continue  # set by hand during the training
         argument = call.node.args[0] if isinstance(call.node, ast.Call) and call.node.args else None
         is_new = argument is not None and id(call.node) not in reported
         if call.name not in _CONSTANT or argument is None or not is_new or not _fills_every_layer(call, argument):
