@@ -758,6 +758,19 @@ data = TensorDataset(x, y)
 """
 
 VALIDATION_WITHIN_AN_EPOCH_LOOP = {
+    "before a training step, never set back": """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(12):
+    if step % 4 == 0:
+        model.eval()
+        with torch.no_grad():
+            print(nn.functional.mse_loss(model(x), y).item())
+    k = torch.randint(96, (16,))
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x[k]), y[k]).backward()
+    optimizer.step()  # <- EVL002
+""",
     "every few batches, train mode once per epoch": """
 model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

@@ -397,10 +397,10 @@ def _find_earlier_step(source: SourceFile, mode: Op) -> tuple[Loop, Op] | None:
     for loop in reversed([each for each in mode.loops if not each.runs_at_most_once()]):
         inside = source.ops_in_loop(loop, root=mode.entry_point)
         step = next((each for each in inside if is_training_step(source, each, model, inside)), None)
-        if step is None or step.index > mode.index:
-            continue
+        if step is None or (step.index > mode.index and len(mode.conditions(loop)) <= len(step.conditions(loop))):
+            continue  # eval mode before every step may be meant
         start = inside[0].index
-        before_step = [each for each in source.ops(OpKind.SET_MODE) if each.index < step.index]
+        before_step = [each for each in source.ops(OpKind.SET_MODE) if each.index < min(step.index, mode.index)]
         earlier = [each for each in before_step if each.entry_point == mode.entry_point and sets_mode_of(each, model)]
         in_train_mode = not earlier or (earlier[-1].value is True and earlier[-1].index < start)
         is_repeated = repeats_with(mode, step, loop) and not _ends_pass(mode, loop)

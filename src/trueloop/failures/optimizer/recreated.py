@@ -418,6 +418,9 @@ def _has_moments(optimizer: AbstractValue) -> bool:
 def _has_same_arguments(source: SourceFile, creation: Op, loop: Loop) -> bool:
     """Return True if no argument of the optimizer can change from one iteration to the next."""
     first, *others = [*creation.node.args, *(each.value for each in creation.node.keywords)]
+    if isinstance(first, ast.Name) and len(creation.subject.sources) == 1:  # parameters = [p for p in ...]
+        source_node = creation.subject.sources[0].node
+        first = source_node if isinstance(source_node, ast.expr) else first
     names = names_in(first) - assigned_names(first)
     return not names & varying_names(creation, loop) and all(
         source.is_loop_invariant(each, creation, loop) for each in others

@@ -44,6 +44,9 @@ def _name(built: Op) -> str:
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return ""
     target, value = statement.targets[0], statement.value
+    if isinstance(value, ast.Dict):  # {"train": ..., "val": ...}
+        keys = [key for key, each in zip(value.keys, value.values, strict=True) if each is built.node]
+        return str(getattr(keys[0], "value", "")) if len(keys) == 1 else ""
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
         return next((last_name(t) for t, v in zip(target.elts, value.elts, strict=True) if v is built.node), "")
     return last_name(target) if value is built.node else ""
