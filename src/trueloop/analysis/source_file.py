@@ -199,6 +199,7 @@ class SourceFile:
             for operation in operations
             if operation.kind is OpKind.ESCAPE
             for passed in operation.inputs
+            if passed.kind is not ValueKind.STATE  # code that gets a state has neither the model nor its gradients
         )
 
     @staticmethod

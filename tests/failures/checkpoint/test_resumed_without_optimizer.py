@@ -300,7 +300,8 @@ def test_run_ignores_correct_programs(run_is_clean, script):
 
 # Lint ------------------------------------------------------------------------------------------------------------
 
-LINT_MISSES = {name for name in FAULTY if not any(word in name for word in ("scheduler", "scaler", "weights under"))}
+LINT_WORDS = ("scheduler", "scaler", "weights under", "before the optimizer exists")
+LINT_MISSES = {name for name in FAULTY if not any(word in name for word in LINT_WORDS)}
 """The text does not show the value of a path at run time, and which states are left out on purpose."""
 
 LINT_FINDS = {
@@ -313,7 +314,7 @@ def main():
     args = parser.parse_args()
     net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 400)
     start = 0
     if args.resume:
         checkpoint = torch.load(args.resume, map_location="cpu")
@@ -404,3 +405,88 @@ def test_lint_reports_the_marked_line(lint_reports, name):
 @pytest.mark.parametrize("name", [*LINT_MISSES, *CORRECT, *LINT_IGNORES])
 def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
     lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_IGNORES}[name])
+
+
+# Resumed before the optimizer exists ------------------------------------------------------------------------------
+
+RESUMED_BEFORE_THE_OPTIMIZER_EXISTS_HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset, random_split
+
+x = torch.randn(96, 6)
+y = x.sum(1, keepdim=True)
+data = TensorDataset(x, y)
+"""
+
+RESUMED_BEFORE_THE_OPTIMIZER_EXISTS = {
+    "resume() runs before setup()": """
+class Trainer:
+    def __init__(self):
+        self.net, self.optimizer = nn.Linear(6, 1), None
+
+    def setup(self):
+        self.optimizer = torch.optim.Adam(self.net.parameters())
+
+    def resume(self, path):
+        state = torch.load(path)
+        self.net.load_state_dict(state["net"])  # <- CKP002
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(state["optimizer"])
+
+    def train(self):
+        self.setup()
+        for k in torch.randperm(96).split(16):
+            self.optimizer.zero_grad()
+            nn.functional.mse_loss(self.net(x[k]), y[k]).backward()
+            self.optimizer.step()
+        torch.save({"net": self.net.state_dict(), "optimizer": self.optimizer.state_dict()}, "last.pt")
+
+first = Trainer()
+first.train()
+second = Trainer()
+second.resume("last.pt")
+second.train()
+""",
+}
+
+RESUMED_BEFORE_THE_OPTIMIZER_EXISTS_FINE = {
+    "setup() runs first": """
+class Trainer:
+    def __init__(self):
+        self.net, self.optimizer = nn.Linear(6, 1), None
+        self.setup()
+
+    def setup(self):
+        self.optimizer = torch.optim.Adam(self.net.parameters())
+
+    def resume(self, path):
+        state = torch.load(path)
+        self.net.load_state_dict(state["net"])
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(state["optimizer"])
+
+    def train(self):
+        for k in torch.randperm(96).split(16):
+            self.optimizer.zero_grad()
+            nn.functional.mse_loss(self.net(x[k]), y[k]).backward()
+            self.optimizer.step()
+        torch.save({"net": self.net.state_dict(), "optimizer": self.optimizer.state_dict()}, "last.pt")
+
+first = Trainer()
+first.train()
+second = Trainer()
+second.resume("last.pt")
+second.train()
+""",
+}
+
+
+@pytest.mark.parametrize("name", RESUMED_BEFORE_THE_OPTIMIZER_EXISTS)
+def test_lint_reports_resumed_before_the_optimizer_exists(lint_reports, name):
+    lint_reports(RESUMED_BEFORE_THE_OPTIMIZER_EXISTS_HEAD + RESUMED_BEFORE_THE_OPTIMIZER_EXISTS[name])
+
+
+@pytest.mark.parametrize("name", RESUMED_BEFORE_THE_OPTIMIZER_EXISTS_FINE)
+def test_lint_accepts_resumed_before_the_optimizer_exists(lint_is_clean, name):
+    lint_is_clean(RESUMED_BEFORE_THE_OPTIMIZER_EXISTS_HEAD + RESUMED_BEFORE_THE_OPTIMIZER_EXISTS_FINE[name])

@@ -529,3 +529,111 @@ def test_different_rows_of_few_levels_have_different_digests():
         table = torch.randint(sampling, (4096, 64), generator=generator).float() / (16 if sampling == 17 else 1)
         numbers = row_digests([table], None)
         assert len(numbers.unique()) == len(table.unique(dim=0))
+
+
+# Loaders in the source --------------------------------------------------------------------------------------------
+
+LOADERS_IN_THE_SOURCE_HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset, random_split
+
+x = torch.randn(96, 6)
+y = x.sum(1, keepdim=True)
+data = TensorDataset(x, y)
+"""
+
+LOADERS_IN_THE_SOURCE = {
+    "the validation loader gets the training set": """
+train_set, val_set = random_split(data, [64, 32])
+train_loader = DataLoader(train_set, batch_size=16, shuffle=True)
+val_loader = DataLoader(train_set, batch_size=16)  # <- DAT001
+
+net = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for epoch in range(2):
+    for a, b in train_loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        optimizer.step()
+""",
+    "the whole dataset of a split": """
+train_set, val_set = random_split(data, [64, 32])
+train_loader = DataLoader(train_set, batch_size=16, shuffle=True)
+test_loader = DataLoader(data, batch_size=16)  # <- DAT001
+
+net = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for epoch in range(2):
+    for a, b in train_loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        optimizer.step()
+""",
+    "parts that are unpacked again": """
+train_set, val_set = random_split(data, [64, 32])
+train_loader = DataLoader(train_set.dataset, batch_size=16, shuffle=True)
+val_loader = DataLoader(val_set.dataset, batch_size=16)  # <- DAT001
+
+net = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for epoch in range(2):
+    for a, b in train_loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        optimizer.step()
+""",
+}
+
+LOADERS_IN_THE_SOURCE_FINE = {
+    "the training score": """
+train_set, val_set = random_split(data, [64, 32])
+train_loader = DataLoader(train_set, batch_size=16, shuffle=True)
+train_eval_loader = DataLoader(train_set, batch_size=32)
+val_loader = DataLoader(val_set, batch_size=16)
+
+net = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for epoch in range(2):
+    for a, b in train_loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        optimizer.step()
+""",
+    "samplers select the samples": """
+from torch.utils.data import SubsetRandomSampler
+train_loader = DataLoader(data, batch_size=16, sampler=SubsetRandomSampler(range(64)))
+val_loader = DataLoader(data, batch_size=16, sampler=SubsetRandomSampler(range(64, 96)))
+
+net = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for epoch in range(2):
+    for a, b in train_loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        optimizer.step()
+""",
+    "all samples at the end": """
+train_set, val_set = random_split(data, [64, 32])
+train_loader = DataLoader(train_set, batch_size=16, shuffle=True)
+all_loader = DataLoader(data, batch_size=16)
+
+net = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for epoch in range(2):
+    for a, b in train_loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", LOADERS_IN_THE_SOURCE)
+def test_lint_reports_loaders_in_the_source(lint_reports, name):
+    lint_reports(LOADERS_IN_THE_SOURCE_HEAD + LOADERS_IN_THE_SOURCE[name])
+
+
+@pytest.mark.parametrize("name", LOADERS_IN_THE_SOURCE_FINE)
+def test_lint_accepts_loaders_in_the_source(lint_is_clean, name):
+    lint_is_clean(LOADERS_IN_THE_SOURCE_HEAD + LOADERS_IN_THE_SOURCE_FINE[name])

@@ -217,3 +217,86 @@ def test_the_message_names_both_values(lint_reports):
         "`augment` is never used."
     )
     assert second.message == first.message
+
+
+# Settings of a shared dataset -------------------------------------------------------------------------------------
+
+SETTINGS_OF_A_SHARED_DATASET_HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset, random_split
+
+x = torch.randn(96, 6)
+y = x.sum(1, keepdim=True)
+data = TensorDataset(x, y)
+"""
+
+SETTINGS_OF_A_SHARED_DATASET = {
+    "a switch of both parts": """
+class Noisy(torch.utils.data.Dataset):
+    def __init__(self, augment):
+        self.augment = augment
+
+    def __len__(self):
+        return 96
+
+    def __getitem__(self, index):
+        return x[index] + (0.1 if self.augment else 0.0), y[index]
+
+def split(dataset):
+    return Subset(dataset, range(64)), Subset(dataset, range(64, 96))
+
+train_part, val_part = split(Noisy(augment=True))
+val_part.dataset.augment = False  # <- DAT008
+train_loader = DataLoader(train_part, batch_size=16)
+
+net = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for epoch in range(2):
+    for a, b in train_loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        optimizer.step()
+""",
+}
+
+SETTINGS_OF_A_SHARED_DATASET_FINE = {
+    "a copy of the dataset first": """
+class Noisy(torch.utils.data.Dataset):
+    def __init__(self, augment):
+        self.augment = augment
+
+    def __len__(self):
+        return 96
+
+    def __getitem__(self, index):
+        return x[index] + (0.1 if self.augment else 0.0), y[index]
+
+def split(dataset):
+    return Subset(dataset, range(64)), Subset(dataset, range(64, 96))
+
+import copy
+train_part, val_part = split(Noisy(augment=True))
+val_part = Subset(copy.copy(val_part.dataset), val_part.indices)
+val_part.dataset.augment = False
+train_loader = DataLoader(train_part, batch_size=16)
+
+net = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for epoch in range(2):
+    for a, b in train_loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS_OF_A_SHARED_DATASET)
+def test_lint_reports_settings_of_a_shared_dataset(lint_reports, name):
+    lint_reports(SETTINGS_OF_A_SHARED_DATASET_HEAD + SETTINGS_OF_A_SHARED_DATASET[name])
+
+
+@pytest.mark.parametrize("name", SETTINGS_OF_A_SHARED_DATASET_FINE)
+def test_lint_accepts_settings_of_a_shared_dataset(lint_is_clean, name):
+    lint_is_clean(SETTINGS_OF_A_SHARED_DATASET_HEAD + SETTINGS_OF_A_SHARED_DATASET_FINE[name])

@@ -403,7 +403,6 @@ MISSED_BY_LINT = {
     "only the head is set back to train mode",
     "eval mode from the start",
     "a helper that returns the model in eval mode, batches by hand",
-    "eval mode before each forward pass, train mode after it",
 }
 
 LINT_BROKEN = {
@@ -744,3 +743,95 @@ def test_lint_reports_dropout_that_an_evaluation_turns_off(lint_reports, name):
 @pytest.mark.parametrize("name", TURNED_ON_AGAIN)
 def test_lint_ignores_dropout_that_is_turned_on_again(lint_is_clean, name):
     lint_is_clean(BLOCK + TURNED_ON_AGAIN[name], "EVL002")
+
+
+# Validation within an epoch loop ----------------------------------------------------------------------------------
+
+VALIDATION_WITHIN_AN_EPOCH_LOOP_HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset, random_split
+
+x = torch.randn(96, 6)
+y = x.sum(1, keepdim=True)
+data = TensorDataset(x, y)
+"""
+
+VALIDATION_WITHIN_AN_EPOCH_LOOP = {
+    "before a training step, never set back": """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(12):
+    if step % 4 == 0:
+        model.eval()
+        with torch.no_grad():
+            print(nn.functional.mse_loss(model(x), y).item())
+    k = torch.randint(96, (16,))
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x[k]), y[k]).backward()
+    optimizer.step()  # <- EVL002
+""",
+    "every few batches, train mode once per epoch": """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+def validate(net):
+    net.eval()
+    with torch.no_grad():
+        return nn.functional.mse_loss(net(x), y).item()
+
+step = 0
+for epoch in range(3):
+    model.train()
+    for k in torch.randperm(96).split(8):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x[k]), y[k]).backward()
+        optimizer.step()  # <- EVL002
+        step += 1
+        if step % 5 == 0:
+            print(validate(model))
+""",
+}
+
+VALIDATION_WITHIN_AN_EPOCH_LOOP_FINE = {
+    "at the end of the pass": """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+loader = DataLoader(data, batch_size=16)
+for epoch in range(3):
+    model.train()
+    for i, (a, b) in enumerate(loader):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+        if (i + 1) % len(loader) == 0:
+            model.eval()
+            with torch.no_grad():
+                print(nn.functional.mse_loss(model(x), y).item())
+""",
+    "an eval pass for the discriminator only": """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+for epoch in range(3):
+    for k in torch.randperm(96).split(16):
+        model.eval()
+        with torch.no_grad():
+            guess = model(x[k])
+        model.train()
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x[k]), guess).backward()
+        optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", VALIDATION_WITHIN_AN_EPOCH_LOOP)
+def test_lint_reports_validation_within_an_epoch_loop(lint_reports, name):
+    lint_reports(VALIDATION_WITHIN_AN_EPOCH_LOOP_HEAD + VALIDATION_WITHIN_AN_EPOCH_LOOP[name])
+
+
+@pytest.mark.parametrize("name", VALIDATION_WITHIN_AN_EPOCH_LOOP_FINE)
+def test_lint_accepts_validation_within_an_epoch_loop(lint_is_clean, name):
+    lint_is_clean(VALIDATION_WITHIN_AN_EPOCH_LOOP_HEAD + VALIDATION_WITHIN_AN_EPOCH_LOOP_FINE[name])

@@ -296,3 +296,67 @@ def test_fix_wraps_the_evaluation_in_no_grad(lint_reports):
     assert "    with torch.no_grad():\n        for inputs, labels in tqdm(loader):  # the validation set\n" in fixed
     assert "            inputs = inputs.to(device)\n\n            outputs = net(inputs)" in fixed
     assert "            total += len(labels)\n    net.train()\n" in fixed
+
+
+# Kept graphs ------------------------------------------------------------------------------------------------------
+
+KEPT_GRAPHS_HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset, random_split
+
+x = torch.randn(96, 6)
+y = x.sum(1, keepdim=True)
+data = TensorDataset(x, y)
+"""
+
+KEPT_GRAPHS = {
+    "outputs are collected": """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+train_loader = DataLoader(Subset(data, range(64)), batch_size=16)
+held_out = DataLoader(Subset(data, range(64, 96)), batch_size=16)
+for epoch in range(2):
+    model.train()
+    for a, b in train_loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+    model.eval()
+    outputs = []
+    for a, b in held_out:
+        outputs.append(model(a))  # <- EVL003
+""",
+}
+
+KEPT_GRAPHS_FINE = {
+    "without gradients": """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+train_loader = DataLoader(Subset(data, range(64)), batch_size=16)
+held_out = DataLoader(Subset(data, range(64, 96)), batch_size=16)
+for epoch in range(2):
+    model.train()
+    for a, b in train_loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+    model.eval()
+    outputs = []
+    with torch.no_grad():
+        for a, b in held_out:
+            outputs.append(model(a))
+""",
+}
+
+
+@pytest.mark.parametrize("name", KEPT_GRAPHS)
+def test_lint_reports_kept_graphs(lint_reports, name):
+    lint_reports(KEPT_GRAPHS_HEAD + KEPT_GRAPHS[name])
+
+
+@pytest.mark.parametrize("name", KEPT_GRAPHS_FINE)
+def test_lint_accepts_kept_graphs(lint_is_clean, name):
+    lint_is_clean(KEPT_GRAPHS_HEAD + KEPT_GRAPHS_FINE[name])

@@ -978,3 +978,110 @@ def test_run_reports_evaluations_without_a_loader(run_reports, script: str):
 @pytest.mark.parametrize("script", CORRECT_WITHOUT_LOADER.values(), ids=CORRECT_WITHOUT_LOADER)
 def test_run_accepts_correct_calls_without_a_loader(run_is_clean, script: str):
     run_is_clean(NO_LOADER + script)
+
+
+# Judged by hand ---------------------------------------------------------------------------------------------------
+
+JUDGED_BY_HAND_HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset, random_split
+
+x = torch.randn(96, 6)
+y = x.sum(1, keepdim=True)
+data = TensorDataset(x, y)
+"""
+
+JUDGED_BY_HAND = {
+    "batches by hand, evaluated in a function": """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+def batches(inputs, targets, size):
+    for start in range(0, len(inputs), size):
+        yield inputs[start:start + size], targets[start:start + size]
+
+def evaluate(net, inputs, targets):
+    total = 0.0
+    with torch.no_grad():
+        for a, b in batches(inputs, targets, 16):
+            total += nn.functional.mse_loss(net(a), b).item()  # <- EVL001
+    return total
+
+for epoch in range(3):
+    model.train()
+    for a, b in batches(x[:64], y[:64], 16):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+    print(evaluate(model, x[64:], y[64:]))
+""",
+    "loaded and never set to eval mode": """
+def build():
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+
+torch.save(build().state_dict(), "net.pt")
+net = build()
+net.load_state_dict(torch.load("net.pt"))
+with torch.no_grad():
+    print(net(x))  # <- EVL001
+""",
+}
+
+JUDGED_BY_HAND_FINE = {
+    "set to eval mode by train(False)": """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+def evaluate(net):
+    net.train(False)
+    with torch.no_grad():
+        return nn.functional.mse_loss(net(x[64:]), y[64:]).item()
+
+for epoch in range(3):
+    model.train()
+    for k in torch.randperm(96).split(32):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x[k]), y[k])
+        loss.backward()
+        optimizer.step()
+
+    print(evaluate(model))
+""",
+    "targets of unlabelled samples": """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+for epoch in range(3):
+    for k in torch.randperm(96).split(32):
+        with torch.no_grad():
+            predicted = model(x[k]).round()
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x[k]), predicted).backward()
+        optimizer.step()
+""",
+    "a factory that returns the model in eval mode": """
+def build():
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+
+def load(path):
+    net = build()
+    net.load_state_dict(torch.load(path))
+    return net.eval()
+
+torch.save(build().state_dict(), "net.pt")
+net = load("net.pt")
+with torch.no_grad():
+    print(net(x))
+""",
+}
+
+
+@pytest.mark.parametrize("name", JUDGED_BY_HAND)
+def test_lint_reports_judged_by_hand(lint_reports, name):
+    lint_reports(JUDGED_BY_HAND_HEAD + JUDGED_BY_HAND[name])
+
+
+@pytest.mark.parametrize("name", JUDGED_BY_HAND_FINE)
+def test_lint_accepts_judged_by_hand(lint_is_clean, name):
+    lint_is_clean(JUDGED_BY_HAND_HEAD + JUDGED_BY_HAND_FINE[name])

@@ -202,8 +202,6 @@ def test_run_accepts_correct_scripts(run_is_clean, script):
 # Lint --------------------------------------------------------------------------------------------------------
 
 RUN_ONLY = {
-    "cleared between the losses of two tasks",
-    "cleared between two losses, batches by hand",
     "cleared for every micro-batch, batches by hand",
 }
 """Faulty scripts that lint cannot detect."""

@@ -206,3 +206,53 @@ def test_lint_reports_faulty_scripts(lint_reports, name):
 @pytest.mark.parametrize("name", [*RUN_ONLY, *CORRECT, *LINT_CORRECT])
 def test_lint_accepts_correct_scripts(lint_is_clean, name):
     lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_CORRECT}[name])
+
+
+# Copies of the output ---------------------------------------------------------------------------------------------
+
+COPIES_OF_THE_OUTPUT_HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset, random_split
+
+x = torch.randn(96, 6)
+y = x.sum(1, keepdim=True)
+data = TensorDataset(x, y)
+"""
+
+COPIES_OF_THE_OUTPUT = {
+    "the loss wraps the data of the prediction": """
+def wrapped_loss(predicted, target):
+    copied = torch.autograd.Variable(predicted.data, requires_grad=True)
+    return (copied - target).abs().mean()
+
+net = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for k in torch.randperm(96).split(16):
+    optimizer.zero_grad()
+    wrapped_loss(net(x[k]), y[k]).backward()  # <- GRD009
+    optimizer.step()
+""",
+}
+
+COPIES_OF_THE_OUTPUT_FINE = {
+    "samples between two networks, for a gradient penalty": """
+make, judge = nn.Linear(6, 6), nn.Linear(6, 1)
+optimizer = torch.optim.SGD(judge.parameters(), lr=0.01)
+for k in torch.randperm(96).split(16):
+    between = torch.autograd.Variable(make(x[k]).data, requires_grad=True)
+    optimizer.zero_grad()
+    judge(between).pow(2).mean().backward()
+    optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", COPIES_OF_THE_OUTPUT)
+def test_lint_reports_copies_of_the_output(lint_reports, name):
+    lint_reports(COPIES_OF_THE_OUTPUT_HEAD + COPIES_OF_THE_OUTPUT[name])
+
+
+@pytest.mark.parametrize("name", COPIES_OF_THE_OUTPUT_FINE)
+def test_lint_accepts_copies_of_the_output(lint_is_clean, name):
+    lint_is_clean(COPIES_OF_THE_OUTPUT_HEAD + COPIES_OF_THE_OUTPUT_FINE[name])

@@ -440,3 +440,74 @@ def test_fix_turns_the_list_into_a_module_list(lint_reports):
     (finding,) = lint_reports(text)
     fixed = apply_fixes(SourceText(text), [finding.autofix])[0].source
     assert "self.layers = nn.ModuleList([nn.Linear(6, 6) for _ in range(3)])  # <- MDL001\n" in fixed
+
+
+# Stored under computed keys ---------------------------------------------------------------------------------------
+
+STORED_UNDER_COMPUTED_KEYS_HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset, random_split
+
+x = torch.randn(96, 6)
+y = x.sum(1, keepdim=True)
+data = TensorDataset(x, y)
+"""
+
+STORED_UNDER_COMPUTED_KEYS = {
+    "a dictionary filled in a loop": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(6, 4)
+        heads = {}
+        for name in ("a", "b"):
+            heads[name] = nn.Linear(4, 1)
+        self.heads = heads  # <- MDL001
+
+    def forward(self, inputs):
+        hidden = self.body(inputs)
+        return sum(head(hidden) for head in self.heads.values())
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for k in torch.randperm(96).split(16):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(net(x[k]), y[k]).backward()
+    optimizer.step()
+""",
+}
+
+STORED_UNDER_COMPUTED_KEYS_FINE = {
+    "a dictionary that is registered": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(6, 4)
+        heads = {}
+        for name in ("a", "b"):
+            heads[name] = nn.Linear(4, 1)
+        self.heads = nn.ModuleDict(heads)
+
+    def forward(self, inputs):
+        hidden = self.body(inputs)
+        return sum(head(hidden) for head in self.heads.values())
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for k in torch.randperm(96).split(16):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(net(x[k]), y[k]).backward()
+    optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", STORED_UNDER_COMPUTED_KEYS)
+def test_lint_reports_stored_under_computed_keys(lint_reports, name):
+    lint_reports(STORED_UNDER_COMPUTED_KEYS_HEAD + STORED_UNDER_COMPUTED_KEYS[name])
+
+
+@pytest.mark.parametrize("name", STORED_UNDER_COMPUTED_KEYS_FINE)
+def test_lint_accepts_stored_under_computed_keys(lint_is_clean, name):
+    lint_is_clean(STORED_UNDER_COMPUTED_KEYS_HEAD + STORED_UNDER_COMPUTED_KEYS_FINE[name])

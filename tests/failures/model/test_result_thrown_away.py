@@ -200,3 +200,68 @@ def test_fix_assigns_the_result(lint_reports):
 
 def test_batch_by_key_has_no_fix(lint_reports):
     lint_reports(HEAD + BROKEN["a batch by key, in a function"], fixes=False)
+
+
+# Views that are not assigned --------------------------------------------------------------------------------------
+
+VIEWS_THAT_ARE_NOT_ASSIGNED_HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset, random_split
+
+x = torch.randn(96, 6)
+y = x.sum(1, keepdim=True)
+data = TensorDataset(x, y)
+"""
+
+VIEWS_THAT_ARE_NOT_ASSIGNED = {
+    "squeeze() in a forward": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 1)
+
+    def forward(self, inputs):
+        out = self.layer(inputs)
+        out.squeeze()  # <- MDL009
+        return out
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for k in torch.randperm(96).split(16):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(net(x[k]), y[k]).backward()
+    optimizer.step()
+""",
+}
+
+VIEWS_THAT_ARE_NOT_ASSIGNED_FINE = {
+    "squeeze_() works in place": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 1)
+
+    def forward(self, inputs):
+        out = self.layer(inputs)
+        out.unsqueeze_(0).squeeze_(0)
+        return out
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for k in torch.randperm(96).split(16):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(net(x[k]), y[k]).backward()
+    optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", VIEWS_THAT_ARE_NOT_ASSIGNED)
+def test_lint_reports_views_that_are_not_assigned(lint_reports, name):
+    lint_reports(VIEWS_THAT_ARE_NOT_ASSIGNED_HEAD + VIEWS_THAT_ARE_NOT_ASSIGNED[name])
+
+
+@pytest.mark.parametrize("name", VIEWS_THAT_ARE_NOT_ASSIGNED_FINE)
+def test_lint_accepts_views_that_are_not_assigned(lint_is_clean, name):
+    lint_is_clean(VIEWS_THAT_ARE_NOT_ASSIGNED_HEAD + VIEWS_THAT_ARE_NOT_ASSIGNED_FINE[name])

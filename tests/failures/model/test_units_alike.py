@@ -299,3 +299,91 @@ def test_two_layers_of_zeros_are_reported_once(run):
         ("MDL008", "warning"),
         ("GRD006", "note"),
     ]
+
+
+# Constants in the source ------------------------------------------------------------------------------------------
+
+CONSTANTS_IN_THE_SOURCE_HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset, random_split
+
+x = torch.randn(96, 6)
+y = x.sum(1, keepdim=True)
+data = TensorDataset(x, y)
+"""
+
+CONSTANTS_IN_THE_SOURCE = {
+    "every linear layer": """
+def start(module):
+    if isinstance(module, nn.Linear):
+        nn.init.constant_(module.weight, 0.0)  # <- MDL008
+        nn.init.constant_(module.bias, 0.01)
+    elif isinstance(module, nn.LayerNorm):
+        nn.init.ones_(module.weight)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 1)
+        self.apply(start)
+
+    def forward(self, inputs):
+        return self.last(torch.relu(self.first(inputs)))
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for k in torch.randperm(96).split(16):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(net(x[k]), y[k]).backward()
+    optimizer.step()
+""",
+}
+
+CONSTANTS_IN_THE_SOURCE_FINE = {
+    "biases and normalisation only": """
+def start(module):
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        nn.init.constant_(module.bias, 0.01)
+    elif isinstance(module, nn.LayerNorm):
+        nn.init.ones_(module.weight)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 1)
+        self.apply(start)
+
+    def forward(self, inputs):
+        return self.last(torch.relu(self.first(inputs)))
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for k in torch.randperm(96).split(16):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(net(x[k]), y[k]).backward()
+    optimizer.step()
+""",
+    "a single layer": """
+net = nn.Linear(6, 1)
+for module in net.modules():
+    if isinstance(module, nn.Linear):
+        nn.init.zeros_(module.weight)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for k in torch.randperm(96).split(16):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(net(x[k]), y[k]).backward()
+    optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS_IN_THE_SOURCE)
+def test_lint_reports_constants_in_the_source(lint_reports, name):
+    lint_reports(CONSTANTS_IN_THE_SOURCE_HEAD + CONSTANTS_IN_THE_SOURCE[name])
+
+
+@pytest.mark.parametrize("name", CONSTANTS_IN_THE_SOURCE_FINE)
+def test_lint_accepts_constants_in_the_source(lint_is_clean, name):
+    lint_is_clean(CONSTANTS_IN_THE_SOURCE_HEAD + CONSTANTS_IN_THE_SOURCE_FINE[name])

@@ -394,3 +394,67 @@ def test_a_short_probe_is_not_judged(run):
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
 def test_lint_reports_the_marked_line(lint_reports, script):
     lint_reports(HEAD + script)
+
+
+# Cleared only -----------------------------------------------------------------------------------------------------
+
+CLEARED_ONLY_HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset, random_split
+
+x = torch.randn(96, 6)
+y = x.sum(1, keepdim=True)
+data = TensorDataset(x, y)
+"""
+
+CLEARED_ONLY = {
+    "one of two optimizers of a class": """
+class Agent:
+    def __init__(self):
+        self.actor, self.critic = nn.Linear(6, 1), nn.Linear(6, 1)
+        self.actor_opt = torch.optim.Adam(self.actor.parameters())
+        self.critic_opt = torch.optim.Adam(self.critic.parameters())  # <- OPT006
+
+    def learn(self, a, b):
+        self.actor_opt.zero_grad()
+        self.critic_opt.zero_grad()
+        (nn.functional.mse_loss(self.actor(a), b) + nn.functional.mse_loss(self.critic(a), b)).backward()
+        self.actor_opt.step()
+
+agent = Agent()
+for k in torch.randperm(96).split(16):
+    agent.learn(x[k], y[k])
+""",
+}
+
+CLEARED_ONLY_FINE = {
+    "both are stepped in a loop": """
+class Agent:
+    def __init__(self):
+        self.actor, self.critic = nn.Linear(6, 1), nn.Linear(6, 1)
+        self.actor_opt = torch.optim.Adam(self.actor.parameters())
+        self.critic_opt = torch.optim.Adam(self.critic.parameters())
+
+    def learn(self, a, b):
+        for each in (self.actor_opt, self.critic_opt):
+            each.zero_grad()
+        (nn.functional.mse_loss(self.actor(a), b) + nn.functional.mse_loss(self.critic(a), b)).backward()
+        for each in (self.actor_opt, self.critic_opt):
+            each.step()
+
+agent = Agent()
+for k in torch.randperm(96).split(16):
+    agent.learn(x[k], y[k])
+""",
+}
+
+
+@pytest.mark.parametrize("name", CLEARED_ONLY)
+def test_lint_reports_cleared_only(lint_reports, name):
+    lint_reports(CLEARED_ONLY_HEAD + CLEARED_ONLY[name])
+
+
+@pytest.mark.parametrize("name", CLEARED_ONLY_FINE)
+def test_lint_accepts_cleared_only(lint_is_clean, name):
+    lint_is_clean(CLEARED_ONLY_HEAD + CLEARED_ONLY_FINE[name])

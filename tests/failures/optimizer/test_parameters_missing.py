@@ -527,3 +527,90 @@ def test_lint_reports_the_marked_line(lint_reports, name):
 @pytest.mark.parametrize("name", [*LINT_MISSES, *CORRECT, *LINT_IGNORES])
 def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
     lint_is_clean(DATA + {**FAULTY, **CORRECT, **LINT_IGNORES}[name])
+
+
+# Unfrozen too late ------------------------------------------------------------------------------------------------
+
+UNFROZEN_TOO_LATE_HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset, random_split
+
+x = torch.randn(96, 6)
+y = x.sum(1, keepdim=True)
+data = TensorDataset(x, y)
+"""
+
+UNFROZEN_TOO_LATE = {
+    "only what required gradients was passed": """
+net = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 1))
+for p in net.parameters():
+    p.requires_grad_(False)
+for p in net[1].parameters():
+    p.requires_grad_(True)
+optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.01)
+
+def train(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x), y).backward()
+        optimizer.step()  # <- OPT001
+
+train(3)
+for p in net[0].parameters():
+    p.requires_grad_(True)
+train(3)
+""",
+}
+
+UNFROZEN_TOO_LATE_FINE = {
+    "the layer is added": """
+net = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 1))
+for p in net.parameters():
+    p.requires_grad_(False)
+for p in net[1].parameters():
+    p.requires_grad_(True)
+optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.01)
+
+def train(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x), y).backward()
+        optimizer.step()
+
+train(3)
+for p in net[0].parameters():
+    p.requires_grad_(True)
+optimizer.add_param_group({"params": net[0].parameters()})
+train(3)
+""",
+    "all parameters were passed": """
+net = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 1))
+for p in net.parameters():
+    p.requires_grad_(False)
+for p in net[1].parameters():
+    p.requires_grad_(True)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+
+def train(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x), y).backward()
+        optimizer.step()
+
+train(3)
+for p in net[0].parameters():
+    p.requires_grad_(True)
+train(3)
+""",
+}
+
+
+@pytest.mark.parametrize("name", UNFROZEN_TOO_LATE)
+def test_lint_reports_unfrozen_too_late(lint_reports, name):
+    lint_reports(UNFROZEN_TOO_LATE_HEAD + UNFROZEN_TOO_LATE[name])
+
+
+@pytest.mark.parametrize("name", UNFROZEN_TOO_LATE_FINE)
+def test_lint_accepts_unfrozen_too_late(lint_is_clean, name):
+    lint_is_clean(UNFROZEN_TOO_LATE_HEAD + UNFROZEN_TOO_LATE_FINE[name])

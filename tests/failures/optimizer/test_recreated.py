@@ -676,3 +676,72 @@ def test_lint_reports_the_marked_line(lint_reports, name):
 @pytest.mark.parametrize("name", [*CORRECT, *LINT_IGNORES])
 def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
     lint_is_clean(DATA + {**CORRECT, **LINT_IGNORES}[name])
+
+
+# Built in a function per epoch ------------------------------------------------------------------------------------
+
+BUILT_IN_A_FUNCTION_PER_EPOCH_HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset, random_split
+
+x = torch.randn(96, 6)
+y = x.sum(1, keepdim=True)
+data = TensorDataset(x, y)
+"""
+
+BUILT_IN_A_FUNCTION_PER_EPOCH = {
+    "batches from a generator": """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+
+def batches(size):
+    for k in torch.randperm(96).split(size):
+        yield x[k], y[k]
+
+def train_one_epoch(net, lr):
+    optimizer = torch.optim.Adam(net.parameters(), lr=lr)  # <- OPT004
+    for a, b in batches(16):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        optimizer.step()
+
+for epoch in range(10):
+    train_one_epoch(model, 0.01)
+""",
+}
+
+BUILT_IN_A_FUNCTION_PER_EPOCH_FINE = {
+    "another model for each fold": """
+def fit(net):
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    for k in torch.randperm(96).split(16):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x[k]), y[k]).backward()
+        optimizer.step()
+
+for fold in range(5):
+    fit(nn.Linear(6, 1))
+""",
+    "another part of the data for each task": """
+net = nn.Linear(6, 1)
+def fit(rows):
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    for k in rows.split(8):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x[k]), y[k]).backward()
+        optimizer.step()
+
+for task in range(3):
+    fit(torch.arange(32 * task, 32 * task + 32))
+""",
+}
+
+
+@pytest.mark.parametrize("name", BUILT_IN_A_FUNCTION_PER_EPOCH)
+def test_lint_reports_built_in_a_function_per_epoch(lint_reports, name):
+    lint_reports(BUILT_IN_A_FUNCTION_PER_EPOCH_HEAD + BUILT_IN_A_FUNCTION_PER_EPOCH[name])
+
+
+@pytest.mark.parametrize("name", BUILT_IN_A_FUNCTION_PER_EPOCH_FINE)
+def test_lint_accepts_built_in_a_function_per_epoch(lint_is_clean, name):
+    lint_is_clean(BUILT_IN_A_FUNCTION_PER_EPOCH_HEAD + BUILT_IN_A_FUNCTION_PER_EPOCH_FINE[name])

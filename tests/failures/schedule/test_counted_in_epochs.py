@@ -374,3 +374,69 @@ def test_run_ignores_correct_programs(run_is_clean, script: str):
 @pytest.mark.parametrize("script", [*CORRECT.values(), *LINT_IGNORES.values()], ids=[*CORRECT, *LINT_IGNORES])
 def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, script: str):
     lint_is_clean(HEAD + script)
+
+
+# Epochs stepped per batch -----------------------------------------------------------------------------------------
+
+EPOCHS_STEPPED_PER_BATCH_HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset, random_split
+
+x = torch.randn(96, 6)
+y = x.sum(1, keepdim=True)
+data = TensorDataset(x, y)
+"""
+
+EPOCHS_STEPPED_PER_BATCH = {
+    "the schedule comes from a function": """
+def build(net, epochs):
+    optimizer = getattr(torch.optim, "SGD")(net.parameters(), lr=0.1)
+    return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
+
+net, epochs = nn.Linear(6, 1), 4
+optimizer, scheduler = build(net, epochs)
+for epoch in range(epochs):
+    for k in torch.randperm(96).split(16):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x[k]), y[k]).backward()
+        optimizer.step()
+        scheduler.step()  # <- SCH007
+""",
+}
+
+EPOCHS_STEPPED_PER_BATCH_FINE = {
+    "the number of updates": """
+net, epochs = nn.Linear(6, 1), 4
+loader = DataLoader(data, batch_size=16)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * len(loader))
+for epoch in range(epochs):
+    for a, b in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        optimizer.step()
+        scheduler.step()
+""",
+    "restarts on purpose": """
+net, epochs = nn.Linear(6, 1), 4
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, epochs)
+for epoch in range(epochs):
+    for k in torch.randperm(96).split(16):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x[k]), y[k]).backward()
+        optimizer.step()
+        scheduler.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", EPOCHS_STEPPED_PER_BATCH)
+def test_lint_reports_epochs_stepped_per_batch(lint_reports, name):
+    lint_reports(EPOCHS_STEPPED_PER_BATCH_HEAD + EPOCHS_STEPPED_PER_BATCH[name])
+
+
+@pytest.mark.parametrize("name", EPOCHS_STEPPED_PER_BATCH_FINE)
+def test_lint_accepts_epochs_stepped_per_batch(lint_is_clean, name):
+    lint_is_clean(EPOCHS_STEPPED_PER_BATCH_HEAD + EPOCHS_STEPPED_PER_BATCH_FINE[name])

@@ -15,7 +15,7 @@ from trueloop.analysis.abstract_value import (
     join_values,
     unknown_value,
 )
-from trueloop.analysis.interpreter.evaluator import element
+from trueloop.analysis.interpreter.evaluator import element, item_at
 from trueloop.analysis.operations import OpKind
 from trueloop.core.source_text import dotted_name
 
@@ -43,8 +43,7 @@ class Assignments:
                     self.interpreter.evaluator.evaluate(target.value),
                     self.interpreter.evaluator.evaluate(target.slice).constant(),
                 )
-                if isinstance(key, str | int):
-                    owner.attributes[f"[{key!r}]"] = value
+                _store_item(owner, key, value)
                 self.interpreter.recording.add(OpKind.STORE_ITEM, target, owner, value)
             case ast.Tuple() | ast.List():
                 for number, each in enumerate(target.elts):
@@ -57,7 +56,7 @@ class Assignments:
 
     def _unpacked_item(self, value: AbstractValue, number: int, node: ast.expr) -> AbstractValue:
         """Return the item of a value that unpacking assigns to a target."""
-        found = value.attributes.get(f"[{number}]")
+        found = item_at(value, number)
         if found is not None:
             return found
         if value.kind is ValueKind.TENSOR:  # a batch, the outputs of a model
@@ -110,6 +109,19 @@ class Assignments:
         self.interpreter.recording.add(OpKind.STORE_ITEM, node, before, value, result=result, name="+=")
         if before.kind is not ValueKind.SEQUENCE:
             self.assign(target, result)
+        elif isinstance(node.op, ast.Add) and value.kind is ValueKind.SEQUENCE:  # layers += [...]
+            before.sources = (*before.sources, *value.sources)
+
+
+def _store_item(owner: AbstractValue, key: Any, value: AbstractValue) -> None:
+    """Add an item to a list or dictionary, or replace the item of a constant key."""
+    name = f"[{key!r}]" if isinstance(key, str | int) else ""
+    before = owner.attributes.get(name) if name else None
+    if name:
+        owner.attributes[name] = value
+    if owner.kind is ValueKind.SEQUENCE and value.kind is ValueKind.MODEL:
+        kept = tuple(each for each in owner.sources if each is not before and each is not value)
+        owner.sources = (*kept, value)
 
 
 def _as_load(target: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trueloop.analysis.abstract_value import (
     FORWARD_RESULT,
     LEAF,
+    MAYBE_NONE,
     NO_GRAPH,
     SUBMODULE,
     WRAPPER,
@@ -16,7 +17,7 @@ from trueloop.analysis.abstract_value import (
     ValueKind,
     unknown_value,
 )
-from trueloop.analysis.interpreter.functions import Functions
+from trueloop.analysis.interpreter.functions import BASES_BY_KIND, Functions
 from trueloop.analysis.interpreter.methods import Methods
 from trueloop.analysis.interpreter.qualified_names import (
     LEAF_CONSTRUCTORS,
@@ -128,11 +129,18 @@ class Calls:
                 isinstance(each, ast.Starred) and isinstance(value.node, ast.Tuple) and value.kind is ValueKind.SEQUENCE
             )
             positional += value.sources if unpacked else (value,)
-        keyword = {each.arg or "**": evaluator.evaluate(each.value) for each in node.keywords}
+        keyword = dict[str, AbstractValue]()
+        for each in node.keywords:
+            value = evaluator.evaluate(each.value)
+            items = _keyword_items(value) if each.arg is None else {each.arg: value}
+            keyword |= {"**": value} if items is None else items
         return Arguments(positional, keyword)
 
     def call_value(self, callee: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         """Return the result of calling ``callee``, whose kind decides how the call is evaluated."""
+        created = self._call_one_of(callee, node, arguments) if callee.union and not callee.name else None
+        if created is not None:
+            return created
         match callee.kind:
             case ValueKind.NAME:
                 return self._call_by_name(callee.name, node, arguments)
@@ -151,6 +159,16 @@ class Calls:
             case _:
                 pass
         return self.record_escape(node, callee, *arguments.all())
+
+    def _call_one_of(self, callee: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
+        """Return what a call of one of several classes creates: ``{"adam": Adam, "sgd": SGD}[name](...)``."""
+        classes = list(callee.alternatives())
+        if any(each.kind is not ValueKind.NAME for each in classes):
+            return None
+        kinds = {created_kind(each.name) for each in classes}
+        kind = kinds.pop() if len(kinds) == 1 else None
+        base = BASES_BY_KIND.get(kind, "") if kind is not None else ""
+        return self.create(kind, base, node, arguments) if kind is not None and base else None
 
     def record_escape(self, node: ast.AST, *values: AbstractValue) -> AbstractValue:
         """Record that values are passed to code outside the file, and return an unknown value."""
@@ -432,6 +450,16 @@ class Calls:
         ):
             return None
         return self.interpreter.scope.get(function.args.args[0].arg)
+
+
+def _keyword_items(value: AbstractValue) -> dict[str, AbstractValue] | None:
+    """Return the items of a dictionary with constant keys, by key; None if some may be unknown."""
+    keys = [key[2:-2] for key in value.attributes if key.startswith("['")]
+    if value.kind is not ValueKind.SEQUENCE or value.name != "dict" or value.union or MAYBE_NONE in value.facts:
+        return None
+    if len(keys) != len(value.sources) or not all(map(str.isidentifier, keys)):
+        return None
+    return {key: value.attributes[f"['{key}']"] for key in keys}
 
 
 def _decorator_names(function: Any) -> set[str]:

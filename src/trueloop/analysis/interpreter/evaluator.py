@@ -89,6 +89,8 @@ class Evaluator:
                 return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=owner.sources)
             case ValueKind.SCHEDULER if name == "optimizer" and owner.sources:
                 return owner.sources[0]
+            case ValueKind.DATASET if name == "dataset" and owner.name.endswith("Subset") and owner.sources:
+                return owner.sources[0]
             case ValueKind.LOADER if name in ("dataset", "sampler"):
                 return _first_of_kind(
                     owner.sources, ValueKind.DATASET if name == "dataset" else ValueKind.SAMPLER
@@ -138,6 +140,14 @@ class Evaluator:
     def _await(self, node: ast.Await) -> AbstractValue:
         return self.evaluate(node.value)
 
+    def _yield(self, node: ast.Yield) -> AbstractValue:
+        self.interpreter.add_yield(self.evaluate(node.value) if node.value else unknown_value(node))
+        return unknown_value(node)
+
+    def _yieldfrom(self, node: ast.YieldFrom) -> AbstractValue:
+        self.interpreter.add_yield(element(self.evaluate(node.value), node))
+        return unknown_value(node)
+
     def _starred(self, node: ast.Starred) -> AbstractValue:
         return self.evaluate(node.value)
 
@@ -155,6 +165,9 @@ class Evaluator:
 
     def _boolop(self, node: ast.BoolOp) -> AbstractValue:
         values = [self.evaluate(value) for value in node.values]
+        if isinstance(node.op, ast.Or):  # options or {}
+            *others, last = values
+            values = [each for each in others if each.kind is not ValueKind.CONSTANT or each.value is not None] + [last]
         result = values[0]
         for each in values[1:]:
             result = join_values(result, each)
@@ -287,8 +300,11 @@ class Evaluator:
     def _subscript(self, node: ast.Subscript) -> AbstractValue:
         owner, index = self.evaluate(node.value), self.evaluate(node.slice).constant()
         key = f"[{index!r}]"
-        if isinstance(index, str | int) and key in owner.attributes:
-            return owner.attributes[key]
+        found = item_at(owner, index) if isinstance(index, int) else None
+        if isinstance(index, str) and key in owner.attributes:
+            found = owner.attributes[key]
+        if found is not None:
+            return found
         if owner.kind in (ValueKind.SEQUENCE, ValueKind.UNKNOWN, ValueKind.LOADER) and not isinstance(
             node.slice, ast.Slice
         ):
@@ -391,6 +407,21 @@ def element(iterable: AbstractValue, node: Any) -> AbstractValue:
             return AbstractValue(kind=ValueKind.MODEL, node=node, sources=(iterable,), facts={SUBMODULE})
         case _:
             return unknown_value(node, iterable)
+
+
+def item_at(value: AbstractValue, number: int) -> AbstractValue | None:
+    """Return an item of a tuple, or the union of these items if the value may be one of several tuples."""
+    key = f"[{number}]"
+    if key in value.attributes or not value.union:
+        return value.attributes.get(key)
+    items = [each.attributes.get(key) for each in value.union]
+    found = [each for each in items if each is not None]
+    if not found or len(found) < len(items):
+        return None
+    result = found[0]
+    for each in found[1:]:
+        result = join_values(result, each)
+    return result
 
 
 def _first_of_kind(values: tuple[AbstractValue, ...], kind: ValueKind) -> AbstractValue | None:

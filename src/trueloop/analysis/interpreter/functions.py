@@ -38,6 +38,15 @@ CLIPPING_FUNCTIONS: Final = frozenset((
 ))  # fmt: skip
 SCALAR_FUNCTIONS: Final = frozenset(("builtins.float", "builtins.int", "builtins.bool", "builtins.str", "builtins.len",
     "builtins.round", "builtins.print", "builtins.isinstance", "math.isnan", "math.isfinite"))  # fmt: skip
+BASE_CLASSES: Final = {
+    "torch.optim": "Optimizer", "torch.optim.lr_scheduler": "LRScheduler", "torch.nn": "Module",
+    }  # fmt: skip
+"""Package -> the class that stands for one of its classes that the text does not name."""
+BASES_BY_KIND: Final = {
+    ValueKind.OPTIMIZER: "torch.optim.Optimizer",
+    ValueKind.SCHEDULER: "torch.optim.lr_scheduler.LRScheduler",
+    ValueKind.MODEL: "torch.nn.Module",
+}
 
 
 class Functions:
@@ -53,6 +62,7 @@ class Functions:
             "builtins.map": self._map,
             "builtins.sum": self._sum,
             "builtins.getattr": self._getattr,
+            "builtins.type": self._type,
             "builtins.setattr": self._setattr,
             "builtins.dict": self._dict,
             "itertools.chain": self._chain,
@@ -166,7 +176,18 @@ class Functions:
         owner = arguments.positional[0] if arguments.positional else unknown_value(node)
         if isinstance(key, str) and key in owner.attributes:
             return owner.attributes[key]
+        if owner.kind is ValueKind.NAME and owner.name in BASE_CLASSES:  # getattr(torch.optim, name)
+            last = key if isinstance(key, str) and key.isidentifier() else BASE_CLASSES[owner.name]
+            return AbstractValue(kind=ValueKind.NAME, name=f"{owner.name}.{last}", node=node)
         return unknown_value(node, owner)
+
+    def _type(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        """Return the class of a value: ``type(optimizer)(...)``."""
+        value = arguments.positional[0] if len(arguments.positional) == 1 else unknown_value(node)
+        if isinstance(value.scope, AbstractValue) and not value.union:
+            return value.scope
+        base = BASES_BY_KIND.get(value.kind, "")
+        return AbstractValue(kind=ValueKind.NAME, name=value.name or base, node=node) if base else unknown_value(node)
 
     def _setattr(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if len(arguments.positional) > 2:

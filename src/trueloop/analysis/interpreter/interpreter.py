@@ -67,6 +67,7 @@ class Interpreter:
         self._imported: Set[str] = frozenset()
         """Names of the module that are imported from other files of the project."""
         self._returns: list[AbstractValue] = []
+        self._yields: list[AbstractValue] = []
         self._call_stack: list[Any] = []
         self._conditions: dict[ast.stmt, AbstractValue] = {}
         """Condition -> its value at the latest evaluation."""
@@ -106,13 +107,13 @@ class Interpreter:
 
     def run_module(self, scope: ModuleScope, statements: Sequence[ast.stmt]) -> None:
         """Run statements of an imported file, outside of the loops and functions of the running code."""
-        before = self.scope, self._returns
-        self.scope, self._returns = scope, []
+        before = self.scope, self._returns, self._yields
+        self.scope, self._returns, self._yields = scope, [], []
         try:
             with self.recording.module_level():
                 self.run_block(statements)
         finally:
-            self.scope, self._returns = before
+            self.scope, self._returns, self._yields = before
 
     def may_follow_imports(self) -> bool:
         """Return False in an uncalled function that neither trains nor evaluates, and after many statements."""
@@ -137,10 +138,10 @@ class Interpreter:
         self.executed.add(node)
         outer.module_scope.has_run = True
         scope = Scope(outer)
-        before = self.scope, self._returns
+        before = self.scope, self._returns, self._yields
         with self.recording.call(call, node), self.recording.restored_modes():
             self._bind_arguments(function, scope, positional, keyword, uncalled=call is node)
-            self.scope, self._returns = scope, []
+            self.scope, self._returns, self._yields = scope, [], []
             self._call_stack.append(node)
             try:
                 for decorator in getattr(node, "decorator_list", ()):
@@ -149,14 +150,20 @@ class Interpreter:
                     self._returns.append(self.evaluator.evaluate(node.body))
                 else:
                     self.run_block(node.body)
-                returned = self._returns
+                returned, yielded = self._returns, self._yields
             finally:
                 self._call_stack.pop()
-                self.scope, self._returns = before
-        result = returned[0] if returned else AbstractValue(kind=ValueKind.CONSTANT, node=call)
-        for each in returned[1:]:
-            result = join_values(result, each)
-        return result
+                self.scope, self._returns, self._yields = before
+        if yielded:
+            return self._generator(node, call, yielded)
+        return _joined(returned) if returned else AbstractValue(kind=ValueKind.CONSTANT, node=call)
+
+    def _generator(self, node: Any, call: ast.AST, yielded: Sequence[AbstractValue]) -> AbstractValue:
+        """Return what a generator function returns: a sequence of its yielded values, or a context manager's value."""
+        decorators = {ast.unparse(each).rpartition(".")[2] for each in node.decorator_list}
+        if decorators & {"contextmanager", "asynccontextmanager", "fixture"}:
+            return _joined(yielded)
+        return AbstractValue(kind=ValueKind.SEQUENCE, name="generator", node=call, sources=tuple(yielded))
 
     def _bind_arguments(
         self,
@@ -221,7 +228,7 @@ class Interpreter:
         """
         if value.kind is ValueKind.UNKNOWN and user is not None:
             calls = (scope or self.scope).module_scope.module.calls
-            kind = kind_by_use(calls.methods_of(path, user))
+            kind = kind_by_use(calls.methods_of(path, user), path.rpartition(".")[2])
             if kind is not None:
                 value.kind = kind
         return value
@@ -229,6 +236,10 @@ class Interpreter:
     def add_return(self, value: AbstractValue) -> None:
         """Add a return value of the running function."""
         self._returns.append(value)
+
+    def add_yield(self, value: AbstractValue) -> None:
+        """Add a value that the running generator yields."""
+        self._yields.append(value)
 
     # Statements ------------------------------------------------------------------------------------------------------
 
@@ -390,6 +401,14 @@ class Interpreter:
             self.run_block(node.body)
 
     _asyncwith = _with
+
+
+def _joined(values: Sequence[AbstractValue]) -> AbstractValue:
+    """Return the union of several values."""
+    result = values[0]
+    for each in values[1:]:
+        result = join_values(result, each)
+    return result
 
 
 def _leaves_block(arm: Sequence[ast.stmt]) -> bool:

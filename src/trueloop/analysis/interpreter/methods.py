@@ -277,6 +277,8 @@ class Methods:
         if name in ADDING_METHODS:
             owner.sources = (*owner.sources, *(each for value in arguments.all() for each in value.sources))
             return AbstractValue(kind=ValueKind.CONSTANT, node=node)
+        if name in DETACHING_METHODS:
+            return AbstractValue(kind=ValueKind.TENSOR, name=name, node=node, sources=(owner,), facts={NO_GRAPH})
         return owner if name in ("items", "values") else unknown_value(node, owner)
 
     # Containers and unknown values -----------------------------------------------------------------------------------
@@ -297,7 +299,11 @@ class Methods:
             return AbstractValue(kind=ValueKind.SEQUENCE, name="iterations", node=node, sources=(item,))
         if name not in ADDING_METHODS:
             return owner if name in ("items", "values", "copy") else unknown_value(node, owner)
-        owner.sources = (*owner.sources, *arguments.positional)
+        added = arguments.positional
+        if name in ("update", "extend") and len(added) == 1 and added[0].kind is ValueKind.SEQUENCE:
+            owner.attributes |= added[0].attributes if name == "update" else {}
+            added = [each for each in added[0].sources if each not in owner.sources]
+        owner.sources = (*owner.sources, *added)
         if arguments.positional and all(each.kind is ValueKind.PARAMETERS for each in owner.sources):
             owner.kind, owner.sources = (
                 ValueKind.PARAMETERS,

@@ -1,6 +1,6 @@
 """Infers the kind of an unknown value from the methods that are called on it: `zero_grad` and `step` of an optimizer.
 
-The name of a variable is not used, since `model` may be anything.
+The name of a variable is used only if the value is called and nothing else, since `model` may be anything.
 """
 
 import ast
@@ -18,6 +18,12 @@ _MODULE_METHODS: Final = frozenset((
     "parameters", "named_parameters", "train", "eval", "zero_grad", "modules", "named_modules", "children",
     "requires_grad_",
 ))  # fmt: skip
+_CALLED_ONLY: Final = frozenset((CALL, "to", "cuda", "cpu", "state_dict", "load_state_dict", "half", "float"))
+_MODEL_NAMES: Final = re.compile(
+    r"(^|_)(model|net|network|encoder|decoder|generator|discriminator|backbone|classifier|policy_net|critic|actor)\d*$"
+    r"|^net[GD]$",
+    re.IGNORECASE,
+)
 _TENSOR_METHODS: Final = frozenset(("backward", "item", "detach", "argmax", "size", "view"))
 
 
@@ -132,8 +138,17 @@ def children(node: ast.AST) -> list[ast.AST]:
     return found
 
 
-def kind_by_use(methods: Set[str]) -> ValueKind | None:
-    """Return the kind of value on which these methods are called; None if ambiguous."""
+def kind_by_use(methods: Set[str], name: str = "") -> ValueKind | None:
+    """Return the kind of value on which these methods are called; None if ambiguous.
+
+    A value that is only called is a model if its name says so.
+
+    Args:
+        methods: names of the methods; "()" for a call of the value itself.
+        name: name or last attribute that has the value.
+    """
+    if CALL in methods and methods <= _CALLED_ONLY and _MODEL_NAMES.search(name):
+        return ValueKind.MODEL
     if methods & {"backward", "fit"}:
         return None
     if {"scale", "update"} <= methods and methods & {"step", "unscale_"}:

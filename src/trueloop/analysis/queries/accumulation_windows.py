@@ -78,7 +78,12 @@ def _is_counter(counter: ast.expr, operation: Op, loop: Loop) -> bool:
     if target is not None and names & names_in(target):
         return True
     inside = {id(each) for each in ast.walk(loop.node)}
-    called = [f for call, f in zip(operation.calls, operation.functions, strict=True) if id(call) in inside]
+    is_comprehension = isinstance(loop.node, ast.comprehension)  # which does not contain what it computes
+    called = [
+        f
+        for call, f in zip(operation.calls, operation.functions, strict=True)
+        if is_comprehension or id(call) in inside
+    ]
     return any(
         isinstance(each, ast.AugAssign) and names_in(each.target) & names
         for node in (loop.node, *called)

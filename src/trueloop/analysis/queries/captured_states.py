@@ -84,6 +84,26 @@ def loads_without_optimizer(source: SourceFile) -> Iterator[tuple[Op, Op]]:
                 break
 
 
+def loads_before_optimizers(source: SourceFile) -> Iterator[tuple[Op, Op]]:
+    """Yield the loads into an optimizer attribute that is None until a later call builds the optimizer, with that.
+
+    Such a load is skipped by ``if self.optimizer is not None``.
+    """
+    for load in source.ops(OpKind.LOAD_STATE_DICT):
+        is_none = load.subject.kind is ValueKind.CONSTANT and load.subject.value is None and not load.subject.union
+        if not is_none or not load.calls or not isinstance(load.node.func.value, ast.Attribute):
+            continue
+        name, run = load.node.func.value.attr, source.ops_of_run(load)
+        later = [each for each in run if each.index > load.index]
+        built = next((each for each in later if each.kind is OpKind.SET_ATTRIBUTE and each.name == name), None)
+        optimizer = built.inputs[0] if built is not None and built.inputs else None
+        if built is None or optimizer is None or optimizer.kind is not ValueKind.OPTIMIZER:
+            continue
+        used = [each.kind for each in later if each.subject.may_alias(optimizer)]
+        if OpKind.STEP in used and OpKind.LOAD_STATE_DICT not in used:
+            yield load, built
+
+
 def _loaded_files(load: Op, loaded: set[int]) -> set[int]:
     return {id(each) for value in load.inputs for each in value.ancestors()} & loaded
 

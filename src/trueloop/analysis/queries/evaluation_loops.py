@@ -49,13 +49,13 @@ def _is_evaluation(source: SourceFile, call: Op) -> bool:
     if any(each.kind in (OpKind.BACKWARD, OpKind.STEP) for each in inside):
         return False
     called = [each for each in run if each.kind is OpKind.MODEL_CALL and each.subject.may_alias(model)]
-    if sum(each in inside for each in called) != 1 or any(_repeats_loader(source, call, each, run) for each in called):
+    if sum(each in inside for each in called) != 1 or any(repeats_loader(source, call, each, run) for each in called):
         return False
     outer_loops = (source.ops_in_loop(each, root=call.entry_point) for each in call.loops[:-1])
     return all(any(is_training_step(source, op, model, operations) for op in operations) for operations in outer_loops)
 
 
-def _repeats_loader(source: SourceFile, call: Op, other: Op, run: Sequence[Op]) -> bool:
+def repeats_loader(source: SourceFile, call: Op, other: Op, run: Sequence[Op]) -> bool:
     """Return True if two calls of a model are on one loader, in one outer iteration, without training in between."""
     first, last = sorted((call.index, other.index))
     loader, other_loader = (find_loader(each.loops[-1]) if each.loops else None for each in (call, other))

@@ -128,7 +128,9 @@ def _first_step(run: list[Op], change: Op, optimizer: AbstractValue) -> Op | Non
     step = next((each for each in later if each.kind is OpKind.STEP and each.subject.may_alias(optimizer)), None)
     is_recreated = any(each.kind is OpKind.CREATE and each.subject.kind is ValueKind.OPTIMIZER for each in later)
     step_conditions = [each.condition_key() for each in step.branches] if step is not None else []
-    if step is None or is_recreated or any(each.condition_key() not in step_conditions for each in change.branches):
+    in_loop = step is not None and bool(change.loops) and step.is_inside(change.loops[-1]) and not step.excludes(change)
+    is_certain = in_loop or all(each.condition_key() in step_conditions for each in change.branches)
+    if step is None or is_recreated or not is_certain:
         return None
     enclosing = change.subject.with_enclosing_modules()
     called = any(
@@ -152,6 +154,29 @@ def _replaces(source: SourceFile, change: Op) -> bool:
     return not isinstance(owner.scope, AbstractValue) or any(
         each.name == name and each.subject is owner for each in before
     )
+
+
+def unfrozen_too_late(source: SourceFile, creation: Op) -> tuple[Op, Op] | None:
+    """Return what turns on gradients after an optimizer was built over the parameters that had them, and a step.
+
+    None if it is not certain, or if parameters are added to the optimizer later.
+    """
+    optimizer = creation.subject
+    built_over = [creation.node, *(each.node for each in optimizer.sources)]
+    texts = (ast.unparse(each) for each in built_over if isinstance(each, ast.expr))
+    if MANAGED in optimizer.facts or not any(".requires_grad" in text for text in texts):
+        return None
+    run = source.ops_of_run(creation)
+    later = [each for each in run if each.index > creation.index]
+    changes = [each for each in run if each.kind is OpKind.SET_REQUIRES_GRAD and optimizer.covers(each.subject)]
+    frozen = any(each.value is False and each.index < creation.index for each in changes)
+    unfreeze = next((each for each in changes if each.value is True and each.index > creation.index), None)
+    rebuilt = any(each.kind is OpKind.CREATE and each.subject.kind is ValueKind.OPTIMIZER for each in later)
+    if unfreeze is None or not frozen or rebuilt or any(_may_add_parameters(each, optimizer) for each in later):
+        return None
+    steps = (each for each in later if each.kind is OpKind.STEP and each.index > unfreeze.index)
+    step = next((each for each in steps if each.subject.may_alias(optimizer)), None)
+    return None if step is None else (unfreeze, step)
 
 
 class UnoptimizedLayer(NamedTuple):

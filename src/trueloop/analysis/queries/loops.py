@@ -1,17 +1,47 @@
 """Finds out which syntax nodes are in a loop, and which operations its iterations repeat."""
 
 import ast
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
+from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Branch, Loop, Op
 
+_SPLITTING: Final = ("split", "chunk", "tensor_split")
+_BATCHES: Final = re.compile(r"batch|_iters?$|steps_per_epoch", re.IGNORECASE)
 _PLAIN_TEST = ast.Name | ast.Compare | ast.Constant | ast.Is | ast.IsNot | ast.UnaryOp | ast.Not | ast.expr_context
 
 
 def is_statement(node: Any) -> bool:
     """Return True for a loop statement, False for a comprehension."""
     return isinstance(node, ast.For | ast.While)
+
+
+def is_batch_loop(loop: Loop) -> bool:
+    """Return True for a loop over batches: of a loader, a generator or a split tensor, or over ``range(0, n, k)``."""
+    iterable = loop.iterable
+    while iterable is not None and iterable.kind is ValueKind.SEQUENCE and "iterable" in iterable.arguments:
+        iterable = iterable.arguments["iterable"]
+    if iterable is None or not isinstance(loop.node, ast.For):
+        return False
+    if iterable.kind is ValueKind.LOADER or iterable.name == "generator":
+        return True
+    if iterable.kind is ValueKind.TENSOR and iterable.name.rpartition(".")[2] in _SPLITTING:
+        return True
+    call: Any = iterable.node
+    if not is_over_range(loop):
+        return False
+    if len(call.args) == 3:
+        return True
+    last = call.args[-1] if call.args else call
+    return any(_BATCHES.search(getattr(each, "id", getattr(each, "attr", ""))) for each in ast.walk(last))
+
+
+def is_over_range(loop: Loop) -> bool:
+    """Return True for a loop over ``range(...)``, also with a progress bar."""
+    call = loop.iterable.node if loop.iterable is not None else None
+    return isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("range", "trange")
 
 
 def is_inside(inner: Any, outer: Any) -> bool:

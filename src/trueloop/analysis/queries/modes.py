@@ -1,6 +1,7 @@
 """Finds the models that depend on train or eval mode, and the operations that set the mode."""
 
 import ast
+import re
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -20,6 +21,15 @@ _NETWORKS: Final = (
 """Torchvision models with dropout or BatchNorm layers."""
 MODE_DEPENDENT: Final = "ropout|BatchNorm|Transformer|LSTM|GRU|RNN|MultiheadAttention|torchvision"
 """Pattern that occurs in every file with a model that certainly has mode-dependent layers."""
+_KEEPS_MODE: Final = re.compile(
+    r"(^|_)(build|create|make|get|optim|optimizers?|ema|summary|count|num|params?|save|checkpoint|ckpt|early|stopp?(er|ing)?|"
+    r"log|logger|watch|flops|profile|print|wrap|parallel|init|initialize|schedulers?|device|clip|step|dump|add_graph)"
+    r"(_|$)|Optim|Stop|EMA|Ema|Meter|Scheduler|Saver|Logger"
+)
+"""Names of functions that get a model and do not change its mode."""
+_MODULE_HOLDERS: Final = (
+    ValueKind.MODEL, ValueKind.SEQUENCE, ValueKind.INSTANCE, ValueKind.FUNCTION, ValueKind.UNKNOWN,
+)  # fmt: skip
 _TORCH_NN: Final = "torch.nn."
 _FUNCTIONS: Final = tuple(f"torch.nn.functional.dropout{kind}" for kind in ("", "1d", "2d", "3d"))
 
@@ -27,6 +37,27 @@ _FUNCTIONS: Final = tuple(f"torch.nn.functional.dropout{kind}" for kind in ("", 
 def sets_mode_of(mode: Op, model: AbstractValue) -> bool:
     """Return True if an operation sets the mode of a complete model."""
     return any(mode.subject.may_alias(each) for each in model.with_enclosing_modules())
+
+
+def may_be_switched(model: AbstractValue, operations: Iterable[Op]) -> bool:
+    """Return True if code outside the file gets a model and may set its mode.
+
+    Building an optimizer, counting parameters and saving do not change the mode.
+    """
+    for each in operations:
+        if each.kind is not OpKind.ESCAPE or _KEEPS_MODE.search(_last_called(each.node)):
+            continue
+        if any(
+            passed.kind in _MODULE_HOLDERS and (passed.may_alias(model) or passed.covers(model))
+            for passed in each.inputs
+        ):
+            return True
+    return False
+
+
+def _last_called(node: Any) -> str:
+    function = getattr(node, "func", None)
+    return dotted_name(function).rpartition(".")[2] if function is not None else ""
 
 
 def may_set_mode_of(mode: Op, model: AbstractValue) -> bool:
@@ -76,9 +107,8 @@ def is_left_in_train_mode(source: SourceFile, call: Op) -> bool:
             for each in iteration
             if mode.index < each.index < call.index
         )
-        if trained and not any(
-            each.value is not True and each.index > mode.index for each in modes if each in iteration
-        ):
+        changed = (each for each in modes if each.value is not True and each.index > mode.index)
+        if trained and not any(each in iteration or each.index < call.index for each in changed):
             return True
     return False
 
@@ -192,8 +222,8 @@ def _depends_on_mode(source: SourceFile, model: AbstractValue, seen: set[int]) -
 
 
 def _torch_layer_depends(source: SourceFile, model: AbstractValue, name: str, seen: set[int]) -> bool | None:
-    if name.startswith(_BATCH_NORMS):
-        return True
+    if name == "Module" or name.startswith(_BATCH_NORMS):
+        return None if name == "Module" else True  # None = one of several classes
     if name.startswith(_DROPOUT):
         return _has_dropout(model, "p", "0", default=0.5)
     if name.startswith("Transformer"):

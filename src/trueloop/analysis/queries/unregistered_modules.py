@@ -91,9 +91,9 @@ def _layers(container: AbstractValue) -> Iterator[AbstractValue]:
 
 def _is_untracked(source: SourceFile, layer: AbstractValue) -> bool:
     """Return True for a layer with weights that is not registered in a module, frozen, or passed to an optimizer."""
-    if layer.owners or not has_weights(layer) or any(FROZEN in each.facts for each in _submodules(layer)):
+    if layer.owners or not has_weights(layer) or any(FROZEN in each.facts for each in submodules(layer)):
         return False
-    own = list(_submodules(layer, copies=False))
+    own = list(submodules(layer, copies=False))
     ids = {id(each) for each in own}
     if any(id(owner) not in ids for each in own for owner in each.owners):
         return False
@@ -109,7 +109,7 @@ def has_weights(layer: AbstractValue) -> bool:
     return any(
         each.name.removeprefix("torch.nn.").startswith(_WITH_WEIGHTS)
         or any(map(_is_trainable_parameter, each.attributes.values()))
-        for each in _submodules(layer)
+        for each in submodules(layer)
     )
 
 
@@ -119,7 +119,7 @@ def _is_trainable_parameter(value: AbstractValue) -> bool:
     return value.name in _PARAMETERS and isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords
 
 
-def _submodules(layer: AbstractValue, *, copies: bool = True) -> Iterator[AbstractValue]:
+def submodules(layer: AbstractValue, *, copies: bool = True) -> Iterator[AbstractValue]:
     """Yield a module and its submodules; those of copies only if ``copies`` is set."""
     queue, seen = [layer], set[int]()
     while queue:

@@ -37,9 +37,11 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.assignments import FUNCTIONS, assigned_value, attribute_value, enclosing_definition
 from trueloop.analysis.queries.request_handlers import imported_names, qualified_name
 from trueloop.analysis.source_file import Hit, SourceFile
@@ -238,7 +240,56 @@ def _copy_dataset_fix(source: SourceFile, parts: Parts, settings: Sequence[_Sett
     return Fix(valid, safe=False, description=f"Give {last} its own dataset") if len(valid) == len(edits) else None
 
 
-RULE = Rule(required_words=("random_split|Subset", ".dataset."), find=find)
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and settings through a held-out part that the training part gets too."""
+    reported = set[int]()
+    for hit in find(source):
+        reported.add(id(hit.node))
+        yield hit
+    changes = source.ops(OpKind.SET_ATTRIBUTE)
+    for change in changes:
+        target, dataset = change.node, change.subject
+        name = dotted_name(target.value.value) if _is_setting(target) else ""
+        if not _HELD_OUT.search(name) or id(change.statement) in reported or not _trains_on_part(source, change):
+            continue
+        before = [each for each in changes if each.subject is dataset and each.name == change.name]
+        values = [value.constant() for each in before for value in each.inputs]
+        differs = any(isinstance(each, bool) and each is not values[-1] for each in values)
+        if before[-1] is change and differs and all("__init__" in _function_name(each) for each in before[:-1]):
+            yield Hit(
+                message=f"`{ast.unparse(target)}` is the {change.name} of the training samples too: all parts have the "
+                "same dataset.",
+                node=change.statement or target,
+                related=((before[0].node, "the value that is lost"),),
+            )
+
+
+_HELD_OUT: Final = re.compile(r"(^|_|\.)(val|valid|validation|test|dev|eval|held_?out|holdout)(_|\d|$)", re.IGNORECASE)
+
+
+def _is_setting(target: Any) -> bool:
+    """Return True for ``part.dataset.attribute``."""
+    return (
+        isinstance(target, ast.Attribute) and isinstance(target.value, ast.Attribute) and target.value.attr == "dataset"
+    )
+
+
+def _function_name(operation: Op) -> str:
+    return getattr(operation.function, "name", "")
+
+
+def _trains_on_part(source: SourceFile, change: Op) -> bool:
+    """Return True if an optimizer steps in a loop over a part of the dataset that is changed."""
+    for step in source.ops(OpKind.STEP):
+        for loop in step.loops if step.index > change.index else ():
+            loader = loop.iterable
+            for each in loader.ancestors() if loader is not None else ():
+                if each.name.endswith("Subset") and any(part is change.subject for part in each.sources):
+                    return True
+    return False
+
+
+RULE = Rule(required_words=("random_split|Subset", ".dataset."), find=find_all)
 
 BAD = """
 import torch

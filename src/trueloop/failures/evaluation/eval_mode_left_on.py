@@ -51,6 +51,7 @@ from trueloop.analysis.queries.modes import (
     has_mode_dependent_layers,
     is_partly_frozen,
     is_training_step,
+    may_be_switched,
     may_recreate_model,
     may_set_mode_of,
     sets_mode_of,
@@ -60,7 +61,7 @@ from trueloop.analysis.queries.modes import (
 from trueloop.analysis.queries.uncalled_methods import uncalled
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import Edit, Fix, dotted_name
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
@@ -276,20 +277,18 @@ def find(source: SourceFile) -> Iterator[Hit]:
         model = mode.subject
         if mode.value is not False or model.kind is not ValueKind.MODEL or not mode.loops:
             continue
-        in_loop = source.ops_in_loop(mode.loops[0], root=mode.entry_point)
-        mode_changes = [each for each in in_loop if each.kind is OpKind.SET_MODE and each.value is not False]
-        if (
-            any(may_set_mode_of(each, model) for each in mode_changes)
-            or source.escapes(model, in_loop)
-            or is_partly_frozen(source, model)
-        ):
-            continue
         earlier_step = _find_earlier_step(source, mode)
-        mode_matters = has_mode_dependent_layers(source, model) if earlier_step else False
-        starts_in_eval = mode_matters is None and model.name.startswith("transformers.")
-        if earlier_step is None or mode_matters is False or starts_in_eval or unresolved_mode_changes(source, "train"):
+        if earlier_step is None or is_partly_frozen(source, model):
             continue
         loop, step = earlier_step
+        in_loop = source.ops_in_loop(loop, root=mode.entry_point)
+        changes = [each for each in in_loop if each.kind is OpKind.SET_MODE and each.value is not False]
+        if any(may_set_mode_of(each, model) for each in changes) or may_be_switched(model, in_loop):
+            continue
+        mode_matters = has_mode_dependent_layers(source, model)
+        starts_in_eval = mode_matters is None and model.name.startswith("transformers.")
+        if mode_matters is False or starts_in_eval or unresolved_mode_changes(source, "train"):
+            continue
         call_text = " ".join(source.text.segment(mode.node).split())
         yield Hit(
             message=f"`{call_text}` sets eval mode after this step and nothing sets train mode again: all later "
@@ -301,11 +300,46 @@ def find(source: SourceFile) -> Iterator[Hit]:
         )
 
 
+def _trained_in_eval_mode(source: SourceFile) -> Iterator[Hit]:
+    """Yield the calls in eval mode whose outputs are trained on, if train mode is set again only after the call."""
+    modes, calls = source.ops(OpKind.SET_MODE), source.ops(OpKind.MODEL_CALL)
+    call_nodes = {id(each.node) for each in calls}
+    for call in calls if len(modes) > 1 else ():
+        if any(id(each) in call_nodes for each in call.calls):
+            continue  # a layer within the forward of a model
+        own = [
+            each for each in modes if call.loops and each.same_iteration_as(call) and sets_mode_of(each, call.subject)
+        ]
+        before = [each for each in own if each.index < call.index]
+        later = next((each for each in own if each.index > call.index), None)
+        if call.grad is not True or not before or before[-1].value is not False or later is None or not later.value:
+            continue
+        inside = source.ops_in_loop(call.loops[-1], root=call.entry_point)
+        trained = any(
+            each.kind is OpKind.BACKWARD and any(value is call.result for value in each.subject.autograd_graph())
+            for each in inside
+        )
+        stepped = any(is_training_step(source, each, call.subject, inside) for each in inside)
+        if trained and stepped and has_mode_dependent_layers(source, call.subject):
+            mode: Any = before[-1].node
+            end = source.text.span(mode.func)[1]
+            is_eval = isinstance(mode.func, ast.Attribute) and mode.func.attr == "eval"
+            edit = Edit(end - len("eval"), end, "train") if is_eval else None
+            yield Hit(
+                message=f"`{source.text.segment(call.node)}` runs in eval mode, and its output is trained on: "
+                f"`{source.text.segment(later.node)}` comes too late.",
+                node=before[-1].node,
+                related=((call.node, "the call that is trained on"), (later.node, "set to train mode here")),
+                fix=Fix((edit,), safe=True, description="Train in train mode") if edit else None,
+            )
+
+
 def find_all(source: SourceFile) -> Iterator[Hit]:
     """Yield the same as `find`, each ``model.train`` without a call, and dropout that is turned off for good."""
     yield from uncalled(source, "train", "the model stays in eval mode", "eval", "", "parameters", "to", "state_dict")
     yield from _find_dropout_turned_off(source)
     yield from find(source)
+    yield from _trained_in_eval_mode(source)
 
 
 def _find_dropout_turned_off(source: SourceFile) -> Iterator[Hit]:
@@ -363,15 +397,23 @@ def _find_earlier_step(source: SourceFile, mode: Op) -> tuple[Loop, Op] | None:
     for loop in reversed([each for each in mode.loops if not each.runs_at_most_once()]):
         inside = source.ops_in_loop(loop, root=mode.entry_point)
         step = next((each for each in inside if is_training_step(source, each, model, inside)), None)
-        if step is None or step.index > mode.index:
-            continue
+        if step is None or (step.index > mode.index and len(mode.conditions(loop)) <= len(step.conditions(loop))):
+            continue  # eval mode before every step may be meant
         start = inside[0].index
-        before_step = [each for each in source.ops(OpKind.SET_MODE) if each.index < step.index]
+        before_step = [each for each in source.ops(OpKind.SET_MODE) if each.index < min(step.index, mode.index)]
         earlier = [each for each in before_step if each.entry_point == mode.entry_point and sets_mode_of(each, model)]
         in_train_mode = not earlier or (earlier[-1].value is True and earlier[-1].index < start)
-        is_repeated = repeats_with(mode, step, loop)
+        is_repeated = repeats_with(mode, step, loop) and not _ends_pass(mode, loop)
         return (loop, step) if in_train_mode and is_repeated and not may_recreate_model(loop, model, inside) else None
     return None
+
+
+def _ends_pass(mode: Op, loop: Loop) -> bool:
+    """Return True for a condition that is true once per pass: ``(i + 1) % len(loader) == 0``."""
+    tests = [each.node.test for each in mode.conditions(loop) if isinstance(each.node, ast.If)]
+    counted = [each.right for test in tests for each in ast.walk(test) if isinstance(each, ast.BinOp)]
+    names = {getattr(each, "id", getattr(each, "attr", "")) for right in counted for each in ast.walk(right)}
+    return any(name == "len" or "per_epoch" in name or "num_batch" in name or "n_batch" in name for name in names)
 
 
 RULE = Rule(

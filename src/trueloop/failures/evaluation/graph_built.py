@@ -31,6 +31,7 @@ References
 
 from collections.abc import Iterator
 
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.evaluation_loops import no_grad_fix, unused_graphs
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
@@ -107,12 +108,24 @@ def _check(eval_pass: EvaluationPass) -> Evidence | None:
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the calls that evaluate a model in eval mode with gradients enabled."""
     for call in unused_graphs(source):
+        kept = _keeps_graphs(source, call)
         yield Hit(
             message=f"`{source.text.segment(call.node.func)}()` builds an autograd graph for every evaluation batch, "
-            "but no backward pass uses it.",
+            f"but no backward pass uses it.{' The stored outputs keep all of them in memory.' if kept else ''}",
             node=call.node,
             fix=no_grad_fix(source, call),
+            severity=Severity.WARNING if kept else None,
         )
+
+
+def _keeps_graphs(source: SourceFile, call: Op) -> bool:
+    """Return True if the loop around a call collects or adds up outputs or losses with their graphs."""
+    return any(
+        each.kind is OpKind.STORE_ITEM
+        and each.name in ("append", "extend", "insert", "+=")
+        and any(part is call.result for value in each.inputs for part in value.autograd_graph())
+        for each in source.ops_in_loop(call.loops[-1], root=call.entry_point)
+    )
 
 
 RULE = Rule(required_words=("eval(", "DataLoader"), find=find)

@@ -36,17 +36,30 @@ References
     https://docs.pytorch.org/docs/stable/notes/autograd.html
 """
 
+import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any, Final
 
+from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.evaluation_loops import evaluation_calls, find_training_step
+from trueloop.analysis.queries.evaluation_loops import (
+    evaluation_calls,
+    find_loader,
+    find_training_step,
+    repeats_loader,
+)
+from trueloop.analysis.queries.judged_outputs import judged_calls
 from trueloop.analysis.queries.modes import (
     eval_mode_fix,
     has_mode_dependent_layers,
     is_in_unused_function,
     is_left_in_train_mode,
+    is_training_step,
+    may_be_switched,
     may_set_mode_of,
+    sets_mode_of,
     unresolved_mode_changes,
 )
 from trueloop.analysis.queries.uncalled_methods import uncalled
@@ -103,23 +116,105 @@ class Detector(BaseDetector):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the calls that evaluate a model in train mode on a loader that it is not trained on."""
+    reported = set[int]()
     for call in evaluation_calls(source, grad=False):
         trained = find_training_step(source, call)
         if trained is None or _may_be_in_eval_mode(source, call) or not has_mode_dependent_layers(source, call.subject):
             continue
-        yield Hit(
-            message=f"`{source.text.segment(call.node.func)}()` evaluates the model in train mode, with active "
-            "dropout or BatchNorm.",
-            node=call.node,
-            related=((trained.node, "trained here"),),
-            fix=eval_mode_fix(source, call),
-        )
+        reported.add(id(call.node))
+        yield _hit(source, call, (trained.node, "trained here"))
+    for call, trained in _judged_after_training(source):
+        if id(call.node) not in reported:
+            reported.add(id(call.node))
+            yield _hit(source, call, (trained.node, "trained here"), Severity.WARNING)
+    for call, load in _loaded_only(source):
+        if id(call.node) not in reported:
+            reported.add(id(call.node))
+            yield Hit(
+                message=f"`{source.text.segment(call.node.func)}()` runs with active dropout or BatchNorm: a new model "
+                "is in train mode, and loading weights does not change that.",
+                node=call.node,
+                related=((load.node, "the weights are loaded here"),),
+                severity=Severity.WARNING,
+            )
+
+
+def _hit(source: SourceFile, call: Op, related: tuple[Any, str], severity: Severity | None = None) -> Hit:
+    return Hit(
+        message=f"`{source.text.segment(call.node.func)}()` evaluates the model in train mode, with active "
+        "dropout or BatchNorm.",
+        node=call.node,
+        related=(related,),
+        fix=eval_mode_fix(source, call) if call.loops else None,
+        severity=severity,
+    )
 
 
 def find_all(source: SourceFile) -> Iterator[Hit]:
     """Yield the same as `find`, and each ``model.eval`` without a call."""
-    yield from uncalled(source, "eval", "the model stays in train mode", "train", "", "parameters", "to", "state_dict")
-    yield from find(source)
+    consequence = "the model stays in train mode"
+    hits = list(uncalled(source, "eval", consequence, "train", "", "parameters", "to", "state_dict"))
+    yield from hits or find(source)
+
+
+def _judged_after_training(source: SourceFile) -> Iterator[tuple[Op, Op]]:
+    """Yield the calls whose outputs are judged in the train mode of the training before, with a step of it."""
+    for call in judged_calls(source):
+        run = source.ops_of_run(call)
+        steps = [each for each in run if is_training_step(source, each, call.subject, run)]
+        before = next((each for each in steps if each.index < call.index), None)
+        if before is None or _reads_training_data(call, steps) or _may_be_in_eval_mode(source, call):
+            continue
+        called = [each for each in run if each.kind is OpKind.MODEL_CALL and each.subject.may_alias(call.subject)]
+        if any(repeats_loader(source, call, each, run) for each in called):
+            continue  # Monte Carlo dropout
+        depends = has_mode_dependent_layers(source, call.subject)
+        is_switched = any(
+            each.value is True and sets_mode_of(each, call.subject) for each in run if each.kind is OpKind.SET_MODE
+        )
+        if depends or (depends is None and is_switched):
+            yield call, before
+
+
+def _reads_training_data(call: Op, steps: list[Op]) -> bool:
+    """Return True if the loader of an evaluation is the one of the training."""
+    loader = find_loader(call.loops[-1]) if call.loops else None
+    trained = [found for each in steps for loop in each.loops if (found := find_loader(loop)) is not None]
+    return loader is not None and all(any(each.may_alias(t) for t in trained) for each in loader.alternatives())
+
+
+def _loaded_only(source: SourceFile) -> Iterator[tuple[Op, Op]]:
+    """Yield the calls of models that are built, get saved weights and are never set to eval mode, with the loading."""
+    loads = source.ops(OpKind.LOAD_STATE_DICT)
+    if not loads or unresolved_mode_changes(source, "eval"):
+        return
+    trains = bool(source.ops(OpKind.BACKWARD))
+    call_nodes = {id(each.node) for each in source.ops(OpKind.MODEL_CALL)}
+    for call in source.ops(OpKind.MODEL_CALL):
+        is_layer = any(id(each) in call_nodes for each in call.calls)
+        if is_layer or call.subject.kind is not ValueKind.MODEL or (trains and call.grad is not False):
+            continue
+        before = [each for each in source.operations[: call.index] if each.entry_point in (0, call.entry_point)]
+        load = next((each for each in before if each in loads and each.subject.may_alias(call.subject)), None)
+        if load is not None and _stays_new(source, call, before) and has_mode_dependent_layers(source, call.subject):
+            yield call, load
+
+
+def _stays_new(source: SourceFile, call: Op, before: list[Op]) -> bool:
+    """Return True if a model is built here, and nothing trains it or sets its mode before a call."""
+    model = call.subject
+    created = any(each.kind is OpKind.CREATE and each.subject.may_alias(model) for each in before)
+    changed = any(
+        (each.kind is OpKind.SET_MODE and may_set_mode_of(each, model)) or is_training_step(source, each, model, before)
+        for each in before
+    )
+    text = ast.unparse(call.function) if call.function is not None else ""
+    samples = _SAMPLING.search(text) is not None or any(not each or "eval" in each for each in call.contexts)
+    return created and not changed and not samples and not may_be_switched(model, before)
+
+
+_SAMPLING: Final = re.compile(r"monte|mc_|uncertain|\.std\(|\.var\(", re.IGNORECASE)
+"""Words of code that samples with active dropout."""
 
 
 def _may_be_in_eval_mode(source: SourceFile, call: Op) -> bool:
@@ -130,7 +225,7 @@ def _may_be_in_eval_mode(source: SourceFile, call: Op) -> bool:
     elsewhere += [each.node for each in modes if each.entry_point not in entry_points]
     if not all(is_in_unused_function(source, node) for node in elsewhere):
         return True
-    if source.escapes(call.subject, [each for each in source.operations if each.entry_point in entry_points]):
+    if may_be_switched(call.subject, [each for each in source.operations if each.entry_point in entry_points]):
         return True
     set_here = any(may_set_mode_of(each, call.subject) for each in modes if each.entry_point in entry_points)
     return set_here and not is_left_in_train_mode(source, call)
@@ -138,8 +233,8 @@ def _may_be_in_eval_mode(source: SourceFile, call: Op) -> bool:
 
 RULE = Rule(
     required_words=tuple(
-        f"{words}|.eval\n|.eval  #"
-        for words in ("backward", "step(", "DataLoader", "no_grad|inference_mode|set_grad_enabled")
+        f"{words}|load_state_dict|.eval\n|.eval  #"
+        for words in ("backward", "step(", "no_grad|inference_mode|set_grad_enabled")
     ),
     find=find_all,
 )

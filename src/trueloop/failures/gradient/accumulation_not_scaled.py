@@ -41,7 +41,7 @@ import operator
 from collections.abc import Iterator
 from typing import Any
 
-from trueloop.analysis.abstract_value import MANAGED, ValueKind
+from trueloop.analysis.abstract_value import MANAGED, AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.accumulation_windows import (
     accesses_grad,
@@ -186,6 +186,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for step in source.ops(OpKind.STEP):
         if step.subject.kind is not ValueKind.OPTIMIZER or MANAGED in step.subject.facts or not step.loops:
             continue
+        yield from _scaled_in_one_branch(source, step)
         window = _window_of(source, step)
         if window is None or id(window[0].node) in reported or accesses_grad(source) or divides_by(source, window[1]):
             continue
@@ -198,6 +199,33 @@ def find(source: SourceFile) -> Iterator[Hit]:
             related=((step.node, "the step"),),
             fix=_divide(source, backward, step, size),
         )
+
+
+def _scaled_in_one_branch(source: SourceFile, step: Op) -> Iterator[Hit]:
+    """Yield the loss of one branch that is not divided by the number of batches, if that of another branch is."""
+    window = accumulation_window(step, step.loops[-1])
+    inside = source.ops_in_loop(step.loops[-1], OpKind.BACKWARD, root=step.entry_point)
+    if window is None or window.iterations == 1:
+        return
+    size = ast.unparse(window.size)
+    for backward in inside:
+        losses = list(backward.subject.alternatives()) if backward.subject.union else []
+        divided = [each for each in losses if _is_divided(each, window.size)]
+        others = [each for each in losses if each not in divided]
+        if not divided or not others or not all(isinstance(each.node, ast.expr) for each in losses):
+            continue
+        yield Hit(
+            message=f"`{ast.unparse(backward.node)}` adds up the gradients of `{size}` batches, but the loss is "
+            "divided by that number in one branch only.",
+            node=backward.node,
+            related=((others[0].node, "not divided here"), (divided[0].node, "divided here"), (step.node, "the step")),
+        )
+
+
+def _is_divided(loss: AbstractValue, size: ast.expr) -> bool:
+    """Return True if a loss was divided by the number of batches in a window, or may have been."""
+    name = ast.unparse(size).rpartition(".")[2]
+    return any(isinstance(each.node, ast.expr) and name in ast.unparse(each.node) for each in loss.ancestors())
 
 
 def _window_of(source: SourceFile, step: Op) -> tuple[Op, ast.expr] | None:

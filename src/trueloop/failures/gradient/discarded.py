@@ -204,6 +204,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
         else:
             call, steps_again = _clearing_in_every_iteration(source, step, inside), False
             effect = "clears the gradients in every iteration, but the step runs only in some of them."
+            if call is None:
+                call = _clearing_in_inner_loop(source, step, inside) or _clearing_between(source, step, inside)
+                effect = "clears gradients that no step has used: the step only gets those of the last `backward()`."
         if call is not None and reaching and not steps_again:
             yield Hit(
                 message=f"`{ast.unparse(call.node)}` {effect}",
@@ -252,6 +255,47 @@ def _clearing_in_every_iteration(source: SourceFile, step: Op, inside: list[Op])
         if each.kind is OpKind.CLEAR_GRADIENTS and each.same_iteration_as(step) and each.is_unconditional_in(loop)
     ]
     return next((each for each in clearings if source.clears_all(each, step.subject)), None)
+
+
+def _clearing_in_inner_loop(source: SourceFile, step: Op, inside: list[Op]) -> Op | None:
+    """Return the call that clears gradients before each backward pass of a loop whose gradients one later step uses."""
+    depth = len(step.loops)
+    for each in inside:
+        if each.index > step.index or len(each.loops) != depth + 1 or not source.clears_all(each, step.subject):
+            continue
+        loop = each.loops[-1]
+        body = [other for other in inside if other.is_inside(loop)]
+        backward = any(
+            other.kind is OpKind.BACKWARD and other.same_iteration_as(each) and source.reaches(other, step.subject)
+            for other in body
+            if other.index > each.index
+        )
+        uses = any(other.kind in (OpKind.STEP, OpKind.ACCESS_GRADIENTS, OpKind.ESCAPE) for other in body)
+        leaves = any(isinstance(node, ast.Break | ast.Return | ast.Try) for node in ast.walk(loop.node))
+        is_repeated = not loop.runs_at_most_once() and each.is_unconditional_in(loop) and not leaves
+        if backward and is_repeated and not uses and not accesses_grad(source):
+            return each
+    return None
+
+
+def _clearing_between(source: SourceFile, step: Op, inside: list[Op]) -> Op | None:
+    """Return the call that clears gradients between two backward passes of one step."""
+    same = [
+        each
+        for each in inside
+        if each.index <= step.index and each.same_iteration_as(step) and each.branches == step.branches
+    ]
+    watched = (OpKind.STEP, OpKind.CLEAR_GRADIENTS, OpKind.BACKWARD, OpKind.ACCESS_GRADIENTS)
+    order = [each for each in same if each.kind in watched]
+    for first, clearing, second, last in zip(order, order[1:], order[2:], order[3:], strict=False):
+        kinds = [each.kind for each in (first, clearing, second)]
+        if last is not step or kinds != [OpKind.BACKWARD, OpKind.CLEAR_GRADIENTS, OpKind.BACKWARD]:
+            continue
+        both = all(source.reaches(each, step.subject) for each in (first, second))
+        escapes = any(each.kind is OpKind.ESCAPE and first.index < each.index < clearing.index for each in inside)
+        if both and source.clears_all(clearing, step.subject) and not escapes and not accesses_grad(source):
+            return clearing
+    return None
 
 
 RULE = Rule(required_words=("backward(", ".step(", "zero_grad("), find=find)

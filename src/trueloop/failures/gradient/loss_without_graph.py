@@ -83,6 +83,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         ):
             gradient_arguments -= {"0"}  # argument 0 is the loss
         leaf = None if gradient_arguments or root.union else _detached_leaf(source, root, backward)
+        leaf = leaf or (None if gradient_arguments else _copied_output(root))
         optimized = leaf is not None and any(root is each for optimizer in optimizers for each in optimizer.ancestors())
         if leaf is not None and not optimized and any(each.kind is ValueKind.MODEL for each in root.ancestors(2000)):
             yield Hit(
@@ -105,6 +106,17 @@ def _detached_leaf(source: SourceFile, root: AbstractValue, backward: Op) -> Any
     ]
     earlier = [each for each in requests if each.value is True and each.index < backward.index]
     return earlier[-1].node if earlier and _is_detached(root) else None
+
+
+def _copied_output(root: AbstractValue) -> Any:
+    """Return the node that wraps a detached output of a model in a new leaf, if a loss reaches nothing else."""
+    graph = list(root.autograd_graph())
+    known = (ValueKind.TENSOR, ValueKind.CONSTANT, ValueKind.SEQUENCE, ValueKind.NAME)
+    leaves = [each for each in graph if LEAF in each.facts]
+    if not leaves or any(each.kind not in known for each in graph):
+        return None
+    outputs = [each for each in leaves if any(v.kind is ValueKind.MODEL for v in each.ancestors())]
+    return outputs[0].node if len(outputs) == len(leaves) else None
 
 
 def _is_detached(value: AbstractValue, depth: int = 20) -> bool:

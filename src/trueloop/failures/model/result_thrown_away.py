@@ -88,7 +88,11 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for each in source.ops(OpKind.TORCH_CALL, OpKind.MODEL_CALL):
         statement = each.statement
         is_alone = isinstance(statement, ast.Expr) and statement.value is each.node and id(each.node) not in reported
-        if is_alone and isinstance(each.node, ast.Call) and (_is_activation(source, each) or _is_move(source, each)):
+        if (
+            is_alone
+            and isinstance(each.node, ast.Call)
+            and (_is_activation(source, each) or _is_move(source, each) or _is_reshaped(source, each))
+        ):
             reported.add(id(each.node))
             name = _input_name(each)
             yield Hit(
@@ -198,6 +202,19 @@ def _is_move(source: SourceFile, call: Op) -> bool:
     return trains and all(_is_tensor(each) for each in call.subject.alternatives())
 
 
+def _is_reshaped(source: SourceFile, call: Op) -> bool:
+    """Return True for a new view of a computed tensor, in a function."""
+    if call.name.removeprefix("torch.Tensor.") not in RESHAPING or not isinstance(call.function, ast.FunctionDef):
+        return False
+    return not _is_guarded(call.function, call.node, source) and all(map(_is_tensor, call.subject.alternatives()))
+
+
+RESHAPING: Final = frozenset((
+    "squeeze", "unsqueeze", "view", "reshape", "permute", "transpose", "flatten", "contiguous", "expand", "repeat",
+))  # fmt: skip
+"""Methods that return a new view or copy of a tensor."""
+
+
 def _is_tensor(value: AbstractValue) -> bool:
     """Return True for a tensor that PyTorch computed, or that is part of a batch with the default collation."""
     if value.kind is not ValueKind.TENSOR:
@@ -231,7 +248,7 @@ def _assign_result(source: SourceFile, statement: Any, name: str) -> Fix:
 
 RULE = Rule(
     required_words=(
-        ".state_dict(|relu|ReLU|elu|LU(|dropout|Dropout|igmoid|tanh|Tanh|oftmax|.detach()|.to(|.cuda(|.float()|.half()",
+        ".state_dict(|relu|ReLU|elu|LU(|queeze(|view(|reshape(|permute(|flatten(|dropout|Dropout|igmoid|tanh|Tanh|oftmax|.detach()|.to(|.cuda(|.float()|.half()",
         ".state_dict(|def forward(|backward(",
         ".state_dict(|__init__|backward(",
         ".state_dict(|Module|DataLoader",

@@ -50,7 +50,7 @@ from collections.abc import Iterator
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.late_layers import create_later_fix, late_layers, unoptimized_layers
+from trueloop.analysis.queries.late_layers import create_later_fix, late_layers, unfrozen_too_late, unoptimized_layers
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few, format_count
@@ -142,6 +142,14 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     related=(built, (change.operation.node, "added here")),
                     fix=create_later_fix(source, creation, change.operation),
                 )
+        unfrozen = unfrozen_too_late(source, creation)
+        if unfrozen is not None:
+            yield Hit(
+                message=f"`{source.text.segment(unfrozen[1].node)}` does not update what was unfrozen after the "
+                "optimizer was built: it only has the parameters that required gradients then.",
+                node=unfrozen[1].node,
+                related=(built, (unfrozen[0].node, "unfrozen here")),
+            )
         for omission in unoptimized_layers(source, creation):
             yield Hit(
                 message=f"`{source.text.segment(omission.step.node)}` does not update a layer that gets gradients: its "

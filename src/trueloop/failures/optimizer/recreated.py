@@ -54,6 +54,7 @@ from trueloop.analysis.loop_invariance import (
     varying_names,
 )
 from trueloop.analysis.operations import Loop, Op, OpKind
+from trueloop.analysis.queries.loops import is_batch_loop, is_over_range
 from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
@@ -417,6 +418,9 @@ def _has_moments(optimizer: AbstractValue) -> bool:
 def _has_same_arguments(source: SourceFile, creation: Op, loop: Loop) -> bool:
     """Return True if no argument of the optimizer can change from one iteration to the next."""
     first, *others = [*creation.node.args, *(each.value for each in creation.node.keywords)]
+    if isinstance(first, ast.Name) and len(creation.subject.sources) == 1:  # parameters = [p for p in ...]
+        source_node = creation.subject.sources[0].node
+        first = source_node if isinstance(source_node, ast.expr) else first
     names = names_in(first) - assigned_names(first)
     return not names & varying_names(creation, loop) and all(
         source.is_loop_invariant(each, creation, loop) for each in others
@@ -426,6 +430,8 @@ def _has_same_arguments(source: SourceFile, creation: Op, loop: Loop) -> bool:
 def _makes_one_pass(source: SourceFile, creation: Op, loop: Loop) -> bool:
     inside = source.ops_in_loop(loop, OpKind.STEP, OpKind.ITERATE, root=creation.entry_point)
     steps = [each for each in inside if each.kind is OpKind.STEP and each.subject.may_alias(creation.subject)]
+    if steps and creation.calls and all(_is_one_epoch(each, creation, loop, inside) for each in steps):
+        return True
     over_loader = loop.iterable is not None and any(each.kind is ValueKind.LOADER for each in loop.iterable.ancestors())
     for step in steps:
         inner = step.loops[[each.node for each in step.loops].index(loop.node) :]
@@ -435,6 +441,20 @@ def _makes_one_pass(source: SourceFile, creation: Op, loop: Loop) -> bool:
         if len(inner) == 2 and (over_loader or start is None or varies_per_iteration(start, loop)):
             return False
     return bool(steps)
+
+
+def _is_one_epoch(step: Op, creation: Op, loop: Loop, inside: list[Op]) -> bool:
+    """Return True if a call in a loop over epochs builds an optimizer and makes one pass over the same batches."""
+    inner = step.loops[[each.node for each in step.loops].index(loop.node) + 1 :]
+    is_pass = len(inner) == 1 and is_batch_loop(inner[0]) and step.calls[: len(creation.calls)] == creation.calls
+    start = next((each for each in inside if inner and each.node is inner[0].node), None)
+    is_over_epochs = is_over_range(loop) and not is_batch_loop(loop)
+    if not is_over_epochs or not is_pass or start is None:
+        return False
+    iterable = start.node.iter
+    while isinstance(iterable, ast.Call) and getattr(iterable.func, "id", "") in ("enumerate", "tqdm", "list", "iter"):
+        iterable = iterable.args[0]
+    return not names_in(iterable) & varying_names(start, loop)
 
 
 def _restarts(source: SourceFile, creation: Op, loop: Loop, models: list[AbstractValue]) -> bool:

@@ -55,6 +55,7 @@ from typing import Final, NamedTuple
 from trueloop.analysis.abstract_value import MANAGED, AbstractValue, ValueKind
 from trueloop.analysis.loop_invariance import iterated_loader
 from trueloop.analysis.operations import Loop, Op, OpKind
+from trueloop.analysis.queries.loops import is_over_range
 from trueloop.analysis.queries.statement_moves import move_into_loop_fix
 from trueloop.analysis.queries.step_units import schedule_lengths, unit_exponent
 from trueloop.analysis.source_file import Hit, SourceFile
@@ -256,7 +257,56 @@ def _is_length(number: AbstractValue, loader: AbstractValue | None) -> bool:
     return is_len and loader is not None and any(each.may_alias(loader) for each in number.sources)
 
 
-RULE = Rule(required_words=("len(", "backward(", ".step(", "LR|get_"), find=find)
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and scheduler steps per batch of a schedule whose length is the number of epochs."""
+    yield from find(source)
+    for advance in source.ops(OpKind.SCHEDULER_STEP):
+        scheduler = advance.subject
+        is_known = scheduler.kind is ValueKind.SCHEDULER and bool(scheduler.sources) and MANAGED not in scheduler.facts
+        if is_known and len(advance.loops) > 1 and not advance.inputs and _is_length_in_epochs(advance):
+            steps = source.ops_in_loop(advance.loops[-1], OpKind.STEP, root=advance.entry_point)
+            own = [each for each in steps if each.same_iteration_as(advance) and each.branches == advance.branches]
+            if any(each.subject.may_alias(scheduler.sources[0]) for each in own):
+                yield Hit(
+                    message=f"`{source.text.segment(advance.node)}` runs once per batch, but the length of the "
+                    "schedule is counted in epochs.",
+                    node=advance.node,
+                    related=((own[0].node, "the update"), (scheduler.node, "the scheduler's length")),
+                )
+
+
+def _is_length_in_epochs(advance: Op) -> bool:
+    """Return True if the length of a schedule is the number of iterations of the loop around the loop that steps it."""
+    epochs = advance.loops[-2]
+    limits = epochs.iterable.sources if epochs.iterable is not None and is_over_range(epochs) else ()
+    name = advance.subject.name.rpartition(".")[2]
+    if not limits or advance.loops[-1].runs_at_most_once() or name not in ENDING:
+        return False
+    last = limits[1] if len(limits) == 2 else limits[0]
+    return any(_same_number(each, last) for each in schedule_lengths(advance.subject))
+
+
+def _same_number(one: AbstractValue, other: AbstractValue) -> bool:
+    """Return True if two numbers are the same constant, variable or setting."""
+    if one.kind is ValueKind.CONSTANT and other.kind is ValueKind.CONSTANT:
+        return isinstance(one.value, int) and one.value == other.value > 1
+    plain = (ast.Name, ast.Attribute, ast.Subscript)
+    if one is other:
+        return one.node is not None
+    if not (isinstance(one.node, plain) and isinstance(other.node, plain)):
+        return False
+    return ast.unparse(one.node).rpartition(".")[2] == ast.unparse(other.node).rpartition(".")[2]
+
+
+ENDING: Final = (
+    "CosineAnnealingLR",
+    "PolynomialLR",
+    "get_cosine_schedule_with_warmup",
+    "get_linear_schedule_with_warmup",
+)
+"""Schedules that end at a low rate, or rise again."""
+
+RULE = Rule(required_words=("backward(", ".step(", "LR|get_"), find=find_all)
 
 BAD = """
 import torch

@@ -38,8 +38,10 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trueloop.analysis.abstract_value import ValueKind
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.program_files import parse_files
-from trueloop.analysis.queries.captured_states import loads_without_optimizer
+from trueloop.analysis.queries.captured_states import loads_before_optimizers, loads_without_optimizer
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.checkpoint.resumed_without_optimizer.resumed_counts import COUNTERS, continues_count
@@ -184,6 +186,18 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for model, other in loads_without_optimizer(source):
         message = f"The states of the model and the {other.subject.kind} are loaded, but the optimizer's state is not."
         yield Hit(message=message, node=model.node, related=((other.node, "loaded here"),))
+    for load, built in loads_before_optimizers(source):
+        owner = source.text.segment(load.node.func.value)
+        weights = [
+            each
+            for each in source.ops(OpKind.LOAD_STATE_DICT)
+            if each.subject.kind is ValueKind.MODEL and each.calls == load.calls and each.index < load.index
+        ]
+        yield Hit(
+            message=f"`{owner}` is still None when this runs, so its state is not loaded: the optimizer comes later.",
+            node=(weights[-1] if weights else load).node,
+            related=((load.node, "skipped"), (load.calls[-1], "called here"), (built.node, "built here")),
+        )
 
 
 RULE = Rule(required_words=("load_state_dict", "torch", "save"), find=find)

@@ -38,7 +38,8 @@ How it is detected
     windows of series if for 30 % of them, at least 16, nearly all runs of 4 to 8 steps are also in training samples, at
     other steps; windows at the border to a later test period have new steps. Datasets that read files are compared by
     index only. A program that evaluates on a mixture of seen and unseen samples on purpose is reported too, so this is
-    a warning.
+    a warning. In the text: a loader called held out that gets the dataset of the training loader, or the dataset of
+    which the training set is a part, or a part of a second random split.
 
 References
     torch.utils.data.random_split, https://docs.pytorch.org/docs/stable/data.html
@@ -54,6 +55,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trueloop.core.findings import CodePosition, Evidence
+from trueloop.failures.data.held_out_seen_in_training import wrong_loader
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import BackwardEnded, Event, LoaderStarted, ModelCalled, Ref, TracingGap, WatchEnded
 from trueloop.tracing.trackers.evaluation_passes import HeldOutEvaluated
@@ -242,5 +244,6 @@ FAILURE = Failure(
         },
     ),
     fix="Split the data once and build both loaders from the parts of that split.",
+    rule=wrong_loader.RULE,
     detector=Detector,
 )

@@ -20,6 +20,7 @@ CLASSIFICATION_LOSSES: Final = (
 )  # fmt: skip
 RECURRENT_LAYERS: Final = ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell")
 RANDOM_FUNCTIONS: Final = frozenset(("torch.randn", "torch.rand", "torch.randn_like", "torch.rand_like"))
+_GENERATOR: Final = ("torch.Generator", "torch.Tensor.manual_seed")
 
 
 def reads_sorted_classes(source: SourceFile, start: Op, loader: AbstractValue) -> bool:
@@ -87,7 +88,7 @@ def _is_random(value: AbstractValue, own_values: set[int], label: str) -> bool:
     """Return True if samples are independent random numbers, possibly shifted by their class."""
     tensors = [each for each in value.ancestors() if each.kind is ValueKind.TENSOR and id(each) not in own_values]
     only_known = all(
-        each.name in RANDOM_FUNCTIONS or each.name in (label, "torch.cat") or "binary " in each.name for each in tensors
+        each.name in (*RANDOM_FUNCTIONS, *_GENERATOR, label, "torch.cat") or "binary " in each.name for each in tensors
     )
     return only_known and any(each.name in RANDOM_FUNCTIONS for each in tensors)
 

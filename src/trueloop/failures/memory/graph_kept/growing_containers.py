@@ -13,7 +13,11 @@ GRAPH_PRESERVING_OPERATIONS: Final = frozenset((
     "binary Add", "binary Sub", "binary Mult", "binary Div", "binary Pow", "unary USub", "torch.Tensor.mean",
     "torch.Tensor.sum", "torch.Tensor.clone", "torch.Tensor.sqrt", "torch.Tensor.exp", "torch.Tensor.log",
     "torch.Tensor.view", "torch.Tensor.reshape", "torch.Tensor.squeeze", "torch.Tensor.unsqueeze", "torch.mean",
-    "torch.sum", "torch.stack", "torch.cat", "torch.sqrt", "torch.exp",
+    "torch.sum", "torch.stack", "torch.cat", "torch.sqrt", "torch.exp", "torch.abs", "torch.log", "torch.clamp",
+    "torch.Tensor.abs", "torch.Tensor.pow", "torch.Tensor.square", "torch.Tensor.norm", "torch.Tensor.clamp",
+    "torch.Tensor.flatten", "torch.Tensor.sigmoid", "torch.Tensor.tanh", "torch.Tensor.softmax", "torch.Tensor.relu",
+    "torch.Tensor.log_softmax", "torch.Tensor.transpose", "torch.Tensor.permute", "torch.Tensor.std",
+    "torch.Tensor.var",
 ))  # fmt: skip
 """Operations whose result has a graph if an input has one; others may return indices, which have no graph."""
 

@@ -26,7 +26,8 @@ How it is detected
     of both. It reports a layer if all of them are equal (except for rounding) and the gradients not zero in two checks
     at least eight updates apart, and the weight has changed between them. It also reports weights that are exactly zero
     in both checks and whose gradient is zero too. It does not check weights on a GPU, recurrent layers, or a last layer
-    whose units are added up. A program may show this effect on purpose, so this is a warning.
+    whose units are added up. A program may show this effect on purpose, so this is a warning. In the text: one constant
+    for all parameters, or for the weight of every linear or convolutional layer of a model with several.
 
 References
     Goodfellow, Bengio, Courville, 2016, "Deep Learning", section 8.4,
@@ -42,6 +43,7 @@ from dataclasses import dataclass
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity
+from trueloop.failures.model.units_alike import constant_init
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, OptimizerCreated, Ref
 
@@ -143,6 +145,7 @@ FAILURE = Failure(
     bad=SCRIPT.replace("{init}", "nn.init.constant_(parameter, 0.1)"),
     good=SCRIPT.replace("{init}", "if parameter.dim() == 1:\n        nn.init.constant_(parameter, 0.1)"),
     fix="Use random initial weights, and constants only for biases and normalisation layers.",
+    rule=constant_init.RULE,
     detector=Detector,
     inject=inject,
 )

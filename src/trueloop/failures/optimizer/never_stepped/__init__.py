@@ -49,6 +49,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence, SourceLocation
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.optimizer.never_stepped.cleared_only import cleared_only
 from trueloop.failures.optimizer.never_stepped.step_calls import (
     OptimizerUses,
     Trees,
@@ -233,7 +234,29 @@ def _insert_step(source: SourceFile, backward: Op, name: str, *, cleared: bool) 
     return Fix((edit,), safe=False, description=f"Insert {name}.step()") if edit else None
 
 
-RULE = Rule(required_words=("backward(", "torch.optim|optim.|ptimizer("), find=find)
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and each optimizer that is cleared in a loop and never stepped, next to others."""
+    reported = set[int]()
+    for hit in find(source):
+        reported |= {id(node) for node, _ in hit.related}
+        yield hit
+    for built in cleared_only(source):
+        if id(built.node) not in reported:
+            target = _target_text(built)
+            yield Hit(
+                message=f"`{target}` is built and cleared, but `{target}.step()` is never called: its parameters do "
+                "not change.",
+                node=built.node,
+                severity=Severity.WARNING,
+            )
+
+
+def _target_text(built: Op) -> str:
+    targets: list[ast.expr] = getattr(built.statement, "targets", [])
+    return ast.unparse(targets[0]) if len(targets) == 1 else "the optimizer"
+
+
+RULE = Rule(required_words=("backward(", "torch.optim|optim.|ptimizer("), find=find_all)
 
 
 def inject(loop: TeachingLoop) -> None:

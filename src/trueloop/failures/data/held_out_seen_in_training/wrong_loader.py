@@ -1,0 +1,106 @@
+"""Finds loaders that are called held out and read the dataset that the model is trained on."""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
+from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.evaluation_loops import find_loader
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.failures.failure import Rule
+
+_HELD_OUT: Final = re.compile(
+    r"(^|_)(val|valid|validation|validate|test|testing|dev|eval|held_?out|holdout)(_|\d|$)", re.I
+)
+_TRAINING: Final = re.compile(r"train|tr_|fit", re.I)
+_SELECTING: Final = frozenset(("sampler", "batch_sampler", "3", "4", "**"))
+"""Arguments of a loader that may select samples."""
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the loaders called held out whose dataset is that of the training, or contains it."""
+    for built in source.ops(OpKind.CREATE):
+        name = _name(built)
+        if built.subject.kind is not ValueKind.LOADER or not _HELD_OUT.search(name) or _TRAINING.search(name):
+            continue
+        for trained in _training_loaders(source, built):
+            if trained is built.subject:
+                continue
+            message = _fault(source, built, trained)
+            if message:
+                yield Hit(
+                    message=f"`{name}` reads samples that the model is trained on: {message}.",
+                    node=built.node,
+                    related=((trained.node, "the training loader"),),
+                )
+                break
+
+
+def _name(built: Op) -> str:
+    """Return the variable or attribute that holds a new loader; "" if there is not exactly one."""
+    statement: Any = built.statement
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return ""
+    target, value = statement.targets[0], statement.value
+    if isinstance(value, ast.Dict):  # {"train": ..., "val": ...}
+        keys = [key for key, each in zip(value.keys, value.values, strict=True) if each is built.node]
+        return str(getattr(keys[0], "value", "")) if len(keys) == 1 else ""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        return next((last_name(t) for t, v in zip(target.elts, value.elts, strict=True) if v is built.node), "")
+    return last_name(target) if value is built.node else ""
+
+
+def _training_loaders(source: SourceFile, built: Op) -> list[AbstractValue]:
+    """Return the loaders of the loops in which an optimizer steps."""
+    found: list[AbstractValue] = []
+    for step in source.ops_of_run(built):
+        for loop in step.loops if step.kind is OpKind.STEP else ():
+            loader = find_loader(loop)
+            found += [] if loader is None else [each for each in loader.alternatives() if each not in found]
+    return found
+
+
+def _fault(source: SourceFile, built: Op, trained: AbstractValue) -> str:
+    """Return why a loader reads samples of the training loader; "" if that is not certain."""
+    held_out = built.subject
+    if (
+        not held_out.sources
+        or not trained.sources
+        or _SELECTING & (held_out.arguments.keys() | trained.arguments.keys())
+    ):
+        return ""
+    own, other = held_out.sources[0], trained.sources[0]
+    if own.union or other.union or own.kind not in (ValueKind.DATASET, ValueKind.INSTANCE, ValueKind.UNKNOWN):
+        return ""
+    if own is other:
+        return f"both loaders get `{_dataset_text(built)}`"
+    parts = [each.name == "torch.utils.data.Subset" and bool(each.sources) for each in (own, other)]
+    if parts[1] and other.sources[0] is own:
+        return f"it gets all of `{_dataset_text(built)}`, and the training set is a part of it"
+    if all(parts) and own.sources[0] is other.sources[0] and _is_split_again(source, own.node, other.node):
+        return "the dataset is split twice, each time in another way"
+    return ""
+
+
+def _is_split_again(source: SourceFile, one: Any, other: Any) -> bool:
+    """Return True for two different calls of ``random_split`` without a generator or a seed for each."""
+    calls = (one, other)
+    split = all(
+        isinstance(each, ast.Call) and source.qualified_name(each.func) == "torch.utils.data.random_split"
+        for each in calls
+    )
+    seeded = any(word.arg == "generator" for each in calls if split for word in each.keywords)
+    first, last = sorted((one.lineno, other.lineno))
+    between = any(first <= each.node.lineno <= last for each in source.ops(OpKind.SEED))
+    return split and one is not other and not seeded and not between and all(len(each.args) < 3 for each in calls)
+
+
+def _dataset_text(built: Op) -> str:
+    call = built.node
+    named = [each.value for each in call.keywords if each.arg == "dataset"]
+    return ast.unparse((*call.args[:1], *named)[0]) if call.args or named else "the same dataset"
+
+
+RULE = Rule(required_words=("DataLoader", "backward("), find=find)
