@@ -45,6 +45,7 @@ from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.program_files import NO_MODULES, parse_files
 from trueloop.analysis.queries.gradient_uses import uses_gradients
+from trueloop.analysis.queries.uncalled_methods import uncalled
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence, SourceLocation
 from trueloop.core.source_text import Edit, Fix
@@ -233,7 +234,15 @@ def _insert_step(source: SourceFile, backward: Op, name: str, *, cleared: bool) 
     return Fix((edit,), safe=False, description=f"Insert {name}.step()") if edit else None
 
 
-RULE = Rule(required_words=("backward(", "torch.optim|optim.|ptimizer("), find=find)
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and each ``optimizer.step`` without a call."""
+    yield from find(source)
+    for each in uncalled(source, "step", "no weight is updated", "zero_grad", "param_groups", "state_dict"):
+        if "sched" not in ast.unparse(each.node).lower():
+            yield each
+
+
+RULE = Rule(required_words=("backward(|.step", "torch.optim|optim.|ptimizer(|.step"), find=find_all)
 
 
 def inject(loop: TeachingLoop) -> None:
