@@ -32,6 +32,7 @@ UNFIXED = {
     "DAT002",
     "EVL005",
     "EVL006",
+    "EVL013",
     "GRD009",
     "MDL012",
     "PRC004",
