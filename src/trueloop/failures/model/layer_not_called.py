@@ -92,7 +92,7 @@ class Net(nn.Module):
 
     def forward(self, x):
         hidden = self.body(x)
-        gate = nn.Softmax(hidden)
+        gate = nn.ReLU(hidden)
         print(type(gate))
         return hidden
 
@@ -105,7 +105,7 @@ FAILURE = Failure(
     title="A layer or loss is created instead of called",
     severity=Severity.ERROR,
     bad=BAD,
-    good=changed(BAD, {"nn.Softmax(hidden)": "nn.Softmax(1)(hidden)"}),
+    good=changed(BAD, {"nn.ReLU(hidden)": "nn.ReLU()(hidden)"}),
     fix="Create the layer or loss first, and call it with the tensors.",
     rule=RULE,
 )
