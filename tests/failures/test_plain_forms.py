@@ -135,7 +135,73 @@ for x, y in loader:
 """,
 }
 
+FAULTY |= {
+    "a seed in each epoch": """
+def fit(model, loader, optimizer, criterion, epochs):
+    for epoch in range(epochs):
+        torch.manual_seed(42)  # <- DAT004
+        for x, y in loader:
+            optimizer.zero_grad()
+            criterion(model(x), y).backward()
+            optimizer.step()
+""",
+    "results of methods": """
+def forward(self, x):
+    x.view(-1, 784)  # <- MDL009
+    out = self.fc(x)
+    out.squeeze(1)  # <- MDL009
+    return out
+""",
+    "parts of a batch": """
+def train(model, loader, optimizer, criterion, device):
+    for i, (images, labels) in enumerate(loader):
+        images.to(device)  # <- MDL009
+        labels.cuda()  # <- MDL009
+        optimizer.zero_grad()
+        criterion(model(images), labels).backward()
+        optimizer.step()
+""",
+}
+
 CORRECT = {
+    "a seed for each epoch": """
+def fit(model, loader, optimizer, criterion, epochs, seed):
+    torch.manual_seed(seed)
+    for epoch in range(epochs):
+        torch.manual_seed(seed + epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            criterion(model(x), y).backward()
+            optimizer.step()
+""",
+    "a seed for each run": """
+for seed in range(5):
+    torch.manual_seed(0)
+    train(model_of(seed))
+""",
+    "results that are used, checked or moved in place": """
+def forward(self, x, batch, model, device):
+    try:
+        x.view(-1, 784)
+    except RuntimeError:
+        x = x.contiguous()
+    with assert_raises():
+        x.squeeze(1)
+    model.to(device)
+    batch.to(device)
+    window.view(x)
+    y = x.view(-1, 784)
+    return y.squeeze(1)
+""",
+    "graphs that move in place": """
+def train(model, loader, optimizer, device):
+    for graph, labels in loader:
+        graph.to(device)
+        labels = labels.to(device)
+        optimizer.zero_grad()
+        model(graph, labels).backward()
+        optimizer.step()
+""",
     "called": """
 def train(model, loader, optimizer, criterion, scheduler):
     for x, y in loader:

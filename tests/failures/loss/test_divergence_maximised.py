@@ -26,6 +26,19 @@ for x in loader:
 }
 
 CORRECT = {
+    "a weight after the negative number": """
+def loss_function(recon_x, x, mu, log_var, beta):
+    bce = F.binary_cross_entropy(recon_x, x)
+    kld = -0.5 * beta * torch.sum(1 + log_var - mu.pow(2) - log_var.exp())
+    return bce + kld
+""",
+    "the divergence of a second level": """
+def loss_function(recons, x, z, mu, log_var):
+    recons_loss = F.mse_loss(recons, x)
+    prior = torch.mean(-0.5 * torch.sum(1 + log_var - (z - mu) ** 2 - log_var.exp(), dim=1))
+    kld_loss = -(prior - 1)
+    return recons_loss + kld_loss
+""",
     "the usual form": """
 def loss_fn(recon, x, mu, logvar):
     bce = F.binary_cross_entropy(recon, x, reduction="sum")

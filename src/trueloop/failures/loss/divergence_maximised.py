@@ -103,12 +103,12 @@ def _exponent(node: ast.expr) -> str:
 
 def _is_square(node: ast.expr) -> bool:
     match node:
-        case ast.BinOp(op=ast.Pow(), right=ast.Constant(value=2)):
+        case ast.BinOp(op=ast.Pow(), left=ast.Name() | ast.Attribute(), right=ast.Constant(value=2)):
             return True
-        case ast.BinOp(op=ast.Mult(), left=left, right=right):
-            return ast.unparse(left) == ast.unparse(right)
-        case ast.Call(func=ast.Attribute(attr="pow"), args=[*_, ast.Constant(value=2)]):
-            return True
+        case ast.BinOp(op=ast.Mult(), left=ast.Name() as left, right=ast.Name() as right):
+            return left.id == right.id
+        case ast.Call(func=ast.Attribute(attr="pow", value=owner), args=[*first, ast.Constant(value=2)]):
+            return isinstance(first[0] if first else owner, ast.Name | ast.Attribute)
         case ast.Call(func=ast.Attribute(attr="square")):
             return True
         case _:
@@ -136,9 +136,7 @@ def _factor(parent: Any, node: ast.expr) -> int:
         case ast.UnaryOp(op=ast.USub()):
             return -1
         case ast.BinOp(op=ast.Mult() | ast.Div()):
-            other = parent.right if parent.left is node else parent.left
-            number = initial_number(other)
-            return -1 if (number is not None and number < 0) or isinstance(other, ast.UnaryOp) else 1
+            return _sign(parent.right if parent.left is node else parent.left)
         case ast.BinOp(op=ast.Add() | ast.Sub()):
             return -1 if isinstance(parent.op, ast.Sub) and parent.right is node else 1
         case ast.Attribute(attr=attr):
@@ -147,6 +145,14 @@ def _factor(parent: Any, node: ast.expr) -> int:
             return int(last_name(parent.func) in _REDUCTIONS and (parent.func is node or node in parent.args[:1]))
         case _:
             return 0
+
+
+def _sign(factor: ast.expr) -> int:
+    """Return the sign of a factor: -1 for ``-0.5 * beta``, 1 for a variable."""
+    if isinstance(factor, ast.BinOp) and isinstance(factor.op, ast.Mult | ast.Div):
+        return _sign(factor.left) * _sign(factor.right)
+    number = initial_number(factor)
+    return -1 if isinstance(factor, ast.UnaryOp) or (number is not None and number < 0) else 1
 
 
 def _is_sum_with_loss(parent: Any, node: ast.expr) -> bool:
