@@ -33,6 +33,10 @@ USUAL_NAMES: Final = {
     "np": "numpy",
     "tqdm": "tqdm.tqdm",
     **{name: f"torch.utils.data.{name}" for name in ("DataLoader", "TensorDataset", "random_split")},
+    **{
+        f"{name}Loss": f"torch.nn.{name}Loss"
+        for name in ("CrossEntropy", "BCE", "BCEWithLogits", "MSE", "NLL", "KLDiv")
+    },
     "Variable": "torch.autograd.Variable",
     "models": "torchvision.models",
 }
