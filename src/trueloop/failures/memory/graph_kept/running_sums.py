@@ -72,7 +72,7 @@ def _starts_as_number(source: SourceFile, loop: ast.AST, total: ast.expr) -> boo
 
 
 def _is_fresh(loop: ast.AST, name: str) -> bool:
-    """Return True if each iteration computes the loss anew, with a graph."""
+    """Return True if each iteration computes a new loss, with a graph."""
     values = [ast.unparse(each) for each in assigned_in(loop, name)]
     detached = any(
         isinstance(each, ast.Attribute) and each.attr == "detach_" and dotted_name(each.value) == name
