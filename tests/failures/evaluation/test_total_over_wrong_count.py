@@ -3,6 +3,14 @@
 import pytest
 
 FAULTY = {
+    "the full dataset of a sampler": """
+train_sampler = SubsetRandomSampler(rows[100:])
+train_loader = DataLoader(data, batch_size=20, sampler=train_sampler)
+for x, y in train_loader:
+    loss = criterion(model(x), y)
+    train_loss += loss.item() * x.size(0)
+train_loss = train_loss / len(train_loader.dataset)  # <- EVL011
+""",
     "both totals of the quickstart swapped": """
 def test_loop(dataloader, model, loss_fn):
     size = len(dataloader.dataset)

@@ -27,7 +27,31 @@ def split(self, queries, keys):
 """,
 }
 
+FAULTY |= {
+    "split into heads and merged again": """
+def split(self, t):
+    B, T, _ = t.shape
+    return t.reshape(B, self.heads, T, self.size)  # <- MDL021
+def merge(self, t):
+    B, H, T, D = t.shape
+    return t.reshape(B, T, H * D)  # <- MDL021
+""",
+}
+
 CORRECT = {
+    "split into heads, merged and grouped": """
+def split(self, t):
+    B, T, C = t.shape
+    t = t.view(B, T, self.heads, C // self.heads).transpose(1, 2)
+    return t
+def merge(self, t):
+    B, T, H, D = t.shape
+    return t.reshape(B, T, H * D), t.reshape(B * T, H, D)
+def groups(self, x):
+    B, C, L = x.shape
+    y = x.view(B, self.groups, C // self.groups, L)
+    return x.view(B, 1, C, L), y
+""",
     "the same order, dimensions merged and divided": """
 def windows(x, size):
     B, H, W, C = x.shape

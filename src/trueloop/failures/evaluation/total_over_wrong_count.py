@@ -24,7 +24,8 @@ When this is fine
 How it is detected
     Only the linter finds it, from the source code: a variable to which a loop over a loader adds the number of equal
     predictions and labels, a loss, or a loss times a batch size, and a division of this variable. The divisor must be
-    the length of this loader, its counter, or the length of its dataset. Loaders with a batch size of 1, losses with
+    the length of this loader, its counter, or the length of its dataset. Also reported is a count over
+    the length of a dataset of which a ``SubsetRandomSampler`` draws a part. Loaders with a batch size of 1, losses with
     another reduction and losses that another file may define with one are not reported.
 
 References
@@ -43,12 +44,13 @@ from trueloop.analysis.queries.batch_loops import (
     assigned_in,
     batch_loops,
     compared_sides,
+    created_loader,
     has_batches_of_one,
     is_label,
     is_loss_call,
     without_conversions,
 )
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, encloses
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
@@ -81,6 +83,9 @@ def _judge(
     source: SourceFile, loop: BatchLoop, statement: ast.AugAssign, term: Term, division: Any, divisor: ast.expr
 ) -> Iterator[Hit]:
     batches, samples = _counts_batches(loop, divisor), _counts_samples(loop, divisor)
+    if samples and term is not Term.MEAN:
+        yield from _judge_part(source, loop, division, divisor)
+        return
     if has_batches_of_one(source, loop) or not (samples if term is Term.MEAN else batches):
         return
     what = "samples" if samples else "batches"
@@ -95,6 +100,26 @@ def _judge(
         fix=fix if is_plain or samples else None,
         severity=Severity.WARNING,
     )
+
+
+def _judge_part(source: SourceFile, loop: BatchLoop, division: Any, divisor: ast.expr) -> Iterator[Hit]:
+    """Yield a division by all samples of a dataset of which a sampler draws only some."""
+    call, loader = created_loader(source, loop.loader), ast.unparse(loop.loader)
+    samplers = [each.value for each in call.keywords if each.arg == "sampler"] if call is not None else []
+    values = assigned_in(loop.function, samplers[0].id) if samplers and isinstance(samplers[0], ast.Name) else samplers
+    if any(isinstance(each, ast.Call) and last_name(each.func) == "SubsetRandomSampler" for each in values):
+        is_plain = isinstance(divisor, ast.Call)
+        fix = Fix(
+            (source.text.replace(divisor, f"len({loader}.sampler)"),), safe=False, description="Count the sampler"
+        )
+        yield Hit(
+            message=f"`{ast.unparse(division)}` divides by all samples of the dataset, but the sampler of `{loader}` "
+            f"draws only some of them: their number is `len({loader}.sampler)`.",
+            node=division,
+            related=((samplers[0], "the sampler"),),
+            fix=fix if is_plain else None,
+            severity=Severity.WARNING,
+        )
 
 
 def _term(source: SourceFile, loop: BatchLoop, value: ast.expr) -> Term | None:

@@ -49,23 +49,24 @@ def find(source: SourceFile) -> Iterator[Hit]:
         name, shape = dotted_name(call.func.value), call.args
         if len(shape) == 1 and isinstance(shape[0], ast.Tuple | ast.List):
             shape = shape[0].elts
-        order = _order(source, call, name, shape) if name and len(shape) > 1 else []
-        if order:
+        names = _sizes_by_name(function_of(source, call), name, call) if name and len(shape) > 1 else {}
+        order = _order(name, shape, names) if name and len(shape) > 1 else []
+        if order or (name and _is_out_of_order(name, shape, names)):
             is_transposed = order[:2] == [1, 0] and order[2:] == sorted(order[2:])
             method = "transpose(0, 1)" if is_transposed else f"permute({', '.join(map(str, order))})"
             text = f"{name}.{method}"
+            advice = f"`{text}` exchanges them." if order else "`transpose` and `permute` exchange them."
+            fix = Fix((source.text.replace(call, text),), safe=False, description="Exchange the dimensions")
             yield Hit(
                 message=f"`{ast.unparse(call)}` does not exchange dimensions: it cuts the same numbers into other "
-                f"pieces, which mixes them. `{text}` exchanges them.",
+                f"pieces, which mixes them. {advice}",
                 node=call,
-                fix=Fix((source.text.replace(call, text),), safe=False, description="Exchange the dimensions"),
+                fix=fix if order else None,
             )
 
 
-def _order(source: SourceFile, call: ast.Call, name: str, shape: list[ast.expr]) -> list[int]:
+def _order(name: str, shape: list[ast.expr], names: dict[str, int]) -> list[int]:
     """Return the order of the old dimensions if the new shape consists of the old sizes in another order; else []."""
-    function = function_of(source, call)
-    names = _sizes_by_name(function, name, call)
     found = [_dimension(each, name, names) for each in shape]
     known = [each for each in found if each is not None]
     free = [number for number, each in enumerate(shape) if _is_rest(each)]
@@ -76,6 +77,29 @@ def _order(source: SourceFile, call: ast.Call, name: str, shape: list[ast.expr])
         return []
     order = [missing[0] if each is None else each for each in found]
     return order if order != sorted(order) and known != sorted(known) else []
+
+
+def _is_out_of_order(name: str, shape: list[ast.expr], names: dict[str, int]) -> bool:
+    """Return True if merged sizes are not neighbours, or a size is preceded by more than the sizes before it."""
+    parts = [_merged(each, name, names) for each in shape]
+    merged = [each for part in parts for each in part]
+    if all(parts) and any(len(part) > 1 for part in parts) and len(merged) == len(set(merged)):
+        return merged != sorted(merged)  # t.reshape(B, T, H * D) of (B, H, T, D)
+    for position, part in enumerate(parts):
+        before = [each[0] for each in parts[:position] if len(each) == 1]
+        others = [each for each, own in zip(shape[:position], parts, strict=False) if not own]
+        if len(part) == 1 and part[0] > 0 and before == list(range(part[0])) and others:
+            return not any(isinstance(each, ast.Constant | ast.BinOp | ast.UnaryOp) for each in others)
+    return False  # t.view(B, heads, T, size) of (B, T, heads * size) is found above
+
+
+def _merged(node: ast.expr, name: str, names: dict[str, int]) -> list[int]:
+    """Return the dimensions whose sizes an expression multiplies: [1, 3] for ``H * D``; [] if one is unknown."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        left, right = _merged(node.left, name, names), _merged(node.right, name, names)
+        return [*left, *right] if left and right else []
+    dimension = _dimension(node, name, names)
+    return [] if dimension is None else [dimension]
 
 
 def _sizes_by_name(function: Any, name: str, call: ast.Call) -> dict[str, int]:

@@ -3,6 +3,11 @@
 import pytest
 
 FAULTY = {
+    "the base for both": """
+train_set, val_set = random_split(data, [80, 20])
+train_loader = DataLoader(train_set.dataset, batch_size=8, shuffle=True)  # <- DAT001
+val_loader = DataLoader(val_set.dataset, batch_size=8)
+""",
     "the training data for validation": """
 train_loader = DataLoader(db_train, batch_size=8, shuffle=True)
 val_loader = DataLoader(db_train, batch_size=8)  # <- DAT001

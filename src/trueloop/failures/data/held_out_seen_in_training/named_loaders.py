@@ -118,7 +118,9 @@ def _judge(loaders: list[_Loader], loader: _Loader, split: _Split) -> Iterator[H
     owner = loader.dataset.value if isinstance(loader.dataset, ast.Attribute) else None
     is_base = owner is not None and last_name(loader.dataset) == "dataset" and dotted_name(owner) in split.parts
     is_all = dotted_name(loader.dataset) == dotted_name(split.call.args[0]) != "" and split.parts[0] not in read
-    if (is_base or is_all) and any(each in read for each in split.parts):
+    used = {*read, *(each.removesuffix(".dataset") for each in read if each.endswith(".dataset"))}
+    others = [each for each in split.parts if each in used and (owner is None or each != dotted_name(owner))]
+    if (is_base or is_all) and others:
         yield Hit(
             message=f"`{loader.name}` reads all of `{ast.unparse(loader.dataset)}`, also the samples that "
             f"`{ast.unparse(split.call.func)}` put aside for the evaluation.",
