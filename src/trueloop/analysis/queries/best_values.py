@@ -34,10 +34,10 @@ def best_checks(source: SourceFile) -> Iterator[BestCheck]:
     for node in source.nodes:
         if not isinstance(node, ast.If):
             continue
-        for test in node.test.values if _is_and(node.test) else [node.test]:
-            if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and type(test.ops[0]) in MIRRORED):
+        for test in _conditions(node.test):
+            if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and _sign(test.ops[0])):
                 continue
-            sign, left, right = MIRRORED[type(test.ops[0])], test.left, test.comparators[0]
+            sign, left, right = _sign(test.ops[0]), test.left, test.comparators[0]
             if _is_best(left) and not _is_best(right):
                 sign, left, right = "<" if sign == ">" else ">", right, left
             if not _is_best(right) or _is_best(left) or isinstance(left, ast.Constant):
@@ -120,8 +120,13 @@ def _pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr,
         yield target, value
 
 
-def _is_and(test: ast.expr) -> bool:
-    return isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
+def _conditions(test: ast.expr) -> list[ast.expr]:
+    """Return the conditions that must all be true."""
+    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+
+
+def _sign(operator: ast.cmpop) -> str:
+    return next((sign for kind, sign in MIRRORED.items() if isinstance(operator, kind)), "")
 
 
 def _is_best(node: ast.expr) -> bool:

@@ -57,8 +57,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for loop in batch_loops(source):
         if has_batches_of_one(source, loop):
             continue
-        for node in ast.walk(loop.node):
-            sides = compared_sides(node) if isinstance(node, ast.expr) else ()
+        for node in (each for each in ast.walk(loop.node) if isinstance(each, ast.expr)):
+            sides = compared_sides(node)
             if len(sides) != 2 or not _is_reduced(source, loop, node):
                 continue
             for predicted, other in (sides, sides[::-1]):
@@ -106,7 +106,7 @@ def _origin(loop: BatchLoop, node: ast.expr, part: int | None, depth: int = 0) -
     """Return the call that computes a prediction, and which of its results it is."""
     node = without_conversions(node)
     match node:
-        case ast.Subscript(value=inner, slice=ast.Constant(value=0 | 1 as number)):
+        case ast.Subscript(value=inner, slice=ast.Constant(value=int() as number)) if number in (0, 1):
             return without_conversions(inner), number
         case ast.Attribute(value=inner, attr="values" | "indices" as attr):
             return inner, int(attr == "indices")
@@ -121,11 +121,12 @@ def _origin(loop: BatchLoop, node: ast.expr, part: int | None, depth: int = 0) -
 
 def _assignments(loop: BatchLoop, name: str) -> list[tuple[ast.expr, int | None]]:
     """Return the values that a loop assigns to a variable, and their positions in an unpacked tuple."""
-    found = [(each, None) for each in assigned_in(loop.node, name)]
+    found: list[tuple[ast.expr, int | None]] = [(each, None) for each in assigned_in(loop.node, name)]
     for each in ast.walk(loop.node):
         if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Tuple):
             names = [getattr(target, "id", "") for target in each.targets[0].elts]
-            found += [(each.value, names.index(name))] if name in names else []  # type: ignore[list-item]
+            if name in names:
+                found.append((each.value, names.index(name)))
     return found
 
 

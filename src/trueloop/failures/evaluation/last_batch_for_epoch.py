@@ -60,9 +60,7 @@ _EVALUATING: Final = frozenset(("val", "valid", "validate", "validation", "eval"
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each decision about an epoch that uses the value of its last batch."""
     for loop in batch_loops(source):
-        if _has_one_batch(source, loop) or any(
-            isinstance(each, ast.Break | ast.Return) for each in ast.walk(loop.node)
-        ):
+        if _has_one_batch(source, loop) or _is_left(loop):
             continue
         for statement in ast.walk(loop.node):
             if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:

@@ -51,19 +51,17 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each sum of a loss and minus a divergence that is minimised."""
     for node in source.nodes:
         if not isinstance(node, ast.BinOp) or isinstance(source.parents.get(id(node)), ast.BinOp):
-            sign = 0
-        else:
-            sign = _divergence_sign(node)
-        if sign:
-            total = _minimised(source, node, sign, 0)
-            if total is not None:
-                yield Hit(
-                    message=f"`{ast.unparse(total)}` contains minus the KL divergence, so training makes the "
-                    "divergence larger: add it with a positive sign.",
-                    node=node,
-                    related=((total, "the loss"),),
-                    fix=_negated(source, node),
-                )
+            continue
+        sign = _divergence_sign(node)
+        total = _minimised(source, node, sign, 0) if sign else None
+        if total is not None:
+            yield Hit(
+                message=f"`{ast.unparse(total)}` contains minus the KL divergence, so training makes the divergence "
+                "larger: add it with a positive sign.",
+                node=node,
+                related=((total, "the loss"),),
+                fix=_negated(source, node),
+            )
 
 
 def _divergence_sign(node: ast.expr) -> int:
@@ -119,8 +117,9 @@ def _minimised(source: SourceFile, node: ast.expr, sign: int, depth: int) -> ast
     """Return the loss that contains an expression with a negative sign; None if there is none."""
     for _ in range(_MAX_DEPTH - depth):
         parent: Any = source.parents.get(id(node))
-        if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
-            return _through_variable(source, parent, parent.targets[0].id, sign, depth)
+        if isinstance(parent, ast.Assign):
+            name = dotted_name(parent.targets[0])
+            return _through_variable(source, parent, name, sign, depth) if name.isidentifier() else None
         sign *= _factor(parent, node)
         if sign < 0 and _is_sum_with_loss(parent, node) and _is_loss(source, parent):
             return parent
