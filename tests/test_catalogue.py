@@ -33,6 +33,7 @@ UNFIXED = {
     "DAT002",
     "EVL005",
     "EVL006",
+    "EVL013",
     "GRD009",
     "MDL008",
     "MDL012",

@@ -230,7 +230,7 @@ def train(net: nn.Module, loader, criterion, opt: torch.optim.Optimizer, device)
         running_loss += loss * inputs.size(0)  # <- MEM001
         _, predicted = outputs.max(1)
         correct += predicted.eq(labels).sum()
-    return running_loss / len(loader)
+    return running_loss / len(loader.dataset)
 """,
     "a history, now and then": """
 class Trainer:

@@ -25,6 +25,22 @@ if TYPE_CHECKING:
 BUILTINS: Final = frozenset(dir(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
 MAX_ITEMS: Final = 200  # items of a list that are evaluated; longer lists are tables
 OBJECT_KINDS: Final = frozenset((ValueKind.SEQUENCE, ValueKind.INSTANCE, ValueKind.MODEL))
+USUAL_NAMES: Final = {
+    **{name: name for name in ("torch", "torchvision", "copy", "random", "math")},
+    "nn": "torch.nn",
+    "F": "torch.nn.functional",
+    "optim": "torch.optim",
+    "np": "numpy",
+    "tqdm": "tqdm.tqdm",
+    **{name: f"torch.utils.data.{name}" for name in ("DataLoader", "TensorDataset", "random_split")},
+    **{
+        f"{name}Loss": f"torch.nn.{name}Loss"
+        for name in ("CrossEntropy", "BCE", "BCEWithLogits", "MSE", "NLL", "KLDiv")
+    },
+    "Variable": "torch.autograd.Variable",
+    "models": "torchvision.models",
+}
+"""What names without a definition refer to: of a fragment, a cell, or a file with a star import of another file."""
 METADATA_ATTRIBUTES: Final = frozenset(
     ("shape", "dtype", "device", "ndim", "grad_fn", "requires_grad", "is_cuda", "itemsize")
 )
@@ -62,7 +78,8 @@ class Evaluator:
     def _name(self, node: ast.Name) -> AbstractValue:
         found = self.interpreter.scope.get(node.id)
         if found is None:
-            return self._imported_value(node, f"builtins.{node.id}") if node.id in BUILTINS else unknown_value(node)
+            name = f"builtins.{node.id}" if node.id in BUILTINS else USUAL_NAMES.get(node.id)
+            return self._imported_value(node, name) if name else unknown_value(node)
         if found.kind is ValueKind.NAME:
             found = self.interpreter.imports.resolve(found)
         if found.kind is ValueKind.NAME:

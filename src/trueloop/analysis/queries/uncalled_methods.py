@@ -15,7 +15,7 @@ def uncalled(source: SourceFile, method: str, consequence: str, *uses: str) -> I
         method: name of the method.
         consequence: what does not happen: "the model stays in train mode".
         uses: methods of the same object that are called elsewhere in the file, at least one of them; "" stands for a
-            call of the object itself. An object of another kind may have a property of that name.
+            call of the object itself. An object of another kind may have a property of that name. () = any object.
     """
     statements = [
         each.value
@@ -25,7 +25,7 @@ def uncalled(source: SourceFile, method: str, consequence: str, *uses: str) -> I
     called = {dotted_name(each.func) for each in source.all_calls} if statements else set[str]()
     for attribute in statements:
         name = dotted_name(attribute.value)
-        if name and any(f"{name}.{use}".rstrip(".") in called for use in uses):
+        if name and (not uses or any(f"{name}.{use}".rstrip(".") in called for use in uses)):
             end = source.text.span(attribute)[1]
             yield Hit(
                 message=f"`{name}.{method}` only names the method: without `()` it is not called, and {consequence}.",

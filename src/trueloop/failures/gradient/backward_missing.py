@@ -41,6 +41,7 @@ from typing import Any
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.gradient_uses import uses_gradients
+from trueloop.analysis.queries.uncalled_methods import uncalled
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
@@ -214,7 +215,13 @@ def _insert_backward(source: SourceFile, loss: Op, step: Op) -> Fix | None:
     return Fix((edit,), safe=False, description=f"Insert `{name}.backward()`") if edit else None
 
 
-RULE = Rule(required_words=(".step(", "optim", "oss|entropy"), find=find)
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and each ``loss.backward`` without a call."""
+    yield from find(source)
+    yield from uncalled(source, "backward", "no gradient is computed")
+
+
+RULE = Rule(required_words=(".step(|.backward", "optim|.backward", "oss|entropy|.backward"), find=find_all)
 
 
 def inject(loop: TeachingLoop) -> None:

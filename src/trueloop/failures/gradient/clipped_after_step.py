@@ -33,6 +33,7 @@ from collections.abc import Iterator
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.clipping import has_infinite_limit, unscale_lines
+from trueloop.analysis.queries.plain_steps import plain_calls
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Fix
@@ -85,6 +86,43 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 related=((step.node, "this step used gradients that were not clipped"),),
                 fix=_move_before_step(source, clip, step),
             )
+
+
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and each clipping that a block runs before its only backward pass."""
+    yield from find(source)
+    for calls in plain_calls(source):
+        roles = [each.role for each in calls if each is not None]
+        known = [each for each in calls if each is not None]
+        if roles.count("backward") != 1 or roles.count("step") != 1 or roles.count("clip") != 1:
+            continue
+        clip, backward, step = (known[roles.index(role)] for role in ("clip", "backward", "step"))
+        order = [known.index(each) for each in (clip, backward, step)]
+        is_loop = any(isinstance(each, ast.For | ast.While) for each in source.nodes if clip.statement in _body(each))
+        if order == sorted(order) and is_loop and not _has_inner_backward(source, backward.statement):
+            yield Hit(
+                message=f"`{ast.unparse(clip.call)}` runs before `{ast.unparse(backward.call)}`, so the gradients that "
+                "the step uses are not clipped.",
+                node=clip.call,
+                related=((backward.call, "computes the gradients"), (step.call, "uses them")),
+                fix=_move_after(source, clip.statement, backward.statement),
+            )
+
+
+def _body(node: ast.AST) -> list[ast.stmt]:
+    return getattr(node, "body", []) if isinstance(node, ast.For | ast.While) else []
+
+
+def _has_inner_backward(source: SourceFile, own: ast.stmt) -> bool:
+    """Return True if a loop's body computes gradients elsewhere too."""
+    block = source.block(own)
+    others = (each for each in block if each is not own)
+    return any("backward" in ast.unparse(each) for each in others)
+
+
+def _move_after(source: SourceFile, clip: ast.stmt, backward: ast.stmt) -> Fix | None:
+    edits = source.text.move_statement(clip, after=backward)
+    return Fix(edits, safe=False, description="Clip after the backward pass") if edits else None
 
 
 def _preceding_step(source: SourceFile, clip: Op) -> Op | None:
@@ -142,7 +180,7 @@ def _move_before_step(source: SourceFile, clip: Op, step: Op) -> Fix | None:
     return Fix(edits, safe=True, description="Move the clipping before the step") if edits else None
 
 
-RULE = Rule(required_words=("backward(", ".step(", "clip_grad"), find=find)
+RULE = Rule(required_words=("backward(", ".step(", "clip_grad"), find=find_all)
 
 
 def inject(loop: TeachingLoop) -> None:

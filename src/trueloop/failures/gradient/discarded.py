@@ -42,9 +42,11 @@ from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.program_files import parse_program
 from trueloop.analysis.queries.accumulation_windows import accesses_grad, accumulation_window
 from trueloop.analysis.queries.gradient_uses import uses_gradients
+from trueloop.analysis.queries.plain_steps import plain_calls
 from trueloop.analysis.queries.statement_moves import move_after_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
+from trueloop.core.source_text import Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, GradientsCleared, Ref, Refs, StepTaken, TracingGap
@@ -218,6 +220,33 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and gradients that the text clears between a backward pass and the step of a block."""
+    found = list(find(source))
+    yield from found
+    for calls in plain_calls(source):
+        for position, clear in enumerate(calls[:-1]):
+            step = calls[position + 1]
+            if clear is None or step is None or (clear.role, step.role) != ("clear", "step"):
+                continue
+            is_same = clear.owner == step.owner and clear.owner != ""
+            before = [each for each in calls[:position] if each is not None and each.role in ("backward", "step")]
+            if is_same and before and before[-1].role == "backward" and all(h.node is not clear.call for h in found):
+                yield Hit(
+                    message=f"`{ast.unparse(clear.call)}` clears the gradients right before the step, so the step "
+                    "finds none.",
+                    node=clear.call,
+                    related=((before[-1].call, "`backward()`"), (step.call, "the step")),
+                    fix=_exchange(source, clear.statement, step.statement),
+                )
+
+
+def _exchange(source: SourceFile, clear: ast.stmt, step: ast.stmt) -> Fix | None:
+    """Return the fix that clears the gradients after the step."""
+    edits = source.text.move_statement(clear, after=step)
+    return Fix(edits, safe=False, description="Clear the gradients after the step") if edits else None
+
+
 def _clearing_before(source: SourceFile, step: Op) -> Op | None:
     """Return the call that clears gradients before a step, if nothing between them can create a gradient."""
     run = source.ops_of_run(step)
@@ -298,7 +327,7 @@ def _clearing_between(source: SourceFile, step: Op, inside: list[Op]) -> Op | No
     return None
 
 
-RULE = Rule(required_words=("backward(", ".step(", "zero_grad("), find=find)
+RULE = Rule(required_words=("backward(", ".step(", "zero_grad("), find=find_all)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -35,9 +35,10 @@ from typing import Any
 
 from trueloop.analysis.abstract_value import LEAF, NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.rewrapped_results import rewrapped_results
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import Fix
+from trueloop.core.source_text import Fix, encloses
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardStarted, OptimizerCreated
@@ -95,6 +96,29 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and each output or loss that a function copies into a leaf before its backward pass."""
+    found = list(find(source))
+    yield from found
+    if any(each.related for each in found):
+        return
+    attached = {id(each.node) for each in source.ops(OpKind.BACKWARD) if _is_attached(each.subject)}
+    for rewrapped in rewrapped_results(source):
+        if any(encloses(rewrapped.statement, each.node) for each in found) or id(rewrapped.backward) in attached:
+            continue
+        yield Hit(
+            message=f"`{ast.unparse(rewrapped.statement)}` cuts `{rewrapped.name}` off from the model: "
+            f"`{ast.unparse(rewrapped.backward)}` gives no weight a gradient.",
+            node=rewrapped.statement,
+            related=((rewrapped.backward, "the backward pass"),),
+            severity=None if rewrapped.is_copy else Severity.WARNING,
+        )
+
+
+def _is_attached(root: AbstractValue) -> bool:
+    return LEAF not in root.facts and any(each.kind is ValueKind.MODEL for each in root.autograd_graph())
+
+
 def _detached_leaf(source: SourceFile, root: AbstractValue, backward: Op) -> Any:
     """Return the node that set ``requires_grad`` of a detached loss; None if the loss is attached or not changed."""
     if LEAF in root.facts:
@@ -141,7 +165,7 @@ def _use_attached_loss(source: SourceFile, root: AbstractValue) -> Fix | None:
     return Fix((edit,), safe=False, description="Use the loss itself, with its graph")
 
 
-RULE = Rule(required_words=(".backward(", "requires_grad"), find=find)
+RULE = Rule(required_words=(".backward(", "requires_grad"), find=find_all)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -34,13 +34,15 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.activations import VIEWS, is_affine
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.queries.batch_loops import is_label, without_conversions
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
@@ -65,6 +67,14 @@ LABELS: Final = frozenset(
         "torch.Tensor.bool",
         *(f"{owner}.{word}" for owner in ("torch", "torch.Tensor") for word in ("eq", "ne", "gt", "ge", "lt", "le")),
     )
+)
+NAMED: Final = frozenset((
+    "torch.nn.CrossEntropyLoss", "torch.nn.NLLLoss", "torch.nn.functional.cross_entropy",
+    "torch.nn.functional.nll_loss",
+))  # fmt: skip
+"""Other losses, whose arguments are judged by their names."""
+_OUTPUT: Final = re.compile(
+    r"^(out|output|outputs|logits?|preds?|predictions?|y_?hat|y_pred|scores)\d?$|_(logits|preds?|outputs?)$"
 )
 CASTS: Final = VIEWS | {f"torch.Tensor.{word}" for word in ("float", "double", "half", "int", "long", "to", "type")}
 
@@ -113,6 +123,33 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and each loss whose first argument is called labels and whose second an output."""
+    found = list(find(source))
+    yield from found
+    for loss in source.ops(OpKind.LOSS):
+        call = loss.node
+        is_known = loss.name in LOSSES | NAMED and isinstance(call, ast.Call) and len(call.args) > 1
+        if not is_known or any(each.node is call for each in found) or (loss.result and NO_GRAPH in loss.result.facts):
+            continue
+        first, second = call.args[:2]
+        if is_label(first) and _is_called_output(source, second) and not _is_called_output(source, first):
+            yield Hit(
+                message=f"`{ast.unparse(call)}` gets `{ast.unparse(first)}` as the prediction, by its name: pass "
+                f"`{ast.unparse(second)}` first.",
+                node=call,
+                fix=_swap_arguments(source, loss),
+                severity=Severity.WARNING,
+            )
+
+
+def _is_called_output(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for a variable that is called an output or prediction, and not labels."""
+    node = without_conversions(node)
+    name = last_name(node)
+    return bool(_OUTPUT.search(name)) and not is_label(node) and isinstance(node, ast.Name | ast.Attribute)
+
+
 def _is_trained(value: AbstractValue) -> bool:
     return all(any(each.kind is ValueKind.MODEL for each in option.autograd_graph()) for option in value.alternatives())
 
@@ -150,7 +187,8 @@ def _swap_arguments(source: SourceFile, loss: Op) -> Fix | None:
     return Fix(edits, safe=False, description="Pass the prediction first")
 
 
-RULE = Rule(required_words=("BCELoss|BCEWithLogitsLoss|binary_cross_entropy",), find=find)
+WORDS = "BCELoss|BCEWithLogitsLoss|binary_cross_entropy|CrossEntropyLoss|cross_entropy|NLLLoss|nll_loss"
+RULE = Rule(required_words=(WORDS,), find=find_all)
 
 BAD = """
 import torch

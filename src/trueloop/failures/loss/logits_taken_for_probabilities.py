@@ -58,6 +58,7 @@ KINDS = {
     "torch.nn.BCEWithLogitsLoss": "bce_with_logits",
     "torch.nn.functional.binary_cross_entropy_with_logits": "bce_with_logits",
 }
+CROSS_ENTROPY = frozenset(("torch.nn.CrossEntropyLoss", "torch.nn.functional.cross_entropy"))
 EXP = frozenset({"torch.exp", "torch.Tensor.exp"})
 FOR_LOGITS = {
     "NLLLoss": "CrossEntropyLoss",
@@ -143,6 +144,24 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and each cross-entropy whose input comes from a sigmoid."""
+    yield from find(source)
+    for loss in source.ops(OpKind.LOSS):
+        if loss.name not in CROSS_ENTROPY or not loss.inputs or (loss.result and NO_GRAPH in loss.result.facts):
+            continue
+        origin = loss.inputs[0].origin(VIEWS, items=True)
+        if origin is not None and origin.name in SIGMOID:
+            yield Hit(
+                message=f"`{ast.unparse(loss.node.func)}` expects logits, but its input comes from a sigmoid: with all "
+                "outputs between 0 and 1, the softmax cannot become sure of a class.",
+                node=loss.node,
+                related=((origin.node, "the sigmoid"),),
+                fix=remove_activation_fix(source, origin, "sigmoid"),
+                severity=Severity.WARNING,
+            )
+
+
 def _operation_name(origin: AbstractValue) -> str:
     """Return the name that `scale_mismatch` uses for an operation or layer."""
     if is_affine(origin):
@@ -162,7 +181,8 @@ def _use_logits_loss(source: SourceFile, loss: Op, operation: str) -> Fix | None
     return Fix((edit,), safe=False, description=f"Use `{FOR_LOGITS[function.attr]}`")
 
 
-RULE = Rule(required_words=("NLLLoss|nll_loss|BCELoss|BCEWithLogitsLoss|binary_cross_entropy",), find=find)
+WORDS = "NLLLoss|nll_loss|BCELoss|BCEWithLogitsLoss|binary_cross_entropy|CrossEntropyLoss|cross_entropy"
+RULE = Rule(required_words=(WORDS,), find=find_all)
 
 BAD = """
 import torch

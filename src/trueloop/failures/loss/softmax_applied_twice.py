@@ -35,7 +35,7 @@ import ast
 import math
 from collections.abc import Iterator
 
-from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue
+from trueloop.analysis.abstract_value import FORWARD_RESULT, NO_GRAPH, AbstractValue
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.activations import SOFTMAX, VIEWS, remove_activation_fix
 from trueloop.analysis.source_file import Hit, SourceFile
@@ -79,7 +79,10 @@ class Detector(BaseDetector):
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the cross-entropies whose input is the result of a softmax over the classes."""
     for loss in source.ops(OpKind.LOSS):
-        if loss.name not in LOSSES or not loss.inputs or (loss.result and NO_GRAPH in loss.result.facts):
+        if loss.name not in LOSSES or not loss.inputs:
+            continue
+        is_measured = loss.result is not None and NO_GRAPH in loss.result.facts
+        if is_measured and FORWARD_RESULT not in loss.inputs[0].attributes:
             continue
         origin = loss.inputs[0].origin(VIEWS)
         if (
@@ -93,6 +96,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             node=loss.node,
             related=((origin.node, "the first softmax"),),
             fix=remove_activation_fix(source, origin, "softmax"),
+            severity=Severity.WARNING if is_measured else None,
         )
 
 

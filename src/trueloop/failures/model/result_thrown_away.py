@@ -42,14 +42,16 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.batch_loops import BatchLoop, batch_loops
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import Edit, Fix, dotted_name
+from trueloop.core.source_text import Edit, Fix, dotted_name, encloses
 from trueloop.failures.failure import Failure, Rule, Severity
 
 NEVER: Final = 99  # for functions without an argument ``inplace``
@@ -101,6 +103,64 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 node=each.node,
                 fix=_assign_result(source, statement, name) if name else None,
             )
+
+
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and statements of tensor methods that the text shows to have no effect."""
+    yield from find(source)
+    moved = {name: loop.node for loop in batch_loops(source) for name in _parts_of_batch(loop)}
+    for statement in source.nodes:
+        match statement:
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr=attr, value=ast.Name(id=name))) as call):
+                pass
+            case _:
+                continue
+        loop = moved.get(name)
+        is_moved = attr in ("to", "cuda") and loop is not None and encloses(loop, call)
+        if (is_moved or _is_pure(attr, call)) and _is_certain(source, statement):
+            yield Hit(
+                message=f"The result of `{ast.unparse(call.func)}()` is discarded: the call does not change `{name}`.",
+                node=call,
+                fix=_assign_result(source, statement, name),
+            )
+
+
+def _parts_of_batch(loop: BatchLoop) -> Iterator[str]:
+    """Yield the variables into which a loop unpacks a batch that are called images, inputs or labels."""
+    if any("time" in ast.unparse(each.func) for each in ast.walk(loop.node) if isinstance(each, ast.Call)):
+        return  # the transfer may be measured
+    target = loop.node.target
+    if loop.counter and isinstance(target, ast.Tuple):
+        target = target.elts[-1]
+    for each in target.elts if isinstance(target, ast.Tuple) else ():
+        if isinstance(each, ast.Name) and re.fullmatch(r"(images?|imgs?|inputs?|labels?|targets?|masks?)\d?", each.id):
+            yield each.id
+
+
+def _is_pure(attr: str, call: ast.Call) -> bool:
+    """Return True for a method that only tensors and arrays have, and that never changes them."""
+    if any(each.arg in (None, "out") for each in call.keywords):
+        return False
+    numbers = all(isinstance(each, ast.Constant | ast.UnaryOp | ast.Tuple | ast.Call) for each in call.args)
+    sizes = {"view": 1, "reshape": 1, "permute": 2, "transpose": 2, "unsqueeze": 1}
+    if attr in sizes:
+        return len(call.args) >= sizes[attr] and numbers
+    return attr in ("squeeze", "contiguous", "long") and numbers and len(call.args) < 2
+
+
+def _is_certain(source: SourceFile, statement: ast.stmt) -> bool:
+    """Return True unless the statement may be there to raise an error, to measure time, or to show a value."""
+    parent: Any = source.parents.get(id(statement))
+    in_function = False
+    while parent is not None:
+        if isinstance(parent, ast.Try | ast.TryStar):
+            return False
+        items = [ast.unparse(each) for each in parent.items] if isinstance(parent, ast.With) else []
+        if not all("no_grad" in each or "autocast" in each for each in items):
+            return False
+        in_function |= isinstance(parent, ast.FunctionDef | ast.For | ast.While)
+        parent = source.parents.get(id(parent))
+    return in_function
 
 
 def _states_not_loaded(source: SourceFile) -> Iterator[Hit]:
@@ -246,14 +306,12 @@ def _assign_result(source: SourceFile, statement: Any, name: str) -> Fix:
     return Fix((Edit(start, start, f"{name} = "),), safe=False, description="Assign the result")
 
 
+PURE = ".squeeze(|.unsqueeze(|.view(|.reshape(|.permute(|.transpose(|.contiguous(|.long(|.to(|.cuda("
 RULE = Rule(
     required_words=(
-        ".state_dict(|relu|ReLU|elu|LU(|queeze(|view(|reshape(|permute(|flatten(|dropout|Dropout|igmoid|tanh|Tanh|oftmax|.detach()|.to(|.cuda(|.float()|.half()",
-        ".state_dict(|def forward(|backward(",
-        ".state_dict(|__init__|backward(",
-        ".state_dict(|Module|DataLoader",
+        f"{PURE}|queeze(|flatten(|.state_dict(|relu|ReLU|elu|LU(|dropout|Dropout|igmoid|tanh|Tanh|oftmax|.detach()|.float()|.half()",
     ),
-    find=find,
+    find=find_all,
 )
 
 SCRIPT = """

@@ -60,6 +60,7 @@ from trueloop.analysis.queries.statement_moves import move_into_loop_fix
 from trueloop.analysis.queries.step_units import schedule_lengths, unit_exponent
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence, SourceLocation
+from trueloop.core.source_text import dotted_name
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import LoaderExhausted, Ref, SchedulerStepped, StepTaken, TracingGap, WatchEnded
 from trueloop.tracing.trackers.schedule_courses import ScheduleCourse, ScheduleCourses
@@ -227,6 +228,43 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and schedules as long as the number of epochs that are stepped for each batch."""
+    yield from find(source)
+    for advance in source.ops(OpKind.SCHEDULER_STEP):
+        scheduler = advance.subject
+        is_managed = MANAGED in scheduler.facts
+        if scheduler.kind is not ValueKind.SCHEDULER or is_managed or advance.inputs or len(advance.loops) < 2:
+            continue
+        epochs = _trip_counts(advance.loops[-2])
+        lengths = [each for each in schedule_lengths(scheduler) if any(_is_same_number(each, one) for one in epochs)]
+        inside = source.ops_in_loop(advance.loops[-1], OpKind.STEP, root=advance.entry_point)
+        is_per_batch = any(each.same_iteration_as(advance) for each in inside)
+        if lengths and is_per_batch and advance.is_unconditional_in(advance.loops[-1]):
+            yield Hit(
+                message=f"`{source.text.segment(advance.node)}` runs once per batch, but the schedule is "
+                f"`{source.text.segment(lengths[0].node)}` steps long, the number of epochs: it ends within the first "
+                "batches, or starts again and again.",
+                node=advance.node,
+                related=((scheduler.node, "the scheduler's length"),),
+            )
+
+
+def _trip_counts(loop: Loop) -> tuple[AbstractValue, ...]:
+    """Return the arguments of ``range`` in an epoch loop; () for other loops, and for a loop with few iterations."""
+    call = loop.iterable.node if loop.iterable is not None else None
+    is_range = isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("range", "trange")
+    count = loop.trip_count()
+    return loop.iterable.sources if is_range and loop.iterable is not None and (count is None or count > 1) else ()
+
+
+def _is_same_number(one: AbstractValue, other: AbstractValue) -> bool:
+    """Return True if two numbers are the same variable, or equal constants greater than 1."""
+    number, first, second = one.constant(), dotted_name(one.node), dotted_name(other.node)
+    is_equal = isinstance(number, int) and number > 1 and number == other.constant()
+    return one is other or is_equal or (first == second != "")
+
+
 def _updates_in_loop(source: SourceFile, advance: Op) -> list[Op]:
     """Return the updates in the loop that steps the scheduler; [] if an inner loop also steps it."""
     loop, scheduler = advance.loops[-1], advance.subject
@@ -257,56 +295,7 @@ def _is_length(number: AbstractValue, loader: AbstractValue | None) -> bool:
     return is_len and loader is not None and any(each.may_alias(loader) for each in number.sources)
 
 
-def find_all(source: SourceFile) -> Iterator[Hit]:
-    """Yield the same as `find`, and scheduler steps per batch of a schedule whose length is the number of epochs."""
-    yield from find(source)
-    for advance in source.ops(OpKind.SCHEDULER_STEP):
-        scheduler = advance.subject
-        is_known = scheduler.kind is ValueKind.SCHEDULER and bool(scheduler.sources) and MANAGED not in scheduler.facts
-        if is_known and len(advance.loops) > 1 and not advance.inputs and _is_length_in_epochs(advance):
-            steps = source.ops_in_loop(advance.loops[-1], OpKind.STEP, root=advance.entry_point)
-            own = [each for each in steps if each.same_iteration_as(advance) and each.branches == advance.branches]
-            if any(each.subject.may_alias(scheduler.sources[0]) for each in own):
-                yield Hit(
-                    message=f"`{source.text.segment(advance.node)}` runs once per batch, but the length of the "
-                    "schedule is counted in epochs.",
-                    node=advance.node,
-                    related=((own[0].node, "the update"), (scheduler.node, "the scheduler's length")),
-                )
-
-
-def _is_length_in_epochs(advance: Op) -> bool:
-    """Return True if the length of a schedule is the number of iterations of the loop around the loop that steps it."""
-    epochs = advance.loops[-2]
-    limits = epochs.iterable.sources if epochs.iterable is not None and is_over_range(epochs) else ()
-    name = advance.subject.name.rpartition(".")[2]
-    if not limits or advance.loops[-1].runs_at_most_once() or name not in ENDING:
-        return False
-    last = limits[1] if len(limits) == 2 else limits[0]
-    return any(_same_number(each, last) for each in schedule_lengths(advance.subject))
-
-
-def _same_number(one: AbstractValue, other: AbstractValue) -> bool:
-    """Return True if two numbers are the same constant, variable or setting."""
-    if one.kind is ValueKind.CONSTANT and other.kind is ValueKind.CONSTANT:
-        return isinstance(one.value, int) and one.value == other.value > 1
-    plain = (ast.Name, ast.Attribute, ast.Subscript)
-    if one is other:
-        return one.node is not None
-    if not (isinstance(one.node, plain) and isinstance(other.node, plain)):
-        return False
-    return ast.unparse(one.node).rpartition(".")[2] == ast.unparse(other.node).rpartition(".")[2]
-
-
-ENDING: Final = (
-    "CosineAnnealingLR",
-    "PolynomialLR",
-    "get_cosine_schedule_with_warmup",
-    "get_linear_schedule_with_warmup",
-)
-"""Schedules that end at a low rate, or rise again."""
-
-RULE = Rule(required_words=("backward(", ".step(", "LR|get_"), find=find_all)
+RULE = Rule(required_words=("len(|range(", "backward(", ".step(", "LR|get_"), find=find_all)
 
 BAD = """
 import torch

@@ -38,8 +38,9 @@ How it is detected
     windows of series if for 30 % of them, at least 16, nearly all runs of 4 to 8 steps are also in training samples, at
     other steps; windows at the border to a later test period have new steps. Datasets that read files are compared by
     index only. A program that evaluates on a mixture of seen and unseen samples on purpose is reported too, so this is
-    a warning. In the text: a loader called held out that gets the dataset of the training loader, or the dataset of
-    which the training set is a part, or a part of a second random split.
+    a warning. The linter reports a held-out loader, by its name, of a dataset that is called training data, and a
+    training loader of all samples, or of ``part.dataset``, where another loader reads a part that ``random_split`` put
+    aside, and data that is split at random twice, with one part used of each split.
 
 References
     torch.utils.data.random_split, https://docs.pytorch.org/docs/stable/data.html
@@ -55,7 +56,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.failures.data.held_out_seen_in_training import wrong_loader
+from trueloop.failures.data.held_out_seen_in_training.named_loaders import RULE
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import BackwardEnded, Event, LoaderStarted, ModelCalled, Ref, TracingGap, WatchEnded
 from trueloop.tracing.trackers.evaluation_passes import HeldOutEvaluated
@@ -244,6 +245,6 @@ FAILURE = Failure(
         },
     ),
     fix="Split the data once and build both loaders from the parts of that split.",
-    rule=wrong_loader.RULE,
+    rule=RULE,
     detector=Detector,
 )

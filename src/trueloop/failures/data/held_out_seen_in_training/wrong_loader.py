@@ -9,7 +9,6 @@ from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.evaluation_loops import find_loader
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.failures.failure import Rule
 
 _HELD_OUT: Final = re.compile(
     r"(^|_)(val|valid|validation|validate|test|testing|dev|eval|held_?out|holdout)(_|\d|$)", re.I
@@ -101,6 +100,3 @@ def _dataset_text(built: Op) -> str:
     call = built.node
     named = [each.value for each in call.keywords if each.arg == "dataset"]
     return ast.unparse((*call.args[:1], *named)[0]) if call.args or named else "the same dataset"
-
-
-RULE = Rule(required_words=("DataLoader", "backward("), find=find)

@@ -34,6 +34,7 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -41,8 +42,9 @@ from typing import Final
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.epoch_loops import epoch_loops
+from trueloop.analysis.queries.loops import assigned_names
 from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -203,6 +205,7 @@ class Detector(BaseDetector):
 
 SEEDS: Final = ("torch.manual_seed", "torch.random.manual_seed", "lightning.seed_everything",
                 "pytorch_lightning.seed_everything", "accelerate.utils.set_seed", "transformers.set_seed")  # fmt: skip
+_SEEDING: Final = frozenset(("manual_seed", "seed_everything", "set_seed", "seed_all", "fix_seed"))
 STATES: Final = ("torch.seed", "torch.random.seed", "torch.set_rng_state", "torch.random.set_rng_state")
 
 
@@ -244,12 +247,51 @@ def _find_seeding(source: SourceFile, start: Op, loader: AbstractValue) -> Itera
         )
 
 
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and constant seeds in an epoch loop, by its name, that trains on a loader."""
+    found = list(find(source))
+    yield from found
+    for loop in source.nodes if not found else ():
+        if not isinstance(loop, ast.For) or not re.search(r"epoch|^ep?$", ast.unparse(loop.target)):
+            continue
+        seeds = [each for each in map(_seeding, loop.body) if each is not None]
+        if seeds and not assigned_names(loop) & _names(seeds[0].args[0]) and _trains(loop):
+            yield Hit(
+                message="Every epoch sets the same seed, so a shuffling loader gives the samples in the same order in "
+                "every epoch, with the same augmentation and dropout.",
+                node=seeds[0],
+                related=((loop.iter, "the epochs"),),
+            )
+
+
+def _seeding(statement: ast.stmt) -> ast.Call | None:
+    """Return the call of a statement that sets a seed without another call in it."""
+    match statement:
+        case ast.Expr(value=ast.Call(args=[seed]) as call) if last_name(call.func) in _SEEDING:
+            return None if any(isinstance(each, ast.Call) for each in ast.walk(seed)) else call
+        case _:
+            return None
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def _trains(loop: ast.For) -> bool:
+    """Return True for a loop that calls a training function, or has an inner loop with a backward pass."""
+    inner = [each for each in ast.walk(loop) if isinstance(each, ast.For) and each is not loop]
+    has_backward = any(isinstance(e, ast.Attribute) and e.attr == "backward" for each in inner for e in ast.walk(each))
+    calls = [last_name(each.func) for each in ast.walk(loop) if isinstance(each, ast.Call)]
+    trains = has_backward or any(re.match(r"train(_one)?(_?epoch|_model|_loop)?$", name) for name in calls)
+    return trains and not any(name in ("Adam", "SGD", "AdamW", "parameters") for name in calls)
+
+
 def _is_constant_seed(source: SourceFile, seed: Op, loop: Loop) -> bool:
     arguments = [*seed.node.args, *(each.value for each in seed.node.keywords)]
     return bool(arguments) and all(source.is_loop_invariant(each, seed, loop) for each in arguments)
 
 
-RULE = Rule(required_words=("DataLoader", "seed", "step("), find=find)
+RULE = Rule(required_words=("seed", "for "), find=find_all)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -39,8 +39,10 @@ from collections.abc import Iterator
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
+from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.memory.graph_kept.growing_containers import detach_fix, holds_graph, is_growing
+from trueloop.failures.memory.graph_kept.running_sums import running_sums
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GraphsAlive, ModelCalled
 
@@ -112,6 +114,22 @@ def find(source: SourceFile) -> Iterator[Hit]:
             break
 
 
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and each sum of losses in a loop that calls ``backward()`` on each of them."""
+    found = list(find(source))
+    yield from found
+    for total, loss, backward in running_sums(source):
+        if all(each.node.lineno != total.lineno for each in found):
+            end = source.text.span(loss)[1]
+            yield Hit(
+                message=f"`{ast.unparse(total)}` keeps another autograd graph in memory in every iteration, although "
+                "no later `backward()` uses it.",
+                node=total,
+                related=((backward, "only this `backward()` uses the graph"),),
+                fix=Fix((Edit(end, end, ".detach()"),), safe=False, description="Detach the loss"),
+            )
+
+
 def _last_backward(source: SourceFile, store: Op, loop: Loop) -> Op | None:
     """Return the backward pass of the stored tensor; None if there is none, or one goes through the container."""
     backwards = [each for each in source.ops_of_run(store) if each.kind is OpKind.BACKWARD]
@@ -144,7 +162,7 @@ def _values_in_graph(source: SourceFile, backward: Op, loop: Loop) -> set[int]:
     return ids
 
 
-RULE = Rule(required_words=(".backward(",), find=find)
+RULE = Rule(required_words=(".backward(",), find=find_all)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -38,7 +38,7 @@ from typing import Final
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import Edit, Fix
+from trueloop.core.source_text import Edit, Fix, dotted_name
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.memory.graph_retained.graph_lifetime import is_built_each_iteration, share_graph
 from trueloop.failures.teaching_script import Piece, replacement_injector
@@ -83,7 +83,7 @@ class Detector(BaseDetector):
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each backward pass that retains a graph which is new in every iteration and not used again."""
     for backward in source.ops(OpKind.BACKWARD):
-        if not backward.loops or not _retains_graph(source, backward):
+        if not backward.loops or not _retains_graph(source, backward) or _is_one_of_several(backward):
             continue
         if _is_used_again(source, backward) or not is_built_each_iteration(
             source, backward.subject, backward, backward.loops[-1]
@@ -95,6 +95,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
             node=backward.node,
             fix=_remove_retain_graph(source, backward),
         )
+
+
+def _is_one_of_several(backward: Op) -> bool:
+    """Return True for an item of the values that a loop iterates over, which may have one graph in common."""
+    root = dotted_name(getattr(backward.node.func, "value", None))
+    targets = [each.node.target for each in backward.loops if isinstance(each.node, ast.For)]
+    return any(root == dotted_name(each) != "" for target in targets for each in ast.walk(target))
 
 
 def _retains_graph(source: SourceFile, backward: Op) -> bool:

@@ -45,6 +45,7 @@ from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.program_files import NO_MODULES, parse_files
 from trueloop.analysis.queries.gradient_uses import uses_gradients
+from trueloop.analysis.queries.uncalled_methods import uncalled
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence, SourceLocation
 from trueloop.core.source_text import Edit, Fix
@@ -235,7 +236,7 @@ def _insert_step(source: SourceFile, backward: Op, name: str, *, cleared: bool) 
 
 
 def find_all(source: SourceFile) -> Iterator[Hit]:
-    """Yield the same as `find`, and each optimizer that is cleared in a loop and never stepped, next to others."""
+    """Yield the same as `find`, each optimizer that is cleared and never stepped, and each ``step`` without a call."""
     reported = set[int]()
     for hit in find(source):
         reported |= {id(node) for node, _ in hit.related}
@@ -249,6 +250,9 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
                 node=built.node,
                 severity=Severity.WARNING,
             )
+    for each in uncalled(source, "step", "no weight is updated", "zero_grad", "param_groups", "state_dict"):
+        if "sched" not in ast.unparse(each.node).lower():
+            yield each
 
 
 def _target_text(built: Op) -> str:
@@ -256,7 +260,7 @@ def _target_text(built: Op) -> str:
     return ast.unparse(targets[0]) if len(targets) == 1 else "the optimizer"
 
 
-RULE = Rule(required_words=("backward(", "torch.optim|optim.|ptimizer("), find=find_all)
+RULE = Rule(required_words=("backward(|.step", "torch.optim|optim.|ptimizer(|.step"), find=find_all)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -45,6 +45,7 @@ from typing import Any, Final
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.optimizer_settings import sets_in_groups
+from trueloop.analysis.queries.uncalled_methods import uncalled
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
@@ -210,7 +211,18 @@ def _match_arguments(source: SourceFile, call: ast.Call) -> Iterator[tuple[ast.e
     yield from ((each.value, function, each.arg) for each in call.keywords if each.arg)
 
 
-RULE = Rule(required_words=("lr_scheduler|get_linear_schedule|get_cosine_schedule", "backward(", ".step("), find=find)
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and each ``scheduler.step`` without a call."""
+    yield from find(source)
+    for each in uncalled(source, "step", "the learning rate does not change"):
+        if "sched" in ast.unparse(each.node).lower():
+            yield each
+
+
+RULE = Rule(
+    required_words=("lr_scheduler|get_linear_schedule|get_cosine_schedule|sched", "backward(|.step", ".step"),
+    find=find_all,
+)
 
 
 def inject(loop: TeachingLoop) -> None:

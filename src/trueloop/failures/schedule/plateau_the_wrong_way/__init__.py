@@ -40,7 +40,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.abstract_value import AbstractValue
-from trueloop.analysis.operations import OpKind
+from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.metric_names import better_direction, metric_name
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.core.source_text import Edit, Fix
@@ -49,29 +50,6 @@ from trueloop.failures.schedule.plateau_the_wrong_way.metric_direction import Me
 from trueloop.tracing.events import Ref, SchedulerStepped
 
 RIGHT_MODE: Final = {Metric.LOSS: "min", Metric.ACCURACY: "max"}
-WORDS: Final = {
-    "max": {
-        *(
-            "acc",
-            "accs",
-            "accuracy",
-            "auc",
-            "auroc",
-            "bleu",
-            "correct",
-            "dice",
-            "f1",
-            "iou",
-            "map",
-            "miou",
-            "precision",
-        ),
-        *("psnr", "r2", "recall", "reward", "ssim"),
-    },
-    "min": {"cost", "err", "error", "loss", "losses", "mae", "mse", "nll", "perplexity", "ppl", "rmse", "wer"},
-}
-"""Mode of a scheduler -> words in the names of values for which it is right."""
-_WORD: Final = re.compile(r"[A-Z]?[a-z]+\d?|[A-Z]+\d?(?![a-z])")
 
 
 class Detector(BaseDetector):
@@ -89,8 +67,7 @@ class Detector(BaseDetector):
         right_mode = "max" if event.mode == "min" else "min"
         is_better = change > 0 if right_mode == "max" else change < 0
         name = _name_of_metric(event.location.source_location) if is_better else ""
-        words = {word.lower() for word in _WORD.findall(name)}
-        if not words & WORDS[right_mode] or words & WORDS[event.mode]:
+        if better_direction(name) != right_mode:
             return None
         self._reported.add(event.scheduler)
         verb = "rises" if right_mode == "max" else "falls"
@@ -110,12 +87,7 @@ def _name_of_metric(location: SourceLocation) -> str:
         value: ast.AST = ast.parse(match[1], mode="eval").body if match else ast.Constant(None)
     except SyntaxError:
         return ""
-    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and not value.args:
-        value = value.func.value  # loss.item()
-    if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Constant):
-        return ast.unparse(value)  # metrics["val_loss"]
-    is_variable = isinstance(value, ast.Name | ast.Attribute)
-    return ast.unparse(value) if is_variable else ""
+    return metric_name(value)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -126,7 +98,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if mode is None or not advance.inputs:
             continue
         metric = metric_of(source, advance.inputs[0])
-        if metric is None or RIGHT_MODE[metric] == mode:
+        if metric is None:
+            yield from _judge_name(source, advance, mode)
+            continue
+        if RIGHT_MODE[metric] == mode:
             continue
         description = "a loss, which should fall" if metric is Metric.LOSS else "an accuracy, which should rise"
         yield Hit(
@@ -135,6 +110,23 @@ def find(source: SourceFile) -> Iterator[Hit]:
             node=advance.node,
             related=((scheduler.node, "the scheduler is built here"),),
             fix=_switch_mode(source, scheduler, RIGHT_MODE[metric]),
+        )
+
+
+def _judge_name(source: SourceFile, advance: Op, mode: str) -> Iterator[Hit]:
+    """Yield a step with a value whose name tells that it improves in the other direction."""
+    arguments = [*advance.node.args, *(each.value for each in advance.node.keywords)]
+    name = metric_name(arguments[0]) if arguments else ""
+    right_mode = better_direction(name)
+    if right_mode and right_mode != mode:
+        verb = "rises" if right_mode == "max" else "falls"
+        yield Hit(
+            message=f'`{name}` {verb} when training goes well, by its name, but the scheduler has mode="{mode}": every '
+            "better value counts as no improvement, and the learning rate is reduced.",
+            node=advance.node,
+            related=((advance.subject.node, "the scheduler is built here"),),
+            fix=_switch_mode(source, advance.subject, right_mode),
+            severity=Severity.WARNING,
         )
 
 

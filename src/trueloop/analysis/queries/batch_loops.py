@@ -1,0 +1,145 @@
+"""Finds the loops over batches in the text, and what their statements add up."""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from trueloop.analysis.source_file import SourceFile, last_name
+from trueloop.core.source_text import dotted_name
+
+_LOADER_NAME: Final = re.compile(r"load|batches|(^|_)dl($|_)|iterator|_iter$", re.IGNORECASE)
+_TRANSPARENT: Final = frozenset(("enumerate", "tqdm", "trange", "iter", "progress_bar", "track", "prefetch", "Bar"))
+"""Functions that return the items of their first argument."""
+_CONVERSIONS: Final = frozenset((
+    "item", "float", "cpu", "detach", "numpy", "double", "int", "tolist", "data", "type", "to", "long",
+))  # fmt: skip
+_FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef
+_LABEL: Final = re.compile(r"label|target|truth|(^|_)(y|gt|lbl|tgt|yb|ys|trg)($|_)|y_?true|answer", re.IGNORECASE)
+_LOSS_NAME: Final = re.compile(r"crit|loss|entropy|objective", re.IGNORECASE)
+
+
+class BatchLoop(NamedTuple):
+    """A loop over the batches of a loader."""
+
+    node: ast.For
+    loader: ast.expr
+    """The loader, without ``enumerate`` and progress bars around it."""
+    counter: str
+    """Variable of ``enumerate``; "" if there is none."""
+    function: Any
+    """The function or module that contains the loop."""
+
+    def is_length(self, node: ast.expr) -> bool:
+        """Return True for ``len(loader)``."""
+        is_len = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "len" and len(node.args) == 1
+        return is_len and ast.unparse(node.args[0]) == ast.unparse(self.loader)  # type: ignore[attr-defined]
+
+
+def batch_loops(source: SourceFile) -> Iterator[BatchLoop]:
+    """Yield the loops over a data loader, by what creates it or by its name."""
+    for node in source.nodes:
+        if not isinstance(node, ast.For):
+            continue
+        iterable, counter = node.iter, ""
+        while isinstance(iterable, ast.Call) and last_name(iterable.func) in _TRANSPARENT and iterable.args:
+            is_counted = last_name(iterable.func) == "enumerate" and isinstance(node.target, ast.Tuple)
+            counter = getattr(node.target.elts[0], "id", "") if is_counted else counter  # type: ignore[attr-defined]
+            iterable = iterable.args[0]
+        if isinstance(iterable, ast.Name | ast.Attribute | ast.Subscript) and _is_loader(source, iterable):
+            yield BatchLoop(node, iterable, counter, function_of(source, node))
+
+
+def function_of(source: SourceFile, node: ast.AST) -> Any:
+    """Return the innermost function around a node; the module if there is none."""
+    parent = source.parents.get(id(node))
+    while parent is not None and not isinstance(parent, _FUNCTIONS | ast.Module):
+        parent = source.parents.get(id(parent))
+    return source.tree if parent is None else parent
+
+
+def created_loader(source: SourceFile, loader: ast.expr) -> ast.Call | None:
+    """Return the call of ``DataLoader`` that creates a loader; None unless there is exactly one for its name."""
+    name = last_name(loader)
+    found = [
+        each.value
+        for each in source.nodes
+        if isinstance(each, ast.Assign)
+        and isinstance(each.value, ast.Call)
+        and last_name(each.value.func).endswith("DataLoader")
+        and any(last_name(target) == name for target in each.targets)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def has_batches_of_one(source: SourceFile, loop: BatchLoop) -> bool:
+    """Return True if each batch of a loop may have a single sample."""
+    call = created_loader(source, loop.loader)
+    if call is None:
+        return bool(re.search(r"batch_size\s*=\s*1\b", source.text.source))
+    size = next((each.value for each in call.keywords if each.arg == "batch_size"), None)
+    size = size or (call.args[1] if len(call.args) > 1 else None)
+    unpacked = any(each.arg in (None, "batch_sampler") for each in call.keywords)
+    return not unpacked and (size is None or (isinstance(size, ast.Constant) and size.value == 1))
+
+
+def assigned_in(function: Any, name: str) -> list[ast.expr]:
+    """Return the values that a function or module assigns to a variable, except by ``+=``."""
+    return [
+        each.value
+        for each in ast.walk(function)
+        if isinstance(each, ast.Assign)
+        for target in each.targets
+        if dotted_name(target) == name
+    ]
+
+
+def without_conversions(node: ast.expr) -> ast.expr:
+    """Return the tensor of an expression such as ``float(loss.detach().item())``."""
+    while True:
+        match node:
+            case ast.Call(func=ast.Attribute(value=inner, attr=attr)) if attr in _CONVERSIONS:
+                node = inner
+            case ast.Call(func=ast.Name(id="float" | "int"), args=[inner]):
+                node = inner
+            case (
+                ast.Attribute(value=inner, attr="data")
+                | ast.Subscript(value=ast.Attribute(value=inner, attr="data"), slice=ast.Constant(value=0))
+            ):
+                node = inner
+            case _:
+                return node
+
+
+def is_label(node: ast.expr) -> bool:
+    """Return True for a variable whose name says that it contains labels."""
+    node = without_conversions(node)
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        node = without_conversions(node.func.value)  # labels.view_as(predicted)
+    return isinstance(node, ast.Name | ast.Attribute) and bool(_LABEL.search(last_name(node)))
+
+
+def compared_sides(node: ast.expr) -> tuple[ast.expr, ...]:
+    """Return both sides of ``a == b``, ``a.eq(b)`` or ``torch.eq(a, b)``; () for other expressions."""
+    match node:
+        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+            return left, right
+        case ast.Call(func=ast.Attribute(attr="eq"), args=[left, right]):
+            return left, right
+        case ast.Call(func=ast.Attribute(attr="eq", value=left), args=[right]):
+            return left, right
+        case _:
+            return ()
+
+
+def is_loss_call(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for a call that computes a loss, by its name or what it calls."""
+    if not isinstance(node, ast.Call) or len(node.args) + len(node.keywords) < 2:
+        return False
+    name = source.qualified_name(node.func) or last_name(node.func)
+    return bool(_LOSS_NAME.search(name.rpartition(".")[2]))
+
+
+def _is_loader(source: SourceFile, node: ast.expr) -> bool:
+    words = ast.unparse(node) if isinstance(node, ast.Subscript) else last_name(node)
+    return bool(_LOADER_NAME.search(words)) or created_loader(source, node) is not None

@@ -1,0 +1,133 @@
+"""Finds the comparisons of a new value with the best one so far: ``if val_loss < best_loss``."""
+
+import ast
+import math
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from trueloop.analysis.queries.metric_names import metric_name, name_words
+from trueloop.analysis.source_file import SourceFile, last_name
+from trueloop.core.source_text import dotted_name, encloses
+
+_SAVING: Final = frozenset(("save", "deepcopy", "state_dict", "save_checkpoint", "save_model", "save_pretrained"))
+_LARGEST: Final = frozenset(("inf", "Inf", "infty", "maxsize", "Infinity"))
+_LARGE: Final = 999.0  # an initial value that no loss is expected to exceed
+MIRRORED: Final = {ast.Lt: "<", ast.LtE: "<", ast.Gt: ">", ast.GtE: ">"}
+
+
+class BestCheck(NamedTuple):
+    """An ``if`` that compares a value with the best one so far, and stores the new best value or the model."""
+
+    node: ast.If
+    value: ast.expr
+    """The new value."""
+    best: ast.expr
+    """The best value so far, a variable or an attribute."""
+    sign: str
+    """"<" if the body runs for values below the best one, ">" if for values above it."""
+    updates: bool
+    """Whether the body assigns the best value."""
+
+
+def best_checks(source: SourceFile) -> Iterator[BestCheck]:
+    """Yield each comparison with a variable that is called the best, whose body stores the new best value or saves."""
+    for node in source.nodes:
+        if not isinstance(node, ast.If):
+            continue
+        for test in _conditions(node.test):
+            if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and _sign(test.ops[0])):
+                continue
+            sign, left, right = _sign(test.ops[0]), test.left, test.comparators[0]
+            if _is_best(left) and not _is_best(right):
+                sign, left, right = "<" if sign == ">" else ">", right, left
+            if not _is_best(right) or _is_best(left) or isinstance(left, ast.Constant):
+                continue
+            stored = [each for each, _ in stores(node.body)]
+            updates = any(is_same(each, right) for each in stored)
+            if updates or any(map(_is_best, stored)) or saves_model(node.body):
+                yield BestCheck(node, left, right, sign, updates)
+
+
+def is_same(one: ast.expr, other: ast.expr) -> bool:
+    """Return True for the same variable, or for attributes of the same name."""
+    if isinstance(one, ast.Attribute) and isinstance(other, ast.Attribute):
+        return one.attr == other.attr
+    return ast.unparse(one) == ast.unparse(other)
+
+
+def stores(nodes: Any) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """Yield each target that statements, or the nodes of a file, assign, with its value; None if it is unknown."""
+    for node in (inner for each in nodes for inner in (ast.walk(each) if isinstance(nodes, list) else [each])):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield from _pairs(target, node.value)
+        elif isinstance(node, ast.AnnAssign | ast.NamedExpr):
+            yield node.target, node.value
+        elif isinstance(node, ast.AugAssign):
+            yield node.target, None
+        elif isinstance(node, ast.For | ast.comprehension):
+            yield from _pairs(node.target, None)
+        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+            yield node.optional_vars, None
+
+
+def initial_number(value: ast.expr | None) -> float | None:
+    """Return the number that an expression without variables is, perhaps infinite; None if it is computed."""
+    if value is None:
+        return None
+    if isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.USub):
+        number = initial_number(value.operand)
+        return None if number is None else -number
+    if isinstance(value, ast.Constant):
+        is_number = isinstance(value.value, int | float) and not isinstance(value.value, bool)
+        return float(value.value) if is_number else None  # type: ignore[arg-type]
+    if isinstance(value, ast.Call):
+        is_float = dotted_name(value.func).rpartition(".")[2] in ("float", "tensor", "array", "Inf")
+        text = value.args[0] if is_float and len(value.args) == 1 else None
+        if isinstance(text, ast.Constant) and isinstance(text.value, str):
+            word = text.value.lower().strip().lstrip("+")
+            return {"inf": math.inf, "-inf": -math.inf, "infinity": math.inf, "-infinity": -math.inf}.get(word)
+        return initial_number(text)
+    return math.inf if last_name(value) in _LARGEST else None
+
+
+def is_huge(number: float) -> bool:
+    """Return True for an initial value above any expected loss."""
+    return number >= _LARGE
+
+
+def is_parameter(source: SourceFile, node: ast.AST, name: ast.expr) -> bool:
+    """Return True if a name is a parameter of a function around a node."""
+    functions = [each for each in source.nodes if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    parameters = [
+        p.arg for each in functions if encloses(each, node) for p in ast.walk(each.args) if isinstance(p, ast.arg)
+    ]
+    return isinstance(name, ast.Name) and name.id in parameters
+
+
+def saves_model(body: list[ast.stmt]) -> bool:
+    """Return True if statements save the state of a model, or copy it."""
+    calls = [each for statement in body for each in ast.walk(statement) if isinstance(each, ast.Call)]
+    return any(last_name(each.func) in _SAVING for each in calls)
+
+
+def _pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    if isinstance(target, ast.Tuple | ast.List):
+        parts = value.elts if isinstance(value, ast.Tuple | ast.List) else ()
+        for number, each in enumerate(target.elts):
+            yield from _pairs(each, parts[number] if len(parts) == len(target.elts) else None)
+    else:
+        yield target, value
+
+
+def _conditions(test: ast.expr) -> list[ast.expr]:
+    """Return the conditions that must all be true."""
+    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+
+
+def _sign(operator: ast.cmpop) -> str:
+    return next((sign for kind, sign in MIRRORED.items() if isinstance(operator, kind)), "")
+
+
+def _is_best(node: ast.expr) -> bool:
+    return "best" in name_words(metric_name(node)) and not isinstance(node, ast.Call)

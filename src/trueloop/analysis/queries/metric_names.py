@@ -1,0 +1,40 @@
+"""Tells from the name of a variable whether it should rise, like an accuracy, or fall, like a loss."""
+
+import ast
+import re
+from typing import Any, Final
+
+WORDS: Final = {
+    "max": frozenset((
+        "acc", "accs", "accuracy", "auc", "auroc", "bleu", "correct", "dice", "f1", "iou", "map", "miou", "precision",
+        "psnr", "r2", "recall", "reward", "ssim",
+    )),
+    "min": frozenset((
+        "cost", "err", "error", "loss", "losses", "mae", "mse", "nll", "perplexity", "ppl", "rmse", "wer",
+    )),
+}  # fmt: skip
+"""Direction of improvement -> words in the names of values that improve in this direction."""
+_WORD: Final = re.compile(r"[A-Z]?[a-z]+\d?|[A-Z]+\d?(?![a-z])")
+
+
+def name_words(name: str) -> set[str]:
+    """Return the words of a name in lower case: {"val", "acc"} for "valAcc"."""
+    return {word.lower() for word in _WORD.findall(name)}
+
+
+def better_direction(name: str) -> str:
+    """Return "max" or "min" if the words of a name tell in which direction it improves; else ""."""
+    words = name_words(name)
+    found = [direction for direction, own in WORDS.items() if words & own]
+    return found[0] if len(found) == 1 else ""
+
+
+def metric_name(value: Any) -> str:
+    """Return the variable or item that an expression reads: "val_acc", "metrics['loss']"; "" if it computes more."""
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and not value.args:
+        value = value.func.value  # loss.item()
+    if isinstance(value, ast.Call) and getattr(value.func, "id", "") == "float" and len(value.args) == 1:
+        return metric_name(value.args[0])
+    if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Constant):
+        return ast.unparse(value)
+    return ast.unparse(value) if isinstance(value, ast.Name | ast.Attribute) else ""

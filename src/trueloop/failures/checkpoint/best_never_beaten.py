@@ -1,0 +1,206 @@
+"""The best value so far is never updated, reset in every epoch, or compared the wrong way round.
+
+What you see
+    The "best" checkpoint is the one of the last epoch, or of the worst one, or no checkpoint is ever written. Early
+    stopping stops at once or never.
+
+Why it happens
+    Nothing checks a comparison. If ``best_loss`` stays infinite, every epoch counts as an improvement. If an infinite
+    ``best_loss`` is compared with ``>``, no epoch does.
+
+Fix
+    Compare in the direction in which the value improves, and store the new best value in the same branch:
+
+        best_loss = float("inf")  # for an accuracy: best_accuracy = 0.0 and ">"
+        for epoch in range(epochs):
+            ...
+            if val_loss < best_loss:
+                best_loss = val_loss
+                torch.save(model.state_dict(), "best.pt")
+
+When this is fine
+    - The best value is updated somewhere else: in another branch, with ``min(best, loss)``, in a callback.
+    - The comparison is with a fixed limit: name it so, not "best".
+    - The branch does not store anything, and the other one does: ``if loss >= best: waited += 1``.
+    - A search for the worst case maximises a loss.
+
+How it is detected
+    Only the linter finds it, from the source code: an ``if`` that compares a value with a variable called "best" and
+    saves the model or stores the value. It reports a variable that nothing in the file assigns after its initial
+    value, or that the loop of the ``if`` sets back, and a comparison that no value can satisfy: ``>`` with an infinite
+    initial value, ``<`` with minus infinity, or with 0 for a loss or an accuracy. As a warning it reports a comparison
+    that contradicts both names, such as ``val_acc < best_acc``.
+
+References
+    delip/PyTorchNLPBook#20: the best value "is not updated (except in the first epoch)",
+    https://github.com/delip/PyTorchNLPBook/issues/20
+    torch.save, https://docs.pytorch.org/docs/stable/generated/torch.save.html
+"""
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+from trueloop.analysis.queries.best_values import (
+    BestCheck,
+    best_checks,
+    initial_number,
+    is_huge,
+    is_parameter,
+    is_same,
+    saves_model,
+    stores,
+)
+from trueloop.analysis.queries.metric_names import better_direction, metric_name
+from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.source_text import Edit, Fix, encloses
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+LOOPS = ast.For | ast.AsyncFor | ast.While
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each comparison with a best value that never changes, that nothing beats, or that prefers worse ones."""
+    for check in best_checks(source):
+        own = [(target, value) for target, value in stores(source.nodes) if is_same(target, check.best)]
+        initial = [(target, value) for target, value in own if initial_number(value) is not None]
+        later = [target for target, value in own if initial_number(value) is None]
+        if is_parameter(source, check.node, check.best) or not initial:
+            yield from _compared_against_names(source, check)
+        elif not later:
+            yield from _never_updated(source, check, initial)
+        elif all(any(encloses(each, target) for each in check.node.body) for target in later):
+            yield from _reset_or_never_beaten(source, check, initial)
+        else:
+            yield from _compared_against_names(source, check)
+
+
+def _never_updated(source: SourceFile, check: BestCheck, initial: list[Any]) -> Iterator[Hit]:
+    loop, function = _innermost(source, check.node, LOOPS), _innermost(source, check.node, FUNCTIONS)
+    is_repeated = loop is not None and not any(encloses(loop, target) for target, _ in initial)
+    is_called_again = function is not None and not any(encloses(function, target) for target, _ in initial)
+    if not is_repeated and not is_called_again:
+        return
+    best, value = ast.unparse(check.best), ast.unparse(check.value)
+    is_number = isinstance(check.value, ast.Name | ast.Attribute | ast.Subscript)
+    edit = source.text.insert_before(check.node.body[0], f"{best} = {value}") if is_number else None
+    yield Hit(
+        message=f"`{best}` keeps its initial value: nothing assigns it, so `{ast.unparse(check.node.test)}` compares "
+        "every value with the initial one.",
+        node=check.node.test,
+        related=((initial[0][0], "the initial value"),),
+        fix=Fix((edit,), safe=False, description="Store the new best value") if edit else None,
+    )
+
+
+def _reset_or_never_beaten(source: SourceFile, check: BestCheck, initial: list[Any]) -> Iterator[Hit]:
+    best, test = ast.unparse(check.best), ast.unparse(check.node.test)
+    numbers = [float(initial_number(value) or 0.0) for _, value in initial]
+    loop = _innermost(source, check.node, LOOPS)
+    if loop is not None and all(_innermost(source, target, LOOPS) is loop for target, _ in initial):
+        if all(target.lineno < check.node.lineno for target, _ in initial) and not _is_conditional(
+            source, initial, loop
+        ):
+            yield Hit(
+                message=f"`{best}` is set back in every iteration of the loop, before `{test}` is evaluated: every "
+                "value counts as the best one.",
+                node=check.node.test,
+                related=((initial[0][0], "set back here"),),
+            )
+        return
+    is_natural = better_direction(metric_name(check.value) or metric_name(check.best)) != ""
+    never_above = check.sign == ">" and all(map(is_huge, numbers))
+    never_below = check.sign == "<" and all(is_huge(-number) for number in numbers)
+    below_zero = check.sign == "<" and is_natural and all(number == 0 for number in numbers)
+    if never_above or never_below or below_zero:
+        yield Hit(
+            message=f"`{test}` is never true: `{best}` starts at {numbers[0]:g}, and nothing else changes it.",
+            node=check.node.test,
+            related=((initial[0][0], "the initial value"),),
+            fix=None if below_zero else _mirrored(source, check),
+            severity=Severity.WARNING if below_zero else None,
+        )
+    else:
+        yield from _compared_against_names(source, check)
+
+
+def _compared_against_names(source: SourceFile, check: BestCheck) -> Iterator[Hit]:
+    """Yield a comparison that prefers the worse value, by the names of both of its sides."""
+    names = [metric_name(check.value), metric_name(check.best)]
+    directions = {better_direction(name) for name in names}
+    if check.updates and saves_model(check.node.body) and directions == {"max" if check.sign == "<" else "min"}:
+        better = "higher" if check.sign == "<" else "lower"
+        yield Hit(
+            message=f"`{ast.unparse(check.node.test)}` keeps the worst value: by its name, `{names[0]}` is better when "
+            f"it is {better}.",
+            node=check.node.test,
+            fix=_mirrored(source, check),
+            severity=Severity.WARNING,
+        )
+
+
+def _mirrored(source: SourceFile, check: BestCheck) -> Fix | None:
+    """Return the fix that turns the comparison round."""
+    tests = check.node.test.values if isinstance(check.node.test, ast.BoolOp) else [check.node.test]
+    for test in tests:
+        if isinstance(test, ast.Compare) and (test.left is check.value or test.left is check.best):
+            start, end = source.text.span(test.left)[1], source.text.span(test.comparators[0])[0]
+            text = source.text.content[start:end].decode("utf-8", "surrogatepass")
+            if text.strip() in ("<", "<=", ">", ">="):
+                new = text.translate(str.maketrans("<>", "><"))
+                return Fix((Edit(start, end, new),), safe=False, description="Turn the comparison round")
+    return None
+
+
+def _innermost(source: SourceFile, node: ast.AST, kind: Any) -> Any:
+    """Return the innermost loop, or function, around a node within its function; None if there is none."""
+    parent = source.parents.get(id(node))
+    while parent is not None and not isinstance(parent, kind):
+        if isinstance(parent, FUNCTIONS) and kind is LOOPS:
+            return None
+        parent = source.parents.get(id(parent))
+    return parent
+
+
+def _is_conditional(source: SourceFile, initial: list[Any], loop: ast.AST) -> bool:
+    """Return True if an initial value is assigned only in some iterations of a loop."""
+    parents = [source.parents.get(id(source.parents.get(id(target)))) for target, _ in initial]
+    return any(each is not loop for each in parents)
+
+
+RULE = Rule(required_words=("best", "if "), find=find)
+
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(128, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+best_loss = float("inf")
+for epoch in range(8):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x[:96]), y[:96])
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        val_loss = nn.functional.mse_loss(model(x[96:]), y[96:]).item()
+    if val_loss < best_loss:
+        best_state = {name: value.clone() for name, value in model.state_dict().items()}
+model.load_state_dict(best_state)
+"""
+
+FAILURE = Failure(
+    code="CKP020",
+    title="Best value is never updated or never beaten",
+    severity=Severity.ERROR,
+    bad=BAD,
+    good=changed(
+        BAD, {"    if val_loss < best_loss:\n": "    if val_loss < best_loss:\n        best_loss = val_loss\n"}
+    ),
+    fix="Store the new best value where it is compared, and compare in the direction in which it improves.",
+    rule=RULE,
+)

@@ -1,0 +1,205 @@
+"""A decision about an epoch rests on the loss or accuracy of its last batch.
+
+What you see
+    A validation loss that jumps up and down; the "best" checkpoint, early stopping or the learning rate follow chance.
+
+Why it happens
+    A variable that the loop over the loader assigns in each iteration holds, after the loop, the value of the last
+    batch alone, which is often the smallest one.
+
+Fix
+    Add the values up, and divide by their number:
+
+        total = 0.0
+        for inputs, labels in val_loader:
+            total += criterion(model(inputs), labels).item() * len(inputs)
+        val_loss = total / len(val_loader.dataset)
+
+When this is fine
+    - The loader has a single batch.
+    - The value is a running mean or the state of a metric object, which the loop only reads.
+    - You print the loss of the last training batch to follow the progress.
+
+How it is detected
+    Only the linter finds it, from the source code: a loop over a loader that computes a loss, or a share of right
+    predictions, assigns it to a variable and uses this variable at most to print or log it. After the loop the variable
+    is compared with the best value, given to ``scheduler.step()``, or returned by a function that evaluates. Loaders
+    whose batch size is a length are not reported.
+
+References
+    PyTorch quickstart, whose test loop adds the losses up,
+    https://docs.pytorch.org/tutorials/beginner/basics/quickstart_tutorial.html
+"""
+
+import ast
+from collections.abc import Iterator
+from typing import Any, Final
+
+from trueloop.analysis.queries.batch_loops import (
+    BatchLoop,
+    assigned_in,
+    batch_loops,
+    compared_sides,
+    created_loader,
+    is_loss_call,
+    without_conversions,
+)
+from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import dotted_name, encloses
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_OUTPUT: Final = frozenset((
+    "print", "log", "info", "debug", "set_postfix", "set_description", "set_postfix_str", "add_scalar", "write",
+    "isnan", "isfinite", "format", "item", "backward", "scale", "log_scalar", "detach", "cpu",
+))  # fmt: skip
+"""Functions that do not collect a value."""
+_EVALUATING: Final = frozenset(("val", "valid", "validate", "validation", "eval", "evaluate", "evaluation", "test"))
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each decision about an epoch that uses the value of its last batch."""
+    for loop in batch_loops(source):
+        if _has_one_batch(source, loop) or _is_left(loop):
+            continue
+        for statement in ast.walk(loop.node):
+            if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+                continue
+            name = dotted_name(statement.targets[0])
+            if not name or not _is_result_of_batch(source, loop, statement.value):
+                continue
+            decision = _decision(source, loop, name) if _is_only_replaced(source, loop, name) else None
+            if decision is not None:
+                yield Hit(
+                    message=f"`{name}` is the value of the last batch here: each iteration of the loop over "
+                    f"`{ast.unparse(loop.loader)}` replaces it.",
+                    node=decision,
+                    related=((statement, "assigned in each iteration"),),
+                )
+
+
+def _has_one_batch(source: SourceFile, loop: BatchLoop) -> bool:
+    call = created_loader(source, loop.loader)
+    size = next((each.value for each in call.keywords if each.arg == "batch_size"), None) if call is not None else None
+    if call is not None and size is None and len(call.args) > 1:
+        size = call.args[1]
+    return isinstance(size, ast.Call) or (isinstance(size, ast.Subscript) and "shape" in ast.unparse(size))
+
+
+def _is_result_of_batch(source: SourceFile, loop: BatchLoop, value: ast.expr) -> bool:
+    """Return True for a loss, or a share of right predictions."""
+    inner = without_conversions(value)
+    if isinstance(inner, ast.Name):
+        values = assigned_in(loop.node, inner.id)
+        inner = without_conversions(values[0]) if len(values) == 1 else inner
+    if is_loss_call(source, inner):
+        return True
+    is_mean = isinstance(inner, ast.Call) and last_name(inner.func) == "mean"
+    return is_mean and any(len(compared_sides(each)) == 2 for each in ast.walk(inner) if isinstance(each, ast.expr))
+
+
+def _is_left(loop: BatchLoop) -> bool:
+    return any(isinstance(each, ast.Break | ast.Return) for each in ast.walk(loop.node))
+
+
+def _is_only_replaced(source: SourceFile, loop: BatchLoop, name: str) -> bool:
+    """Return True for a variable that only this loop assigns, except for an initial constant, and only prints."""
+    targets = [
+        each.target
+        for each in ast.walk(loop.function)
+        if isinstance(each, ast.AugAssign | ast.NamedExpr | ast.For) and dotted_name(each.target) == name
+    ]
+    values = [each for each in assigned_in(loop.function, name) if not encloses(loop.node, each)]
+    initial = [isinstance(each, ast.Constant | ast.UnaryOp | ast.List) or "inf" in ast.unparse(each) for each in values]
+    is_assigned_once = len(assigned_in(loop.node, name)) == 1
+    return not targets and all(initial) and is_assigned_once and not _is_collected(source, loop, name)
+
+
+def _is_collected(source: SourceFile, loop: BatchLoop, name: str) -> bool:
+    """Return True if the loop uses a variable for anything else than to print it or to compute gradients."""
+    for each in ast.walk(loop.node):
+        if dotted_name(each) != name or not isinstance(getattr(each, "ctx", None), ast.Load):
+            continue
+        parent: Any = source.parents.get(id(each))
+        while isinstance(parent, ast.expr | ast.FormattedValue | ast.keyword | ast.JoinedStr):
+            if isinstance(parent, ast.Call) and last_name(parent.func) not in _OUTPUT:
+                return True
+            parent = source.parents.get(id(parent))
+        if not isinstance(parent, ast.Expr):
+            return True
+    return False
+
+
+def _decision(source: SourceFile, loop: BatchLoop, name: str) -> Any:
+    """Return the expression after the loop that decides by a variable; None if there is none."""
+    end = loop.node.end_lineno or 0
+    for each in ast.walk(loop.function):
+        if getattr(each, "lineno", 0) <= end or dotted_name(each) != name:
+            continue
+        parent: Any = source.parents.get(id(each))
+        while isinstance(parent, ast.Call | ast.Attribute) and last_name(getattr(parent, "func", parent)) in _OUTPUT:
+            parent = source.parents.get(id(parent))
+        if isinstance(parent, ast.Compare) and "best" in name_words(ast.unparse(parent)):
+            return parent
+        if isinstance(parent, ast.Call) and last_name(parent.func) == "step":
+            return parent
+        if isinstance(parent, ast.Return | ast.Tuple) and _is_returned(source, parent) and _evaluates(loop):
+            return parent
+    return None
+
+
+def _is_returned(source: SourceFile, node: ast.AST) -> bool:
+    return isinstance(node, ast.Return) or isinstance(source.parents.get(id(node)), ast.Return)
+
+
+def _evaluates(loop: BatchLoop) -> bool:
+    """Return True for a function that evaluates, by its name, and computes no gradients."""
+    trains = any(isinstance(each, ast.Attribute) and each.attr == "backward" for each in ast.walk(loop.function))
+    return not trains and bool(name_words(getattr(loop.function, "name", "")) & _EVALUATING)
+
+
+RULE = Rule(required_words=("for ", "load|batches|dl|iter", "oss|entropy|mean("), find=find)
+
+BAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(224, 8)
+y = x.sum(1, keepdim=True)
+loader = DataLoader(TensorDataset(x[:160], y[:160]), batch_size=16, shuffle=True)
+val_loader = DataLoader(TensorDataset(x[160:], y[160:]), batch_size=16)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+best_loss = float("inf")
+for epoch in range(3):
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+    with torch.no_grad():
+        total = 0.0
+        for inputs, targets in val_loader:
+            val_loss = nn.functional.mse_loss(model(inputs), targets).item()
+    if val_loss < best_loss:
+        best_loss = val_loss
+"""
+
+FAILURE = Failure(
+    code="EVL013",
+    title="The last batch stands for the whole epoch",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "            val_loss = nn.functional.mse_loss(model(inputs), targets).item()\n": (
+                "            total += nn.functional.mse_loss(model(inputs), targets).item()\n"
+                "        val_loss = total / len(val_loader)\n"
+            )
+        },
+    ),
+    fix="Add the values of all batches up, and divide by their number.",
+    rule=RULE,
+)

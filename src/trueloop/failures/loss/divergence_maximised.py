@@ -1,0 +1,249 @@
+"""The KL term of a variational autoencoder has the wrong sign, so training maximises the divergence.
+
+What you see
+    The loss becomes more and more negative. Samples from the prior look like noise, and the means or variances of the
+    codes grow without a limit.
+
+Why it happens
+    ``0.5 * sum(1 + logvar - mu**2 - exp(logvar))`` is minus the divergence, the term of the lower bound that is
+    maximised. A loss is minimised, so the divergence has to be added to it.
+
+Fix
+    Add the divergence with a positive sign:
+
+        kl = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
+        loss = reconstruction_loss + kl
+
+When this is fine
+    - The sum is the lower bound, and the loss is minus this sum.
+    - The term is subtracted: ``loss = reconstruction_loss - 0.5 * torch.sum(1 + logvar - ...)``.
+    - The encoder of an adversarial model pushes codes away from the prior on purpose.
+
+How it is detected
+    Only the linter finds it, from the source code: a sum with a logarithm of the variance, its exponential and a
+    square, whose sign is followed through factors, ``sum``, ``mean`` and variables into a sum with a reconstruction
+    loss that is called a loss, is returned by a function that is called so, or is the root of ``backward()``.
+
+References
+    Kingma and Welling, 2013, "Auto-Encoding Variational Bayes", appendix B, arXiv:1312.6114
+    pytorch/examples#824, on the sign of this term, https://github.com/pytorch/examples/issues/824
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from trueloop.analysis.queries.batch_loops import assigned_in, function_of, without_conversions
+from trueloop.analysis.queries.best_values import initial_number
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import Fix, dotted_name
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_RECONSTRUCTION: Final = re.compile(
+    r"rec|bce|mse|loss|nll|cross_entropy|likelihood_loss|l1|(^|_)ce($|_)", re.IGNORECASE
+)
+_REDUCTIONS: Final = frozenset(("sum", "mean", "squeeze", "view", "reshape", "to", "float"))
+_MAX_DEPTH: Final = 12
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each sum of a loss and minus a divergence that is minimised."""
+    for node in source.nodes:
+        if not isinstance(node, ast.BinOp) or isinstance(source.parents.get(id(node)), ast.BinOp):
+            continue
+        sign = _divergence_sign(node)
+        total = _minimised(source, node, sign, 0) if sign else None
+        if total is not None:
+            yield Hit(
+                message=f"`{ast.unparse(total)}` contains minus the KL divergence, so training makes the divergence "
+                "larger: add it with a positive sign.",
+                node=node,
+                related=((total, "the loss"),),
+                fix=_negated(source, node),
+            )
+
+
+def _divergence_sign(node: ast.expr) -> int:
+    """Return the sign of the divergence that is part of a sum: 1, or -1 for ``1 + logvar - mu**2 - exp(logvar)``."""
+    terms = list(_terms(node, 1))
+    logarithms = [(sign, ast.unparse(each)) for sign, each in terms if isinstance(each, ast.Name | ast.Attribute)]
+    squares = [sign for sign, each in terms if _is_square(each)]
+    for sign, each in terms:
+        of = _exponent(each)
+        if of and (-sign, of) in logarithms and squares == [sign] and len(terms) in (3, 4):
+            return sign
+    return 0
+
+
+def _terms(node: ast.expr, sign: int) -> Iterator[tuple[int, ast.expr]]:
+    """Yield the terms of a sum with their signs."""
+    match node:
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
+            yield from _terms(left, sign)
+            yield from _terms(right, sign if isinstance(op, ast.Add) else -sign)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            yield from _terms(operand, -sign)
+        case _:
+            yield sign, node
+
+
+def _exponent(node: ast.expr) -> str:
+    """Return x of ``x.exp()`` or ``torch.exp(x)``; "" for other expressions."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="exp"), args=[of]):
+            return ast.unparse(of)
+        case ast.Call(func=ast.Attribute(attr="exp", value=of), args=[]):
+            return ast.unparse(of)
+        case _:
+            return ""
+
+
+def _is_square(node: ast.expr) -> bool:
+    match node:
+        case ast.BinOp(op=ast.Pow(), left=ast.Name() | ast.Attribute(), right=ast.Constant(value=2)):
+            return True
+        case ast.BinOp(op=ast.Mult(), left=ast.Name() as left, right=ast.Name() as right):
+            return left.id == right.id
+        case ast.Call(func=ast.Attribute(attr="pow", value=owner), args=[*first, ast.Constant(value=2)]):
+            return isinstance(first[0] if first else owner, ast.Name | ast.Attribute)
+        case ast.Call(func=ast.Attribute(attr="square")):
+            return True
+        case _:
+            return False
+
+
+def _minimised(source: SourceFile, node: ast.expr, sign: int, depth: int) -> ast.expr | None:
+    """Return the loss that contains an expression with a negative sign; None if there is none."""
+    for _ in range(_MAX_DEPTH - depth):
+        parent: Any = source.parents.get(id(node))
+        if isinstance(parent, ast.Assign):
+            name = dotted_name(parent.targets[0])
+            return _through_variable(source, parent, name, sign, depth) if name.isidentifier() else None
+        sign *= _factor(parent, node)
+        if sign < 0 and _is_sum_with_loss(parent, node) and _is_loss(source, parent):
+            return parent
+        if not sign:
+            return None
+        node = parent
+    return None
+
+
+def _factor(parent: Any, node: ast.expr) -> int:
+    """Return the sign that an expression gets in the expression around it; 0 if it is unknown."""
+    match parent:
+        case ast.UnaryOp(op=ast.USub()):
+            return -1
+        case ast.BinOp(op=ast.Mult() | ast.Div()):
+            return _sign(parent.right if parent.left is node else parent.left)
+        case ast.BinOp(op=ast.Add() | ast.Sub()):
+            return -1 if isinstance(parent.op, ast.Sub) and parent.right is node else 1
+        case ast.Attribute(attr=attr):
+            return int(attr in _REDUCTIONS)
+        case ast.Call():
+            return int(last_name(parent.func) in _REDUCTIONS and (parent.func is node or node in parent.args[:1]))
+        case _:
+            return 0
+
+
+def _sign(factor: ast.expr) -> int:
+    """Return the sign of a factor: -1 for ``-0.5 * beta``, 1 for a variable."""
+    if isinstance(factor, ast.BinOp) and isinstance(factor.op, ast.Mult | ast.Div):
+        return _sign(factor.left) * _sign(factor.right)
+    number = initial_number(factor)
+    return -1 if isinstance(factor, ast.UnaryOp) or (number is not None and number < 0) else 1
+
+
+def _is_sum_with_loss(parent: Any, node: ast.expr) -> bool:
+    """Return True for the sum of an expression and a reconstruction loss."""
+    if not isinstance(parent, ast.BinOp) or not isinstance(parent.op, ast.Add | ast.Sub):
+        return False
+    other = parent.left if parent.right is node else parent.right
+    is_positive = parent.left is other or isinstance(parent.op, ast.Add)
+    is_loss = _RECONSTRUCTION.search(ast.unparse(other)) is not None and not isinstance(other, ast.UnaryOp)
+    return is_loss and is_positive
+
+
+def _through_variable(source: SourceFile, statement: ast.Assign, name: str, sign: int, depth: int) -> ast.expr | None:
+    """Return the loss that contains a variable with a negative sign."""
+    function = function_of(source, statement)
+    if len(assigned_in(function, name)) > 1:
+        return None
+    uses = [
+        each
+        for each in ast.walk(function)
+        if isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Load)
+    ]
+    found = (_minimised(source, each, sign, depth + 1) for each in uses)
+    return next((each for each in found if each is not None), None)
+
+
+def _is_loss(source: SourceFile, total: ast.expr) -> bool:
+    """Return True if a sum is called a loss, is returned by a function that is called so, or starts ``backward()``."""
+    parent: Any = source.parents.get(id(total))
+    while isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Add | ast.Div) and parent.right is not total:
+        total, parent = parent, source.parents.get(id(parent))
+    total = without_conversions(total)
+    function = function_of(source, total)
+    if isinstance(parent, ast.Assign):
+        name = dotted_name(parent.targets[0])
+        negated = any(
+            isinstance(each, ast.UnaryOp) and isinstance(each.op, ast.USub) and dotted_name(each.operand) == name
+            for each in ast.walk(function)
+        )
+        return "loss" in name.lower() and not negated
+    if isinstance(parent, ast.Return):
+        return "loss" in getattr(function, "name", "").lower()
+    return isinstance(parent, ast.Attribute) and parent.attr == "backward"
+
+
+def _negated(source: SourceFile, node: ast.expr) -> Fix | None:
+    """Return the fix that changes the sign of the divergence."""
+    text = f"-({source.text.segment(node)})"
+    parent = source.parents.get(id(node))
+    is_alone = isinstance(parent, ast.Call | ast.Assign)
+    return Fix((source.text.replace(node, text),), safe=False, description="Change the sign") if is_alone else None
+
+
+RULE = Rule(required_words=("exp(", "pow|square|**|*", "oss"), find=find)
+
+BAD = """
+import torch
+from torch import nn
+
+
+class Autoencoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(8, 4)
+        self.decoder = nn.Linear(2, 8)
+
+    def forward(self, x):
+        mu, logvar = self.encoder(x).chunk(2, dim=1)
+        z = mu + torch.randn_like(mu) * torch.exp(0.5 * logvar)
+        return self.decoder(z), mu, logvar
+
+
+torch.manual_seed(0)
+x = torch.randn(128, 8)
+model = Autoencoder()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+for step in range(8):
+    optimizer.zero_grad()
+    output, mu, logvar = model(x)
+    reconstruction = nn.functional.mse_loss(output, x)
+    kl = 0.5 * torch.mean(1 + logvar - mu.pow(2) - logvar.exp())
+    loss = reconstruction + kl
+    loss.backward()
+    optimizer.step()
+"""
+
+FAILURE = Failure(
+    code="LOS011",
+    title="KL divergence has the wrong sign",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"kl = 0.5 * torch.mean": "kl = -0.5 * torch.mean"}),
+    fix="Add the divergence to the loss with a positive sign.",
+    rule=RULE,
+)

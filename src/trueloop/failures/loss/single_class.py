@@ -1,0 +1,126 @@
+"""Cross-entropy gets a single output per sample, so the loss is always zero, or not a loss at all.
+
+What you see
+    The loss is exactly 0 from the first batch on and no weight changes, or, with labels as floating-point numbers, it
+    is 0 times the label. The accuracy stays that of always predicting class 0.
+
+Why it happens
+    ``CrossEntropyLoss`` applies a softmax over the classes. The softmax of one number is 1, whatever the number is, and
+    its logarithm is 0. An output layer with one unit belongs to ``BCEWithLogitsLoss``.
+
+Fix
+    Use the binary loss, or one output per class:
+
+        criterion = nn.BCEWithLogitsLoss()  # with nn.Linear(size, 1) and labels as floats of the shape (batch, 1)
+        self.out = nn.Linear(size, 2)  # with nn.CrossEntropyLoss() and labels as integers of the shape (batch,)
+
+When this is fine
+    - The single output is a score per candidate, and is reshaped to one row of candidates before the loss.
+
+How it is detected
+    Only the linter finds it, from the source code: the prediction of a cross-entropy comes directly, or through an
+    activation, from a linear layer or convolution with the constant 1 as its number of outputs.
+
+References
+    torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
+    ultralytics/yolov3#191: with one class "the classification loss is always 0",
+    https://github.com/ultralytics/yolov3/issues/191
+"""
+
+import ast
+from collections.abc import Iterator
+
+from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue, ValueKind
+from trueloop.analysis.operations import OpKind
+from trueloop.analysis.queries.activations import RELU, SIGMOID, SOFTMAX, is_affine
+from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.source_text import Edit, Fix
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+LOSSES = {
+    "torch.nn.CrossEntropyLoss": "BCEWithLogitsLoss",
+    "torch.nn.functional.cross_entropy": "binary_cross_entropy_with_logits",
+}
+ACTIVATIONS = RELU | SIGMOID | SOFTMAX | {"torch.tanh", "torch.nn.functional.tanh", "torch.nn.Tanh"}
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each cross-entropy whose prediction has a single output."""
+    for loss in source.ops(OpKind.LOSS):
+        if loss.name not in LOSSES or not loss.inputs or (loss.result and NO_GRAPH in loss.result.facts):
+            continue
+        layer = _layer(loss.inputs[0])
+        if layer is not None and _outputs(layer) == 1:
+            yield Hit(
+                message=f"`{ast.unparse(loss.node.func)}` is always 0: its input has one output per sample, and the "
+                "softmax of a single number is 1.",
+                node=loss.node,
+                related=((layer.node, "the layer with one output"),),
+                fix=_use_binary_loss(source, loss.node, loss.subject.node, loss.name),
+            )
+
+
+def _layer(value: AbstractValue) -> AbstractValue | None:
+    """Return the layer that computes a prediction, perhaps with an activation after it."""
+    for _ in range(4):
+        origin = value.origin()
+        if origin is None or is_affine(origin):
+            return origin
+        if origin.name not in ACTIVATIONS:
+            return None
+        parent = next((each for each in origin.owners if len(each.sources) > 1 and each.sources[-1] is origin), None)
+        if parent is not None:
+            return parent.sources[-2] if is_affine(parent.sources[-2]) else None
+        sources = [each for each in origin.sources if each.kind is ValueKind.TENSOR]
+        if not sources:
+            return None
+        value = sources[0]
+    return None
+
+
+def _outputs(layer: AbstractValue) -> object:
+    """Return the number of outputs of a layer, if it is a constant."""
+    arguments = layer.arguments
+    value = arguments.get("1") or arguments.get("out_features") or arguments.get("out_channels")
+    return None if value is None else value.constant()
+
+
+def _use_binary_loss(source: SourceFile, call: ast.Call, created: object, name: str) -> Fix | None:
+    """Return the fix that uses the loss for a single output; None unless its name is an attribute."""
+    node = call if source.qualified_name(call.func) == name else created
+    function = getattr(node, "func", None)
+    if not isinstance(function, ast.Attribute):
+        return None
+    end = source.text.span(function)[1]
+    edit = Edit(end - len(function.attr), end, LOSSES[name])
+    return Fix((edit,), safe=False, description=f"Use `{LOSSES[name]}`")
+
+
+RULE = Rule(required_words=("CrossEntropyLoss|cross_entropy", "Linear|Conv"), find=find)
+
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(128, 8)
+labels = (x.sum(1, keepdim=True) > 0).float()
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(8):
+    optimizer.zero_grad()
+    loss = criterion(model(x), labels)
+    loss.backward()
+    optimizer.step()
+"""
+
+FAILURE = Failure(
+    code="LOS010",
+    title="Cross-entropy of a single output is always zero",
+    severity=Severity.ERROR,
+    bad=BAD,
+    good=changed(BAD, {"nn.CrossEntropyLoss()": "nn.BCEWithLogitsLoss()"}),
+    fix="Use BCEWithLogitsLoss for one output, or CrossEntropyLoss with one output per class.",
+    rule=RULE,
+)

@@ -1,0 +1,185 @@
+"""``view`` or ``reshape`` is used to swap two dimensions, which mixes the samples of a batch.
+
+What you see
+    The shapes are right and nothing fails, but a recurrent or convolutional model learns badly: each "sequence" it sees
+    consists of parts of several samples.
+
+Why it happens
+    ``view`` and ``reshape`` keep the order of the numbers in memory, and only divide it in another way. They cannot
+    exchange dimensions, as ``transpose`` and ``permute`` do. Both results have the same shape.
+
+Fix
+    Use ``transpose`` or ``permute``:
+
+        x = x.view(x.size(1), x.size(0), -1)  # wrong
+        x = x.transpose(0, 1)  # right
+
+When this is fine
+    - The dimensions keep their order, and only neighbours are merged or divided.
+    - One of the exchanged dimensions is 1.
+
+How it is detected
+    Only the linter finds it, from the source code: a call of ``view`` or ``reshape`` whose arguments are sizes of the
+    same tensor, named or read from its shape in the same function, with two of them in the other order and as many
+    dimensions as before.
+
+References
+    torch.Tensor.view, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.view.html
+    zhouhaoyi/Informer2020#59, "In oder to change the order of dimensions, why is torch.tensor.view used",
+    https://github.com/zhouhaoyi/Informer2020/issues/59
+    Stable-Baselines-Team/stable-baselines3-contrib#111, "Recurrent lstm state being reshaped incorrectly",
+    https://github.com/Stable-Baselines-Team/stable-baselines3-contrib/issues/111
+"""
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.source_text import Fix, dotted_name
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each ``view`` or ``reshape`` that changes the order of a tensor's sizes."""
+    for call in source.all_calls:
+        if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("view", "reshape") or call.keywords:
+            continue
+        name, shape = dotted_name(call.func.value), call.args
+        if len(shape) == 1 and isinstance(shape[0], ast.Tuple | ast.List):
+            shape = shape[0].elts
+        names = _sizes_by_name(function_of(source, call), name, call) if name and len(shape) > 1 else {}
+        order = _order(name, shape, names) if name and len(shape) > 1 else []
+        if order or (name and _is_out_of_order(name, shape, names)):
+            is_transposed = order[:2] == [1, 0] and order[2:] == sorted(order[2:])
+            method = "transpose(0, 1)" if is_transposed else f"permute({', '.join(map(str, order))})"
+            text = f"{name}.{method}"
+            advice = f"`{text}` exchanges them." if order else "`transpose` and `permute` exchange them."
+            fix = Fix((source.text.replace(call, text),), safe=False, description="Exchange the dimensions")
+            yield Hit(
+                message=f"`{ast.unparse(call)}` does not exchange dimensions: it cuts the same numbers into other "
+                f"pieces, which mixes them. {advice}",
+                node=call,
+                fix=fix if order else None,
+            )
+
+
+def _order(name: str, shape: list[ast.expr], names: dict[str, int]) -> list[int]:
+    """Return the order of the old dimensions if the new shape consists of the old sizes in another order; else []."""
+    found = [_dimension(each, name, names) for each in shape]
+    known = [each for each in found if each is not None]
+    free = [number for number, each in enumerate(shape) if _is_rest(each)]
+    if len(known) != len(set(known)) or len(known) + len(free) != len(shape) or len(free) > 1 or len(known) < 2:
+        return []
+    missing = [number for number in range(len(shape)) if number not in known]
+    if any(each >= len(shape) for each in known) or len(missing) != len(free):
+        return []
+    order = [missing[0] if each is None else each for each in found]
+    return order if order != sorted(order) and known != sorted(known) else []
+
+
+def _is_out_of_order(name: str, shape: list[ast.expr], names: dict[str, int]) -> bool:
+    """Return True if merged sizes are not neighbours, or a size is preceded by more than the sizes before it."""
+    parts = [_merged(each, name, names) for each in shape]
+    merged = [each for part in parts for each in part]
+    if all(parts) and any(len(part) > 1 for part in parts) and len(merged) == len(set(merged)):
+        return merged != sorted(merged)  # t.reshape(B, T, H * D) of (B, H, T, D)
+    for position, part in enumerate(parts):
+        before = [each[0] for each in parts[:position] if len(each) == 1]
+        others = [each for each, own in zip(shape[:position], parts, strict=False) if not own]
+        if len(part) == 1 and part[0] > 0 and before == list(range(part[0])) and others:
+            return not any(isinstance(each, ast.Constant | ast.BinOp | ast.UnaryOp) for each in others)
+    return False  # t.view(B, heads, T, size) of (B, T, heads * size) is found above
+
+
+def _merged(node: ast.expr, name: str, names: dict[str, int]) -> list[int]:
+    """Return the dimensions whose sizes an expression multiplies: [1, 3] for ``H * D``; [] if one is unknown."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        left, right = _merged(node.left, name, names), _merged(node.right, name, names)
+        return [*left, *right] if left and right else []
+    dimension = _dimension(node, name, names)
+    return [] if dimension is None else [dimension]
+
+
+def _sizes_by_name(function: Any, name: str, call: ast.Call) -> dict[str, int]:
+    """Return the variables that hold sizes of a tensor at a call: {"batch": 0}."""
+    found: dict[str, int] = {}
+    assigned = [each for each in ast.walk(function) if isinstance(each, ast.Assign) and each.lineno <= call.lineno]
+    for each in sorted(assigned, key=lambda statement: statement.lineno):
+        for target in each.targets:
+            if dotted_name(target) == name and each.value is not call and each.lineno < call.lineno:
+                found.clear()  # another tensor
+            if isinstance(target, ast.Tuple) and _is_shape(each.value, name):
+                found |= {getattr(part, "id", ""): number for number, part in enumerate(target.elts)}
+            dimension = _dimension(each.value, name, {})
+            if isinstance(target, ast.Name):
+                found.pop(target.id, None)
+                found |= {target.id: dimension} if dimension is not None else {}
+    return {key: number for key, number in found.items() if key not in ("", "_")}
+
+
+def _is_shape(node: ast.expr, name: str) -> bool:
+    """Return True for ``x.shape`` and ``x.size()``."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "size":
+        return not node.args and not node.keywords and dotted_name(node.func.value) == name
+    return isinstance(node, ast.Attribute) and node.attr == "shape" and dotted_name(node.value) == name
+
+
+def _dimension(node: ast.expr, name: str, names: dict[str, int]) -> int | None:
+    """Return the dimension of a tensor whose size an expression is; None for other expressions."""
+    match node:
+        case ast.Name(id=variable):
+            return names.get(variable)
+        case ast.Call(func=ast.Attribute(value=owner, attr="size"), args=[ast.Constant(value=int() as number)]):
+            return number if dotted_name(owner) == name and number >= 0 else None
+        case ast.Subscript(value=ast.Attribute(value=owner, attr="shape"), slice=ast.Constant(value=int() as number)):
+            return number if dotted_name(owner) == name and number >= 0 else None
+        case ast.Call(func=ast.Name(id="len"), args=[owner]):
+            return 0 if dotted_name(owner) == name else None
+        case _:
+            return None
+
+
+def _is_rest(node: ast.expr) -> bool:
+    return isinstance(node, ast.UnaryOp) and ast.unparse(node) == "-1"
+
+
+RULE = Rule(required_words=(".view(|.reshape(", ".size(|.shape|len("), find=find)
+
+BAD = """
+import torch
+from torch import nn
+
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(6, 8)
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, x):
+        x = x.view(x.size(1), x.size(0), x.size(2))
+        outputs, _ = self.rnn(x)
+        return self.head(outputs[-1])
+
+
+model = Tagger()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(8):
+    x = torch.randn(16, 5, 6)
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), x[:, -1].sum(1, keepdim=True))
+    loss.backward()
+    optimizer.step()
+"""
+
+FAILURE = Failure(
+    code="MDL021",
+    title="view() is used to swap dimensions",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"x.view(x.size(1), x.size(0), x.size(2))": "x.transpose(0, 1)"}),
+    fix="Exchange dimensions with transpose or permute, never with view or reshape.",
+    rule=RULE,
+)

@@ -1,0 +1,137 @@
+"""CKP021: counters of early stopping that are never set back."""
+
+import pytest
+
+FAULTY = {
+    "in a loop": """
+best, bad, patience = float("inf"), 0, 5
+for epoch in range(99):
+    val_loss = evaluate(model)
+    if val_loss < best:
+        best = val_loss
+        torch.save(model.state_dict(), "best.pt")
+    else:
+        bad += 1  # <- CKP021
+        if bad >= patience:
+            break
+""",
+    "the other arm first, the limit afterwards": """
+def fit(model, patience):
+    best_loss = 1e9
+    count = 0
+    for epoch in range(99):
+        loss = evaluate(model)
+        if loss >= best_loss:
+            count = count + 1  # <- CKP021
+        else:
+            best_loss = loss
+        if count > patience:
+            return model
+""",
+    "a class": """
+class EarlyStopping:
+    def __init__(self, patience):
+        self.patience = patience
+        self.counter = 0
+        self.best_loss = float("inf")
+        self.early_stop = False
+    def __call__(self, val_loss):
+        if val_loss < self.best_loss:
+            self.best_loss = val_loss
+        else:
+            self.counter += 1  # <- CKP021
+            if self.counter >= self.patience:
+                self.early_stop = True
+""",
+}
+
+CORRECT = {
+    "set back": """
+best, bad = float("inf"), 0
+for epoch in range(99):
+    val_loss = evaluate(model)
+    if val_loss < best:
+        best = val_loss
+        bad = 0
+    else:
+        bad += 1
+        if bad >= 5:
+            break
+""",
+    "set back first, counted always": """
+best, bad = float("inf"), 0
+for epoch in range(99):
+    bad += 1
+    val_loss = evaluate(model)
+    if val_loss < best:
+        best, bad = val_loss, 0
+    if bad >= 5:
+        break
+""",
+    "a class with three arms": """
+class EarlyStopping:
+    def __init__(self, patience=7, delta=0):
+        self.patience, self.delta = patience, delta
+        self.counter = 0
+        self.best_score = None
+        self.early_stop = False
+    def __call__(self, val_loss, model):
+        score = -val_loss
+        if self.best_score is None:
+            self.best_score = score
+        elif score < self.best_score + self.delta:
+            self.counter += 1
+            if self.counter >= self.patience:
+                self.early_stop = True
+        else:
+            self.best_score = score
+            self.counter = 0
+""",
+    "set back by another method": """
+class Patience:
+    def __init__(self):
+        self.restart()
+        self.best_loss = float("inf")
+    def restart(self):
+        self.waited = 0
+    def update(self, loss):
+        if loss < self.best_loss:
+            self.best_loss = loss
+            self.restart()
+        else:
+            self.waited += 1
+            if self.waited >= 3:
+                return True
+""",
+    "only counted and printed": """
+best, worse = float("inf"), 0
+for epoch in range(99):
+    val_loss = evaluate(model)
+    if val_loss < best:
+        best = val_loss
+    else:
+        worse += 1
+print(worse)
+""",
+    "the learning rate falls at the limit": """
+best, waited = float("inf"), 0
+for epoch in range(99):
+    val_loss = evaluate(model)
+    if val_loss < best:
+        best = val_loss
+    else:
+        waited += 1
+        if waited == 3:
+            lr, waited = lr / 2, 0
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
+def test_lint_reports_faulty_scripts(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_lint_accepts_correct_scripts(lint_is_clean, script):
+    lint_is_clean(script)

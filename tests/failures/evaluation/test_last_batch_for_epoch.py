@@ -1,0 +1,68 @@
+"""EVL013: the last batch for the epoch."""
+
+import pytest
+
+FAULTY = {
+    "returned by a function that evaluates": """
+def validate(model, val_loader):
+    for x, y in val_loader:
+        loss = criterion(model(x), y)
+    return loss.item()  # <- EVL013
+""",
+    "given to a scheduler": """
+for epoch in range(9):
+    for x, y in val_loader:
+        val_loss = criterion(model(x), y)
+    scheduler.step(val_loss)  # <- EVL013
+""",
+    "compared with the best accuracy": """
+best_acc = 0.0
+for epoch in range(9):
+    for x, y in val_loader:
+        acc = (model(x).argmax(1) == y).float().mean().item()
+        print(acc)
+    if acc > best_acc:  # <- EVL013
+        best_acc = acc
+""",
+}
+
+CORRECT = {
+    "collected": """
+def validate(model, val_loader):
+    losses = []
+    for x, y in val_loader:
+        loss = criterion(model(x), y)
+        losses.append(loss.item())
+    return sum(losses) / len(losses)
+""",
+    "the last training loss is printed": """
+for epoch in range(9):
+    for x, y in loader:
+        loss = criterion(model(x), y)
+        loss.backward()
+    print(epoch, loss.item())
+""",
+    "one batch": """
+val_loader = DataLoader(val_set, batch_size=len(val_set))
+for epoch in range(9):
+    for x, y in val_loader:
+        val_loss = criterion(model(x), y)
+    scheduler.step(val_loss)
+""",
+    "a running mean": """
+for epoch in range(9):
+    for x, y in val_loader:
+        val_loss = meter.update(criterion(model(x), y))
+    scheduler.step(val_loss)
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
+def test_lint_reports_faulty_scripts(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_lint_accepts_correct_scripts(lint_is_clean, script):
+    lint_is_clean(script)

@@ -1,0 +1,133 @@
+"""EVL011: totals over the wrong count."""
+
+import pytest
+
+FAULTY = {
+    "the full dataset of a sampler": """
+train_sampler = SubsetRandomSampler(rows[100:])
+train_loader = DataLoader(data, batch_size=20, sampler=train_sampler)
+for x, y in train_loader:
+    loss = criterion(model(x), y)
+    train_loss += loss.item() * x.size(0)
+train_loss = train_loss / len(train_loader.dataset)  # <- EVL011
+""",
+    "both totals of the quickstart swapped": """
+def test_loop(dataloader, model, loss_fn):
+    size = len(dataloader.dataset)
+    num_batches = len(dataloader)
+    test_loss, correct = 0, 0
+    with torch.no_grad():
+        for X, y in dataloader:
+            pred = model(X)
+            test_loss += loss_fn(pred, y).item()
+            correct += (pred.argmax(1) == y).type(torch.float).sum().item()
+    test_loss /= size  # <- EVL011
+    correct /= num_batches  # <- EVL011
+""",
+    "the counter of the loop": """
+for i, (x, y) in enumerate(train_loader):
+    _, pred = model(x).max(1)
+    correct += pred.eq(y).sum().item()
+    print(correct / (i + 1))  # <- EVL011
+""",
+    "a percentage of the batches": """
+correct = 0
+for x, y in loader:
+    pred = model(x).argmax(1)
+    correct += torch.sum(pred == y)
+accuracy = 100.0 * correct / len(loader)  # <- EVL011
+""",
+    "a weighted sum over the batches": """
+def evaluate(model, val_loader, criterion):
+    total = 0.0
+    for x, y in val_loader:
+        loss = criterion(model(x), y)
+        total += loss.item() * x.size(0)
+    return total / len(val_loader)  # <- EVL011
+""",
+    "a mean of each batch over the samples": """
+class Trainer:
+    def epoch(self):
+        running = 0.0
+        for x, y in self.train_loader:
+            loss = self.criterion(self.model(x), y)
+            running += float(loss)
+        return running / len(self.train_loader.dataset)  # <- EVL011
+""",
+}
+
+CORRECT = {
+    "the quickstart": """
+def test_loop(dataloader, model, loss_fn):
+    size = len(dataloader.dataset)
+    num_batches = len(dataloader)
+    test_loss, correct = 0, 0
+    with torch.no_grad():
+        for X, y in dataloader:
+            pred = model(X)
+            test_loss += loss_fn(pred, y).item()
+            correct += (pred.argmax(1) == y).type(torch.float).sum().item()
+    test_loss /= num_batches
+    correct /= size
+    return test_loss
+""",
+    "a sum of losses over the samples": """
+def test(model, device, test_loader):
+    test_loss = 0
+    correct = 0
+    for data, target in test_loader:
+        output = model(data)
+        test_loss += F.nll_loss(output, target, reduction='sum').item()
+        pred = output.argmax(dim=1, keepdim=True)
+        correct += pred.eq(target.view_as(pred)).sum().item()
+    test_loss /= len(test_loader.dataset)
+    print(100. * correct / len(test_loader.dataset))
+""",
+    "counted samples": """
+for i, (x, y) in enumerate(train_loader):
+    loss = criterion(model(x), y)
+    train_loss += loss.item()
+    total += y.size(0)
+    correct += pred.eq(y).sum().item()
+    print(train_loss / (i + 1), 100. * correct / total)
+""",
+    "times the batch size": """
+for x, y in loader:
+    correct += (model(x).argmax(1) == y).sum().item()
+acc = correct / (len(loader) * batch_size)
+acc2 = correct / len(loader) / batch_size
+""",
+    "means over batches": """
+for x, y in loader:
+    acc += (model(x).argmax(1) == y).float().mean().item()
+acc /= len(loader)
+""",
+    "weighted means over samples": """
+for x, y in loader:
+    loss = criterion(model(x), y)
+    total += loss.item() * x.size(0)
+total /= len(loader.dataset)
+""",
+    "padding tokens per batch": """
+for ids in loader:
+    pads += (ids == pad_id).sum().item()
+print(pads / len(loader))
+""",
+    "batches of one sample": """
+loader = DataLoader(ds, batch_size=1)
+for x, y in loader:
+    pred = model(x).argmax()
+    correct += (pred == y).sum().item()
+print(correct / len(loader))
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
+def test_lint_reports_faulty_scripts(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_lint_accepts_correct_scripts(lint_is_clean, script):
+    lint_is_clean(script)

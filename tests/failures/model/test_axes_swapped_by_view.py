@@ -1,0 +1,95 @@
+"""MDL021: views that swap dimensions."""
+
+import pytest
+
+FAULTY = {
+    "sizes of the tensor": """
+def forward(self, x):
+    x = x.view(x.size(1), x.size(0), -1)  # <- MDL021
+    return self.rnn(x)
+""",
+    "named sizes": """
+def decode(logits):
+    batch, channels, time = logits.size()
+    logits = logits.view(time, batch, channels)  # <- MDL021
+    return logits.log_softmax(-1)
+""",
+    "a tuple, the shape": """
+def forward(self, x):
+    x = F.relu(self.conv(x))
+    x = x.reshape((x.shape[2], x.shape[0], x.shape[1]))  # <- MDL021
+    return self.rnn(x)
+""",
+    "the heads of attention": """
+def split(self, queries, keys):
+    B, L, H, D = queries.shape
+    return queries.view(B, H, L, -1)  # <- MDL021
+""",
+}
+
+FAULTY |= {
+    "split into heads and merged again": """
+def split(self, t):
+    B, T, _ = t.shape
+    return t.reshape(B, self.heads, T, self.size)  # <- MDL021
+def merge(self, t):
+    B, H, T, D = t.shape
+    return t.reshape(B, T, H * D)  # <- MDL021
+""",
+}
+
+CORRECT = {
+    "split into heads, merged and grouped": """
+def split(self, t):
+    B, T, C = t.shape
+    t = t.view(B, T, self.heads, C // self.heads).transpose(1, 2)
+    return t
+def merge(self, t):
+    B, T, H, D = t.shape
+    return t.reshape(B, T, H * D), t.reshape(B * T, H, D)
+def groups(self, x):
+    B, C, L = x.shape
+    y = x.view(B, self.groups, C // self.groups, L)
+    return x.view(B, 1, C, L), y
+""",
+    "the same order, dimensions merged and divided": """
+def windows(x, size):
+    B, H, W, C = x.shape
+    x = x.view(B, H // size, size, W // size, size, C)
+    x = x.permute(0, 1, 3, 2, 4, 5).reshape(-1, size, size, C)
+    return x.view(x.size(0), -1, x.size(3))
+""",
+    "sizes of another tensor": """
+def attend(x, memory):
+    T, B, C = memory.shape
+    x = x.view(B, T, C)
+    return x
+""",
+    "sizes from before a transpose": """
+def forward(self, x):
+    B, C, L = x.shape
+    x = x.transpose(1, 2)
+    x = x.reshape(B, L, C)
+    return x
+""",
+    "flattened": """
+def forward(self, x):
+    x = x.view(x.size(0), -1)
+    return x.view(-1, x.size(1))
+""",
+    "a new dimension": """
+def forward(self, x):
+    N, C = x.shape
+    return x.view(N, C, 1, 1), x.view(N, 1, C)
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
+def test_lint_reports_faulty_scripts(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_lint_accepts_correct_scripts(lint_is_clean, script):
+    lint_is_clean(script)
