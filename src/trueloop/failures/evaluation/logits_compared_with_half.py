@@ -1,0 +1,159 @@
+"""Raw outputs of a model that is trained with BCEWithLogitsLoss are compared with 0.5, as if they were probabilities.
+
+What you see
+    The loss falls as it should, but recall, accuracy or F1 are lower than they should be: the model seems to miss many
+    positive samples.
+
+Why it happens
+    A model for ``BCEWithLogitsLoss`` returns logits, and the loss applies the sigmoid itself. A logit of 0.5 is a
+    probability of 0.62, so samples between 0.5 and 0.62 are counted as negative. Nothing raises an error, since both
+    are plain numbers.
+
+Fix
+    Compare the probability with 0.5, or the logit with 0:
+
+        predicted = torch.sigmoid(model(x)) > 0.5
+        predicted = model(x) > 0
+
+When this is fine
+    - The model applies a sigmoid in eval mode, or the outputs are probabilities from another function.
+    - The threshold of the logits was tuned on validation data and happens to be 0.5.
+    - Another model of the program, trained with another loss, returns probabilities.
+
+How it is detected
+    Only the linter finds it, from the source code: the program uses ``BCEWithLogitsLoss`` or its function and no
+    other loss for probabilities, no ``forward`` contains a sigmoid, and the result of a model call, without a sigmoid
+    in between, or a variable called logits is compared with the constant 0.5 or rounded to a class.
+
+References
+    torch.nn.BCEWithLogitsLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.BCEWithLogitsLoss.html
+    PyTorch forum, "Multilabel classification: how to threshold BCEWithLogitsLoss outputs",
+    https://discuss.pytorch.org/t/is-there-an-example-for-multi-class-multilabel-classification-in-pytorch/53579
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from trueloop.analysis.operations import OpKind
+from trueloop.analysis.queries.batch_loops import function_of, without_conversions
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import Fix, dotted_name
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_LOGIT_LOSSES: Final = ("BCEWithLogitsLoss", "binary_cross_entropy_with_logits")
+_PROBABILITY_LOSSES: Final = ("BCELoss", "binary_cross_entropy")
+_SIGMOIDS: Final = re.compile(r"sigmoid|expit|softmax|Sigmoid|Softmax")
+_LOGITS: Final = re.compile(r"(^|_)logits?($|_)", re.IGNORECASE)
+_SHAPING: Final = frozenset(("squeeze", "view", "reshape", "flatten", "unsqueeze", "ravel"))
+_MAX_DEPTH: Final = 5
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each comparison of a logit with 0.5."""
+    used = {last_name(each.func) for each in source.all_calls}
+    if used.isdisjoint(_LOGIT_LOSSES) or not used.isdisjoint(_PROBABILITY_LOSSES) or _applies_sigmoid(source):
+        return
+    calls = {id(each.node) for each in source.ops(OpKind.MODEL_CALL)}
+    for node in source.nodes:
+        compared = _compared(node)
+        if compared is not None and _is_logit(source, compared, calls, 0):
+            rounds = isinstance(node, ast.Call)
+            yield Hit(
+                message=f"`{ast.unparse(node)}` takes the raw outputs of a model that is trained with logits for "
+                f"probabilities: {'rounding' if rounds else 'a logit of 0.5'} is a threshold at a probability of 0.62.",
+                node=node,
+                fix=None if rounds else _with_sigmoid(source, compared),
+            )
+
+
+def _applies_sigmoid(source: SourceFile) -> bool:
+    """Return True if a ``forward`` contains a sigmoid, or a module with one is created anywhere."""
+    if any(last_name(each.func) in ("Sigmoid", "Softmax") for each in source.all_calls):
+        return True
+    forwards = (each for each in source.nodes if isinstance(each, ast.FunctionDef) and each.name == "forward")
+    return any(_SIGMOIDS.search(ast.unparse(each)) for each in forwards)
+
+
+def _compared(node: ast.AST) -> ast.expr | None:
+    """Return the value that is compared with 0.5 or rounded; None for other nodes."""
+    match node:
+        case ast.Compare(
+            left=left, ops=[ast.Gt() | ast.GtE() | ast.Lt() | ast.LtE()], comparators=[ast.Constant(value=0.5)]
+        ):
+            return left
+        case ast.Call(func=ast.Attribute(attr="gt" | "ge", value=left), args=[ast.Constant(value=0.5)]):
+            return left
+        case ast.Call(func=ast.Attribute(attr="round", value=ast.Name(id="torch")), args=[left]):
+            return left
+        case ast.Call(func=ast.Attribute(attr="round", value=left), args=[]):
+            return left
+        case _:
+            return None
+
+
+def _is_logit(source: SourceFile, node: ast.expr, calls: set[int], depth: int) -> bool:
+    """Return True for the output of a model, or a variable called logits, to which no sigmoid is applied."""
+    node = without_conversions(node)
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _SHAPING:
+        node = without_conversions(node.func.value)
+    if isinstance(node, ast.Subscript):
+        return _is_logit(source, node.value, calls, depth)
+    if isinstance(node, ast.Call):
+        return id(node) in calls
+    name = dotted_name(node)
+    if not name or depth > _MAX_DEPTH:
+        return False
+    values = _assigned_before(function_of(source, node), name, node)
+    if any(_SIGMOIDS.search(ast.unparse(each)) for each in values):
+        return False
+    if not values:
+        return isinstance(node, ast.Name | ast.Attribute) and bool(_LOGITS.search(last_name(node)))
+    return all(_is_logit(source, each, calls, depth + 1) for each in values)
+
+
+def _assigned_before(function: Any, name: str, node: ast.expr) -> list[ast.expr]:
+    """Return the values that a function assigns to a variable in lines before an expression."""
+    found: list[ast.expr] = []
+    for each in ast.walk(function):
+        if isinstance(each, ast.Assign) and each.lineno < node.lineno:
+            found += [each.value for target in each.targets if dotted_name(target) == name]
+    return found
+
+
+def _with_sigmoid(source: SourceFile, compared: ast.expr) -> Fix:
+    text = f"torch.sigmoid({source.text.segment(compared)})"
+    return Fix((source.text.replace(compared, text),), safe=False, description="Compare probabilities")
+
+
+RULE = Rule(required_words=("BCEWithLogitsLoss|binary_cross_entropy_with_logits", "0.5|round"), find=find)
+
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(256, 8)
+y = (x[:, :3] + 0.5 * torch.randn(256, 3) > 0.5).float()
+model = nn.Linear(8, 3)
+loss_fn = nn.BCEWithLogitsLoss()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+for step in range(40):
+    optimizer.zero_grad()
+    loss_fn(model(x), y).backward()
+    optimizer.step()
+with torch.no_grad():
+    predicted = model(x) > 0.5
+print("recall", (predicted * y).sum() / y.sum())
+"""
+
+FAILURE = Failure(
+    code="EVL020",
+    title="Logits are compared with 0.5",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"predicted = model(x) > 0.5": "predicted = torch.sigmoid(model(x)) > 0.5"}),
+    fix="Apply torch.sigmoid before the comparison with 0.5, or compare the logits with 0.",
+    rule=RULE,
+)

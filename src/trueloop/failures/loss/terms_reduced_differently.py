@@ -1,0 +1,231 @@
+"""One term of a variational autoencoder's loss is summed over the batch, and the other one is averaged.
+
+What you see
+    With a summed KL divergence and an averaged reconstruction, all codes collapse to the prior: the KL term goes to
+    zero, and the decoder returns the mean image. The other way round, the codes do not follow the prior at all. The
+    effect changes with the batch size.
+
+Why it happens
+    ``F.mse_loss`` and ``F.binary_cross_entropy`` average over the batch and over all values of a sample. A sum over the
+    batch and the code is larger by batch size times number of values, so one term outweighs the other by a factor of
+    thousands that nobody chose.
+
+Fix
+    Sum both terms, then divide both by the batch size:
+
+        reconstruction = F.mse_loss(output, x, reduction="sum")
+        kl = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
+        loss = (reconstruction + kl) / len(x)
+
+When this is fine
+    - A small weight of the KL term makes up for the difference.
+    - The sum is over the code only, ``dim=1``, and averaged over the batch, with a weight that was chosen for this.
+    - Both terms are divided by the number of values later.
+
+How it is detected
+    Only the linter finds it, from the source code: in one sum, a KL divergence of a normal distribution with
+    ``torch.sum`` over all dimensions and no weight below 1, and a loss function with ``reduction="mean"``; or
+    ``torch.mean`` and ``reduction="sum"``. Variables and functions that only return the term are followed.
+
+References
+    Kingma and Welling, 2013, "Auto-Encoding Variational Bayes", section 3, arXiv:1312.6114
+    pytorch/examples#652, on the scale of the two terms, https://github.com/pytorch/examples/issues/652
+"""
+
+import ast
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from trueloop.analysis.queries.batch_loops import assigned_in, function_of
+from trueloop.analysis.queries.best_values import initial_number
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import dotted_name
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_LOSS_FUNCTIONS: Final = frozenset((
+    "mse_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "l1_loss", "smooth_l1_loss",
+))  # fmt: skip
+_LOSS_MODULES: Final = frozenset(("MSELoss", "BCELoss", "BCEWithLogitsLoss", "L1Loss", "SmoothL1Loss"))
+_MAX_DEPTH: Final = 4
+
+
+class _Term(NamedTuple):
+    """A term of a loss, and how it is reduced."""
+
+    is_divergence: bool
+    reduction: str
+    """ "sum" or "mean", over all dimensions."""
+    node: ast.expr
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each sum of a divergence and a reconstruction loss that are reduced in different ways."""
+    for node in source.nodes:
+        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
+            continue
+        if isinstance(source.parents.get(id(node)), ast.BinOp) and not _is_scaled(source, node):
+            continue
+        terms = [term for each in _added(node) if (term := _term(source, each, 0)) is not None]
+        divergence = next((each for each in terms if each.is_divergence), None)
+        reconstruction = next((each for each in terms if not each.is_divergence), None)
+        if divergence is None or reconstruction is None or divergence.reduction == reconstruction.reduction:
+            continue
+        words = {"sum": "summed over the batch", "mean": "averaged over the batch and all values"}
+        yield Hit(
+            message=f"The reconstruction loss is {words[reconstruction.reduction]}, but the KL divergence is "
+            f"{words[divergence.reduction]}: one outweighs the other by about batch size times number of values.",
+            node=reconstruction.node,
+            related=((divergence.node, "the KL divergence"), (node, "added here")),
+        )
+
+
+def _is_scaled(source: SourceFile, node: ast.BinOp) -> bool:
+    """Return True for a sum that is divided or multiplied, and False for a part of a longer sum."""
+    parent = source.parents.get(id(node))
+    return isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Mult | ast.Div)
+
+
+def _added(node: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        yield from _added(node.left)
+        yield from _added(node.right)
+    else:
+        yield node
+
+
+def _term(source: SourceFile, node: ast.expr, depth: int) -> _Term | None:
+    """Return the term that an expression computes; None for others, and for those that are weighted."""
+    match node:
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return _term(source, inner, depth)
+        case ast.BinOp(op=ast.Mult(), left=left, right=right):
+            if _is_plain_weight(source, left):
+                return _term(source, right, depth)
+            return _term(source, left, depth) if _is_plain_weight(source, right) else None
+        case ast.Call():
+            return _reconstruction(source, node) or _divergence(node) or _returned(source, node, depth)
+        case ast.Name(id=name) if depth < _MAX_DEPTH:
+            values = assigned_in(function_of(source, node), name)
+            is_changed = any(
+                isinstance(each, ast.AugAssign) and dotted_name(each.target) == name
+                for each in ast.walk(function_of(source, node))
+            )
+            return _term(source, values[0], depth + 1) if len(values) == 1 and not is_changed else None
+        case _:
+            return None
+
+
+def _is_plain_weight(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for a number of at least 0.5, or a parameter of the function with such a default."""
+    while isinstance(node, ast.UnaryOp):
+        node = node.operand
+    number = initial_number(node)
+    if number is None and isinstance(node, ast.Name):
+        arguments = getattr(function_of(source, node), "args", None)
+        names = [] if arguments is None else [each.arg for each in arguments.args]
+        defaults: dict[str, Any] = (
+            {} if arguments is None else dict(zip(names[::-1], arguments.defaults[::-1], strict=False))
+        )
+        number = initial_number(defaults.get(node.id))
+    return number is not None and abs(number) >= 0.5
+
+
+def _reconstruction(source: SourceFile, call: ast.Call) -> _Term | None:
+    """Return the term for a call of a loss function, or of a loss module that the file creates."""
+    function: ast.Call | None = call if last_name(call.func) in _LOSS_FUNCTIONS else None
+    if function is None:
+        name = last_name(call.func)
+        created = [
+            each.value
+            for each in source.nodes
+            if isinstance(each, ast.Assign) and any(last_name(target) == name for target in each.targets)
+        ]
+        if len(created) != 1 or not isinstance(created[0], ast.Call) or last_name(created[0].func) not in _LOSS_MODULES:
+            return None
+        function = created[0]
+    arguments = {each.arg: each.value for each in function.keywords}
+    reduction = arguments.pop("reduction", None)
+    if arguments.keys() & {None, "size_average", "reduce", "weight"} or len(function.args) > 2:
+        return None
+    kind = "mean" if reduction is None else getattr(reduction, "value", "")
+    return _Term(False, kind, call) if kind in ("sum", "mean") else None
+
+
+def _divergence(call: ast.Call) -> _Term | None:
+    """Return the term for ``torch.sum(1 + logvar - mu**2 - exp(logvar))``, over all dimensions."""
+    name = last_name(call.func)
+    if name not in ("sum", "mean") or call.keywords:
+        return None
+    is_function = dotted_name(getattr(call.func, "value", call.func)) == "torch"
+    inner = call.args[0] if is_function and call.args else getattr(call.func, "value", None)
+    if inner is None or len(call.args) != int(is_function):
+        return None
+    text = ast.unparse(inner)
+    has_exponential = ".exp()" in text or "torch.exp(" in text
+    return (
+        _Term(True, name, call)
+        if has_exponential and ("pow(2)" in text or "** 2" in text or "square" in text)
+        else None
+    )
+
+
+def _returned(source: SourceFile, call: ast.Call, depth: int) -> _Term | None:
+    """Return the term that a function of the project returns, if it has one ``return``."""
+    if depth >= _MAX_DEPTH or not isinstance(call.func, ast.Name):
+        return None
+    definitions = [each for each in source.nodes if isinstance(each, ast.FunctionDef) and each.name == call.func.id]
+    if len(definitions) != 1:
+        return None
+    returns = [each for each in ast.walk(definitions[0]) if isinstance(each, ast.Return)]
+    value = returns[0].value if len(returns) == 1 else None
+    return None if value is None else _term(source, value, depth + 1)
+
+
+RULE = Rule(required_words=("exp(", "sum|mean", "loss|Loss|entropy"), find=find)
+
+BAD = """
+import torch
+from torch import nn
+
+
+class Autoencoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(8, 4)
+        self.decoder = nn.Linear(2, 8)
+
+    def forward(self, x):
+        mu, logvar = self.encoder(x).chunk(2, dim=1)
+        z = mu + torch.randn_like(mu) * torch.exp(0.5 * logvar)
+        return self.decoder(z), mu, logvar
+
+
+torch.manual_seed(0)
+x = torch.randn(128, 8)
+model = Autoencoder()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+for step in range(8):
+    optimizer.zero_grad()
+    output, mu, logvar = model(x)
+    reconstruction = nn.functional.mse_loss(output, x)
+    kl = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
+    loss = reconstruction + kl
+    loss.backward()
+    optimizer.step()
+"""
+
+FAILURE = Failure(
+    code="LOS019",
+    title="KL divergence is summed, reconstruction is averaged",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "mse_loss(output, x)": 'mse_loss(output, x, reduction="sum")',
+            "loss = reconstruction + kl": "loss = (reconstruction + kl) / len(x)",
+        },
+    ),
+    fix="Sum both terms, then divide both by the batch size.",
+    rule=RULE,
+)

@@ -1,0 +1,87 @@
+"""EVL020: logits that are compared with 0.5."""
+
+import pytest
+
+HEAD = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+    def forward(self, x):
+        return self.fc(x)
+model = Net()
+criterion = nn.BCEWithLogitsLoss()
+optimizer = torch.optim.Adam(model.parameters())
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+"""
+FAULTY = {
+    "in an evaluation": """
+def evaluate(model, loader):
+    model.eval()
+    with torch.no_grad():
+        for x, y in loader:
+            out = model(x)
+            hits += ((out > 0.5) == y).sum()  # <- EVL020
+evaluate(model, val)
+""",
+    "through a squeeze": """
+with torch.no_grad():
+    outputs = model(x).squeeze(1)
+    predicted = (outputs.cpu() >= 0.5).long()  # <- EVL020
+""",
+    "rounded": """
+predicted = torch.round(model(x))  # <- EVL020
+""",
+    "a function for metrics": """
+def accuracy(logits, labels):
+    return ((logits > 0.5).float() == labels).float().mean()  # <- EVL020
+""",
+}
+CORRECT = {
+    "probabilities": """
+p = torch.sigmoid(model(x))
+print(((p > 0.5) == y).float().mean(), torch.round(p))
+""",
+    "overwritten by probabilities": """
+def accuracy(logits, labels):
+    logits = logits.sigmoid()
+    return ((logits > 0.5) == labels).float().mean()
+""",
+    "a threshold of zero": """
+print(((model(x) > 0) == y).float().mean())
+""",
+    "inputs and labels": """
+y = (x[:, :3] > 0.5).float()
+mask = torch.rand(3) > 0.5
+""",
+    "a second model that returns probabilities": """
+head = nn.Sequential(nn.Linear(4, 3), nn.Sigmoid())
+print(head(x) > 0.5)
+""",
+    "probabilities from a function": """
+def predict(x):
+    return torch.sigmoid(model(x))
+print(predict(x) > 0.5)
+""",
+    "a loss value": """
+loss = criterion(model(x), y)
+if loss > 0.5:
+    print(loss.round())
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports_the_comparison(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_lint_ignores_correct_programs(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "EVL020")

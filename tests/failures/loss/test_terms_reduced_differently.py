@@ -1,0 +1,82 @@
+"""LOS019: a KL divergence that is summed next to a reconstruction loss that is averaged."""
+
+import pytest
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+"""
+FAULTY = {
+    "a function with variables": """
+def loss_function(recon_x, x, mu, logvar):
+    BCE = F.binary_cross_entropy(recon_x, x.view(-1, 784))  # <- LOS019
+    KLD = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
+    return BCE + KLD
+""",
+    "a module and a method": """
+class VAE(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.criterion = nn.MSELoss()
+    def loss(self, out, x, mu, log_var):
+        return self.criterion(out, x) + (-0.5 * (1 + log_var - mu ** 2 - log_var.exp()).sum())  # <- LOS019
+""",
+    "a function for the divergence, and a weight of 1": """
+def kl(mu, logvar):
+    return -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
+def vae_loss(recon, x, mu, logvar, beta=1.0):
+    rec = F.mse_loss(recon, x)  # <- LOS019
+    return rec + beta * kl(mu, logvar), rec
+""",
+    "the other way round": """
+def loss_fn(out, x, mu, logvar):
+    rec = F.mse_loss(out, x, reduction="sum")  # <- LOS019
+    kld = -0.5 * torch.mean(1 + logvar - mu.pow(2) - logvar.exp())
+    return rec + kld
+""",
+}
+CORRECT = {
+    "both summed": """
+def loss_function(recon_x, x, mu, logvar):
+    BCE = F.binary_cross_entropy(recon_x, x.view(-1, 784), reduction="sum")
+    KLD = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
+    return BCE + KLD
+""",
+    "a weight makes up for it": """
+def loss_function(recon, x, mu, logvar, kld_weight):
+    rec = F.mse_loss(recon, x)
+    kld = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
+    return rec + kld_weight * kld + 0.00025 * kld
+""",
+    "divided by the number of values": """
+def loss_function(recon, x, mu, logvar):
+    rec = F.mse_loss(recon, x)
+    kld = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
+    kld /= x.size(0) * 784
+    return rec + kld
+""",
+    "over the code, then the mean": """
+def loss_function(recon, x, mu, logvar):
+    kld = torch.mean(-0.5 * torch.sum(1 + logvar - mu ** 2 - logvar.exp(), dim=1), dim=0)
+    return F.mse_loss(recon, x) + kld
+""",
+    "divided in the expression": """
+def loss_function(recon, x, mu, logvar):
+    return F.mse_loss(recon, x) + -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp()) / x.numel()
+""",
+    "another penalty": """
+def loss_function(out, x, w):
+    return F.mse_loss(out, x) + torch.sum(w ** 2)
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports_the_reconstruction(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_lint_ignores_correct_programs(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "LOS019")
