@@ -45,6 +45,10 @@ from trueloop.tracing.events import BatchLoaded, LayerCalled, LoaderStarted, Ref
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+"""Functions that recurrent layers call."""
+
+
 class _Sizes(NamedTuple):
     """The batch sizes of a loader."""
 

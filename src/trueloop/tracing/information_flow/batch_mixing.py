@@ -1,0 +1,143 @@
+"""Finds models whose output for one sample depends on the other samples of the batch.
+
+Half of the samples get the values of the others; the outputs of the other half must stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from trueloop.tracing.events import MeasuredLoss, SamplesMixed
+from trueloop.tracing.information_flow.reruns import Operation, Reruns, Run, differs, find_culprit, keeps_slices
+
+MIN_ROWS: Final = 4
+MOST: Final = 0.75  # of the unchanged samples, whose output changes: routing with a capacity affects a few only
+_BATCH_NORMS: Final = ("batch_norm", "instance_norm")
+
+
+class Batch(NamedTuple):
+    """What the program shows about the batch of a call."""
+
+    losses: Sequence[MeasuredLoss]
+    time_is_second: bool
+    """Whether the targets are the input shifted along its second dimension, so the first one is the batch."""
+    single_shapes: Sequence[tuple[int, ...]]
+    """Shapes of other inputs of the same model, without a batch dimension."""
+
+
+class BatchVerdict(NamedTuple):
+    """Whether samples are mixed."""
+
+    judged: bool
+    mixed: SamplesMixed | None
+
+
+NOT_JUDGED: Final = BatchVerdict(judged=False, mixed=None)
+
+
+def judge_batch(reruns: Reruns, batch: Batch) -> BatchVerdict:
+    """Return whether the model mixes the samples of the batch.
+
+    Cost: three or four runs of the model in eval mode.
+    """
+    contents = [(place, leaf) for place, leaf in reruns.tensors() if _is_content(leaf)]
+    if not contents or _normalises_over_batch(reruns.module):
+        return NOT_JUDGED
+    rows = contents[0][1].shape[0]
+    contents = [each for each in contents if each[1].shape[0] == rows]
+    proof = _proof(contents[0][1], batch)
+    if rows < MIN_ROWS or proof is None:
+        return NOT_JUDGED
+    run = reruns.run({}, evaluating=True)
+    output = next((each for each in run.outputs if each.is_floating_point() and each.dim()), None)
+    if output is None or not _is_one_per_row(output, rows) or run.is_random:
+        return NOT_JUDGED
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randperm(rows, generator=generator)
+    changed, kept = order[: rows // 2], order[rows // 2 :]
+    verdicts = [_judge(reruns, run, output, (place, changed, kept)) for place, _ in contents]
+    effective = [each for each in verdicts if each is not None]
+    if not effective:
+        return NOT_JUDGED
+    share = min(each[0] for each in effective)
+    if share < MOST:
+        return BatchVerdict(judged=True, mixed=None)
+    culprit = effective[0][1]
+    if culprit is not None and culprit.name in _BATCH_NORMS:
+        return NOT_JUDGED
+    shape = culprit.input_shapes[0] if culprit is not None and culprit.input_shapes else ()
+    if proof == "dimensions" and _is_flat(shape, rows):
+        proof = ""
+    return BatchVerdict(judged=True, mixed=SamplesMixed(
+        location=culprit.location if culprit else None, operation=culprit.name if culprit else "", shape=shape,
+        rows=rows, share=share, proof=proof,
+    ))  # fmt: skip
+
+
+def _is_content(leaf: Tensor) -> bool:
+    """Return True for features or tokens, but not for a mask, lengths or indices."""
+    if leaf.dim() < 2 or leaf.shape[0] < MIN_ROWS or leaf.dtype is torch.bool:
+        return False
+    return leaf.is_floating_point() or len(leaf.unique()) > 2
+
+
+def _proof(content: Tensor, batch: Batch) -> str | None:
+    """Return why the first dimension is the batch, or may be it; None if it cannot be known."""
+    rows = content.shape[0]
+    if tuple(content.shape[1:]) in batch.single_shapes:
+        return "single"
+    if content.shape[1] == rows:
+        return None
+    targets = [each.targets for each in batch.losses if each.targets.dim() and each.targets.shape[0] == rows]
+    if batch.time_is_second:
+        return "time"
+    if not targets or all(bool((each == each.flatten()[0]).all()) for each in targets):
+        return None  # the targets of a discriminator or of a contrastive loss are all equal
+    return "dimensions" if content.dim() > 2 or not content.is_floating_point() else ""
+
+
+def _is_flat(shape: tuple[int, ...], rows: int) -> bool:
+    """Return True if each sample is one row of numbers at an operation, so the rows may be the steps of a sequence."""
+    return len([size for size in shape if size > 1]) < 3 or rows not in shape
+
+
+def _normalises_over_batch(module: nn.Module) -> bool:
+    """Return True if a batch normalisation uses the statistics of the batch in eval mode too."""
+    return any(
+        isinstance(each, nn.modules.batchnorm._BatchNorm) and each.running_mean is None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        for each in module.modules()
+    )
+
+
+def _is_one_per_row(output: Tensor, rows: int) -> bool:
+    """Return True if the output has one part for each sample; not if it compares samples with each other."""
+    return output.shape[0] == rows and rows not in output.shape[1:] and bool(output.isfinite().all())
+
+
+def _judge(
+    reruns: Reruns, run: Run, output: Tensor, at: tuple[int, Tensor, Tensor]
+) -> tuple[float, Operation | None] | None:
+    """Return the share of the unchanged samples whose output changes, and the operation that mixes samples.
+
+    None if the argument does not affect its own samples.
+    """
+    place, changed, kept = at
+    leaf: Any = reruns.leaves[place].detach().clone()
+    leaf[changed] = leaf[kept[: len(changed)]]
+    other = reruns.run({place: leaf}, evaluating=True)
+    counterpart = run.counterpart(other, output)
+    if counterpart.shape != output.shape:
+        return None
+    different = differs(output.detach(), counterpart.detach()).reshape(len(leaf), -1).any(1)
+    share = different[kept].double().mean().item()
+    if different[changed].double().mean().item() < 0.5 and share < MOST:
+        return None
+
+    def is_mixed(values: Tensor, others: Tensor) -> bool:
+        return not keeps_slices(values, others, 0.6 * len(kept) / len(leaf))
+
+    return share, find_culprit(run, other, output, is_mixed) if share >= MOST else None
