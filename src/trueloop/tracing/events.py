@@ -271,6 +271,10 @@ class TargetSeen(NamedTuple):
     """
 
 
+RECURRENT: Final = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+"""Functions that recurrent layers call."""
+
+
 class SamplesMixed(NamedTuple):
     """A model whose output for a sample depends on the other samples of the batch."""
 
@@ -278,16 +282,27 @@ class SamplesMixed(NamedTuple):
     """The operation that mixes samples; None = not found."""
     operation: str
     """Name of its function: "lstm", "softmax"; "" = not found."""
+    layer: str
+    """Name and class of the module that calls it: "2 (Softmax)"; "" = the model itself."""
     shape: tuple[int, ...]
     """Shape of its input."""
     rows: int
     """Number of samples in the batch."""
-    share: float
-    """Share of the unchanged samples whose output changes when the other samples change."""
-    proof: str
-    """Why the first dimension is the batch: "time" = the targets show that another dimension is time; "single" = the
-    model was called with single samples; "dimensions" = each target belongs to a sample of several dimensions; "" =
-    each target belongs to a row of numbers, so the loader has to confirm it."""
+    kept: int
+    """Number of samples that kept their values."""
+    affected: int
+    """Number of these whose output changes when the other samples change."""
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether a recurrent layer mixes them."""
+        return self.operation in RECURRENT
+
+    def __str__(self) -> str:
+        return (
+            f"When {self.rows - self.kept} of {self.rows} samples get other values, the outputs of {self.affected} of "
+            f"the {self.kept} other samples change too."
+        )
 
 
 class PaddingReached(NamedTuple):

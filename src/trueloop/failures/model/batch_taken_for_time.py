@@ -41,12 +41,8 @@ from typing import Any, NamedTuple
 
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity
-from trueloop.tracing.events import BatchLoaded, LayerCalled, LoaderStarted, Ref
+from trueloop.tracing.events import BatchLoaded, InformationFlowProbed, LayerCalled, LoaderStarted, Ref
 from trueloop.tracing.weak_id_dict import WeakIdDict
-
-
-RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-"""Functions that recurrent layers call."""
 
 
 class _Sizes(NamedTuple):
@@ -96,6 +92,17 @@ class Detector(BaseDetector):
             self._matches.put(event.layer, frozenset())
             return _evidence(event, sizes, matches)
         return None
+
+    def on_information_flow_probed(self, event: InformationFlowProbed) -> Evidence | None:
+        """Return evidence if a repeated call shows that a recurrent layer mixes the samples of the batch."""
+        self._checked |= event.batch
+        mixed = event.mixed
+        if mixed is None or not mixed.is_recurrent:
+            return None
+        name = mixed.operation.partition("_")[0].upper()
+        return Evidence(
+            message=f"{name} treats the batch dimension as time. {mixed}", location=mixed.location or event.called_at
+        )
 
     def _is_batch(self, event: LayerCalled) -> bool:
         """Return True if a tensor of the batch, the model's input and the layer's have the same first dimensions."""

@@ -44,8 +44,7 @@ References
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
-from trueloop.failures.model.batch_taken_for_time import RECURRENT
-from trueloop.tracing.events import InformationFlowProbed, PaddingReached
+from trueloop.tracing.events import RECURRENT, InformationFlowProbed, PaddingReached
 
 HARMFUL = 0.05  # of the spread of the outputs, by which padding changes them
 TOLERANT = ("conv", "max")  # parts of the names of operations that padding affects little, by design

@@ -43,73 +43,39 @@ References
     torch.Tensor.view, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.view.html
 """
 
-from collections.abc import Iterator
-
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
-from trueloop.failures.model.batch_taken_for_time import RECURRENT
-from trueloop.tracing.events import InformationFlowProbed, LoaderStarted, SamplesMixed
+from trueloop.tracing.events import InformationFlowProbed, SamplesMixed
 
 
 class Detector(BaseDetector):
     """Reports a model whose output for a sample depends on the other samples."""
 
     def __init__(self) -> None:
-        self._batch_sizes: set[int] = set()
-        """Batch sizes of the loaders that shuffle."""
-        self._other_sizes: set[int] = set()
         self._judged = False
 
-    def on_loader_started(self, event: LoaderStarted) -> None:
-        """Record the batch size of a loader."""
-        if event.batch_size is not None:
-            (self._batch_sizes if event.shuffles else self._other_sizes).add(event.batch_size)
-
-    def on_information_flow_probed(self, event: InformationFlowProbed) -> Iterator[Evidence]:
-        """Return evidence if the model mixes samples, and the first dimension is certainly the batch."""
+    def on_information_flow_probed(self, event: InformationFlowProbed) -> Evidence | None:
+        """Return evidence if the model mixes samples."""
         self._judged |= event.batch
         mixed = event.mixed
-        if mixed is None or mixed.operation in RECURRENT or not self._is_batch(mixed):
-            return
-        yield Evidence(
-            message=f"`{event.model.name}` mixes the samples of a batch. {describe_mixing(mixed)}",
+        if mixed is None or mixed.is_recurrent:
+            return None
+        return Evidence(
+            message=f"`{event.model.name}` mixes the samples of a batch. {mixed} {_cause(mixed)}".rstrip(),
             location=mixed.location or event.called_at,
             related=((event.called_at, "the model is called here"),) if mixed.location and event.called_at else (),
         )
-
-    def _is_batch(self, mixed: SamplesMixed) -> bool:
-        return is_batch(mixed, self._batch_sizes, self._other_sizes)
 
     def inconclusive(self) -> str:
         """Return a reason if no model was judged."""
         return "" if self._judged else "no model with a target for each sample of a batch could be repeated"
 
 
-def is_batch(mixed: SamplesMixed, shuffled: set[int], others: set[int]) -> bool:
-    """Return True if the first dimension is the batch.
-
-    Args:
-        mixed: the model.
-        shuffled: batch sizes of the loaders that shuffle.
-        others: batch sizes of the other loaders.
-    """
-    if mixed.proof in ("single", "time") or mixed.rows in shuffled:
-        return True
-    return bool(mixed.proof) and (not shuffled | others or mixed.rows in others)
-
-
-def describe_mixing(mixed: SamplesMixed) -> str:
-    """Return what was measured, in words."""
-    count = round(mixed.share * (mixed.rows - mixed.rows // 2))
-    text = (
-        f"When {mixed.rows // 2} of {mixed.rows} samples get other values, the outputs of {count} of the "
-        f"{mixed.rows - mixed.rows // 2} other samples change too."
-    )
+def _cause(mixed: SamplesMixed) -> str:
     if mixed.operation in ("view", "reshape"):
-        text += f" `{mixed.operation}` does not exchange dimensions: it only cuts the numbers into other rows."
-    elif mixed.operation:
-        text += f" `{mixed.operation}` combines them, on an input of shape {tuple(mixed.shape)}."
-    return text
+        return f"`{mixed.operation}` does not exchange dimensions: it only cuts the numbers into other rows."
+    layer = f" in {mixed.layer}" if mixed.layer else ""
+    return f"`{mixed.operation}`{layer} combines them; its input has shape {mixed.shape}." if mixed.operation else ""
 
 
 BAD = """

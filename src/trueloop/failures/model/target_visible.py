@@ -71,7 +71,9 @@ class Detector(BaseDetector):
 
     def inconclusive(self) -> str:
         """Return a reason if no model was judged."""
-        return "" if self._judged else "no model whose targets are its input, shifted by one position, could be repeated"
+        return (
+            "" if self._judged else "no model whose targets are its input, shifted by one position, could be repeated"
+        )
 
 
 def _facts(seen: TargetSeen) -> str:

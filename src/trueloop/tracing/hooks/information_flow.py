@@ -91,9 +91,10 @@ class InformationFlow(Hook):
 
     def _on_losses_read(self, losses: Sequence[MeasuredLoss]) -> None:
         program = self._program
-        if not program.kept_arguments:
-            return
+        kept = list(program.kept_arguments)  # in memory until the calls are repeated
         program.kept_arguments.clear()
+        if not kept:
+            return
         calls = [each for each in list(program.calls) if each.update == self._stream.update]
         if self._stream.update not in PROBED_UPDATES or is_observable():
             return
@@ -139,15 +140,25 @@ class InformationFlow(Hook):
     def _verdicts(self, reruns: Reruns, model: _Model, losses: Sequence[MeasuredLoss]) -> _Verdicts:
         causality = None if model.causal else _attempt(lambda: judge_causality(reruns, losses))
         causality = causality or Causality(None, None)
-        time_is_second = causality.shift is not None and causality.shift.dim == 1
+        time_is_second = causality.shift is not None and causality.shift[1:] == (1, 1)
         batch, padding = BATCH_NOT_JUDGED, PADDING_NOT_JUDGED
         trains_others = len(self._program.training_optimizers()) > 1
         if not model.batch and not trains_others:
-            batch = _attempt(lambda: judge_batch(reruns, Batch(losses, time_is_second, tuple(model.shapes))))
+            batch = _attempt(lambda: judge_batch(reruns, self._batch(model, losses, time_is_second=time_is_second)))
         if not model.padded and (batch is None or batch.mixed is None):
             lengths = {shape[1] for shape in model.shapes if len(shape) > 1}
             padding = _attempt(lambda: judge_padding(reruns, lengths))
         return _Verdicts(causality, batch or BATCH_NOT_JUDGED, padding or PADDING_NOT_JUDGED)
+
+    def _batch(self, model: _Model, losses: Sequence[MeasuredLoss], *, time_is_second: bool) -> Batch:
+        loader = self._program.loader_pass
+        return Batch(
+            losses,
+            time_is_second,
+            tuple(model.shapes),
+            None if loader is None else loader.batch_size,
+            loader is not None and bool(loader.shuffles),
+        )
 
 
 def _attempt(judge: Callable[[], T]) -> T | None:
@@ -155,4 +166,6 @@ def _attempt(judge: Callable[[], T]) -> T | None:
     try:
         return judge()
     except (Exception, SystemExit, CannotReplayError):  # noqa: BLE001 - a repeated call may raise anything
+        import os, traceback
+        if os.environ.get('DBG'): traceback.print_exc()
         return None

@@ -27,6 +27,10 @@ class Batch(NamedTuple):
     """Whether the targets are the input shifted along its second dimension, so the first one is the batch."""
     single_shapes: Sequence[tuple[int, ...]]
     """Shapes of other inputs of the same model, without a batch dimension."""
+    loader_size: int | None
+    """Batch size of the loader; None = no loader is used, or it returns single samples."""
+    shuffled: bool
+    """Whether this loader shuffles."""
 
 
 class BatchVerdict(NamedTuple):
@@ -49,8 +53,8 @@ def judge_batch(reruns: Reruns, batch: Batch) -> BatchVerdict:
         return NOT_JUDGED
     rows = contents[0][1].shape[0]
     contents = [each for each in contents if each[1].shape[0] == rows]
-    proof = _proof(contents[0][1], batch)
-    if rows < MIN_ROWS or proof is None:
+    is_sure, may_be = _is_batch(contents[0][1], batch)
+    if not may_be:
         return NOT_JUDGED
     run = reruns.run({}, evaluating=True)
     output = next((each for each in run.outputs if each.is_floating_point() and each.dim()), None)
@@ -70,11 +74,12 @@ def judge_batch(reruns: Reruns, batch: Batch) -> BatchVerdict:
     if culprit is not None and culprit.name in _BATCH_NORMS:
         return NOT_JUDGED
     shape = culprit.input_shapes[0] if culprit is not None and culprit.input_shapes else ()
-    if proof == "dimensions" and _is_flat(shape, rows):
-        proof = ""
+    if not is_sure and _is_flat(shape, rows):
+        return NOT_JUDGED
     return BatchVerdict(judged=True, mixed=SamplesMixed(
-        location=culprit.location if culprit else None, operation=culprit.name if culprit else "", shape=shape,
-        rows=rows, share=share, proof=proof,
+        location=culprit.location if culprit else None, operation=culprit.name if culprit else "",
+        layer=culprit.module if culprit else "", shape=shape, rows=rows, kept=len(kept),
+        affected=round(share * len(kept)),
     ))  # fmt: skip
 
 
@@ -85,19 +90,27 @@ def _is_content(leaf: Tensor) -> bool:
     return leaf.is_floating_point() or len(leaf.unique()) > 2
 
 
-def _proof(content: Tensor, batch: Batch) -> str | None:
-    """Return why the first dimension is the batch, or may be it; None if it cannot be known."""
+def _is_batch(content: Tensor, batch: Batch) -> tuple[bool, bool]:
+    """Return whether the first dimension is certainly the batch, and whether it may be."""
     rows = content.shape[0]
     if tuple(content.shape[1:]) in batch.single_shapes:
-        return "single"
+        return True, True
     if content.shape[1] == rows:
-        return None
-    targets = [each.targets for each in batch.losses if each.targets.dim() and each.targets.shape[0] == rows]
+        return False, False  # the dimensions cannot be told apart
     if batch.time_is_second:
-        return "time"
+        return True, True
+    targets = [each.targets for each in batch.losses if each.targets.dim() and each.targets.shape[0] == rows]
     if not targets or all(bool((each == each.flatten()[0]).all()) for each in targets):
-        return None  # the targets of a discriminator or of a contrastive loss are all equal
-    return "dimensions" if content.dim() > 2 or not content.is_floating_point() else ""
+        return False, False  # the targets of a discriminator or of a contrastive loss are all equal
+    if batch.loader_size is not None:
+        is_sure = batch.loader_size == rows and batch.shuffled
+        return is_sure, batch.loader_size == rows and (is_sure or _has_dimensions(content))
+    return False, _has_dimensions(content)
+
+
+def _has_dimensions(content: Tensor) -> bool:
+    """Return True if each sample has several dimensions, or is a row of tokens."""
+    return content.dim() > 2 or not content.is_floating_point()
 
 
 def _is_flat(shape: tuple[int, ...], rows: int) -> bool:
@@ -138,6 +151,6 @@ def _judge(
         return None
 
     def is_mixed(values: Tensor, others: Tensor) -> bool:
-        return not keeps_slices(values, others, 0.6 * len(kept) / len(leaf))
+        return not keeps_slices(values, others, lambda size: 0.6 * size * len(kept) / len(leaf))
 
     return share, find_culprit(run, other, output, is_mixed) if share >= MOST else None

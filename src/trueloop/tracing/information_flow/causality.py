@@ -69,9 +69,12 @@ def judge_causality(reruns: Reruns, losses: Sequence[MeasuredLoss]) -> Causality
     run = reruns.run({}, evaluating=False)
     for loss in usable:
         answers = _find_answers(run, loss)
-        shift = None if answers is None else _find_shift(reruns, answers, _flat_targets(loss), loss.ignore_index)
-        if answers is not None and shift is not None:
-            return Causality(shift, _judge(reruns, run, answers, shift))
+        if answers is None:
+            continue
+        shifts = list(_find_shifts(reruns, answers, _flat_targets(loss), loss.ignore_index))
+        seen = (_judge(reruns, run, answers, shift) for shift in shifts)
+        if shifts:
+            return Causality(shifts[0], next((each for each in seen if each is not None), None))
     return Causality(None, None)
 
 
@@ -123,15 +126,17 @@ def _find_answers(run: Run, loss: MeasuredLoss) -> _Answers | None:
     if loss.kind in REGRESSIONS and loss.answers.shape != loss.targets.shape:
         return None
     wanted = _flat_answers(loss)
+    flat = None
     inner = (each for operation in reversed(run.operations) for each in operation.results)
     for number, tensor in enumerate((*run.outputs, *inner)):
         if number > 400 or not tensor.is_floating_point() or not 1 < tensor.dim() < 5:
             continue
         for class_dim in _class_dims(tensor, loss.kind, wanted.shape[1]):
             answers = _matching(tensor, class_dim, wanted, loss.kind)
-            if answers is not None:
+            if answers is not None and len(answers.grid) == 2:
                 return answers
-    return None
+            flat = flat or answers  # the dimensions of batch and time are joined, unless there is a single sequence
+    return flat
 
 
 def _class_dims(tensor: Tensor, kind: str, size: int) -> list[int | None]:
@@ -181,19 +186,22 @@ def _slices(grid: Tensor, count: int) -> Iterator[Tensor]:
 # The argument with the same values ------------------------------------------------------------------------------
 
 
-def _find_shift(reruns: Reruns, answers: _Answers, targets: Tensor, ignored: int | None) -> Shift | None:
+def _find_shifts(reruns: Reruns, answers: _Answers, targets: Tensor, ignored: int | None) -> Iterator[Shift]:
+    """Yield the shift from an argument to the targets; without a shift, once for each dimension that may be time."""
     for place, leaf in reruns.tensors():
-        values = _comparable(leaf, "nll" if targets.dtype in (torch.long, torch.int) else "mse")
+        values = _comparable(leaf, "mse" if targets.is_floating_point() else "nll")
         columns = None if values is None else _columns(values, answers, targets.shape[1])
         if columns is None:
             continue
-        for dim in range(len(answers.grid)):
-            shares = [_equal_share(columns, answers, targets, (dim, by), ignored) for by in (0, 1)]
-            if shares[1] >= SHIFTED and shares[0] < NOT_CONSTANT:
-                return Shift(place, dim, 1)
-            if shares[0] == 1 and shares[1] < NOT_CONSTANT and not targets.is_floating_point():
-                return Shift(place, dim, 0)
-    return None
+        dims = range(len(answers.grid))
+        nexts = [_equal_share(columns, answers, targets, (dim, 1), ignored) for dim in dims]
+        same = _equal_share(columns, answers, targets, (0, 0), ignored)
+        if same < NOT_CONSTANT and max(nexts) >= SHIFTED:
+            yield Shift(place, nexts.index(max(nexts)), 1)
+            return
+        if same == 1 and max(nexts) < NOT_CONSTANT and not targets.is_floating_point():
+            yield from (Shift(place, dim, 0) for dim in reversed(dims))
+            return
 
 
 def _columns(values: Tensor, answers: _Answers, width: int) -> Tensor | None:
@@ -222,9 +230,11 @@ def _equal_share(
     if int(counted.sum()) < MIN_COMPARED:
         return 0.0
     values = columns[tuple(index[counted] for index in indices)].to(targets.dtype)
-    equal = torch.isclose(values, targets[counted]).all(1) if targets.is_floating_point() else (
-        values == targets[counted]
-    ).all(1)
+    equal = (
+        torch.isclose(values, targets[counted]).all(1)
+        if targets.is_floating_point()
+        else (values == targets[counted]).all(1)
+    )
     return equal.double().mean().item()
 
 
@@ -246,9 +256,12 @@ def _judge(reruns: Reruns, run: Run, answers: _Answers, shift: Shift) -> TargetS
         return _judge_unshifted(reruns, run, answers, (shift, last)) if bool((change[: last + 1] == 0).all()) else None
     if change[last].item() < MIN_CHANGE or change[last + 1 :].max().item() < MIN_CHANGE:
         return None
-    kept = (last + 1) / steps
+
+    def needed(size: int) -> float:
+        return (last + 1) * (size // steps) if size >= steps else size * (last + 1) // steps
+
     culprit = find_culprit(
-        run, other, answers.output, lambda values, others: not keeps_slices(values, others, kept * 0.6)
+        run, other, answers.output, lambda values, others: not keeps_slices(values, others, needed)
     )
     return TargetSeen(
         location=culprit.location if culprit else None,
@@ -260,9 +273,7 @@ def _judge(reruns: Reruns, run: Run, answers: _Answers, shift: Shift) -> TargetS
     )
 
 
-def _judge_unshifted(
-    reruns: Reruns, run: Run, answers: _Answers, at: tuple[Shift, int]
-) -> TargetSeen | None:
+def _judge_unshifted(reruns: Reruns, run: Run, answers: _Answers, at: tuple[Shift, int]) -> TargetSeen | None:
     """Return evidence if a position of a causal model depends on its own input, which is its target, and on earlier."""
     shift, last = at
     for first, until in ((last, None), (0, last)):

@@ -39,6 +39,8 @@ class Operation(NamedTuple):
     """Name of the function: "lstm", "getitem", "softmax"."""
     location: CodePosition | None
     """The user's line that led to it."""
+    module: str
+    """Name and class of the module of PyTorch that called it: "2 (Softmax)"; "" = another module."""
     inputs: Sequence[tuple[int, int] | None]
     """For each tensor among its arguments, the number of the operation that made it and its place among the results;
     None = the model's arguments and parameters."""
@@ -114,7 +116,7 @@ class Reruns:
         with (
             generators_restored(self._call.generator if as_it_was else None),
             attributes_replaced(self._modules, attributes),
-            _only_modules(self._modules),
+            _only_modules(dict(self.module.named_modules()), recorder.modules),
             output_muted(),
             compilation_disabled(),
         ):
@@ -158,6 +160,8 @@ class _Recorder(TorchFunctionMode):
         super().__init__()
         self.operations: list[Operation] = []
         self.makers: dict[int, tuple[int, int]] = {}
+        self.modules = [""]
+        """Names of the running modules of PyTorch, outermost first."""
         self._start, self._bytes = start, 0
 
     def __torch_function__(
@@ -171,6 +175,7 @@ class _Recorder(TorchFunctionMode):
             operation = Operation(
                 _name(func),
                 location,
+                self.modules[-1],
                 [self.makers.get(id(each)) for each in inputs],
                 [tuple(each.shape) for each in inputs],
                 results,
@@ -184,15 +189,27 @@ class _Recorder(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def _only_modules(modules: Sequence[nn.Module]) -> Generator[None]:
-    """Raise `CannotReplayError` at a call of a module that has state which was not copied."""
-    known, thread = {id(module) for module in modules}, threading.get_ident()
+def _only_modules(modules: Mapping[str, nn.Module], running: list[str]) -> Generator[None]:
+    """Raise `CannotReplayError` at a call of a module that has state which was not copied.
+
+    Args:
+        modules: the modules whose state was copied, by name.
+        running: names of the running modules of PyTorch, which are added and removed.
+    """
+    thread = threading.get_ident()
+    known = {id(module): _description(name, module) for name, module in modules.items()}
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def __call__(module: nn.Module, /, *args: Any, **options: Any) -> Any:  # noqa: N807
-            if threading.get_ident() == thread and id(module) not in known and has_state(module):
+            if threading.get_ident() != thread:
+                return original(module, *args, **options)
+            if id(module) not in known and has_state(module):
                 raise CannotReplayError
-            return original(module, *args, **options)
+            running.append(known.get(id(module), ""))
+            try:
+                return original(module, *args, **options)
+            finally:
+                running.pop()
 
         return __call__
 
@@ -204,9 +221,11 @@ def _only_modules(modules: Sequence[nn.Module]) -> Generator[None]:
         patches.restore()
 
 
-def find_culprit(
-    run: Run, other: Run, tensor: Tensor, is_mixed: Callable[[Tensor, Tensor], bool]
-) -> Operation | None:
+def _description(name: str, module: nn.Module) -> str:
+    return f"{name} ({type(module).__name__})" if name and type(module).__module__.startswith("torch.nn") else ""
+
+
+def find_culprit(run: Run, other: Run, tensor: Tensor, is_mixed: Callable[[Tensor, Tensor], bool]) -> Operation | None:
     """Return the operation of a run that mixes what was separate before it, going back from a tensor that is mixed.
 
     Args:
@@ -228,23 +247,27 @@ def find_culprit(
     return None
 
 
-def _mixed(
-    run: Run, other: Run, made_by: tuple[int, int], is_mixed: Callable[[Tensor, Tensor], bool]
-) -> bool:
+def _mixed(run: Run, other: Run, made_by: tuple[int, int], is_mixed: Callable[[Tensor, Tensor], bool]) -> bool:
     number, place = made_by
     return is_mixed(run.operations[number].results[place].detach(), other.operations[number].results[place].detach())
 
 
-def keeps_slices(values: Tensor, others: Tensor, share: float) -> bool:
-    """Return True if a share of the slices along some dimension is equal in both tensors, up to rounding."""
+def keeps_slices(values: Tensor, others: Tensor, needed: Callable[[int], float]) -> bool:
+    """Return True if enough slices along some dimension are equal in both tensors, up to rounding.
+
+    Args:
+        values: a tensor.
+        others: a tensor of the same shape; if it has another one, nothing is kept.
+        needed: returns the number of equal slices that are needed along a dimension of a size.
+    """
     if values.shape != others.shape:
         return False
     different = differs(values, others)
     if not different.any():
         return True
-    for dim in range(values.dim()):
-        touched = different.movedim(dim, 0).reshape(values.shape[dim], -1).any(1)
-        if (~touched).double().mean().item() >= share:
+    for dim, size in enumerate(values.shape):
+        touched = different.movedim(dim, 0).reshape(size, -1).any(1)
+        if size > 1 and int((~touched).sum()) >= needed(size):
             return True
     return False
 

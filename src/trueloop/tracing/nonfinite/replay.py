@@ -291,7 +291,9 @@ class _NonFiniteTracer(TorchFunctionMode):
             and inputs[0].requires_grad
             and _has_infinite_derivative(_name(func), args)
         ):
-            self.infinite_derivative = Origin(self._module(), _name(func), replayed_position(_replay_call.__code__), summary)
+            self.infinite_derivative = Origin(
+                self._module(), _name(func), replayed_position(_replay_call.__code__), summary
+            )
         result = func(*args, **(kwargs or {}))
         results = [value for value in tensors_in(result) if has_nonfinite(value)]
         if results:
@@ -399,7 +401,11 @@ def restore_arguments(value: Any, replayed_tensors: dict[tuple[int, int], Tensor
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)
     if type(value) in (tuple, list):
         return type(value)(restore_arguments(each, replayed_tensors) for each in value)
-    return {key: restore_arguments(each, replayed_tensors) for key, each in value.items()} if type(value) is dict else value
+    return (
+        {key: restore_arguments(each, replayed_tensors) for key, each in value.items()}
+        if type(value) is dict
+        else value
+    )
 
 
 def _name(func: Any) -> str:
