@@ -321,6 +321,8 @@ class PaddingReached(NamedTuple):
     """Median change of their outputs, relative to the spread of the outputs."""
     flipped: int
     """Number of them with another predicted class."""
+    broken: int
+    """Number of them whose output is not finite without padding, since attention reads nothing but padding."""
     lengths: tuple[int, int]
     """Length of the shortest of them, and of the batch."""
     per_position: bool

@@ -47,7 +47,7 @@ from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import RECURRENT, InformationFlowProbed, PaddingReached
 
 HARMFUL = 0.05  # of the spread of the outputs, by which padding changes them
-TOLERANT = ("conv", "max")  # parts of the names of operations that padding affects little, by design
+TOLERANT = ("conv", "max", "amax", "adaptive_max")  # starts of names of operations that padding affects little
 
 
 class Detector(BaseDetector):
@@ -60,7 +60,7 @@ class Detector(BaseDetector):
         """Return evidence if padding reaches the output."""
         self._judged |= event.padded
         padding = event.padding
-        if padding is None or any(each in padding.operation for each in TOLERANT):
+        if padding is None or padding.operation.startswith(TOLERANT):
             return None
         return Evidence(
             message=f"Padding reaches the output of `{event.model.name}`. {_facts(padding)}",
@@ -75,6 +75,8 @@ class Detector(BaseDetector):
 
 
 def _is_harmful(padding: PaddingReached) -> bool:
+    if padding.broken:
+        return True
     if padding.change < HARMFUL:
         return False
     runs_over_padding = padding.operation in (*RECURRENT, "getitem", "select") and not padding.per_position
@@ -82,6 +84,11 @@ def _is_harmful(padding: PaddingReached) -> bool:
 
 
 def _facts(padding: PaddingReached) -> str:
+    if padding.broken:
+        return (
+            f"Without it the outputs of {padding.broken} of {format_count(padding.rows, 'short sequence')} are NaN: "
+            "they have attended to nothing but the padding, so the mask is inverted."
+        )
     affected = round(padding.affected * padding.rows)
     flips = f", and {padding.flipped} of them get another class" if padding.flipped else ""
     return (

@@ -132,28 +132,28 @@ def _compare(
     alone, trimmed = runs
     longest, length_varies = at
     total = padded.leaf.shape[1]
-    after = alone.counterpart(trimmed, output).detach()
-    before = output.detach()
-    per_position = before.dim() > 1 and before.shape[1] == total and after.shape[1] == longest
+    before, after = output.detach(), alone.counterpart(trimmed, output).detach()
     valid = torch.ones(len(rows), 1, dtype=torch.bool)
-    if per_position:
-        before = before[:, :longest]
+    sizes = zip(before.shape, after.shape, strict=False)
+    time = next((dim for dim, pair in enumerate(sizes) if dim and pair == (total, longest)), None)
+    if time is not None:
+        before, after = before.movedim(time, 1)[:, :longest], after.movedim(time, 1)
         valid = torch.arange(longest) < padded.lengths[rows][:, None]
     if before.shape != after.shape or not bool(before.isfinite().all()):
         return NOT_JUDGED
-    change = (before - after).abs().double().nan_to_num(nan=torch.inf)
-    change = torch.where(differs(before, after), change, 0.0)
+    change = torch.where(differs(before, after), (before - after).abs().double().nan_to_num(nan=torch.inf), 0.0)
     change = change.reshape(*valid.shape, -1).mean(-1) / (before.double().std() + 1e-12)
-    change = (change * valid).sum(1) / valid.sum(1)
+    change = change.where(valid, 0.0).sum(1) / valid.sum(1)
     affected = (change > NOTICEABLE).double().mean().item()
-    if affected < 0.5:
+    broken = int(change.isinf().sum())
+    if affected < 0.5 and not broken:
         return PaddingVerdict(judged=True, padding=None)
     culprit = find_culprit(alone, trimmed, output, _differs_in_common)
-    flipped = 0 if per_position or before.dim() < 2 else int((before.argmax(1) != after.argmax(1)).sum())
+    flipped = 0 if time is not None or before.dim() < 2 or broken else int((before.argmax(1) != after.argmax(1)).sum())
     return PaddingVerdict(judged=True, padding=PaddingReached(
         location=culprit.location if culprit else None, operation=culprit.name if culprit else "",
         padding=padded.value, rows=len(rows), affected=affected, change=change.median().item(), flipped=flipped,
-        lengths=(int(padded.lengths[rows].min()), total), per_position=per_position,
+        lengths=(int(padded.lengths[rows].min()), total), per_position=time is not None, broken=broken,
         is_declared=_is_declared(reruns, padded), length_varies=length_varies,
     ))  # fmt: skip
 
