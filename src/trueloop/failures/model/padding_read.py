@@ -79,7 +79,9 @@ def _is_harmful(padding: PaddingReached) -> bool:
         return True
     if padding.change < HARMFUL:
         return False
-    runs_over_padding = padding.operation in (*RECURRENT, "getitem", "select") and not padding.per_position
+    if padding.per_position and padding.operation in RECURRENT:
+        return False  # only the last positions are affected, by the way back
+    runs_over_padding = padding.operation in (*RECURRENT, "getitem", "select")
     return runs_over_padding or padding.length_varies or padding.is_declared
 
 
@@ -95,6 +97,7 @@ def _facts(padding: PaddingReached) -> str:
         f"Without it the outputs of {affected} of {format_count(padding.rows, 'short sequence')} change, by "
         f"{padding.change:.0%} of their spread in the median{flips}; the shortest has {padding.lengths[0]} of "
         f"{padding.lengths[1]} steps."
+        + (" The model is given the lengths or a mask, so it is unused or inverted." if padding.is_declared else "")
     )
 
 

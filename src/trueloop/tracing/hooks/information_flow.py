@@ -166,6 +166,4 @@ def _attempt(judge: Callable[[], T]) -> T | None:
     try:
         return judge()
     except (Exception, SystemExit, CannotReplayError):  # noqa: BLE001 - a repeated call may raise anything
-        import os, traceback
-        if os.environ.get('DBG'): traceback.print_exc()
         return None

@@ -144,15 +144,16 @@ def _compare(
     change = torch.where(differs(before, after), (before - after).abs().double().nan_to_num(nan=torch.inf), 0.0)
     change = change.reshape(*valid.shape, -1).mean(-1) / (before.double().std() + 1e-12)
     change = change.where(valid, 0.0).sum(1) / valid.sum(1)
-    affected = (change > NOTICEABLE).double().mean().item()
-    broken = int(change.isinf().sum())
-    if affected < 0.5 and not broken:
+    is_affected, is_full = change > NOTICEABLE, padded.lengths[rows] == longest
+    affected, broken = is_affected.double().mean().item(), int(change.isinf().sum())
+    # where only those change that have no padding left, equal paddings are read, however many there are
+    if affected < 0.5 and not bool(is_affected[is_full].all()):
         return PaddingVerdict(judged=True, padding=None)
     culprit = find_culprit(alone, trimmed, output, _differs_in_common)
     flipped = 0 if time is not None or before.dim() < 2 or broken else int((before.argmax(1) != after.argmax(1)).sum())
     return PaddingVerdict(judged=True, padding=PaddingReached(
         location=culprit.location if culprit else None, operation=culprit.name if culprit else "",
-        padding=padded.value, rows=len(rows), affected=affected, change=change.median().item(), flipped=flipped,
+        padding=padded.value, rows=len(rows), affected=affected, change=change[is_affected].median().item(), flipped=flipped,
         lengths=(int(padded.lengths[rows].min()), total), per_position=time is not None, broken=broken,
         is_declared=_is_declared(reruns, padded), length_varies=length_varies,
     ))  # fmt: skip
