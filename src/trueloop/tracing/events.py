@@ -333,6 +333,18 @@ class PaddingReached(NamedTuple):
     """Whether batches of other lengths were seen."""
 
 
+class ExchangedDimensions(NamedTuple):
+    """A ``view`` or ``reshape`` to the shape of a transposed tensor, which leaves the numbers in their order."""
+
+    location: CodePosition | None
+    operation: str
+    """Name of the function; "" = unknown."""
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    size: int
+    """Size of the dimension that seems to move to another place."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class InformationFlowProbed(Event):
     """RARE. A model call was repeated with other values, to see on which inputs its output depends."""
@@ -349,6 +361,8 @@ class InformationFlowProbed(Event):
     padded: bool
     """Whether it was judged if padding is read."""
     padding: PaddingReached | None
+    exchanged: tuple[ExchangedDimensions, ...] = ()
+    """Calls within the model and before the loss; empty where samples are mixed."""
 
 
 # Losses, backward passes and gradients --------------------------------------------------------------------------------

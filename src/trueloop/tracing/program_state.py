@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trueloop.core.findings import CodePosition
-from trueloop.tracing.events import MeasuredLoss, ModelCalled, Ref, Refs
+from trueloop.tracing.events import ModelCalled, Ref, Refs
 from trueloop.tracing.nonfinite.replay import RecordedCall
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
@@ -124,10 +124,9 @@ class ProgramState:
         default_factory=list[Callable[[Refs, CodePosition | None], None]]
     )
     """Called after each fully traced backward pass, with the parameters that it reached, and its line."""
-    on_losses_read: list[Callable[[Sequence[MeasuredLoss]], None]] = field(
-        default_factory=list[Callable[[Sequence[MeasuredLoss]], None]]
-    )
-    """Called before each fully traced backward pass with the losses whose answers and targets could be read."""
+    on_losses_read: list[Callable[..., None]] = field(default_factory=list[Callable[..., None]])
+    """Called before each fully traced backward pass with the losses whose answers and targets could be read, and with
+    the nodes of all losses."""
     on_model_called: list[Callable[[ModelCalled], None]] = field(default_factory=list[Callable[[ModelCalled], None]])
     """Called before the event of a fully traced call of a model is emitted."""
     on_unknown_submodule: list[Callable[..., None]] = field(default_factory=list[Callable[..., None]])

@@ -7,13 +7,15 @@ from torch import nn
 
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.attach import Hook
-from trueloop.tracing.events import Event, InformationFlowProbed, MeasuredLoss, ModelCalled, Ref
+from trueloop.tracing.events import Event, ExchangedDimensions, InformationFlowProbed, MeasuredLoss, ModelCalled, Ref
 from trueloop.tracing.information_flow.batch_mixing import NOT_JUDGED as BATCH_NOT_JUDGED
 from trueloop.tracing.information_flow.batch_mixing import Batch, BatchVerdict, judge_batch
 from trueloop.tracing.information_flow.causality import Causality, judge_causality
+from trueloop.tracing.information_flow.exchanged_dimensions import exchanged_before_loss, exchanged_in_model
 from trueloop.tracing.information_flow.padding_reach import NOT_JUDGED as PADDING_NOT_JUDGED
 from trueloop.tracing.information_flow.padding_reach import PaddingVerdict, judge_padding
 from trueloop.tracing.information_flow.reruns import Reruns
+from trueloop.tracing.losses import LossNode
 from trueloop.tracing.nonfinite.replay import RecordedCall, is_observable
 from trueloop.tracing.nonfinite.replica_state import CannotReplayError
 from trueloop.tracing.patch import Patches
@@ -36,7 +38,7 @@ class _Model:
         self.called_at: CodePosition | None = None
         self.shapes: set[tuple[int, ...]] = set()
         """Shapes of its inputs."""
-        self.causal = self.batch = self.padded = False
+        self.causal = self.batch = self.padded = self.reshapes = False
         """Whether this was judged."""
         self.failures = 0
 
@@ -89,7 +91,7 @@ class InformationFlow(Hook):
             known.shapes.add(tuple(event.inputs.shape))
         self._program.keeps_arguments = not PROBED_UPDATES.isdisjoint((self._stream.update, self._stream.update + 1))
 
-    def _on_losses_read(self, losses: Sequence[MeasuredLoss]) -> None:
+    def _on_losses_read(self, losses: Sequence[MeasuredLoss], nodes: Sequence[LossNode]) -> None:
         program = self._program
         kept = list(program.kept_arguments)  # in memory until the calls are repeated
         program.kept_arguments.clear()
@@ -102,7 +104,7 @@ class InformationFlow(Hook):
         found: list[InformationFlowProbed] = []
         try:
             for call in calls:
-                event = self._judge(call, losses)
+                event = self._judge(call, losses, nodes)
                 if event is not None:
                     found.append(event)
         finally:
@@ -110,7 +112,9 @@ class InformationFlow(Hook):
         for event in found:
             self._stream.emit(event)
 
-    def _judge(self, call: RecordedCall, losses: Sequence[MeasuredLoss]) -> InformationFlowProbed | None:
+    def _judge(
+        self, call: RecordedCall, losses: Sequence[MeasuredLoss], nodes: Sequence[LossNode]
+    ) -> InformationFlowProbed | None:
         module = call.module()
         model = None if module is None else self._models.get(module)
         if model is None or model.failures >= MAX_FAILURES or (model.causal and model.batch and model.padded):
@@ -120,11 +124,14 @@ class InformationFlow(Hook):
             model.failures += 1
             return None
         causality, batch, padding = self._verdicts(reruns, model, losses)
+        exchanged: tuple[ExchangedDimensions, ...] = ()
+        if not model.reshapes and batch.mixed is None:
+            before_loss = [each for node in nodes if (each := exchanged_before_loss(node)) is not None]
+            exchanged = (*(_attempt(lambda: _exchanged(reruns)) or ()), *before_loss)
+        model.reshapes = True
         model.causal |= causality.shift is not None
         model.batch |= batch.judged
         model.padded |= padding.judged
-        if causality.shift is None and not batch.judged and not padding.judged:
-            return None
         return InformationFlowProbed(
             location=model.called_at,
             model=model.ref,
@@ -135,6 +142,7 @@ class InformationFlow(Hook):
             mixed=batch.mixed,
             padded=padding.judged,
             padding=padding.padding,
+            exchanged=exchanged,
         )
 
     def _verdicts(self, reruns: Reruns, model: _Model, losses: Sequence[MeasuredLoss]) -> _Verdicts:
@@ -159,6 +167,10 @@ class InformationFlow(Hook):
             None if loader is None else loader.batch_size,
             loader is not None and bool(loader.shuffles),
         )
+
+
+def _exchanged(reruns: Reruns) -> list[ExchangedDimensions]:
+    return list(exchanged_in_model(reruns.run({}, evaluating=False).operations))
 
 
 def _attempt(judge: Callable[[], T]) -> T | None:

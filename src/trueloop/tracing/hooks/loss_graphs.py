@@ -90,7 +90,7 @@ class LossGraphs(Hook):
         losses = [loss for each, index in found if (loss := self._measured(each, index)) is not None]
         self._outputs.clear()
         for receive in self._program.on_losses_read:
-            receive(losses)
+            receive(losses, [each for each, _ in found])
         if not losses:
             return
         nodes: list[GraphNode] = []

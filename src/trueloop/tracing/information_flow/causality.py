@@ -260,9 +260,7 @@ def _judge(reruns: Reruns, run: Run, answers: _Answers, shift: Shift) -> TargetS
     def needed(size: int) -> float:
         return (last + 1) * (size // steps) if size >= steps else size * (last + 1) // steps
 
-    culprit = find_culprit(
-        run, other, answers.output, lambda values, others: not keeps_slices(values, others, needed)
-    )
+    culprit = find_culprit(run, other, answers.output, lambda values, others: not keeps_slices(values, others, needed))
     return TargetSeen(
         location=culprit.location if culprit else None,
         operation=culprit.name if culprit else "",
