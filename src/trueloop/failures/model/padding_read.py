@@ -26,11 +26,12 @@ When this is fine
 
 How it is detected
     In one of the first updates, the sanitizer looks for padding by value: rows that end in the same token, which occurs
-    nowhere else, or in zeros. It repeats the call of the model in eval mode on a copy of its state, with the short samples
-    only, and once more without the columns that are padding for all of them. Masks and lengths are cut likewise. It is
-    reported if the outputs of at least half of them change. It is a warning if a recurrent layer runs over the padding,
-    if the length varies between batches, or if the program passes lengths or a mask, and if the outputs change by more
-    than 5 % of their spread; otherwise a note. Models that only accept one length and models on a GPU are not judged.
+    nowhere else, or in zeros. It repeats the call of the model in eval mode on a copy of its state, with the short
+    samples only, and once more without the columns that are padding for all of them. Masks and lengths are cut too. It
+    is reported if the outputs of at least half of them change, or of those without padding. It is a warning if the
+    outputs change by more than 5 % of their spread, and if a recurrent layer runs over the padding, the length varies
+    between batches, or the model is given lengths or a mask; otherwise a note. A tagger with a recurrent layer in both
+    directions gets a note. Models that accept one length only, and models on a GPU, are not judged.
 
 References
     torch.nn.utils.rnn.pack_padded_sequence,
@@ -59,6 +60,7 @@ class Detector(BaseDetector):
     def on_information_flow_probed(self, event: InformationFlowProbed) -> Evidence | None:
         """Return evidence if padding reaches the output."""
         self._judged |= event.padded
+        self._obstacle = event.obstacle or self._obstacle
         padding = event.padding
         if padding is None or padding.operation.startswith(TOLERANT):
             return None
@@ -71,7 +73,11 @@ class Detector(BaseDetector):
 
     def inconclusive(self) -> str:
         """Return a reason if no model was judged."""
-        return "" if self._judged else "no model call with padded samples of several lengths could be repeated"
+        return (
+            ""
+            if self._judged
+            else self._obstacle or "no model call with padded samples of several lengths could be repeated"
+        )
 
 
 def _is_harmful(padding: PaddingReached) -> bool:

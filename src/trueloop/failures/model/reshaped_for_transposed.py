@@ -27,7 +27,7 @@ How it is detected
     In one of the first updates, a call of the model is repeated on a copy of its state, and the shapes before and after
     each ``view`` and ``reshape`` are compared, as are those between the model and a loss. It is reported if the same
     sizes come in another order, or if a dimension is split or merged around another one, so that (B, T, H * D) becomes
-    (B, H, T, D). Dimensions of equal size cannot be told apart. If samples are mixed by it, MDL015 says so.
+    (B, H, T, D). Dimensions of equal size cannot be distinguished. If samples are mixed by it, MDL015 says so.
 
 References
     zhouhaoyi/Informer2020#59, https://github.com/zhouhaoyi/Informer2020/issues/59
@@ -50,18 +50,19 @@ class Detector(BaseDetector):
 
     def on_information_flow_probed(self, event: InformationFlowProbed) -> Iterator[Evidence]:
         """Return evidence for each of them."""
-        self._judged = True
+        self._judged |= not event.obstacle
+        self._obstacle = event.obstacle or self._obstacle
         for each in event.exchanged:
             yield Evidence(
                 message=f"`{each.operation or 'view'}` from shape {each.before} to {each.after} does not exchange "
-                f"dimensions: the {each.size} slices of a dimension are cut into others, whose numbers belong to several "
-                "of them.",
+                f"dimensions: the slices of the dimension of size {each.size} are cut into others, each with numbers "
+                "of several of them.",
                 location=each.location or event.called_at,
             )
 
     def inconclusive(self) -> str:
         """Return a reason if no model was judged."""
-        return "" if self._judged else "no model call could be repeated"
+        return "" if self._judged else self._obstacle or "no model call with a loss of PyTorch was repeated"
 
 
 BAD = """

@@ -1,13 +1,13 @@
 """A model mixes the samples of a batch: the output for a sample depends on the other samples.
 
 What you see
-    The model learns little, or has a good training loss and fails on single samples. The prediction for a sample changes
-    with the batch it is in, and with the batch size.
+    The model learns little, or has a good training loss and fails on single samples. The prediction for a sample
+    changes with the batch it is in, and with the batch size.
 
 Why it happens
-    ``view`` and ``reshape`` never move numbers, so they do not exchange dimensions: after ``x.view(T, B, F)`` of a tensor
-    of shape (B, T, F), each row contains numbers of several samples. A softmax, mean or normalisation over dimension 0
-    is over the batch. Attention and recurrent layers without ``batch_first`` treat the samples as time steps. All
+    ``view`` and ``reshape`` never move numbers, so they do not exchange dimensions: after ``x.view(T, B, F)`` of a
+    tensor of shape (B, T, F), each row contains numbers of several samples. A softmax, mean or normalisation over
+    dimension 0 is over the batch. Attention and recurrent layers without ``batch_first`` treat the samples as time steps. All
     shapes fit, so nothing raises an error.
 
 Fix
@@ -27,8 +27,8 @@ When this is fine
     - Attention between samples that the model is designed for. Switch the finding off for that line.
 
 How it is detected
-    In one of the first updates, the sanitizer repeats a call of the model in eval mode, on a copy of its state, and gives
-    half of the samples the values of the others. It is reported if the outputs of at least three quarters of the
+    In one of the first updates, the sanitizer repeats a call of the model in eval mode, on a copy of its state, and
+    gives half of the samples the values of the others. It is reported if the outputs of at least three quarters of the
     unchanged samples change. The first dimension has to be the batch: the loader that shuffles has returned as many
     samples, or the model was called with single samples, or each target belongs to a sample of several dimensions, or
     the targets show that the second dimension is time. Recurrent layers are reported as MDL010. Models on a GPU,
@@ -57,6 +57,7 @@ class Detector(BaseDetector):
     def on_information_flow_probed(self, event: InformationFlowProbed) -> Evidence | None:
         """Return evidence if the model mixes samples."""
         self._judged |= event.batch
+        self._obstacle = event.obstacle or self._obstacle
         mixed = event.mixed
         if mixed is None or mixed.is_recurrent:
             return None
@@ -68,7 +69,11 @@ class Detector(BaseDetector):
 
     def inconclusive(self) -> str:
         """Return a reason if no model was judged."""
-        return "" if self._judged else "no model with a target for each sample of a batch could be repeated"
+        return (
+            ""
+            if self._judged
+            else self._obstacle or "no model with a target for each sample of a batch could be repeated"
+        )
 
 
 def _cause(mixed: SamplesMixed) -> str:

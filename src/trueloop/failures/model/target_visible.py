@@ -6,8 +6,8 @@ What you see
 
 Why it happens
     The targets are the input shifted by one position, so the target of each position is the next token of the input. A
-    ``TransformerEncoder`` without a mask, a bidirectional LSTM, a convolution with padding on both sides, or a mask that
-    is added as zeros and ones, lets each position read it. Validation leaks in the same way, so it looks perfect.
+    ``TransformerEncoder`` without a mask, a bidirectional LSTM, a convolution with padding on both sides, or a mask
+    that is added as zeros and ones, lets each position read it. Validation leaks in the same way, so it looks perfect.
 
 Fix
     Let each position see only itself and earlier positions.

@@ -52,35 +52,31 @@ def judge_batch(reruns: Reruns, batch: Batch) -> BatchVerdict:
     if not contents or _normalises_over_batch(reruns.module):
         return NOT_JUDGED
     rows = contents[0][1].shape[0]
-    contents = [each for each in contents if each[1].shape[0] == rows]
     is_sure, may_be = _is_batch(contents[0][1], batch)
-    if not may_be:
+    run = reruns.run({}, evaluating=True) if may_be else None
+    output = None if run is None else next((each for each in run.outputs if each.is_floating_point()), None)
+    if run is None or output is None or run.is_random or not _is_one_per_row(output, rows):
         return NOT_JUDGED
-    run = reruns.run({}, evaluating=True)
-    output = next((each for each in run.outputs if each.is_floating_point() and each.dim()), None)
-    if output is None or not _is_one_per_row(output, rows) or run.is_random:
-        return NOT_JUDGED
-    generator = torch.Generator().manual_seed(0)
-    order = torch.randperm(rows, generator=generator)
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(0))
     changed, kept = order[: rows // 2], order[rows // 2 :]
-    verdicts = [_judge(reruns, run, output, (place, changed, kept)) for place, _ in contents]
+    verdicts = [_judge(reruns, run, output, (place, changed, kept)) for place, leaf in contents if len(leaf) == rows]
     effective = [each for each in verdicts if each is not None]
     if not effective:
         return NOT_JUDGED
     share = min(each[0] for each in effective)
     if share < MOST:
         return BatchVerdict(judged=True, mixed=None)
-    culprit = effective[0][1]
-    if culprit is not None and culprit.name in _BATCH_NORMS:
-        return NOT_JUDGED
-    shape = culprit.input_shapes[0] if culprit is not None and culprit.input_shapes else ()
-    if not is_sure and _is_flat(shape, rows):
-        return NOT_JUDGED
-    return BatchVerdict(judged=True, mixed=SamplesMixed(
-        location=culprit.location if culprit else None, operation=culprit.name if culprit else "",
-        layer=culprit.module if culprit else "", shape=shape, rows=rows, kept=len(kept),
-        affected=round(share * len(kept)),
-    ))  # fmt: skip
+    mixed = _describe(effective[0][1], (rows, len(kept), round(share * len(kept))))
+    is_known = mixed.operation not in _BATCH_NORMS and (is_sure or not _is_flat(mixed.shape, rows))
+    return BatchVerdict(judged=True, mixed=mixed) if is_known else NOT_JUDGED
+
+
+def _describe(culprit: Operation | None, counts: tuple[int, int, int]) -> SamplesMixed:
+    rows, kept, affected = counts
+    if culprit is None:
+        return SamplesMixed(None, "", "", (), rows, kept, affected)
+    shape = culprit.input_shapes[0] if culprit.input_shapes else ()
+    return SamplesMixed(culprit.location, culprit.name, culprit.module, shape, rows, kept, affected)
 
 
 def _is_content(leaf: Tensor) -> bool:
@@ -128,7 +124,9 @@ def _normalises_over_batch(module: nn.Module) -> bool:
 
 def _is_one_per_row(output: Tensor, rows: int) -> bool:
     """Return True if the output has one part for each sample; not if it compares samples with each other."""
-    return output.shape[0] == rows and rows not in output.shape[1:] and bool(output.isfinite().all())
+    return (
+        output.dim() > 0 and output.shape[0] == rows and rows not in output.shape[1:] and bool(output.isfinite().all())
+    )
 
 
 def _judge(

@@ -1,7 +1,7 @@
 """Finds models that see the target of a position in their input, as a language model without a causal mask does.
 
-The input and the targets are compared by value: where the targets are the input shifted by one position, the output at a
-position must not depend on the next position of the input.
+The input and the targets are compared by value: where the targets are the input shifted by one position, the output at
+a position must not depend on the next position of the input.
 """
 
 from __future__ import annotations

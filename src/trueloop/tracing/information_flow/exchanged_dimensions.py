@@ -1,4 +1,4 @@
-"""Finds calls of ``view`` and ``reshape`` that give a tensor the shape of a transposed one, but do not move its numbers."""
+"""Finds calls of ``view`` and ``reshape`` to the shape of a transposed tensor, which do not move the numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Finds models whose output for a short sample depends on the padding behind it.
 
-The short samples of a batch are run again without the columns that are padding for all of them. Masks and lengths are cut in
-the same way, so nothing has to be known about their meaning.
+The short samples of a batch are run again without the columns that are padding for all of them. Masks and lengths are
+cut in the same way, so nothing has to be known about their meaning.
 """
 
 from __future__ import annotations
@@ -153,7 +153,8 @@ def _compare(
     flipped = 0 if time is not None or before.dim() < 2 or broken else int((before.argmax(1) != after.argmax(1)).sum())
     return PaddingVerdict(judged=True, padding=PaddingReached(
         location=culprit.location if culprit else None, operation=culprit.name if culprit else "",
-        padding=padded.value, rows=len(rows), affected=affected, change=change[is_affected].median().item(), flipped=flipped,
+        padding=padded.value, rows=len(rows), affected=affected, change=change[is_affected].median().item(),
+        flipped=flipped,
         lengths=(int(padded.lengths[rows].min()), total), per_position=time is not None, broken=broken,
         is_declared=_is_declared(reruns, padded), length_varies=length_varies,
     ))  # fmt: skip

@@ -121,9 +121,9 @@ class Reruns:
             compilation_disabled(),
         ):
             before = torch.get_rng_state()
-            with torch.enable_grad(), torch.autocast("cpu", kind, enabled=kind is not None, cache_enabled=False):
-                with recorder:
-                    output = self.module(*args, **options)
+            autocast = torch.autocast("cpu", kind, enabled=kind is not None, cache_enabled=False)
+            with torch.enable_grad(), autocast, recorder:
+                output = self.module(*args, **options)
             is_random = not torch.equal(before, torch.get_rng_state())
         return Run(_values(output), recorder.operations, recorder.makers, is_random)
 
