@@ -363,6 +363,8 @@ class InformationFlowProbed(Event):
     padding: PaddingReached | None
     exchanged: tuple[ExchangedDimensions, ...] = ()
     """Calls within the model and before the loss; empty where samples are mixed."""
+    obstacle: str = ""
+    """Why the call could not be repeated; "" = it was."""
 
 
 # Losses, backward passes and gradients --------------------------------------------------------------------------------

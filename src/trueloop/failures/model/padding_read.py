@@ -55,7 +55,7 @@ class Detector(BaseDetector):
     """Reports a model whose output for a short sample depends on its padding."""
 
     def __init__(self) -> None:
-        self._judged = False
+        self._judged, self._obstacle = False, ""
 
     def on_information_flow_probed(self, event: InformationFlowProbed) -> Evidence | None:
         """Return evidence if padding reaches the output."""
@@ -73,11 +73,7 @@ class Detector(BaseDetector):
 
     def inconclusive(self) -> str:
         """Return a reason if no model was judged."""
-        return (
-            ""
-            if self._judged
-            else self._obstacle or "no model call with padded samples of several lengths could be repeated"
-        )
+        return "" if self._judged else self._obstacle or "no call with padded samples of several lengths was repeated"
 
 
 def _is_harmful(padding: PaddingReached) -> bool:

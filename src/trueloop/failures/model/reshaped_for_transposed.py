@@ -46,7 +46,7 @@ class Detector(BaseDetector):
     """Reports each ``view`` or ``reshape`` to the shape of a transposed tensor."""
 
     def __init__(self) -> None:
-        self._judged = False
+        self._judged, self._obstacle = False, ""
 
     def on_information_flow_probed(self, event: InformationFlowProbed) -> Iterator[Evidence]:
         """Return evidence for each of them."""

@@ -7,8 +7,8 @@ What you see
 Why it happens
     ``view`` and ``reshape`` never move numbers, so they do not exchange dimensions: after ``x.view(T, B, F)`` of a
     tensor of shape (B, T, F), each row contains numbers of several samples. A softmax, mean or normalisation over
-    dimension 0 is over the batch. Attention and recurrent layers without ``batch_first`` treat the samples as time steps. All
-    shapes fit, so nothing raises an error.
+    dimension 0 is over the batch. Attention and recurrent layers without ``batch_first`` treat the samples as time
+    steps. All shapes fit, so nothing raises an error.
 
 Fix
     Use ``transpose`` or ``permute`` to exchange dimensions, name the dimension of the features (``dim=-1``), and set
@@ -52,7 +52,7 @@ class Detector(BaseDetector):
     """Reports a model whose output for a sample depends on the other samples."""
 
     def __init__(self) -> None:
-        self._judged = False
+        self._judged, self._obstacle = False, ""
 
     def on_information_flow_probed(self, event: InformationFlowProbed) -> Evidence | None:
         """Return evidence if the model mixes samples."""
@@ -69,11 +69,7 @@ class Detector(BaseDetector):
 
     def inconclusive(self) -> str:
         """Return a reason if no model was judged."""
-        return (
-            ""
-            if self._judged
-            else self._obstacle or "no model with a target for each sample of a batch could be repeated"
-        )
+        return "" if self._judged else self._obstacle or "no model with a target for each sample was repeated"
 
 
 def _cause(mixed: SamplesMixed) -> str:

@@ -47,7 +47,7 @@ class Detector(BaseDetector):
     """Reports a model whose output at a position depends on the target of that position."""
 
     def __init__(self) -> None:
-        self._judged = False
+        self._judged, self._obstacle = False, ""
 
     def on_information_flow_probed(self, event: InformationFlowProbed) -> Evidence | None:
         """Return evidence if a position of the model sees its target."""
@@ -71,9 +71,9 @@ class Detector(BaseDetector):
 
     def inconclusive(self) -> str:
         """Return a reason if no model was judged."""
-        return (
-            "" if self._judged else "no model whose targets are its input, shifted by one position, could be repeated"
-        )
+        if self._judged:
+            return ""
+        return self._obstacle or "no model whose targets are its input, shifted by one position, was repeated"
 
 
 def _facts(seen: TargetSeen) -> str:

@@ -20,7 +20,7 @@ from trueloop.tracing.nonfinite.replay import RecordedCall, is_observable
 from trueloop.tracing.nonfinite.replica_state import CannotReplayError
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
-from trueloop.tracing.stream import EventStream
+from trueloop.tracing.stream import EventStream, describe_error
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 T = TypeVar("T")
@@ -41,6 +41,16 @@ class _Model:
         self.causal = self.batch = self.padded = self.reshapes = False
         """Whether this was judged."""
         self.failures = 0
+        self.obstacle = ""
+        """Why the latest call could not be repeated."""
+
+    def attempt(self, judge: Callable[[], T]) -> T | None:
+        """Return what a function returns; None if it raised, as a repeated call may."""
+        try:
+            return judge()
+        except (Exception, SystemExit, CannotReplayError) as error:  # noqa: BLE001 - a repeated call may raise anything
+            self.obstacle = f"a call of {self.ref.name} could not be repeated: {describe_error(error)}"
+            return None
 
 
 class _Verdicts(NamedTuple):
@@ -53,7 +63,7 @@ class InformationFlow(Hook):
     """Emits `InformationFlowProbed`.
 
     Cost: 1 us for each model call; once in a run the time of up to ten runs of the model, with copies of its state and
-    arguments. The program's generators, modes and tensors are left as they are.
+    arguments. The program's generators, modes and tensors do not change.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = (InformationFlowProbed,)
@@ -119,16 +129,18 @@ class InformationFlow(Hook):
         model = None if module is None else self._models.get(module)
         if model is None or model.failures >= MAX_FAILURES or (model.causal and model.batch and model.padded):
             return None
-        reruns = _attempt(lambda: Reruns(call))
+        model.obstacle = ""
+        reruns = model.attempt(lambda: Reruns(call))
+        causality, batch, padding = Causality(None, None), BATCH_NOT_JUDGED, PADDING_NOT_JUDGED
+        exchanged: tuple[ExchangedDimensions, ...] = ()
         if reruns is None:
             model.failures += 1
-            return None
-        causality, batch, padding = self._verdicts(reruns, model, losses)
-        exchanged: tuple[ExchangedDimensions, ...] = ()
-        if not model.reshapes and batch.mixed is None:
-            before_loss = [each for node in nodes if (each := exchanged_before_loss(node)) is not None]
-            exchanged = (*(_attempt(lambda: _exchanged(reruns)) or ()), *before_loss)
-        model.reshapes = True
+        else:
+            causality, batch, padding = self._verdicts(reruns, model, losses)
+            if not model.reshapes and batch.mixed is None:
+                before_loss = [each for node in nodes if (each := exchanged_before_loss(node)) is not None]
+                exchanged = (*(model.attempt(lambda: _exchanged(reruns)) or ()), *before_loss)
+            model.reshapes = True
         model.causal |= causality.shift is not None
         model.batch |= batch.judged
         model.padded |= padding.judged
@@ -143,20 +155,22 @@ class InformationFlow(Hook):
             padded=padding.judged,
             padding=padding.padding,
             exchanged=exchanged,
+            obstacle=model.obstacle,
         )
 
     def _verdicts(self, reruns: Reruns, model: _Model, losses: Sequence[MeasuredLoss]) -> _Verdicts:
-        causality = None if model.causal else _attempt(lambda: judge_causality(reruns, losses))
+        causality = None if model.causal else model.attempt(lambda: judge_causality(reruns, losses))
         causality = causality or Causality(None, None)
         time_is_second = causality.shift is not None and causality.shift[1:] == (1, 1)
         batch, padding = BATCH_NOT_JUDGED, PADDING_NOT_JUDGED
         trains_others = len(self._program.training_optimizers()) > 1
         if not model.batch and not trains_others:
-            batch = _attempt(lambda: judge_batch(reruns, self._batch(model, losses, time_is_second=time_is_second)))
-        if not model.padded and (batch is None or batch.mixed is None):
+            known = self._batch(model, losses, time_is_second=time_is_second)
+            batch = model.attempt(lambda: judge_batch(reruns, known)) or BATCH_NOT_JUDGED
+        if not model.padded and batch.mixed is None:
             lengths = {shape[1] for shape in model.shapes if len(shape) > 1}
-            padding = _attempt(lambda: judge_padding(reruns, lengths))
-        return _Verdicts(causality, batch or BATCH_NOT_JUDGED, padding or PADDING_NOT_JUDGED)
+            padding = model.attempt(lambda: judge_padding(reruns, lengths)) or PADDING_NOT_JUDGED
+        return _Verdicts(causality, batch, padding)
 
     def _batch(self, model: _Model, losses: Sequence[MeasuredLoss], *, time_is_second: bool) -> Batch:
         loader = self._program.loader_pass
@@ -171,11 +185,3 @@ class InformationFlow(Hook):
 
 def _exchanged(reruns: Reruns) -> list[ExchangedDimensions]:
     return list(exchanged_in_model(reruns.run({}, evaluating=False).operations))
-
-
-def _attempt(judge: Callable[[], T]) -> T | None:
-    """Return a verdict; None if the repeated call raised."""
-    try:
-        return judge()
-    except (Exception, SystemExit, CannotReplayError):  # noqa: BLE001 - a repeated call may raise anything
-        return None

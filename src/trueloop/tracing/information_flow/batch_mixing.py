@@ -1,6 +1,6 @@
 """Finds models whose output for one sample depends on the other samples of the batch.
 
-Half of the samples get the values of the others; the outputs of the other half must stay as they are.
+Half of the samples get the values of the others; the outputs of the other half must not change.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _is_batch(content: Tensor, batch: Batch) -> tuple[bool, bool]:
     if tuple(content.shape[1:]) in batch.single_shapes:
         return True, True
     if content.shape[1] == rows:
-        return False, False  # the dimensions cannot be told apart
+        return False, False  # the dimensions cannot be distinguished
     if batch.time_is_second:
         return True, True
     targets = [each.targets for each in batch.losses if each.targets.dim() and each.targets.shape[0] == rows]

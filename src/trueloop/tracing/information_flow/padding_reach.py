@@ -71,7 +71,8 @@ def judge_padding(reruns: Reruns, lengths_seen: set[int]) -> PaddingVerdict:
 
 
 def _find_padding(reruns: Reruns) -> _Padded | None:
-    known = {each.padding_idx for each in reruns.module.modules() if isinstance(each, nn.Embedding)} - {None}
+    embeddings = [each for each in reruns.module.modules() if isinstance(each, nn.Embedding)]
+    known = {each.padding_idx for each in embeddings if each.padding_idx is not None}
     for place, leaf in reruns.tensors():
         if leaf.dim() < 2 or leaf.dim() > 3 or leaf.shape[0] < MIN_ROWS or leaf.shape[1] < 3:
             continue
