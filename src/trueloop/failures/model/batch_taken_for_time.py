@@ -26,8 +26,9 @@ When this is fine
 How it is detected
     In a run, the sanitizer compares the shape of the layer's input with the batch size of a loader that shuffles. It
     reports two cases. (1) The layer's time dimension has the batch size, its batch dimension has another size, and the
-    input is the tensor of the loader itself. (2) The time dimension changes together with the batch size. Attention
-    layers have the same default but are not checked, because some models attend over the batch on purpose.
+    input is the tensor of the loader itself. (2) The time dimension changes together with the batch size. Also without
+    a loader, it repeats a call of the model with other values for half of the samples: see MDL015, which reports
+    attention layers and all other operations that mix samples.
 
 References
     torch.nn.LSTM, https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html
