@@ -60,7 +60,8 @@ class Encoder(Net):
         x = self.body(self.embed(tokens))  # <- MDL016
         return self.head(x[:, 0])
 
-train(Encoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)), lambda model, tokens, lengths: model(tokens))
+net = Encoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True))
+train(net, lambda model, tokens, lengths: model(tokens))
 """,
     "an inverted mask": """
 class Encoder(Net):
@@ -257,7 +258,8 @@ def make():
     tokens, lengths, _ = batch()
     return tokens, lengths, (tokens > 14).long().masked_fill(tokens == 0, -100)
 
-train(Tagger(nn.LSTM(8, 8, batch_first=True, bidirectional=True), 16), lambda model, tokens, lengths: model(tokens), make)
+net = Tagger(nn.LSTM(8, 8, batch_first=True, bidirectional=True), 16)
+train(net, lambda model, tokens, lengths: model(tokens), make)
 """,
     "a mean over a fixed length": """
 class Mean(Net):

@@ -27,7 +27,7 @@ T = TypeVar("T")
 PROBED_UPDATES: Final = frozenset((3, 4, 10, 11, 30, 31))
 """Updates whose calls are repeated until all is judged; two in a row, as two optimizers may alternate."""
 MAX_SHAPES: Final = 64  # shapes of the inputs of one model that are stored
-MAX_FAILURES: Final = 3  # calls of one model that could not be repeated, after which no other is tried
+MAX_ATTEMPTS: Final = 3  # calls of one model that are repeated, at most
 
 
 class _Model:
@@ -40,9 +40,15 @@ class _Model:
         """Shapes of its inputs."""
         self.causal = self.batch = self.padded = self.reshapes = False
         """Whether this was judged."""
-        self.failures = 0
+        self.attempts, self.latest_attempt = 0, -2
+        """Number of calls that were repeated, and the update of the latest."""
         self.obstacle = ""
         """Why the latest call could not be repeated."""
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether all is judged."""
+        return self.causal and self.batch and self.padded and self.reshapes
 
     def attempt(self, judge: Callable[[], T]) -> T | None:
         """Return what a function returns; None if it raised, as a repeated call may."""
@@ -62,8 +68,8 @@ class _Verdicts(NamedTuple):
 class InformationFlow(Hook):
     """Emits `InformationFlowProbed`.
 
-    Cost: 1 us for each model call; once in a run the time of up to ten runs of the model, with copies of its state and
-    arguments. The program's generators, modes and tensors do not change.
+    Cost: 1 us for each model call; once in a run, and at most three times, the time of up to ten runs of the model,
+    with copies of its state and arguments. The program's generators, modes and tensors do not change.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = (InformationFlowProbed,)
@@ -127,15 +133,15 @@ class InformationFlow(Hook):
     ) -> InformationFlowProbed | None:
         module = call.module()
         model = None if module is None else self._models.get(module)
-        if model is None or model.failures >= MAX_FAILURES or (model.causal and model.batch and model.padded):
+        update = self._stream.update
+        if model is None or model.is_judged or model.attempts >= MAX_ATTEMPTS or update - model.latest_attempt < 2:
             return None
-        model.obstacle = ""
+        model.obstacle, model.latest_attempt = "", update
+        model.attempts += 1
         reruns = model.attempt(lambda: Reruns(call))
         causality, batch, padding = Causality(None, None), BATCH_NOT_JUDGED, PADDING_NOT_JUDGED
         exchanged: tuple[ExchangedDimensions, ...] = ()
-        if reruns is None:
-            model.failures += 1
-        else:
+        if reruns is not None:
             causality, batch, padding = self._verdicts(reruns, model, losses)
             if not model.reshapes and batch.mixed is None:
                 before_loss = [each for node in nodes if (each := exchanged_before_loss(node)) is not None]
