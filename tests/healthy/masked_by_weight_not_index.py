@@ -16,11 +16,11 @@ def batch(n=24):
 
 
 class Net(nn.Module):
-    def __init__(self):
+    def __init__(self, bidirectional=False):
         super().__init__()
         self.emb, self.pos = nn.Embedding(VOCAB, 24), nn.Embedding(10, 24)
-        self.mix = nn.GRU(24, 24, batch_first=True, bidirectional=True)
-        self.out = nn.Linear(48, VOCAB)
+        self.mix = nn.GRU(24, 24 // (1 + bidirectional), batch_first=True, bidirectional=bidirectional)
+        self.out = nn.Linear(24, VOCAB)
 
     def forward(self, ids):
         return self.out(self.mix(self.emb(ids) + self.pos(torch.arange(ids.size(1))))[0])
@@ -48,7 +48,7 @@ def selected(net):
 
 
 for objective in (next_token, masked_lm, selected):
-    net = Net()
+    net = Net(bidirectional=objective is masked_lm)
     opt = torch.optim.AdamW(net.parameters(), lr=5e-3)
     for step in range(12):
         loss = objective(net)

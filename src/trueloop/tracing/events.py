@@ -255,6 +255,120 @@ class ModeSet(Event):
     parameters: Refs
 
 
+class TargetSeen(NamedTuple):
+    """A model whose output at a position depends on the target of that position, which is in its input."""
+
+    location: CodePosition | None
+    """The operation that lets later positions through; None = not found."""
+    operation: str
+    change: float
+    """Mean change of the output at ``position`` when the input after it changes, relative to the output's spread."""
+    future: float
+    """Share of the positions up to ``position`` whose output changes."""
+    position: int
+    steps: int
+    """Number of positions of a sequence."""
+    shifted: bool = True
+    """Whether the targets are the input shifted by one; otherwise they are the input itself, and the model is causal.
+    """
+
+
+RECURRENT: Final = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+"""Functions that recurrent layers call."""
+
+
+class SamplesMixed(NamedTuple):
+    """A model whose output for a sample depends on the other samples of the batch."""
+
+    location: CodePosition | None
+    """The operation that mixes samples; None = not found."""
+    operation: str
+    """Name of its function: "lstm", "softmax"; "" = not found."""
+    layer: str
+    """Name and class of the module that calls it: "2 (Softmax)"; "" = the model itself."""
+    shape: tuple[int, ...]
+    """Shape of its input."""
+    rows: int
+    """Number of samples in the batch."""
+    kept: int
+    """Number of samples that kept their values."""
+    affected: int
+    """Number of these whose output changes when the other samples change."""
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether a recurrent layer mixes them."""
+        return self.operation in RECURRENT
+
+    def __str__(self) -> str:
+        return (
+            f"When {self.rows - self.kept} of {self.rows} samples get other values, the outputs of {self.affected} of "
+            f"the {self.kept} other samples change too."
+        )
+
+
+class PaddingReached(NamedTuple):
+    """A model whose output for a sample depends on the padding behind it."""
+
+    location: CodePosition | None
+    """The operation that reads the padding; None = not found."""
+    operation: str
+    padding: float
+    """The value with which short samples are padded."""
+    rows: int
+    """Number of short samples that were compared."""
+    affected: float
+    """Share of them whose output changes when padding is removed."""
+    change: float
+    """Median change of their outputs, relative to the spread of the outputs."""
+    flipped: int
+    """Number of them with another predicted class."""
+    broken: int
+    """Number of them whose output is not finite without padding, since attention reads nothing but padding."""
+    lengths: tuple[int, int]
+    """Length of the shortest of them, and of the batch."""
+    per_position: bool
+    """Whether the model has an output for each position."""
+    is_declared: bool
+    """Whether the model is given the lengths or a mask of the padding."""
+    length_varies: bool
+    """Whether batches of other lengths were seen."""
+
+
+class ExchangedDimensions(NamedTuple):
+    """A ``view`` or ``reshape`` to the shape of a transposed tensor, which leaves the numbers in their order."""
+
+    location: CodePosition | None
+    operation: str
+    """Name of the function; "" = unknown."""
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    size: int
+    """Size of the dimension that seems to move to another place."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class InformationFlowProbed(Event):
+    """RARE. A model call was repeated with other values, to see on which inputs its output depends."""
+
+    model: Ref
+    called_at: CodePosition | None
+    """The call of the model."""
+    causal: bool
+    """Whether it was judged if a position sees its target."""
+    target_seen: TargetSeen | None
+    batch: bool
+    """Whether it was judged if samples are mixed."""
+    mixed: SamplesMixed | None
+    padded: bool
+    """Whether it was judged if padding is read."""
+    padding: PaddingReached | None
+    exchanged: tuple[ExchangedDimensions, ...] = ()
+    """Calls within the model and before the loss; empty where samples are mixed."""
+    obstacle: str = ""
+    """Why the call could not be repeated; "" = it was."""
+
+
 # Losses, backward passes and gradients --------------------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ class LoaderPass:
     backward_count_at_start: int
     workers: int = 0
     shuffles: bool | None = None
+    batch_size: int | None = None
     index: int = 0
     """Number of batches returned."""
     length: int | None = None

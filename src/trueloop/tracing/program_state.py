@@ -93,6 +93,9 @@ class ProgramState:
     """Where the program entered ``torch.no_grad`` or ``torch.inference_mode`` latest."""
     calls: deque[RecordedCall] = field(default_factory=lambda: deque[RecordedCall](maxlen=MAX_CALLS))
     """The latest calls of outermost modules with gradients enabled, recorded during full tracing."""
+    keeps_arguments: bool = False
+    """Whether the arguments of recorded calls are kept in memory until the next backward pass."""
+    kept_arguments: deque[Any] = field(default_factory=lambda: deque[Any](maxlen=MAX_CALLS))
     nonfinite_calls: tuple[RecordedCall, ...] = ()
     """The recorded calls that computed a non-finite loss."""
     replayed: bool = False
@@ -121,6 +124,9 @@ class ProgramState:
         default_factory=list[Callable[[Refs, CodePosition | None], None]]
     )
     """Called after each fully traced backward pass, with the parameters that it reached, and its line."""
+    on_losses_read: list[Callable[..., None]] = field(default_factory=list[Callable[..., None]])
+    """Called before each fully traced backward pass with the losses whose answers and targets could be read, and with
+    the nodes of all losses."""
     on_model_called: list[Callable[[ModelCalled], None]] = field(default_factory=list[Callable[[ModelCalled], None]])
     """Called before the event of a fully traced call of a model is emitted."""
     on_unknown_submodule: list[Callable[..., None]] = field(default_factory=list[Callable[..., None]])
@@ -225,4 +231,6 @@ class ProgramState:
         self.before_backward.clear()
         self.after_step.clear()
         self.on_backward_start.clear()
+        self.keeps_arguments = False
+        self.kept_arguments.clear()
         self.scaler = self.stepping_scaler = self.autocast = self.hand_written_at = None

@@ -26,8 +26,9 @@ When this is fine
 How it is detected
     In a run, the sanitizer compares the shape of the layer's input with the batch size of a loader that shuffles. It
     reports two cases. (1) The layer's time dimension has the batch size, its batch dimension has another size, and the
-    input is the tensor of the loader itself. (2) The time dimension changes together with the batch size. Attention
-    layers have the same default but are not checked, because some models attend over the batch on purpose.
+    input is the tensor of the loader itself. (2) The time dimension changes together with the batch size. Also without
+    a loader, it repeats a call of the model with other values for half of the samples: see MDL015, which reports
+    attention layers and all other operations that mix samples.
 
 References
     torch.nn.LSTM, https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html
@@ -41,7 +42,7 @@ from typing import Any, NamedTuple
 
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity
-from trueloop.tracing.events import BatchLoaded, LayerCalled, LoaderStarted, Ref
+from trueloop.tracing.events import BatchLoaded, InformationFlowProbed, LayerCalled, LoaderStarted, Ref
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 
@@ -92,6 +93,17 @@ class Detector(BaseDetector):
             self._matches.put(event.layer, frozenset())
             return _evidence(event, sizes, matches)
         return None
+
+    def on_information_flow_probed(self, event: InformationFlowProbed) -> Evidence | None:
+        """Return evidence if a repeated call shows that a recurrent layer mixes the samples of the batch."""
+        self._checked |= event.batch
+        mixed = event.mixed
+        if mixed is None or not mixed.is_recurrent:
+            return None
+        name = mixed.operation.partition("_")[0].upper()
+        return Evidence(
+            message=f"{name} treats the batch dimension as time. {mixed}", location=mixed.location or event.called_at
+        )
 
     def _is_batch(self, event: LayerCalled) -> bool:
         """Return True if a tensor of the batch, the model's input and the layer's have the same first dimensions."""

@@ -27,7 +27,8 @@ When this is fine
 How it is detected
     Only the linter finds it, from the source code: a triangle of ones, a comparison with the padding token, or a
     tokenizer's mask is passed to PyTorch's attention with the wrong convention. A model that reads from right to left
-    needs the other triangle, so this is a warning. A triangle of floating-point ones is an error.
+    needs the other triangle, so this is a warning. A triangle of floating-point ones is an error. A run reports the
+    consequences: MDL014 if a position sees its target, MDL016 if padding is read.
 
 References
     rasbt/LLMs-from-scratch#1061, "it means that future tokens can be attended to", in a book's own code,

@@ -9,6 +9,7 @@ from trueloop.tracing.hooks.dropouts import Dropouts
 from trueloop.tracing.hooks.grad_modes import GradModes
 from trueloop.tracing.hooks.graph_cuts import GraphCuts
 from trueloop.tracing.hooks.hand_written_updates import HandWrittenUpdates
+from trueloop.tracing.hooks.information_flow import InformationFlow
 from trueloop.tracing.hooks.loaders import Loaders
 from trueloop.tracing.hooks.loss_graphs import LossGraphs
 from trueloop.tracing.hooks.loss_lines import LossLines
@@ -48,4 +49,5 @@ def all_hooks(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
         Modes(stream, program),
         GradModes(stream, program),
         GraphCuts(stream, program),
+        InformationFlow(stream, program),
     ]

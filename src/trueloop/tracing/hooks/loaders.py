@@ -181,7 +181,7 @@ class Loaders(Hook):
         stream.request_full_tracing()
         current = LoaderPass(
             loader=known.ref, epoch=epoch, backward_count_at_start=stream.backward_count, workers=loader.num_workers,
-            shuffles=known.shuffles,
+            shuffles=known.shuffles, batch_size=loader.batch_size,
         )  # fmt: skip
         if known.shuffles is not None and not known.is_iterable:
             current.length = _length(known, loader)

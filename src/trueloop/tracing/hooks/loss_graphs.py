@@ -89,6 +89,8 @@ class LossGraphs(Hook):
         found = [(each, index) for root in roots for index, each in enumerate(_losses(root))]
         losses = [loss for each, index in found if (loss := self._measured(each, index)) is not None]
         self._outputs.clear()
+        for receive in self._program.on_losses_read:
+            receive(losses, [each for each, _ in found])
         if not losses:
             return
         nodes: list[GraphNode] = []

@@ -157,6 +157,8 @@ class ModuleCalls:
         call = record_call(module, args, options, *now, record_generator=record, thread=thread)
         if call is not None:
             self._program.calls.append(call)
+            if self._program.keeps_arguments:
+                self._program.kept_arguments.append((args, options))
             if record:
                 self._generator_recorded_at = now
         return call

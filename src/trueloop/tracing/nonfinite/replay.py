@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import islice
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple, cast
 
 import torch
@@ -194,7 +194,7 @@ def replay(calls: Sequence[RecordedCall]) -> Replay:
     Raises:
         Exception: a module raised in the replay; even then all state is restored.
     """
-    if _is_observable():
+    if is_observable():
         return Replay(None, finite=False)
     hidden = infinite_derivative = None
     replayed_tensors: dict[tuple[int, int], Tensor] = {}
@@ -221,7 +221,7 @@ def replay(calls: Sequence[RecordedCall]) -> Replay:
     )
 
 
-def _is_observable() -> bool:
+def is_observable() -> bool:
     """Return True if the program would notice a replay, or other processes would have to replay too."""
     return bool(
         (torch.distributed.is_available() and torch.distributed.is_initialized())
@@ -239,7 +239,7 @@ def _replay_call(
     modules = list(module.modules())
     if any(isinstance(each, torch.jit.ScriptModule) for each in modules):
         raise CannotReplayError
-    args, options = _restore(call.args, replayed_tensors), _restore(call.options, replayed_tensors)
+    args, options = restore_arguments(call.args, replayed_tensors), restore_arguments(call.options, replayed_tensors)
     state_copies = ReplicaState(modules)
     attributes = [state_copies.copy_module(each) for each in modules]
     tracer = _NonFiniteTracer(module)
@@ -291,7 +291,9 @@ class _NonFiniteTracer(TorchFunctionMode):
             and inputs[0].requires_grad
             and _has_infinite_derivative(_name(func), args)
         ):
-            self.infinite_derivative = Origin(self._module(), _name(func), _user_position(), summary)
+            self.infinite_derivative = Origin(
+                self._module(), _name(func), replayed_position(_replay_call.__code__), summary
+            )
         result = func(*args, **(kwargs or {}))
         results = [value for value in tensors_in(result) if has_nonfinite(value)]
         if results:
@@ -330,7 +332,7 @@ class _NonFiniteTracer(TorchFunctionMode):
             def __call__(module: nn.Module, /, *args: Any, **options: Any) -> Any:  # noqa: N807
                 if threading.get_ident() != self._thread:
                     return original(module, *args, **options)
-                if module not in self._names and _has_state(module):
+                if module not in self._names and has_state(module):
                     raise CannotReplayError
                 self._path.append((self._names.get(module, ""), module))
                 try:
@@ -354,7 +356,7 @@ class _NonFiniteTracer(TorchFunctionMode):
             nan = not had_nan and any(bool(value.isnan().any()) for value in results)
             infinite = not inputs and not any(word in _name(func) for word in FILLS)
             if nan or infinite:
-                origin = here._replace(location=_user_position())
+                origin = here._replace(location=replayed_position(_replay_call.__code__))
                 if any(value.requires_grad for value in results):
                     self.first = self.first or origin
         for value in results:
@@ -388,7 +390,7 @@ def _first_in(output: Any) -> Iterable[Tensor]:
     return (output,) if type(output) is Tensor else islice(tensors_in(output), MAX_WIDTH)
 
 
-def _restore(value: Any, replayed_tensors: dict[tuple[int, int], Tensor]) -> Any:
+def restore_arguments(value: Any, replayed_tensors: dict[tuple[int, int], Tensor]) -> Any:
     """Return a copy of recorded arguments; raise if they have changed, or were freed and not replayed."""
     if isinstance(value, _TensorRef):
         tensor = value.tensor()
@@ -398,8 +400,12 @@ def _restore(value: Any, replayed_tensors: dict[tuple[int, int], Tensor]) -> Any
             raise CannotReplayError
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)
     if type(value) in (tuple, list):
-        return type(value)(_restore(each, replayed_tensors) for each in value)
-    return {key: _restore(each, replayed_tensors) for key, each in value.items()} if type(value) is dict else value
+        return type(value)(restore_arguments(each, replayed_tensors) for each in value)
+    return (
+        {key: restore_arguments(each, replayed_tensors) for key, each in value.items()}
+        if type(value) is dict
+        else value
+    )
 
 
 def _name(func: Any) -> str:
@@ -414,16 +420,16 @@ def _has_infinite_derivative(name: str, args: Sequence[Any]) -> bool:
     return bool((cast("Tensor", args[0]) == 0).any())
 
 
-def _has_state(module: nn.Module) -> bool:
+def has_state(module: nn.Module) -> bool:
     """Return True if a module has parameters, buffers or hooks."""
     hooked = any(vars(module)[hooks] for hooks in HOOKS)
     return hooked or any(True for _ in (*module.parameters(), *module.buffers()))
 
 
-def _user_position() -> CodePosition | None:
-    """Return the innermost user line within the replay."""
+def replayed_position(start: CodeType) -> CodePosition | None:
+    """Return the innermost user line within a replay, which the function of code ``start`` has started."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
-    while frame is not None and frame.f_code is not _replay_call.__code__:
+    while frame is not None and frame.f_code is not start:
         if is_user_code(frame.f_code):
             return CodePosition(frame.f_code, frame.f_lasti)
         frame = frame.f_back

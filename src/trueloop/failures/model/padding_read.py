@@ -1,0 +1,146 @@
+"""Padding reaches the output: the prediction for a short sequence depends on the padding behind it.
+
+What you see
+    The model is good for long sequences and poor for short ones, or learns nothing. The prediction for one sequence
+    differs from batch to batch, because the longest sequence of the batch decides how much is padded.
+
+Why it happens
+    ``pad_sequence`` makes all sequences as long as the longest. A recurrent layer goes on over the padding, so
+    ``out[:, -1]`` and ``h_n`` are the state after many padding steps. A mean over time divides by the padded length,
+    and attention without a mask attends to the padding. The lengths are often at hand, but not used.
+
+Fix
+    Read the last step that is not padding, pack the sequences, or mask the padding.
+
+        last = out[:, -1]  # wrong
+        last = out[torch.arange(len(x)), lengths - 1]  # right
+        mean = x.mean(1)  # wrong
+        mean = (x * mask.unsqueeze(2)).sum(1) / mask.sum(1, keepdim=True)  # right
+        x = self.encoder(x, src_key_padding_mask=tokens == 0)  # True = padding
+
+When this is fine
+    - Sequences that are padded on the left, so that the last step is real.
+    - A convolutional network that takes the maximum over time, which padding hardly affects.
+    - All batches have one fixed length, in training and in use, and the effect is small: only a note.
+    - The encoder of a translation model, whose padding is masked in the attention.
+
+How it is detected
+    In one of the first updates, the sanitizer looks for padding by value: rows that end in the same token, which occurs
+    nowhere else, or in zeros. It repeats the call of the model in eval mode on a copy of its state, with the short
+    samples only, and once more without the columns that are padding for all of them. Masks and lengths are cut too. It
+    is reported if the outputs of at least half of them change, or of those without padding. It is a warning if the
+    outputs change by more than 5 % of their spread, and if a recurrent layer runs over the padding, the length varies
+    between batches, or the model is given lengths or a mask; otherwise a note. A tagger with a recurrent layer in both
+    directions gets a note. Models that accept one length only, and models on a GPU, are not judged.
+
+References
+    torch.nn.utils.rnn.pack_padded_sequence,
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.rnn.pack_padded_sequence.html
+    pytorch/pytorch#1788, "Feature request: get the last valid output of a padded RNN",
+    https://github.com/pytorch/pytorch/issues/1788
+    torch.nn.TransformerEncoder, ``src_key_padding_mask``,
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoder.html
+"""
+
+from trueloop.core.findings import Evidence
+from trueloop.core.formatting import format_count
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.tracing.events import RECURRENT, InformationFlowProbed, PaddingReached
+
+HARMFUL = 0.05  # of the spread of the outputs, by which padding changes them
+TOLERANT = ("conv", "max", "amax", "adaptive_max")  # starts of names of operations that padding affects little
+
+
+class Detector(BaseDetector):
+    """Reports a model whose output for a short sample depends on its padding."""
+
+    def __init__(self) -> None:
+        self._judged, self._obstacle = False, ""
+
+    def on_information_flow_probed(self, event: InformationFlowProbed) -> Evidence | None:
+        """Return evidence if padding reaches the output."""
+        self._judged |= event.padded
+        self._obstacle = event.obstacle or self._obstacle
+        padding = event.padding
+        if padding is None or padding.operation.startswith(TOLERANT):
+            return None
+        return Evidence(
+            message=f"Padding reaches the output of `{event.model.name}`. {_facts(padding)}",
+            location=padding.location or event.called_at,
+            related=((event.called_at, "the model is called here"),) if padding.location and event.called_at else (),
+            severity=Severity.WARNING if _is_harmful(padding) else Severity.NOTE,
+        )
+
+    def inconclusive(self) -> str:
+        """Return a reason if no model was judged."""
+        return "" if self._judged else self._obstacle or "no call with padded samples of several lengths was repeated"
+
+
+def _is_harmful(padding: PaddingReached) -> bool:
+    if padding.broken:
+        return True
+    if padding.change < HARMFUL:
+        return False
+    if padding.per_position and padding.operation in RECURRENT:
+        return False  # only the last positions are affected, by the way back
+    runs_over_padding = padding.operation in (*RECURRENT, "getitem", "select")
+    return runs_over_padding or padding.length_varies or padding.is_declared
+
+
+def _facts(padding: PaddingReached) -> str:
+    if padding.broken:
+        return (
+            f"Without it the outputs of {padding.broken} of {format_count(padding.rows, 'short sequence')} are NaN: "
+            "they have attended to nothing but the padding, so the mask is inverted."
+        )
+    affected = round(padding.affected * padding.rows)
+    flips = f", and {padding.flipped} of them get another class" if padding.flipped else ""
+    return (
+        f"Without it the outputs of {affected} of {format_count(padding.rows, 'short sequence')} change, by "
+        f"{padding.change:.0%} of their spread in the median{flips}; the shortest has {padding.lengths[0]} of "
+        f"{padding.lengths[1]} steps."
+        + (" The model is given the lengths or a mask, so it is unused or inverted." if padding.is_declared else "")
+    )
+
+
+BAD = """
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+
+
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(12, 8, padding_idx=0)
+        self.rnn, self.head = nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 2)
+
+    def forward(self, tokens, lengths):
+        out, _ = self.rnn(self.embedding(tokens))
+        last = out[:, -1]
+        return self.head(last)
+
+
+torch.manual_seed(0)
+model = Classifier()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(20):
+    lengths = torch.randint(3, 15, (16,))
+    tokens = pad_sequence([torch.randint(1, 12, (n,)) for n in lengths], batch_first=True)
+    labels = (tokens[:, 0] > 5).long()
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(tokens, lengths), labels)
+    loss.backward()
+    optimizer.step()
+print(f"loss {loss.item():.3f}")
+"""
+
+FAILURE = Failure(
+    code="MDL016",
+    title="Padding reaches the output",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"last = out[:, -1]": "last = out[torch.arange(len(out)), lengths - 1]"}),
+    fix="Read the last real step, pack the sequences, or mask the padding.",
+    detector=Detector,
+)

@@ -1,0 +1,115 @@
+"""``view`` or ``reshape`` is used to exchange dimensions, which scrambles the numbers.
+
+What you see
+    The model learns something, but far less than it should: each row of the tensor contains numbers of several time
+    steps, channels or samples. All shapes are right, so nothing raises an error.
+
+Why it happens
+    ``view`` and ``reshape`` keep the numbers in their order in memory and only cut them into other rows. A tensor of
+    shape (B, T, F) that is reshaped to (B, F, T) is not the transposed tensor. The usual places are the heads of an
+    attention layer, images with the channels last, the input of a recurrent layer, and logits before a cross-entropy.
+
+Fix
+    Exchange dimensions with ``transpose`` or ``permute``; split and merge dimensions only next to each other.
+
+        q = q.reshape(B, heads, T, width)  # wrong
+        q = q.reshape(B, T, heads, width).transpose(1, 2)  # right
+        images = images.reshape(B, 3, 32, 32)  # wrong, if they are (B, 32, 32, 3)
+        images = images.permute(0, 3, 1, 2)  # right
+
+When this is fine
+    - Splitting or merging neighbours: (B, T, H * D) to (B, T, H, D), or (B, T, F) to (B * T, F).
+    - Joining frames, (B, T, F) to (B, T / 2, 2 * F), where the sizes are not those of another dimension.
+    - A dimension of size 1 that changes its place.
+    - Numbers whose order has no meaning, such as noise.
+
+How it is detected
+    In one of the first updates, a call of the model is repeated on a copy of its state, and the shapes before and after
+    each ``view`` and ``reshape`` are compared, as are those between the model and a loss. It is reported if the same
+    sizes come in another order, or if a dimension is split or merged around another one, so that (B, T, H * D) becomes
+    (B, H, T, D). Dimensions of equal size cannot be distinguished. If samples are mixed by it, MDL015 says so.
+
+References
+    zhouhaoyi/Informer2020#59, https://github.com/zhouhaoyi/Informer2020/issues/59
+    Jingkang50/OpenPSG#56, https://github.com/Jingkang50/OpenPSG/issues/56
+    torch.Tensor.view, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.view.html
+"""
+
+from collections.abc import Iterator
+
+from trueloop.core.findings import Evidence
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.tracing.events import InformationFlowProbed
+
+
+class Detector(BaseDetector):
+    """Reports each ``view`` or ``reshape`` to the shape of a transposed tensor."""
+
+    def __init__(self) -> None:
+        self._judged, self._obstacle = False, ""
+
+    def on_information_flow_probed(self, event: InformationFlowProbed) -> Iterator[Evidence]:
+        """Return evidence for each of them."""
+        self._judged |= not event.obstacle
+        self._obstacle = event.obstacle or self._obstacle
+        for each in event.exchanged:
+            yield Evidence(
+                message=f"`{each.operation or 'view'}` from shape {each.before} to {each.after} does not exchange "
+                f"dimensions: the slices of the dimension of size {each.size} are cut into others, each with numbers "
+                "of several of them.",
+                location=each.location or event.called_at,
+            )
+
+    def inconclusive(self) -> str:
+        """Return a reason if no model was judged."""
+        return "" if self._judged else self._obstacle or "no model call with a loss of PyTorch was repeated"
+
+
+BAD = """
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, width=16, heads=4):
+        super().__init__()
+        self.heads, self.qkv, self.out = heads, nn.Linear(3, 3 * width), nn.Linear(width, 1)
+
+    def split(self, x):
+        B, T, width = x.shape
+        return x.reshape(B, self.heads, T, width // self.heads)
+
+    def forward(self, x):
+        q, k, v = map(self.split, self.qkv(x).chunk(3, dim=-1))
+        mixed = (q @ k.transpose(-2, -1)).softmax(-1) @ v
+        return self.out(mixed.transpose(1, 2).flatten(2)[:, 0]).squeeze(-1)
+
+
+torch.manual_seed(0)
+model = Attention()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(20):
+    x = torch.randn(32, 7, 3)
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), x[:, 0].sum(1))
+    loss.backward()
+    optimizer.step()
+print(f"loss {loss.item():.3f}")
+"""
+
+FAILURE = Failure(
+    code="MDL017",
+    title="A reshape is used to exchange dimensions",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "return x.reshape(B, self.heads, T, width // self.heads)": (
+                "return x.reshape(B, T, self.heads, width // self.heads).transpose(1, 2)"
+            )
+        },
+    ),
+    fix="Exchange dimensions with transpose or permute.",
+    detector=Detector,
+)

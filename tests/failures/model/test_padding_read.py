@@ -1,0 +1,290 @@
+"""MDL016: padding that reaches the output."""
+
+import pytest
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
+
+torch.manual_seed(0)
+
+def batch(size=16, longest=14):
+    lengths = torch.randint(3, longest, (size,))
+    tokens = pad_sequence([torch.randint(1, 30, (n,)) for n in lengths.tolist()], batch_first=True)
+    return tokens, lengths, (tokens[:, 0] > 14).long()
+
+def train(model, call=lambda model, tokens, lengths: model(tokens, lengths), make=batch, loss_of=F.cross_entropy):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(14):
+        tokens, lengths, labels = make()
+        optimizer.zero_grad()
+        loss_of(call(model, tokens, lengths), labels).backward()
+        optimizer.step()
+
+class Net(nn.Module):
+    def __init__(self, body, width=8, classes=2):
+        super().__init__()
+        self.embed, self.body, self.head = nn.Embedding(30, 8), body, nn.Linear(width, classes)
+"""
+
+BROKEN = {
+    "the last state of a GRU": """
+class Last(Net):
+    def forward(self, tokens, lengths):
+        _, state = self.body(self.embed(tokens))  # <- MDL016
+        return self.head(state[-1])
+
+train(Last(nn.GRU(8, 8, batch_first=True)))
+""",
+    "the last step, in both directions, without lengths": """
+class Last(Net):
+    def forward(self, tokens):
+        out, _ = self.body(self.embed(tokens))  # <- MDL016
+        return self.head(out[:, -1])
+
+train(Last(nn.LSTM(8, 8, batch_first=True, bidirectional=True), 16), lambda model, tokens, lengths: model(tokens))
+""",
+    "a mean over padding": """
+class Mean(Net):
+    def forward(self, tokens, lengths):
+        x = self.embed(tokens)
+        return self.head(x.mean(1))  # <- MDL016
+
+train(Mean(nn.Identity()))
+""",
+    "attention without a mask": """
+class Encoder(Net):
+    def forward(self, tokens):
+        x = self.body(self.embed(tokens))  # <- MDL016
+        return self.head(x[:, 0])
+
+net = Encoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True))
+train(net, lambda model, tokens, lengths: model(tokens))
+""",
+    "an inverted mask": """
+class Encoder(Net):
+    def forward(self, tokens, keep):
+        x = self.body(self.embed(tokens), src_key_padding_mask=keep)  # <- MDL016
+        return self.head(x[:, 0])
+
+net = Encoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True))
+
+def make():
+    tokens, lengths, labels = batch()
+    return F.pad(tokens, (0, 1)), lengths, labels
+
+train(net, lambda model, tokens, lengths: model(tokens, torch.arange(tokens.shape[1]) < lengths[:, None]), make)
+""",
+    "features padded with zeros": """
+class Last(Net):
+    def forward(self, x, lengths):
+        out, _ = self.body(x)
+        return self.head(out[:, -1])  # <- MDL016
+
+def make():
+    lengths = torch.randint(3, 12, (16,))
+    rows = [torch.randn(n, 5) for n in lengths.tolist()]
+    return pad_sequence(rows, batch_first=True), lengths, torch.stack([row[0, 0] > 0 for row in rows]).long()
+
+train(Last(nn.RNN(5, 8, batch_first=True)), make=make)
+""",
+    "a fixed length, and the last step": """
+class Last(Net):
+    def forward(self, tokens):
+        out = self.body(self.embed(tokens))[0]
+        last = out[:, -1, :]  # <- MDL016
+        return self.head(last).squeeze(1)
+
+def make():
+    tokens, lengths, labels = batch()
+    return F.pad(tokens, (0, 20 - tokens.shape[1])), lengths, labels.float()
+
+train(Last(nn.LSTM(8, 8, batch_first=True), 8, 1), lambda model, tokens, lengths: model(tokens), make,
+      F.binary_cross_entropy_with_logits)
+""",
+    "a softmax of one's own over padding": """
+class Pool(Net):
+    def forward(self, tokens, lengths):
+        x = self.embed(tokens)
+        weights = self.body(x).softmax(1)  # <- MDL016
+        return self.head((weights * x).sum(1))
+
+train(Pool(nn.Linear(8, 1)))
+""",
+}
+
+CORRECT = {
+    "the last real step, and packed sequences": """
+class Last(Net):
+    def forward(self, tokens, lengths):
+        out, _ = self.body(self.embed(tokens))
+        return self.head(out[torch.arange(len(out)), lengths - 1])
+
+class Packed(Net):
+    def forward(self, tokens, lengths):
+        packed = pack_padded_sequence(self.embed(tokens), lengths, batch_first=True, enforce_sorted=False)
+        return self.head(torch.cat(list(self.body(packed)[1]), 1))
+
+class Sorted(Net):
+    def forward(self, tokens, lengths):
+        packed = pack_padded_sequence(self.embed(tokens), lengths, batch_first=True)
+        out, sizes = pad_packed_sequence(self.body(packed)[0], batch_first=True)
+        return self.head(out.sum(1) / sizes.unsqueeze(1))
+
+def make():
+    tokens, lengths, labels = batch()
+    order = lengths.argsort(descending=True)
+    return tokens[order], lengths[order], labels[order]
+
+train(Last(nn.LSTM(8, 8, batch_first=True)))
+train(Packed(nn.GRU(8, 8, batch_first=True, bidirectional=True), 16))
+train(Sorted(nn.GRU(8, 8, batch_first=True)), lambda model, tokens, lengths: model(tokens, lengths.tolist()), make)
+""",
+    "masked mean and masked attention": """
+class Mean(Net):
+    def forward(self, tokens):
+        keep = (tokens != 0).float().unsqueeze(2)
+        return self.head((self.embed(tokens) * keep).sum(1) / keep.sum(1))
+
+class Encoder(Net):
+    def forward(self, tokens):
+        x = self.body(self.embed(tokens), src_key_padding_mask=tokens == 0)
+        return self.head(x[:, 0])
+
+class Given(Net):
+    def forward(self, tokens, attention_mask):
+        bias = (1.0 - attention_mask[:, None, None, :].float()) * -1e4
+        x = self.embed(tokens)
+        x = F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], attn_mask=bias)[:, 0]
+        return self.head(x[:, 0])
+
+of = lambda model, tokens, lengths: model(tokens)
+train(Mean(nn.Identity()), of)
+train(Encoder(nn.TransformerEncoderLayer(8, 2, 16, 0.1, batch_first=True)), of)
+train(Given(nn.Identity()), lambda model, tokens, lengths: model(tokens, (tokens != 0).long()))
+""",
+    "a convolution and the maximum over time": """
+class Text(Net):
+    def forward(self, tokens):
+        x = self.body(self.embed(tokens).transpose(1, 2)).relu()
+        return self.head(x.max(2).values)
+
+train(Text(nn.Conv1d(8, 8, 3, padding=1)), lambda model, tokens, lengths: model(tokens))
+""",
+    "one fixed length that the model needs": """
+class Flat(Net):
+    def forward(self, tokens):
+        return self.head(self.body(self.embed(tokens).flatten(1)).relu())
+
+def make():
+    tokens, lengths, labels = batch()
+    return F.pad(tokens, (0, 20 - tokens.shape[1])), lengths, labels
+
+train(Flat(nn.Linear(160, 8)), lambda model, tokens, lengths: model(tokens), make)
+""",
+    "padding on the left": """
+class Last(Net):
+    def forward(self, tokens):
+        return self.head(self.body(self.embed(tokens))[0][:, -1])
+
+def make():
+    lengths = torch.randint(3, 14, (16,)).tolist()
+    tokens = torch.stack([F.pad(torch.randint(1, 30, (n,)), (14 - n, 0)) for n in lengths])
+    return tokens, lengths, (tokens[:, -1] > 14).long()
+
+train(Last(nn.GRU(8, 8, batch_first=True)), lambda model, tokens, lengths: model(tokens), make)
+""",
+    "a causal language model and a decoder over padding": """
+class Language(Net):
+    def forward(self, tokens):
+        return self.head(self.body(self.embed(tokens))[0]).transpose(1, 2)
+
+optimizer = torch.optim.Adam((model := Language(nn.LSTM(8, 8, batch_first=True), 8, 30)).parameters())
+for _ in range(14):
+    tokens, _, _ = batch()
+    optimizer.zero_grad()
+    F.cross_entropy(model(tokens[:, :-1]), tokens[:, 1:], ignore_index=0).backward()
+    optimizer.step()
+""",
+    "images read row by row, and numbers without padding": """
+class Rows(Net):
+    def forward(self, x):
+        return self.head(self.body(x)[0][:, -1])
+
+def make():
+    images = torch.zeros(16, 12, 8)
+    for image in images:
+        top, height = torch.randint(1, 4, (1,)), torch.randint(3, 7, (1,))
+        image[top:top + height] = torch.randn(int(height), 8)
+    return images, None, (images.sum((1, 2)) > 0).long()
+
+train(Rows(nn.GRU(8, 8, batch_first=True)), lambda model, x, lengths: model(x), make)
+train(Rows(nn.GRU(8, 8, batch_first=True)), lambda model, x, lengths: model(x),
+      lambda: (torch.randn(16, 9, 8), None, torch.randint(2, (16,))))
+""",
+    "random tokens, none of which is padding": """
+class Last(Net):
+    def forward(self, tokens):
+        return self.head(self.body(self.embed(tokens))[0][:, -1])
+
+def make():
+    tokens = torch.randint(0, 6, (16, 11))
+    return tokens, None, (tokens[:, -1] > 2).long()
+
+train(Last(nn.GRU(8, 8, batch_first=True)), lambda model, tokens, lengths: model(tokens), make)
+""",
+    "buckets of equal length": """
+class Last(Net):
+    def forward(self, tokens):
+        return self.head(self.body(self.embed(tokens))[0][:, -1])
+
+def make():
+    tokens = torch.randint(1, 30, (16, int(torch.randint(4, 12, (1,)))))
+    return tokens, None, (tokens[:, -1] > 14).long()
+
+train(Last(nn.GRU(8, 8, batch_first=True)), lambda model, tokens, lengths: model(tokens), make)
+""",
+}
+
+NOTES = {
+    "a tagger in both directions, over padding": """
+class Tagger(Net):
+    def forward(self, tokens):
+        return self.head(self.body(self.embed(tokens))[0]).transpose(1, 2)
+
+def make():
+    tokens, lengths, _ = batch()
+    return tokens, lengths, (tokens > 14).long().masked_fill(tokens == 0, -100)
+
+net = Tagger(nn.LSTM(8, 8, batch_first=True, bidirectional=True), 16)
+train(net, lambda model, tokens, lengths: model(tokens), make)
+""",
+    "a mean over a fixed length": """
+class Mean(Net):
+    def forward(self, tokens):
+        return self.head(self.embed(tokens).mean(1))
+
+def make():
+    tokens, lengths, labels = batch()
+    return F.pad(tokens, (0, 14 - tokens.shape[1])), lengths, labels
+
+train(Mean(nn.Identity()), lambda model, tokens, lengths: model(tokens), make)
+""",
+}
+
+
+@pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN.keys())
+def test_run_reports_models_that_read_padding(run_reports, script):
+    run_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_run_accepts_models_that_do_not(run_is_clean, script):
+    run_is_clean(HEAD + script)
+
+
+@pytest.mark.parametrize("script", NOTES.values(), ids=NOTES.keys())
+def test_run_notes_models_that_padding_affects_by_design(run_is_clean, script):
+    run_is_clean(HEAD + script, note="MDL016")

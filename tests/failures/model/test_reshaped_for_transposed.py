@@ -1,0 +1,166 @@
+"""MDL017: reshapes that are meant to exchange dimensions."""
+
+import pytest
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+
+def train(model, loss_of, updates=8):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(updates):
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()
+
+def classify(*shape, classes=3):
+    return lambda model: F.cross_entropy(model(torch.randn(shape)), torch.randint(classes, shape[:1]))
+"""
+
+BROKEN = {
+    "merged heads": """
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(4, 24), nn.Linear(8, 3)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).view(len(x), -1, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        mixed = (q @ k.transpose(2, 3)).softmax(-1) @ v
+        mixed = mixed.contiguous().view(len(x), -1, 8)  # <- MDL017
+        return self.out(mixed.mean(1))
+
+train(Attention(), classify(6, 9, 4))
+""",
+    "images with channels last": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, images):
+        x = images.reshape(-1, 3, 8, 8)  # <- MDL017
+        return self.out(self.conv(x).mean((2, 3)))
+
+train(Net(), classify(6, 8, 8, 3))
+""",
+    "a series before a convolution": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv1d(5, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x):
+        batch, steps, features = x.shape
+        return self.out(self.conv(x.view(batch, features, steps)).mean(2))  # <- MDL017
+
+train(Net(), classify(6, 9, 5))
+""",
+    "logits before the loss": """
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.rnn, self.out = nn.Embedding(20, 8), nn.GRU(8, 8, batch_first=True), nn.Linear(8, 4)
+
+    def forward(self, tokens):
+        return self.out(self.rnn(self.embed(tokens))[0])
+
+def loss_of(model):
+    tokens = torch.randint(20, (6, 9))
+    logits = model(tokens)
+    return F.cross_entropy(logits.view(6, 4, 9), tokens % 4)  # <- MDL017
+
+train(Tagger(), loss_of)
+""",
+    "states of both directions": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.out = nn.GRU(5, 8, batch_first=True, bidirectional=True), nn.Linear(16, 3)
+
+    def forward(self, x):
+        _, state = self.rnn(x)
+        return self.out(state.reshape(len(x), 16))  # <- MDL015
+
+train(Net(), classify(7, 9, 5))
+""",
+}
+
+CORRECT = {
+    "heads, windows, frames and time steps": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.rnn, self.out = nn.Linear(4, 24), nn.GRU(16, 8, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x):
+        batch, steps, _ = x.shape
+        q, k, v = (part.view(batch, steps, 2, 4).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        mixed = ((q @ k.transpose(2, 3)).softmax(-1) @ v).transpose(1, 2).reshape(batch, steps, 8)
+        states, _ = self.rnn(mixed.reshape(batch, steps // 2, 16))
+        return self.out(states.reshape(-1, 8)).reshape(batch, steps // 2, 3).mean(1)
+
+train(Net(), classify(6, 10, 4))
+""",
+    "images of one channel, patches and groups": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.patch, self.out = nn.Linear(48, 8), nn.Linear(8, 3)
+
+    def forward(self, images):
+        n = len(images)
+        x = images.view(n, 3, 2, 4, 2, 4).permute(0, 2, 4, 1, 3, 5).reshape(n, 4, 48)
+        x = self.patch(x)
+        x = (x.view(n, 4, 2, 4) - x.view(n, 4, 2, 4).mean(3, keepdim=True)).view(n, 4, 8)
+        return self.out(x.mean(1))
+
+train(Net(), classify(6, 3, 8, 8))
+train(nn.Sequential(nn.Unflatten(1, (28, 1)), nn.Flatten(), nn.Linear(28, 3)), classify(6, 28))
+""",
+    "states that are permuted, and logits that are transposed": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.out = nn.GRU(5, 8, 2, batch_first=True, bidirectional=True), nn.Linear(16, 3)
+
+    def forward(self, x):
+        states, state = self.rnn(x)
+        last = state.view(2, 2, len(x), 8)[-1].transpose(0, 1).reshape(len(x), 16)
+        return self.out(states + last[:, None])
+
+def loss_of(model):
+    logits = model(torch.randn(6, 9, 5))
+    return F.cross_entropy(logits.transpose(1, 2), torch.randint(3, (6, 9))) + F.cross_entropy(
+        logits.view(-1, 3), torch.randint(3, (54,)))
+
+train(Net(), loss_of)
+""",
+    "channels are shuffled in groups": """
+class Shuffle(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(6, 6, 3, groups=2), nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = self.conv(x)
+        n, c, h, w = x.shape
+        x = x.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
+        return self.out(x.flatten(2).mean(2))
+
+train(Shuffle(), classify(4, 6, 9, 7))
+""",
+}
+
+
+@pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN.keys())
+def test_run_reports_reshapes_for_transposes(run_reports, script):
+    run_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_run_accepts_other_reshapes(run_is_clean, script):
+    run_is_clean(HEAD + script)
