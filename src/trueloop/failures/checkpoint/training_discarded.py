@@ -176,6 +176,6 @@ FAILURE = Failure(
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"best_loss = 0.0": 'best_loss = float("inf")'}),
-    fix="Start the best value where every epoch beats it (infinity for a loss, 0 for an accuracy), and store a copy then.",
+    fix="Start the best value where every epoch beats it: infinity for a loss, 0 for an accuracy.",
     detector=Detector,
 )

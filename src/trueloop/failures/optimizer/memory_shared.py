@@ -21,8 +21,8 @@ When this is fine
     - One of the two is not trained.
 
 How it is detected
-    At the first update of each optimizer the sanitizer compares the memory of its parameters. It reports two that
-    overlap. A weight that was tied through ``.data`` is reported too, because it is updated twice, so this is a warning.
+    At the first update of each optimizer the sanitizer compares the memory of its parameters, and reports two that
+    overlap. A weight tied through ``.data`` is reported too, because it is updated twice, so this is a warning.
 
 References
     torch.nn.Parameter, https://docs.pytorch.org/docs/stable/generated/torch.nn.parameter.Parameter.html

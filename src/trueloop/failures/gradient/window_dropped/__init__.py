@@ -25,8 +25,8 @@ How it is detected
     In a run, the sanitizer looks for an epoch in which two or more steps used K batches each and fewer than K batches
     remained at the end. It reports the epoch if the remaining gradients were then cleared, or if the next step used
     more than K batches. Without a loader it looks for a window that is larger than all others, by less than K batches,
-    once in each n updates, three times. The linter reports it only if the file contains the number of batches and K, the loop itself
-    counts the batches, and no step follows the loop.
+    once in each n updates, three times. The linter reports it only if the file contains the number of batches and K,
+    the loop itself counts the batches, and no step follows the loop.
 
 References
     PyTorch documentation "CUDA Automatic Mixed Precision examples", section on gradient accumulation,
@@ -90,7 +90,7 @@ class _Windows:
         return size
 
     def leftover(self) -> int:
-        """Return by how much every n-th window, the latest included, is larger than all others; 0 if that is unclear."""
+        """Return by how much every n-th window, also the latest, is larger than all others; 0 if that is unclear."""
         self.usual, largest = min(self.sizes), max(self.sizes)
         at = [index for index, size in enumerate(self.sizes) if size == largest]
         strides = {later - earlier for earlier, later in pairwise(at)}
