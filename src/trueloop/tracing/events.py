@@ -712,6 +712,19 @@ class StateLoaded(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
+class AverageKept(Event):
+    """RARE. The program keeps an average of the trained weights, and something became of it."""
+
+    name: str
+    """The variable or attribute: "ema.module"."""
+    what: str
+    """"found", "unused" at the end of the program, or "not restored" after an evaluation with it."""
+    share: float = 0.0
+    """Share of the trained weights in each new average, if it is constant; 0 = it is not."""
+    times: int = 0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class NonFiniteValue(Event):
     """RARE. A loss, gradient or weight is NaN or infinite; emitted the first time, and occasionally later."""
 

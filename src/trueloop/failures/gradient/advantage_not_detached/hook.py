@@ -87,7 +87,9 @@ def _trained_by_product(roots: Sequence[Any]) -> list[Tensor]:
         own = _matrices(critic) - _matrices(policy)
         other_ways = _matrices(_below(roots, without=product))
         if own and own <= other_ways:
-            return [each for node in critic if (each := getattr(node, "variable", None)) is not None and id(each) in own]
+            return [
+                each for node in critic if (each := getattr(node, "variable", None)) is not None and id(each) in own
+            ]
     return []
 
 

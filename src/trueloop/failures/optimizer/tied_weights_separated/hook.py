@@ -83,9 +83,7 @@ class TiedWeights(Hook):
                 continue
             if pair[0].shape == pair[1].shape and not torch.equal(pair[0], pair[1]):
                 names = [f"{type(owner()).__name__}.{name}" for owner, name in tie.owners]
-                self._stream.emit(
-                    TieBroken(location=tie.broken_at, names=(names[0], names[1]), tied_at=tie.tied_at)
-                )
+                self._stream.emit(TieBroken(location=tie.broken_at, names=(names[0], names[1]), tied_at=tie.tied_at))
 
 
 HOOK: Final = TiedWeights
