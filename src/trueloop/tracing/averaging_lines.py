@@ -25,6 +25,18 @@ def averaging_line(event: Event) -> SourceLocation | CodePosition | None:
     return event.location
 
 
+def creation_line(name: str) -> SourceLocation | None:
+    """Return the last statement that gives an average its variable or attribute: of "ema.module" the one of "ema"."""
+    first = name.partition(".")[0]
+    for each in user_modules().values():
+        tree = tree_of(each, first)
+        for node in ast.walk(tree) if tree is not None else ():
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                if any(ast.unparse(target).rpartition(".")[2] == first for target in node.targets):
+                    return SourceLocation(each, node.lineno)
+    return None
+
+
 def _mixtures(tree: ast.Module) -> Iterator[int]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr):

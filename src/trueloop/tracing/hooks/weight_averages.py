@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.attach import Hook
-from trueloop.tracing.events import AverageKept, CheckpointWritten, Event, ModelCalled, StateLoaded
+from trueloop.tracing.events import AverageKept, CheckpointWritten, Event, ModelCalled, OptimizerCreated, StateLoaded
 from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.gradients import parameters_of
 from trueloop.tracing.hooks.states import tensors_in_state
@@ -29,6 +29,8 @@ from trueloop.tracing.user_location import is_user_code, user_location
 SEARCHED_FROM: Final = (4, 24, 96)
 """Numbers of updates at which averages are searched; averaging may begin after a warm-up."""
 SCANS: Final = 4  # backward passes in a row
+MAX_SEARCHES: Final = 16
+MAX_SIMILARITY: Final = 0.4  # cosine of an average and the trained weights that began elsewhere
 MAX_VARIABLES: Final = 2000
 COMPARED: Final = 48  # values of each matrix
 MATRICES: Final = 3
@@ -82,6 +84,8 @@ class WeightAverages(Hook):
         self._stream, self._program = stream, program
         self._candidates: dict[str, _Candidate] = {}
         self._averages: list[_Average] = []
+        self._searched_from = [*SEARCHED_FROM]
+        """Numbers of updates at which a search begins: also some updates after a new optimizer."""
         self._search = stream.isolated("averages of weights", self._on_backward)
         self._call = stream.isolated_inner("averages of weights", self._on_model_called)
         self._state = stream.isolated_inner("averages of weights", self._on_state)
@@ -90,14 +94,14 @@ class WeightAverages(Hook):
 
     def install_always(self, patches: Patches) -> None:
         """Forget earlier watches, and receive backward passes and saved states."""
-        self._candidates, self._averages = {}, []
+        self._candidates, self._averages, self._searched_from = {}, [], [*SEARCHED_FROM]
         self._program.before_backward.append(self._before_backward)
         patches.add_undo(lambda: self._stream.unsubscribe(self._state))
-        self._stream.subscribe(self._state, CheckpointWritten, StateLoaded)
+        self._stream.subscribe(self._state, CheckpointWritten, StateLoaded, OptimizerCreated)
 
     def _before_backward(self) -> None:
         update = self._stream.update
-        if self._averages or any(first <= update < first + SCANS for first in SEARCHED_FROM):
+        if self._averages or any(first <= update < first + SCANS for first in self._searched_from):
             self._search()
 
     # Search ------------------------------------------------------------------------------------------------------
@@ -105,7 +109,7 @@ class WeightAverages(Hook):
     def _on_backward(self) -> None:
         for average in self._averages:
             self._check_restored(average)
-        if self._averages or not any(first <= self._stream.update < first + SCANS for first in SEARCHED_FROM):
+        if not any(first <= self._stream.update < first + SCANS for first in self._searched_from):
             return
         frame = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         for model, trained in self._trained_models():
@@ -114,16 +118,18 @@ class WeightAverages(Hook):
                 earlier = self._candidates.get(name)
                 candidate.share = 0.0 if earlier is None else _share(earlier.values, candidate.values, trained)
                 if earlier is not None and earlier.share and candidate.share:
-                    self._add(candidate, model, earlier.share)
+                    self._add(candidate, model, trained, earlier.share)
             self._candidates.update(found)
 
-    def _add(self, candidate: _Candidate, model: nn.Module, earlier_share: float) -> None:
-        if any(each.name == candidate.name for each in self._averages):
+    def _add(self, candidate: _Candidate, model: nn.Module, trained: _Values, earlier_share: float) -> None:
+        if any(each.name == candidate.name and each.model() is model for each in self._averages):
             return
         average = _Average(candidate.name, candidate.owner, weakref.ref(model), candidate.share, self._stream.update)
         self._averages.append(average)
-        is_constant = abs(candidate.share - earlier_share) < 1e-3 * candidate.share  # noqa: PLR2004 - not a warm-up
+        is_constant = abs(candidate.share - earlier_share) < 1e-3 * candidate.share  # not a warm-up
         self._emit(average, "found", share=candidate.share if is_constant else 0.0)
+        if _similarity(candidate.values, trained) < MAX_SIMILARITY:
+            self._emit(average, "unrelated", share=candidate.share)
 
     def _trained_models(self) -> list[tuple[nn.Module, _Values]]:
         trained = {id(each) for o in self._program.training_optimizers() for each in parameters_of(o)}
@@ -157,7 +163,11 @@ class WeightAverages(Hook):
             self._emit(average, "not restored")
 
     def _on_state(self, event: Any) -> None:
-        """Record that the averaged weights are saved, or loaded into a model."""
+        """Record that the averaged weights are saved, or loaded into a model; search again after a new optimizer."""
+        if isinstance(event, OptimizerCreated):
+            if self._stream.update and len(self._searched_from) < MAX_SEARCHES:
+                self._searched_from.append(self._stream.update + SEARCHED_FROM[0])
+            return
         for average in self._averages:
             values = self._values_of(average)
             tensors = event.live_parameters.values() if isinstance(event, StateLoaded) else ()
@@ -273,6 +283,12 @@ def _share(before: _Values, after: _Values, trained: _Values) -> float:
     share = float(move @ distance) / square
     residual = float((move - share * distance).norm()) / length
     return share if residual < MAX_RESIDUAL and 1e-5 < share < 0.99999 else 0.0  # noqa: PLR2004 - 1 is a copy
+
+
+def _similarity(values: _Values, trained: _Values) -> float:
+    """Return the cosine between an average and the trained weights."""
+    one, other = (torch.cat([each[name] for name in trained]) for each in (values, trained))
+    return float(one @ other / (one.norm() * other.norm()).clamp(min=1e-30))
 
 
 def _contains(tensors: Iterable[Tensor], values: _Values) -> bool:

@@ -48,7 +48,15 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.data.order_not_shuffled.sorted_samples import reads_sorted_classes, shuffle_fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
-from trueloop.tracing.events import BackwardStarted, BatchLoaded, Event, LoaderExhausted, LoaderStarted, ModelCalled, Ref
+from trueloop.tracing.events import (
+    BackwardStarted,
+    BatchLoaded,
+    Event,
+    LoaderExhausted,
+    LoaderStarted,
+    ModelCalled,
+    Ref,
+)
 
 if TYPE_CHECKING:
     from trueloop.failures.data.order_not_shuffled.label_blocks import LabelBlocks
