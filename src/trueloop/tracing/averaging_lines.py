@@ -31,9 +31,9 @@ def creation_line(name: str) -> SourceLocation | None:
     for each in user_modules().values():
         tree = tree_of(each, first)
         for node in ast.walk(tree) if tree is not None else ():
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-                if any(ast.unparse(target).rpartition(".")[2] == first for target in node.targets):
-                    return SourceLocation(each, node.lineno)
+            targets = node.targets if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) else []
+            if any(ast.unparse(target).rpartition(".")[2] == first for target in targets):
+                return SourceLocation(each, targets[0].lineno)
     return None
 
 

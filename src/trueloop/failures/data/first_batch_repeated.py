@@ -1,12 +1,12 @@
 """Each step takes the first batch of a loader that does not shuffle, so all steps are made on the same batch.
 
 What you see
-    The training loss falls to nearly zero within a few hundred steps, and the held-out score is poor: the model has seen
-    one batch only.
+    The training loss falls to nearly zero within a few hundred steps, and the held-out score is poor: the model has
+    seen one batch only.
 
 Why it happens
-    ``next(iter(loader))`` starts a new pass over the loader each time. Without shuffling every pass begins with the same
-    batch, so the rest of the data is never used.
+    ``next(iter(loader))`` starts a new pass over the loader each time. Without shuffling every pass begins with the
+    same batch, so the rest of the data is never used.
 
 Fix
     Keep one iterator and start again when it ends, or loop over the loader.
@@ -97,7 +97,8 @@ class Detector(BaseDetector):
 
 def _evidence(location: CodePosition | None, passes: _Passes) -> Evidence:
     return Evidence(
-        message=f"{passes.count} steps in a row were made on the first of {passes.batches} batches: each starts a new pass "
+        message=f"{passes.count} steps in a row were made on the first of {passes.batches} batches: each starts a "
+        f"new pass "
         "over a loader that does not shuffle, so the model sees one batch only.",
         location=location,
     )

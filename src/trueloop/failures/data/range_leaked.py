@@ -5,8 +5,8 @@ What you see
     has been trained for, because the future maximum is already in the scale.
 
 Why it happens
-    ``(x - x.min()) / (x.max() - x.min())``, or ``MinMaxScaler().fit(x)``, runs before the split, so the extremes contain
-    the held-out samples.
+    ``(x - x.min()) / (x.max() - x.min())``, or ``MinMaxScaler().fit(x)``, runs before the split, so the extremes
+    contain the held-out samples.
 
 Fix
     Split first, compute the extremes on the training part, and apply them to both parts. Held-out values may then lie
@@ -22,8 +22,8 @@ When this is fine
 
 How it is detected
     The sanitizer records the smallest and largest input of a model in its training and in an evaluation on other
-    samples. It reports data whose extremes are exactly 0 and 1, or -1 and 1, over both together, for each feature or for
-    all features in common, if the training samples do not reach one of the two ends by 1 % or more.
+    samples. It reports data whose extremes are exactly 0 and 1, or -1 and 1, over both together, for each feature or
+    for all features in common, if the training samples do not reach one of the two ends by 1 % or more.
 
 References
     scikit-learn, "Common pitfalls: data leakage during pre-processing",
@@ -69,8 +69,10 @@ class Detector(BaseDetector):
             return None
         reached, end = found
         return Evidence(
-            message=f"The inputs of {event.model.name} are scaled to a range with the extremes of training and held-out "
-            f"samples together: the training samples reach {reached:.3g}, and the end of the range, {end:g}, is only in "
+            message=f"The inputs of {event.model.name} are scaled to a range with the extremes of training and "
+            f"held-out "
+            f"samples together: the training samples reach {reached:.3g}, and the end of the range, {end:g}, is only "
+            f"in "
             f"the {held_out.rows} held-out rows.",
             location=scaling_line() or event.location,
         )

@@ -5,8 +5,9 @@ What you see
     hot summer, standardised on its own, looks to the model like an average year.
 
 Why it happens
-    ``scaler.fit_transform(test)``, or ``(test - test.mean(0)) / test.std(0)``, computes a second mean and deviation. The
-    same number then means something else in training and in evaluation, and differences between the two sets vanish.
+    ``scaler.fit_transform(test)``, or ``(test - test.mean(0)) / test.std(0)``, computes a second mean and deviation.
+    The same number then means something else in training and in evaluation, and differences between the two sets
+    vanish.
 
 Fix
     Fit once, on the training samples, and apply the same numbers to all others.
@@ -60,7 +61,8 @@ class Detector(BaseDetector):
             return None
         rows = event.held_out.rows
         return Evidence(
-            message=f"The {rows} held-out inputs of {event.model.name} are standardised with their own statistics: each of "
+            message=f"The {rows} held-out inputs of {event.model.name} are standardised with their own statistics: "
+            f"each of "
             f"{features} features has mean 0 and deviation 1 exactly. With those of the training samples, the means "
             f"would differ from 0 by about {rows**-0.5:.2g}.",
             location=scaling_line() or event.location,

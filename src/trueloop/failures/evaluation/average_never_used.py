@@ -28,9 +28,8 @@ References
 
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
-from trueloop.tracing.events import AverageKept
-
 from trueloop.tracing.averaging_lines import averaging_line
+from trueloop.tracing.events import AverageKept
 
 
 class Detector(BaseDetector):

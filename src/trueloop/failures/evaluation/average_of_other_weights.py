@@ -1,8 +1,8 @@
 """The average of the weights begins from other weights than the model that is trained.
 
 What you see
-    After a resume the EMA model is as bad as a random one, and only slowly becomes better; or it never does, because the
-    run is too short for the decay.
+    After a resume the EMA model is as bad as a random one, and only slowly becomes better; or it never does, because
+    the run is too short for the decay.
 
 Why it happens
     The average is a copy of the model that was made before the checkpoint was loaded, or before the model was
@@ -30,8 +30,8 @@ References
 
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
-from trueloop.tracing.events import AverageKept
 from trueloop.tracing.averaging_lines import creation_line
+from trueloop.tracing.events import AverageKept
 
 
 class Detector(BaseDetector):
@@ -46,7 +46,8 @@ class Detector(BaseDetector):
         if event.what != "unrelated":
             return None
         return Evidence(
-            message=f"The average `{event.name}` takes {100 * event.share:.3g} % of the trained weights at each update, but "
+            message=f"The average `{event.name}` takes {100 * event.share:.3g} % of the trained weights at each "
+            f"update, but "
             "it began from other weights than the model: the two do not resemble each other.",
             location=creation_line(event.name) or event.location,
         )

@@ -5,9 +5,9 @@ What you see
     self-distillation collapses or learns nothing from its teacher.
 
 Why it happens
-    A decay of 0.999 belongs to the old average: ``average = 0.999 * average + 0.001 * weights``. With exchanged factors,
-    99.9 % of the average is replaced at every update. ``lerp_`` and ``tau`` of reinforcement learning count the other way
-    round: their number is the share of the new weights.
+    A decay of 0.999 belongs to the old average: ``average = 0.999 * average + 0.001 * weights``. With exchanged
+    factors, 99.9 % of the average is replaced at every update. ``lerp_`` and ``tau`` of reinforcement learning count
+    the other way round: their number is the share of the new weights.
 
 Fix
     Keep most of the average.
@@ -34,9 +34,8 @@ from typing import Final
 
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
-from trueloop.tracing.events import AverageKept
-
 from trueloop.tracing.averaging_lines import averaging_line
+from trueloop.tracing.events import AverageKept
 
 MIN_SHARE: Final = 0.8
 
@@ -53,7 +52,8 @@ class Detector(BaseDetector):
         if event.what != "found" or event.share < MIN_SHARE:
             return None
         return Evidence(
-            message=f"Each update replaces {100 * event.share:.4g} % of the average `{event.name}` by the new weights and "
+            message=f"Each update replaces {100 * event.share:.4g} % of the average `{event.name}` by the new "
+            f"weights and "
             f"keeps {100 * (1 - event.share):.2g} %: the two factors are exchanged.",
             location=averaging_line(event),
         )

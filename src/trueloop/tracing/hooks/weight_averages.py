@@ -134,7 +134,7 @@ class WeightAverages(Hook):
     def _trained_models(self) -> list[tuple[nn.Module, _Values]]:
         trained = {id(each) for o in self._program.training_optimizers() for each in parameters_of(o)}
         models: list[tuple[nn.Module, _Values]] = []
-        for model, _ in self._program.models.items():
+        for model, _ in list(self._program.models.items()):
             named = {name: each for name, each in model.named_parameters() if each.ndim > 1}
             if named and all(id(each) in trained for each in named.values()):
                 models.append((model, _read(dict(islice(named.items(), MATRICES)))))
@@ -282,7 +282,7 @@ def _share(before: _Values, after: _Values, trained: _Values) -> float:
         return 0.0
     share = float(move @ distance) / square
     residual = float((move - share * distance).norm()) / length
-    return share if residual < MAX_RESIDUAL and 1e-5 < share < 0.99999 else 0.0  # noqa: PLR2004 - 1 is a copy
+    return share if residual < MAX_RESIDUAL and 1e-5 < share < 0.99999 else 0.0
 
 
 def _similarity(values: _Values, trained: _Values) -> float:

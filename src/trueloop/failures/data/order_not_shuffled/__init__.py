@@ -148,7 +148,8 @@ class Detector(BaseDetector):
         if size < 2 * event.batch_size or event.smallest_block < 2 or event.updates < 2 * event.classes:
             return None
         return Evidence(
-            message=f"The {event.samples} training samples are sorted by class and come in the same order in every epoch: "
+            message=f"The {event.samples} training samples are sorted by class and come in the same order in every "
+            f"epoch: "
             f"each batch of {event.batch_size} is from a block of {size:.0f} samples (on average) of one of the "
             f"{event.classes} classes.",
             location=event.location,

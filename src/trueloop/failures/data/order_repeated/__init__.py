@@ -146,7 +146,8 @@ class Detector(BaseDetector):
             return None
         self._seed = None
         return Evidence(
-            message=f"Two successive epochs began with the same {MIN_BATCHES} batches in the same order, because the same "
+            message=f"Two successive epochs began with the same {MIN_BATCHES} batches in the same order, because the "
+            f"same "
             "seed is set again before each of them.",
             location=location,
             fix="Set the seed once, before the first epoch.",

@@ -26,9 +26,9 @@ When this is fine
 How it is detected
     In a run, the sanitizer compares the switches and functions among the attributes of a dataset when it is split with
     those when its parts are loaded. It reports one that was set through a part, if two parts are loaded with the new
-    value, and it has no other value in between. The linter reports an attribute that is set right after the split, before
-    any part is read, if at least two parts are used later and one of these is true: a second part sets it to another
-    value, or the dataset was created with another value.
+    value, and it has no other value in between. The linter reports an attribute that is set right after the split,
+    before any part is read, if at least two parts are used later and one of these is true: a second part sets it to
+    another value, or the dataset was created with another value.
 
 References
     growingnet/gromo#58, "when setting the augmentation for the validation set, it automatically sets the same
@@ -75,8 +75,10 @@ class Detector(BaseDetector):
         """Return the evidence of one attribute."""
         part = event.target.removesuffix(f".dataset.{event.name}")
         return Evidence(
-            message=f"`{event.target}` changes the dataset that all parts share: `{event.name}` was {event.before} when "
-            f"it was split, and is {event.after} now, not only for `{part}` but for the training and the held-out part.",
+            message=f"`{event.target}` changes the dataset that all parts share: `{event.name}` was {event.before} "
+            f"when "
+            f"it was split, and is {event.after} now, not only for `{part}` but for the training and the held-out "
+            f"part.",
             location=event.set_at,
             fix=f"Give `{part}` a dataset of its own before: `{part}.dataset = copy.copy({part}.dataset)`.",
         )

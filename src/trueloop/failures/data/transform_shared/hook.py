@@ -75,14 +75,14 @@ class SharedDatasets(Hook):
         for name in changed:
             split.loaded.setdefault(name, set()).add(id(now[name]))
         split.subsets.add(subset)
-        if len(split.subsets) < 2:  # noqa: PLR2004 - the training and the held-out part
+        if len(split.subsets) < 2:
             return
         split.reported = True
-        for name in changed:
+        for name, before in changed.items():
             if len(split.loaded[name]) == 1 and (found := _assignment(name)) is not None:
                 self._stream.emit(
                     SharedAttributeSet(
-                        name=name, set_at=found[0], target=found[1], before=_text(changed[name]), after=_text(now[name])
+                        name=name, set_at=found[0], target=found[1], before=_text(before), after=_text(now[name])
                     )
                 )
 

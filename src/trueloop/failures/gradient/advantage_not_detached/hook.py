@@ -1,7 +1,7 @@
 """Looks for products of a log-probability and another network's output in the graphs of losses."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 import torch.distributions
 from torch import Tensor, nn
@@ -51,7 +51,7 @@ class PolicyLosses(Hook):
             if self._stream.active and self._searches < MAX_SEARCHES and type(result) is Tensor:
                 node = result.grad_fn
                 if node is not None and not getattr(value, "requires_grad", False):
-                    node.metadata[KEY] = True
+                    cast("Any", node).metadata[KEY] = True
                     self._marked = True
             return result
 
@@ -77,7 +77,7 @@ def _trained_by_product(roots: Sequence[Any]) -> list[Tensor]:
         return []
     for product in products[:MAX_PRODUCTS]:
         factors = [each for each, _ in product.next_functions if each is not None]
-        if len(factors) != 2:  # noqa: PLR2004 - the two factors of a product, both with a graph
+        if len(factors) != 2:
             continue
         below = [_below([each]) for each in factors]
         logs = [any(KEY in each.metadata for each in several) for several in below]

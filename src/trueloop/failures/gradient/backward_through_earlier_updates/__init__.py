@@ -1,8 +1,8 @@
 """Each backward pass also goes through the graphs of all earlier updates, because a state was carried on undetached.
 
 What you see
-    Each update takes longer than the one before, and memory grows. Without ``retain_graph=True`` PyTorch raises "Trying to
-    backward through the graph a second time", which is why it was added.
+    Each update takes longer than the one before, and memory grows. Without ``retain_graph=True`` PyTorch raises
+    "Trying to backward through the graph a second time", which is why it was added.
 
 Why it happens
     The hidden state that an RNN returned for one batch is passed in with the next one. It still has the graph of its
@@ -23,12 +23,12 @@ When this is fine
     - Sequences have different lengths.
 
 How it is detected
-    The sanitizer counts the nodes of the graphs that are retained. It reports a line whose graph grew by the same number
-    of nodes in 8 updates in a row, by at least half of the first graph each time.
+    The sanitizer counts the nodes of the graphs that are retained. It reports a line whose graph grew by the same
+    number of nodes in 8 updates in a row, by at least half of the first graph each time.
 
 References
-    PyTorch tutorial "Sequence Models and LSTM Networks", https://docs.pytorch.org/tutorials/beginner/nlp/sequence_models_tutorial.html
-    Williams and Peng, "An efficient gradient-based algorithm for on-line training of recurrent network trajectories", 1990
+    PyTorch tutorial "Sequence Models and LSTM Networks",
+    https://docs.pytorch.org/tutorials/beginner/nlp/sequence_models_tutorial.html
 """
 
 import ast

@@ -1,6 +1,7 @@
 """Counts the operations in the graphs that backward passes retain."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar, Final
 
 import torch
@@ -45,9 +46,9 @@ class GraphSizes(Hook):
             tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: Any = False,
             grad_variables: Any = None, inputs: Any = None,
         ) -> Any:  # fmt: skip
-            if retain_graph and not create_graph and stream.active and not program.backward_depth:
-                if not program.is_other_thread():
-                    self._count([tensors] if isinstance(tensors, Tensor) else list(tensors))
+            is_counted = retain_graph and not create_graph and stream.active and not program.backward_depth
+            if is_counted and not program.is_other_thread():
+                self._count([tensors] if isinstance(tensors, Tensor) else list(tensors))
             return original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
 
         return backward
@@ -60,14 +61,12 @@ class GraphSizes(Hook):
         if sizes is None:
             return
         sizes.append(_size(roots))
-        grown = [later - earlier for earlier, later in zip(sizes[1:], sizes[2:], strict=False)]
+        grown = [later - earlier for earlier, later in pairwise(sizes[1:])]
         if sizes[-1] >= MAX_NODES or len(set(grown)) > 1 or any(each < sizes[0] / 2 for each in grown):
             self._sizes[location] = None  # the first graph may differ from the others, as its state has no graph
         elif len(grown) >= MIN_UPDATES:
             self._sizes[location] = None
-            self._stream.emit(
-                GraphsGrowing(location=location, first=sizes[0], last=sizes[-1], updates=len(sizes))
-            )
+            self._stream.emit(GraphsGrowing(location=location, first=sizes[0], last=sizes[-1], updates=len(sizes)))
 
 
 def _size(roots: Sequence[Tensor]) -> int:

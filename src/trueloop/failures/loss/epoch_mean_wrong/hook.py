@@ -136,7 +136,7 @@ def _evaluate(node: ast.expr, values: Mapping[str, Any]) -> float | None:
     if isinstance(node, ast.Call) and ast.unparse(node.func) == "len" and len(node.args) == 1:
         value = _resolve(node.args[0], values)
         return float(len(value)) if hasattr(type(value), "__len__") else None
-    value = node.value if isinstance(node, ast.Constant) else _resolve(node, values)
+    value: Any = node.value if isinstance(node, ast.Constant) else _resolve(node, values)
     return float(value) if type(value) in (int, float) else None
 
 

@@ -24,8 +24,9 @@ How it is detected
     twice, and never called the module itself. It does not check a ``forward`` that calls no submodule with parameters
     (such as that of ``nn.Linear``), a ``forward`` that a library has decorated, and a skipped
     ``DistributedDataParallel`` (DST002 does). It also reports the original weights of ``spectral_norm`` and
-    ``weight_norm`` that got no gradient in 8 updates, if the program calls a ``forward`` directly. The linter warns about a direct call that trains a module and skips a
-    hook that is never removed, or skips ``DistributedDataParallel``. Any other ``model.forward(x)`` is a note.
+    ``weight_norm`` that got no gradient in 8 updates, if the program calls a ``forward`` directly. The linter warns
+    about a direct call that trains a module and skips a hook that is never removed, or skips
+    ``DistributedDataParallel``. Any other ``model.forward(x)`` is a note.
 
 References
     torch.nn.Module.forward and its note, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -40,8 +41,8 @@ from typing import Any
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.analysis.program_files import parse_files
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.core.formatting import first_few
 from trueloop.core.source_text import Edit, Fix
@@ -138,9 +139,10 @@ def _direct_calls(files: Iterable[str]) -> Iterator[tuple[SourceLocation, str]]:
     for file in files:
         for tree in (parse_files([file]) or {}).values():
             for node in ast.walk(tree):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "forward":
-                    if ast.unparse(node.func.value) not in ("self", "super()"):
-                        yield SourceLocation(file, node.lineno), ast.unparse(node)
+                called = node.func if isinstance(node, ast.Call) else None
+                is_forward = isinstance(called, ast.Attribute) and called.attr == "forward"
+                if is_forward and ast.unparse(called.value) not in ("self", "super()"):
+                    yield SourceLocation(file, called.lineno), ast.unparse(node)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:

@@ -101,9 +101,11 @@ class Detector(BaseDetector):
             self._moved[ref] = self._moved.get(ref, 0) + bool((after != before).any())
             if self._moved[ref] == MIN_UPDATES:
                 return Evidence(
-                    message=f"The program sets the gradients of {len(before)} of {len(rows)} rows of {ref.name} to zero, "
+                    message=f"The program sets the gradients of {len(before)} of {len(rows)} rows of {ref.name} to "
+                    f"zero, "
                     f"but {event.optimizer.name} changes these rows all the same, by up to "
-                    f"{float((after - before).abs().max()):.2g} in this update: weight decay and momentum do not need a "
+                    f"{float((after - before).abs().max()):.2g} in this update: weight decay and momentum do not "
+                    f"need a "
                     "gradient.",
                     location=self._hooked_at.get(ref) or event.location,
                 )

@@ -33,7 +33,7 @@ class _Tie:
     def parameters(self) -> list[Any]:
         """Return the parameters that the two modules have now."""
         modules = [(owner(), name) for owner, name in self.owners]
-        return [module._parameters.get(name) for module, name in modules if module is not None]  # noqa: SLF001
+        return [module._parameters.get(name) for module, name in modules if module is not None]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 class TiedWeights(Hook):
@@ -79,7 +79,7 @@ class TiedWeights(Hook):
         for tie in [each for each in self._ties if each.broken_at is not None]:
             pair = tie.parameters()
             self._ties.remove(tie)
-            if len(pair) != 2 or any(each is None for each in pair) or pair[0] is pair[1]:  # noqa: PLR2004 - the two modules of a tie
+            if len(pair) != 2 or any(each is None for each in pair) or pair[0] is pair[1]:
                 continue
             if pair[0].shape == pair[1].shape and not torch.equal(pair[0], pair[1]):
                 names = [f"{type(owner()).__name__}.{name}" for owner, name in tie.owners]
