@@ -78,7 +78,7 @@ for epoch in range(6):
         optimizer.step()
         with torch.no_grad():
             for slow, fast in zip(average.parameters(), model.parameters()):
-                slow.mul_(0.95).add_(fast, alpha=0.05)
+                slow.mul_(0.99).add_(fast, alpha=0.01)
     with torch.no_grad():
         print(nn.functional.mse_loss(average(x[200:]), y[200:]).item())
 """

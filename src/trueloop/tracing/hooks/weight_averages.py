@@ -30,6 +30,7 @@ SEARCHED_FROM: Final = (4, 24, 96)
 """Numbers of updates at which averages are searched; averaging may begin after a warm-up."""
 SCANS: Final = 4  # backward passes in a row
 MAX_SEARCHES: Final = 16
+MIN_LENGTH: Final = 0.3  # of the begin of an average, compared with the trained weights
 MAX_SIMILARITY: Final = 0.4  # cosine of an average and the trained weights that began elsewhere
 MAX_VARIABLES: Final = 2000
 COMPARED: Final = 48  # values of each matrix
@@ -61,6 +62,7 @@ class _Average:
     model: weakref.ref[nn.Module]
     share: float
     found_at_update: int
+    found_at: CodePosition | None
     used: bool = False
     evaluated: int = 0
     """Number of calls of the trained model without a graph."""
@@ -124,11 +126,15 @@ class WeightAverages(Hook):
     def _add(self, candidate: _Candidate, model: nn.Module, trained: _Values, earlier_share: float) -> None:
         if any(each.name == candidate.name and each.model() is model for each in self._averages):
             return
-        average = _Average(candidate.name, candidate.owner, weakref.ref(model), candidate.share, self._stream.update)
+        average = _Average(
+            candidate.name, candidate.owner, weakref.ref(model), candidate.share, self._stream.update, user_location()
+        )
         self._averages.append(average)
         is_constant = abs(candidate.share - earlier_share) < 1e-3 * candidate.share  # not a warm-up
         self._emit(average, "found", share=candidate.share if is_constant else 0.0)
-        if _similarity(candidate.values, trained) < MAX_SIMILARITY:
+        mixed = 1 - (1 - candidate.share) ** (SEARCHED_FROM[0] + 2)  # of the trained weights, since the first update
+        begin = {name: each - mixed * trained[name] for name, each in candidate.values.items()}
+        if _similarity(begin, trained) < MAX_SIMILARITY:
             self._emit(average, "unrelated", share=candidate.share)
 
     def _trained_models(self) -> list[tuple[nn.Module, _Values]]:
@@ -213,7 +219,7 @@ class WeightAverages(Hook):
     def _emit(self, average: _Average, what: str, share: float = 0.0) -> None:
         self._stream.emit(
             AverageKept(
-                location=average.applied_line or user_location(),
+                location=average.applied_line or average.found_at,
                 name=average.name,
                 what=what,
                 share=share,
@@ -286,8 +292,10 @@ def _share(before: _Values, after: _Values, trained: _Values) -> float:
 
 
 def _similarity(values: _Values, trained: _Values) -> float:
-    """Return the cosine between an average and the trained weights."""
+    """Return the cosine between the begin of an average and the trained weights; 1 for a begin at zero."""
     one, other = (torch.cat([each[name] for name in trained]) for each in (values, trained))
+    if one.norm() < MIN_LENGTH * other.norm():
+        return 1.0
     return float(one @ other / (one.norm() * other.norm()).clamp(min=1e-30))
 
 
