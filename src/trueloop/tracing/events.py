@@ -700,6 +700,8 @@ class StepTaken(Event):
     seconds: float = 0.0
     hand_written: bool = False
     """Whether the program updated the parameters itself, such as by ``p -= lr * p.grad``."""
+    climbs: bool = False
+    """Whether such an update moves the parameters along the gradient."""
 
     @property
     def optimizer_name(self) -> str:
@@ -815,6 +817,7 @@ class StateDictMatch(NamedTuple):
 class StateLoaded(Event):
     """RARE. The program called ``load_state_dict`` of a model, optimizer, scheduler or scaler."""
 
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_parameters",)
     target: Ref
     what: str
     """Kind of ``target``: "model", "optimizer", "scheduler", "scaler"."""
@@ -822,6 +825,22 @@ class StateLoaded(Event):
     """The file that the state was read from, if any."""
     name_match: StateDictMatch | None = None
     """How the keys of a model loaded with ``strict=False`` match; None if all do."""
+    live_parameters: Mapping[Ref, Any] = field(default_factory=dict[Ref, Any])
+    """The parameters of a model, after the load."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class AverageKept(Event):
+    """RARE. The program keeps an average of the trained weights, and something became of it."""
+
+    name: str
+    """The variable or attribute: "ema.module"."""
+    what: str
+    """"found", "unrelated" if it began from other weights, "not restored" after an evaluation with it, or "unused" at
+    the end of the program."""
+    share: float = 0.0
+    """Share of the trained weights in each new average, if it is constant; 0 = it is not."""
+    times: int = 0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -165,7 +165,9 @@ def _number(source: SourceFile, node: ast.expr) -> float | None:
 def _values(source: SourceFile, node: ast.expr, name: str) -> Iterator[float | None]:
     """Yield the constants that the file assigns to a variable, passes under its name, or that are its default."""
     for each in source.nodes:
-        if (isinstance(each, ast.Assign) and any(last_name(target) == name for target in each.targets)) or (isinstance(each, ast.keyword) and each.arg == name):
+        if (isinstance(each, ast.Assign) and any(last_name(target) == name for target in each.targets)) or (
+            isinstance(each, ast.keyword) and each.arg == name
+        ):
             yield initial_number(each.value)
     function = function_of(source, node)
     arguments = getattr(function, "args", None)

@@ -22,6 +22,7 @@ from trueloop.tracing.hooks.scaling import Scaling
 from trueloop.tracing.hooks.schedules import Schedules
 from trueloop.tracing.hooks.seeds import Seeds
 from trueloop.tracing.hooks.states import States
+from trueloop.tracing.hooks.weight_averages import WeightAverages
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 
@@ -50,4 +51,5 @@ def all_hooks(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
         GradModes(stream, program),
         GraphCuts(stream, program),
         InformationFlow(stream, program),
+        WeightAverages(stream, program),
     ]

@@ -99,6 +99,8 @@ class _Group:
     optimizer: HandWrittenOptimizer
     state: OptimizerState
     location: CodePosition | None
+    climbs: bool = False
+    """Whether the values moved along the gradient, not against it, before the group was known."""
     start: StepStart | None = None
     """The state before the next update; None = no backward pass since the latest update has reached the group."""
     samples: Sequence[_Sample] = ()
@@ -260,7 +262,7 @@ class HandWrittenUpdates:
                 self.stream.before_event = None
                 start, group.start, group.samples = group.start, None, ()
                 group.location = group.location or self._line
-                self.steps.end_hand_written(group.optimizer, start, group.location)
+                self.steps.end_hand_written(group.optimizer, start, group.location, climbs=group.climbs)
         self.stream.before_event = self._before_event if any(group.start for group in self._groups) else None
 
     def _compare_samples(self) -> None:
@@ -289,10 +291,12 @@ class HandWrittenUpdates:
         self.stream.registry.ref(optimizer, "the hand-written update")
         _name_by_variables(optimizer.parameters(), self.stream)
         state = self.program.optimizers.put(cast("Any", optimizer), OptimizerState(in_training_thread=True))
-        self._groups.append(_Group(optimizer, state, candidate.location))
+        climbs = candidate.along > candidate.against
+        self._groups.append(_Group(optimizer, state, candidate.location, climbs))
         self.program.structure_changes += 1
         self._searches = self.program.structure_changes, 0
-        self.steps.end_hand_written(optimizer, self.steps.start_hand_written(optimizer), candidate.location)
+        start = self.steps.start_hand_written(optimizer)
+        self.steps.end_hand_written(optimizer, start, candidate.location, climbs=climbs)
         for _ in range(candidate.windows - 1):
             self.steps.count_update(state)
 

@@ -200,7 +200,7 @@ class Steps:
         return self._on_start(cast("Any", optimizer), (), {})
 
     def end_hand_written(
-        self, optimizer: HandWrittenOptimizer, start: StepStart, location: CodePosition | None
+        self, optimizer: HandWrittenOptimizer, start: StepStart, location: CodePosition | None, *, climbs: bool = False
     ) -> None:
         """Report and count an update that the program writes itself.
 
@@ -208,9 +208,11 @@ class Steps:
             optimizer: its parameters.
             start: the state after the latest backward pass.
             location: line of the update; None = unknown.
+            climbs: whether the parameters moved along the gradient, not against it.
         """
         self._switch_optimizer(cast("Any", optimizer))
-        self._on_end(cast("Any", optimizer), self._state, start._replace(start_s=perf_counter()), location)
+        start = start._replace(start_s=perf_counter())
+        self._on_end(cast("Any", optimizer), self._state, start, location, climbs=climbs)
         self._program.hand_written_at = location or start.event.location
         self.count_update(self._state)
         self._program.hand_written_at = None
@@ -271,7 +273,13 @@ class Steps:
         return StepStart(event, parameters, live, with_gradient, norms, rates, closure, perf_counter())
 
     def _on_end(
-        self, optimizer: Optimizer, state: OptimizerState, before: StepStart, location: CodePosition | None = None
+        self,
+        optimizer: Optimizer,
+        state: OptimizerState,
+        before: StepStart,
+        location: CodePosition | None = None,
+        *,
+        climbs: bool = False,
     ) -> None:
         seconds = perf_counter() - before.start_s
         parameters, live, with_gradient, norms = before[1:5]
@@ -295,6 +303,7 @@ class Steps:
                     closure=before.closure,
                     seconds=seconds,
                     hand_written=isinstance(optimizer, HandWrittenOptimizer),
+                    climbs=climbs,
                 )
             )
         else:

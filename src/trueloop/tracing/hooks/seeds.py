@@ -57,7 +57,7 @@ class Seeds(Hook):
                     current, value = current_loader_pass(), next(iter((*args, *options.values())), None)
                     if current is not None and not current.workers:
                         count(generator, value, current)
-                    elif generator == "torch":
+                    elif current is None:
                         report(generator, value)
                 return original(*args, **options)
 

@@ -145,6 +145,9 @@ class States(Hook):
         self._stream.emit(StateLoaded(
             location=user_location(), target=self._stream.registry.ref(target), what=what, file=file,
             name_match=_key_match(state, result) if what == "model" else None,
+            live_parameters={
+                self._stream.registry.ref(each): each for each in (target.parameters() if what == "model" else ())
+            },
         ))  # fmt: skip
         if self._requests < FIRST_REQUESTS + (self._stream.update - self._first_update) // UPDATES_PER_REQUEST:
             self._requests += 1

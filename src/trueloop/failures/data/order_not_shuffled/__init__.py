@@ -48,13 +48,33 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.data.order_not_shuffled.sorted_samples import reads_sorted_classes, shuffle_fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
-from trueloop.tracing.events import BackwardStarted, BatchLoaded, LoaderExhausted, LoaderStarted, ModelCalled, Ref
+from trueloop.tracing.events import (
+    BackwardStarted,
+    BatchLoaded,
+    Event,
+    LoaderExhausted,
+    LoaderStarted,
+    ModelCalled,
+    Ref,
+)
 
 if TYPE_CHECKING:
     from trueloop.failures.data.order_not_shuffled.label_blocks import LabelBlocks
 
 CLASSIFICATION_LOSSES = {"cross_entropy", "nll", "bce", "bce_with_logits"}
 MAX_LOADERS = 64
+MAX_SEQUENCES = 16  # lines that train on batches without a loader
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class SortedEpoch(Event):
+    """RARE. Batches that no loader returned came again in the same order, and their labels are sorted."""
+
+    samples: int
+    batch_size: int
+    classes: int
+    smallest_block: int
+    updates: int
 
 
 @dataclass(slots=True)
@@ -121,6 +141,20 @@ class Detector(BaseDetector):
                 loader.sorted_blocks, loader.sorted_columns = loader.blocks, columns
             loader.blocks = None
         return self._evidence(loader) if event.backwards else None
+
+    def on_sorted_epoch(self, event: SortedEpoch) -> Evidence | None:
+        """Return evidence of sorted batches that the program makes itself."""
+        size = event.samples / event.classes
+        if size < 2 * event.batch_size or event.smallest_block < 2 or event.updates < 2 * event.classes:
+            return None
+        return Evidence(
+            message=f"The {event.samples} training samples are sorted by class and come in the same order in every "
+            f"epoch: "
+            f"each batch of {event.batch_size} is from a block of {size:.0f} samples (on average) of one of the "
+            f"{event.classes} classes.",
+            location=event.location,
+            fix="Shuffle the samples in every epoch: `for batch in torch.randperm(len(x)).split(batch_size)`.",
+        )
 
     def _undecided(self, loader: Ref | None) -> _UnshuffledLoader | None:
         """Return the state of an unshuffled loader that may still be reported; None for other loaders."""

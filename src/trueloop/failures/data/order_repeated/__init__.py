@@ -25,7 +25,8 @@ How it is detected
     In a run, the sanitizer compares the first samples of each two successive epochs over a dataset. It reports epochs
     that begin with the same 12 or more samples in the same order, if a sampler of PyTorch or Accelerate shuffles them
     and the same optimizer steps in both epochs. Nothing is reported if an optimizer is built or weights are loaded
-    between the epochs. The linter reports an epoch loop over a shuffling loader that sets the same seed in each
+    between the epochs. Without a loader it compares the first 3 batches after each call that sets the same seed, in a
+    file that shuffles. The linter reports an epoch loop over a shuffling loader that sets the same seed in each
     iteration. An order that is repeated on purpose is reported too, so this is a warning.
 
 References
@@ -46,17 +47,20 @@ from trueloop.analysis.queries.loops import assigned_names
 from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
+from trueloop.core.source_text import read_source
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
     Event,
     LoaderExhausted,
     LoaderStarted,
+    ModelCalled,
     OptimizerCreated,
     Ref,
     SeedSet,
     StateLoaded,
     StepTaken,
+    TracingGap,
 )
 from trueloop.tracing.trackers.accumulation_windows import AccumulationWindows
 
@@ -64,6 +68,8 @@ MIN_SAMPLES = 12  # 1 in 12! = 479 million orders repeats by chance
 MIN_DISTINCT_SAMPLES = 8  # sampling with replacement repeats samples
 MIN_INDICES = 256  # indices that are enough to identify an order
 MAX_DATASETS = 64
+MIN_BATCHES = 3  # compared batches that no loader returned
+SHUFFLING: Final = ("randperm", "shuffle", "permutation", "sample(", "randint", "choice")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -104,11 +110,54 @@ class Detector(BaseDetector):
         self._generation = 0
         self._seeded_at: CodePosition | None = None
         self._compared = False
+        self._seed: tuple[str, object, CodePosition | None, int] | None = None
+        """The latest seed: generator, value, line, and the generation in which it was set."""
+        self._since_seed: tuple[int, ...] = ()
+        """Hashes of the first training batches since the latest seed, which no loader returned."""
+        self._before_seed: tuple[int, ...] = ()
+        """Those that followed the same seed before."""
 
     def on_seed_set(self, event: SeedSet) -> None:
-        """Record the line that seeded PyTorch's generator."""
-        if event.generator == "torch" and event.loader is None:
+        """Record the line that seeded PyTorch's generator, and begin to record batches that no loader returns."""
+        if event.loader is not None:
+            return
+        if event.generator == "torch":
             self._seeded_at = event.location
+        key = (event.generator, event.seed, event.location, self._generation)
+        self._before_seed = self._since_seed if key == self._seed else ()
+        self._seed, self._since_seed = key, ()
+
+    def on_model_called(self, event: ModelCalled) -> Evidence | None:
+        """Return evidence when the same seed was followed by the same batches, which no loader returned."""
+        if self._seed is None or not event.has_graph or event.loader is not None or event.recomputed:
+            return None
+        if len(self._since_seed) >= MIN_BATCHES:
+            return None
+        from trueloop.tracing.row_digests import row_digests
+
+        rows = row_digests(event)
+        if rows is None or rows.device.type != "cpu":
+            return None
+        self._since_seed = (*self._since_seed, int(rows.sum()))
+        same = self._since_seed == self._before_seed and len(set(self._since_seed)) == MIN_BATCHES
+        if not same or self._seed[3] != self._generation:
+            return None
+        self._compared, location = True, self._seed[2]
+        text = read_source(location.source_location.path) if location else b""
+        if not any(word in str(text) for word in SHUFFLING):
+            return None
+        self._seed = None
+        return Evidence(
+            message=f"Two successive epochs began with the same {MIN_BATCHES} batches in the same order, because the "
+            f"same "
+            "seed is set again before each of them.",
+            location=location,
+            fix="Set the seed once, before the first epoch.",
+        )
+
+    def on_tracing_gap(self, event: TracingGap) -> None:
+        """Discard batches whose predecessors were not traced."""
+        self._seed, self._since_seed, self._before_seed = None, (), ()
 
     def on_indices_drawn(self, event: IndicesDrawn) -> Evidence | None:
         """Return evidence as soon as the order is known and an optimizer has stepped in both epochs."""

@@ -26,10 +26,11 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer compares up to 24 samples of each array with their earlier values: the arrays and lists in
-    the datasets of loaders, and in the variables of running functions. It reports an array if 8 or more samples changed
-    twice by the same factor and offset, as with ``(x - mean) / std``, and a sample has as many numbers as the model's
-    input. In a variable, the model must also have got the changed samples themselves. Other changes, such as added
-    noise, are not reported. A program may reduce its samples step by step on purpose, so this is a warning.
+    the datasets of loaders, and in the variables of running functions. It reports an array if 8 or more samples
+    changed twice by the same factor and offset, as with ``(x - mean) / std``, and a sample has as many numbers as the
+    model's input. In a variable, the model must also have got the changed samples themselves. In a dataset it also
+    reports random changes that add up, if the samples change a few at a time, as they are read. A program may reduce
+    its samples step by step on purpose, so this is a warning.
 
 References
     NumPy, "Copies and views", https://numpy.org/doc/stable/user/basics.copies.html
@@ -109,6 +110,14 @@ class Detector(BaseDetector):
     ) -> Evidence | None:
         samples.update()
         change = samples.changed_twice()
+        if change is None and inputs is None and (rows := samples.noise_added_twice()):
+            self._reported = True
+            return Evidence(
+                message=f"Stored samples are changed in place when they are read: {rows} of up to {ROWS} that were "
+                f"compared "
+                "have got random changes twice, each time on top of the earlier ones.",
+                location=location,
+            )
         if change is None or (inputs is not None and not samples.are_in(inputs)):
             return None
         self._reported = True

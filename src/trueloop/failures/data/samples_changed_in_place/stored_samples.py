@@ -19,6 +19,8 @@ MIN_SAMPLES: Final = 64  # in an array; shorter ones may be batches
 MAX_COLUMNS: Final = 256  # numbers of a sample that are compared
 MIN_FEATURES: Final = 4
 MAX_TOLERANCE: Final = 1e-3  # share of the spread of the values that a straight line may leave unexplained
+MIN_SIMILARITY: Final = 0.5  # correlation of a sample with its earlier values; replaced samples have none
+MAX_CHANGE_CORRELATION: Final = 0.25
 MIN_CHANGE: Final = 1e-2  # share of the spread by which the values change
 
 
@@ -42,6 +44,8 @@ class StoredSamples:
         self._parts = [weakref.ref(each) for each in parts]
         self.features = 0
         """Numbers in a sample; 0 once the array is freed."""
+        self._changed_together = 0
+        """Largest number of samples that changed between two calls of a model."""
         self._versions: list[list[Tensor]] = [[row] for row in self._rows()]
 
     def _rows(self) -> list[Tensor]:
@@ -57,9 +61,12 @@ class StoredSamples:
 
     def update(self) -> None:
         """Record the samples that have changed."""
+        changed = 0
         for versions, row in zip(self._versions, self._rows(), strict=False):
             if not torch.equal(versions[-1], row) and len(versions) < 4:
                 versions.append(row)
+                changed += 1
+        self._changed_together = max(self._changed_together, changed)
 
     def forget(self) -> None:
         """Forget earlier values, after calls that were not seen."""
@@ -71,6 +78,19 @@ class StoredSamples:
             return False
         rows = _columns(batch.detach().reshape(len(batch), -1))
         return any(bool((rows == versions[-1].to(rows.dtype)).all(1).any()) for versions in self._versions)
+
+    def noise_added_twice(self) -> int:
+        """Return how many samples got other random changes twice, a few at a time, on top of the earlier ones.
+
+        Samples that are drawn again from the same clean ones change back: their two changes are correlated with -0.5.
+        """
+        several = [versions for versions in self._versions if len(versions) > 2]
+        if len(several) < MIN_ROWS or self._changed_together > len(self._versions) // 2:
+            return 0
+        first, second, third = (torch.cat([versions[k] for versions in several]) for k in range(3))
+        begins = _correlation(first, second)
+        changes = _correlation(second - first, third - second)
+        return len(several) if begins > MIN_SIMILARITY and abs(changes) < MAX_CHANGE_CORRELATION else 0
 
     def changed_twice(self) -> Change | None:
         """Return how the samples change, if twice by the same factor and offset; None if otherwise, or not at all."""
@@ -84,6 +104,13 @@ class StoredSamples:
             if fits and not _close(first, second, MIN_CHANGE) and (factor.abs() > 0).all():
                 return Change(float(factor.flatten()[0]), float(offset.flatten()[0]), len(several))
         return None
+
+
+def _correlation(one: Tensor, other: Tensor) -> float:
+    if not bool(torch.isfinite(one).all() & torch.isfinite(other).all()):
+        return math.nan
+    centred = one - one.mean(), other - other.mean()
+    return float(centred[0] @ centred[1] / (centred[0].norm() * centred[1].norm()).clamp(min=1e-30))
 
 
 def _columns(rows: Tensor) -> Tensor:

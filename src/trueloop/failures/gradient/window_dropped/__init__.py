@@ -24,8 +24,9 @@ When this is fine
 How it is detected
     In a run, the sanitizer looks for an epoch in which two or more steps used K batches each and fewer than K batches
     remained at the end. It reports the epoch if the remaining gradients were then cleared, or if the next step used
-    more than K batches. The linter reports it only if the file contains the number of batches and K, the loop itself
-    counts the batches, and no step follows the loop.
+    more than K batches. Without a loader it looks for a window that is larger than all others, by less than K batches,
+    once in each n updates, three times. The linter reports it only if the file contains the number of batches and K,
+    the loop itself counts the batches, and no step follows the loop.
 
 References
     PyTorch documentation "CUDA Automatic Mixed Precision examples", section on gradient accumulation,
@@ -36,8 +37,9 @@ References
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
@@ -47,7 +49,10 @@ from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import TeachingLoop
-from trueloop.tracing.events import Event
+from trueloop.tracing.events import Event, GradientsCleared, Ref, StepTaken, TracingGap
+
+MIN_EPOCHS: Final = 3  # ends of epochs with as many batches left over
+MAX_WINDOWS: Final = 256
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -64,8 +69,79 @@ class IncompleteWindow(Event):
     """Number of backward passes in the next window, including the leftover ones; 0 if their gradients were cleared."""
 
 
+@dataclass(slots=True)
+class _Windows:
+    """The numbers of backward passes between the steps of one optimizer, without the batches of a loader."""
+
+    backwards_at_step: int
+    sizes: list[int] = field(default_factory=list[int])
+    cleared: bool = False
+    """Whether gradients were cleared since the latest step, after a backward pass."""
+    cleared_larger: bool = False
+    reported: bool = False
+    usual: int = 0
+    stride: int = 0
+
+    def end(self, backwards: int) -> int:
+        """End a window; return its number of backward passes."""
+        size, self.backwards_at_step = backwards - self.backwards_at_step, backwards
+        self.sizes = [*self.sizes[-MAX_WINDOWS:], size] if size else self.sizes
+        self.cleared_larger, self.cleared = self.cleared, False
+        return size
+
+    def leftover(self) -> int:
+        """Return by how much every n-th window, also the latest, is larger than all others; 0 if that is unclear."""
+        self.usual, largest = min(self.sizes), max(self.sizes)
+        at = [index for index, size in enumerate(self.sizes) if size == largest]
+        strides = {later - earlier for earlier, later in pairwise(at)}
+        others = {size for size in self.sizes if size != largest}
+        is_regular = len(at) >= MIN_EPOCHS and len(strides) == 1 and others == {self.usual}
+        if not is_regular or self.sizes[-1] != largest or not self.usual < largest < 2 * self.usual:
+            return 0
+        self.stride = strides.pop()
+        return largest - self.usual if self.stride > 1 and at[0] <= self.stride else 0
+
+
 class Detector(BaseDetector):
-    """Reports each incomplete window at the end of an epoch, and what happened to its gradients."""
+    """Reports each incomplete window at the end of an epoch, and what happened to its gradients.
+
+    Where no loader tells when an epoch ends, an epoch is recognised by every n-th window, which is larger than the
+    others.
+    """
+
+    def __init__(self) -> None:
+        self._windows: dict[Ref, _Windows] = {}
+
+    def on_gradients_cleared(self, event: GradientsCleared) -> None:
+        """Record gradients that are cleared before a step used them."""
+        for each in self._windows.values():
+            each.cleared |= event.backward_count > each.backwards_at_step
+
+    def on_tracing_gap(self, event: TracingGap) -> None:
+        """Discard the windows so far."""
+        self._windows.clear()
+
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
+        """Return evidence when the same number of backward passes was left over at the end of three epochs."""
+        windows = self._windows.setdefault(event.optimizer, _Windows(event.backward_count))
+        size = windows.end(event.backward_count)
+        leftover = windows.leftover() if size and not windows.reported else 0
+        if not leftover or event.closure:
+            return None
+        windows.reported = True
+        usual = windows.usual
+        text = (
+            f"The gradients of {leftover} batches were cleared without a step"
+            if windows.cleared_larger
+            else f"The gradients of {leftover} batches were added to the next update, which used {usual + leftover} "
+            f"batches instead of {usual}"
+        )
+        return Evidence(
+            message=f"{text}, once in every {windows.stride} updates: they are the last ones of an epoch, whose number "
+            f"of batches is not a multiple of {usual}.",
+            location=event.location,
+            fix="Step after the last batch of each epoch too, and divide its losses by the number of batches left.",
+        )
 
     def on_incomplete_window(self, event: IncompleteWindow) -> Evidence:
         """Return the evidence of one incomplete window."""

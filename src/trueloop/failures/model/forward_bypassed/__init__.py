@@ -23,8 +23,10 @@ How it is detected
     In a run, the sanitizer reports a module with hooks if the program called its ``forward`` directly and trained it
     twice, and never called the module itself. It does not check a ``forward`` that calls no submodule with parameters
     (such as that of ``nn.Linear``), a ``forward`` that a library has decorated, and a skipped
-    ``DistributedDataParallel`` (DST002 does). The linter warns about a direct call that trains a module and skips a
-    hook that is never removed, or skips ``DistributedDataParallel``. Any other ``model.forward(x)`` is a note.
+    ``DistributedDataParallel`` (DST002 does). It also reports the original weights of ``spectral_norm`` and
+    ``weight_norm`` that got no gradient in 8 updates, if the program calls a ``forward`` directly. The linter warns
+    about a direct call that trains a module and skips a hook that is never removed, or skips
+    ``DistributedDataParallel``. Any other ``model.forward(x)`` is a note.
 
 References
     torch.nn.Module.forward and its note, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -33,19 +35,25 @@ References
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.program_files import parse_files
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import Evidence
+from trueloop.core.findings import Evidence, SourceLocation
+from trueloop.core.formatting import first_few
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
-from trueloop.tracing.events import BackwardEnded, Event, Ref, Refs
+from trueloop.tracing.events import BackwardEnded, Event, Ref, Refs, StepTaken
+from trueloop.tracing.running_code import user_modules
 
 MIN_BACKWARDS = 2  # a single backward pass may be an experiment
+MIN_STEPS = 8
+COMPUTED_FROM = frozenset(("weight_orig", "weight_g", "weight_v"))
+"""Parameters of ``spectral_norm`` and ``weight_norm``, from which a forward pre-hook computes the weight."""
 HOOKS = frozenset((
     "register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook", "register_backward_hook",
     "register_full_backward_pre_hook",
@@ -70,13 +78,15 @@ class ForwardBypassed(Event):
 class Detector(BaseDetector):
     """Counts the backward passes through modules whose hooks were skipped."""
 
-    activated_by = (ForwardBypassed,)
+    activated_by = (ForwardBypassed, StepTaken)
 
     def __init__(self) -> None:
         self._bypassed: dict[Ref, ForwardBypassed] = {}
         """Direct calls of ``forward`` that no backward pass has reached yet, by model."""
         self._trained_times: dict[Ref, int] = {}
         self._backwards = 0
+        self._steps_without: dict[Ref, int] = {}
+        """Optimizer -> successive steps without a gradient for a parameter from which a pre-hook computes a weight."""
 
     def on_forward_bypassed(self, event: ForwardBypassed) -> None:
         """Record the direct call of ``forward``."""
@@ -96,6 +106,21 @@ class Detector(BaseDetector):
             self._trained_times[each.model] = self._trained_times.get(each.model, 0) + 1
         return [self._evidence(each) for each in reached if self._trained_times[each.model] >= MIN_BACKWARDS]
 
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
+        """Return evidence of weights that a skipped pre-hook would compute: they never get a gradient."""
+        computed = {ref for ref in event.parameters if ref.name.rpartition(".")[2] in COMPUTED_FROM}
+        missing = computed - event.with_gradient
+        self._steps_without[event.optimizer] = steps = (self._steps_without.get(event.optimizer, 0) + 1) * bool(missing)
+        if steps != MIN_STEPS or not event.with_gradient:
+            return None
+        place = next(_direct_calls(user_modules().values()), None)
+        names = sorted(each.name for each in missing)
+        return place and Evidence(
+            message=f"`{place[1]}` skips the pre-hook that computes the weight: {first_few(names)} got no gradient in "
+            f"{steps} updates, so the layer is neither normalised nor trained.",
+            location=place[0],
+        )
+
     def _evidence(self, event: ForwardBypassed) -> Evidence:
         hooks = " and ".join(event.hooks)
         return Evidence(
@@ -107,6 +132,17 @@ class Detector(BaseDetector):
     def inconclusive(self) -> str:
         """Return the reason if no backward pass was traced."""
         return "no backward pass was traced" if self._bypassed and not self._backwards else ""
+
+
+def _direct_calls(files: Iterable[str]) -> Iterator[tuple[SourceLocation, str]]:
+    """Yield the calls of ``forward`` of another object than ``self`` and ``super()``."""
+    for file in files:
+        for tree in (parse_files([file]) or {}).values():
+            for node in ast.walk(tree):
+                called = node.func if isinstance(node, ast.Call) else None
+                is_forward = isinstance(called, ast.Attribute) and called.attr == "forward"
+                if is_forward and ast.unparse(called.value) not in ("self", "super()"):
+                    yield SourceLocation(file, called.lineno), ast.unparse(node)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:

@@ -24,9 +24,11 @@ When this is fine
     - The transform is set again before every phase, or only after training.
 
 How it is detected
-    Only the linter finds it, from the source code. It reports an attribute that is set right after the split, before
-    any part is read, if at least two parts are used later and one of these is true: a second part sets it to another
-    value, or the dataset was created with another value.
+    In a run, the sanitizer compares the switches and functions among the attributes of a dataset when it is split with
+    those when its parts are loaded. It reports one that was set through a part, if two parts are loaded with the new
+    value, and it has no other value in between. The linter reports an attribute that is set right after the split,
+    before any part is read, if at least two parts are used later and one of these is true: a second part sets it to
+    another value, or the dataset was created with another value.
 
 References
     growingnet/gromo#58, "when setting the augmentation for the validation set, it automatically sets the same
@@ -39,18 +41,53 @@ References
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.assignments import FUNCTIONS, assigned_value, attribute_value, enclosing_definition
 from trueloop.analysis.queries.request_handlers import imported_names, qualified_name
 from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.core.source_text import Fix, dotted_name
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
+from trueloop.tracing.events import Event
 
 SPLITS: Final = ("torch.utils.data.random_split", "torch.utils.data.dataset.random_split")
 SUBSETS: Final = ("torch.utils.data.Subset", "torch.utils.data.dataset.Subset")
 HARMLESS_FUNCTIONS: Final = ("len", "print")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class SharedAttributeSet(Event):
+    """RARE. An attribute was set through one part of a split dataset, and two parts are loaded with the new value."""
+
+    name: str
+    set_at: SourceLocation
+    target: str
+    """The expression that was assigned: "val_set.dataset.transform"."""
+    before: str
+    after: str
+
+
+class Detector(BaseDetector):
+    """Reports each attribute that was set for one part and changes another one."""
+
+    def on_shared_attribute_set(self, event: SharedAttributeSet) -> Evidence:
+        """Return the evidence of one attribute."""
+        part = event.target.removesuffix(f".dataset.{event.name}")
+        return Evidence(
+            message=f"`{event.target}` changes the dataset that all parts share: `{event.name}` was {event.before} "
+            f"when "
+            f"it was split, and is {event.after} now, not only for `{part}` but for the training and the held-out "
+            f"part.",
+            location=event.set_at,
+            fix=f"Give `{part}` a dataset of its own before: `{part}.dataset = copy.copy({part}.dataset)`.",
+        )
+
+    def inconclusive(self) -> str:
+        """Return a reason if no dataset was split."""
+        return "no attribute of a split dataset was changed"
 
 
 class Parts(NamedTuple):
@@ -339,4 +376,5 @@ FAILURE = Failure(
     ),
     fix="Give each part a dataset of its own: val.dataset = copy.copy(val.dataset), before its transform is set.",
     rule=RULE,
+    detector=Detector,
 )

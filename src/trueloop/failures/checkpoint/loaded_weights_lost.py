@@ -1,0 +1,190 @@
+"""Loaded weights are overwritten, or the model that they were loaded into is not the one that is trained.
+
+What you see
+    Fine-tuning starts with the loss of an untrained model and is no better than training from scratch, although the
+    checkpoint was found and loaded without an error.
+
+Why it happens
+    The weights are initialised after the load (``model.apply(init_weights)``, a second call of the constructor), or the
+    checkpoint is loaded into another object of the same class.
+
+Fix
+    Build the model, initialise it, load the weights, and then build the optimizer over this model.
+
+        model = Net()
+        model.apply(init_weights)
+        model.load_state_dict(torch.load("pretrained.pt"))
+        optimizer = torch.optim.Adam(model.parameters())
+
+When this is fine
+    - You replace a part of the loaded model, such as its head.
+    - The loaded model is used too: as a teacher, a reference, or to measure the score before training.
+    - The weights are scaled, pruned, averaged, or noise is added to them.
+    - The weights are loaded back during training.
+
+How it is detected
+    The sanitizer compares the loaded values with those at the first update. It reports a model whose loaded matrices
+    all have other values that do not correlate with the loaded ones. It also reports a loaded model that is never
+    called, if a model with the same shapes is trained from values that are not the loaded ones.
+
+References
+    PyTorch tutorial "Saving and Loading Models", https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from trueloop.core.findings import CodePosition, Evidence
+from trueloop.failures.failure import BaseDetector, Failure, Severity
+from trueloop.tracing.events import ModelCalled, Ref, StateLoaded, StepStarted, StepTaken, WatchEnded
+from trueloop.tracing.parameter_snapshot import first_values
+
+COMPARED: Final = 32  # values of each matrix
+MIN_MATRICES: Final = 2
+MAX_CORRELATION: Final = 0.4  # of all compared values; pruned, scaled or noisy weights keep more
+MIN_UPDATES: Final = 8  # in which a loaded model that is used would have been called
+MAX_MODELS: Final = 16
+
+Values = tuple[float, ...]
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """A model that weights were loaded into before its first update."""
+
+    name: str
+    location: CodePosition | None
+    values: Mapping[Ref, Values]
+    shapes: Sequence[tuple[int, ...]]
+    called: bool = False
+
+
+class Detector(BaseDetector):
+    """Compares loaded weights with those at the first update."""
+
+    activated_by = (StateLoaded,)
+
+    def __init__(self) -> None:
+        self._loaded: dict[Ref, _Loaded] = {}
+        self._stepped: set[Ref] = set()
+        self._trained: dict[Ref, tuple[tuple[int, ...], Values]] = {}
+        """Parameter -> its shape, and its values at its first update."""
+        self._updates = 0
+
+    def on_state_loaded(self, event: StateLoaded) -> None:
+        """Record the loaded matrices."""
+        if event.what != "model" or event.file is None or len(self._loaded) >= MAX_MODELS:
+            return
+        matrices = {ref: each for ref, each in event.live_parameters.items() if each.ndim > 1}
+        values = {ref: first_values(each, COMPARED) for ref, each in matrices.items()}
+        if len(matrices) >= MIN_MATRICES and self._stepped.isdisjoint(matrices) and not event.name_match:
+            shapes = sorted(tuple(each.shape) for each in matrices.values())
+            self._loaded[event.target] = _Loaded(event.target.name, event.location, values, shapes)
+
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Record that a loaded model is used."""
+        for loaded in self._loaded.values():
+            loaded.called |= not event.parameters.isdisjoint(loaded.values)
+
+    def on_step_started(self, event: StepStarted) -> list[Evidence]:
+        """Return evidence of loaded models that are trained from other values."""
+        new = {ref: each for ref, each in event.live_parameters.items() if ref not in self._stepped}
+        if not new:
+            return []
+        self._stepped.update(new)
+        now = {ref: first_values(each, COMPARED) for ref, each in new.items() if each.ndim > 1}
+        self._trained.update({ref: (tuple(new[ref].shape), values) for ref, values in now.items()})
+        found = [each for each in self._loaded.values() if _is_overwritten(each.values, now)]
+        for target in [target for target, each in self._loaded.items() if not now.keys().isdisjoint(each.values)]:
+            del self._loaded[target]
+        return [_overwritten(each) for each in found]
+
+    def on_step_taken(self, event: StepTaken) -> None:
+        """Count the update."""
+        self._updates += 1
+
+    def on_watch_ended(self, event: WatchEnded) -> list[Evidence]:
+        """Return evidence of loaded models that are not used, while another of the same shapes is trained."""
+        if self._updates < MIN_UPDATES:
+            return []
+        shapes = sorted(shape for shape, _ in self._trained.values())
+        values = {each for _, each in self._trained.values()}
+        return [
+            _unused(each)
+            for each in self._loaded.values()
+            if not each.called and each.shapes == shapes and values.isdisjoint(each.values.values())
+        ]
+
+    def inconclusive(self) -> str:
+        """Return a reason if no update was seen."""
+        return "" if self._updates else "no update was traced after the load"
+
+
+def _is_overwritten(loaded: Mapping[Ref, Values], now: Mapping[Ref, Values]) -> bool:
+    """Return True if all loaded matrices have other values, and do not correlate with the loaded ones."""
+    if not loaded.keys() <= now.keys() or any(loaded[ref] == now[ref] for ref in loaded):
+        return False
+    pairs = [pair for ref, each in loaded.items() for pair in zip(each, now[ref], strict=True)]
+    product = sum(a * b for a, b in pairs)
+    norm = (sum(a * a for a, _ in pairs) * sum(b * b for _, b in pairs)) ** 0.5
+    return norm > 0 and abs(product) / norm < MAX_CORRELATION
+
+
+def _overwritten(loaded: _Loaded) -> Evidence:
+    return Evidence(
+        message=f"The weights that were loaded into {loaded.name} were overwritten before the first update: none of "
+        f"its {len(loaded.values)} matrices has the loaded values any more.",
+        location=loaded.location,
+        fix="Initialise the model before you load the weights, not after.",
+    )
+
+
+def _unused(loaded: _Loaded) -> Evidence:
+    return Evidence(
+        message=f"The weights were loaded into {loaded.name}, which is never called: the model that is trained is "
+        "another one of the same shapes, with other initial values.",
+        location=loaded.location,
+        fix="Load the weights into the model that the optimizer trains.",
+    )
+
+
+_BEGIN = """
+import io
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+
+def build():
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+
+
+file = io.BytesIO()
+torch.save(build().state_dict(), file)
+file.seek(0)
+model = build()
+"""
+_LOAD = "model.load_state_dict(torch.load(file))\n"
+_INITIALISE = "model.apply(lambda m: nn.init.xavier_uniform_(m.weight) if isinstance(m, nn.Linear) else None)\n"
+_END = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(10):
+    x = torch.randn(32, 8)
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+    optimizer.step()
+"""
+
+FAILURE = Failure(
+    code="CKP008",
+    title="Loaded weights are overwritten or not used",
+    severity=Severity.WARNING,
+    bad=_BEGIN + _LOAD + _INITIALISE + _END,
+    good=_BEGIN + _INITIALISE + _LOAD + _END,
+    fix="Build and initialise the model first, then load the weights into it.",
+    detector=Detector,
+)

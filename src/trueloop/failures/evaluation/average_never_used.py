@@ -1,0 +1,89 @@
+"""An average of the weights is updated all the time, and never used.
+
+What you see
+    The scores are those of a run without the average, although an EMA is in the code.
+
+Why it happens
+    The evaluation, or the file that is saved, uses the trained model. Nothing fails if the average is not used.
+
+Fix
+    Evaluate and save the averaged model.
+
+        score = evaluate(ema.module, held_out)
+        torch.save(ema.module.state_dict(), "model.pt")
+
+When this is fine
+    - The averaged weights are put into the model for the evaluation and taken out again.
+    - The average is saved, or returned to be saved elsewhere.
+    - The program evaluates nothing: another one will.
+
+How it is detected
+    The sanitizer finds the average as OPT010 does. It reports an average that was never called, saved, or loaded into a
+    model until the program ended, if the trained model was evaluated. A program may return the average to code that has
+    not run, so this is a warning.
+
+References
+    torch.optim.swa_utils, https://docs.pytorch.org/docs/stable/optim.html
+"""
+
+from trueloop.core.findings import Evidence
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.tracing.averaging_lines import averaging_line
+from trueloop.tracing.events import AverageKept
+
+
+class Detector(BaseDetector):
+    """Reports averages that were not used until the end."""
+
+    def __init__(self) -> None:
+        self._seen = False
+
+    def on_average_kept(self, event: AverageKept) -> Evidence | None:
+        """Return evidence of an unused average."""
+        self._seen = True
+        if event.what != "unused":
+            return None
+        return Evidence(
+            message=f"`{event.name}` is an average of the trained weights that is updated and never used: it was not "
+            "called, saved, or loaded into the model, and every evaluation used the trained weights.",
+            location=averaging_line(event),
+        )
+
+    def inconclusive(self) -> str:
+        """Return a reason if the program keeps no average."""
+        return "" if self._seen else "no average of the trained weights was found"
+
+
+BAD = """
+import copy
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(240, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+average = copy.deepcopy(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(6):
+    for start in range(0, 200, 40):
+        loss = nn.functional.mse_loss(model(x[start : start + 40]), y[start : start + 40])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for slow, fast in zip(average.parameters(), model.parameters()):
+                slow.mul_(0.95).add_(fast, alpha=0.05)
+    with torch.no_grad():
+        print(nn.functional.mse_loss(model(x[200:]), y[200:]).item())
+"""
+
+FAILURE = Failure(
+    code="EVL015",
+    title="An average of the weights is never used",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"mse_loss(model(x[200:])": "mse_loss(average(x[200:])"}),
+    fix="Evaluate and save the averaged model.",
+    detector=Detector,
+)

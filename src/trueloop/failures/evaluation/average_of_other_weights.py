@@ -1,0 +1,94 @@
+"""The average of the weights begins from other weights than the model that is trained.
+
+What you see
+    After a resume the EMA model is as bad as a random one, and only slowly becomes better; or it never does, because
+    the run is too short for the decay.
+
+Why it happens
+    The average is a copy of the model that was made before the checkpoint was loaded, or before the model was
+    initialised. It then mixes random weights with the trained ones, and a mixture of two networks is no network.
+
+Fix
+    Load the model first, then make the average; and save the average in the checkpoint too.
+
+        model.load_state_dict(checkpoint["model"])
+        ema = EMA(model)
+        ema.load_state_dict(checkpoint["ema"])
+
+When this is fine
+    - The average begins as a copy of the trained model.
+    - The average begins at zero, and is divided by the sum of its factors.
+    - The average is loaded from the checkpoint as well.
+
+How it is detected
+    The sanitizer finds the average as OPT010 does, a few updates after the optimizer was created. It reports one whose
+    values hardly correlate with the trained ones, with a cosine of less than 0.4.
+
+References
+    torch.optim.swa_utils, https://docs.pytorch.org/docs/stable/optim.html
+"""
+
+from trueloop.core.findings import Evidence
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.tracing.averaging_lines import creation_line
+from trueloop.tracing.events import AverageKept
+
+
+class Detector(BaseDetector):
+    """Reports averages that do not resemble the trained weights."""
+
+    def __init__(self) -> None:
+        self._seen = False
+
+    def on_average_kept(self, event: AverageKept) -> Evidence | None:
+        """Return evidence of an average that began elsewhere."""
+        self._seen = True
+        if event.what != "unrelated":
+            return None
+        return Evidence(
+            message=f"The average `{event.name}` takes {100 * event.share:.3g} % of the trained weights at each "
+            f"update, but "
+            "it began from other weights than the model: the two do not resemble each other.",
+            location=creation_line(event.name) or event.location,
+        )
+
+    def inconclusive(self) -> str:
+        """Return a reason if the program keeps no average."""
+        return "" if self._seen else "no average of the trained weights was found"
+
+
+BAD = """
+import copy
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(240, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+average = copy.deepcopy(model)
+for layer in (model[0], model[2]):
+    nn.init.xavier_uniform_(layer.weight)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(6):
+    for start in range(0, 200, 40):
+        loss = nn.functional.mse_loss(model(x[start : start + 40]), y[start : start + 40])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for slow, fast in zip(average.parameters(), model.parameters()):
+                slow.mul_(0.99).add_(fast, alpha=0.01)
+    with torch.no_grad():
+        print(nn.functional.mse_loss(average(x[200:]), y[200:]).item())
+"""
+
+FAILURE = Failure(
+    code="EVL017",
+    title="The average of the weights begins from other weights",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"optimizer = torch": "average.load_state_dict(model.state_dict())\noptimizer = torch"}),
+    fix="Make the average after the weights of the model are loaded or initialised.",
+    detector=Detector,
+)

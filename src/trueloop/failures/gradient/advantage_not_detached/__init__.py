@@ -1,0 +1,130 @@
+"""The policy loss also trains the critic, because the advantage is not detached.
+
+What you see
+    The value loss falls slowly or rises, and the policy learns worse than expected: the critic is trained to make the
+    advantage of likely actions small or large instead of to predict the return.
+
+Why it happens
+    The policy loss is ``log_prob * advantage``, and the advantage is computed from the critic's value. PyTorch
+    differentiates both factors, so the policy loss has a gradient for the critic too.
+
+Fix
+    The advantage is a weight for the policy: detach it.
+
+        advantage = (returns - values).detach()
+        policy_loss = -(log_probs * advantage).mean()
+        value_loss = nn.functional.mse_loss(values, returns)
+
+When this is fine
+    - The advantage was computed under ``torch.no_grad()``, or stored as numbers.
+    - The critic is trained by the product alone, as in some estimators that learn a control variate.
+    - A learned temperature is multiplied with a log-probability.
+    - A mixture of densities multiplies its weights with densities.
+
+How it is detected
+    In the graph of the loss, the sanitizer looks for a product of the ``log_prob`` of a distribution and another factor
+    with a graph. It reports the product if the other factor leads to matrices that the log-probability does not lead to
+    and that the loss also reaches by another way, as a critic with a value loss, in 3 backward passes.
+
+References
+    Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning", 2016, arXiv:1602.01783
+    torch.distributions, score function, https://docs.pytorch.org/docs/stable/distributions.html
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from trueloop.analysis.program_files import parse_files
+from trueloop.core.findings import Evidence, SourceLocation
+from trueloop.core.formatting import first_few
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.tracing.events import Event, Refs
+from trueloop.tracing.running_code import user_modules
+
+MIN_TIMES: Final = 3
+_FACTOR: Final = re.compile(r"adv|delta|td_err|gae", re.IGNORECASE)
+_LOG: Final = re.compile(r"log|ratio|surr", re.IGNORECASE)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class AdvantageInGraph(Event):
+    """A loss has a product of a log-probability and a factor that trains another network."""
+
+    parameters: Refs
+    """Parameters of the other network."""
+
+
+class Detector(BaseDetector):
+    """Counts the backward passes that train a critic by the policy loss."""
+
+    def __init__(self) -> None:
+        self._times = 0
+
+    def on_advantage_in_graph(self, event: AdvantageInGraph) -> Evidence | None:
+        """Return evidence at the third backward pass."""
+        self._times += 1
+        if self._times != MIN_TIMES:
+            return None
+        names = sorted(each.name for each in event.parameters)
+        file = event.location.source_location.path if event.location else ""
+        product = next(_products([file, *user_modules().values()]), None)
+        text = f"`{product[1]}`" if product else "a log-probability times the advantage"
+        return Evidence(
+            message=f"The policy loss ({text}) also has a gradient for the critic: the advantage is not detached, so "
+            f"the policy trains {first_few(names)} in addition to the value loss.",
+            location=product[0] if product else event.location,
+        )
+
+    def inconclusive(self) -> str:
+        """Return a reason if there was no such product."""
+        return "" if self._times else "no loss had a product of a log-probability and another graph"
+
+
+def _products(files: list[str]) -> Iterator[tuple[SourceLocation, str]]:
+    """Yield the products of something with "log" and something with "adv" in its name, or of two such statements."""
+    found: list[tuple[int, SourceLocation, str]] = []
+    for file in filter(None, files):
+        for tree in (parse_files([file]) or {}).values():
+            for node in ast.walk(tree):
+                if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+                    text = ast.unparse(node)
+                    if _LOG.search(text):
+                        rank = 0 if _FACTOR.search(text) else 1
+                        found.append((rank, SourceLocation(file, node.lineno), text))
+    yield from ((location, text) for _, location, text in sorted(found))
+
+
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+actor = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2))
+critic = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam([*actor.parameters(), *critic.parameters()], lr=0.003)
+for step in range(10):
+    states = torch.randn(32, 4)
+    policy = torch.distributions.Categorical(logits=actor(states))
+    actions = policy.sample()
+    returns = (actions == (states[:, 0] > 0)).float()
+    values = critic(states).squeeze(1)
+    advantage = returns - values
+    policy_loss = -(policy.log_prob(actions) * advantage).mean()
+    loss = policy_loss + nn.functional.mse_loss(values, returns)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+FAILURE = Failure(
+    code="GRD017",
+    title="The advantage is not detached in the policy loss",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"advantage = returns - values": "advantage = (returns - values).detach()"}),
+    fix="Detach the advantage: `advantage = (returns - values).detach()`.",
+    detector=Detector,
+)

@@ -1,0 +1,98 @@
+"""The average of the weights takes the new weights almost completely, because the two factors are exchanged.
+
+What you see
+    The EMA model, the teacher or the target network is practically the trained model itself: its score is as noisy, and
+    self-distillation collapses or learns nothing from its teacher.
+
+Why it happens
+    A decay of 0.999 belongs to the old average: ``average = 0.999 * average + 0.001 * weights``. With exchanged
+    factors, 99.9 % of the average is replaced at every update. ``lerp_`` and ``tau`` of reinforcement learning count
+    the other way round: their number is the share of the new weights.
+
+Fix
+    Keep most of the average.
+
+        slow.mul_(decay).add_(fast, alpha=1 - decay)
+        slow.lerp_(fast, 1 - decay)
+
+When this is fine
+    - The weights are copied completely, now and then or always.
+    - The decay grows from 0 in a warm-up, so the first averages follow the weights closely.
+    - The share of the new weights is a half or less.
+
+How it is detected
+    The sanitizer searches the variables of the program for a model or dictionary with the names and shapes of the
+    trained parameters. It reports one that moved by the same share of at least 80 %, but not 100 %, towards the trained
+    weights after two successive updates.
+
+References
+    Tarvainen and Valpola, "Mean teachers are better role models", 2017, arXiv:1703.01780
+    torch.optim.swa_utils, https://docs.pytorch.org/docs/stable/optim.html
+"""
+
+from typing import Final
+
+from trueloop.core.findings import Evidence
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.tracing.averaging_lines import averaging_line
+from trueloop.tracing.events import AverageKept
+
+MIN_SHARE: Final = 0.8
+
+
+class Detector(BaseDetector):
+    """Checks the share of the new weights in averages."""
+
+    def __init__(self) -> None:
+        self._seen = False
+
+    def on_average_kept(self, event: AverageKept) -> Evidence | None:
+        """Return evidence of an average that keeps nearly nothing."""
+        self._seen = True
+        if event.what != "found" or event.share < MIN_SHARE:
+            return None
+        return Evidence(
+            message=f"Each update replaces {100 * event.share:.4g} % of the average `{event.name}` by the new "
+            f"weights and "
+            f"keeps {100 * (1 - event.share):.2g} %: the two factors are exchanged.",
+            location=averaging_line(event),
+        )
+
+    def inconclusive(self) -> str:
+        """Return a reason if the program keeps no average."""
+        return "" if self._seen else "no average of the trained weights was found"
+
+
+BAD = """
+import copy
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(240, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+average = copy.deepcopy(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(6):
+    for start in range(0, 200, 40):
+        loss = nn.functional.mse_loss(model(x[start : start + 40]), y[start : start + 40])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for slow, fast in zip(average.parameters(), model.parameters()):
+                slow.mul_(0.01).add_(fast, alpha=0.99)
+    with torch.no_grad():
+        print(nn.functional.mse_loss(average(x[200:]), y[200:]).item())
+"""
+
+FAILURE = Failure(
+    code="OPT010",
+    title="An average of the weights is mixed the wrong way round",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"slow.mul_(0.01).add_(fast, alpha=0.99)": "slow.mul_(0.99).add_(fast, alpha=0.01)"}),
+    fix="Keep the decay with the average: `slow.mul_(decay).add_(fast, alpha=1 - decay)`.",
+    detector=Detector,
+)

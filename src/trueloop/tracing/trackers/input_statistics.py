@@ -1,0 +1,158 @@
+"""Computes the range, mean and deviation of a model's training inputs and of its held-out inputs."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+import torch
+from torch import Tensor
+
+from trueloop.core.findings import CodePosition, SourceLocation
+from trueloop.tracing.events import Event, ModelCalled, Ref, WatchEnded
+from trueloop.tracing.row_digests import row_digests
+from trueloop.tracing.running_code import user_modules
+from trueloop.tracing.source_calls import tree_of
+from trueloop.tracing.tracker import Tracker
+from trueloop.tracing.weak_id_dict import WeakIdDict
+
+MAX_FEATURES: Final = 256
+MAX_VALUES: Final = 2_000_000  # in one call
+MAX_CALLS: Final = 4000
+MIN_ROWS: Final = 30
+MAX_SHARED: Final = 0.02  # share of held-out samples that were also trained on
+_SCALING: Final = re.compile(r"fit_transform\(|\.fit\(|\.max\(|\.min\(|\.std\(|minmax|\bscale\(", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Columns:
+    """Statistics of each feature; an empty list = no samples."""
+
+    rows: int = 0
+    mean: list[float] = field(default_factory=list[float])
+    deviation: list[float] = field(default_factory=list[float])
+    smallest: list[float] = field(default_factory=list[float])
+    largest: list[float] = field(default_factory=list[float])
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class HeldOutInputs(Event):
+    """RARE. The inputs of a model's training, and of one evaluation on samples that were not trained on."""
+
+    model: Ref
+    training: Columns
+    held_out: Columns
+
+
+@dataclass(slots=True)
+class _Table:
+    """The sums of the inputs of several calls."""
+
+    update: int
+    location: CodePosition | None = None
+    rows: int = 0
+    calls: int = 0
+    total: Tensor | None = None
+    squares: Tensor | None = None
+    smallest: Tensor | None = None
+    largest: Tensor | None = None
+    digests: list[Tensor] = field(default_factory=list[Tensor])
+
+    def add(self, inputs: Tensor, digests: Tensor | None) -> None:
+        """Add one batch of shape (..., features)."""
+        values = inputs.detach().reshape(-1, inputs.shape[-1]).double()
+        sums = values.sum(0), values.square().sum(0), values.amin(0), values.amax(0)
+        self.calls += 1
+        if self.total is None or self.total.shape != sums[0].shape:
+            self.rows, (self.total, self.squares, self.smallest, self.largest) = 0, sums
+        elif self.squares is not None and self.smallest is not None and self.largest is not None:
+            self.total, self.squares = self.total + sums[0], self.squares + sums[1]
+            self.smallest, self.largest = self.smallest.minimum(sums[2]), self.largest.maximum(sums[3])
+        self.rows += len(values)
+        if digests is not None:
+            self.digests.append(digests)
+
+    def columns(self) -> Columns:
+        """Return the statistics so far."""
+        if self.total is None or self.squares is None or self.smallest is None or self.largest is None:
+            return Columns()
+        mean = self.total / self.rows
+        deviation = (self.squares / self.rows - mean.square()).clamp(min=0).sqrt()
+        return Columns(self.rows, mean.tolist(), deviation.tolist(), self.smallest.tolist(), self.largest.tolist())
+
+
+@dataclass(slots=True)
+class _Model:
+    training: _Table = field(default_factory=lambda: _Table(0))
+    held_out: dict[CodePosition | None, _Table] = field(default_factory=dict[CodePosition | None, _Table])
+    """Line that calls the model without a graph -> its latest pass."""
+
+
+class InputStatistics(Tracker):
+    """Compares the inputs of each model's training and evaluations, at the end of the program.
+
+    Cost: 50 us for each call of a model with up to 256 features on the CPU.
+    """
+
+    emits: ClassVar[tuple[type[Event], ...]] = (HeldOutInputs,)
+
+    def __init__(self) -> None:
+        self._models = WeakIdDict[Ref, _Model]()
+
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Add the inputs of a call."""
+        inputs = event.inputs
+        if event.recomputed or not isinstance(inputs, Tensor) or not _is_readable(inputs):
+            return
+        model = self._models.get(event.model) or self._models.put(event.model, _Model())
+        if event.has_graph:
+            table = model.training
+        elif event.update:
+            table = model.held_out.setdefault(event.location, _Table(event.update, event.location))
+            if table.update != event.update:
+                table = model.held_out[event.location] = _Table(event.update, event.location)
+        else:
+            return
+        if table.calls < MAX_CALLS:
+            table.add(inputs, row_digests(event))
+
+    def on_watch_ended(self, event: WatchEnded) -> HeldOutInputs | None:
+        """Return the first evaluation on samples that were not trained on."""
+        for ref, model in self._models.items():
+            for table in model.held_out.values():
+                if table.rows >= MIN_ROWS and model.training.rows and not _overlap(model.training, table):
+                    return HeldOutInputs(
+                        location=table.location,
+                        model=ref,
+                        training=model.training.columns(),
+                        held_out=table.columns(),
+                    )
+        return None
+
+
+def _is_readable(inputs: Tensor) -> bool:
+    plain = inputs.is_floating_point() and inputs.is_cpu and inputs.ndim in (2, 3) and type(inputs) is Tensor
+    return plain and 0 < inputs.numel() <= MAX_VALUES and inputs.shape[-1] <= MAX_FEATURES
+
+
+def _overlap(training: _Table, held_out: _Table) -> bool:
+    """Return True if held-out samples were trained on, or if this is unknown."""
+    if not training.digests or not held_out.digests:
+        return True
+    seen = torch.cat(training.digests).unique()
+    return torch.isin(torch.cat(held_out.digests), seen).double().mean().item() > MAX_SHARED
+
+
+def scaling_line() -> SourceLocation | None:
+    """Return the first statement of the program that seems to compute the range or deviation of data."""
+    for file in user_modules().values():
+        tree = tree_of(file)
+        statements = (
+            [] if tree is None else [each for each in ast.walk(tree) if isinstance(each, ast.Assign | ast.Return)]
+        )
+        for node in sorted(statements, key=lambda each: each.lineno):
+            if _SCALING.search(ast.unparse(node)):
+                return SourceLocation(file, node.lineno)
+    return None
