@@ -37,7 +37,7 @@ FUNCTIONS: Final = {
     "Tanh": (torch.tanh, F.tanh, Tensor.tanh),
 }
 NEEDS_PROBABILITIES: Final = ("bce",)
-RATES: Final = {10.0: "× 10", 0.1: "/ 10", 100.0: "× 100", 0.01: "/ 100"}
+RATES: Final = {10.0: "× 10", 0.1: "/ 10", 100.0: "× 100", 0.01: "/ 100", 1000.0: "× 1000", 0.001: "/ 1000"}
 LAYERS: Final = (nn.Linear, nn.Embedding, nn.modules.conv._ConvNd, nn.RNNBase)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
@@ -232,7 +232,7 @@ def _rates(site: TrainingSite) -> Iterable[Change]:
         rate = None if known is None else float(known.optimizer.param_groups[0]["lr"])
         shown = "multiply the learning rate by " + format_float(factor)
         if rate:
-            shown = f"lr={rate * factor:.3g} instead of lr={rate:.3g}"
+            shown = f"lr={float(f'{rate * factor:.3g}'):g} instead of lr={rate:g}"
         yield Change(
             key=f"rate {factor:g}",
             title=f"learning rate {words}",
