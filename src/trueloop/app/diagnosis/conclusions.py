@@ -128,10 +128,9 @@ def _is_lower(
         return False
     if not math.isfinite(least):
         return True
-    errors = [_error(curve) for pair in pairs for curve in pair if curve is not None]
     spread = max(before) - min(before) if math.isfinite(max(before)) else 0.0
     gap = least - most
-    if gap <= NOISE * max(errors, default=0.0):
+    if any(_is_within_noise(curve, other) for curve, other in pairs if other is not None):
         return False
     share = HELPS_LEARNING if is_learning else HELPS
     if least <= 0 or most <= 0:  # a loss that may be negative has no ratio
@@ -265,6 +264,16 @@ def _last(curve: LossCurve) -> float:
     return mean if math.isfinite(mean) else math.inf
 
 
-def _error(curve: LossCurve) -> float:
-    values = _last_values(curve)
-    return pstdev(values) / math.sqrt(len(values)) if all(map(math.isfinite, values)) else 0.0
+def _is_within_noise(curve: LossCurve, other: LossCurve) -> bool:
+    """Return True if two losses differ by less than a few standard errors of their last thirds.
+
+    Positive losses are compared by their logarithms: the values of a loss that falls by orders of magnitude scatter as
+    widely as they fall.
+    """
+    several = [[value for value in _last_values(each) if math.isfinite(value)] for each in (curve, other)]
+    if not all(several):
+        return False
+    if all(value > 0 for values in several for value in values):
+        several = [[math.log(value) for value in values] for values in several]
+    error = math.hypot(*(pstdev(values) / math.sqrt(len(values)) for values in several))
+    return fmean(several[0]) - fmean(several[1]) <= NOISE * error

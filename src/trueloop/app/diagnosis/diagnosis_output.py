@@ -96,7 +96,7 @@ def to_json(found: Diagnosis, report: Report) -> dict[str, Any]:
 def _findings_first(report: Report) -> list[str]:
     errors = [each for each in report.findings if each.severity is Severity.ERROR]
     codes = ", ".join(dict.fromkeys(each.code for each in errors))
-    return [f"Fix {codes} above first: an experiment changes settings, not a mistake."] if errors else []
+    return [f"Look at {codes} above first: experiments change settings, and cure no mistake in the code."] if errors else []
 
 
 def _helping_lines(number: int, outcome: Outcome, found: Diagnosis, base: Path) -> Text:
@@ -121,7 +121,7 @@ def _other_lines(found: Diagnosis) -> Sequence[str]:
 
 
 def _loss(value: float | None) -> str:
-    return "a loss that is not finite" if value is None or not math.isfinite(value) else format_float(value)
+    return "NaN" if value is None or not math.isfinite(value) else format_float(value)
 
 
 def _number(value: float | None) -> float | None:

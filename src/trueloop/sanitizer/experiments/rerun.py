@@ -167,6 +167,7 @@ class _Experimenter:
         self._files.add_layer(order["name"])
         attachment.detach(self._follow)
         attachment.attach(self._measure)
+        site.clear_gradients()
         for change in changes:
             change.apply()
 

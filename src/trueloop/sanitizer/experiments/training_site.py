@@ -92,6 +92,16 @@ class TrainingSite:
         self._patches.replace(_BaseDataLoaderIter, "__next__", self._next_batch)
         torch.save = self._saving(torch.save)
 
+    def clear_gradients(self) -> None:
+        """Set to zero the gradients of the first backward pass, which ran before the change.
+
+        Adam would remember a large one for a thousand updates.
+        """
+        owners = [p for known in self.optimizers for group in known.optimizer.param_groups for p in group["params"]]
+        for parameter in (*owners, *(p for known in self.models for p in known.module.parameters())):
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+
     def change_targets(self, change: Callable[[Tensor, Tensor], Tensor]) -> None:
         """Change what PyTorch's losses compare with: ``change(answers, targets)`` returns other targets."""
 
