@@ -13,8 +13,8 @@ APP = App(
     usage="Usage: trueloop diagnose [OPTIONS] SCRIPT [ARGUMENTS]\n"
     "       trueloop diagnose [OPTIONS] -m MODULE [ARGUMENTS]",
     help="Find out why a script does not learn. It is run as by `trueloop run`, until it ends or Ctrl-C comes. Then "
-    "copies of it are run up to their first updates, each under one change: other rates, standardised inputs or targets, "
-    "another optimizer, no weight decay, and so on. They write no file of yours.",
+    "copies of it make their first updates again, each under one change: another rate, standardised inputs or targets, "
+    "another optimizer, no weight decay, and so on. They write none of your files.",
     help_epilogue="Exit code: that of the script; 2 for wrong usage.",
     version_flags=[],
     result_action="return_value",

@@ -84,12 +84,10 @@ def conclude(trials: Trials, learning: LearningSummary | None) -> Diagnosis:
         reason = trials.failed or f"{trials.stopped} before the script itself had run again"
         return Diagnosis(f"No change was tried: {reason}.", (), (), None, 0, 0, trials)
     outcomes = _ranked([_without_memorising(each, trials) for each in _outcomes(baseline, trials, learning)])
-    main = _main(baseline.curves[0])
+    main = main_curve(baseline.curves[0])
     updates = main.updates[-1] + 1 if main else 0
-    constants = [c.constant for curves in baseline.curves if (c := _main(curves)) and c.constant is not None]
-    found = Diagnosis(
-        "", (), outcomes, fmean(constants) if constants else None, updates, len(baseline.curves), trials
-    )
+    constants = [c.constant for curves in baseline.curves if (c := main_curve(curves)) and c.constant is not None]
+    found = Diagnosis("", (), outcomes, fmean(constants) if constants else None, updates, len(baseline.curves), trials)
     headline, notes = _words(found, learning)
     return found._replace(headline=headline, notes=[*notes, *_limits(found)])
 
@@ -99,7 +97,7 @@ def _outcomes(baseline: Trial, trials: Trials, learning: LearningSummary | None)
 
 
 def _outcome(baseline: Trial, change: Trial, learning: LearningSummary | None) -> Outcome:
-    mains = [_main(curves) for curves in baseline.curves]
+    mains = [main_curve(curves) for curves in baseline.curves]
     pairs = [(main, _same(main, curves)) for main, curves in zip(mains, change.curves, strict=True) if main is not None]
     before = [_last(main) for main, _ in pairs]
     after = [math.inf if same is None else _last(same) for _, same in pairs]
@@ -141,7 +139,7 @@ def _is_lower(
 def _is_other_worse(baseline: Trial, change: Trial) -> bool:
     """Return True if another loss rises, as those of two networks that play against each other do."""
     for before, after in zip(baseline.curves, change.curves, strict=True):
-        main = _main(before)
+        main = main_curve(before)
         for other in before:
             if main is None or other is main or len(other.values) < SAME_LOSS * len(main.values):
                 continue
@@ -155,7 +153,7 @@ def _without_memorising(outcome: Outcome, trials: Trials) -> Outcome:
     control = trials.random_labels.get(outcome.trial.change.key)
     if control is None or outcome.effect is not Effect.HELPS:
         return outcome
-    mains = [_main(curves) for curves in control.curves]
+    mains = [main_curve(curves) for curves in control.curves]
     values = [_last(main) for main in mains if main is not None]
     gain = outcome.before - outcome.after if math.isfinite(outcome.before) else math.inf
     constants = [main.constant for main in mains if main is not None and main.constant is not None]
@@ -179,38 +177,34 @@ def _ranked(outcomes: Sequence[Outcome]) -> list[Outcome]:
     return sorted(outcomes, key=key)
 
 
+CANNOT_FIT: Final = (
+    "The model cannot fit even one batch, also not at 10 times and a tenth of the rate: look for a graph that is cut, "
+    "frozen parameters, an optimizer with other parameters, or a wrong loss."
+)
+NO_RELATION: Final = (
+    "Nothing that was tried helps. The model can fit one batch, but not what the batches have in common: the labels may "
+    "not follow from the inputs, or the task needs another model or many more updates."
+)
+
+
 def _words(found: Diagnosis, learning: LearningSummary | None) -> tuple[str, list[str]]:
     """Return the headline and further sentences."""
-    is_learning = learning is not None and learning.verdict is LearningVerdict.LEARNING
-    if is_learning and learning is not None:
-        runs = f"The run learns: {learning.losses}."
-        return (
-            (f"{runs} A change would help clearly.", []) if found.helping else (f"{runs} Nothing that was tried would help clearly more.", [])
-        )
+    if learning is not None and learning.verdict is LearningVerdict.LEARNING:
+        change = "This change helps clearly more" if found.helping else "Nothing that was tried helps clearly more"
+        return f"The run learns: {learning.losses}. {change}.", []
     if found.helping:
         return f"It can learn: {found.helping[0].trial.change.title}.", []
     memorising = [each.trial.change.title for each in found.outcomes if each.effect is Effect.MEMORISES]
-    fits = [_fits(trial) for trial in found.trials.one_batch]
     notes: list[str] = []
     if memorising:
-        notes.append(
-            f"With a change ({', '.join(memorising)}) the model memorises its samples: it learns random labels as well."
-        )
+        titles = ", ".join(memorising)
+        notes.append(f"With a change ({titles}) the model memorises its samples: it learns random labels as well.")
     partly = [each for each in found.outcomes if each.effect is Effect.PARTLY]
     notes += [f"{_change(each)}, which is still not below that of a constant answer." for each in partly[:2]]
+    fits = [_fits(trial) for trial in found.trials.one_batch]
     if fits and not any(fits):
-        return (
-            "The model cannot fit even one batch, also not at 10 times and a tenth of the rate: look for a graph that is "
-            "cut, frozen parameters, an optimizer with other parameters, or a wrong loss.",
-            notes,
-        )
-    if any(fits) or memorising:
-        return (
-            "Nothing that was tried helps. The model can fit one batch, but not what the batches have in common: the labels "
-            "may not follow from the inputs, or the task needs another model or many more updates.",
-            notes,
-        )
-    return "Nothing that was tried helps.", notes
+        return CANNOT_FIT, notes
+    return NO_RELATION if any(fits) or memorising else "Nothing that was tried helps.", notes
 
 
 def _change(outcome: Outcome) -> str:
@@ -231,8 +225,10 @@ def _limits(found: Diagnosis) -> list[str]:
 
 def _fits(trial: Trial) -> bool:
     """Return True if the loss of one batch came clearly below that of the best constant answer under some seed."""
-    mains = [main for curves in trial.curves if (main := _main(curves)) is not None]
-    return any(_lowest(main) <= FITS * (main.constant if main.constant is not None else main.values[0]) for main in mains)
+    mains = [main for curves in trial.curves if (main := main_curve(curves)) is not None]
+    return any(
+        _lowest(main) <= FITS * (main.constant if main.constant is not None else main.values[0]) for main in mains
+    )
 
 
 def _lowest(curve: LossCurve) -> float:
@@ -244,8 +240,11 @@ def constant_words(kind: str) -> str:
     return CONSTANT_ANSWERS.get(kind, "")
 
 
-def _main(curves: Sequence[LossCurve]) -> LossCurve | None:
-    return max((each for each in curves if len(each.values) >= MIN_VALUES), key=lambda each: len(each.values), default=None)
+def main_curve(curves: Sequence[LossCurve]) -> LossCurve | None:
+    """Return the loss with the most values; None if there are too few."""
+    return max(
+        (each for each in curves if len(each.values) >= MIN_VALUES), key=lambda each: len(each.values), default=None
+    )
 
 
 def _same(curve: LossCurve, others: Sequence[LossCurve]) -> LossCurve | None:

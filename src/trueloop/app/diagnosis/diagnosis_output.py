@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from trueloop.app.diagnosis.conclusions import Diagnosis, Effect, Outcome, constant_words
@@ -20,6 +20,8 @@ from trueloop.reporting.summary import format_path
 
 LOCATION: Final = re.compile(r"(?P<path>.*?):(?P<line>\d+): (?P<code>.*)", re.DOTALL)
 SCHEMA: Final = 1
+LABEL_WIDTH: Final = 13
+MIN_WIDTH: Final = 40
 
 
 def print_diagnosis(found: Diagnosis, report: Report, console: Console, *, base: Path) -> None:
@@ -32,22 +34,40 @@ def print_diagnosis(found: Diagnosis, report: Report, console: Console, *, base:
         base: folder that paths are relative to.
     """
     try:
-        console.print(Text("\nexperiments  ", "bold").append(found.headline, "bold"))
-        for note in (*_findings_first(report), *found.notes):
-            console.print(Padding(Text(note), (0, 0, 0, 13)))
-        for number, outcome in enumerate(found.helping, 1):
-            console.print(Padding(_helping_lines(number, outcome, found, base), (0, 0, 0, 2)))
-        for line in _other_lines(found):
-            console.print(Padding(Text(line, "dim"), (0, 0, 0, 2)))
+        for label, text, style in _blocks(found, report, base):
+            _print_block(console, label, text, style)
     except (OSError, ValueError):  # the terminal or pipe is closed
         return
+
+
+def _blocks(found: Diagnosis, report: Report, base: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield each paragraph with its label and style."""
+    yield "\nexperiments", found.headline, "bold"
+    for note in (*_findings_first(report), *found.notes):
+        yield "", note, ""
+    for number, outcome in enumerate(found.helping, 1):
+        constant = constant_sentence(found) if number == 1 else ""
+        yield f"{number}", sentence(outcome, found) + (f"; {constant}" if constant else ""), "bold green"
+        where, code = split_location(outcome.trial.change.location, base)
+        if where:
+            yield "", f"{where}: {code}", "cyan"
+        yield "", f"change: {replace_unprintable(outcome.trial.change.advice)}", ""
+    for line in _other_lines(found):
+        yield "", line, "dim"
+
+
+def _print_block(console: Console, label: str, text: str, style: str) -> None:
+    lines = textwrap.wrap(text, max(console.width - LABEL_WIDTH, MIN_WIDTH), break_long_words=False)
+    for index, line in enumerate(lines):
+        start = label if index == 0 else ""
+        console.print(Text(f"{start:<{LABEL_WIDTH + start.count(chr(10))}}", "dim").append(line, style), soft_wrap=True)
 
 
 def sentence(outcome: Outcome, found: Diagnosis) -> str:
     """Return the effect of a change: "inputs standardised: 0.02 instead of 2.30 after 30 updates (both seeds)"."""
     seeds = "both seeds" if found.seeds > 1 else "one seed"
-    after, before = _loss(outcome.after), _loss(outcome.before)
-    return f"{outcome.trial.change.title}: {after} instead of {before} after {format_count(found.updates, 'update')} ({seeds})"
+    change = f"{outcome.trial.change.title}: {_loss(outcome.after)} instead of {_loss(outcome.before)}"
+    return f"{change} after {format_count(found.updates, 'update')} ({seeds})"
 
 
 def constant_sentence(found: Diagnosis) -> str:
@@ -96,18 +116,11 @@ def to_json(found: Diagnosis, report: Report) -> dict[str, Any]:
 def _findings_first(report: Report) -> list[str]:
     errors = [each for each in report.findings if each.severity is Severity.ERROR]
     codes = ", ".join(dict.fromkeys(each.code for each in errors))
-    return [f"Look at {codes} above first: experiments change settings, and cure no mistake in the code."] if errors else []
-
-
-def _helping_lines(number: int, outcome: Outcome, found: Diagnosis, base: Path) -> Text:
-    change = outcome.trial.change
-    text = Text(f"{number}. ").append(sentence(outcome, found), "bold green")
-    if number == 1 and (constant := constant_sentence(found)):
-        text.append(f"; {constant}")
-    where, code = split_location(change.location, base)
-    if where:
-        text.append(f"\n   {where}: ", "cyan").append(code)
-    return text.append("\n   change: ", "bold green").append(replace_unprintable(change.advice))
+    return (
+        [f"Look at {codes} above first: experiments change settings, and cure no mistake in the code."]
+        if errors
+        else []
+    )
 
 
 def _other_lines(found: Diagnosis) -> Sequence[str]:

@@ -64,7 +64,7 @@ class SanitizedRun(NamedTuple):
 
 
 def sanitize(program: ProgramCommand, options: RunOptions) -> int:
-    """Run a program under the sanitizer, print its report, and return the exit code; raises what `run_sanitized` does."""
+    """Run a program as `run_sanitized` does, and return the exit code."""
     return run_sanitized(program, options).code
 
 

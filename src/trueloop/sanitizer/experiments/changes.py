@@ -37,7 +37,14 @@ FUNCTIONS: Final = {
     "Tanh": (torch.tanh, F.tanh, Tensor.tanh),
 }
 NEEDS_PROBABILITIES: Final = ("bce",)
-RATES: Final = {10.0: "× 10", 0.1: "/ 10", 100.0: "× 100", 0.01: "/ 100", 1000.0: "× 1000", 0.001: "/ 1000"}
+RATES: Final = {
+    10.0: "10 times",
+    0.1: "a 10th of",
+    100.0: "100 times",
+    0.01: "a 100th of",
+    1e3: "1000 times",
+    1e-3: "a 1000th of",
+}
 LAYERS: Final = (nn.Linear, nn.Embedding, nn.modules.conv._ConvNd, nn.RNNBase)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
@@ -47,7 +54,7 @@ class Change:
 
     key: str
     title: str
-    """What is changed, as the row of a table: "learning rate × 10"."""
+    """What is changed, as the row of a table: "inputs standardised"."""
     advice: str
     """The change of the code, in words and code."""
     location: str = ""
@@ -172,8 +179,10 @@ def _targets(site: TrainingSite) -> Iterable[Change]:
 
 def _fits(output: Tensor, size: int, width: int) -> bool:
     """Return True for an output that has the shape of the answers, up to the size of the batch."""
-    return output.shape[-1] == width if width > 1 else output.numel() // len(output) == max(1, size // len(output)) or (
-        output.numel() == size
+    return (
+        output.shape[-1] == width
+        if width > 1
+        else output.numel() // len(output) == max(1, size // len(output)) or (output.numel() == size)
     )
 
 
@@ -235,7 +244,7 @@ def _rates(site: TrainingSite) -> Iterable[Change]:
             shown = f"lr={float(f'{rate * factor:.3g}'):g} instead of lr={rate:g}"
         yield Change(
             key=f"rate {factor:g}",
-            title=f"learning rate {words}",
+            title=f"{words} the learning rate",
             advice=shown,
             location=_line(known.location if known else None),
             apply=partial(_scale_rates, site, factor),
@@ -311,8 +320,12 @@ def _decay(site: TrainingSite) -> Iterable[Change]:
 
 
 def _dropout(site: TrainingSite) -> Iterable[Change]:
-    layers = [m for known in site.models for m in known.module.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    others = [m for known in site.models for m in known.module.modules() if isinstance(getattr(m, "dropout", None), float)]
+    layers = [
+        m for known in site.models for m in known.module.modules() if isinstance(m, nn.modules.dropout._DropoutNd)
+    ]  # pyright: ignore[reportPrivateUsage]
+    others = [
+        m for known in site.models for m in known.module.modules() if isinstance(getattr(m, "dropout", None), float)
+    ]
     largest = max([m.p for m in layers] + [float(m.dropout) for m in others], default=0.0)  # pyright: ignore[reportArgumentType]
     if not largest:
         return
@@ -331,7 +344,9 @@ def _dropout(site: TrainingSite) -> Iterable[Change]:
 
 def _initialisation(site: TrainingSite) -> Iterable[Change]:
     layers = [m for k in site.models for m in k.module.modules() if isinstance(m, LAYERS)]
-    unusual = [layer for layer in layers if (scale := _scale(layer)) and not DEFAULT_SCALE[0] < scale < DEFAULT_SCALE[1]]
+    unusual = [
+        layer for layer in layers if (scale := _scale(layer)) and not DEFAULT_SCALE[0] < scale < DEFAULT_SCALE[1]
+    ]
     if not unusual:
         return
 

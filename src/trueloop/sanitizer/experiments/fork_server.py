@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -99,15 +100,11 @@ class RerunHandle:
     def close(self) -> None:
         """End the rerun and all its children."""
         if not self._pid:
-            try:
+            with contextlib.suppress(TimeoutError):
                 self.receive(time.monotonic() + 1)  # its first message is its process id
-            except TimeoutError:
-                pass
         if self._pid:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         self._channel.close()
 
 

@@ -1,7 +1,7 @@
 """Runs a program again up to its first backward pass, and forks there: each child goes on under one change.
 
-The child is the program itself, with its own loop, loss, data and random numbers, so an experiment needs to know nothing
-about the program. It ends after a number of updates. Where PyTorch uses a GPU, which cannot be shared with a forked
+The child is the program itself, with its own loop, loss, data and random numbers, so an experiment needs to know
+nothing about the program. It ends after a number of updates. Where PyTorch uses a GPU, which cannot be shared with a forked
 child, the rerun itself becomes the experiment.
 """
 
@@ -100,7 +100,7 @@ class _Experimenter:
         """Report that the program has ended, in the rerun or in an experiment."""
         reason = "" if ended.error is None else f"{type(ended.error).__name__}: {ended.error}"
         if self._progress is not None:
-            self._send_result("the script ended" if not reason else reason)
+            self._send_result(reason or "the script ended")
         attachment = self._attachment
         problems = attachment.stream.problems if attachment is not None else []
         self._messages.send({"failed": reason or "; ".join(problems) or "it made no backward pass"})
@@ -141,7 +141,7 @@ class _Experimenter:
         if attachment is None:
             return
         registry = attachment.stream.registry
-        for optimizer, _ in attachment.program.optimizers.items():
+        for optimizer, _state in attachment.program.optimizers.items():  # noqa: PERF102 - it has no keys()
             site.optimizers.append(KnownOptimizer(optimizer, self._locations.get(registry.ref(optimizer))))
         changes = possible_changes(site)
         forks = not torch.cuda.is_initialized()
