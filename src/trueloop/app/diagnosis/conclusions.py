@@ -182,8 +182,8 @@ CANNOT_FIT: Final = (
     "frozen parameters, an optimizer with other parameters, or a wrong loss."
 )
 NO_RELATION: Final = (
-    "Nothing that was tried helps. The model can fit one batch, but not what the batches have in common: the labels may "
-    "not follow from the inputs, or the task needs another model or many more updates."
+    "Nothing that was tried helps. The model can fit one batch, but not what the batches have in common: the labels "
+    "may not follow from the inputs, or the task needs another model or many more updates."
 )
 
 

@@ -45,6 +45,7 @@ RATES: Final = {
     1e3: "1000 times",
     1e-3: "a 1000th of",
 }
+DROPOUTS: Final = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 LAYERS: Final = (nn.Linear, nn.Embedding, nn.modules.conv._ConvNd, nn.RNNBase)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
@@ -162,7 +163,8 @@ def _targets(site: TrainingSite) -> Iterable[Change]:
             mean_here, scale = mean.to(output), deviation.to(output)
             scaled = output * 1
             if scaled.requires_grad:
-                scaled.register_hook(lambda gradient: gradient / scale**power)
+                scaled.register_hook(partial(_divided, scale**power))
+
             return mean_here + scale * scaled
         return output
 
@@ -175,6 +177,10 @@ def _targets(site: TrainingSite) -> Iterable[Change]:
         location=_line(site.loss_location),
         apply=lambda: setattr(site, "change_output", change),
     )
+
+
+def _divided(divisor: Tensor, gradient: Tensor) -> Tensor:
+    return gradient / divisor
 
 
 def _fits(output: Tensor, size: int, width: int) -> bool:
@@ -320,13 +326,10 @@ def _decay(site: TrainingSite) -> Iterable[Change]:
 
 
 def _dropout(site: TrainingSite) -> Iterable[Change]:
-    layers = [
-        m for known in site.models for m in known.module.modules() if isinstance(m, nn.modules.dropout._DropoutNd)
-    ]  # pyright: ignore[reportPrivateUsage]
-    others = [
-        m for known in site.models for m in known.module.modules() if isinstance(getattr(m, "dropout", None), float)
-    ]
-    largest = max([m.p for m in layers] + [float(m.dropout) for m in others], default=0.0)  # pyright: ignore[reportArgumentType]
+    modules = [module for known in site.models for module in known.module.modules()]
+    layers: list[Any] = [each for each in modules if isinstance(each, DROPOUTS)]
+    others: list[Any] = [each for each in modules if isinstance(getattr(each, "dropout", None), float)]
+    largest = max([float(each.p) for each in layers] + [each.dropout for each in others], default=0.0)
     if not largest:
         return
 
@@ -334,7 +337,7 @@ def _dropout(site: TrainingSite) -> Iterable[Change]:
         for layer in layers:
             layer.p = 0.0
         for module in others:
-            module.dropout = 0.0  # type: ignore[assignment]
+            module.dropout = 0.0
 
     yield Change(
         key="dropout", title="no dropout", advice=f"set the probability of dropout layers to 0 (now up to {largest:g})",

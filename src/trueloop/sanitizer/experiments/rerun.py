@@ -1,8 +1,8 @@
 """Runs a program again up to its first backward pass, and forks there: each child goes on under one change.
 
 The child is the program itself, with its own loop, loss, data and random numbers, so an experiment needs to know
-nothing about the program. It ends after a number of updates. Where PyTorch uses a GPU, which cannot be shared with a forked
-child, the rerun itself becomes the experiment.
+nothing about the program. It ends after a number of updates. Where PyTorch uses a GPU, which cannot be shared with a
+forked child, the rerun itself becomes the experiment.
 """
 
 from __future__ import annotations
