@@ -15,6 +15,7 @@ from trueloop.core.learning import CONSTANT_ANSWERS, LearningSummary, LearningVe
 HELPS: Final = 0.8  # of the loss without the change; less is within the scatter of short runs
 HELPS_LEARNING: Final = 0.5  # the same for a run that learns: a loss that falls faster at first proves little
 BELOW_CONSTANT: Final = 0.95  # of the loss of the best constant answer, below which a change makes a model learn
+SAME: Final = 0.05  # of the loss without a change, by which losses of equal quality may differ
 FITS: Final = 0.5  # of the loss of the best constant answer for one batch, below which a model can fit it
 MEMORISES: Final = 0.4  # of the gain that random labels give too
 NOISE: Final = 3.0  # standard errors
@@ -70,6 +71,12 @@ def promising(baseline: Trial, changes: Sequence[Trial], learning: LearningSumma
     """Return the keys of changes that seem to help, the best first."""
     outcomes = _ranked([_outcome(baseline, change, learning) for change in changes])
     return [each.trial.change.key for each in outcomes if each.effect is Effect.HELPS][:MAX_CHECKED]
+
+
+def is_worse(baseline: Trial, change: Trial) -> bool:
+    """Return True if a change clearly raises the loss, so that going further in its direction is no use."""
+    outcome = _outcome(baseline, change, None)
+    return math.isfinite(outcome.before) and not outcome.after <= outcome.before + SAME * abs(outcome.before)
 
 
 def conclude(trials: Trials, learning: LearningSummary | None) -> Diagnosis:

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from trueloop.app.diagnosis.conclusions import Diagnosis, conclude, promising
+from trueloop.app.diagnosis.conclusions import Diagnosis, conclude, is_worse, promising
 from trueloop.app.diagnosis.diagnosis_output import print_diagnosis, to_json
 from trueloop.app.diagnosis.experiments import ExperimentRunner
 from trueloop.app.option_types import Count
@@ -142,7 +142,9 @@ def _experiment(server: ForkServer, run: SanitizedRun, *, budget_s: float, updat
             progress.update(task, description=title, completed=number, total=number + left if left else None)
 
         runner = ExperimentRunner(server, updates=updates, budget_s=budget_s, on_trial=show)
-        trials = runner.run(lambda baseline, changes: promising(baseline, changes, learning))
+        trials = runner.run(
+            promising=lambda baseline, changes: promising(baseline, changes, learning), is_worse=is_worse
+        )
     return conclude(trials, learning)
 
 

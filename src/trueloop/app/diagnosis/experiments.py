@@ -31,6 +31,8 @@ class ChangeFacts(NamedTuple):
     title: str
     advice: str = ""
     location: str = ""
+    after: str = ""
+    """Key of the change that this one goes further than."""
 
 
 class Trial(NamedTuple):
@@ -120,11 +122,17 @@ class ExperimentRunner:
         self._seeds = [_Seed(server, seed) for seed in SEEDS]
         self._number = 0
 
-    def run(self, promising: Callable[[Trial, Sequence[Trial]], Sequence[str]]) -> Trials:
+    def run(
+        self,
+        *,
+        promising: Callable[[Trial, Sequence[Trial]], Sequence[str]],
+        is_worse: Callable[[Trial, Trial], bool],
+    ) -> Trials:
         """Try everything that applies to the program.
 
         Args:
             promising: returns the keys of those changes that seem to help, given the baseline and the changes.
+            is_worse: returns whether a change raises the loss, given the baseline and the change.
         """
         baseline, changes, one_batch, random_labels = None, list[Trial](), list[Trial](), dict[str, Trial]()
         possible, stopped, failed = list[ChangeFacts](), "", ""
@@ -137,7 +145,9 @@ class ExperimentRunner:
                 if facts["one_batch"]:
                     one_batch.append(self._try(ChangeFacts("one batch", "one batch only"), len(possible)))
                 for index, change in enumerate(possible):
-                    changes.append(self._try(change, len(possible) - index))
+                    weaker = next((each for each in changes if each.change.key == change.after), None)
+                    if not change.after or (weaker is not None and not is_worse(baseline, weaker)):
+                        changes.append(self._try(change, len(possible) - index))
                 if facts["one_batch"] and not promising(baseline, changes):
                     one_batch.extend(self._one_batch_at_other_rates())
                 if facts["random_labels"]:

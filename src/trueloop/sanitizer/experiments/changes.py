@@ -60,6 +60,8 @@ class Change:
     """The change of the code, in words and code."""
     location: str = ""
     """Where the code is changed: "train.py:14: optimizer = ..."; "" = unknown."""
+    after: str = ""
+    """Key of the change that this one goes further than; it is not tried if that one raises the loss."""
     apply: Callable[[], None]
 
 
@@ -253,6 +255,7 @@ def _rates(site: TrainingSite) -> Iterable[Change]:
             title=f"{words} the learning rate",
             advice=shown,
             location=_line(known.location if known else None),
+            after=f"rate {previous:g}" if (previous := factor / 10 if factor > 1 else factor * 10) != 1 else "",
             apply=partial(_scale_rates, site, factor),
         )
 

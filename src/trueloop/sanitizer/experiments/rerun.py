@@ -89,11 +89,11 @@ class _Experimenter:
         """Prepare the rerun, once PyTorch is imported."""
         from trueloop.sanitizer.experiments.training_site import TrainingSite
         from trueloop.tracing.attach import Attachment
-        from trueloop.tracing.hooks import all_hooks
+        from trueloop.tracing.hooks import loss_hooks
 
         self._site = TrainingSite(self._seed, self._files)
         self._site.install()
-        self._attachment = Attachment(all_hooks)
+        self._attachment = Attachment(loss_hooks)
         self._attachment.attach(self._follow)
 
     def end(self, ended: ProgramResult) -> None:
@@ -217,7 +217,14 @@ def _facts(site: TrainingSite, changes: list[Change]) -> dict[str, Any]:
 
     return {
         "changes": [
-            {"key": each.key, "title": each.title, "advice": each.advice, "location": each.location} for each in changes
+            {
+                "key": each.key,
+                "title": each.title,
+                "advice": each.advice,
+                "location": each.location,
+                "after": each.after,
+            }
+            for each in changes
         ],
         "one_batch": can_repeat_batch(site),
         "random_labels": can_shuffle_labels(site),
