@@ -76,7 +76,9 @@ def promising(baseline: Trial, changes: Sequence[Trial], learning: LearningSumma
 def is_worse(baseline: Trial, change: Trial) -> bool:
     """Return True if a change clearly raises the loss, so that going further in its direction is no use."""
     outcome = _outcome(baseline, change, None)
-    return math.isfinite(outcome.before) and not outcome.after <= outcome.before + SAME * abs(outcome.before)
+    if not math.isfinite(outcome.before):  # a much lower rate may still help
+        return not math.isfinite(outcome.after) and not change.change.key.startswith("rate 0")
+    return not outcome.after <= outcome.before + SAME * abs(outcome.before)
 
 
 def conclude(trials: Trials, learning: LearningSummary | None) -> Diagnosis:

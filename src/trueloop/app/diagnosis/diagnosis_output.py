@@ -22,6 +22,7 @@ LOCATION: Final = re.compile(r"(?P<path>.*?):(?P<line>\d+): (?P<code>.*)", re.DO
 SCHEMA: Final = 1
 LABEL_WIDTH: Final = 13
 MIN_WIDTH: Final = 40
+CODE_STYLE: Final = "cyan"
 
 
 def print_diagnosis(found: Diagnosis, report: Report, console: Console, *, base: Path) -> None:
@@ -50,14 +51,15 @@ def _blocks(found: Diagnosis, report: Report, base: Path) -> Iterator[tuple[str,
         yield f"{number}", sentence(outcome, found) + (f"; {constant}" if constant else ""), "bold green"
         where, code = split_location(outcome.trial.change.location, base)
         if where:
-            yield "", f"{where}: {code}", "cyan"
+            yield "", f"{where}: {code}", CODE_STYLE
         yield "", f"change: {replace_unprintable(outcome.trial.change.advice)}", ""
     for line in _other_lines(found):
         yield "", line, "dim"
 
 
 def _print_block(console: Console, label: str, text: str, style: str) -> None:
-    lines = textwrap.wrap(text, max(console.width - LABEL_WIDTH, MIN_WIDTH), break_long_words=False)
+    width = max(console.width - LABEL_WIDTH, MIN_WIDTH)
+    lines = [text] if style == CODE_STYLE else textwrap.wrap(text, width, break_long_words=False)
     for index, line in enumerate(lines):
         start = label if index == 0 else ""
         console.print(Text(f"{start:<{LABEL_WIDTH + start.count(chr(10))}}", "dim").append(line, style), soft_wrap=True)

@@ -301,7 +301,8 @@ def _other_optimizer(site: TrainingSite) -> Iterable[Change]:
 
 def _replace_steps(site: TrainingSite, make: Callable[[Sequence[Any]], Optimizer]) -> None:
     for known in site.optimizers:
-        inner = make([{"params": group["params"]} for group in known.optimizer.param_groups])
+        groups = known.optimizer.param_groups
+        inner = make([{"params": g["params"], "weight_decay": g.get("weight_decay") or 0.0} for g in groups])
         known.optimizer.step = inner.step  # type: ignore[method-assign]
 
 

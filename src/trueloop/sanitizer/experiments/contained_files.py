@@ -43,6 +43,8 @@ class ContainedFiles:
     def __init__(self, folder: Path) -> None:
         self._root = str(folder.resolve())
         self._layers: list[str] = []
+        self.kernel_refuses = False
+        """Whether the kernel also refuses what native code and child processes write elsewhere."""
         self.add_layer("program")
 
     def add_layer(self, name: str) -> None:
@@ -66,7 +68,7 @@ class ContainedFiles:
         builtins.open = io.open = replaced
         shutil.rmtree = self._rmtree_replacement(shutil.rmtree)
         sys.addaudithook(self._refuse)
-        _restrict_with_landlock(self._root)
+        self.kernel_refuses = _restrict_with_landlock(self._root)
 
     def written(self, path: Any) -> Any:
         """Return the path that a file is written to instead, with a copy of its present content."""
@@ -122,7 +124,7 @@ class ContainedFiles:
         """Return the path of a new folder, of which only its parents exist; an existing one fails as it should."""
         found = self._absolute(path)
         if found is None or os.path.lexists(self._newest(found)):
-            return self.read(path)
+            return self.written(path)
         target = self._layers[-1] + found
         if os.path.isdir(self._newest(os.path.dirname(found))):  # noqa: PTH112, PTH120
             os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120

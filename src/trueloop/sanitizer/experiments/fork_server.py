@@ -52,6 +52,7 @@ class ForkServer:
         """End the server; reruns are ended by their own handles."""
         self._orders.close()
         if os.getpid() == self._process:
+            os.kill(self._pid, signal.SIGKILL)  # a loader's worker may hold another copy of the socket
             os.waitpid(self._pid, 0)
 
 

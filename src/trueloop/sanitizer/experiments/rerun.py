@@ -7,6 +7,7 @@ forked child, the rerun itself becomes the experiment.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -146,6 +147,8 @@ class _Experimenter:
         changes = possible_changes(site)
         forks = not torch.cuda.is_initialized()
         self._messages.send({"ready": _facts(site, changes), "forks": forks})
+        gc.collect()
+        gc.freeze()  # otherwise the garbage collector of every child would copy all memory pages
         by_key = {change.key: change for change in (*changes, *probes(site))}
         while True:
             order = self._messages.receive()
