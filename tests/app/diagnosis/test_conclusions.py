@@ -65,10 +65,15 @@ def test_any_loss_below_the_constant_answer_helps_a_run_that_diverges(before: fl
 
 
 def test_a_run_that_learns_needs_more_than_a_faster_start():
-    learning = LearningSummary(LearningVerdict.LEARNING, "mse", 1.0, 0.05, 1.0, 500)
-    found = concluded(trial("", 0.5, 0.5), trial("a", 0.04, 0.04), trial("b", 0.01, 0.01), learning=learning)
+    learning = LearningSummary(LearningVerdict.LEARNING, "mse", 1.0, 0.4, 1.0, 500)
+    found = concluded(trial("", 0.5, 0.5), trial("a", 0.3, 0.3), trial("b", 0.1, 0.1), learning=learning)
     assert effects(found) == {"a": Effect.NONE, "b": Effect.HELPS}
-    assert found.headline.startswith("The run learns: loss 1.00 → 0.0500")
+    assert found.headline.startswith("The run learns: loss 1.00 → 0.400")
+
+
+def test_a_run_that_has_learned_nearly_everything_gains_nothing():
+    learning = LearningSummary(LearningVerdict.LEARNING, "mse", 1.0, 0.05, 1.0, 500)
+    assert effects(concluded(trial("", 0.5, 0.5), trial("a", 0.01, 0.01), learning=learning)) == {"a": Effect.NONE}
 
 
 def test_the_gain_of_one_network_at_the_cost_of_the_other_is_none():

@@ -14,6 +14,7 @@ from trueloop.core.learning import CONSTANT_ANSWERS, LearningSummary, LearningVe
 
 HELPS: Final = 0.8  # of the loss without the change; less is within the scatter of short runs
 HELPS_LEARNING: Final = 0.5  # the same for a run that learns: a loss that falls faster at first proves little
+MIN_GAIN: Final = 0.1  # of the loss of the best constant answer
 BELOW_CONSTANT: Final = 0.95  # of the loss of the best constant answer, below which a change makes a model learn
 SAME: Final = 0.05  # of the loss without a change, by which losses of equal quality may differ
 FITS: Final = 0.5  # of the loss of the best constant answer for one batch, below which a model can fit it
@@ -137,7 +138,9 @@ def _is_lower(
         return True
     spread = max(before) - min(before) if math.isfinite(max(before)) else 0.0
     gap = least - most
-    if any(_is_within_noise(curve, other) for curve, other in pairs if other is not None):
+    constants = [curve.constant for curve, _ in pairs if curve.constant is not None]
+    is_small = bool(constants) and gap < MIN_GAIN * min(constants)
+    if is_small or any(_is_within_noise(curve, other) for curve, other in pairs if other is not None):
         return False
     share = HELPS_LEARNING if is_learning else HELPS
     if least <= 0 or most <= 0:  # a loss that may be negative has no ratio
