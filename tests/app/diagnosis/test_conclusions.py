@@ -87,6 +87,13 @@ def test_what_random_labels_gain_too_is_memorised():
     assert effects(found) == {"a": Effect.MEMORISES, "b": Effect.HELPS}
 
 
+def test_a_change_without_which_not_even_one_batch_is_fitted_helps():
+    controls = {"a": trial("a", 0.1, 0.1)}
+    one_batch = [trial("one batch", 1.0, 1.0)]
+    found = concluded(trial("", 1.0, 1.0), trial("a", 0.1, 0.1), one_batch=one_batch, random_labels=controls)
+    assert effects(found) == {"a": Effect.HELPS}
+
+
 @pytest.mark.parametrize(
     ("ends", "headline"), [((1.0, 1.0), CANNOT_FIT), ((0.1, 1.0), NO_RELATION), ((), "Nothing that was tried helps.")]
 )

@@ -162,8 +162,9 @@ def _is_other_worse(baseline: Trial, change: Trial) -> bool:
 
 
 def _without_memorising(outcome: Outcome, trials: Trials) -> Outcome:
+    """Demote a change with which random labels are learned as well, if the model could fit one batch without it."""
     control = trials.random_labels.get(outcome.trial.change.key)
-    if control is None or outcome.effect is not Effect.HELPS:
+    if control is None or outcome.effect is not Effect.HELPS or not all(map(_fits, trials.one_batch[:1])):
         return outcome
     mains = [main_curve(curves) for curves in control.curves]
     values = [_last(main) for main in mains if main is not None]
