@@ -16,7 +16,7 @@ from trueloop.version import __version__
 
 # Exit codes: 0 done, 1 a TrueloopError or an output that cannot be written, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
 # Exit codes of `lint`: 0 clean, 1 findings, 2 no file could be checked (--strict: some could not).
-# Exit codes of `run`: that of the script, or 3 if an option makes findings a failure.
+# Exit codes of `run` and `diagnose`: that of the script, or 3 if an option makes findings a failure.
 
 
 _OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -26,6 +26,7 @@ _COMMANDS: Final = {
     "tune": "Find the fastest settings that do not change what is learned.",
     "graph": "Show the autograd graph of a loss and the memory it keeps.",
     "run": "Run a training script and report its silent failures.",
+    "diagnose": "Find out by experiment why a script does not learn.",
     "lint": "Find silent failures in source code, without running it.",
     "doctor": "Check this machine for problems before a run.",
     "explain": "Explain a silent failure, or an error: trueloop explain GRD001.",
@@ -41,7 +42,7 @@ _COMMANDS: Final = {
     "lab": "Watch and break a training loop in the browser.",
 }
 """Help of each command; its module has the same name."""
-_COMMANDS_WITH_OWN_HELP: Final = ("train", "profile", "tune", "graph", "run")
+_COMMANDS_WITH_OWN_HELP: Final = ("train", "profile", "tune", "graph", "run", "diagnose")
 """Commands that handle --help themselves: it lists the settings of a recipe, or is passed to the user's script."""
 
 
@@ -74,7 +75,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
         tokens: the words after `trueloop`; None = those in ``sys.argv``.
     """
     words = sys.argv[1:] if tokens is None else list(tokens)
-    if words[:1] == ["run"]:
+    if words[:1] in (["run"], ["diagnose"]):
         words.insert(1, "--")  # all following words are passed on unchanged, even "--" and empty words
     else:
         _open_streams()

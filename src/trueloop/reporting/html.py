@@ -8,6 +8,7 @@ from typing import Final
 from trueloop.core.findings import ExplainedError, Finding, Report, Severity, UpdateTiming
 from trueloop.core.formatting import format_duration, format_number, format_percent, to_single_line
 from trueloop.core.html import Markup, element, render_document, section
+from trueloop.core.learning import CONSTANT_ANSWERS, LearningSummary
 from trueloop.reporting.excerpt import Excerpt, Line, diff_lines, excerpts
 from trueloop.reporting.plots import Plot, render_figure
 from trueloop.reporting.summary import (
@@ -143,14 +144,31 @@ def _curve_section(report: Report) -> Markup:
         for finding in report.findings
         if finding.first_update is not None and finding.severity is not Severity.NOTE
     ]
+    levels = {"loss": level} if (level := _constant_answer(report.learning)) else {}
     figures = [
-        render_figure(Plot(name=name, title=title, series=report.series[name], marks=marks, log=name in LOG_SCALED))
+        render_figure(
+            Plot(
+                name=name,
+                title=title,
+                series=report.series[name],
+                marks=marks,
+                log=name in LOG_SCALED,
+                level=levels.get(name),
+            )
+        )
         for name, title in TITLES.items()
         if name in report.series and report.series[name].values
     ]
     note = element("p", "Dashed: the update at which a failure was first found.", class_="soft") if marks else ""
     learning = element("p", format_learning(report.learning), ".") if report.learning else ""
     return section("Curves", learning, element("div", *figures, class_="curves"), note) if figures else Markup()
+
+
+def _constant_answer(learning: LearningSummary | None) -> tuple[float, str] | None:
+    """Return the loss of the best constant answer, and what it is, for a line in the curve of the loss."""
+    if learning is None or learning.constant is None:
+        return None
+    return learning.constant, f"always answering the {CONSTANT_ANSWERS[learning.kind]}"
 
 
 def _timing_section(timing: UpdateTiming) -> Markup:

@@ -29,6 +29,10 @@ class Plot:
     """Updates at which failures were found, each with its code."""
     log: bool = False
     """True to use a logarithmic scale if the values suit it."""
+    reference: Series | None = None
+    """The same quantity in another run, drawn behind the line."""
+    level: tuple[float, str] | None = None
+    """A value to draw a horizontal line at, and what it is."""
 
 
 def render_figure(plot: Plot) -> Markup:
@@ -43,14 +47,17 @@ def render_figure(plot: Plot) -> Markup:
 
 
 def _svg(plot: Plot, points: Sequence[tuple[int, float]], caption: str) -> Markup:
-    values = [value for _, value in points]
+    others = _finite_points(plot.reference) if plot.reference else []
+    level = plot.level if plot.level and math.isfinite(plot.level[0]) else None
+    values = [value for _, value in (*points, *others)] + ([level[0]] if level else [])
     low, high = min(values), max(values)
     log = plot.log and suits_log_scale(low, high)
     pad = 0 if log else (high - low) * 0.05 or abs(high) * 0.1 or 1.0
-    updates = [update for update, _ in points]
-    x = Axis(low=updates[0], high=updates[-1], start=LEFT, end=WIDTH - RIGHT)
+    updates = [update for update, _ in (*points, *others)]
+    x = Axis(low=min(updates), high=max(updates), start=LEFT, end=WIDTH - RIGHT)
     y = Axis(low=low - pad, high=high + pad, start=HEIGHT - BOTTOM, end=TOP, log=log)
-    body = [*_grid(x, y), *_marks(plot.marks, x), *_line(plot.name, points, x, y)]
+    body = [*_grid(x, y), *_marks(plot.marks, x), *(_level(level, y) if level else ())]
+    body += [*(_line("reference", _downsample(others), x, y) if others else ()), *_line(plot.name, points, x, y)]
     attributes = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "role": "img", "aria_label": f"{plot.title}. {caption}"}
     return element("svg", *body, **attributes)
 
@@ -62,6 +69,14 @@ def _line(name: str, points: Sequence[tuple[int, float]], x: Axis, y: Axis) -> I
     else:
         at_x, _, at_y = positions.partition(",")
         yield element("circle", cx=at_x, cy=at_y, r=4, class_=f"point {name}")
+
+
+def _level(level: tuple[float, str], y: Axis) -> Iterator[Markup]:
+    value, words = level
+    position = y.position(value)
+    title = element("title", f"{words}: {format_float(value)}")
+    yield element("line", title, x1=LEFT, x2=WIDTH - RIGHT, y1=position, y2=position, class_="level")
+    yield element("text", words, x=WIDTH - RIGHT, y=position - 4, text_anchor="end")
 
 
 def _grid(x: Axis, y: Axis) -> Iterator[Markup]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
@@ -53,8 +53,23 @@ class RunOptions:
     """Show the run in the lab while it runs, and print the page's address; starts a lab if none runs."""
 
 
+class SanitizedRun(NamedTuple):
+    """A program that was run, and whose report was printed."""
+
+    code: int
+    """The exit code."""
+    report: Report
+    forked: bool
+    """Whether this process is a child that the program forked, whose parent reports."""
+
+
 def sanitize(program: ProgramCommand, options: RunOptions) -> int:
-    """Run a program under the sanitizer, print its report, and return the exit code.
+    """Run a program as `run_sanitized` does, and return the exit code."""
+    return run_sanitized(program, options).code
+
+
+def run_sanitized(program: ProgramCommand, options: RunOptions) -> SanitizedRun:
+    """Run a program under the sanitizer, print its report, and return the exit code with the report.
 
     Raises:
         InvalidConfig: an option is invalid; raised before the program starts.
@@ -78,7 +93,7 @@ def sanitize(program: ProgramCommand, options: RunOptions) -> int:
         observer=lab.writer if lab else None,
     )
     if result.forked:
-        return result.code
+        return SanitizedRun(result.code, result.report, forked=True)
     if lab is not None:
         lab.end(result)
         problems = (*problems, *lab.problems)
@@ -102,7 +117,8 @@ def sanitize(program: ProgramCommand, options: RunOptions) -> int:
         group = None
     if group is None:
         print_report(report)
-    return FINDINGS_EXIT_CODE if options.strict and has_findings and result.code == 0 else result.code
+    code = FINDINGS_EXIT_CODE if options.strict and has_findings and result.code == 0 else result.code
+    return SanitizedRun(code, report, forked=False)
 
 
 def _with_lint_findings(report: Report, selection: FailureSelection) -> Report:

@@ -27,6 +27,18 @@ from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 
 
+def loss_hooks(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
+    """Return the hooks that suffice to follow losses and updates."""
+    steps = Steps(stream, program)
+    return [
+        Backward(stream, program),
+        steps,
+        HandWrittenUpdates(stream, program, steps),
+        LossGraphs(stream, program),
+        ModuleCalls(stream, program),
+    ]
+
+
 def all_hooks(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
     """Return one instance of every hook that several failures need."""
     steps = Steps(stream, program)

@@ -61,6 +61,11 @@ class _Loss:
     targets: DownsampledSeries[Tensor] = field(default_factory=lambda: DownsampledSeries[Tensor](MAX_BATCHES))
     """Targets of some batches, each of shape (B, columns)."""
 
+    @property
+    def factor(self) -> int:
+        """What the mean loss is multiplied by to get the program's value."""
+        return self.elements if self.reduction == "sum" else 1
+
 
 class WeightChange(NamedTuple):
     """One update of the weights of an optimizer, read from a sample of each weight of two or more dimensions."""
@@ -78,6 +83,19 @@ class WeightChange(NamedTuple):
     """Norm of the gradient of the first weight over that of the last weight; 1 if unknown."""
     decay_share: float
     """Norm of ``weight_decay * weights`` over the norm of the gradients; 0 without weight decay."""
+
+
+class LossCourse(NamedTuple):
+    """One loss over the run, as the program computes it: a sum if its reduction is "sum"."""
+
+    kind: str
+    location: CodePosition | None
+    """The line of the backward pass."""
+    updates: Sequence[int]
+    values: Sequence[float]
+    """The loss at each of ``updates``."""
+    constant: float | None
+    """Loss of the best answer that does not depend on the input; None = not defined."""
 
 
 @dataclass(slots=True)
@@ -177,6 +195,18 @@ class LearningProgress(Tracker):
             order = (LearningVerdict.LEARNING, LearningVerdict.UNKNOWN, *LearningVerdict)
             self.summary = main._replace(verdict=next(each for each in order if each in verdicts))
 
+    def courses(self) -> list[LossCourse]:
+        """Return the course of each loss, which synchronises a GPU."""
+        found: list[LossCourse] = []
+        for (_, location, _), loss in self._losses.items():
+            if loss.values.values:
+                values, constant = _values(loss), _best_constant(loss)
+                shown = None if constant is None else constant * loss.factor
+                found.append(
+                    LossCourse(loss.kind, location, loss.values.updates, [v * loss.factor for v in values], shown)
+                )
+        return found
+
     def failure(self) -> LearningSummary | None:
         """Return the summary of a run that does not learn; None if it does, or if a cause was already reported."""
         summary = self.summary
@@ -240,9 +270,12 @@ def _record_numbers(known: _Loss, loss: MeasuredLoss, update: int) -> Tensor | N
     return FUNCTIONS[known.kind](answers, targets, **known.options)
 
 
+def _values(loss: _Loss) -> list[float]:
+    return torch.stack([value.double() for value in loss.values.values]).tolist()
+
+
 def _summary(loss: _Loss) -> LearningSummary:
-    values = torch.stack([value.double() for value in loss.values.values]).tolist()
-    factor = loss.elements if loss.reduction == "sum" else 1
+    values, factor = _values(loss), loss.factor
     last = max(8, len(values) // 5)
     start, end = values[0], fmean(values[-last:])
     error = pstdev(values[-last:]) / math.sqrt(min(last, len(values))) if math.isfinite(end) else math.inf

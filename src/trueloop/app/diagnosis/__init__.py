@@ -1,0 +1,1 @@
+"""`trueloop diagnose`: find by experiment what keeps a script from learning."""
