@@ -40,7 +40,7 @@ def test_the_program_grows_with_each_switch(open_page: Opened, axe: Callable[[Pa
     expect(page.locator(".flow .new")).to_have_attribute(
         "aria-label", re.compile(r"Clip the gradients' norm, new, line \d+")
     )
-    expect(page.locator("#said")).to_have_text("The program has 27 lines: 1 new, 0 removed; with trueloop 27.")
+    expect(page.locator("#announcements")).to_have_text("The program has 27 lines: 1 new, 0 removed; with trueloop 27.")
     expect(page.locator(".costs tr.on th")).to_have_text("Clippingon")
 
     page.get_by_label("Early stopping").check()

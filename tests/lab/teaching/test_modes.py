@@ -69,8 +69,8 @@ def test_the_written_calculations_are_right(modes: Modes):
         text
         for forward_pass in (*comparison.left, *comparison.right)
         for text in (
-            *(each.sum for each in (*forward_pass.means, *forward_pass.variances)),
-            *itertools.chain(*forward_pass.norm_sums, *forward_pass.dropout_sums),
+            *(each.calculation for each in (*forward_pass.means, *forward_pass.variances)),
+            *itertools.chain(*forward_pass.norm_calculations, *forward_pass.dropout_calculations),
         )
         if " = " in text
     ]

@@ -207,8 +207,8 @@ VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text
 def test_comparing_is_symmetric_and_complete(saved: dict, present: dict):
     base = flatten(TrainConfig())
     one, other = compare({**base, **saved}, {**base, **present}), compare({**base, **present}, {**base, **saved})
-    assert {(each.name, str(each.was), str(each.now)) for each in one.all} == {
-        (each.name, str(each.now), str(each.was)) for each in other.all
+    assert {(each.name, str(each.saved), str(each.current)) for each in one.all} == {
+        (each.name, str(each.current), str(each.saved)) for each in other.all
     }
     assert sum(len(one.with_consequence(kind)) for kind in ("harmless", "inexact", "breaking")) == len(one.all)
 

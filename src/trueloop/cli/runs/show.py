@@ -81,9 +81,9 @@ def _metric(overview: Overview, name: str) -> list[str]:
     return [name, metric_cell(overview.best(name, mode)) if mode else "", metric_cell(overview.last(name))]
 
 
-def _checkpoint(overview: Overview, each: Checkpoint) -> list[str]:
+def _checkpoint(overview: Overview, checkpoint: Checkpoint) -> list[str]:
     metric, mode = overview.monitor
     best = overview.best(metric, mode)
-    text = f"{metric} {format_float(each.metrics[metric], 4)}" if metric in each.metrics else ""
-    text += " (best)" if best and best.update == each.update else ""
-    return [str(each.update), str(each.epoch), text, each.path.name]
+    text = f"{metric} {format_float(checkpoint.metrics[metric], 4)}" if metric in checkpoint.metrics else ""
+    text += " (best)" if best and best.update == checkpoint.update else ""
+    return [str(checkpoint.update), str(checkpoint.epoch), text, checkpoint.path.name]

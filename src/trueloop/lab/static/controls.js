@@ -4,14 +4,14 @@ import { equal, h } from "./dom.js";
 
 /** @typedef {{name: string, kind: string, help?: string, default?: any, lowest?: number, highest?: number, choices?: any[], optional?: boolean, item?: any, fields?: Field[]}} Field */
 
-/** Format a name as words: "weight_decay" -> "weight decay". @param {string} name */
-export const words = (name) => name.replaceAll("_", " ");
+/** Replace the underscores of a name: "weight_decay" -> "weight decay". @param {string} name */
+export const withSpaces = (name) => name.replaceAll("_", " ");
 
 /** Create a form for the fields of a query.
  * @param {Field[]} fields
  * @param {{values?: Record<string, any>, onchange: (values: Record<string, any>, name: string) => void, labels?: Record<string, string>,
  *          only?: string[], sliders?: Record<string, {log?: boolean, lowest?: number, highest?: number, step?: number}>}} options
- * @returns {{element: HTMLElement, values: Record<string, any>, set: (values: Record<string, any>) => void, change: (values: Record<string, any>) => void, refuse: (words: {what: string, fix?: string} | null) => void, field: (name: string) => HTMLElement}} */
+ * @returns {{element: HTMLElement, values: Record<string, any>, set: (values: Record<string, any>) => void, change: (values: Record<string, any>) => void, refuse: (problem: {what: string, fix?: string} | null) => void, field: (name: string) => HTMLElement}} */
 export function form(fields, { values = {}, onchange, labels = {}, only, sliders = {} }) {
   const formFields = fields.filter(({ name }) => !only || only.includes(name));
   /** @type {Record<string, any>} */
@@ -21,7 +21,7 @@ export function form(fields, { values = {}, onchange, labels = {}, only, sliders
   const refusal = h("p", { class: "error", role: "alert", hidden: true });
   for (const field of formFields) {
     const onvalue = (/** @type {any} */ value) => { state[field.name] = value; onchange(state, field.name); };
-    inputs[field.name] = control(field, labels[field.name] ?? words(field.name), onvalue, sliders[field.name]);
+    inputs[field.name] = control(field, labels[field.name] ?? withSpaces(field.name), onvalue, sliders[field.name]);
     inputs[field.name].write(state[field.name]);
   }
   return {
@@ -79,7 +79,7 @@ function control(field, label, changed, slider) {
   }
   if (field.kind === "choice") {
     const choices = field.choices ?? [];
-    const select = h("select", { id, ...helpAttributes, onchange: () => changed(choices[select.selectedIndex]) }, choices.map((choice) => h("option", {}, words(String(choice)))));
+    const select = h("select", { id, ...helpAttributes, onchange: () => changed(choices[select.selectedIndex]) }, choices.map((choice) => h("option", {}, withSpaces(String(choice)))));
     return { element: h("div", { class: "field" }, h("label", { for: id }, label), select, help), write: (/** @type {any} */ value) => { select.selectedIndex = choices.indexOf(value); } };
   }
   if (slider && (field.kind === "int" || field.kind === "float")) return range(field, label, id, help, changed, slider);

@@ -1,4 +1,4 @@
-"""Reads the autograd graph of a tensor: its nodes, their saved tensors, and their positions in the picture.
+"""Read the autograd graph of a tensor: its nodes, their saved tensors, and their positions in the picture.
 
 The graph is read from ``grad_fn`` and ``next_functions``; nothing is executed and no reference is kept. After a
 backward pass through a node, its saved tensors are freed.
@@ -72,7 +72,7 @@ class Graph:
     """True if backward has freed saved tensors."""
 
 
-def read(root: str, named: Mapping[str, Tensor]) -> Graph:
+def read_graph(root: str, named: Mapping[str, Tensor]) -> Graph:
     """Read the graph that leads to a tensor.
 
     Args:
@@ -82,7 +82,7 @@ def read(root: str, named: Mapping[str, Tensor]) -> Graph:
     Returns:
         At most `MAX_NODES` nodes, the nearest to the root.
     """
-    nodes, edges, row_offsets, _cut = walk(named[root].grad_fn, MAX_NODES)
+    nodes, edges, row_offsets, _truncated = walk(named[root].grad_fn, MAX_NODES)
     positions = node_positions(edges, row_offsets)
     result_names = {node: name for name, tensor in named.items() if (node := tensor.grad_fn) is not None}
     leaf_names = {id(tensor): name for name, tensor in named.items()}
@@ -139,7 +139,7 @@ class LiveGraphs:
         return len(self._alive)
 
 
-_KEY: Final = "trueloop.shown"
+_KEY: Final = "trueloop.lifetime_marker"
 
 
 class LifetimeMarker:

@@ -43,7 +43,7 @@ class TensorState:
     """Cells (row, column) whose value the line has changed."""
     rule: str
     """Formula of the new value; empty if the line has not changed the tensor."""
-    sums: tuple[tuple[str, ...], ...]
+    calculations: tuple[tuple[str, ...], ...]
     """The formula of each cell, with numbers."""
     reads: tuple[Read, ...]
     """The cells of other tensors from which each cell is calculated."""
@@ -158,7 +158,7 @@ class _Recorder:
             self._root = result
             self._live.mark(named[result])
         if self._root:
-            latest = graph.read(self._root, named)
+            latest = graph.read_graph(self._root, named)
             if not self.graphs or self.graphs[-1] != latest:
                 self.graphs.append(latest)
 
@@ -182,7 +182,7 @@ class _Recorder:
                 replaces=before is not None,
                 moved=tuple(_changed_cells(before, value)),
                 rule=formula.text,
-                sums=_texts(formula.calculations, value),
+                calculations=_texts(formula.calculations, value),
                 reads=formula.reads,
             )
 

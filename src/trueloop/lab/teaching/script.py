@@ -137,12 +137,12 @@ def _imports(settings: Simulation) -> Iterable[str]:
 
 def _before(settings: Simulation, added: Sequence[AddedPoint]) -> dict[Piece, str]:
     lr, decay = repr(settings.learning_rate), repr(settings.weight_decay)
-    words = {
+    values = {
         "lr": lr,
         "decay": f", weight_decay={decay}" if settings.weight_decay else "",
         "always": f", weight_decay={decay}",
     }
-    optimizer = "optimizer = " + OPTIMIZERS[settings.optimizer].format(**words)
+    optimizer = "optimizer = " + OPTIMIZERS[settings.optimizer].format(**values)
     if settings.precision == "float16":
         optimizer += '\nscaler = torch.amp.GradScaler("cpu", init_scale=1024.0)'
     return {

@@ -193,14 +193,14 @@ def _plot(name: str, title: str, healthy: Sequence[Recording], broken: Sequence[
         return round(y, 4)
 
     coordinates = {
-        which: {
+        version: {
             "x": [round(update / max(1.0, last), 4) for update in band.updates],
             "least": list(map(coordinate, band.least)),
             "middle": list(map(coordinate, band.middle)),
             "most": list(map(coordinate, band.most)),
             "lost": band.lost,
         }
-        for which, band in bands.items()
+        for version, band in bands.items()
     }
     difference = _difference(bands["healthy"], bands["broken"], FLOORS.get(name, 0.0))
     words = _describe(bands, difference)
@@ -256,11 +256,11 @@ def _difference(healthy: _Band, broken: _Band, floor: float) -> float:
 
 def _describe(bands: Mapping[str, _Band], difference: float) -> str:
     final_values: dict[str, str] = {}
-    for which, band in bands.items():
+    for version, band in bands.items():
         finite = [value for value in band.middle if value is not None]
-        final_values[which] = format_float(finite[-1]) if finite else "no finite value"
+        final_values[version] = format_float(finite[-1]) if finite else "no finite value"
         if band.lost is not None:
-            final_values[which] += f", not finite from update {band.lost} on"
+            final_values[version] += f", not finite from update {band.lost} on"
     remark = " They differ no more than two seeds do." if not difference else ""
     if bands["healthy"] == bands["broken"]:
         remark = " The same to the last digit."

@@ -12,7 +12,7 @@ from trueloop.core.untrusted_input import Bounds, parse_record
 from trueloop.lab.arena.entry import Entry, parse_entry
 from trueloop.lab.arena.judging import ContestantName
 from trueloop.lab.arena.leaderboard import Leaderboard, Row
-from trueloop.lab.arena.ranking import BOARDS, Standing, standings
+from trueloop.lab.arena.ranking import CRITERIA, Standing, standings
 from trueloop.lab.arena.script import write_script
 from trueloop.lab.arena.submission_queue import SubmissionQueue
 from trueloop.lab.arena.tracks import TRACKS, Track, find_track
@@ -72,7 +72,7 @@ def _board(query: Query) -> dict[str, Any]:
     queue.ensure_judging()
     board = queue.leaderboard
     judged = board.judged_entries(track.name, track.fingerprint)
-    boards = {criterion: standings(judged, criterion) for criterion in BOARDS}
+    boards = {criterion: standings(judged, criterion) for criterion in CRITERIA}
     by_updates = boards["updates"]
     leaders = [row for row in by_updates if row.rank is not None and not row.baseline][:MAX_LEADERS]
     baseline = [row for row in by_updates if row.baseline][:1]

@@ -87,7 +87,7 @@ class LiveWriter:
     def add_value(self, series: str, update: int, value: float) -> None:
         """Add the newest value of a series, which is downsampled; the next `write_if_due` writes the value.
 
-        Cost: 0.3 us.
+        Cost: 0.3 µs.
         """
         values = self._series.get(series)
         if values is None:
@@ -100,7 +100,7 @@ class LiveWriter:
     def write_if_due(self, status: RunStatus) -> None:
         """Write new values, at most once per `WRITE_INTERVAL_S`.
 
-        Cost: 0.1 us without a write, 0.2 ms with a write.
+        Cost: 0.1 µs without a write, 0.2 ms with a write.
 
         Raises:
             OSError: the disk is full, or the folder was removed.

@@ -127,7 +127,7 @@ class FsdpParallel:
         """Do nothing: the model itself is sharded."""
 
     def gradient_divisor(self, divisor: Tensor | float) -> Tensor | float:
-        """Return the divisor divided by the number of processes, by which FSDP has divided already."""
+        """Return the divisor divided by the number of processes: FSDP has already averaged over them."""
         return divisor / self.processes.size
 
     def _raise_unequal_use(self, used: Sequence[bool]) -> NoReturn:

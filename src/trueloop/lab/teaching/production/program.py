@@ -56,9 +56,9 @@ TRAINER_SNIPPETS: Final = (
     _SETUP["seed"],
     _SETUP["data"],
     _SETUP["split"],
-    Snippet(name="model", write=lambda on: MODEL.replace(".to(device)", "").strip(), apart=True),
+    Snippet(name="model", write=lambda on: MODEL.replace(".to(device)", "").strip(), blank_line_before=True),
     Snippet(name="config", write=_config),
-    Snippet(name="trainer", write=_trainer, apart=True),
+    Snippet(name="trainer", write=_trainer, blank_line_before=True),
 )
 
 
@@ -199,7 +199,7 @@ if stale >= PATIENCE:
     break
 """
 LOOP: Final = (
-    Snippet(name="epochs", write=_epochs, apart=True),
+    Snippet(name="epochs", write=_epochs, blank_line_before=True),
     Snippet(name="stop", write=constant(STOP, lambda on: on.early_stopping), depth=1),
     Snippet(name="totals", write=_totals, depth=1),
     Snippet(name="batches", write=_batches, depth=1),
@@ -224,7 +224,9 @@ LOOP: Final = (
     Snippet(name="keep", write=lambda on: _save(on) if on.checkpoint else "", depth=1),
     Snippet(name="print", write=_print_epoch, depth=1),
     Snippet(
-        name="restore", write=constant("model.load_state_dict(best_weights)", lambda on: on.early_stopping), apart=True
+        name="restore",
+        write=constant("model.load_state_dict(best_weights)", lambda on: on.early_stopping),
+        blank_line_before=True,
     ),
 )
 PROGRAM: Final = (*SETUP_SNIPPETS, *LOOP)
@@ -322,12 +324,12 @@ def assemble(doc: str, snippets: Sequence[Snippet], selection: Selection, replac
 
 
 def _blank_lines(previous: tuple[Snippet, str] | None, current: tuple[Snippet, str]) -> list[str]:
-    """Return two blank lines around a function, as PEP 8 requires; one before a snippet that is `apart`."""
+    """Return two blank lines around a function, as PEP 8 requires; one before a snippet that is `blank_line_before`."""
     if previous is None:
         return []
     if any(text.startswith(("def ", "@")) for _, text in (previous, current)):
         return ["", ""]
-    return [""] if current[0].apart else []
+    return [""] if current[0].blank_line_before else []
 
 
 def _used_names(code: str) -> set[str]:

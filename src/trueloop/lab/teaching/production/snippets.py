@@ -22,7 +22,7 @@ class Snippet:
     """Selection -> lines without the indentation of `depth`; "" if the selection does not need the snippet."""
     depth: int = 0
     """Loop depth: 1 in the loop over epochs, 2 in the loop over batches."""
-    apart: bool = False
+    blank_line_before: bool = False
     """True if a blank line precedes the snippet."""
 
 
@@ -166,15 +166,17 @@ model = nn.Sequential(
 
 SETUP_SNIPPETS: Final = (
     Snippet(name="settings", write=_settings),
-    Snippet(name="device", write=constant('device = "cuda" if torch.cuda.is_available() else "cpu"'), apart=True),
+    Snippet(
+        name="device", write=constant('device = "cuda" if torch.cuda.is_available() else "cpu"'), blank_line_before=True
+    ),
     Snippet(
         name="seed",
         write=constant("torch.manual_seed(0)  # weights, order and dropout, on every device", lambda on: on.seeding),
     ),
-    Snippet(name="data", write=constant(DATA), apart=True),
+    Snippet(name="data", write=constant(DATA), blank_line_before=True),
     Snippet(name="split", write=_split),
     Snippet(name="loaders", write=_loaders),
-    Snippet(name="model", write=constant(MODEL), apart=True),
+    Snippet(name="model", write=constant(MODEL), blank_line_before=True),
     Snippet(name="criterion", write=_criterion),
     Snippet(name="optimizer", write=constant("optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)")),
     Snippet(name="schedule", write=_schedule),
@@ -186,8 +188,8 @@ SETUP_SNIPPETS: Final = (
             lambda on: on.early_stopping,
         ),
     ),
-    Snippet(name="evaluate", write=_evaluate, apart=True),
-    Snippet(name="save", write=constant(SAVE, lambda on: on.checkpoint), apart=True),
-    Snippet(name="resume", write=_resume, apart=True),
+    Snippet(name="evaluate", write=_evaluate, blank_line_before=True),
+    Snippet(name="save", write=constant(SAVE, lambda on: on.checkpoint), blank_line_before=True),
+    Snippet(name="resume", write=_resume, blank_line_before=True),
 )
 """The snippets above the training loop."""

@@ -4,8 +4,8 @@ import { fill, h, svg } from "../../dom.js";
 
 const BOX = { width: 128, height: 44 }, COLUMN = 152, ROW = 86, EDGE = 9;
 
-/** @param {{pick: (step: number) => void}} options pick: called with the step whose bar was clicked */
-export function graphPanel({ pick }) {
+/** @param {{onpick: (step: number) => void}} options onpick: called with the step whose bar was clicked */
+export function graphPanel({ onpick }) {
   /** @type {any} */
   let trace = null;
   /** @type {any} */
@@ -56,7 +56,7 @@ export function graphPanel({ pick }) {
   function byteBar(step) {
     const state = trace.states[step], graph = state.graph === null ? null : trace.graphs[state.graph];
     const height = Math.round(((graph?.saved_b ?? 0) / maxBytes) * 44);
-    return h("button", { type: "button", class: `bar${graph?.released ? " released" : ""}`, "aria-label": `Step ${step + 1}, ${state.operation}: ${graph?.saved_b ?? 0} bytes`, title: `${state.operation}: ${graph?.saved_b ?? 0} bytes`, onclick: () => pick(step) }, h("i", { style: { height: `${Math.max(2, height)}px` } }));
+    return h("button", { type: "button", class: `bar${graph?.released ? " released" : ""}`, "aria-label": `Step ${step + 1}, ${state.operation}: ${graph?.saved_b ?? 0} bytes`, title: `${state.operation}: ${graph?.saved_b ?? 0} bytes`, onclick: () => onpick(step) }, h("i", { style: { height: `${Math.max(2, height)}px` } }));
   }
 
   return {
