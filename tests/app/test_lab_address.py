@@ -41,7 +41,7 @@ def test_an_ended_lab_is_not_found(environment, open_port):
     write_address(environment, open_port)
     path = live_folder(environment) / ADDRESS_FILE
     content = json.loads(path.read_text())
-    path.write_text(json.dumps({**content, "mark": "0"}))
+    path.write_text(json.dumps({**content, "start_ticks": "0"}))
     assert read_address(environment) == "", "its pid now belongs to another process"
 
 
@@ -54,7 +54,14 @@ def test_a_lab_that_does_not_answer_is_not_found(environment):
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "{}", '{"port": "x", "pid": 1, "mark": ""}', '{"port": 1e9, "pid": 1, "mark": ""}', "[" * 4096],
+    [
+        "",
+        "[]",
+        "{}",
+        '{"port": "x", "pid": 1, "start_ticks": ""}',
+        '{"port": 1e9, "pid": 1, "start_ticks": ""}',
+        "[" * 4096,
+    ],
 )
 def test_an_invalid_address_is_ignored(environment, content):
     folder = live_folder(environment)

@@ -70,7 +70,7 @@ def align_columns(
         _shrink(widths, width, uncut)
     for row in table if any(head) else table[1:]:
         line = GAP.join(_fit(text, widths[k], right=k in right) for k, text in enumerate(row)).rstrip()
-        yield line if width is None or _length(line) <= width else _cut(line, width)
+        yield line if width is None or _length(line) <= width else _truncate_cell(line, width)
 
 
 def _shrink(widths: list[int], width: int, uncut: Collection[int]) -> None:
@@ -88,11 +88,11 @@ def _shrink(widths: list[int], width: int, uncut: Collection[int]) -> None:
 def _fit(text: str, size: int, *, right: bool) -> str:
     length = _length(text)
     if length > size:
-        return _cut(text, size)
+        return _truncate_cell(text, size)
     return " " * (size - length) + text if right else text + " " * (size - length)
 
 
-def _cut(text: str, size: int) -> str:
+def _truncate_cell(text: str, size: int) -> str:
     return set_cell_size(text, size - 1) + "…" if size > 0 else ""
 
 

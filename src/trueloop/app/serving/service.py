@@ -123,7 +123,7 @@ class Service:
             on_batch=self.metrics.count_batch,
         )
 
-    def application(self, *, local_only: bool) -> Starlette:
+    def build_app(self, *, local_only: bool) -> Starlette:
         """Build the server.
 
         Args:

@@ -96,7 +96,7 @@ def read_graph(root: str, named: Mapping[str, Tensor]) -> Graph:
         read_nodes.append(
             Node(
                 name=name, leaf=leaf is not None, tensor_name=tensor_name, description=description,
-                saved=tuple(_saved(node, storage_names)), column=column, row=row,
+                saved=tuple(_saved_tensors(node, storage_names)), column=column, row=row,
             )
         )  # fmt: skip
     all_saved = [each for node in read_nodes for each in node.saved]
@@ -109,7 +109,7 @@ def read_graph(root: str, named: Mapping[str, Tensor]) -> Graph:
     )
 
 
-def _saved(node: Any, storage_names: Mapping[int, str]) -> Iterator[SavedTensor]:
+def _saved_tensors(node: Any, storage_names: Mapping[int, str]) -> Iterator[SavedTensor]:
     """Yield the saved tensors of a node; only the name of a freed tensor is known."""
     for name, tensor, state in saved_values(node):
         if isinstance(tensor, Tensor):

@@ -276,8 +276,8 @@ class _Recorder:
             updated = f"{value} = {decayed} + {format_cell(new_weight)} × {batch}{correction}"
             statistics.append(
                 Statistic(
-                    batch=_short(of_batch[unit].item()),
-                    running=_short(current),
+                    batch=_format_short(of_batch[unit].item()),
+                    running=_format_short(current),
                     moved=current != before,
                     used="batch" if training else "running",
                     calculation=updated if training else f"{value} unchanged: eval mode does not update it",
@@ -330,10 +330,10 @@ def _next_mask(dropout: nn.Dropout, inputs: Tensor) -> Tensor:
     return mask
 
 
-def _short(value: float) -> str:
+def _format_short(value: float) -> str:
     """Format a number for a narrow cell, with one digit fewer than in its calculation."""
     return format_cell(value, 3)
 
 
 def _cells(rows: Tensor) -> Cells:
-    return tuple(tuple(map(_short, row)) for row in rows.tolist())
+    return tuple(tuple(map(_format_short, row)) for row in rows.tolist())

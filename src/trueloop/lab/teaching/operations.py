@@ -132,7 +132,7 @@ class _Recorder:
         # The first line of an update starts it: the next batch, or the forward pass if there is only one batch.
         self._update += marked.mark == ("batch" if self._settings.example == "irises" else "forward")
         self.refused = str(program.get("refused", ""))
-        named = _named(program)
+        named = _named_tensors(program)
         self._read_graph(marked, named)
         values = _values(program, named)
         changes = tuple(self._changes(marked, values))
@@ -182,7 +182,7 @@ class _Recorder:
                 replaces=before is not None,
                 moved=tuple(_changed_cells(before, value)),
                 rule=formula.text,
-                calculations=_texts(formula.calculations, value),
+                calculations=_format_calculations(formula.calculations, value),
                 reads=formula.reads,
             )
 
@@ -197,7 +197,7 @@ def _tensor_groups(states: Sequence[LineState]) -> Iterator[TensorGroup]:
             yield TensorGroup(name=name, role=role, parts=tuple(parts))
 
 
-def _named(program: Mapping[str, Any]) -> dict[str, Tensor]:
+def _named_tensors(program: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return data, parameters and results of the program by name."""
     named = {name: program[name] for name in DATA if name in program}
     layers = [name for name in LAYERS if isinstance(program.get(name), nn.Linear)]
@@ -241,7 +241,7 @@ def _cells(tensor: Tensor) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(map(format_cell, row)) for row in _rows(tensor).tolist())
 
 
-def _texts(calculations: Calculations, value: Tensor | None) -> tuple[tuple[str, ...], ...]:
+def _format_calculations(calculations: Calculations, value: Tensor | None) -> tuple[tuple[str, ...], ...]:
     if value is None:
         return ()
     return tuple(

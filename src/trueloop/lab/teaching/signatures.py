@@ -209,7 +209,7 @@ def _plot(name: str, title: str, healthy: Sequence[Recording], broken: Sequence[
 
 
 def _band(name: str, recordings: Sequence[Recording]) -> _Band:
-    binned = [_binned(*recording.curves[name]) for recording in recordings]
+    binned = [_bin_curve(*recording.curves[name]) for recording in recordings]
     count = min((len(each) for each in binned), default=0)
     updates = [binned[0][i][0] for i in range(count)]
     finite = [[value for each in binned if math.isfinite(value := each[i][1])] for i in range(count)]
@@ -228,7 +228,7 @@ def _band(name: str, recordings: Sequence[Recording]) -> _Band:
     )
 
 
-def _binned(updates: Sequence[int], values: Sequence[float]) -> list[tuple[float, float]]:
+def _bin_curve(updates: Sequence[int], values: Sequence[float]) -> list[tuple[float, float]]:
     """Average neighbours to at most `POINTS` points; nan if none of the averaged values is finite."""
     count = len(values)
     bins = min(POINTS, count)

@@ -41,7 +41,7 @@ class Query:
 
 def answer(query: Query) -> dict[str, Any]:
     """Return the highlighted programs with their new lines, the chart, the components and the table of costs."""
-    on = query.selection.completed()
+    on = query.selection.with_required()
     program, trainer = production_program(on), trainer_program(on)
     before = query.before
     old_program = production_program(before) if before else None

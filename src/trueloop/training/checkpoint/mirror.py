@@ -87,7 +87,9 @@ class Mirror:
             if update <= after_update:
                 break
             try:
-                return folder.adopt(update, lambda target, name=name: self._download(name, target)), problems
+                return folder.import_checkpoint(
+                    update, lambda target, name=name: self._download(name, target)
+                ), problems
             except (MirrorError, NewerSchemaError):
                 raise
             except CheckpointError as error:

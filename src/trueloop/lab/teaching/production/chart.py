@@ -116,10 +116,10 @@ def chart(selection: Selection, program: Program) -> Chart:
     """Draw the chart of a selection's program.
 
     Args:
-        selection: the components, completed with those that they require.
+        selection: the components, without those that they require.
         program: result of `production_program` for this selection.
     """
-    on = selection.completed()
+    on = selection.with_required()
     boxes = tuple(_boxes(on, program))
     return Chart(boxes=boxes, edges=tuple(_edges({box.name: index for index, box in enumerate(boxes)}, boxes)))
 

@@ -283,7 +283,7 @@ def production_program(selection: Selection, replacements: Mapping[str, str] | N
     """Generate the program of a selection in plain PyTorch.
 
     Args:
-        selection: the components, completed with those that they require.
+        selection: the components, without those that they require.
         replacements: snippet name -> source code to use instead, such as another model or other data.
     """
     return assemble("Trains a small network on handwritten digits.", PROGRAM, selection, replacements or {})
@@ -293,7 +293,7 @@ def trainer_program(selection: Selection) -> Program:
     """Generate the program that uses `trueloop.Trainer` for the same components.
 
     Args:
-        selection: the components, completed with those that they require.
+        selection: the components, without those that they require.
     """
     return assemble("The same run with trueloop.", TRAINER_SNIPPETS, selection, {})
 
@@ -304,10 +304,10 @@ def assemble(doc: str, snippets: Sequence[Snippet], selection: Selection, replac
     Args:
         doc: docstring of the program.
         snippets: snippets in the order of the program.
-        selection: the components, completed with those that they require.
+        selection: the components, without those that they require.
         replacements: snippet name -> source code to use instead.
     """
-    on = selection.completed()
+    on = selection.with_required()
     texts = [(snippet, replacements.get(snippet.name, snippet.write(on)).strip("\n")) for snippet in snippets]
     texts = [(snippet, text) for snippet, text in texts if text]
     code = "\n".join(indent(text, "    " * snippet.depth) for snippet, text in texts)
