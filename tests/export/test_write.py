@@ -154,9 +154,9 @@ def test_a_missing_runtime_is_named(made_artifacts, tmp_path, monkeypatch):
 def test_the_manifest_tells_parity_and_nothing_of_this_machine(made_artifacts):
     folder = made_artifacts.folder("table", "pt2")
     output = json.loads((folder / "manifest.json").read_text())
-    assert output["about"]["parity"]["samples"] == 5
-    assert output["about"]["parity"]["difference"] <= output["about"]["parity"]["allowed"]
-    assert output["about"]["run"]["id"] == "0" * 32
+    assert output["metadata"]["parity"]["samples"] == 5
+    assert output["metadata"]["parity"]["difference"] <= output["metadata"]["parity"]["allowed"]
+    assert output["metadata"]["run"]["id"] == "0" * 32
     assert set(output["files"]) == {"model.pt2"}
     assert b"made_artifacts.py" not in (folder / "model.pt2").read_bytes(), "lines of the source are left out"
 

@@ -39,9 +39,9 @@ def artifact(runs):
 def test_an_exported_run_records_its_options_and_origin(runs, artifact, capsys):
     source = load_trained_model("one", runs)
     manifest = json.loads((artifact / "manifest.json").read_text())
-    assert manifest["about"]["run"]["id"] == source.run_id
-    assert manifest["about"]["run"]["weights"] == "final"
-    assert manifest["about"]["model"]["parameters"] == sum(each.numel() for each in source.parts.model.parameters())
+    assert manifest["metadata"]["run"]["id"] == source.run_id
+    assert manifest["metadata"]["run"]["weights"] == "final"
+    assert manifest["metadata"]["model"]["parameters"] == sum(each.numel() for each in source.parts.model.parameters())
     assert manifest["reading"]["columns"][0] == "mean radius"
     assert manifest["answer"]["labels"] == ["malignant", "benign"]
     rows = torch.stack([source.parts.test[index][0] for index in range(6)])

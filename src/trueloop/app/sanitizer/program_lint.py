@@ -17,8 +17,9 @@ MAX_FILES: Final = 64
 def add_lint_findings(report: Report, selection: FailureSelection) -> Report:
     """Return the report of a run with the errors and warnings that `trueloop lint` finds in the program's files.
 
-    A failure that fired in the run is not reported again. A warning is added only if the run could not judge its
-    failure, since what ran may have shown that it does not apply; an error allows no other reading.
+    A failure that fired in the run is not reported again. An error is added whatever the run
+    says. A warning is added only if the run could not judge its failure: otherwise the run has shown that it does not
+    apply.
 
     Cost: about 20 ms for each file of the program.
     """

@@ -1,4 +1,4 @@
-"""Answers page "Arena": tracks, practice runs, submissions, rankings and entries."""
+"""Answer the page "Arena": tracks, practice runs, submissions, rankings and entries."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -80,7 +80,7 @@ def _board(query: Query) -> dict[str, Any]:
         "track": track.name,
         "best": {each.name: _best(board, each) for each in TRACKS.values()},
         "boards": {criterion: [_standing(row) for row in rows[:MAX_SHOWN]] for criterion, rows in boards.items()},
-        "curves": [curve for row in baseline + leaders if (curve := _middle_curve(board, row)) is not None],
+        "curves": [curve for row in baseline + leaders if (curve := _median_curve(board, row)) is not None],
         "queue": [_entry_state(board, row) for row in board.open_entries()],
         "refused": [asdict(each) for each in board.damaged_rows(track.name)[:MAX_SHOWN]],
     }
@@ -99,7 +99,7 @@ def _standing(row: Standing) -> dict[str, Any]:
     }
 
 
-def _middle_curve(board: Leaderboard, row: Standing) -> dict[str, Any] | None:
+def _median_curve(board: Leaderboard, row: Standing) -> dict[str, Any] | None:
     """Return the curve of the median seed of a configuration's newest entry."""
     entry = board.entry(row.ids[-1])
     reached = [trial for trial in entry.trials if trial.end == "reached"]

@@ -1,4 +1,4 @@
-"""Answers page "Arithmetic": the counts of a run, and a timeline of the run around one of its iterations."""
+"""Answer the page "Arithmetic": the counts of a run, and a timeline of the run around one of its iterations."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""Answers page "Train and eval" on memory: what a forward pass keeps in memory, with and without a graph."""
+"""Answer the page "Train and eval" on memory: what a forward pass keeps in memory, with and without a graph."""
 
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final

@@ -1,4 +1,4 @@
-"""Answers page "Production loop": the program of a selection, its chart, the equivalent Trainer call, and costs."""
+"""Answer the page "Production loop": the program of a selection, its chart, the equivalent Trainer call, and costs."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field

@@ -345,8 +345,8 @@ def pack_state(state: Mapping[str, object], *, copy: PackedState | None = None) 
     parts: dict[str, tuple[Json, dict[str, Tensor]]] = {}
     for name, tree in state.items():
         _check_part(name)
-        earlier = None if copy is None else copy[name][1] if name in copy else {}
-        parts[name] = pack(tree, at=name, copy=earlier)
+        buffers = None if copy is None else (copy[name][1] if name in copy else {})
+        parts[name] = pack(tree, at=name, copy=buffers)
     return parts
 
 

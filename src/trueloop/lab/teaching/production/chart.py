@@ -9,7 +9,7 @@ from trueloop.lab.teaching.production.selection import Selection
 
 Kind = Literal["do", "ask", "end"]
 Direction = Literal["down", "back", "skip"]
-About = Literal["", "data", "gradient", "update"]
+Subject = Literal["", "data", "gradient", "update"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class Box:
     kind: Kind
     depth: int
     """0 outside the loops, 1 in the loop over epochs, 2 in the loop over batches."""
-    about: About
+    subject: Subject
     """What the box handles: data and activations, gradients, or weights."""
     lines: tuple[tuple[int, int], ...]
     """First and last line, from 1, of each snippet of the program that the box represents."""
@@ -81,7 +81,7 @@ def _end(on: Selection) -> str:
 
 
 SETUP: Final = ("device", "data", "split", "loaders", "model", "criterion", "optimizer", "schedule", "scaler", "best")
-ABOUT: Final[Mapping[str, About]] = {
+SUBJECTS: Final[Mapping[str, Subject]] = {
     "forward": "data", "look": "data", "backward": "gradient", "unscale": "gradient", "divide": "gradient",
     "clip": "gradient", "clear": "gradient", "update": "update", "advance": "update",
 }  # fmt: skip
@@ -129,8 +129,8 @@ def _boxes(on: Selection, program: Program) -> Iterator[Box]:
         spans = [span for span in program.spans if span.name in box.snippets]
         if spans or box.kind == "end":
             lines = tuple((span.first, span.last) for span in spans)
-            about: About = ABOUT.get(box.name) or ""
-            yield Box(name=box.name, text=box.text(on), kind=box.kind, depth=box.depth, about=about, lines=lines)
+            subject: Subject = SUBJECTS.get(box.name) or ""
+            yield Box(name=box.name, text=box.text(on), kind=box.kind, depth=box.depth, subject=subject, lines=lines)
 
 
 def _edges(index: dict[str, int], boxes: tuple[Box, ...]) -> Iterator[Edge]:
