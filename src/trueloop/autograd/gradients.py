@@ -75,7 +75,7 @@ def reverse_gradient(x: Tensor, strength: float = 1.0) -> Tensor:
         raise InvalidConfig(
             f"strength is {strength}.", fix="Set a finite number of at least 0; reverse_gradient changes the sign."
         )
-    return _Scaled.apply(x, -float(strength))
+    return _ScaleGradient.apply(x, -float(strength))
 
 
 def scale_gradient(x: Tensor, factor: float) -> Tensor:
@@ -94,10 +94,10 @@ def scale_gradient(x: Tensor, factor: float) -> Tensor:
     to_compute_precision(x, "scale_gradient")
     if not math.isfinite(factor):
         raise InvalidConfig(f"factor is {factor}.", fix="Set a finite number.")
-    return _Scaled.apply(x, float(factor))
+    return _ScaleGradient.apply(x, float(factor))
 
 
-class _Scaled(Function):
+class _ScaleGradient(Function):
     generate_vmap_rule = True
 
     @staticmethod

@@ -52,7 +52,7 @@ def ranking_table(rows: Sequence[Standing], by: Criterion) -> str:
             head,
             cells,
             right={0, *range(2, len(head) - 1)},
-            uncut={0, 1, 2, len(head) - 3, len(head) - 2},
+            never_cut={0, 1, 2, len(head) - 3, len(head) - 2},
             width=width,
         )
     )

@@ -60,7 +60,7 @@ def _table(title: str, head: list[str], rows: list[list[str]]) -> None:
     if title:
         print_line(f"\n{title}\n")
     columns = terminal_width()
-    for line in align_columns(head, rows, uncut={0}, width=None if columns is None else columns - 2):
+    for line in align_columns(head, rows, never_cut={0}, width=None if columns is None else columns - 2):
         print_line(f"  {line}")
 
 
