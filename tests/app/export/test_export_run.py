@@ -65,10 +65,10 @@ def test_a_checkpoint_is_exported_with_its_averaged_weights(runs, tmp_path, caps
         torch.testing.assert_close(last.weights.tensors[name], value, rtol=0, atol=0)
 
 
-def test_a_used_folder_and_a_run_without_recipe_are_refused(runs, artifact, made, capsys):
+def test_a_used_folder_and_a_run_without_recipe_are_refused(runs, artifact, fake_runs, capsys):
     assert main(["export", "one", "--to", "pt2", "--root", str(runs), "--out", str(artifact)]) == 1
     assert "already exists" in capsys.readouterr().err
-    run = made.run("bare", checkpoints=(2,))
+    run = fake_runs.run("bare", checkpoints=(2,))
     assert main(["export", str(run), "--to", "pt2"]) == 1
     assert "does not record its recipe" in capsys.readouterr().err
     assert main(["export", "one", "--to", "pickle", "--root", str(runs)]) == 2

@@ -8,11 +8,11 @@ from trueloop.cli.app import main
 
 
 @pytest.fixture
-def call(made, capsys):
+def call(fake_runs, capsys):
     """Run a command on the made-up runs; return the exit code, standard output and standard error."""
 
     def invoke(*words):
-        code = main(["runs", *words, "--root", str(made.root)])
+        code = main(["runs", *words, "--root", str(fake_runs.root)])
         return code, *capsys.readouterr()
 
     return invoke

@@ -3,9 +3,9 @@ from PIL import Image
 
 
 @pytest.fixture
-def two_runs(made):
-    made.run("a")
-    made.run("b", losses=(0.6, 0.2), facts={"options": {"width": 64}, "code": {"recipe.py": "cc/dd"}})
+def two_runs(fake_runs):
+    fake_runs.run("a")
+    fake_runs.run("b", losses=(0.6, 0.2), facts={"options": {"width": 64}, "code": {"recipe.py": "cc/dd"}})
 
 
 def test_differences_and_metrics_are_printed(two_runs, call):
