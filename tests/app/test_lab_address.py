@@ -96,11 +96,11 @@ def test_a_started_lab_is_detached(environment, tmp_path, monkeypatch):
     end = time.monotonic() + 30
     while not marker.exists() and time.monotonic() < end:
         time.sleep(0.02)
-    parent, session, words = json.loads(marker.read_text())
+    parent, session, arguments = json.loads(marker.read_text())
     assert parent != os.getpid()
     assert session != os.getsid(0), "Ctrl-C here does not reach it"
-    assert words[:2] == ["lab", str(tmp_path / "runs of mine")]
-    assert found == f"http://127.0.0.1:{words[words.index('--port') + 1]}"
+    assert arguments[:2] == ["lab", str(tmp_path / "runs of mine")]
+    assert found == f"http://127.0.0.1:{arguments[arguments.index('--port') + 1]}"
     assert children() <= others
 
 

@@ -22,15 +22,15 @@ sys.exit(main())
 """
 
 
-def without_torch(fake_runs, *words: str) -> str:
-    command = [sys.executable, "-c", WITHOUT, "runs", *words, "--root", str(fake_runs.root)]
+def without_torch(fake_runs, *arguments: str) -> str:
+    command = [sys.executable, "-c", WITHOUT, "runs", *arguments, "--root", str(fake_runs.root)]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (process.returncode, process.stderr) == (0, "")
     return process.stdout
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["list", "--filter", "val/loss<1"],
         ["show", "a"],
@@ -41,12 +41,12 @@ def without_torch(fake_runs, *words: str) -> str:
         ["export", "a", "--json"],
         ["gc", "--keep-best", "1", "--yes"],
     ],
-    ids=lambda words: words[0],
+    ids=lambda arguments: arguments[0],
 )
-def test_queries_need_no_torch(fake_runs, words):
+def test_queries_need_no_torch(fake_runs, arguments):
     fake_runs.run("a", checkpoints=(2, 4, 6))
     fake_runs.run("b")
-    assert without_torch(fake_runs, *words).strip()
+    assert without_torch(fake_runs, *arguments).strip()
 
 
 def test_a_png_needs_matplotlib_and_names_the_extra(fake_runs):
@@ -59,11 +59,12 @@ def test_a_png_needs_matplotlib_and_names_the_extra(fake_runs):
 
 
 @pytest.mark.parametrize(
-    "words", [["list"], ["show", "é"], ["best"], ["compare", "é", "é"], ["plot", "é", "é"], ["gc", "--keep-best", "1"]]
+    "arguments",
+    [["list"], ["show", "é"], ["best"], ["compare", "é", "é"], ["plot", "é", "é"], ["gc", "--keep-best", "1"]],
 )
-def test_an_ascii_output_gets_every_command(fake_runs, words):
+def test_an_ascii_output_gets_every_command(fake_runs, arguments):
     fake_runs.run("é漢", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
-    command = [sys.executable, "-m", "trueloop", "runs", *words, "--root", str(fake_runs.root)]
+    command = [sys.executable, "-m", "trueloop", "runs", *arguments, "--root", str(fake_runs.root)]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "40"}
     process = subprocess.run(command, capture_output=True, check=False, env=environment)
     assert (process.returncode, process.stderr) == (0, b"")
@@ -81,13 +82,13 @@ def test_help_is_printed_without_a_subcommand(capsys):
 def test_two_removals_and_a_list_may_run_concurrently(fake_runs):
     for k in range(6):
         fake_runs.run(f"r{k}", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
-    words = [["gc", "--keep-best", "1", "--yes"], ["gc", "--keep-best", "1", "--yes"], ["list"]]
+    arguments = [["gc", "--keep-best", "1", "--yes"], ["gc", "--keep-best", "1", "--yes"], ["list"]]
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "trueloop", "runs", *each, "--root", str(fake_runs.root), "--json"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
-        for each in words
+        for each in arguments
     ]  # fmt: skip
     records = []
     for process in processes:
@@ -123,15 +124,15 @@ def test_no_corrupt_journal_crashes_a_query(fake_runs, capsys, seed):
     index = draw.randrange(len(lines))
     lines[index] = json.dumps(corrupt(json.loads(lines[index]), draw))
     path.write_text("\n".join(lines) + "\n")
-    for words in (
+    for arguments in (
         ["list"], ["list", "--json", "--sort", "val/loss"], ["list", "--sort", "duration", "--filter", "started>1"],
         ["gc", "--keep-best", "1", "--unfinished"],
     ):  # fmt: skip
-        assert main(["runs", *words, "--root", str(fake_runs.root)]) == 0, words
-    for words in (
+        assert main(["runs", *arguments, "--root", str(fake_runs.root)]) == 0, arguments
+    for arguments in (
         ["show", "a"], ["show", "a", "--json"], ["best"], ["compare", "a", "b"], ["plot", "a", "b"],
         ["export", "a", "--json"], ["export", "a", "--csv", "-"], ["rollback", "a", "--to", "4"],
     ):  # fmt: skip
-        assert main(["runs", *words, "--root", str(fake_runs.root)]) in (0, 1), words
+        assert main(["runs", *arguments, "--root", str(fake_runs.root)]) in (0, 1), arguments
     out = capsys.readouterr().out
     assert all(char == "\n" or char.isprintable() for char in out)

@@ -117,7 +117,7 @@ def test_predictions_on_files_equal_the_model(runs, artifact, tmp_path, capsys):
 def test_invalid_input_files_are_refused(artifact, tmp_path, capsys):
     (tmp_path / "rows.csv").write_text("mean radius,mean radios\n1,2\n")
     np.save(tmp_path / "objects.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    for words, message in (
+    for arguments, message in (
         ([str(tmp_path / "rows.csv")], "Did you mean 'mean radius'"),
         ([str(tmp_path / "objects.npy")], "not a readable array"),
         ([str(tmp_path / "absent.csv")], "cannot be read"),
@@ -125,7 +125,7 @@ def test_invalid_input_files_are_refused(artifact, tmp_path, capsys):
         ([], "The input files are missing"),
         (["rows.npy", "--digest", "0" * 64], "not the requested artifact"),
     ):
-        assert main(["predict", str(artifact), *words]) == 1
+        assert main(["predict", str(artifact), *arguments]) == 1
         assert message in capsys.readouterr().err
 
 

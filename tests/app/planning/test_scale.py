@@ -162,14 +162,14 @@ def trained(precision: str, optimizer: str = "adamw") -> tuple[Gpt, torch.optim.
     torch.manual_seed(0)
     model = Gpt()
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept: dict[int, tuple[int, Tensor]] = {}
+    saved: dict[int, tuple[int, Tensor]] = {}
     copies = {tuple(p.shape) for p in model.parameters() if p.dim() == 2}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         is_copy = tuple(tensor.shape) in copies or tuple(tensor.t().shape if tensor.dim() == 2 else ()) in copies
         if storage.data_ptr() not in own and not is_copy:
-            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
+            saved[storage.data_ptr()] = (storage.nbytes(), tensor)
         return tensor
 
     tokens = torch.randint(SIZES["vocabulary"], (SIZES["micro_batch"], SIZES["sequence"] + 1))
@@ -180,7 +180,7 @@ def trained(precision: str, optimizer: str = "adamw") -> tuple[Gpt, torch.optim.
     model_scale = build_optimizer(model, OptimConfig(name=optimizer))  # pyright: ignore[reportArgumentType]
     loss.backward()
     model_scale.step()
-    return model, model_scale, sum(size for size, _ in kept.values())
+    return model, model_scale, sum(size for size, _ in saved.values())
 
 
 def bytes_of(tensors: Any) -> int:
@@ -201,27 +201,27 @@ def test_the_states_of_a_real_model_are_as_computed(optimizer: str):
 @pytest.mark.parametrize(("precision", "tolerance"), [("off", 0.08), ("bf16", 0.12)])
 def test_the_activations_of_a_real_model_are_as_computed(precision: str, tolerance: float):
     """Left out of the formula: attention's output before it is rearranged, its normalisers, the norms' statistics."""
-    model, _, kept = trained(precision)
+    model, _, saved = trained(precision)
     model_scale = scale(sum(p.numel() for p in model.parameters()), **SIZES, precision=precision)
-    assert kept == pytest.approx(model_scale.activation_bytes, rel=tolerance)
+    assert saved == pytest.approx(model_scale.activation_bytes, rel=tolerance)
 
 
 def test_the_autocast_copies_of_a_real_model_are_as_computed():
     """Of the weights that backward multiplies by: all of linear layers."""
     model = Gpt()
     weights = {tuple(module.weight.shape) for module in model.modules() if isinstance(module, nn.Linear)}
-    kept: dict[int, int] = {}
+    saved: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         if tensor.dtype == torch.bfloat16 and {tuple(tensor.shape), tuple(tensor.shape)[::-1]} & weights:
-            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     tokens = torch.zeros((2, 96), dtype=torch.long)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), torch.autocast("cpu", torch.bfloat16):
         model(tokens)
     linear = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
-    assert sum(kept.values()) == 2 * linear
+    assert sum(saved.values()) == 2 * linear
     assert scale(linear).copy_bytes == 2 * linear
 
 

@@ -259,10 +259,10 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """A folder with an uninterrupted run, trained in a new interpreter."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "recipe.py").write_text(RECIPE)
-    words = ("--run-dir", "runs/whole", "--options.width", "6", "--checkpoint.final", request.param, "--json")
+    arguments = ("--run-dir", "runs/whole", "--options.width", "6", "--checkpoint.final", request.param, "--json")
     process = subprocess.run(
-        [sys.executable, "-m", "trueloop", "train", "recipe.py", *words], cwd=folder, capture_output=True, text=True,
-        check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-m", "trueloop", "train", "recipe.py", *arguments],
+        cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert process.returncode == 0, process.stdout + process.stderr
     return folder
@@ -272,8 +272,8 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_a_rolled_back_run_ends_with_the_weights_of_the_original(whole: Path, forker, to: str):
     again = f"runs/again-{to}"
 
-    def trueloop(*words: str) -> str:
-        process = forker.run("-m", "trueloop", *words, cwd=whole)
+    def trueloop(*arguments: str) -> str:
+        process = forker.run("-m", "trueloop", *arguments, cwd=whole)
         assert process.returncode == 0, process.stdout + process.stderr
         return process.stdout
 

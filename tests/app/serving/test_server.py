@@ -42,8 +42,8 @@ def metrics(port):
 
 @pytest.mark.slow(reason="starts a server and waits for its shutdown")
 def test_sigterm_finishes_requests_and_exits_with_0(tiny_artifacts, forker, tmp_path):
-    words = ["serve", tiny_artifacts.folder(), "--port", "0", "--max-delay-ms", "400", "--max-batch", "8"]
-    program = forker.start("-m", "trueloop", *words, cwd=tmp_path)
+    arguments = ["serve", tiny_artifacts.folder(), "--port", "0", "--max-delay-ms", "400", "--max-batch", "8"]
+    program = forker.start("-m", "trueloop", *arguments, cwd=tmp_path)
     port = address(program)
     while post(port, {"inputs": [1, 2, 3]})[0] == 503:  # warming up
         time.sleep(0.01)
@@ -77,8 +77,8 @@ def test_a_used_port_and_impossible_limits_are_refused(tiny_artifacts, capsys):
         "--max-body-mib inf",
         "--max-delay-ms 10000",  # equal to the request timeout
     ):
-        words = line.split()
-        assert main(["serve", str(tiny_artifacts.folder()), *words]) != 0
+        arguments = line.split()
+        assert main(["serve", str(tiny_artifacts.folder()), *arguments]) != 0
         assert "These limits are impossible" in capsys.readouterr().err
     assert main(["serve", str(tiny_artifacts.folder()), "--host", "no such host"]) == 1
     assert "of 'no such host' cannot be used" in capsys.readouterr().err

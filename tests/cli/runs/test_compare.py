@@ -41,7 +41,7 @@ def test_json_and_files_are_written(two_runs, call_json, tmp_path):
         assert image.format == "PNG"
 
 
-@pytest.mark.parametrize("words", [[], ["a"]])
-def test_one_run_is_too_few(two_runs, call, words):
-    code, _, err = call("compare", *words)
+@pytest.mark.parametrize("arguments", [[], ["a"]])
+def test_one_run_is_too_few(two_runs, call, arguments):
+    code, _, err = call("compare", *arguments)
     assert (code, err.splitlines()[0]) == (1, "error: A comparison needs at least two runs.")

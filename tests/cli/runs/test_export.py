@@ -22,10 +22,10 @@ def test_json_is_one_object(fake_runs, call_json):
     assert (code, len(record["updates"]), record["evaluations"][1]["metrics"]["loss"]) == (0, 4, "nan")
 
 
-@pytest.mark.parametrize("words", [[], ["--csv", "x", "--json"], ["--csv", "--json"]])
-def test_exactly_one_format_is_required(fake_runs, call, words):
+@pytest.mark.parametrize("arguments", [[], ["--csv", "x", "--json"], ["--csv", "--json"]])
+def test_exactly_one_format_is_required(fake_runs, call, arguments):
     fake_runs.run("a")
-    code, out, err = call("export", "a", *words)
+    code, out, err = call("export", "a", *arguments)
     assert (code, out) == (1, "")
     assert err.startswith("error: Exactly one output format is needed.")
 

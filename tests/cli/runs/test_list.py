@@ -99,7 +99,7 @@ def test_an_empty_or_missing_folder_is_no_error(fake_runs, call, call_json):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["--filter", "nonsense"], "The filter 'nonsense' has no comparison."),
         (["--filter", "val/los<1"], "No run has 'val/los'.\nfix: Did you mean 'val/loss'?"),
@@ -107,9 +107,9 @@ def test_an_empty_or_missing_folder_is_no_error(fake_runs, call, call_json):
         (["--sort", "val/acc"], "No run has 'val/acc'."),
     ],
 )
-def test_an_invalid_filter_or_state_is_one_message(fake_runs, call, words, message):
+def test_an_invalid_filter_or_state_is_one_message(fake_runs, call, arguments, message):
     fake_runs.run("a")
-    code, out, err = call("list", *words)
+    code, out, err = call("list", *arguments)
     assert (code, out) == (1, "")
     assert err.startswith(f"error: {message}")
 

@@ -128,10 +128,10 @@ def make_client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Create clients whose judge process runs `FAKE_PROCESS`."""
     popen, started = subprocess.Popen, []
 
-    def build(*words: str) -> JudgeClient:
+    def build(*arguments: str) -> JudgeClient:
         def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
             assert command[1:] == ["-P", "-m", "trueloop.lab.arena.judge_process"]
-            return popen([sys.executable, "-c", FAKE_PROCESS, *words], **options)
+            return popen([sys.executable, "-c", FAKE_PROCESS, *arguments], **options)
 
         monkeypatch.setattr("trueloop.lab.arena.judge_client.subprocess.Popen", start)
         started.append(JudgeClient())

@@ -94,7 +94,7 @@ def test_a_batch_of_one_is_refused_only_in_train_mode():
 @pytest.mark.parametrize("modes", [Modes(), Modes(batch=1)])
 def test_the_shown_program_prints_the_same(modes: Modes):
     comparison, printed = compare(modes), []
-    exec(program(modes), {"print": lambda *words: printed.append(" ".join(map(str, words)))})
+    exec(program(modes), {"print": lambda *arguments: printed.append(" ".join(map(str, arguments)))})
     assert "\n".join(printed) == comparison.printed
 
 

@@ -31,8 +31,8 @@ def test_a_run_has_the_same_colour_on_every_panel(fake_runs):
         "one": read_journal(fake_runs.run("a")),
         "two": read_journal(fake_runs.run("b", accuracies=(0.1, 0.2, 0.3))),
     }
-    seen = {(curve.label, curve.run) for panel in overlay_panels(histories) for curve in panel.curves}
-    assert seen == {("one", 0), ("two", 1)}
+    labels_and_runs = {(curve.label, curve.run) for panel in overlay_panels(histories) for curve in panel.curves}
+    assert labels_and_runs == {("one", 0), ("two", 1)}
 
 
 def test_curves_without_finite_values_are_not_drawn(fake_runs):

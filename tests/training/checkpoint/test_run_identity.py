@@ -225,6 +225,9 @@ def test_a_checkpoint_without_an_identity_has_none(tmp_path):
 def test_sync_batchnorm_does_not_change_the_identity(build):
     with_batchnorm = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     converted = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
-    asked = TrainConfig(parallel=ParallelConfig(sync_batchnorm=True))
-    assert identity(build, asked, model=with_batchnorm)["model"] == identity(build, asked, model=converted)["model"]
+    requested = TrainConfig(parallel=ParallelConfig(sync_batchnorm=True))
+    assert (
+        identity(build, requested, model=with_batchnorm)["model"]
+        == identity(build, requested, model=converted)["model"]
+    )
     assert identity(build, model=with_batchnorm)["model"] != identity(build, model=converted)["model"]

@@ -163,9 +163,9 @@ class ShardedUpdate(CpuUpdate):
         clip: float | None,
         sharded: FsdpParallel,
         *,
-        guarded: bool = True,
+        skip_nonfinite: bool = True,
     ) -> None:
-        super().__init__(optimizer, parameters, clip, fused_scaling=False, guarded=guarded)
+        super().__init__(optimizer, parameters, clip, fused_scaling=False, skip_nonfinite=skip_nonfinite)
         self._sharded = sharded
         sharded.set_parameters(parameters)
 
