@@ -162,7 +162,7 @@ def compare(name: str, load: Load) -> tuple[SideBySide, Reports]:
 
 
 def keep_memory() -> None:
-    """Keep the C library from returning memory to the system: the addresses of large buffers change times by a tenth."""
+    """Keep the C library from returning memory to the system: addresses of large buffers change times by a tenth."""
     if sys.platform == "linux":
         for option in (-1, -3):  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, of malloc.h
             ctypes.CDLL(None).mallopt(option, 1 << 30)

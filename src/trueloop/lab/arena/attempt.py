@@ -1,4 +1,4 @@
-"""Runs one job: the entry's script under the sanitizer, then again without it to compare weights and measure time.
+"""Run one job: the entry's script under the sanitizer, then again without it to compare weights and measure time.
 
 The first run does the same as `trueloop run` on the script that the page shows.
 """

@@ -1,4 +1,4 @@
-"""Ranks configurations by the median over the seeds of all their entries."""
+"""Rank configurations by the median over the seeds of all their entries."""
 
 import statistics
 from collections.abc import Iterable, Sequence

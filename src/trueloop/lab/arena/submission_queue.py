@@ -1,4 +1,4 @@
-"""Runs practice and replays in the background and submits entries, for the arena page.
+"""Run practice and replays in the background and submit entries, for the arena page.
 
 Background runs are kept in bounded memory; entries are stored on the leaderboard only.
 """

@@ -1,4 +1,4 @@
-"""Evaluates a network over the plane: its decision and the output of each hidden neuron, as pictures in bytes."""
+"""Evaluate a network over the plane: its decision and the output of each hidden neuron, as pictures in bytes."""
 
 import copy
 from collections.abc import Sequence

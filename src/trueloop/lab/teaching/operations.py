@@ -1,4 +1,4 @@
-"""Traces the six operations of training: every tensor after every line, and the formula of each number.
+"""Trace the six operations of training: every tensor after every line, and the formula of each number.
 
 The program of `worked_programs` runs once; the variables after each marked line are recorded, so that a page can step
 forwards and backwards.

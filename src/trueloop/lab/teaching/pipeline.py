@@ -1,4 +1,4 @@
-"""Runs a data pipeline and records which examples the sampler chose, which worker read them, and the batches."""
+"""Run a data pipeline and record which examples the sampler chose, which worker read them, and the batches."""
 
 import warnings
 from collections import Counter

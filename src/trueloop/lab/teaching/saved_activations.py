@@ -1,4 +1,4 @@
-"""Measures memory and time of a forward pass in train mode, in eval mode, and without a graph.
+"""Measure memory and time of a forward pass in train mode, in eval mode, and without a graph.
 
 Memory is counted, not estimated: a weak reference tracks every storage that an operation creates until the storage is
 freed. The result equals that of PyTorch's memory profiler (a test compares them), at a lower cost. The process's

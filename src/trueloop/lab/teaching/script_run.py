@@ -1,4 +1,4 @@
-"""Runs a generated script that can be paused, inspected and edited before each training batch.
+"""Run a generated script that can be paused, inspected and edited before each training batch.
 
 The script is unmodified PyTorch. ``DataLoader`` iteration is patched to pause it, optimizer step hooks count its
 updates, and everything else is read from its variables.

@@ -1,4 +1,4 @@
-"""Records the signature of a silent failure: curves of the correct teaching script and of its copy with one failure.
+"""Record the signature of a silent failure: curves of the correct teaching script and of its copy with one failure.
 
 Both scripts run from the same seeds. A curve is reduced to as many points as a small plot can show, each with the
 minimum, the median and the maximum over the seeds.
