@@ -55,7 +55,7 @@ def make_update(optimizer: torch.optim.Optimizer, clip: float | None, *, skip_no
     Args:
         optimizer: the optimizer of the parameters.
         clip: upper bound of the gradient norm over all parameters, or None.
-        guarded: whether to skip updates with non-finite gradients.
+        skip_nonfinite: whether to skip updates with non-finite gradients.
 
     Raises:
         InvalidModel: the optimizer needs a closure, which one window cannot provide.
@@ -85,7 +85,7 @@ class _ClippedUpdate:
         optimizer: optimizer that steps.
         parameters: all parameters of the optimizer.
         clip: upper bound of the gradient norm over all parameters, or None.
-        guarded: whether to skip updates with non-finite gradients.
+        skip_nonfinite: whether to skip updates with non-finite gradients.
     """
 
     def __init__(

@@ -153,7 +153,7 @@ class ShardedUpdate(CpuUpdate):
         parameters: all parameters of the optimizer.
         clip: upper bound of the gradient norm over all parameters and processes, or None.
         sharded: the `FsdpParallel` of the run, which computes this norm.
-        guarded: whether to skip updates with non-finite gradients.
+        skip_nonfinite: whether to skip updates with non-finite gradients.
     """
 
     def __init__(

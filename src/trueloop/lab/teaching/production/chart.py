@@ -59,25 +59,25 @@ class _BoxTemplate(NamedTuple):
 
 
 def _always(text: str) -> Callable[[Selection], str]:
-    return lambda on: text
+    return lambda selected: text
 
 
-def _forward(on: Selection) -> str:
-    kind = {"off": "", "bf16": " in bfloat16", "fp16": " in float16"}[on.precision]
-    return f"Forward pass and {'summed ' if on.sums_losses else ''}loss{kind}"
+def _forward(selected: Selection) -> str:
+    kind = {"off": "", "bf16": " in bfloat16", "fp16": " in float16"}[selected.precision]
+    return f"Forward pass and {'summed ' if selected.sums_losses else ''}loss{kind}"
 
 
-def _backward(on: Selection) -> str:
-    text = "Backward pass, adds to .grad" if on.accumulation else "Backward pass"
-    return f"{text}, of the scaled loss" if on.uses_scaler else text
+def _backward(selected: Selection) -> str:
+    text = "Backward pass, adds to .grad" if selected.accumulation else "Backward pass"
+    return f"{text}, of the scaled loss" if selected.uses_scaler else text
 
 
-def _update(on: Selection) -> str:
-    return "Update, if the gradients are finite" if on.uses_scaler else "Update"
+def _update(selected: Selection) -> str:
+    return "Update, if the gradients are finite" if selected.uses_scaler else "Update"
 
 
-def _end(on: Selection) -> str:
-    return "Restore the best weights" if on.early_stopping else "Trained"
+def _end(selected: Selection) -> str:
+    return "Restore the best weights" if selected.early_stopping else "Trained"
 
 
 SETUP: Final = ("device", "data", "split", "loaders", "model", "criterion", "optimizer", "schedule", "scaler", "best")
@@ -119,18 +119,20 @@ def chart(selection: Selection, program: Program) -> Chart:
         selection: the components, without those that they require.
         program: result of `production_program` for this selection.
     """
-    on = selection.with_required()
-    boxes = tuple(_boxes(on, program))
+    selected = selection.with_required()
+    boxes = tuple(_boxes(selected, program))
     return Chart(boxes=boxes, edges=tuple(_edges({box.name: index for index, box in enumerate(boxes)}, boxes)))
 
 
-def _boxes(on: Selection, program: Program) -> Iterator[Box]:
+def _boxes(selected: Selection, program: Program) -> Iterator[Box]:
     for box in _BOXES:
         spans = [span for span in program.spans if span.name in box.snippets]
         if spans or box.kind == "end":
             lines = tuple((span.first, span.last) for span in spans)
             subject: Subject = SUBJECTS.get(box.name) or ""
-            yield Box(name=box.name, text=box.text(on), kind=box.kind, depth=box.depth, subject=subject, lines=lines)
+            yield Box(
+                name=box.name, text=box.text(selected), kind=box.kind, depth=box.depth, subject=subject, lines=lines
+            )
 
 
 def _edges(index: dict[str, int], boxes: tuple[Box, ...]) -> Iterator[Edge]:

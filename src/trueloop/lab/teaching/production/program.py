@@ -12,42 +12,42 @@ from trueloop.lab.teaching.production.selection import Selection
 from trueloop.lab.teaching.production.snippets import MODEL, SETUP_SNIPPETS, Snippet, autocast, constant, lines
 
 
-def _needs_folder(on: Selection) -> bool:
+def _needs_folder(selected: Selection) -> bool:
     """True if the run needs a folder: for checkpoints, the journal or the best weights."""
-    return on.checkpoint or on.logging or on.early_stopping
+    return selected.checkpoint or selected.logging or selected.early_stopping
 
 
-def _config(on: Selection) -> str:
-    schedule = "cosine" if on.schedule else "constant"
-    keeps_last = on.evaluation and _needs_folder(on) and not on.early_stopping
+def _config(selected: Selection) -> str:
+    schedule = "cosine" if selected.schedule else "constant"
+    keeps_last = selected.evaluation and _needs_folder(selected) and not selected.early_stopping
     return lines(
         "config = TrainConfig(",
         "    epochs=10,",
         "    effective_batch=64,",
-        "    micro_batch=16," if on.accumulation else "",
+        "    micro_batch=16," if selected.accumulation else "",
         "    optim=OptimConfig(lr=3e-3, decay_all=True),  # decay_all: as bare AdamW does",
         f'    schedule=ScheduleConfig(name="{schedule}"),',
-        "    clip=1.0," if on.clipping else "    clip=None,",
-        f'    precision="{on.precision}",' if on.precision != "off" else "",
-        "    monitor=MonitorConfig(patience=3)," if on.early_stopping else "",
+        "    clip=1.0," if selected.clipping else "    clip=None,",
+        f'    precision="{selected.precision}",' if selected.precision != "off" else "",
+        "    monitor=MonitorConfig(patience=3)," if selected.early_stopping else "",
         '    checkpoint=CheckpointConfig(final="last"),' if keeps_last else "",
-        "    seed=0," if on.seeding else "    seeding=False,",
+        "    seed=0," if selected.seeding else "    seeding=False,",
         ")",
     )
 
 
-def _trainer(on: Selection) -> str:
+def _trainer(selected: Selection) -> str:
     return lines(
         "trainer = Trainer(",
         "    model=model,",
         "    objective=nn.CrossEntropyLoss(),",
         "    config=config,",
-        '    metrics={"accuracy": Accuracy},' if on.evaluation else "",
-        '    run_dir="runs/digits",' if _needs_folder(on) else "",
-        "    reporters=[Display()]," if on.progress else "",
+        '    metrics={"accuracy": Accuracy},' if selected.evaluation else "",
+        '    run_dir="runs/digits",' if _needs_folder(selected) else "",
+        "    reporters=[Display()]," if selected.progress else "",
         ")",
-        f"result = trainer.fit(train_data{', val=val_data' if on.evaluation else ''})",
-        "print(result.metrics)" if on.evaluation else "",
+        f"result = trainer.fit(train_data{', val=val_data' if selected.evaluation else ''})",
+        "print(result.metrics)" if selected.evaluation else "",
     )
 
 
@@ -56,44 +56,46 @@ TRAINER_SNIPPETS: Final = (
     _SETUP["seed"],
     _SETUP["data"],
     _SETUP["split"],
-    Snippet(name="model", write=lambda on: MODEL.replace(".to(device)", "").strip(), blank_line_before=True),
+    Snippet(name="model", write=lambda selected: MODEL.replace(".to(device)", "").strip(), blank_line_before=True),
     Snippet(name="config", write=_config),
     Snippet(name="trainer", write=_trainer, blank_line_before=True),
 )
 
 
-def _epochs(on: Selection) -> str:
-    return f"for epoch in range({'start, ' if on.checkpoint else ''}EPOCHS):"
+def _epochs(selected: Selection) -> str:
+    return f"for epoch in range({'start, ' if selected.checkpoint else ''}EPOCHS):"
 
 
-def _totals(on: Selection) -> str:
+def _totals(selected: Selection) -> str:
     return lines(
-        "loss_sum = torch.zeros((), device=device)  # stays on the device: no synchronisation" if on.logging else "",
-        "count = 0  # examples in the window" if on.accumulation else "",
-        "printed = 0.0" if on.progress else "",
+        "loss_sum = torch.zeros((), device=device)  # stays on the device: no synchronisation"
+        if selected.logging
+        else "",
+        "count = 0  # examples in the window" if selected.accumulation else "",
+        "printed = 0.0" if selected.progress else "",
     )
 
 
-def _batches(on: Selection) -> str:
-    if on.accumulation or on.progress:
+def _batches(selected: Selection) -> str:
+    if selected.accumulation or selected.progress:
         return "for index, (inputs, targets) in enumerate(loader, start=1):"
     return "for inputs, targets in loader:"
 
 
-def _forward(on: Selection) -> str:
+def _forward(selected: Selection) -> str:
     forward = "loss = loss_function(model(inputs), targets)"
-    cast = autocast(on)
+    cast = autocast(selected)
     return f"{cast}\n    {forward}" if cast else forward
 
 
-def _backward(on: Selection) -> str:
-    return "scaler.scale(loss).backward()" if on.uses_scaler else "loss.backward()"
+def _backward(selected: Selection) -> str:
+    return "scaler.scale(loss).backward()" if selected.uses_scaler else "loss.backward()"
 
 
-def _total(on: Selection) -> str:
-    if not on.logging:
+def _total(selected: Selection) -> str:
+    if not selected.logging:
         return ""
-    return "loss_sum += loss.detach()" if on.sums_losses else "loss_sum += loss.detach() * len(targets)"
+    return "loss_sum += loss.detach()" if selected.sums_losses else "loss_sum += loss.detach() * len(targets)"
 
 
 DRAW = """
@@ -114,25 +116,25 @@ count = 0
 """
 
 
-def _clip(on: Selection) -> str:
+def _clip(selected: Selection) -> str:
     clip = "nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)"
-    return f"norm = {clip}" if on.logging else clip
+    return f"norm = {clip}" if selected.logging else clip
 
 
-def _update(on: Selection) -> str:
-    if not on.uses_scaler:
+def _update(selected: Selection) -> str:
+    if not selected.uses_scaler:
         return "optimizer.step()"
-    return lines("scale = scaler.get_scale()" if on.schedule else "", "scaler.step(optimizer)", "scaler.update()")
+    return lines("scale = scaler.get_scale()" if selected.schedule else "", "scaler.step(optimizer)", "scaler.update()")
 
 
-def _advance(on: Selection) -> str:
-    if on.uses_scaler:
+def _advance(selected: Selection) -> str:
+    if selected.uses_scaler:
         return lines("if scaler.get_scale() >= scale:  # a lower scale: the update was skipped", "    schedule.step()")
     return "schedule.step()"
 
 
-def _train_loss(on: Selection) -> str:
-    return "train_loss = loss_sum.item() / len(train_data)" if on.logging else ""
+def _train_loss(selected: Selection) -> str:
+    return "train_loss = loss_sum.item() / len(train_data)" if selected.logging else ""
 
 
 JUDGE = """
@@ -143,54 +145,54 @@ else:
 """
 
 
-def _record(on: Selection) -> str:
+def _record(selected: Selection) -> str:
     return lines(
         "record = {",
         '    "time": time.time(),',
         '    "epoch": epoch + 1,',
         '    "train_loss": train_loss,',
-        '    "val_loss": val_loss,' if on.evaluation else "",
-        '    "accuracy": accuracy,' if on.evaluation else "",
-        '    "learning_rate": schedule.get_last_lr()[0],' if on.schedule else "",
-        '    "gradient_norm": norm.item(),' if on.clipping else "",
+        '    "val_loss": val_loss,' if selected.evaluation else "",
+        '    "accuracy": accuracy,' if selected.evaluation else "",
+        '    "learning_rate": schedule.get_last_lr()[0],' if selected.schedule else "",
+        '    "gradient_norm": norm.item(),' if selected.clipping else "",
         "}",
         'with LOG.open("a") as file:',
         '    file.write(json.dumps(record) + "\\n")',
     )
 
 
-def _save(on: Selection) -> str:
+def _save(selected: Selection) -> str:
     return lines(
         "save(",
         "    {",
         '        "epoch": epoch + 1,',
         '        "model": model.state_dict(),',
         '        "optimizer": optimizer.state_dict(),',
-        '        "schedule": schedule.state_dict(),' if on.schedule else "",
-        '        "scaler": scaler.state_dict(),' if on.uses_scaler else "",
-        '        "best": best,' if on.early_stopping else "",
-        '        "best_weights": best_weights,' if on.early_stopping else "",
-        '        "stale": stale,' if on.early_stopping else "",
-        '        "random": torch.get_rng_state(),' if on.seeding else "",
-        '        "random_cuda": torch.cuda.get_rng_state_all(),' if on.seeding else "",
+        '        "schedule": schedule.state_dict(),' if selected.schedule else "",
+        '        "scaler": scaler.state_dict(),' if selected.uses_scaler else "",
+        '        "best": best,' if selected.early_stopping else "",
+        '        "best_weights": best_weights,' if selected.early_stopping else "",
+        '        "stale": stale,' if selected.early_stopping else "",
+        '        "random": torch.get_rng_state(),' if selected.seeding else "",
+        '        "random_cuda": torch.cuda.get_rng_state_all(),' if selected.seeding else "",
         "    }",
         ")",
     )
 
 
-def _print_epoch(on: Selection) -> str:
-    if on.logging and on.evaluation:
+def _print_epoch(selected: Selection) -> str:
+    if selected.logging and selected.evaluation:
         return lines(
             "print(",
             '    f"epoch {epoch + 1}: train loss {train_loss:.3f}, "',
             '    f"val loss {val_loss:.3f}, accuracy {accuracy:.3f}"',
             ")",
         )
-    if on.evaluation:
+    if selected.evaluation:
         return 'print(f"epoch {epoch + 1}: val loss {val_loss:.3f}, accuracy {accuracy:.3f}")'
-    if on.logging:
+    if selected.logging:
         return 'print(f"epoch {epoch + 1}: train loss {train_loss:.3f}")'
-    loss = "loss.item() / len(targets)" if on.sums_losses else "loss.item()"
+    loss = "loss.item() / len(targets)" if selected.sums_losses else "loss.item()"
     return f'print(f"epoch {{epoch + 1}}: loss {{{loss}:.3f}}")'
 
 
@@ -200,32 +202,36 @@ if stale >= PATIENCE:
 """
 LOOP: Final = (
     Snippet(name="epochs", write=_epochs, blank_line_before=True),
-    Snippet(name="stop", write=constant(STOP, lambda on: on.early_stopping), depth=1),
+    Snippet(name="stop", write=constant(STOP, lambda selected: selected.early_stopping), depth=1),
     Snippet(name="totals", write=_totals, depth=1),
     Snippet(name="batches", write=_batches, depth=1),
     Snippet(name="move", write=constant("inputs, targets = inputs.to(device), targets.to(device)"), depth=2),
     Snippet(name="forward", write=_forward, depth=2),
     Snippet(name="backward", write=_backward, depth=2),
     Snippet(name="total", write=_total, depth=2),
-    Snippet(name="draw", write=constant(DRAW, lambda on: on.progress), depth=2),
-    Snippet(name="window", write=constant(WINDOW, lambda on: on.accumulation), depth=2),
+    Snippet(name="draw", write=constant(DRAW, lambda selected: selected.progress), depth=2),
+    Snippet(name="window", write=constant(WINDOW, lambda selected: selected.accumulation), depth=2),
     Snippet(
-        name="unscale", write=constant("scaler.unscale_(optimizer)", lambda on: on.uses_scaler and on.clipping), depth=2
+        name="unscale",
+        write=constant("scaler.unscale_(optimizer)", lambda selected: selected.uses_scaler and selected.clipping),
+        depth=2,
     ),
-    Snippet(name="divide", write=constant(DIVIDE, lambda on: on.accumulation), depth=2),
-    Snippet(name="clip", write=lambda on: _clip(on) if on.clipping else "", depth=2),
+    Snippet(name="divide", write=constant(DIVIDE, lambda selected: selected.accumulation), depth=2),
+    Snippet(name="clip", write=lambda selected: _clip(selected) if selected.clipping else "", depth=2),
     Snippet(name="update", write=_update, depth=2),
-    Snippet(name="advance", write=lambda on: _advance(on) if on.schedule else "", depth=2),
+    Snippet(name="advance", write=lambda selected: _advance(selected) if selected.schedule else "", depth=2),
     Snippet(name="clear", write=constant("optimizer.zero_grad()"), depth=2),
     Snippet(name="train loss", write=_train_loss, depth=1),
-    Snippet(name="look", write=constant("val_loss, accuracy = evaluate()", lambda on: on.evaluation), depth=1),
-    Snippet(name="judge", write=constant(JUDGE, lambda on: on.early_stopping), depth=1),
-    Snippet(name="record", write=lambda on: _record(on) if on.logging else "", depth=1),
-    Snippet(name="keep", write=lambda on: _save(on) if on.checkpoint else "", depth=1),
+    Snippet(
+        name="look", write=constant("val_loss, accuracy = evaluate()", lambda selected: selected.evaluation), depth=1
+    ),
+    Snippet(name="judge", write=constant(JUDGE, lambda selected: selected.early_stopping), depth=1),
+    Snippet(name="record", write=lambda selected: _record(selected) if selected.logging else "", depth=1),
+    Snippet(name="keep", write=lambda selected: _save(selected) if selected.checkpoint else "", depth=1),
     Snippet(name="print", write=_print_epoch, depth=1),
     Snippet(
         name="restore",
-        write=constant("model.load_state_dict(best_weights)", lambda on: on.early_stopping),
+        write=constant("model.load_state_dict(best_weights)", lambda selected: selected.early_stopping),
         blank_line_before=True,
     ),
 )
@@ -307,8 +313,8 @@ def assemble(doc: str, snippets: Sequence[Snippet], selection: Selection, replac
         selection: the components, without those that they require.
         replacements: snippet name -> source code to use instead.
     """
-    on = selection.with_required()
-    texts = [(snippet, replacements.get(snippet.name, snippet.write(on)).strip("\n")) for snippet in snippets]
+    selected = selection.with_required()
+    texts = [(snippet, replacements.get(snippet.name, snippet.write(selected)).strip("\n")) for snippet in snippets]
     texts = [(snippet, text) for snippet, text in texts if text]
     code = "\n".join(indent(text, "    " * snippet.depth) for snippet, text in texts)
     program = [f'"""{doc}"""', "", *_imports(_used_names(code)), ""]
