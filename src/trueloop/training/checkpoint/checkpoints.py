@@ -302,9 +302,8 @@ class CheckpointFolder:
         every_save, _ = self._scan()
         complete = _one_per_update(every_save)
         newest = complete[-max(1, self._keep_last) :]
-        to_keep = {
-            checkpoint.path for checkpoint in (saved, *newest, *self._sort_by_metric(complete)[: self._keep_best])
-        }
+        best = self._sort_by_metric(complete)[: self._keep_best]
+        to_keep = {checkpoint.path for checkpoint in (saved, *newest, *best)}
         for checkpoint in every_save:
             if checkpoint.path not in to_keep:
                 self.remove(checkpoint)

@@ -195,9 +195,8 @@ class ReplayableWindow:
 
     def largest_piece(self) -> int:
         """Return the number of examples in the largest piece of a micro-batch so far."""
-        return max(
-            min(count_examples(micro), self._max_examples or count_examples(micro)) for micro in self.micro_batches
-        )
+        largest = max(map(count_examples, self.micro_batches))
+        return min(largest, self._max_examples or largest)
 
     def check_splittable(self, max_examples: int) -> None:
         """Raise if a micro-batch cannot be split into pieces of this size."""

@@ -59,25 +59,25 @@ class _BoxTemplate(NamedTuple):
 
 
 def _always(text: str) -> Callable[[Selection], str]:
-    return lambda selected: text
+    return lambda chosen: text
 
 
-def _forward(selected: Selection) -> str:
-    kind = {"off": "", "bf16": " in bfloat16", "fp16": " in float16"}[selected.precision]
-    return f"Forward pass and {'summed ' if selected.sums_losses else ''}loss{kind}"
+def _forward(chosen: Selection) -> str:
+    kind = {"off": "", "bf16": " in bfloat16", "fp16": " in float16"}[chosen.precision]
+    return f"Forward pass and {'summed ' if chosen.sums_losses else ''}loss{kind}"
 
 
-def _backward(selected: Selection) -> str:
-    text = "Backward pass, adds to .grad" if selected.accumulation else "Backward pass"
-    return f"{text}, of the scaled loss" if selected.uses_scaler else text
+def _backward(chosen: Selection) -> str:
+    text = "Backward pass, adds to .grad" if chosen.accumulation else "Backward pass"
+    return f"{text}, of the scaled loss" if chosen.uses_scaler else text
 
 
-def _update(selected: Selection) -> str:
-    return "Update, if the gradients are finite" if selected.uses_scaler else "Update"
+def _update(chosen: Selection) -> str:
+    return "Update, if the gradients are finite" if chosen.uses_scaler else "Update"
 
 
-def _end(selected: Selection) -> str:
-    return "Restore the best weights" if selected.early_stopping else "Trained"
+def _end(chosen: Selection) -> str:
+    return "Restore the best weights" if chosen.early_stopping else "Trained"
 
 
 SETUP: Final = ("device", "data", "split", "loaders", "model", "criterion", "optimizer", "schedule", "scaler", "best")
@@ -116,22 +116,22 @@ def chart(selection: Selection, program: Program) -> Chart:
     """Draw the chart of a selection's program.
 
     Args:
-        selection: the components, without those that they require.
+        selection: the components; those that they require are added.
         program: result of `production_program` for this selection.
     """
-    selected = selection.with_required()
-    boxes = tuple(_boxes(selected, program))
+    chosen = selection.with_required()
+    boxes = tuple(_boxes(chosen, program))
     return Chart(boxes=boxes, edges=tuple(_edges({box.name: index for index, box in enumerate(boxes)}, boxes)))
 
 
-def _boxes(selected: Selection, program: Program) -> Iterator[Box]:
+def _boxes(chosen: Selection, program: Program) -> Iterator[Box]:
     for box in _BOXES:
         spans = [span for span in program.spans if span.name in box.snippets]
         if spans or box.kind == "end":
             lines = tuple((span.first, span.last) for span in spans)
             subject: Subject = SUBJECTS.get(box.name) or ""
             yield Box(
-                name=box.name, text=box.text(selected), kind=box.kind, depth=box.depth, subject=subject, lines=lines
+                name=box.name, text=box.text(chosen), kind=box.kind, depth=box.depth, subject=subject, lines=lines
             )
 
 

@@ -12,42 +12,42 @@ from trueloop.lab.teaching.production.selection import Selection
 from trueloop.lab.teaching.production.snippets import MODEL, SETUP_SNIPPETS, Snippet, autocast, constant, lines
 
 
-def _needs_folder(selected: Selection) -> bool:
+def _needs_folder(chosen: Selection) -> bool:
     """True if the run needs a folder: for checkpoints, the journal or the best weights."""
-    return selected.checkpoint or selected.logging or selected.early_stopping
+    return chosen.checkpoint or chosen.logging or chosen.early_stopping
 
 
-def _config(selected: Selection) -> str:
-    schedule = "cosine" if selected.schedule else "constant"
-    keeps_last = selected.evaluation and _needs_folder(selected) and not selected.early_stopping
+def _config(chosen: Selection) -> str:
+    schedule = "cosine" if chosen.schedule else "constant"
+    keeps_last = chosen.evaluation and _needs_folder(chosen) and not chosen.early_stopping
     return lines(
         "config = TrainConfig(",
         "    epochs=10,",
         "    effective_batch=64,",
-        "    micro_batch=16," if selected.accumulation else "",
+        "    micro_batch=16," if chosen.accumulation else "",
         "    optim=OptimConfig(lr=3e-3, decay_all=True),  # decay_all: as bare AdamW does",
         f'    schedule=ScheduleConfig(name="{schedule}"),',
-        "    clip=1.0," if selected.clipping else "    clip=None,",
-        f'    precision="{selected.precision}",' if selected.precision != "off" else "",
-        "    monitor=MonitorConfig(patience=3)," if selected.early_stopping else "",
+        "    clip=1.0," if chosen.clipping else "    clip=None,",
+        f'    precision="{chosen.precision}",' if chosen.precision != "off" else "",
+        "    monitor=MonitorConfig(patience=3)," if chosen.early_stopping else "",
         '    checkpoint=CheckpointConfig(final="last"),' if keeps_last else "",
-        "    seed=0," if selected.seeding else "    seeding=False,",
+        "    seed=0," if chosen.seeding else "    seeding=False,",
         ")",
     )
 
 
-def _trainer(selected: Selection) -> str:
+def _trainer(chosen: Selection) -> str:
     return lines(
         "trainer = Trainer(",
         "    model=model,",
         "    objective=nn.CrossEntropyLoss(),",
         "    config=config,",
-        '    metrics={"accuracy": Accuracy},' if selected.evaluation else "",
-        '    run_dir="runs/digits",' if _needs_folder(selected) else "",
-        "    reporters=[Display()]," if selected.progress else "",
+        '    metrics={"accuracy": Accuracy},' if chosen.evaluation else "",
+        '    run_dir="runs/digits",' if _needs_folder(chosen) else "",
+        "    reporters=[Display()]," if chosen.progress else "",
         ")",
-        f"result = trainer.fit(train_data{', val=val_data' if selected.evaluation else ''})",
-        "print(result.metrics)" if selected.evaluation else "",
+        f"result = trainer.fit(train_data{', val=val_data' if chosen.evaluation else ''})",
+        "print(result.metrics)" if chosen.evaluation else "",
     )
 
 
@@ -56,46 +56,46 @@ TRAINER_SNIPPETS: Final = (
     _SETUP["seed"],
     _SETUP["data"],
     _SETUP["split"],
-    Snippet(name="model", write=lambda selected: MODEL.replace(".to(device)", "").strip(), blank_line_before=True),
+    Snippet(name="model", write=lambda chosen: MODEL.replace(".to(device)", "").strip(), spaced=True),
     Snippet(name="config", write=_config),
-    Snippet(name="trainer", write=_trainer, blank_line_before=True),
+    Snippet(name="trainer", write=_trainer, spaced=True),
 )
 
 
-def _epochs(selected: Selection) -> str:
-    return f"for epoch in range({'start, ' if selected.checkpoint else ''}EPOCHS):"
+def _epochs(chosen: Selection) -> str:
+    return f"for epoch in range({'start, ' if chosen.checkpoint else ''}EPOCHS):"
 
 
-def _totals(selected: Selection) -> str:
+def _totals(chosen: Selection) -> str:
     return lines(
         "loss_sum = torch.zeros((), device=device)  # stays on the device: no synchronisation"
-        if selected.logging
+        if chosen.logging
         else "",
-        "count = 0  # examples in the window" if selected.accumulation else "",
-        "printed = 0.0" if selected.progress else "",
+        "count = 0  # examples in the window" if chosen.accumulation else "",
+        "printed = 0.0" if chosen.progress else "",
     )
 
 
-def _batches(selected: Selection) -> str:
-    if selected.accumulation or selected.progress:
+def _batches(chosen: Selection) -> str:
+    if chosen.accumulation or chosen.progress:
         return "for index, (inputs, targets) in enumerate(loader, start=1):"
     return "for inputs, targets in loader:"
 
 
-def _forward(selected: Selection) -> str:
+def _forward(chosen: Selection) -> str:
     forward = "loss = loss_function(model(inputs), targets)"
-    cast = autocast(selected)
+    cast = autocast(chosen)
     return f"{cast}\n    {forward}" if cast else forward
 
 
-def _backward(selected: Selection) -> str:
-    return "scaler.scale(loss).backward()" if selected.uses_scaler else "loss.backward()"
+def _backward(chosen: Selection) -> str:
+    return "scaler.scale(loss).backward()" if chosen.uses_scaler else "loss.backward()"
 
 
-def _total(selected: Selection) -> str:
-    if not selected.logging:
+def _total(chosen: Selection) -> str:
+    if not chosen.logging:
         return ""
-    return "loss_sum += loss.detach()" if selected.sums_losses else "loss_sum += loss.detach() * len(targets)"
+    return "loss_sum += loss.detach()" if chosen.sums_losses else "loss_sum += loss.detach() * len(targets)"
 
 
 DRAW = """
@@ -116,25 +116,25 @@ count = 0
 """
 
 
-def _clip(selected: Selection) -> str:
+def _clip(chosen: Selection) -> str:
     clip = "nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)"
-    return f"norm = {clip}" if selected.logging else clip
+    return f"norm = {clip}" if chosen.logging else clip
 
 
-def _update(selected: Selection) -> str:
-    if not selected.uses_scaler:
+def _update(chosen: Selection) -> str:
+    if not chosen.uses_scaler:
         return "optimizer.step()"
-    return lines("scale = scaler.get_scale()" if selected.schedule else "", "scaler.step(optimizer)", "scaler.update()")
+    return lines("scale = scaler.get_scale()" if chosen.schedule else "", "scaler.step(optimizer)", "scaler.update()")
 
 
-def _advance(selected: Selection) -> str:
-    if selected.uses_scaler:
+def _advance(chosen: Selection) -> str:
+    if chosen.uses_scaler:
         return lines("if scaler.get_scale() >= scale:  # a lower scale: the update was skipped", "    schedule.step()")
     return "schedule.step()"
 
 
-def _train_loss(selected: Selection) -> str:
-    return "train_loss = loss_sum.item() / len(train_data)" if selected.logging else ""
+def _train_loss(chosen: Selection) -> str:
+    return "train_loss = loss_sum.item() / len(train_data)" if chosen.logging else ""
 
 
 JUDGE = """
@@ -145,54 +145,54 @@ else:
 """
 
 
-def _record(selected: Selection) -> str:
+def _record(chosen: Selection) -> str:
     return lines(
         "record = {",
         '    "time": time.time(),',
         '    "epoch": epoch + 1,',
         '    "train_loss": train_loss,',
-        '    "val_loss": val_loss,' if selected.evaluation else "",
-        '    "accuracy": accuracy,' if selected.evaluation else "",
-        '    "learning_rate": schedule.get_last_lr()[0],' if selected.schedule else "",
-        '    "gradient_norm": norm.item(),' if selected.clipping else "",
+        '    "val_loss": val_loss,' if chosen.evaluation else "",
+        '    "accuracy": accuracy,' if chosen.evaluation else "",
+        '    "learning_rate": schedule.get_last_lr()[0],' if chosen.schedule else "",
+        '    "gradient_norm": norm.item(),' if chosen.clipping else "",
         "}",
         'with LOG.open("a") as file:',
         '    file.write(json.dumps(record) + "\\n")',
     )
 
 
-def _save(selected: Selection) -> str:
+def _save(chosen: Selection) -> str:
     return lines(
         "save(",
         "    {",
         '        "epoch": epoch + 1,',
         '        "model": model.state_dict(),',
         '        "optimizer": optimizer.state_dict(),',
-        '        "schedule": schedule.state_dict(),' if selected.schedule else "",
-        '        "scaler": scaler.state_dict(),' if selected.uses_scaler else "",
-        '        "best": best,' if selected.early_stopping else "",
-        '        "best_weights": best_weights,' if selected.early_stopping else "",
-        '        "stale": stale,' if selected.early_stopping else "",
-        '        "random": torch.get_rng_state(),' if selected.seeding else "",
-        '        "random_cuda": torch.cuda.get_rng_state_all(),' if selected.seeding else "",
+        '        "schedule": schedule.state_dict(),' if chosen.schedule else "",
+        '        "scaler": scaler.state_dict(),' if chosen.uses_scaler else "",
+        '        "best": best,' if chosen.early_stopping else "",
+        '        "best_weights": best_weights,' if chosen.early_stopping else "",
+        '        "stale": stale,' if chosen.early_stopping else "",
+        '        "random": torch.get_rng_state(),' if chosen.seeding else "",
+        '        "random_cuda": torch.cuda.get_rng_state_all(),' if chosen.seeding else "",
         "    }",
         ")",
     )
 
 
-def _print_epoch(selected: Selection) -> str:
-    if selected.logging and selected.evaluation:
+def _print_epoch(chosen: Selection) -> str:
+    if chosen.logging and chosen.evaluation:
         return lines(
             "print(",
             '    f"epoch {epoch + 1}: train loss {train_loss:.3f}, "',
             '    f"val loss {val_loss:.3f}, accuracy {accuracy:.3f}"',
             ")",
         )
-    if selected.evaluation:
+    if chosen.evaluation:
         return 'print(f"epoch {epoch + 1}: val loss {val_loss:.3f}, accuracy {accuracy:.3f}")'
-    if selected.logging:
+    if chosen.logging:
         return 'print(f"epoch {epoch + 1}: train loss {train_loss:.3f}")'
-    loss = "loss.item() / len(targets)" if selected.sums_losses else "loss.item()"
+    loss = "loss.item() / len(targets)" if chosen.sums_losses else "loss.item()"
     return f'print(f"epoch {{epoch + 1}}: loss {{{loss}:.3f}}")'
 
 
@@ -201,38 +201,36 @@ if stale >= PATIENCE:
     break
 """
 LOOP: Final = (
-    Snippet(name="epochs", write=_epochs, blank_line_before=True),
-    Snippet(name="stop", write=constant(STOP, lambda selected: selected.early_stopping), depth=1),
+    Snippet(name="epochs", write=_epochs, spaced=True),
+    Snippet(name="stop", write=constant(STOP, lambda chosen: chosen.early_stopping), depth=1),
     Snippet(name="totals", write=_totals, depth=1),
     Snippet(name="batches", write=_batches, depth=1),
     Snippet(name="move", write=constant("inputs, targets = inputs.to(device), targets.to(device)"), depth=2),
     Snippet(name="forward", write=_forward, depth=2),
     Snippet(name="backward", write=_backward, depth=2),
     Snippet(name="total", write=_total, depth=2),
-    Snippet(name="draw", write=constant(DRAW, lambda selected: selected.progress), depth=2),
-    Snippet(name="window", write=constant(WINDOW, lambda selected: selected.accumulation), depth=2),
+    Snippet(name="draw", write=constant(DRAW, lambda chosen: chosen.progress), depth=2),
+    Snippet(name="window", write=constant(WINDOW, lambda chosen: chosen.accumulation), depth=2),
     Snippet(
         name="unscale",
-        write=constant("scaler.unscale_(optimizer)", lambda selected: selected.uses_scaler and selected.clipping),
+        write=constant("scaler.unscale_(optimizer)", lambda chosen: chosen.uses_scaler and chosen.clipping),
         depth=2,
     ),
-    Snippet(name="divide", write=constant(DIVIDE, lambda selected: selected.accumulation), depth=2),
-    Snippet(name="clip", write=lambda selected: _clip(selected) if selected.clipping else "", depth=2),
+    Snippet(name="divide", write=constant(DIVIDE, lambda chosen: chosen.accumulation), depth=2),
+    Snippet(name="clip", write=lambda chosen: _clip(chosen) if chosen.clipping else "", depth=2),
     Snippet(name="update", write=_update, depth=2),
-    Snippet(name="advance", write=lambda selected: _advance(selected) if selected.schedule else "", depth=2),
+    Snippet(name="advance", write=lambda chosen: _advance(chosen) if chosen.schedule else "", depth=2),
     Snippet(name="clear", write=constant("optimizer.zero_grad()"), depth=2),
     Snippet(name="train loss", write=_train_loss, depth=1),
-    Snippet(
-        name="look", write=constant("val_loss, accuracy = evaluate()", lambda selected: selected.evaluation), depth=1
-    ),
-    Snippet(name="judge", write=constant(JUDGE, lambda selected: selected.early_stopping), depth=1),
-    Snippet(name="record", write=lambda selected: _record(selected) if selected.logging else "", depth=1),
-    Snippet(name="keep", write=lambda selected: _save(selected) if selected.checkpoint else "", depth=1),
+    Snippet(name="look", write=constant("val_loss, accuracy = evaluate()", lambda chosen: chosen.evaluation), depth=1),
+    Snippet(name="judge", write=constant(JUDGE, lambda chosen: chosen.early_stopping), depth=1),
+    Snippet(name="record", write=lambda chosen: _record(chosen) if chosen.logging else "", depth=1),
+    Snippet(name="keep", write=lambda chosen: _save(chosen) if chosen.checkpoint else "", depth=1),
     Snippet(name="print", write=_print_epoch, depth=1),
     Snippet(
         name="restore",
-        write=constant("model.load_state_dict(best_weights)", lambda selected: selected.early_stopping),
-        blank_line_before=True,
+        write=constant("model.load_state_dict(best_weights)", lambda chosen: chosen.early_stopping),
+        spaced=True,
     ),
 )
 PROGRAM: Final = (*SETUP_SNIPPETS, *LOOP)
@@ -289,18 +287,14 @@ def production_program(selection: Selection, replacements: Mapping[str, str] | N
     """Generate the program of a selection in plain PyTorch.
 
     Args:
-        selection: the components, without those that they require.
+        selection: the components; those that they require are added.
         replacements: snippet name -> source code to use instead, such as another model or other data.
     """
     return assemble("Trains a small network on handwritten digits.", PROGRAM, selection, replacements or {})
 
 
 def trainer_program(selection: Selection) -> Program:
-    """Generate the program that uses `trueloop.Trainer` for the same components.
-
-    Args:
-        selection: the components, without those that they require.
-    """
+    """Generate the program that uses `trueloop.Trainer`; components that the selection requires are added."""
     return assemble("The same run with trueloop.", TRAINER_SNIPPETS, selection, {})
 
 
@@ -310,11 +304,11 @@ def assemble(doc: str, snippets: Sequence[Snippet], selection: Selection, replac
     Args:
         doc: docstring of the program.
         snippets: snippets in the order of the program.
-        selection: the components, without those that they require.
+        selection: the components; those that they require are added.
         replacements: snippet name -> source code to use instead.
     """
-    selected = selection.with_required()
-    texts = [(snippet, replacements.get(snippet.name, snippet.write(selected)).strip("\n")) for snippet in snippets]
+    chosen = selection.with_required()
+    texts = [(snippet, replacements.get(snippet.name, snippet.write(chosen)).strip("\n")) for snippet in snippets]
     texts = [(snippet, text) for snippet, text in texts if text]
     code = "\n".join(indent(text, "    " * snippet.depth) for snippet, text in texts)
     program = [f'"""{doc}"""', "", *_imports(_used_names(code)), ""]
@@ -330,12 +324,12 @@ def assemble(doc: str, snippets: Sequence[Snippet], selection: Selection, replac
 
 
 def _blank_lines(previous: tuple[Snippet, str] | None, current: tuple[Snippet, str]) -> list[str]:
-    """Return two blank lines around a function, as PEP 8 requires; one before a snippet that is `blank_line_before`."""
+    """Return two blank lines around a function, as PEP 8 requires; one before a spaced snippet."""
     if previous is None:
         return []
     if any(text.startswith(("def ", "@")) for _, text in (previous, current)):
         return ["", ""]
-    return [""] if current[0].blank_line_before else []
+    return [""] if current[0].spaced else []
 
 
 def _used_names(code: str) -> set[str]:
