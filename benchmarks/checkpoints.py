@@ -30,15 +30,15 @@ State = dict[str, dict[str, Tensor]]
 BLOCKING = "blocking save"
 WAITED = "asynchronous save, training waits"
 COMPLETE = "asynchronous save, until complete"
-OURS = "trueloop"
+TRUELOOP = "trueloop"
 PLAIN = "safetensors"
 SYNCED = "safetensors, synced"
 
 # task, system, reference, and goal: the largest ratio of their times
 GOALS = (
     ("stall", WAITED, BLOCKING, 0.10),
-    ("save", OURS, SYNCED, 1 / 0.8),
-    ("load from disk", OURS, PLAIN, 1 / 0.8),
+    ("save", TRUELOOP, SYNCED, 1 / 0.8),
+    ("load from disk", TRUELOOP, PLAIN, 1 / 0.8),
 )
 
 
@@ -60,7 +60,7 @@ def flatten_state(state: State) -> dict[str, Tensor]:
     return {f"{part}.{name}": tensor for part, tensors in state.items() for name, tensor in tensors.items()}
 
 
-def timed(work: Callable[[], object]) -> Cost:
+def measure(work: Callable[[], object]) -> Cost:
     """Run ``work`` once, after all pending writes to the disk, so that no save waits for the data of another one."""
     os.sync()
     wall, cpu = perf_counter(), process_time()
@@ -90,7 +90,7 @@ def stall(state: State, folder: Path, rounds: int) -> SideBySide:
     complete: dict[Saver, list[Cost]] = {blocking: [], background: []}
 
     def save(saver: Saver) -> Cost:
-        cost = timed(lambda: saver.save(state, update=1, epoch=0, metrics={}))
+        cost = measure(lambda: saver.save(state, update=1, epoch=0, metrics={}))
         saver.wait()
         complete[saver].append(Cost(saver.drain_events()[0].seconds, 0.0))  # type: ignore[union-attr]
         return cost
@@ -117,13 +117,13 @@ def saving(state: State, folder: Path, rounds: int) -> SideBySide:
                 sync(new)
             new.replace(file)
 
-        return timed(work)
+        return measure(work)
 
     return interleave(
         {
             PLAIN: lambda: save_plain(synced=False),
             SYNCED: lambda: save_plain(synced=True),
-            OURS: lambda: timed(lambda: checkpoints.save(state, update=1, epoch=0, metrics={})),
+            TRUELOOP: lambda: measure(lambda: checkpoints.save(state, update=1, epoch=0, metrics={})),
         },
         rounds,
     )
@@ -143,14 +143,14 @@ def loading(state: State, folder: Path, rounds: int, *, from_disk: bool) -> Side
 
         if from_disk:
             drop_from_page_cache(folder)
-        cost = timed(work)
+        cost = measure(work)
         assert all(map(torch.equal, target.values(), flatten_state(state).values()))
         return cost
 
     return interleave(
         {
             PLAIN: lambda: load(lambda: load_file(file)),
-            OURS: lambda: load(lambda: flatten_state(checkpoints.load(checkpoint))),
+            TRUELOOP: lambda: load(lambda: flatten_state(checkpoints.load(checkpoint))),
         },
         rounds,
     )

@@ -175,8 +175,8 @@ def options(doc: str | None, flags: Mapping[str, str] | None = None) -> argparse
     """Parse the options that all benchmarks share, and further flags: name -> help."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="about 20 seconds; rough numbers, not saved")
-    for name, words in (flags or {}).items():
-        parser.add_argument(f"--{name}", action="store_true", help=words)
+    for name, description in (flags or {}).items():
+        parser.add_argument(f"--{name}", action="store_true", help=description)
     return parser.parse_args()
 
 

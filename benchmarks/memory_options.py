@@ -46,14 +46,14 @@ class Case:
     """Number of passes in one measurement."""
 
 
-def head(tokens: int, width: int, words: int, passes: int) -> Case:
+def head(tokens: int, width: int, vocabulary: int, passes: int) -> Case:
     """Compare the two losses on hidden states [tokens, width]."""
     torch.manual_seed(0)
-    layer = nn.Linear(width, words, bias=False)
+    layer = nn.Linear(width, vocabulary, bias=False)
     hidden = torch.randn(tokens, width, requires_grad=True)
-    target = torch.randint(0, words, (tokens,))
+    target = torch.randint(0, vocabulary, (tokens,))
 
-    def run_from_zero(loss: Callable[[], Any]) -> Pass:
+    def without_gradients(loss: Callable[[], Any]) -> Pass:
         def run() -> None:
             layer.weight.grad = hidden.grad = None
             loss().backward()
@@ -61,8 +61,8 @@ def head(tokens: int, width: int, words: int, passes: int) -> Case:
         return run
 
     return Case(
-        plain=run_from_zero(lambda: F.cross_entropy(layer(hidden), target, reduction="sum")),
-        saving=run_from_zero(lambda: chunked_cross_entropy(hidden, layer, target).sum),
+        plain=without_gradients(lambda: F.cross_entropy(layer(hidden), target, reduction="sum")),
+        saving=without_gradients(lambda: chunked_cross_entropy(hidden, layer, target).sum),
         passes=passes,
     )
 
@@ -108,7 +108,7 @@ CASES: Mapping[str, Callable[[], Case]] = {
 }
 
 
-def timed(run: Pass, passes: int) -> Cost:
+def measure_time(run: Pass, passes: int) -> Cost:
     """Return what one pass costs."""
     wall, cpu = time.perf_counter(), time.process_time()
     for _ in range(passes):
@@ -139,8 +139,8 @@ def main() -> None:
     found: dict[str, dict[str, Any]] = {}
     for name, make in CASES.items():
         case = make()
-        runs = {"plain": lambda case=case: timed(case.plain, case.passes)}
-        runs["saving"] = lambda case=case: timed(case.saving, case.passes)
+        runs = {"plain": lambda case=case: measure_time(case.plain, case.passes)}
+        runs["saving"] = lambda case=case: measure_time(case.saving, case.passes)
         times: SideBySide = interleave(runs, rounds)
         found[name] = {
             "plain_bytes": peak(case.plain),

@@ -31,8 +31,8 @@ BATCH = 64
 SAMPLES = 4_000_000  # per epoch; fits into memory even for torch's samplers, which keep a list of Python integers
 GOAL_PER_S, GOAL_SEEK_S = 10e6, 1e-3
 
-OURS = "trueloop, as tensors"
-OURS_ONE = "trueloop, one at a time"
+TRUELOOP = "trueloop, as tensors"
+TRUELOOP_ONE = "trueloop, one at a time"
 RANDPERM = "torch.randperm, as a tensor"
 RANDOM = "torch RandomSampler, one at a time"
 DISTRIBUTED = "torch DistributedSampler, one at a time"
@@ -74,11 +74,11 @@ def throughput(count: int, rounds: int) -> SideBySide:
     source = Sized(count)
     tasks: dict[str, Callable[[], object]] = {
         RANDPERM: lambda: torch.randperm(count),
-        OURS: lambda: take_middle(count, count),
-        f"{OURS}, N = 2^30 (best)": lambda: take_middle(2**30, count),
-        f"{OURS}, N = 2^30 + 1 (worst)": lambda: take_middle(2**30 + 1, count),
-        f"{OURS}, N = 10^12": lambda: take_middle(FAR, count),
-        OURS_ONE: lambda: consume(OrderSampler(source)),
+        TRUELOOP: lambda: take_middle(count, count),
+        f"{TRUELOOP}, N = 2^30 (best)": lambda: take_middle(2**30, count),
+        f"{TRUELOOP}, N = 2^30 + 1 (worst)": lambda: take_middle(2**30 + 1, count),
+        f"{TRUELOOP}, N = 10^12": lambda: take_middle(FAR, count),
+        TRUELOOP_ONE: lambda: consume(OrderSampler(source)),
         RANDOM: lambda: consume(RandomSampler(source)),
         DISTRIBUTED: lambda: consume(DistributedSampler(source, num_replicas=1, rank=0)),
     }
@@ -215,15 +215,15 @@ def seeding(samples: int, rounds: int) -> dict[str, SideBySide]:
 
 # Resuming in mid-epoch -------------------------------------------------------------------------------------------
 
-SHARDS, EACH, INTERLEAVE = 16, 256, 4  # EACH: samples per shard
-WINDOWS, SKIPPED = SHARDS * EACH // BATCH, 40
+SHARDS, SHARD_SAMPLES, INTERLEAVE = 16, 256, 4
+WINDOWS, SKIPPED = SHARDS * SHARD_SAMPLES // BATCH, 40
 
 
 class CountedReads(Dataset[Tensor]):
     """A dataset whose sample i is the number i; it counts the reads of each sample in all processes."""
 
     def __init__(self) -> None:
-        self.reads = torch.zeros(SHARDS * EACH, dtype=torch.int64).share_memory_()
+        self.reads = torch.zeros(SHARDS * SHARD_SAMPLES, dtype=torch.int64).share_memory_()
 
     def __len__(self) -> int:
         return len(self.reads)
@@ -238,9 +238,9 @@ def counted_shards(*, sizes: bool) -> tuple[Shards, Tensor]:
     samples = CountedReads()
 
     def read(shard: int) -> Iterator[Tensor]:
-        return (samples[index] for index in range(shard * EACH, (shard + 1) * EACH))
+        return (samples[index] for index in range(shard * SHARD_SAMPLES, (shard + 1) * SHARD_SAMPLES))
 
-    shard_sizes = [EACH] * SHARDS if sizes else None
+    shard_sizes = [SHARD_SAMPLES] * SHARDS if sizes else None
     return Shards(range(SHARDS), read, sizes=shard_sizes, interleave=INTERLEAVE, buffer=32), samples.reads
 
 
@@ -259,12 +259,18 @@ def count_reads(whole: list[int], rest: list[int], reads: Tensor) -> dict[str, i
     """
     assert rest == whole[SKIPPED * BATCH :], "the resumed epoch is not the rest of the uninterrupted one"
     skipped = whole[: SKIPPED * BATCH]
-    skipped_shards = [shard for shard in range(SHARDS) if set(range(shard * EACH, (shard + 1) * EACH)) <= set(skipped)]
+    skipped_shards = [
+        shard
+        for shard in range(SHARDS)
+        if set(range(shard * SHARD_SAMPLES, (shard + 1) * SHARD_SAMPLES)) <= set(skipped)
+    ]
     return {
         "skipped": len(skipped),
         "of those read": int((reads[skipped] > 0).sum()),
         "shards behind": len(skipped_shards),
-        "of those opened": sum(bool(reads[shard * EACH : (shard + 1) * EACH].any()) for shard in skipped_shards),
+        "of those opened": sum(
+            bool(reads[shard * SHARD_SAMPLES : (shard + 1) * SHARD_SAMPLES].any()) for shard in skipped_shards
+        ),
     }
 
 
@@ -345,8 +351,8 @@ def show(speed: SideBySide, seeks: dict[str, list[Cost]], growths: dict[str, Any
     table("Growth of the peak memory, MiB, by N", ["", *growths["trueloop"]], rows)
     rows = [[name, f"{1e6 * off:.2f}", f"{1e6 * on:.2f}", f"{extra(side)}"]
             for name, side in costs.items()
-            for off, on in [[side.cost(which, "cpu").median for which in ("off", "on")]]]  # fmt: skip
-    table("Seeding every sample, us per sample", ["", "off", "on", "difference"], rows)
+            for off, on in [[side.cost(mode, "cpu").median for mode in ("off", "on")]]]  # fmt: skip
+    table("Seeding every sample, µs per sample", ["", "off", "on", "difference"], rows)
     rows = [
         [name, workers, *map(str, measured.values())]
         for name, by_workers in reads.items()
@@ -403,8 +409,8 @@ def main() -> None:
             for name in speed.costs
         },
         "seek_s": {
-            name: {"times": len(seen), **{clock: seconds(seen, clock) for clock in ("wall", "cpu")}}
-            for name, seen in seeks.items()
+            name: {"times": len(seek_costs), **{clock: seconds(seek_costs, clock) for clock in ("wall", "cpu")}}
+            for name, seek_costs in seeks.items()
         },
         "memory_bytes": growths,
         "seeding_us": {

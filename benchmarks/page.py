@@ -146,8 +146,8 @@ def ratio(measured: dict[str, float]) -> str:
 
 def nonfinite() -> str:
     rows = [
-        [name, f"{100 * seen['finite']:.0f} %", str(seen["exit"])]
-        for name, seen in result("nonfinite")["found"].items()
+        [name, f"{100 * entry['finite']:.0f} %", str(entry["exit"])]
+        for name, entry in result("nonfinite")["found"].items()
     ]
     return "Weights that are finite after one batch with a NaN (`nonfinite.py`):\n\n" + table(
         ["system", "finite weights", "exit code"], rows
@@ -157,8 +157,8 @@ def nonfinite() -> str:
 def components() -> str:
     found = result("components")["components"]
     rows = [
-        [name, str(sum(seen["lines"].values())), *(cell for task in ("mlp", "gpt") for cell in cost(seen.get(task)))]
-        for name, seen in found.items()
+        [name, str(sum(entry["lines"].values())), *(cell for task in ("mlp", "gpt") for cell in cost(entry.get(task)))]
+        for name, entry in found.items()
         if name != "plain loop"
     ]
     head = ["component", "lines", "MLP: memory, MiB", "MLP: time", "GPT: memory, MiB", "GPT: time"]
@@ -168,20 +168,20 @@ def components() -> str:
     )
 
 
-def cost(seen: dict[str, Any] | None) -> list[str]:
-    if seen is None:
+def cost(entry: dict[str, Any] | None) -> list[str]:
+    if entry is None:
         return ["", ""]
-    return [f"{seen['extra_bytes'] / 2**20:+.2f}", ratio(seen["cpu_ratio"]) if "cpu_ratio" in seen else "1"]
+    return [f"{entry['extra_bytes'] / 2**20:+.2f}", ratio(entry["cpu_ratio"]) if "cpu_ratio" in entry else "1"]
 
 
 def texts() -> str:
     """Return the cost of the programs on the lab's production page."""
     data = result("components")["texts"]
     rows = [
-        [name, *(ratio(seen[name]["wall_ratio"]) for seen in data["found"].values())]
+        [name, *(ratio(entry[name]["wall_ratio"]) for entry in data["found"].values())]
         for name in list(data["found"]["mlp"])[1:]
     ]
-    gap = max(clock_gap(seen, "wall_ratio", "cpu_ratio") for task in data["found"].values() for seen in task.values())
+    gap = max(clock_gap(entry, "wall_ratio", "cpu_ratio") for task in data["found"].values() for entry in task.values())
     facts, examples = data["machine"], data["settings"]["examples"]
     return (
         "Programs in bare PyTorch on the lab's page about the production loop: time per update relative to the minimal "
@@ -202,8 +202,8 @@ def order() -> str:
 
 def speed(found: dict[str, Any]) -> str:
     rows = [
-        [name, spread(seen["million_per_s"], 1), ratio(seen["cpu_ratio_to_randperm"])]
-        for name, seen in found["throughput"].items()
+        [name, spread(entry["million_per_s"], 1), ratio(entry["cpu_ratio_to_randperm"])]
+        for name, entry in found["throughput"].items()
     ]
     return (
         f"Indices per second of one core for an epoch of {found['settings']['samples']:,} samples, unless another size "
@@ -213,8 +213,8 @@ def speed(found: dict[str, Any]) -> str:
 
 def seeking(found: dict[str, Any]) -> str:
     rows = [
-        [name, str(seen["times"]), *(f"{1e3 * seen['wall'][which]:.2f}" for which in ("median", "worst"))]
-        for name, seen in found["seek_s"].items()
+        [name, str(entry["times"]), *(f"{1e3 * entry['wall'][which]:.2f}" for which in ("median", "worst"))]
+        for name, entry in found["seek_s"].items()
     ]
     return (
         "Wall time in ms to the first batch at a position of a new epoch; the worst cases include waiting for other "
@@ -225,8 +225,8 @@ def seeking(found: dict[str, Any]) -> str:
 def memory(found: dict[str, Any]) -> str:
     sizes = list(found["memory_bytes"]["trueloop"])[1::2]
     rows = [
-        [name, *("" if seen[size] is None else f"{seen[size] / 2**20:.1f}" for size in sizes)]
-        for name, seen in found["memory_bytes"].items()
+        [name, *("" if entry[size] is None else f"{entry[size] / 2**20:.1f}" for size in sizes)]
+        for name, entry in found["memory_bytes"].items()
     ]
     return (
         "Growth of peak memory in MiB over a thousand batches in the middle of an epoch of N samples; empty cells were "
@@ -236,8 +236,8 @@ def memory(found: dict[str, Any]) -> str:
 
 def seeding(found: dict[str, Any]) -> str:
     rows = [
-        [name, f"{seen['off']:.2f}", f"{seen['on']:.2f}", spread(seen["difference"], 2)]
-        for name, seen in found["seeding_us"].items()
+        [name, f"{entry['off']:.2f}", f"{entry['on']:.2f}", spread(entry["difference"], 2)]
+        for name, entry in found["seeding_us"].items()
     ]
     return (
         "Random augmentation seeded per sample: microseconds per sample without and with it (`order.py`):\n\n"
@@ -249,8 +249,8 @@ def skipping(found: dict[str, Any]) -> str:
     names = ("samples before the position", "of these, read again", "shards before it", "of these, opened")
     rows: dict[tuple[str, ...], list[str]] = {}
     for name, by_workers in found["resume"].items():
-        for workers, seen in by_workers.items():
-            rows.setdefault((name, *map(str, seen.values())), []).append(workers.partition(" ")[0])
+        for workers, entry in by_workers.items():
+            rows.setdefault((name, *map(str, entry.values())), []).append(workers.partition(" ")[0])
     cells = [[name, " or ".join(workers), *counts] for (name, *counts), workers in rows.items()]
     return "Data read to resume in the middle of an epoch (`order.py`):\n\n" + table(
         ["system", "workers", *names], cells
@@ -259,7 +259,7 @@ def skipping(found: dict[str, Any]) -> str:
 
 def resume() -> str:
     found = result("resume")["found"]
-    rows = [[name, *(resume_text(seen) for seen in cases.values())] for name, cases in found.items()]
+    rows = [[name, *(resume_text(entry) for entry in cases.values())] for name, cases in found.items()]
     return (
         "Final weights after SIGKILL in the middle of an epoch and the same command again, compared with the "
         "uninterrupted run; a checkpoint every 6 updates or every epoch (`resume.py`):\n\n"
@@ -267,12 +267,12 @@ def resume() -> str:
     )
 
 
-def resume_text(seen: dict[str, Any]) -> str:
-    if "error" in seen:
-        return f"fails: {seen['error']}"
-    if not seen["repeatable"]:
+def resume_text(entry: dict[str, Any]) -> str:
+    if "error" in entry:
+        return f"fails: {entry['error']}"
+    if not entry["repeatable"]:
         return "not repeatable"
-    return "bitwise equal" if seen["equal"] else f"off by {100 * seen['difference']:.1f} %"
+    return "bitwise equal" if entry["equal"] else f"off by {100 * entry['difference']:.1f} %"
 
 
 def bitflip() -> str:
@@ -280,8 +280,8 @@ def bitflip() -> str:
     found = measured["found"]
     *outcomes, median, highest = next(iter(found.values()))
     rows = [
-        [name, *(str(seen[outcome]) for outcome in outcomes), *(percent(seen[key]) for key in (median, highest))]
-        for name, seen in found.items()
+        [name, *(str(entry[outcome]) for outcome in outcomes), *(percent(entry[key]) for key in (median, highest))]
+        for name, entry in found.items()
     ]
     return (
         f"{measured['settings']['flips']} resumes, each after one bit of the newest checkpoint was flipped; deviations "
@@ -344,14 +344,14 @@ def watch() -> str:
     """Return the cost of the sanitizer."""
     found = result("watch")["found"]
     names = {"mlp": "MLP 64-128-10", "gpt": "small GPT", "cnn": "small CNN"}
-    measured = {load: {**seen["systems"], **seen.get("traincheck", {})} for load, seen in found.items()}
+    measured = {load: {**entry["systems"], **entry.get("traincheck", {})} for load, entry in found.items()}
     systems = [system for system in measured["mlp"] if system != "bare"]
     ratios = {system: [measured[load][system] for load in names] for system in systems}
     rows = [
-        [label(system), *(spread(seen["wall_ratio_to_bare"], 3) for seen in loads)] for system, loads in ratios.items()
+        [label(system), *(spread(each["wall_ratio_to_bare"], 3) for each in loads)] for system, loads in ratios.items()
     ]
     max_gap = max(
-        clock_gap(seen, "wall_ratio_to_bare", "cpu_ratio_to_bare") for loads in ratios.values() for seen in loads
+        clock_gap(entry, "wall_ratio_to_bare", "cpu_ratio_to_bare") for loads in ratios.values() for entry in loads
     )
     versions = {each["traincheck_version"] for each in found.values() if "traincheck_version" in each}
     traincheck_note = "".join(
@@ -397,12 +397,12 @@ def journal() -> str:
     rows = [
         [
             f"updates of {pace}",
-            spread(seen["report_us"], 1),
-            f"{seen['megabytes']:.0f}",
-            spread(seen["read_s"], 1),
-            f"{seen['peak_mib']:.0f}",
+            spread(entry["report_us"], 1),
+            f"{entry['megabytes']:.0f}",
+            spread(entry["read_s"], 1),
+            f"{entry['peak_mib']:.0f}",
         ]
-        for pace, seen in measured["found"].items()
+        for pace, entry in measured["found"].items()
     ]
     head = ["", "µs per update", "MB per 10^6 updates", "seconds to read 10^6 back", "MiB to read them"]
     return "Cost of the journal, by the duration of an update (`journal.py`):\n\n" + table(head, rows)
@@ -413,27 +413,27 @@ def runs() -> str:
     found = result("runs")["found"]
     queries = [[f"`runs {question}`", spread(seconds, 2)] for question, seconds in found["seconds"].items()]
     first = [["the first query, without the index", f"{found['seconds_first_time']:.1f}"]]
-    words = f"Queries over {found['runs']:,} runs, each a process from start to end (`runs.py`):\n\n"
-    return words + table(["", "seconds"], [*queries, *first])
+    caption = f"Queries over {found['runs']:,} runs, each a process from start to end (`runs.py`):\n\n"
+    return caption + table(["", "seconds"], [*queries, *first])
 
 
 def serving() -> str:
     """Return the time of an answer of each exported or compiled model."""
     found = result("serving")["found"]
-    ways = list(next(iter(found.values())))
-    rows = [[name, *(f"{seen[way]['ratio']['median']:.2f}" if way in seen else "" for way in ways[1:])]
-            for name, seen in found.items() if ways[0] in seen]  # fmt: skip
+    modes = list(next(iter(found.values())))
+    rows = [[name, *(f"{entry[mode]['ratio']['median']:.2f}" if mode in entry else "" for mode in modes[1:])]
+            for name, entry in found.items() if modes[0] in entry]  # fmt: skip
     return (
         "Time of an answer relative to eager mode with gradients, by recipe and batch size (`serving.py`):\n\n"
-        + table(["recipe", *ways[1:]], rows)
+        + table(["recipe", *modes[1:]], rows)
     )
 
 
 def memory_options() -> str:
     """Return the memory saved and the time lost by each memory option."""
     rows = [
-        [name, *(f"{seen[which] / 2**20:.1f}" for which in ("plain_bytes", "saving_bytes")), ratio(seen["cpu_ratio"])]
-        for name, seen in result("memory_options")["found"].items()
+        [name, *(f"{entry[which] / 2**20:.1f}" for which in ("plain_bytes", "saving_bytes")), ratio(entry["cpu_ratio"])]
+        for name, entry in result("memory_options")["found"].items()
     ]
     return (
         "Peak memory of one forward and backward pass without and with each option, and the ratio of CPU time "
@@ -579,7 +579,7 @@ LABELS = {
 
 
 def label(name: str) -> str:
-    """Return the words of the page for a name in the results."""
+    """Return the text of the page for a name in the results."""
     return LABELS.get(name, name)
 
 
@@ -653,9 +653,9 @@ def loop_headlines() -> list[list[str]]:
 
     ddp_ratios = result("processes")["found"]["gpt ddp"]["trueloop"]["wall_ratio_to"]
     return [
-        *(headline(f"time per update, {words}, relative to the same work by hand", "speed",
+        *(headline(f"time per update, {text}, relative to the same work by hand", "speed",
                    lambda name, task=task: time(task, name))
-          for task, words in (("mlp", "small MLP"), ("gpt", "small GPT"))),
+          for task, text in (("mlp", "small MLP"), ("gpt", "small GPT"))),
         [f"[the same, compiled](#{anchor('speed')})", time("gpt", "trueloop --compile"),
          f"compiled by hand {time('gpt', 'update compiled by hand')}"],
         [f"[the same, two processes with DDP](#{anchor('processes')})",
@@ -665,11 +665,11 @@ def loop_headlines() -> list[list[str]]:
 
 def cost_headlines() -> list[list[str]]:
     """Return the rows about the cost of single parts."""
-    stall = {name: 1e3 * seen["seconds"]["median"] for name, seen in result("checkpoints")["found"]["stall"].items()}
-    seek = {name: 1e3 * seen["wall"]["median"] for name, seen in result("order")["seek_s"].items()}
+    stall = {name: 1e3 * entry["seconds"]["median"] for name, entry in result("checkpoints")["found"]["stall"].items()}
+    seek = {name: 1e3 * entry["wall"]["median"] for name, entry in result("order")["seek_s"].items()}
     watched = result("watch")["found"]["gpt"]
-    ratios = {name: f"{seen['wall_ratio_to_bare']['median']:.3f}"
-              for name, seen in {**watched["systems"], **watched.get("traincheck", {})}.items()}  # fmt: skip
+    ratios = {name: f"{entry['wall_ratio_to_bare']['median']:.3f}"
+              for name, entry in {**watched["systems"], **watched.get("traincheck", {})}.items()}  # fmt: skip
     others = [name for name in ("set_detect_anomaly(True)", "TrainCheck, selective") if name in ratios]
     lint_found, journal_us = result("lint")["found"], next(iter(result("journal")["found"].values()))["report_us"]
     rates = {
@@ -707,8 +707,8 @@ def readme_figures() -> str:
     flips, loops = result("bitflip"), result("speed")["found"]["loops"]
     hand = PEERS["raw loop"]["speed"]
 
-    def row(words: str, benchmark: str, cell: Callable[[str], str]) -> list[str]:
-        return [words, *(cell(names.get(benchmark, system)) for system, names in systems.items())]
+    def row(text: str, benchmark: str, cell: Callable[[str], str]) -> list[str]:
+        return [text, *(cell(names.get(benchmark, system)) for system, names in systems.items())]
 
     resumes = result("resume")["found"]
     by_epoch = [
@@ -725,9 +725,9 @@ def readme_figures() -> str:
             lambda name: str(flips["found"][name]["wrong weights, silently"])),
         row("finite weights left after one batch with a NaN", "nonfinite",
             lambda name: f"{100 * finite[name]['finite']:.0f} %"),
-        *(row(f"time per update of {words}, relative to the same work written by hand", "speed",
+        *(row(f"time per update of {text}, relative to the same work written by hand", "speed",
               lambda name, task=task: "1" if name == hand else ratio(loops[task][name]["wall_ratio_to"][hand]))
-          for task, words in (("mlp", "a small MLP"), ("gpt", "a small GPT"))),
+          for task, text in (("mlp", "a small MLP"), ("gpt", "a small GPT"))),
     ]  # fmt: skip
     versions = result("accumulation")["machine"]["versions"]
     libraries = ", ".join(f"{name} {versions[name]}" for name in ("torch", "lightning", "accelerate", "transformers"))

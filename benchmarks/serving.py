@@ -1,9 +1,9 @@
 """Measure the time of an answer of each built-in recipe: eager, exported and compiled, single and batched.
 
-Weights are random, which does not affect the time. A turn consists of as many calls as take a tenth of a second with
-gradients on; the number is the same for every mode, and every round runs all modes. Saved memory is what autograd saves
-for a backward pass that is never run. The last table measures single samples in sequence, and 16 concurrent clients
-through the server's batching, without HTTP.
+Weights are random, which does not affect the time. Every round times each mode once, with the same number of calls: as
+many as take a tenth of a second with gradients on. Saved memory is what autograd saves for a backward pass that is
+never run. The last table measures single samples in sequence, and 16 concurrent clients through the server's batching,
+without HTTP.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trueloop.recipes import registry
 
 RECIPES = ("digits", "tabular", "text")
 SIZES = (1, 32)
-TURN_S = 0.1
+TIMING_S = 0.1
 GRAD, NO_GRAD, INFERENCE = "eager, gradients on", "eager, no_grad", "eager, inference_mode"
 COMPILED = "torch.compile, inference_mode"
 KINDS = ("pt2", "onnx", "torchscript")
@@ -67,23 +67,23 @@ def batch_of(inputs: tuple[Tensor, ...], size: int) -> tuple[Tensor, ...]:
 def modes(recipe_model: RecipeModel, inputs: tuple[Tensor, ...], *, compiled: bool) -> dict[str, Callable[[], Any]]:
     model = recipe_model.model
 
-    def under(context: Any, called: Callable[..., Any]) -> Callable[[], Any]:
+    def within(context: Any, function: Callable[..., Any]) -> Callable[[], Any]:
         def call() -> Any:
             with context():
-                return called(*inputs)
+                return function(*inputs)
 
         return call
 
     calls: dict[str, Callable[[], Any]] = {
         GRAD: lambda: model(*inputs),
-        NO_GRAD: under(torch.no_grad, model),
-        INFERENCE: under(torch.inference_mode, model),
+        NO_GRAD: within(torch.no_grad, model),
+        INFERENCE: within(torch.inference_mode, model),
     }
     for kind, folder in recipe_model.artifacts.items():
         run = open_model(kind, open_artifact(folder).file, threads=1)
         calls[f"exported, {kind}"] = lambda run=run: run(inputs)
     if compiled:
-        calls[COMPILED] = under(torch.inference_mode, torch.compile(model))
+        calls[COMPILED] = within(torch.inference_mode, torch.compile(model))
     return calls
 
 
@@ -101,7 +101,7 @@ def saved_bytes(call: Callable[[], Any]) -> int:
     return total
 
 
-def turn(call: Callable[[], Any], times: int) -> Cost:
+def time_calls(call: Callable[[], Any], times: int) -> Cost:
     wall, cpu = perf_counter(), process_time()
     for _ in range(times):
         call()
@@ -115,8 +115,8 @@ def compare(recipe_model: RecipeModel, size: int, *, rounds: int, compiled: bool
             call()
     start = perf_counter()
     calls[GRAD]()
-    times = max(1, round(TURN_S / (perf_counter() - start)))
-    found = interleave({name: lambda call=call: turn(call, times) for name, call in calls.items()}, rounds)
+    times = max(1, round(TIMING_S / (perf_counter() - start)))
+    found = interleave({name: lambda call=call: time_calls(call, times) for name, call in calls.items()}, rounds)
     return found, {name: saved_bytes(calls[name]) for name in (GRAD, NO_GRAD, INFERENCE)}
 
 
@@ -126,7 +126,7 @@ def batching(recipe_model: RecipeModel, *, requests: int, rounds: int) -> SideBy
     sample = tuple(each[0].numpy() for each in recipe_model.inputs)
 
     def one_client() -> Cost:
-        return turn(lambda: model.run([sample]), requests)
+        return time_calls(lambda: model.run([sample]), requests)
 
     def many_clients(max_batch: int) -> Cost:
         batcher = Batcher(

@@ -43,12 +43,12 @@ from trueloop.tracing import sampling
 
 SCRIPT = Path(__file__).parent / "systems" / "script.py"
 BARE = "bare"
-STEADY = "trueloop run, sampled tracing"
+SAMPLED = "trueloop run, sampled tracing"
 LAB = "trueloop run --lab, sampled tracing"
 FULL = "trueloop run, full tracing"
 ANOMALY = "set_detect_anomaly(True)"
 REFERENCE, SELECTIVE = "TrainCheck, reference run", "TrainCheck, selective"
-TRAINCHECK_UPDATES, TRAINCHECK_WARM, TRAINCHECK_ROUNDS = 40, 10, 2
+TRAINCHECK_UPDATES, TRAINCHECK_WARMUP, TRAINCHECK_ROUNDS = 40, 10, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Load:
     warm: int
     """Number of updates at the start of each turn that are not measured."""
     rounds: int
-    steady: float
+    sampled: float
     """Goal: largest ratio to the bare script with sampled tracing."""
     full: float = 1.5
     """Goal: largest ratio to the bare script with full tracing."""
@@ -76,9 +76,9 @@ def loads(*, quick: bool) -> dict[str, Load]:
     """
     one_update = {"INITIAL_UPDATES": 1}
     return {
-        "mlp": Load(updates=3000, warm=1500, rounds=2 if quick else 25, steady=1.06),
-        "gpt": Load(updates=24, warm=4, rounds=2 if quick else 30, steady=1.01, full=1.04, sampling=one_update),
-        "cnn": Load(updates=24, warm=4, rounds=2 if quick else 30, steady=1.01, full=1.04, sampling=one_update),
+        "mlp": Load(updates=3000, warm=1500, rounds=2 if quick else 25, sampled=1.06),
+        "gpt": Load(updates=24, warm=4, rounds=2 if quick else 30, sampled=1.01, full=1.04, sampling=one_update),
+        "cnn": Load(updates=24, warm=4, rounds=2 if quick else 30, sampled=1.01, full=1.04, sampling=one_update),
     }
 
 
@@ -104,7 +104,7 @@ def contexts(
     """Return a context manager that activates each system; the sanitizer appends its reports to ``reports``."""
     return {
         BARE: bare,
-        STEADY: partial(watched, reports, **constants),
+        SAMPLED: partial(watched, reports, **constants),
         LAB: partial(watched, reports, lab=True, **constants),
         FULL: partial(watched, reports, INITIAL_UPDATES=10**9, MAX_BATCHES=10**9),
         ANOMALY: anomaly,
@@ -162,7 +162,7 @@ def compare(name: str, load: Load) -> tuple[SideBySide, Reports]:
 
 
 def keep_memory() -> None:
-    """Forbid the C library to return memory to the system: where large buffers lie changes times by a tenth."""
+    """Keep the C library from returning memory to the system: addresses of large buffers change times by a tenth."""
     if sys.platform == "linux":
         for option in (-1, -3):  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, of malloc.h
             ctypes.CDLL(None).mallopt(option, 1 << 30)
@@ -248,7 +248,7 @@ class TrainCheck:
         return self._cost()
 
     def _cost(self) -> Cost:
-        return cost(json.loads((self._folder / "times.json").read_text()), TRAINCHECK_WARM)
+        return cost(json.loads((self._folder / "times.json").read_text()), TRAINCHECK_WARMUP)
 
     def _call(self, program: str, *arguments: str) -> str:
         (self._folder / "times.json").unlink(missing_ok=True)
@@ -319,7 +319,7 @@ def main() -> None:
         costs, reports = compare(name, load)
         reported = reported_costs(reports)
         show(name, costs, reported)
-        for system, goal in ((STEADY, load.steady), (LAB, load.steady), (FULL, load.full)):
+        for system, goal in ((SAMPLED, load.sampled), (LAB, load.sampled), (FULL, load.full)):
             wall, cpu = (costs.ratio(system, BARE, clock) for clock in ("wall", "cpu"))
             line = f"{name}: {system} / bare = {wall} by wall, {cpu} by CPU time, goal {goal}"
             console.print(f"{verdict(wall.median, goal)} {verdict(cpu.median, goal)}  {line}")
@@ -327,7 +327,7 @@ def main() -> None:
         if arguments.traincheck:
             traincheck = TrainCheck(arguments.traincheck.resolve(), name)
             traced = traincheck.compare(1 if arguments.quick else TRAINCHECK_ROUNDS)
-            show(f"{name}, TrainCheck {traincheck.version()} in an environment of its own", traced, {})
+            show(f"{name}, TrainCheck {traincheck.version()} in its own environment", traced, {})
             found[name] |= {"traincheck": content(traced), "traincheck_version": traincheck.version()}
     if not arguments.traincheck:
         console.print("TrainCheck was not measured: pass its environment with --traincheck.")

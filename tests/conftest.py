@@ -215,9 +215,9 @@ def _load_module(name: str):
 
 
 @pytest.fixture(scope="session")
-def made_runs_module():
-    """The module `made_runs.py`."""
-    return _load_module("made_runs")
+def fake_runs_module():
+    """The module `fake_runs.py`."""
+    return _load_module("fake_runs")
 
 
 @pytest.fixture(scope="session")
@@ -249,9 +249,9 @@ def plots_disabled(request, monkeypatch):
 
 
 @pytest.fixture
-def made(tmp_path, made_runs_module):
-    """A folder to which a test adds the runs it needs; see `made_runs.py`."""
-    return made_runs_module.MadeRuns(tmp_path / "runs")
+def fake_runs(tmp_path, fake_runs_module):
+    """A folder to which a test adds the runs it needs; see `fake_runs.py`."""
+    return fake_runs_module.FakeRuns(tmp_path / "runs")
 
 
 @pytest.fixture(scope="session")
@@ -276,13 +276,13 @@ def lab(served, lab_home):
 
 
 @pytest.fixture(scope="session")
-def made_artifacts(tmp_path_factory):
-    """Exported tiny models, each exported once per session; see `made_artifacts.py`."""
+def tiny_artifacts(tmp_path_factory):
+    """Exported tiny models, each exported once per session; see `tiny_artifacts.py`."""
     import torch
 
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9):
         pytest.skip("this version of torch writes pickles into .pt2, which are refused")
-    return _load_module("made_artifacts").MadeArtifacts(tmp_path_factory.mktemp("artifacts"))
+    return _load_module("tiny_artifacts").TinyArtifacts(tmp_path_factory.mktemp("artifacts"))
 
 
 @cache

@@ -45,7 +45,7 @@ def render_table(outcomes: dict[str, str]) -> str:
     marked_lines = runpy.run_path(str(HERE / "watching.py"), run_name="watching")["marked_lines"]
     guilty: dict[str, Any] = runpy.run_path(str(HERE / "guilty" / "frameworks" / "test_frameworks.py"))
     lines = [
-        "| framework | correct programs without a finding | found at the author's line | missed |",
+        "| framework | correct programs without a finding | found at the program's line | missed |",
         "|---|---|---|---|",
     ]
     for name, package in PACKAGES.items():

@@ -14,7 +14,7 @@ import torch
 from measure import Clock, Cost, SideBySide, interleave, machine
 
 from trueloop.lab.teaching.production.program import production_program
-from trueloop.lab.teaching.production.selection import NAMES, Selection, selected
+from trueloop.lab.teaching.production.selection import NAMES, Selection, select
 from trueloop.lab.teaching.production.snippets import DATA
 
 MINIMAL = "minimal loop"
@@ -34,10 +34,10 @@ model = nn.Sequential(
 MODELS: Mapping[str, Mapping[str, str]] = {"mlp": {}, "cnn": {"model": CNN}}
 SELECTIONS: Mapping[str, Selection] = {
     MINIMAL: Selection(),
-    **{name: selected(name) for name in NAMES if name != "precision"},
-    "precision bf16": selected("precision"),
-    "precision fp16": selected("precision", precision="fp16"),
-    "everything, in bf16": selected(*NAMES),
+    **{name: select(name) for name in NAMES if name != "precision"},
+    "precision bf16": select("precision"),
+    "precision fp16": select("precision", precision="fp16"),
+    "everything, in bf16": select(*NAMES),
 }
 
 

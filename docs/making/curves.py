@@ -25,11 +25,11 @@ def thumb(measured: dict[str, Any]) -> str:
     """Return a small plot, for a table, of the quantity that differs most between healthy and broken runs."""
     plot = max(measured["plots"], key=lambda each: each["apart"])
     lines = "".join(
-        f'<path class="line {which}" d="M{"L".join(f"{_x(x):.0f} {_y(middle):.0f}" for x, _, middle, _ in segment)}"/>'
-        for which in BANDS
-        for segment in _finite_segments(*(plot[which][name] for name in ("x", "least", "middle", "most")))
+        f'<path class="line {run}" d="M{"L".join(f"{_x(x):.0f} {_y(middle):.0f}" for x, _, middle, _ in segment)}"/>'
+        for run in BANDS
+        for segment in _finite_segments(*(plot[run][name] for name in ("x", "least", "middle", "most")))
     )
-    lines += "".join(_nonfinite_mark(plot, which) for which in BANDS)
+    lines += "".join(_nonfinite_mark(plot, run) for run in BANDS)
     name = f"{plot['title']}: {plot['words']}"
     area = f"{LEFT} 0 {WIDTH - LEFT} {HEIGHT}"
     return f'<svg class="thumb" viewBox="{area}" role="img" aria-label="{escape(name)}">{lines}</svg>'
@@ -38,7 +38,7 @@ def thumb(measured: dict[str, Any]) -> str:
 def _plot(plot: dict[str, Any]) -> str:
     scale = "logarithmic" if plot["log"] else "linear"
     name = f"{plot['title']}, healthy and broken, over {plot['last']} updates. {plot['words']}"
-    parts = "".join(part for which in BANDS for part in _band(plot, which))
+    parts = "".join(part for run in BANDS for part in _band(plot, run))
     return (
         f"<figure><b>{escape(plot['title'])} <i>{scale}</i></b>"
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name)}">{_axes(plot)}{parts}</svg>'
@@ -61,20 +61,20 @@ def _axes(plot: dict[str, Any]) -> str:
     )
 
 
-def _band(plot: dict[str, Any], which: str) -> Iterator[str]:
-    band = plot[which]
+def _band(plot: dict[str, Any], run: str) -> Iterator[str]:
+    band = plot[run]
     for segment in _finite_segments(band["x"], band["least"], band["middle"], band["most"]):
         upper = [f"{_x(x):.1f} {_y(highest):.1f}" for x, _, _, highest in segment]
         lower = [f"{_x(x):.1f} {_y(lowest):.1f}" for x, lowest, _, _ in reversed(segment)]
         middle = [f"{_x(x):.1f} {_y(value):.1f}" for x, _, value, _ in segment]
-        yield f'<path class="band {which}" d="M{"L".join(upper + lower)}Z"/>'
-        yield f'<path class="line {which}" d="M{"L".join(middle)}"/>'
-    yield _nonfinite_mark(plot, which)
+        yield f'<path class="band {run}" d="M{"L".join(upper + lower)}Z"/>'
+        yield f'<path class="line {run}" d="M{"L".join(middle)}"/>'
+    yield _nonfinite_mark(plot, run)
 
 
-def _nonfinite_mark(plot: dict[str, Any], which: str) -> str:
+def _nonfinite_mark(plot: dict[str, Any], run: str) -> str:
     """Mark the first update with a value that is not finite."""
-    first_share = plot[which]["lost"]
+    first_share = plot[run]["lost"]
     if first_share is None or not plot["last"]:
         return ""
     return f'<path class="lost" d="M{_x(first_share / plot["last"]):.1f} {TOP}V{HEIGHT - BOTTOM}"/>'

@@ -129,7 +129,7 @@ def _signature(entry: Entry) -> Iterator[str]:
 
 
 def _change(change: dict[str, Any]) -> str:
-    before, after = (f"`{change[when]}`" if change[when] else "" for when in ("before", "after"))
+    before, after = (f"`{change[key]}`" if change[key] else "" for key in ("before", "after"))
     match change["kind"]:
         case "left out":
             return f"{before} is left out"

@@ -186,15 +186,18 @@ def _format_parameters(parameters: list[inspect.Parameter]) -> list[str]:
     return signature_parts
 
 
-def _format_parameter(each: inspect.Parameter) -> str:
-    stars = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
-    annotated = each.annotation is not each.empty
-    kind = f": {_annotation(each.annotation)}" if annotated else ""
-    if each.default is each.empty:
-        return f"{stars}{each.name}{kind}"
-    default = "..." if "factory" in repr(each.default) or " object at " in repr(each.default) else repr(each.default)
-    default = getattr(each.default, "__name__", default) if inspect.isroutine(each.default) else default
-    return f"{each.name}{kind}{' = ' if annotated else '='}{default}"
+def _format_parameter(parameter: inspect.Parameter) -> str:
+    stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    annotated = parameter.annotation is not parameter.empty
+    kind = f": {_annotation(parameter.annotation)}" if annotated else ""
+    if parameter.default is parameter.empty:
+        return f"{stars}{parameter.name}{kind}"
+    default = repr(parameter.default)
+    if "factory" in default or " object at " in default:
+        default = "..."
+    if inspect.isroutine(parameter.default):
+        default = getattr(parameter.default, "__name__", default)
+    return f"{parameter.name}{kind}{' = ' if annotated else '='}{default}"
 
 
 def _annotation(annotation: Any) -> str:

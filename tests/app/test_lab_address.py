@@ -41,7 +41,7 @@ def test_an_ended_lab_is_not_found(environment, open_port):
     write_address(environment, open_port)
     path = live_folder(environment) / ADDRESS_FILE
     content = json.loads(path.read_text())
-    path.write_text(json.dumps({**content, "mark": "0"}))
+    path.write_text(json.dumps({**content, "start_ticks": "0"}))
     assert read_address(environment) == "", "its pid now belongs to another process"
 
 
@@ -54,7 +54,14 @@ def test_a_lab_that_does_not_answer_is_not_found(environment):
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "{}", '{"port": "x", "pid": 1, "mark": ""}', '{"port": 1e9, "pid": 1, "mark": ""}', "[" * 4096],
+    [
+        "",
+        "[]",
+        "{}",
+        '{"port": "x", "pid": 1, "start_ticks": ""}',
+        '{"port": 1e9, "pid": 1, "start_ticks": ""}',
+        "[" * 4096,
+    ],
 )
 def test_an_invalid_address_is_ignored(environment, content):
     folder = live_folder(environment)
@@ -89,11 +96,11 @@ def test_a_started_lab_is_detached(environment, tmp_path, monkeypatch):
     end = time.monotonic() + 30
     while not marker.exists() and time.monotonic() < end:
         time.sleep(0.02)
-    parent, session, words = json.loads(marker.read_text())
+    parent, session, arguments = json.loads(marker.read_text())
     assert parent != os.getpid()
     assert session != os.getsid(0), "Ctrl-C here does not reach it"
-    assert words[:2] == ["lab", str(tmp_path / "runs of mine")]
-    assert found == f"http://127.0.0.1:{words[words.index('--port') + 1]}"
+    assert arguments[:2] == ["lab", str(tmp_path / "runs of mine")]
+    assert found == f"http://127.0.0.1:{arguments[arguments.index('--port') + 1]}"
     assert children() <= others
 
 

@@ -107,8 +107,8 @@ def test_inspecting_does_not_recompute_checkpointed_blocks(model: Net):
     graph = inspect(loss, model)
     assert len(runs) == 1
     assert graph.hooked > 0
-    kept = [each for node in graph.nodes for each in node.saved if each.state == "hooked"]
-    assert all(each.memory is None for each in kept)
+    saved_tensors = [each for node in graph.nodes for each in node.saved if each.state == "hooked"]
+    assert all(each.memory is None for each in saved_tensors)
     loss.backward()
     assert len(runs) == 2
 
@@ -117,10 +117,10 @@ def test_custom_functions_and_lists_of_saved_tensors():
     x = torch.randn(3, requires_grad=True)
     graph = inspect(softmax(torch.stack([x, x])).prod())
     [function] = [node for node in graph.nodes if node.name == "_SoftmaxBackward"]
-    assert [(kept.name, kept.shape) for kept in function.saved] == [("tensors[0]", (2, 3))]
+    assert [(tensor.name, tensor.shape) for tensor in function.saved] == [("tensors[0]", (2, 3))]
     indexed = inspect(x[torch.tensor([0, 2])].sum())
     [index] = [node for node in indexed.nodes if node.name == "IndexBackward0"]
-    assert [kept.shape for kept in index.saved] == [(2,)]
+    assert [tensor.shape for tensor in index.saved] == [(2,)]
 
 
 def test_inspecting_keeps_no_tensor_alive(model: Net):

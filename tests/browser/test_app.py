@@ -27,7 +27,7 @@ def test_a_page_is_reached_by_keyboard_and_announced(open_page: Opened):
     link.focus()
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_have_text(re.compile("ipeline"))
-    expect(page.locator("#said")).to_contain_text("trueloop lab")
+    expect(page.locator("#announcements")).to_contain_text("trueloop lab")
     expect(link).to_have_attribute("aria-current", "page")
     page.go_back()
     expect(page.get_by_role("link", name="Arithmetic")).to_have_attribute("aria-current", "page")
@@ -84,7 +84,7 @@ def test_every_page_loads_less_than_400_kb(open_page: Opened):
 def test_functions_of_the_modules(open_page: Opened):
     page = open_page("arithmetic")
     result = page.evaluate("""async () => {
-        const { number, h } = await import("./dom.js");
+        const { formatNumber, h } = await import("./dom.js");
         const { decodeFrame } = await import("./net.js");
         const { finite } = await import("./chart.js");
         const header = new TextEncoder().encode('{"frame":3,"planes":[{"width":2,"height":1}]}   ');
@@ -94,7 +94,7 @@ def test_functions_of_the_modules(open_page: Opened):
         data.set([7, 9], 4 + header.length);
         const [head, planes] = decodeFrame(data.buffer);
         return {
-            numbers: ["nan", "-inf", 1234567, 0.1234567, 1e-7, null].map((value) => number(value)),
+            numbers: ["nan", "-inf", 1234567, 0.1234567, 1e-7, null].map((value) => formatNumber(value)),
             finite: ["nan", null, 2].map(finite),
             text: h("p", {}, "<b>", 0, null, false, ["x"]).innerHTML,
             frame: [head.frame, [...planes[0]]],
@@ -158,7 +158,7 @@ def test_the_class_view_shows_steps_and_hides_failures(open_page: Opened, axe):
     assert "GRD001" not in page.url
     assert "samples" not in page.url
     page.get_by_role("button", name="Train").click()
-    expect(page.locator("#said")).to_have_text("The sanitizer has found something.")
+    expect(page.locator("#announcements")).to_have_text("The sanitizer has found something.")
     for part in (".findings", ".bugs-panel", ".sim-events", "#nav"):
         expect(page.locator(part)).to_be_hidden()
     assert page.evaluate("() => getComputedStyle(document.documentElement).fontSize") == "22.5px"

@@ -55,13 +55,13 @@ def test_an_entry_is_practised_submitted_judged_and_replayed(open_page: Opened, 
     says = page.get_by_label("Practice").locator(".says")
     expect(says).to_contain_text("✓ reached", timeout=PATIENCE_MS)
     expect(says).to_contain_text(re.compile(r"after \d+ updates and [\d,]+ examples, on seed 1"))
-    expect(page.locator("#said")).to_contain_text("✓ reached")
+    expect(page.locator("#announcements")).to_contain_text("✓ reached")
     expect(page.get_by_label("Held-out accuracy", exact=True).locator("canvas")).to_be_visible()
 
     page.get_by_label("name on the leaderboard").fill(NAME)
-    page.get_by_role("button", name="Hand in").click()
+    page.get_by_role("button", name="Submit").click()
     expect(page.locator(".seeds li")).to_have_count(5, timeout=PATIENCE_MS)
-    result = page.get_by_label("Hand in").locator(".says")
+    result = page.get_by_label("Submit").locator(".says")
     expect(result).to_contain_text("reached the target on all 5 seeds", timeout=PATIENCE_MS)
     expect(result).to_contain_text("Rank 1 in fewest updates")
 
@@ -120,7 +120,7 @@ def test_an_invalid_setting_is_refused_and_cannot_be_run(open_page: Opened):
         "entry.batch is 1000000000. It must be a whole number from 1 to 256"
     )
     expect(page.get_by_role("button", name="Practise")).to_be_disabled()
-    expect(page.get_by_role("button", name="Hand in")).to_be_disabled()
+    expect(page.get_by_role("button", name="Submit")).to_be_disabled()
     page.get_by_label("batch", exact=True).fill("64")
     expect(page.get_by_role("button", name="Practise")).to_be_enabled()
 

@@ -88,7 +88,7 @@ def test_the_timeline_is_stepped_through(open_page: Opened):
     expect(page.locator(".windows .tick.held")).to_have_count(1)
     page.get_by_role("button", name="To the last iteration of the epoch").click()
     expect(says).to_have_text(re.compile(r"iteration 7 of 7: 4 of 16 examples\. .* update 2 follows\.$"))
-    expect(page.locator("#said")).to_contain_text("iteration 7 of 7")
+    expect(page.locator("#announcements")).to_contain_text("iteration 7 of 7")
     expect(page.locator(".windows .tick.spent")).to_have_count(6)
     page.get_by_role("button", name="To the next epoch").click()
     expect(says).to_have_text(re.compile("^Epoch 2 of 2, iteration 1 of 7"))

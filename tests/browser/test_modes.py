@@ -34,12 +34,12 @@ def test_repeated_passes_differ_only_in_train_mode(open_page: Opened, axe: Calla
     expect(left.locator("tr.used th").first).to_contain_text("batch mean")
     expect(right.locator("tr.used th").first).to_contain_text("running mean")
     left.get_by_role("button", name=re.compile("^running mean of unit 0")).hover()
-    expect(left.locator(".sum-small")).to_have_text(re.compile(r"^\S+ = 0\.9 × \S+ \+ 0\.1 × \S+$"))
+    expect(left.locator(".calculation-text")).to_have_text(re.compile(r"^\S+ = 0\.9 × \S+ \+ 0\.1 × \S+$"))
     left.get_by_role("button", name=re.compile("^running mean of unit 0")).focus()
     page.keyboard.press("ArrowDown")
     expect(left.get_by_role("button", name=re.compile("^running variance of unit 0"))).to_be_focused()
     assert left.locator("table.units button[tabindex='0']").count() == 3
-    expect(page.locator("#said")).to_contain_text("Pass 2")
+    expect(page.locator("#announcements")).to_contain_text("Pass 2")
     axe(page)
 
 
@@ -77,7 +77,7 @@ def test_memory_is_measured_with_and_without_a_graph(open_page: Opened, axe: Cal
     assert all(re.search(r"\d ms", row.inner_text()) for row in rows.all())
     rows.nth(3).get_by_text("refused").click()
     expect(rows.nth(3)).to_contain_text("Inference tensors cannot be saved for backward")
-    expect(page.locator("#said")).to_contain_text("times as much as without a graph")
+    expect(page.locator("#announcements")).to_contain_text("times as much as without a graph")
     axe(page)
 
 

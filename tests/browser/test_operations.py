@@ -42,9 +42,9 @@ def test_the_worked_example_is_stepped_forwards_and_backwards(open_page: Opened,
     axe(page)
     on.click()
     assert cells(page, "model.weight") == ["0.511", "−0.278", "0.182", "0.764"]
-    expect(page.locator(".sum .numbers")).to_have_text("0.511 = 0.5 − 0.01 × −1.1")
+    expect(page.locator(".calculation .numbers")).to_have_text("0.511 = 0.5 − 0.01 × −1.1")
     expect(page.locator(".code .line[class*=of-]")).to_contain_text("optimizer.step()")
-    expect(page.locator("#said")).to_contain_text("update: The optimizer moves each weight")
+    expect(page.locator("#announcements")).to_contain_text("update: The optimizer moves each weight")
     station(page, "zero grad").click()
     assert badges.all_inner_texts() == ["set to None", "set to None"]
     station(page, "update").click()
@@ -57,11 +57,11 @@ def test_a_number_shows_its_calculation_by_mouse_and_keyboard(open_page: Opened)
     page = open_operations(open_page, "step=4")
     weight = page.locator("[data-name='model.weight'] >> table.cells >> nth=0")
     weight.locator("button").nth(3).hover()
-    expect(page.locator(".sum .numbers")).to_have_text("0.764 = 0.8 − 0.01 × 3.6")
+    expect(page.locator(".calculation .numbers")).to_have_text("0.764 = 0.8 − 0.01 × 3.6")
     assert page.locator("td.source").all_inner_texts() == ["0.01", "3.6"]
     weight.locator("button").first.focus()
     page.keyboard.press("ArrowRight")
-    expect(page.locator(".sum .numbers")).to_have_text("−0.278 = −0.3 − 0.01 × −2.2")
+    expect(page.locator(".calculation .numbers")).to_have_text("−0.278 = −0.3 − 0.01 × −2.2")
     page.keyboard.press("ArrowDown")
     expect(weight.locator("button").nth(3)).to_be_focused()
     assert [button.get_attribute("tabindex") for button in weight.locator("button").all()] == ["-1", "-1", "-1", "0"]

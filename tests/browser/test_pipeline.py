@@ -44,7 +44,7 @@ def test_examples_are_followed_into_batches(open_page: Opened):
     expect(says).to_contain_text("read by the main process")
     on.click()
     expect(says).to_have_text("Batch 0: collate makes a tensor of shape [8].")
-    expect(page.locator("#said")).to_contain_text("tensor of shape [8]")
+    expect(page.locator("#announcements")).to_contain_text("tensor of shape [8]")
     on.click()
     expect(page.locator(".examples .example.drawn")).to_have_count(8)
     bars = page.locator(".batch").first.locator(".part")

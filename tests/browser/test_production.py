@@ -9,7 +9,7 @@ from pathlib import Path
 from playwright.sync_api import Page, expect
 
 from trueloop.lab.teaching.production.program import production_program, trainer_program
-from trueloop.lab.teaching.production.selection import NAMES, Selection, selected
+from trueloop.lab.teaching.production.selection import NAMES, Selection, select
 
 Opened = Callable[..., Page]
 TEXT = (
@@ -32,7 +32,7 @@ def test_the_program_grows_with_each_switch(open_page: Opened, axe: Callable[[Pa
     expect_programs(page, Selection())
     assert page.locator(".code .changed").count() == 0
     page.get_by_label("Clipping").check()
-    expect_programs(page, selected("clipping"))
+    expect_programs(page, select("clipping"))
     assert [line.strip() for line in page.locator(".text .code-panel >> nth=0 >> .changed").all_text_contents()] == [
         "nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)"
     ]
@@ -40,11 +40,11 @@ def test_the_program_grows_with_each_switch(open_page: Opened, axe: Callable[[Pa
     expect(page.locator(".flow .new")).to_have_attribute(
         "aria-label", re.compile(r"Clip the gradients' norm, new, line \d+")
     )
-    expect(page.locator("#said")).to_have_text("The program has 27 lines: 1 new, 0 removed; with trueloop 27.")
+    expect(page.locator("#announcements")).to_have_text("The program has 27 lines: 1 new, 0 removed; with trueloop 27.")
     expect(page.locator(".costs tr.on th")).to_have_text("Clippingon")
 
     page.get_by_label("Early stopping").check()
-    expect_programs(page, selected("clipping", "early_stopping"))
+    expect_programs(page, select("clipping", "early_stopping"))
     expect(page.get_by_label("Evaluation", exact=True)).to_be_checked()
     expect(page.get_by_text("Early stopping needs an evaluation.")).to_be_visible()
     page.locator(".gone summary").click()
@@ -53,7 +53,7 @@ def test_the_program_grows_with_each_switch(open_page: Opened, axe: Callable[[Pa
 
     page.get_by_label("Autocast", exact=True).check()
     page.get_by_label("Precision of autocast").select_option("fp16")
-    expect_programs(page, selected("clipping", "early_stopping", "precision", precision="fp16"))
+    expect_programs(page, select("clipping", "early_stopping", "precision", precision="fp16"))
     assert (
         page.evaluate("() => location.hash") == "#/production?on=precision%2Cclipping%2Cearly_stopping&precision=fp16"
     )
@@ -61,7 +61,7 @@ def test_the_program_grows_with_each_switch(open_page: Opened, axe: Callable[[Pa
 
 def test_an_address_restores_a_selection_and_boxes_lead_to_lines(open_page: Opened, axe: Callable[[Page], None]):
     page = open_page("production", params="on=accumulation,checkpoint", dark=True)
-    expect_programs(page, selected("accumulation", "checkpoint"))
+    expect_programs(page, select("accumulation", "checkpoint"))
     box = page.locator(".flow .box[data-box=window]")
     box.focus()
     pointed = page.locator(".code .pointed")
@@ -82,20 +82,20 @@ def test_the_page_is_usable_by_keyboard_and_programs_can_be_saved(open_page: Ope
     expect(button).to_be_enabled()
     button.focus()
     page.keyboard.press("Enter")
-    expect_programs(page, selected(*NAMES))
+    expect_programs(page, select(*NAMES))
     page.get_by_label("Progress", exact=True).focus()
     page.keyboard.press("Space")
-    expect_programs(page, selected(*[name for name in NAMES if name != "progress"]))
+    expect_programs(page, select(*[name for name in NAMES if name != "progress"]))
     with page.expect_download() as download:
         page.get_by_role("button", name="Save as train.py").click()
-    expected = production_program(selected(*[name for name in NAMES if name != "progress"]))
+    expected = production_program(select(*[name for name in NAMES if name != "progress"]))
     assert Path(download.value.path()).read_text() == expected.text
     page.get_by_role("button", name="Minimal loop").click()
     expect_programs(page, Selection())
     for name in NAMES[:2]:
         page.get_by_role("button", name="One step forward").click()
         expect(page.locator(f"#component-{name}")).to_be_checked()
-    expect_programs(page, selected(*NAMES[:2]))
+    expect_programs(page, select(*NAMES[:2]))
 
 
 def test_an_invalid_address_shows_an_error_and_the_minimal_loop(open_page: Opened):
@@ -107,5 +107,5 @@ def test_an_invalid_address_shows_an_error_and_the_minimal_loop(open_page: Opene
 
 def test_on_a_phone_nothing_overflows(open_page: Opened):
     page = open_page("production", params="on=checkpoint", width=360, height=740)
-    expect_programs(page, selected("checkpoint"))
+    expect_programs(page, select("checkpoint"))
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 360

@@ -25,7 +25,7 @@ def test_the_sheet_is_complete_and_prints_on_two_pages(open_page: Opened, axe: C
         "Words", "Counts", "DataLoader arguments", "Loops", "Silent failures"
     ]  # fmt: skip
     expect(page.locator(".loop")).to_have_count(5)
-    expect(page.locator("#said")).to_have_text("The cheat sheet is loaded.")
+    expect(page.locator("#announcements")).to_have_text("The cheat sheet is loaded.")
     axe(page)
     printed = page.pdf(prefer_css_page_size=True)
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 2

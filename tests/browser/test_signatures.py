@@ -11,7 +11,7 @@ def test_the_curves_and_the_page_of_a_failure_are_shown(open_page, axe):
     page = open_page("signatures", params="code=GRD001")
     row = page.locator("#sig-GRD001")
     expect(row.locator(".sig-plot").first).to_be_visible(timeout=120_000)
-    expect(row.locator(".sig-said")).to_contain_text("used all 6 gradients from an earlier step again")
+    expect(row.locator(".sig-finding-text")).to_contain_text("used all 6 gradients from an earlier step again")
     titles = row.locator(".sig-all .sig-plot figcaption b")
     expect(titles.first).to_have_text("Training loss")
     assert {"Gradient norm", "Learning rate", "Graphs alive", "Held-out accuracy"} <= set(titles.all_inner_texts())

@@ -100,7 +100,7 @@ def test_an_injected_failure_is_found_with_its_line_and_fixed_again(open_page: O
     assert text == inject_failures(Simulation(samples=100, epochs=1000), [inject]).loop.text() + "\n"  # each line ends
     line = 1 + text.splitlines().index("        optimizer.step()")
     expect(card.get_by_role("button")).to_have_text(f"line {line}")
-    expect(page.locator("#said")).to_contain_text(f"GRD001: Gradients are never cleared, line {line}")
+    expect(page.locator("#announcements")).to_contain_text(f"GRD001: Gradients are never cleared, line {line}")
     expect(page.locator(".code .hit")).to_have_attribute("data-line", str(line))
     expect(page.locator(".code .broken")).to_have_count(1)
     expect(page.locator(".broken-lines del")).to_have_text("optimizer.zero_grad()")
@@ -157,7 +157,7 @@ def test_twin_runs_are_synchronised_and_their_first_difference_is_shown(open_pag
 def test_a_diverging_run_is_shown_as_an_event(open_page: Opened):
     page = open_page("simulator", params="optimizer=momentum&learning_rate=1000&activation=relu&play=1&" + LONG)
     expect(page.locator(".sim-events")).to_contain_text("the loss is NaN or infinite")
-    expect(page.locator("#said")).to_contain_text(re.compile("GRD007|is NaN or infinite"))
+    expect(page.locator("#announcements")).to_contain_text(re.compile("GRD007|is NaN or infinite"))
     expect(page.locator("dl.live dd[data-k=loss]")).to_have_text("NaN")
     expect(page.locator(".board-word")).to_be_visible()
 
@@ -259,7 +259,7 @@ def test_functions_of_the_modules(open_page: Opened):
     result = page.evaluate("""async () => {
         const { downsample, alignCurves } = await import("./pages/simulator/curves.js");
         const { firstDifference } = await import("./pages/simulator/twin.js");
-        const { createPace } = await import("./pages/simulator/pace.js");
+        const { createPacer } = await import("./pages/simulator/pacer.js");
         const xs = Array.from({ length: 20000 }, (_, i) => i + 1), ys = xs.map((x) => (x === 7001 ? 9 : x % 2));
         ys[12345] = -5;
         ys.fill("nan", 15000);
@@ -268,7 +268,7 @@ def test_functions_of_the_modules(open_page: Opened):
         const sent = [], send = (command, values) => sent.push([command, values?.update]);
         const pausedAt = (update) => ({ update, header: { updates_per_s: 8 }, send });
         const aligned = alignCurves([[[1, 2, 4], [10, 20, 40]], [[2, 3], ["nan", 3]]]);
-        const pace = createPace(() => [pausedAt(5), pausedAt(3)]);
+        const pace = createPacer(() => [pausedAt(5), pausedAt(3)]);
         pace.play();
         pace.pause();
         pace.step();

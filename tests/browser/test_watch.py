@@ -160,7 +160,7 @@ def test_a_script_under_run_lab_is_shown_while_it_runs_and_after(lab_home, lab, 
     cells = page.locator(".heat-cells")
     cells.focus()
     page.keyboard.press("Home")
-    expect(page.locator(".heat-said")).to_contain_text(re.compile(r"update \d+: norm [\d.]+"))
+    expect(page.locator(".heat-cell-text")).to_contain_text(re.compile(r"update \d+: norm [\d.]+"))
     assert page.locator(".heat-names li").all_inner_texts() == ["0", "2"]
     axe(page)
 

@@ -66,18 +66,18 @@ def test_version(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [["--help"], ["--version"], ["recipes"], ["failures"], ["run", "--help"], ["train", "--help"], ["tran"]],
 )
-def test_these_commands_import_nothing_heavy(words: list[str]):
+def test_these_commands_import_nothing_heavy(arguments: list[str]):
     script = (
         "import sys\n"
         f"for name in {HEAVY!r}:\n    sys.modules[name] = None\n"  # as if it were not installed
         "from trueloop.cli.app import main\n"
-        f"sys.exit(main({words!r}))\n"
+        f"sys.exit(main({arguments!r}))\n"
     )
     process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert process.returncode == (2 if words == ["tran"] else 0), process.stderr
+    assert process.returncode == (2 if arguments == ["tran"] else 0), process.stderr
     assert "Traceback" not in process.stderr
 
 
@@ -146,13 +146,17 @@ def test_the_number_a_command_returns_is_the_exit_code(
     assert main([]) == code
 
 
-@pytest.mark.parametrize("words", [["recipes"], ["recipes", "--json"], ["--help"]])
-def test_a_reader_that_closes_early_causes_no_traceback(words: list[str]):
+@pytest.mark.parametrize("arguments", [["recipes"], ["recipes", "--json"], ["--help"]])
+def test_a_reader_that_closes_early_causes_no_traceback(arguments: list[str]):
     reading, writing = os.pipe()
     os.close(reading)
     try:
         process = subprocess.run(
-            [sys.executable, "-m", "trueloop", *words], stdout=writing, stderr=subprocess.PIPE, text=True, check=False
+            [sys.executable, "-m", "trueloop", *arguments],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
         )
     finally:
         os.close(writing)
@@ -161,10 +165,10 @@ def test_a_reader_that_closes_early_causes_no_traceback(words: list[str]):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")
-@pytest.mark.parametrize("words", [["recipes"], ["failures", "--json"], ["--help"], ["lint", __file__]])
-def test_a_full_disk_causes_a_message_and_no_traceback(words: list[str]):
+@pytest.mark.parametrize("arguments", [["recipes"], ["failures", "--json"], ["--help"], ["lint", __file__]])
+def test_a_full_disk_causes_a_message_and_no_traceback(arguments: list[str]):
     with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "trueloop", *words]
+        command = [sys.executable, "-m", "trueloop", *arguments]
         process = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert process.returncode == 1
     assert process.stderr.splitlines() == [
@@ -173,16 +177,16 @@ def test_a_full_disk_causes_a_message_and_no_traceback(words: list[str]):
     ]
 
 
-@pytest.mark.parametrize("words", [["recipes"], ["runs", "list"], ["--help"], ["lint", "-"]])
-def test_closed_streams_are_replaced_by_the_null_device(words: list[str]):
-    line = shlex.join([sys.executable, "-m", "trueloop", *words])
+@pytest.mark.parametrize("arguments", [["recipes"], ["runs", "list"], ["--help"], ["lint", "-"]])
+def test_closed_streams_are_replaced_by_the_null_device(arguments: list[str]):
+    line = shlex.join([sys.executable, "-m", "trueloop", *arguments])
     assert subprocess.run(["sh", "-c", f"{line} <&- >&- 2>&-"], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("words", [["explain", "GRD001"], ["recipes"], ["recipes", "--json"]])
-def test_unencodable_characters_are_escaped(words: list[str]):
+@pytest.mark.parametrize("arguments", [["explain", "GRD001"], ["recipes"], ["recipes", "--json"]])
+def test_unencodable_characters_are_escaped(arguments: list[str]):
     process = subprocess.run(
-        [sys.executable, "-m", "trueloop", *words],
+        [sys.executable, "-m", "trueloop", *arguments],
         capture_output=True,
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
         check=False,

@@ -27,8 +27,9 @@ WORDS = ("--config", "my run.toml", "--options.note", "it's $HOME and $(HOME)", 
 
 def job(**changes: Any) -> ClusterJob:
     fields: dict[str, Any] = {
-        "recipe": "recipes/My_net.py:build", "words": WORDS, "nodes": 2, "processes": 4, "gpus": 4, "cpus": 16,
-        "hours": 1.5, "image": "registry.local/team/net:1.2", "made_by": 'trueloop template "a b" \'\'\'"""\\',
+        "recipe": "recipes/My_net.py:build", "train_arguments": WORDS,
+        "nodes": 2, "processes": 4, "gpus": 4, "cpus": 16,
+        "hours": 1.5, "image": "registry.local/team/net:1.2", "generated_by": 'trueloop template "a b" \'\'\'"""\\',
     }  # fmt: skip
     return ClusterJob(**{**fields, **changes})
 

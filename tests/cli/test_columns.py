@@ -19,7 +19,7 @@ def test_the_widest_column_is_cut_first():
 
 
 def test_an_uncut_column_is_not_cut():
-    lines = list(align_columns(["run", "why"], [["x" * 30, "y" * 25]], uncut={0}, width=50))
+    lines = list(align_columns(["run", "why"], [["x" * 30, "y" * 25]], never_cut={0}, width=50))
     assert lines[1] == "x" * 30 + "  " + "y" * 17 + "…"
 
 

@@ -155,9 +155,9 @@ def test_the_live_view_fits_its_width(width):
     assert len(lines) < 16
     if width >= 60:
         text = "\n".join(lines)
-        for words in ("epoch 9/12  update 200/276", "loss 0.213 ▁", "grad norm 1.23", "lr 9.20e-04", "val loss 0.100",
+        for part in ("epoch 9/12  update 200/276", "loss 0.213 ▁", "grad norm 1.23", "lr 9.20e-04", "val loss 0.100",
                       "examples/s 6,400", "waiting for data 10 %", "best val/loss 0.100"):  # fmt: skip
-            assert words in text
+            assert part in text
     display.close()
 
 

@@ -51,8 +51,8 @@ def reading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Reading:
     return fake
 
 
-def run_doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
-    code = main(["doctor", "--json", *words])
+def run_doctor(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    code = main(["doctor", "--json", *arguments])
     record = json.loads(capsys.readouterr().out)
     assert record["would_fail"] is bool(code)
     return code, {each["check"]: each for each in record["checks"]} | {"line": record["line"]}
@@ -113,7 +113,7 @@ def test_single_checks_can_be_selected(reading: Reading, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["--only", "dsk"], "There is no check 'dsk'.\nfix: Did you mean disk?"),
         (["--for", "digit"], "'digit' is neither a recipe nor a run."),
@@ -123,9 +123,9 @@ def test_single_checks_can_be_selected(reading: Reading, capsys: pytest.CaptureF
     ],
 )
 def test_invalid_options_are_named(
-    words: list[str], message: str, reading: Reading, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, reading: Reading, capsys: pytest.CaptureFixture[str]
 ):
-    assert main(["doctor", *words]) == 1
+    assert main(["doctor", *arguments]) == 1
     assert message in capsys.readouterr().err
 
 

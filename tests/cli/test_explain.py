@@ -71,12 +71,12 @@ def test_a_missing_name_and_text_are_wrong_usage(
     assert "trueloop explain --help" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["explain"], ["explain", "-"]])
+@pytest.mark.parametrize("arguments", [["explain"], ["explain", "-"]])
 def test_a_piped_traceback_is_explained_with_the_users_line(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     piped(monkeypatch, SHAPES)
-    assert main(words) == 0
+    assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [
         "RuntimeError: mat1 and mat2 shapes cannot be multiplied (3x4 and 8x2)",

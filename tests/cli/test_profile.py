@@ -49,7 +49,7 @@ def test_help_lists_the_recipes_and_the_flags(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "words"),
+    ("line", "code", "message"),
     [
         ("", 2, "Name the recipe first: trueloop profile RECIPE."),
         ("digit", 1, "There is no recipe 'digit'. Did you mean 'digits'?"),
@@ -58,8 +58,8 @@ def test_help_lists_the_recipes_and_the_flags(capsys: pytest.CaptureFixture[str]
         ("tabular --run-dir here", 2, "--run-dir"),
     ],
 )
-def test_bad_input_is_one_message(capsys: pytest.CaptureFixture[str], line: str, code: int, words: str):
+def test_bad_input_is_one_message(capsys: pytest.CaptureFixture[str], line: str, code: int, message: str):
     assert profile(line) == code
     out, err = capsys.readouterr()
     assert (out, err.count("error:")) == ("", 1)
-    assert words in err
+    assert message in err

@@ -14,14 +14,14 @@ from trueloop.recipes import registry
 DIGITS = registry.load("digits")
 
 
-def parse(words: str) -> RecipeCommandLine:
+def parse(arguments: str) -> RecipeCommandLine:
     lines: list[RecipeCommandLine] = []
 
     def act(line: RecipeCommandLine) -> int:
         lines.append(line)
         return 7
 
-    assert recipe_app(DIGITS, "digits", act)(words.split(), exit_on_error=False, print_error=False) == 7
+    assert recipe_app(DIGITS, "digits", act)(arguments.split(), exit_on_error=False, print_error=False) == 7
     return lines[0]
 
 
@@ -30,9 +30,9 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "400")  # a setting and its doc on one line
 
 
-def printed_page(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def printed_page(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """Return a printed page without its frame and the gaps between columns."""
-    assert main(words) == 0
+    assert main(arguments) == 0
     return " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 

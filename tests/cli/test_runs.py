@@ -22,15 +22,15 @@ sys.exit(main())
 """
 
 
-def without_torch(made, *words: str) -> str:
-    command = [sys.executable, "-c", WITHOUT, "runs", *words, "--root", str(made.root)]
+def without_torch(fake_runs, *arguments: str) -> str:
+    command = [sys.executable, "-c", WITHOUT, "runs", *arguments, "--root", str(fake_runs.root)]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (process.returncode, process.stderr) == (0, "")
     return process.stdout
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["list", "--filter", "val/loss<1"],
         ["show", "a"],
@@ -41,29 +41,30 @@ def without_torch(made, *words: str) -> str:
         ["export", "a", "--json"],
         ["gc", "--keep-best", "1", "--yes"],
     ],
-    ids=lambda words: words[0],
+    ids=lambda arguments: arguments[0],
 )
-def test_queries_need_no_torch(made, words):
-    made.run("a", checkpoints=(2, 4, 6))
-    made.run("b")
-    assert without_torch(made, *words).strip()
+def test_queries_need_no_torch(fake_runs, arguments):
+    fake_runs.run("a", checkpoints=(2, 4, 6))
+    fake_runs.run("b")
+    assert without_torch(fake_runs, *arguments).strip()
 
 
-def test_a_png_needs_matplotlib_and_names_the_extra(made):
-    made.run("a")
-    command = [sys.executable, "-c", WITHOUT, "runs", "plot", "a", "--png", "x.png", "--root", str(made.root)]
-    process = subprocess.run(command, capture_output=True, text=True, check=False, cwd=made.root)
+def test_a_png_needs_matplotlib_and_names_the_extra(fake_runs):
+    fake_runs.run("a")
+    command = [sys.executable, "-c", WITHOUT, "runs", "plot", "a", "--png", "x.png", "--root", str(fake_runs.root)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False, cwd=fake_runs.root)
     assert process.returncode == 1
     assert "pip install 'trueloop[train]'" in process.stderr
-    assert not (made.root / "x.png").exists()
+    assert not (fake_runs.root / "x.png").exists()
 
 
 @pytest.mark.parametrize(
-    "words", [["list"], ["show", "é"], ["best"], ["compare", "é", "é"], ["plot", "é", "é"], ["gc", "--keep-best", "1"]]
+    "arguments",
+    [["list"], ["show", "é"], ["best"], ["compare", "é", "é"], ["plot", "é", "é"], ["gc", "--keep-best", "1"]],
 )
-def test_an_ascii_output_gets_every_command(made, words):
-    made.run("é漢", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
-    command = [sys.executable, "-m", "trueloop", "runs", *words, "--root", str(made.root)]
+def test_an_ascii_output_gets_every_command(fake_runs, arguments):
+    fake_runs.run("é漢", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
+    command = [sys.executable, "-m", "trueloop", "runs", *arguments, "--root", str(fake_runs.root)]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "40"}
     process = subprocess.run(command, capture_output=True, check=False, env=environment)
     assert (process.returncode, process.stderr) == (0, b"")
@@ -78,16 +79,16 @@ def test_help_is_printed_without_a_subcommand(capsys):
     assert 'Unknown command "lst". Did you mean "list"?' in capsys.readouterr().err
 
 
-def test_two_removals_and_a_list_may_run_concurrently(made):
+def test_two_removals_and_a_list_may_run_concurrently(fake_runs):
     for k in range(6):
-        made.run(f"r{k}", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
-    words = [["gc", "--keep-best", "1", "--yes"], ["gc", "--keep-best", "1", "--yes"], ["list"]]
+        fake_runs.run(f"r{k}", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
+    arguments = [["gc", "--keep-best", "1", "--yes"], ["gc", "--keep-best", "1", "--yes"], ["list"]]
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "trueloop", "runs", *each, "--root", str(made.root), "--json"],
+            [sys.executable, "-m", "trueloop", "runs", *each, "--root", str(fake_runs.root), "--json"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
-        for each in words
+        for each in arguments
     ]  # fmt: skip
     records = []
     for process in processes:
@@ -97,8 +98,8 @@ def test_two_removals_and_a_list_may_run_concurrently(made):
     removed = [item["path"] for plan in records[:2] for item in plan["items"]]
     assert len(removed) == len(set(removed)), "nothing is removed twice"
     assert [run["state"] for run in records[2]] == ["finished"] * 6
-    main(["runs", "gc", "--keep-best", "1", "--yes", "--root", str(made.root)])
-    assert sorted(path.name for path in made.root.glob("*/checkpoints/*")) == sorted(
+    main(["runs", "gc", "--keep-best", "1", "--yes", "--root", str(fake_runs.root)])
+    assert sorted(path.name for path in fake_runs.root.glob("*/checkpoints/*")) == sorted(
         ["update-000000004", "update-000000006"] * 6
     )
 
@@ -115,23 +116,23 @@ def corrupt(value: object, draw: random.Random) -> object:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_no_corrupt_journal_crashes_a_query(made, capsys, seed):
+def test_no_corrupt_journal_crashes_a_query(fake_runs, capsys, seed):
     draw = random.Random(seed)
-    path = made.run("a", checkpoints=(2, 4, 6), accuracies=(0.1, 0.2, 0.3)) / "journal.jsonl"
-    made.run("b", checkpoints=(2,))
+    path = fake_runs.run("a", checkpoints=(2, 4, 6), accuracies=(0.1, 0.2, 0.3)) / "journal.jsonl"
+    fake_runs.run("b", checkpoints=(2,))
     lines = path.read_text().splitlines()
     index = draw.randrange(len(lines))
     lines[index] = json.dumps(corrupt(json.loads(lines[index]), draw))
     path.write_text("\n".join(lines) + "\n")
-    for words in (
+    for arguments in (
         ["list"], ["list", "--json", "--sort", "val/loss"], ["list", "--sort", "duration", "--filter", "started>1"],
         ["gc", "--keep-best", "1", "--unfinished"],
     ):  # fmt: skip
-        assert main(["runs", *words, "--root", str(made.root)]) == 0, words
-    for words in (
+        assert main(["runs", *arguments, "--root", str(fake_runs.root)]) == 0, arguments
+    for arguments in (
         ["show", "a"], ["show", "a", "--json"], ["best"], ["compare", "a", "b"], ["plot", "a", "b"],
         ["export", "a", "--json"], ["export", "a", "--csv", "-"], ["rollback", "a", "--to", "4"],
     ):  # fmt: skip
-        assert main(["runs", *words, "--root", str(made.root)]) in (0, 1), words
+        assert main(["runs", *arguments, "--root", str(fake_runs.root)]) in (0, 1), arguments
     out = capsys.readouterr().out
     assert all(char == "\n" or char.isprintable() for char in out)

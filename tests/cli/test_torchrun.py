@@ -52,12 +52,12 @@ sys.exit(report_outcome(act))
 
 @pytest.fixture
 def workers(tmp_path: Path) -> Callable[..., int]:
-    def run(act: str, *words: str, **launch: Any) -> int:
+    def run(act: str, *arguments: str, **launch: Any) -> int:
         script = tmp_path / "worker.py"
         script.write_text(WORKER % act)
         given: dict[str, Any] = {"processes": 2, "max_restarts": 0, **launch}
         requested = Launch(**given)
-        return run_processes(requested, [sys.executable, str(script), str(tmp_path), *words])
+        return run_processes(requested, [sys.executable, str(script), str(tmp_path), *arguments])
 
     return run
 
@@ -84,10 +84,10 @@ def test_every_process_gets_the_arguments_unchanged(
     workers: Callable[..., int], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    words = ["train", "a b", "$HOME$$", "${local_rank}", "--epochs", "3", ""]
-    assert workers("pass", *words) == 0
+    arguments = ["train", "a b", "$HOME$$", "${local_rank}", "--epochs", "3", ""]
+    assert workers("pass", *arguments) == 0
     records = [json.loads((tmp_path / f"started-0-{rank}").read_text()) for rank in range(2)]
-    assert [one[0] for one in records] == [words, words]
+    assert [one[0] for one in records] == [arguments, arguments]
     assert {one[1]["WORLD_SIZE"] for one in records} == {"2"}
     threads = threads_per_process(2)
     assert {one[1]["OMP_NUM_THREADS"] for one in records} == {str(threads)}
@@ -111,10 +111,10 @@ def test_only_the_first_error_is_printed(
     act = "time.sleep(0 if rank == '1' else 30); raise ValueError('shapes (3,) and (4,)')"
     with pytest.raises(TrueloopError, match=r"Rank 1 failed: ValueError: shapes \(3,\) and \(4,\)"):
         workers(act, max_restarts=3)
-    shown = capfd.readouterr().err
-    assert shown.count("Traceback (most recent call last)") == 1
-    assert "Rank 1:\nTraceback" in shown
-    assert "elastic" not in shown, "torchrun's own words"
+    output = capfd.readouterr().err
+    assert output.count("Traceback (most recent call last)") == 1
+    assert "Rank 1:\nTraceback" in output
+    assert "elastic" not in output, "torchrun's own words"
     assert {name[0] for name in started(tmp_path)} == {"0", "1"}, "the same again is not tried a third time"
 
 
@@ -260,10 +260,10 @@ def test_without_flags_or_in_a_launched_process_nothing_is_launched():
 
 def test_flags_define_the_launch():
     assert launch_from_options(2, None, None, None, {}) == Launch(processes=2, nodes=1, rendezvous=None, max_restarts=3)
-    asked = launch_from_options(8, 2, "[fe80::1%eth0]:29500", 0, {})
-    assert asked is not None
-    assert asked == Launch(processes=8, nodes=2, rendezvous="[fe80::1%eth0]:29500", max_restarts=0)
-    assert asked.size == 16
+    requested_launch = launch_from_options(8, 2, "[fe80::1%eth0]:29500", 0, {})
+    assert requested_launch is not None
+    assert requested_launch == Launch(processes=8, nodes=2, rendezvous="[fe80::1%eth0]:29500", max_restarts=0)
+    assert requested_launch.size == 16
 
 
 def test_a_slurm_step_defines_the_machines():
@@ -276,7 +276,7 @@ def test_a_slurm_step_defines_the_machines():
 
 
 @pytest.mark.parametrize(
-    ("asked", "environment", "word"),
+    ("requested_launch", "environment", "word"),
     [
         ((0, None, None, None), {}, "--processes is 0."),
         ((2, 0, None, None), {}, "--nodes is 0."),
@@ -296,9 +296,9 @@ def test_a_slurm_step_defines_the_machines():
         ),
     ],
 )
-def test_contradictory_flags_are_refused(asked: Any, environment: dict[str, str], word: str):
+def test_contradictory_flags_are_refused(requested_launch: Any, environment: dict[str, str], word: str):
     with pytest.raises(InvalidConfig) as error:
-        launch_from_options(*asked, environment)
+        launch_from_options(*requested_launch, environment)
     assert word in error.value.what
     assert error.value.fix
 

@@ -91,7 +91,7 @@ def test_help_lists_the_recipes_and_the_flags(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "words"),
+    ("line", "code", "message"),
     [
         ("", 2, "Name the recipe first: trueloop tune RECIPE."),
         ("tabula", 1, "Did you mean 'tabular'?"),
@@ -100,9 +100,9 @@ def test_help_lists_the_recipes_and_the_flags(capsys: pytest.CaptureFixture[str]
         ("tabular --seconds soon", 2, "--seconds"),
     ],
 )
-def test_bad_input_is_one_message(capsys: pytest.CaptureFixture[str], line: str, code: int, words: str):
+def test_bad_input_is_one_message(capsys: pytest.CaptureFixture[str], line: str, code: int, message: str):
     Path("there.toml").write_text("")
     assert tune(line) == code
     out, err = capsys.readouterr()
     assert (out, err.count("error:")) == ("", 1)
-    assert words in err
+    assert message in err

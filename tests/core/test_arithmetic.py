@@ -34,18 +34,18 @@ def planned(sizes: dict[str, Any]) -> Plan:
     return plan(**sizes)
 
 
-def epoch_of_lists(made: Plan) -> list[list[list[int]]]:
+def epoch_of_lists(run_plan: Plan) -> list[list[list[int]]]:
     """Deal one epoch out by hand: windows of iterations of example numbers."""
     iterations: list[list[int]] = [[]]
-    for example in range(made.dataset):
-        if len(iterations[-1]) == made.batch * made.processes:
+    for example in range(run_plan.dataset):
+        if len(iterations[-1]) == run_plan.batch * run_plan.processes:
             iterations.append([])
         iterations[-1].append(example)
-    if made.drop_last and len(iterations[-1]) < made.batch * made.processes:
+    if run_plan.drop_last and len(iterations[-1]) < run_plan.batch * run_plan.processes:
         iterations.pop()
     windows: list[list[list[int]]] = []
     for iteration in iterations:
-        if not windows or len(windows[-1]) == made.accumulate:
+        if not windows or len(windows[-1]) == run_plan.accumulate:
             windows.append([])
         windows[-1].append(iteration)
     return windows
@@ -55,23 +55,33 @@ def epoch_of_lists(made: Plan) -> list[list[list[int]]]:
 
 
 def test_ten_thousand_examples_in_batches_of_32():
-    made = plan(dataset=10000, batch=32, epochs=3)
-    assert (made.iterations_per_epoch, made.last_batch, made.updates, made.examples_seen) == (313, 16, 939, 30000)
-    assert made.effective_batch == 32
-    assert made.partial_last_batch
-    assert not made.short_last_window
+    run_plan = plan(dataset=10000, batch=32, epochs=3)
+    assert (run_plan.iterations_per_epoch, run_plan.last_batch, run_plan.updates, run_plan.examples_seen) == (
+        313,
+        16,
+        939,
+        30000,
+    )
+    assert run_plan.effective_batch == 32
+    assert run_plan.partial_last_batch
+    assert not run_plan.short_last_window
 
 
 def test_accumulating_four_micro_batches():
-    made = plan(dataset=10000, batch=32, epochs=3, accumulate=4)
-    assert (made.effective_batch, made.updates_per_epoch, made.updates) == (128, 79, 237)
-    assert (made.last_window, made.last_window_examples, made.short_last_window) == (1, 16, True)
-    assert (made.iterations, made.forward_passes, made.scheduler_ticks) == (939, 939, 237)
+    run_plan = plan(dataset=10000, batch=32, epochs=3, accumulate=4)
+    assert (run_plan.effective_batch, run_plan.updates_per_epoch, run_plan.updates) == (128, 79, 237)
+    assert (run_plan.last_window, run_plan.last_window_examples, run_plan.short_last_window) == (1, 16, True)
+    assert (run_plan.iterations, run_plan.forward_passes, run_plan.scheduler_ticks) == (939, 939, 237)
 
 
 def test_a_thousand_examples_in_batches_of_64():
-    made = plan(dataset=1000, batch=64, epochs=5)
-    assert (made.iterations_per_epoch, made.last_batch, made.updates, made.examples_seen) == (16, 40, 80, 5000)
+    run_plan = plan(dataset=1000, batch=64, epochs=5)
+    assert (run_plan.iterations_per_epoch, run_plan.last_batch, run_plan.updates, run_plan.examples_seen) == (
+        16,
+        40,
+        80,
+        5000,
+    )
 
 
 def test_a_hundred_examples_in_batches_of_16_with_and_without_the_last():
@@ -81,10 +91,10 @@ def test_a_hundred_examples_in_batches_of_16_with_and_without_the_last():
 
 
 def test_two_processes_halve_the_iterations_and_keep_the_examples():
-    made = plan(dataset=1000, batch=25, accumulate=2, processes=2, sample_bytes=3072)
-    assert (made.iterations_per_epoch, made.updates_per_epoch, made.effective_batch) == (20, 10, 100)
-    assert (made.forward_passes, made.example_forward_passes) == (40, 1000)
-    assert made.batch_bytes == 25 * 3072
+    run_plan = plan(dataset=1000, batch=25, accumulate=2, processes=2, sample_bytes=3072)
+    assert (run_plan.iterations_per_epoch, run_plan.updates_per_epoch, run_plan.effective_batch) == (20, 10, 100)
+    assert (run_plan.forward_passes, run_plan.example_forward_passes) == (40, 1000)
+    assert run_plan.batch_bytes == 25 * 3072
 
 
 # Laws ------------------------------------------------------------------------------------------------------------
@@ -92,50 +102,50 @@ def test_two_processes_halve_the_iterations_and_keep_the_examples():
 
 @given(SIZES)
 def test_every_count_of_an_epoch_equals_a_simulation(sizes: dict[str, Any]):
-    made = planned(sizes)
-    windows = epoch_of_lists(made)
+    run_plan = planned(sizes)
+    windows = epoch_of_lists(run_plan)
     iterations = [iteration for window in windows for iteration in window]
     examples = [example for iteration in iterations for example in iteration]
     last = windows[-1]
-    assert made.iterations_per_epoch == len(iterations)
-    assert made.updates_per_epoch == len(windows)
-    assert made.examples_per_epoch == len(examples) == len(set(examples))
-    assert made.never_seen_per_epoch == made.dataset - len(examples)
-    assert made.last_batch == len(iterations[-1])
-    assert made.partial_last_batch == (len(iterations[-1]) < made.batch * made.processes)
-    assert made.last_window == len(last)
-    assert made.last_window_examples == sum(map(len, last))
-    assert made.short_last_window == (len(last) < made.accumulate)
-    assert all(sum(map(len, window)) == made.effective_batch for window in windows[:-1])
+    assert run_plan.iterations_per_epoch == len(iterations)
+    assert run_plan.updates_per_epoch == len(windows)
+    assert run_plan.examples_per_epoch == len(examples) == len(set(examples))
+    assert run_plan.never_seen_per_epoch == run_plan.dataset - len(examples)
+    assert run_plan.last_batch == len(iterations[-1])
+    assert run_plan.partial_last_batch == (len(iterations[-1]) < run_plan.batch * run_plan.processes)
+    assert run_plan.last_window == len(last)
+    assert run_plan.last_window_examples == sum(map(len, last))
+    assert run_plan.short_last_window == (len(last) < run_plan.accumulate)
+    assert all(sum(map(len, window)) == run_plan.effective_batch for window in windows[:-1])
 
 
 @given(SIZES)
 def test_counts_of_a_run_are_those_of_an_epoch_times_the_epochs(sizes: dict[str, Any]):
-    made = planned(sizes)
+    run_plan = planned(sizes)
     updates = ticks = iterations = calls = seen = 0
-    for _ in range(made.epochs):
-        for window in epoch_of_lists(made):
+    for _ in range(run_plan.epochs):
+        for window in epoch_of_lists(run_plan):
             for iteration in window:
                 iterations += 1
                 seen += len(iteration)
-                calls += made.processes
+                calls += run_plan.processes
             updates += 1
             ticks += 1
-    assert (made.iterations, made.updates, made.scheduler_ticks) == (iterations, updates, ticks)
-    assert (made.forward_passes, made.examples_seen, made.example_forward_passes) == (calls, seen, seen)
+    assert (run_plan.iterations, run_plan.updates, run_plan.scheduler_ticks) == (iterations, updates, ticks)
+    assert (run_plan.forward_passes, run_plan.examples_seen, run_plan.example_forward_passes) == (calls, seen, seen)
 
 
 @given(SIZES)
 def test_pytorch_loaders_and_samplers_agree(sizes: dict[str, Any]):
     from torch.utils.data import DataLoader, DistributedSampler
 
-    made = planned(sizes)
-    data: Any = range(made.dataset)
-    sampler: Any = DistributedSampler(data, num_replicas=made.processes, rank=0, drop_last=made.drop_last)
-    loader = DataLoader(data, batch_size=made.batch, sampler=sampler, drop_last=made.drop_last)
-    assert len(loader) == made.iterations_per_epoch
-    if made.processes == 1:
-        assert len(list(loader)[-1]) == made.last_batch
+    run_plan = planned(sizes)
+    data: Any = range(run_plan.dataset)
+    sampler: Any = DistributedSampler(data, num_replicas=run_plan.processes, rank=0, drop_last=run_plan.drop_last)
+    loader = DataLoader(data, batch_size=run_plan.batch, sampler=sampler, drop_last=run_plan.drop_last)
+    assert len(loader) == run_plan.iterations_per_epoch
+    if run_plan.processes == 1:
+        assert len(list(loader)[-1]) == run_plan.last_batch
 
 
 @given(SIZES, st.integers(1, 6))
@@ -254,14 +264,14 @@ def test_dropping_everything_is_an_error(batch: int, processes: int):
 
 
 def test_integers_of_numpy_are_accepted():
-    made = plan(dataset=np.int64(100), batch=np.int32(16))  # pyright: ignore[reportArgumentType]
-    assert made == plan(dataset=100, batch=16)
-    assert type(made.dataset) is int
+    run_plan = plan(dataset=np.int64(100), batch=np.int32(16))  # pyright: ignore[reportArgumentType]
+    assert run_plan == plan(dataset=100, batch=16)
+    assert type(run_plan.dataset) is int
 
 
 def test_the_largest_sizes_still_work():
-    made = plan(dataset=MAX_INDEX, batch=1, epochs=MAX_INDEX)
-    assert made.examples_seen == MAX_INDEX**2
+    run_plan = plan(dataset=MAX_INDEX, batch=1, epochs=MAX_INDEX)
+    assert run_plan.examples_seen == MAX_INDEX**2
 
 
 # As a dictionary -------------------------------------------------------------------------------------------------
@@ -298,12 +308,12 @@ KEYS = [
 
 
 def test_the_keys_are_stable_and_the_values_survive_json():
-    made = plan(dataset=10000, batch=32, epochs=3, accumulate=4, sample_bytes=784)
-    values = made.as_dict()
+    run_plan = plan(dataset=10000, batch=32, epochs=3, accumulate=4, sample_bytes=784)
+    values = run_plan.as_dict()
     assert list(values) == KEYS
     assert json.loads(json.dumps(values)) == values
-    assert all(values[key] == getattr(made, key) for key in KEYS if key != "notes")
-    assert tuple(values["notes"]) == made.notes
+    assert all(values[key] == getattr(run_plan, key) for key in KEYS if key != "notes")
+    assert tuple(values["notes"]) == run_plan.notes
 
 
 def test_a_plan_is_frozen():

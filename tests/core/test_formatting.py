@@ -84,14 +84,14 @@ def test_durations_have_their_natural_unit(seconds, text):
 
 @given(st.text(st.characters(codec=None)))
 def test_a_printable_name_has_no_control_characters(name):
-    shown = replace_unprintable(name)
-    assert shown.isprintable()
-    assert len(shown) == len(name)
-    assert not name.isprintable() or shown == name
+    formatted = replace_unprintable(name)
+    assert formatted.isprintable()
+    assert len(formatted) == len(name)
+    assert not name.isprintable() or formatted == name
 
 
 @pytest.mark.parametrize(
-    ("share", "words"),
+    ("share", "message"),
     [
         (0.0, "0 %"),
         (1e-6, "below 0.01 %"),
@@ -102,8 +102,8 @@ def test_a_printable_name_has_no_control_characters(name):
         (1, "100 %"),
     ],
 )
-def test_percent(share: float, words: str):
-    assert format_percent(share) == words
+def test_percent(share: float, message: str):
+    assert format_percent(share) == message
 
 
 def test_control_characters_are_replaced():

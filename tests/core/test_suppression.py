@@ -10,11 +10,11 @@ from trueloop.core.suppression import ALL_CODES, ignored_codes, matches_code
 
 
 def read(text: str) -> dict[int, set[str]]:
-    return {line: set(words) for line, words in ignored_codes(textwrap.dedent(text)).items()}
+    return {line: set(message) for line, message in ignored_codes(textwrap.dedent(text)).items()}
 
 
 @pytest.mark.parametrize(
-    ("comment", "words"),
+    ("comment", "message"),
     [
         ("# trueloop: ignore[GRD001]", {"GRD001"}),
         ("# trueloop: ignore[GRD001, los002]", {"GRD001", "LOS002"}),
@@ -26,8 +26,8 @@ def read(text: str) -> dict[int, set[str]]:
         ("# trueloop: ignore[GRD001]  # trueloop: ignore[MEM001]", {"GRD001", "MEM001"}),
     ],
 )
-def test_a_comment_lists_codes(comment: str, words: set[str]):
-    assert read(f"a = 1\nstep()  {comment}\nb = 2\n") == {2: words}
+def test_a_comment_lists_codes(comment: str, message: set[str]):
+    assert read(f"a = 1\nstep()  {comment}\nb = 2\n") == {2: message}
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_no_newline_at_the_end():
 
 
 @pytest.mark.parametrize(
-    ("code", "words", "expected"),
+    ("code", "message", "expected"),
     [
         ("GRD001", {"GRD001"}, True),
         ("GRD001", {"GRD"}, True),
@@ -102,5 +102,5 @@ def test_no_newline_at_the_end():
         ("GRD001", set[str](), False),
     ],
 )
-def test_a_code_matches_itself_its_family_or_all_codes(code: str, words: set[str], expected: bool):
-    assert matches_code(code, frozenset(words)) is expected
+def test_a_code_matches_itself_its_family_or_all_codes(code: str, message: set[str], expected: bool):
+    assert matches_code(code, frozenset(message)) is expected

@@ -51,7 +51,7 @@ def test_a_complete_record_is_parsed():
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         ({}, "name is missing"),
         ({"name": ""}, "name is ''"),
@@ -76,10 +76,10 @@ def test_a_complete_record_is_parsed():
         ({"name": "a", "inner": {"lr": -1}}, "inner.lr is -1"),
     ],
 )
-def test_an_invalid_value_is_named(given: dict[str, Any], words: str):
+def test_an_invalid_value_is_named(given: dict[str, Any], message: str):
     with pytest.raises(InvalidConfig) as refused:
         parse_record(Request, given)
-    assert words in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_value_that_is_not_an_object_is_refused():
@@ -143,7 +143,7 @@ class Listed:
 
 
 def test_the_expected_value_is_described():
-    for sent, words in (
+    for sent, message in (
         ({"names": []}, r"names has 0 items"),
         ({"names": ["a", "b", "c"]}, r"names has 3 items"),
         ({"names": [1]}, r"names\[0\]"),
@@ -151,7 +151,7 @@ def test_the_expected_value_is_described():
         ({"on": 1}, "on is 1"),
         ({"kind": "z"}, "kind is 'z'"),
     ):
-        with pytest.raises(InvalidConfig, match=words):
+        with pytest.raises(InvalidConfig, match=message):
             parse_record(Listed, sent)
     assert parse_record(Listed, {"names": ["b", "c"], "pair": [False, False]}) == Listed(("b", "c"), (False, False))
 

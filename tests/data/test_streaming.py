@@ -28,8 +28,8 @@ class NumberedSamples:
             yield 1000 * shard + i, random.random() + float(torch.rand(()))
 
 
-def shards(lengths, *, known=True, **settings):
-    return Shards(range(len(lengths)), NumberedSamples(lengths), sizes=lengths if known else None, **settings)
+def shards(lengths, *, sizes_known=True, **settings):
+    return Shards(range(len(lengths)), NumberedSamples(lengths), sizes=lengths if sizes_known else None, **settings)
 
 
 def all_samples(lengths):
@@ -60,14 +60,14 @@ def test_a_shard_loader_is_a_batch_source_with_a_position():
     source: BatchSource = ShardLoader(shards([5, 6]), effective_batch=4)
     assert isinstance(source, StatefulPosition)
     assert source.updates_per_epoch == 3
-    assert ShardLoader(shards([5, 6], known=False), effective_batch=4).updates_per_epoch is None
+    assert ShardLoader(shards([5, 6], sizes_known=False), effective_batch=4).updates_per_epoch is None
 
 
 @given(shard_lengths, buffers, interleaves, st.integers(1, 20), st.booleans(), st.data())
-def test_windows_have_every_sample_once_for_any_micro_batch(lengths, buffer, width, effective, known, data):
+def test_windows_have_every_sample_once_for_any_micro_batch(lengths, buffer, width, effective, sizes_known, data):
     micro = data.draw(st.integers(1, effective))
     source = ShardLoader(
-        shards(lengths, known=known, buffer=buffer, interleave=width),
+        shards(lengths, sizes_known=sizes_known, buffer=buffer, interleave=width),
         effective_batch=effective, micro_batch=micro, seed=3,
     )  # fmt: skip
     all_windows = windows(source, 1)
@@ -84,14 +84,14 @@ def test_windows_have_every_sample_once_for_any_micro_batch(lengths, buffer, wid
 
 
 @given(shard_lengths, buffers, interleaves, st.integers(1, 12), st.integers(1, 5), st.booleans(), st.data())
-def test_processes_share_every_window(lengths, buffer, width, effective, processes, known, data):
+def test_processes_share_every_window(lengths, buffer, width, effective, processes, sizes_known, data):
     micro = data.draw(st.integers(1, effective))
     single_process = windows(
         ShardLoader(shards(lengths, buffer=buffer, interleave=width), effective_batch=effective), 2
     )
     ranks = [
         ShardLoader(
-            shards(lengths, known=known, buffer=buffer, interleave=width),
+            shards(lengths, sizes_known=sizes_known, buffer=buffer, interleave=width),
             effective_batch=effective, micro_batch=micro, processes=processes, rank=rank,
         )
         for rank in range(processes)
@@ -110,26 +110,30 @@ def test_processes_share_every_window(lengths, buffer, width, effective, process
     assert merged == [sorted(samples) for samples in single_process]
 
 
-@pytest.mark.parametrize(("processes", "known", "own_only"), [(2, True, True), (4, True, True), (3, True, False),
+@pytest.mark.parametrize(("processes", "sizes_known", "own_only"), [(2, True, True), (4, True, True), (3, True, False),
                                                               (2, False, False)])  # fmt: skip
-def test_a_process_reads_only_its_own_shards_if_possible(processes, known, own_only):
+def test_a_process_reads_only_its_own_shards_if_possible(processes, sizes_known, own_only):
     lengths = [7, 3, 9, 4, 12, 5, 2, 6]
     opened = []
     for rank in range(processes):
-        data = shards(lengths, known=known)
+        data = shards(lengths, sizes_known=sizes_known)
         windows(ShardLoader(data, effective_batch=6, processes=processes, rank=rank), 0)
         opened.append(set(data.read.opened))
     counts = Counter(shard for own_samples in opened for shard in own_samples)
     assert counts == dict.fromkeys(range(8), 1 if own_only else processes)
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("sizes_known", [True, False])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_number_of_workers_does_not_change_the_batches(workers, known):
+def test_the_number_of_workers_does_not_change_the_batches(workers, sizes_known):
     lengths = [40, 0, 9, 23, 17]
     without_workers, with_workers = (
         ShardLoader(
-            shards(lengths, known=known, buffer=6, interleave=3), effective_batch=8, micro_batch=3, seed=1, workers=w
+            shards(lengths, sizes_known=sizes_known, buffer=6, interleave=3),
+            effective_batch=8,
+            micro_batch=3,
+            seed=1,
+            workers=w,
         )
         for w in (0, workers)
     )
@@ -145,9 +149,9 @@ def test_more_workers_than_lanes_change_nothing():
 
 
 @given(shard_lengths, buffers, interleaves, st.integers(1, 9), st.booleans(), st.booleans(), st.data())
-def test_resuming_at_any_window_changes_nothing(lengths, buffer, width, effective, known, drop_last, data):
+def test_resuming_at_any_window_changes_nothing(lengths, buffer, width, effective, sizes_known, drop_last, data):
     options_ = {"effective_batch": effective, "micro_batch": max(1, effective // 2), "drop_last": drop_last}
-    make_shards = lambda: shards(lengths, known=known, buffer=buffer, interleave=width)  # noqa: E731
+    make_shards = lambda: shards(lengths, sizes_known=sizes_known, buffer=buffer, interleave=width)  # noqa: E731
     if drop_last and sum(lengths) < options_["micro_batch"]:
         return
     source, all_micro_batches, states = ShardLoader(make_shards(), **options_), [], [None]
@@ -161,7 +165,7 @@ def test_resuming_at_any_window_changes_nothing(lengths, buffer, width, effectiv
     assert (
         micro_batches_as_text(skipping, 4, windows_done) == all_micro_batches[closed[windows_done] :]
     )  # reads and drops where sizes are unknown
-    if not known and windows_done:
+    if not sizes_known and windows_done:
         restored.load_position_state(states[windows_done])
         assert restored.position_state() == states[windows_done]  # a checkpoint before the next window loses nothing
         assert micro_batches_as_text(restored, 4, windows_done) == all_micro_batches[closed[windows_done] :]
@@ -170,21 +174,21 @@ def test_resuming_at_any_window_changes_nothing(lengths, buffer, width, effectiv
         micro_batches_as_text(ShardLoader(make_shards(), **options_), 4, len(closed))
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_a_resumed_epoch_reads_only_the_current_shards(known):
+@pytest.mark.parametrize("sizes_known", [True, False])
+def test_a_resumed_epoch_reads_only_the_current_shards(sizes_known):
     lengths, windows_done = (
         [30] * 12,
         30,
     )  # 30 windows of 8: 240 samples in 3 lanes of 120, so 2 shards and 20 samples of each
-    first = shards(lengths, known=known, interleave=3, buffer=5)
+    first = shards(lengths, sizes_known=sizes_known, interleave=3, buffer=5)
     source = ShardLoader(first, effective_batch=8)
     epoch = source.epoch(0)
     for _ in range(windows_done):
         next(epoch)
     expected = [str(micro.data) for micro in epoch]
-    data = shards(lengths, known=known, interleave=3, buffer=5)
+    data = shards(lengths, sizes_known=sizes_known, interleave=3, buffer=5)
     resumed = ShardLoader(data, effective_batch=8)
-    if not known:
+    if not sizes_known:
         interrupted = ShardLoader(first, effective_batch=8)
         epoch = interrupted.epoch(0)
         for _ in range(windows_done):
@@ -204,11 +208,14 @@ def lanes_of(loader):
 
 
 @given(shard_lengths, st.integers(1, 9), st.integers(1, 9), interleaves, st.booleans())
-def test_drop_last_drops_the_partial_micro_batch(lengths, effective, micro, width, known):
+def test_drop_last_drops_the_partial_micro_batch(lengths, effective, micro, width, sizes_known):
     micro = min(micro, effective)
     total = sum(lengths)
-    make = lambda known: ShardLoader(  # noqa: E731
-        shards(lengths, known=known, interleave=width), effective_batch=effective, micro_batch=micro, drop_last=True
+    make = lambda sizes_known: ShardLoader(  # noqa: E731
+        shards(lengths, sizes_known=sizes_known, interleave=width),
+        effective_batch=effective,
+        micro_batch=micro,
+        drop_last=True,
     )
     expected = total % effective
     sample_count = total - expected % micro
@@ -216,7 +223,7 @@ def test_drop_last_drops_the_partial_micro_batch(lengths, effective, micro, widt
         with pytest.raises(InvalidData, match="drop_last"):
             make(True)
         return
-    source = make(known)
+    source = make(sizes_known)
     sizes = [len(batch.data[0]) for batch in source.epoch(0)]
     assert sum(sizes) == sample_count
     assert sum(batch.closes_window for batch in source.epoch(0)) == math.ceil(sample_count / effective)
@@ -246,7 +253,9 @@ def test_indices_count_over_all_shards_if_sizes_are_known():
     for micro in ShardLoader(shards(lengths), effective_batch=4).epoch(0):
         starts = {0: 0, 1: 3, 2: 7}
         assert micro.indices == [starts[s // 1000] + s % 1000 for s in micro.data[0].tolist()]
-    assert {micro.indices for micro in ShardLoader(shards(lengths, known=False), effective_batch=4).epoch(0)} == {None}
+    assert {micro.indices for micro in ShardLoader(shards(lengths, sizes_known=False), effective_batch=4).epoch(0)} == {
+        None
+    }
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -306,7 +315,7 @@ def test_fast_data_gets_no_workers():
 @pytest.mark.parametrize("changed", [{"seed": 9}, {"buffer": 2}, {"interleave": 1}, {"lengths": [9] * 4}])
 def test_a_position_of_another_order_is_refused(changed):
     def make(*, lengths=(9, 9, 9), seed=0, **settings):
-        return ShardLoader(shards(list(lengths), known=False, **settings), effective_batch=4, seed=seed)
+        return ShardLoader(shards(list(lengths), sizes_known=False, **settings), effective_batch=4, seed=seed)
 
     source = make()
     next(source.epoch(0))
@@ -334,7 +343,9 @@ def test_invalid_settings_are_refused(options, message):
 @given(shard_lengths, st.integers(1, 9), st.integers(0, 3))
 def test_a_worker_changes_no_batch(lengths, effective, skip):
     without_workers, with_workers = (
-        ShardLoader(shards(lengths, known=False, interleave=2, buffer=3), effective_batch=effective, workers=workers)
+        ShardLoader(
+            shards(lengths, sizes_known=False, interleave=2, buffer=3), effective_batch=effective, workers=workers
+        )
         for workers in (0, 1)
     )
     skip = min(skip, math.ceil(sum(lengths) / effective))

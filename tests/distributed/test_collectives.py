@@ -45,9 +45,9 @@ def collectives(engine, windows):
     model = Fork()
     model.right.requires_grad_(False)
     data = TensorDataset(*(torch.cat([each] * windows)[: 6 * windows] for each in DATA.tensors))
-    with profile(activities=[ProfilerActivity.CPU]) as seen:
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
         trainer(model, parallel=ParallelConfig(engine=engine)).fit(data)
-    return {event.key: event.count for event in seen.key_averages() if event.key.startswith("gloo:")}
+    return {event.key: event.count for event in profiler.key_averages() if event.key.startswith("gloo:")}
 
 
 def collectives_of_both():
@@ -74,11 +74,11 @@ def another_branch():
     results = []
     for setting in ("auto", "always"):
         model = Fork()
-        seen = []
+        calls = []
 
-        def objective(model, batch, seen=seen):
-            seen.append(None)
-            model.side = "left" if len(seen) <= 3 else "right"
+        def objective(model, batch, calls=calls):
+            calls.append(None)
+            model.side = "left" if len(calls) <= 3 else "right"
             return squared(model, batch)
 
         try:
@@ -99,17 +99,17 @@ def test_a_parameter_that_is_used_later_only_is_trained(run_processes):
 
 def unused_later():
     model = Fork()
-    seen = []
+    calls = []
 
     def objective(model, batch):
-        seen.append(None)
+        calls.append(None)
         x, y = batch
-        both = model.left(x) + model.right(x) if len(seen) <= 3 else model.left(x)
+        both = model.left(x) + model.right(x) if len(calls) <= 3 else model.left(x)
         return (both.squeeze(1) - y).square().sum(), float(len(y))
 
     with pytest.raises(InvalidModel, match="find_unused_parameters = .always"):
         trainer(model, objective).fit(DATA)
-    model, seen[:] = Fork(), []
+    model, calls[:] = Fork(), []
     trainer(model, objective, parallel=ParallelConfig(find_unused_parameters="always")).fit(DATA)
     return model.right.weight.detach().clone()
 
@@ -143,8 +143,8 @@ def test_branches_of_a_process_s_own_are_trained_whole_and_refused_where_sharded
     one, other = run_processes(one_branch_each, "ddp", processes=2)
     assert torch.equal(one, other)
     assert all(map(torch.ne, one, torch.cat([each.detach().flatten() for each in Fork().parameters()])))
-    said = "In this window left.weight got a gradient on process 0, but none on process 1."
-    assert run_processes(sharded_branches, processes=2) == [said, said]
+    printed = "In this window left.weight got a gradient on process 0, but none on process 1."
+    assert run_processes(sharded_branches, processes=2) == [printed, printed]
 
 
 def odd_label(engine):
@@ -158,16 +158,16 @@ def odd_label(engine):
 
 
 @pytest.mark.parametrize(
-    ("engine", "said"),
+    ("engine", "printed"),
     [
         ("ddp", "Label 9 is out of range"),
         pytest.param("fsdp", "Target 9 is out of bounds", marks=pytest.mark.shards_on_cpu),
     ],
 )
-def test_an_error_in_one_process_s_share_is_its_own_and_ends_the_others_at_once(run_processes, engine, said):
+def test_an_error_in_one_process_s_share_is_its_own_and_ends_the_others_at_once(run_processes, engine, printed):
     results = sorted(run_processes(odd_label, engine, processes=2))
     assert results[0] == "Another process of this run is gone, or cannot be reached."
-    assert results[1].startswith(said)
+    assert results[1].startswith(printed)
 
 
 def run_together():
@@ -181,7 +181,7 @@ def test_a_model_with_synchronised_statistics_is_run_by_all_or_none(run_processe
     assert run_processes(run_together, processes=2) == [[False, True]] * 2
 
 
-def words():
+def message():
     here = join_processes(CPU)
     results = {
         "total": here.all_reduce_sum([here.rank + 1.0, torch.tensor(2.0), 2.0**24 + 1]),  # which float32 does not hold
@@ -215,7 +215,7 @@ def words():
 
 
 def test_the_words_they_exchange(run_processes):
-    results = run_processes(words, processes=3)
+    results = run_processes(message, processes=3)
     assert results[0] == results[1] == results[2]
     assert results[0]["total"] == [6.0, 6.0, 3 * 2.0**24 + 3]
     assert results[0]["gather"] == [{"rank": rank} for rank in range(3)]
@@ -254,8 +254,8 @@ def test_a_group_of_the_program_s_own_is_used_where_hosts_can_talk_in_it(run_pro
 
 
 def test_models_of_other_shapes_are_refused_and_other_weights_made_alike(run_processes):
-    (said, one), (_, other) = run_processes(different_models, processes=2)
-    assert "Process 1 has built a different model than process 0: weight is ((2, 4)" in said
+    (printed, one), (_, other) = run_processes(different_models, processes=2)
+    assert "Process 1 has built a different model than process 0: weight is ((2, 4)" in printed
     assert torch.equal(one, other)
 
 

@@ -11,10 +11,10 @@ PORT = 29400
 NET = "10.213.7"
 
 
-def ip(*words):
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+def ip(*arguments):
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise OSError(done.stderr.strip() or f"ip {' '.join(words)}")
+        raise OSError(done.stderr.strip() or f"ip {' '.join(arguments)}")
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def machines():
 
 
 def test_a_machine_that_is_cut_off_is_noticed_and_the_run_goes_on(machines, run_folder, uninterrupted):
-    words = (
+    arguments = (
         "--processes",
         "1",
         "--nodes",
@@ -53,7 +53,7 @@ def test_a_machine_that_is_cut_off_is_noticed_and_the_run_goes_on(machines, run_
         "--parallel.keepalive-timeout-s",
         "2",
     )
-    both = [run_folder.launch(*words, prefix=("ip", "netns", "exec", name), slow_s=0.2) for name in machines]
+    both = [run_folder.launch(*arguments, prefix=("ip", "netns", "exec", name), slow_s=0.2) for name in machines]
     both[0].wait_until((run_folder.run_dir / "checkpoints" / "update-000000004").exists)
     ip("-n", machines[1], "link", "set", "cable", "down")
     for rank, each in enumerate(both):

@@ -405,10 +405,10 @@ CASES: dict[str, tuple[str, RunRequirements, dict[str, Any], Level, str, str]] =
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_problem_has_a_message_and_a_remedy(case: str):
-    name, need, changes, level, words, remedy = CASES[case]
+    name, need, changes, level, expected, remedy = CASES[case]
     found = diagnose(name, need, **changes)
     assert found.level is level, found
-    assert any(each in found.message for each in words.split("|")), found.message
+    assert any(each in found.message for each in expected.split("|")), found.message
     assert remedy in found.remedy
     assert bool(found.remedy) == (level is not Level.UNKNOWN)
 

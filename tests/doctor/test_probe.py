@@ -52,11 +52,11 @@ def test_a_container_with_cgroup_version_2(tmp_path: Path):
         "sys/bus/pci/devices/1/vendor": "0x10de\n", "sys/bus/pci/devices/1/class": "0x040300\n",
         "run/.containerenv": "",
     })  # fmt: skip
-    seen = read_machine(tmp_path, root=root, environment={})
-    assert (seen.quota, seen.memory_limit_bytes, seen.processes_left) == (1.5, 2**20, 60)
-    assert (seen.memory_bytes, seen.available_bytes) == (4 * 2**20, 2**20 - 600_000 + 100_000)
-    assert (seen.device_files, seen.gpu_makers_on_bus, seen.container) == (("/dev/nvidia0",), ("NVIDIA",), "podman")
-    assert seen.usable_cores == min(1.5, len(os.sched_getaffinity(0)))
+    facts = read_machine(tmp_path, root=root, environment={})
+    assert (facts.quota, facts.memory_limit_bytes, facts.processes_left) == (1.5, 2**20, 60)
+    assert (facts.memory_bytes, facts.available_bytes) == (4 * 2**20, 2**20 - 600_000 + 100_000)
+    assert (facts.device_files, facts.gpu_makers_on_bus, facts.container) == (("/dev/nvidia0",), ("NVIDIA",), "podman")
+    assert facts.usable_cores == min(1.5, len(os.sched_getaffinity(0)))
 
 
 def test_nested_groups_of_cgroup_version_1(tmp_path: Path):
@@ -72,17 +72,22 @@ def test_nested_groups_of_cgroup_version_1(tmp_path: Path):
         "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
         "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
     })  # fmt: skip
-    seen = read_machine(tmp_path, root=root, environment={})
-    assert (seen.memory_limit_bytes, seen.available_bytes, seen.quota, seen.container) == (5000, 3007, 0.5, "docker")
-    assert seen.processes_left is None
+    facts = read_machine(tmp_path, root=root, environment={})
+    assert (facts.memory_limit_bytes, facts.available_bytes, facts.quota, facts.container) == (
+        5000,
+        3007,
+        0.5,
+        "docker",
+    )
+    assert facts.processes_left is None
 
 
 def test_missing_kernel_files_are_no_error(tmp_path: Path):
-    seen = read_machine(tmp_path / "none", root=tmp_path, environment={})
-    assert (seen.memory_bytes, seen.available_bytes, seen.quota, seen.shared) == (None, None, None, None)
-    assert (seen.driver, seen.device_files, seen.gpu_makers_on_bus, seen.container) == ("", (), (), "")
-    assert seen.folder is not None
-    assert (seen.folder.path, seen.folder.kind, seen.folder.writable) == (str(tmp_path), "", True)
+    facts = read_machine(tmp_path / "none", root=tmp_path, environment={})
+    assert (facts.memory_bytes, facts.available_bytes, facts.quota, facts.shared) == (None, None, None, None)
+    assert (facts.driver, facts.device_files, facts.gpu_makers_on_bus, facts.container) == ("", (), (), "")
+    assert facts.folder is not None
+    assert (facts.folder.path, facts.folder.kind, facts.folder.writable) == (str(tmp_path), "", True)
 
 
 @pytest.mark.parametrize(("text", "version"), DRIVERS.items())
@@ -101,14 +106,14 @@ def test_a_container_is_recognised_by_its_variables(environment: dict[str, str],
 
 def test_this_machine_is_read():
     torch = pytest.importorskip("torch")
-    seen = read_machine(Path())
-    assert seen.torch is not None
-    assert (seen.torch.version, seen.torch.cuda) == (torch.__version__, torch.version.cuda)
-    assert seen.torch.threads == torch.get_num_threads()
-    assert len(seen.gpus) == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
-    assert seen.folder is not None
-    assert seen.folder.space is not None
-    assert not seen.packages, "packages are only read with deep=True"
+    facts = read_machine(Path())
+    assert facts.torch is not None
+    assert (facts.torch.version, facts.torch.cuda) == (torch.__version__, torch.version.cuda)
+    assert facts.torch.threads == torch.get_num_threads()
+    assert len(facts.gpus) == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    assert facts.folder is not None
+    assert facts.folder.space is not None
+    assert not facts.packages, "packages are only read with deep=True"
 
 
 def test_compiled_packages_are_imported_in_another_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -169,11 +174,11 @@ def test_free_gpu_memory_is_read_only_with_deep(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_90"])
     queried: list[int] = []
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (2**30, queried.append(index)))
-    seen, problem = read_torch()
-    assert seen is not None
-    assert (problem, seen.problem, seen.built_for, queried) == ("", "", ("sm_90",), [])
+    facts, problem = read_torch()
+    assert facts is not None
+    assert (problem, facts.problem, facts.built_for, queried) == ("", "", ("sm_90",), [])
     gpu = Gpu(name="NVIDIA H200", memory_bytes=140 * 2**30, capability=(9, 0))
-    assert seen.gpus == (gpu, gpu)
+    assert facts.gpus == (gpu, gpu)
     deep, _ = read_torch(deep=True)
     assert deep is not None
     assert ([each.free_bytes for each in deep.gpus], queried) == ([2**30, 2**30], [0, 1])
@@ -187,9 +192,9 @@ def test_the_warning_of_torch_explains_a_missing_gpu(monkeypatch: pytest.MonkeyP
         return False
 
     monkeypatch.setattr(torch.cuda, "is_available", unavailable)
-    seen, _ = read_torch()
-    assert seen is not None
-    assert (seen.gpus, seen.problem) == ((), "CUDA initialization: The NVIDIA driver on your system is too old.")
+    facts, _ = read_torch()
+    assert facts is not None
+    assert (facts.gpus, facts.problem) == ((), "CUDA initialization: The NVIDIA driver on your system is too old.")
 
 
 def test_a_setting_that_torch_refuses_to_report_is_unknown(monkeypatch: pytest.MonkeyPatch):
@@ -203,9 +208,9 @@ def test_a_setting_that_torch_refuses_to_report_is_unknown(monkeypatch: pytest.M
             raise RuntimeError("a mix of the legacy and new APIs")
 
     monkeypatch.setattr(torch.backends, "cudnn", Mixed())
-    seen, _ = read_torch()
-    assert seen is not None
-    assert (seen.tf32_convolution, seen.cudnn_benchmark) == (None, True)
+    facts, _ = read_torch()
+    assert facts is not None
+    assert (facts.tf32_convolution, facts.cudnn_benchmark) == (None, True)
 
 
 FILES = (
@@ -248,5 +253,5 @@ def test_malformed_kernel_files_never_raise(texts: list[str]):
             path = Path(folder) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text.encode("utf-8", "surrogatepass"))
-        seen = read_machine(Path(folder), root=Path(folder), environment={})
-        assert run_checks(seen, RunRequirements(workers=2, batch_bytes=1, checkpoint_bytes=1))
+        facts = read_machine(Path(folder), root=Path(folder), environment={})
+        assert run_checks(facts, RunRequirements(workers=2, batch_bytes=1, checkpoint_bytes=1))

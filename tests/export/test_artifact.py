@@ -13,8 +13,8 @@ from trueloop.export.exported_model import Model
 
 
 @pytest.fixture
-def copied(made_artifacts, tmp_path):
-    return made_artifacts.copy(tmp_path / "copy")
+def copied(tiny_artifacts, tmp_path):
+    return tiny_artifacts.copy(tmp_path / "copy")
 
 
 def resealed(folder, change):
@@ -25,10 +25,10 @@ def resealed(folder, change):
     path.write_bytes(seal(content))
 
 
-def test_it_opens_by_folder_and_by_file(made_artifacts):
-    folder = made_artifacts.folder()
+def test_it_opens_by_folder_and_by_file(tiny_artifacts):
+    folder = tiny_artifacts.folder()
     digests = {open_artifact(path).digest for path in (folder, folder / "manifest.json", folder / "model.pt2")}
-    assert digests == {made_artifacts.exported["table", "pt2"].digest}
+    assert digests == {tiny_artifacts.exported["table", "pt2"].digest}
     assert open_artifact(folder).name == "table"
 
 
@@ -73,8 +73,8 @@ def test_what_is_not_whole_is_refused(copied, damage):
         open_artifact(copied)
 
 
-def test_another_artifact_than_expected_is_refused(made_artifacts):
-    folder = made_artifacts.folder()
+def test_another_artifact_than_expected_is_refused(tiny_artifacts):
+    folder = tiny_artifacts.folder()
     digest = open_artifact(folder).digest
     assert open_artifact(folder, expected=digest).digest == digest
     assert open_artifact(folder, expected=f"sha256:{digest[:16]}").digest == digest

@@ -33,16 +33,16 @@ def test_pictures_are_read_as_in_training(tmp_path, mode, channels):
 
 
 @pytest.mark.parametrize(
-    ("picture", "words"),
+    ("picture", "message"),
     [
         (Image.new("L", (5, 5)), "5 by 5 pixels"),
         (Image.new("RGBA", (5, 4)), "mode RGBA"),
         (Image.new("P", (5, 4)), "mode P"),
     ],
 )
-def test_pictures_that_do_not_fit(tmp_path, picture, words):
+def test_pictures_that_do_not_fit(tmp_path, picture, message):
     picture.save(tmp_path / "a.png")
-    with pytest.raises(InvalidData, match=words):
+    with pytest.raises(InvalidData, match=message):
         read_samples(describe(Reading(kind="image"), *fixed(1, 4, 5)), tmp_path / "a.png")
 
 
@@ -88,7 +88,7 @@ def test_tables_with_and_without_names(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("a,b\n1\n", "Line 2 has 1 cells"),
         ("a,b\n1,x\n", "Line 2 has no number for b"),
@@ -100,9 +100,9 @@ def test_tables_with_and_without_names(tmp_path, text):
         ("a,b\n1,1e39\n", "a number that float32 cannot"),
     ],
 )
-def test_tables_that_do_not_fit(tmp_path, text, words):
+def test_tables_that_do_not_fit(tmp_path, text, message):
     (tmp_path / "t.csv").write_text(text)
-    with pytest.raises(InvalidData, match=rf"t\.csv: .*{words}"):
+    with pytest.raises(InvalidData, match=rf"t\.csv: .*{message}"):
         read_samples(TABLE, tmp_path / "t.csv")
 
 
@@ -117,7 +117,7 @@ def test_texts_are_utf8(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("shape", "kind", "words"),
+    ("shape", "kind", "message"),
     [
         ("(100000000000000,)", "<f8", "not a readable array: Unable to allocate"),
         ("(99999999999999999999,)", "<f8", "not a readable array"),
@@ -126,10 +126,10 @@ def test_texts_are_utf8(tmp_path):
         ("(100000000000000,)", "|V0", "no number"),
     ],
 )
-def test_a_header_that_promises_more_than_there_is_is_refused(tmp_path, shape, kind, words):
+def test_a_header_that_promises_more_than_there_is_is_refused(tmp_path, shape, kind, message):
     header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}}}".ljust(117).encode() + b"\n"
     (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(16))
-    with pytest.raises(InvalidData, match=words):
+    with pytest.raises(InvalidData, match=message):
         read_samples(describe(Reading(), *fixed(2)), tmp_path / "a.npy")
 
 
@@ -137,14 +137,14 @@ def test_models_of_several_inputs_take_them_by_name(tmp_path):
     two = describe(Reading(), *fixed(2), names=("left", "right"))
     (first, second) = parse_json_samples(two, '{"inputs": {"left": [[1, 2], [3, 4]], "right": [[5, 6], [7, 8]]}}')
     assert [each.tolist() for each in first + second] == [[1, 2], [5, 6], [3, 4], [7, 8]]
-    for text, words in (
+    for text, message in (
         ('{"inputs": {"left": [1, 2]}}', "left, right"),
         ('{"inputs": [1, 2]}', "left, right"),
         ('{"inputs": {"left": [[1, 2]], "right": [[5, 6], [7, 8]]}}', "same number of each"),
     ):
         with pytest.raises((InvalidConfig, InvalidData)) as raised:
             parse_json_samples(two, text)
-        assert words in raised.value.fix
+        assert message in raised.value.fix
     np.save(tmp_path / "a.npy", np.zeros((1, 2)))
     with pytest.raises(InvalidConfig, match="only one was given"):
         read_samples(two, tmp_path / "a.npy")

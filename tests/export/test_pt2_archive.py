@@ -26,11 +26,11 @@ class Bomb:
 
 
 @pytest.fixture
-def rewritten(made_artifacts, tmp_path):
+def rewritten(tiny_artifacts, tmp_path):
     """Return a function that copies the archive of a text model, with changed and added members."""
 
     def write(change=lambda name, content: content, added=()):
-        source, path = made_artifacts.folder("text") / "model.pt2", tmp_path / "model.pt2"
+        source, path = tiny_artifacts.folder("text") / "model.pt2", tmp_path / "model.pt2"
         with zipfile.ZipFile(source) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as new:
             top = old.namelist()[0].partition("/")[0]
             for name in old.namelist():
@@ -49,9 +49,9 @@ def pickled(mark):
     return buffer.getvalue()
 
 
-def test_what_trueloop_wrote_passes(made_artifacts, rewritten):
+def test_what_trueloop_wrote_passes(tiny_artifacts, rewritten):
     for what in ("table", "text"):
-        refuse_code(made_artifacts.folder(what) / "model.pt2")
+        refuse_code(tiny_artifacts.folder(what) / "model.pt2")
     refuse_code(rewritten())
 
 

@@ -18,8 +18,8 @@ EVERY = [(what, kind) for what in ("table", "text") for kind in ("pt2", "onnx", 
 
 
 @pytest.mark.parametrize(("what", "kind"), EVERY)
-def test_the_answers_are_those_of_the_live_model(made_artifacts, what, kind):
-    made, live = made_artifacts.model(what, kind), made_artifacts.live(what)
+def test_the_answers_are_those_of_the_live_model(tiny_artifacts, what, kind):
+    exported, live = tiny_artifacts.model(what, kind), tiny_artifacts.live(what)
     rng = np.random.default_rng(0)
     sizes = (1, 2, 7)
     for size in sizes:
@@ -27,13 +27,13 @@ def test_the_answers_are_those_of_the_live_model(made_artifacts, what, kind):
         array = rng.normal(size=shape).astype("f4") if what == "table" else rng.integers(0, 256, shape)
         with torch.no_grad():
             expected = live(torch.from_numpy(array))
-        found = torch.stack([outputs[0] for outputs in made.run([(each,) for each in array])])
+        found = torch.stack([outputs[0] for outputs in exported.run([(each,) for each in array])])
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("what", "kind"), EVERY)
-def test_sizes_that_may_differ_are_described(made_artifacts, what, kind):
-    (array,) = open_artifact(made_artifacts.folder(what, kind)).description.inputs
+def test_sizes_that_may_differ_are_described(tiny_artifacts, what, kind):
+    (array,) = open_artifact(tiny_artifacts.folder(what, kind)).description.inputs
     batch, *rest = array.shape
     assert batch == SizeRange(lowest=1)
     if what == "table":
@@ -43,22 +43,22 @@ def test_sizes_that_may_differ_are_described(made_artifacts, what, kind):
     assert (array.lowest, array.highest) == ((0, 255) if what == "text" else (None, None))
 
 
-def test_one_sample_at_a_time_where_that_is_asked_for(made_artifacts, tmp_path):
-    done = export(made_artifacts.live(), made_artifacts.spec(dynamic_batch=False), tmp_path, {})
+def test_one_sample_at_a_time_where_that_is_asked_for(tiny_artifacts, tmp_path):
+    done = export(tiny_artifacts.live(), tiny_artifacts.spec(dynamic_batch=False), tmp_path, {})
     assert done.parity.batches == (1,) * 5
     model = Model.open(tmp_path)
     assert model.description.largest_batch == 1
     samples = [(row,) for row in np.eye(3, dtype="f4")]
     together = torch.stack([outputs[0] for outputs in model.run(samples)])
-    torch.testing.assert_close(together, made_artifacts.live()(torch.eye(3)).detach())
+    torch.testing.assert_close(together, tiny_artifacts.live()(torch.eye(3)).detach())
 
 
 @pytest.mark.parametrize("kind", ["pt2", "onnx", "torchscript"])
-def test_a_model_in_train_mode_is_refused(made_artifacts, tmp_path, kind):
-    model = made_artifacts.live()
+def test_a_model_in_train_mode_is_refused(tiny_artifacts, tmp_path, kind):
+    model = tiny_artifacts.live()
     model[3].train()
     with pytest.raises(InvalidModel, match=r"^3 is in train mode"):
-        export(model, made_artifacts.spec(kind=kind), tmp_path, {})
+        export(model, tiny_artifacts.spec(kind=kind), tmp_path, {})
     assert not list(tmp_path.iterdir())
     assert model[3].training
     assert not model[1].training, "modes are as they were"
@@ -76,9 +76,9 @@ class Forgetful(nn.Module):
         return self.layer(x) + torch.rand(())
 
 
-def test_other_answers_are_refused_and_not_described(made_artifacts, tmp_path):
+def test_other_answers_are_refused_and_not_described(tiny_artifacts, tmp_path):
     with pytest.raises(InvalidModel, match="differ: largest difference"):
-        export(Forgetful().eval(), made_artifacts.spec(), tmp_path, {})
+        export(Forgetful().eval(), tiny_artifacts.spec(), tmp_path, {})
     assert not (tmp_path / "manifest.json").exists()
 
 
@@ -126,39 +126,39 @@ class Baked(nn.Module):
         return self.layer(x) + torch.zeros(int(x.shape[0]), 2) if len(x) > 1 else self.layer(x) * 2
 
 
-def test_a_branch_that_the_trace_lost_shows(made_artifacts, tmp_path):
+def test_a_branch_that_the_trace_lost_shows(tiny_artifacts, tmp_path):
     with pytest.raises(InvalidModel, match="fails on inputs|exported model differ"):
-        export(Baked().eval(), made_artifacts.spec(kind="torchscript"), tmp_path, {})
+        export(Baked().eval(), tiny_artifacts.spec(kind="torchscript"), tmp_path, {})
 
 
-def test_what_torch_cannot_export_is_told_in_its_words(made_artifacts, tmp_path):
+def test_what_torch_cannot_export_is_told_in_its_words(tiny_artifacts, tmp_path):
     class Deciding(nn.Module):
         def forward(self, x):
             return x * 2 if x.sum().item() > 0 else x
 
     with pytest.raises(InvalidModel, match="torch cannot export Deciding to pt2"):
-        export(Deciding().eval(), made_artifacts.spec(), tmp_path, {})
+        export(Deciding().eval(), tiny_artifacts.spec(), tmp_path, {})
 
 
-def test_samples_are_needed(made_artifacts, tmp_path):
+def test_samples_are_needed(tiny_artifacts, tmp_path):
     with pytest.raises(InvalidConfig, match="0 batches"):
-        export(made_artifacts.live(), made_artifacts.spec(batches=[]), tmp_path, {})
+        export(tiny_artifacts.live(), tiny_artifacts.spec(batches=[]), tmp_path, {})
 
 
-def test_a_missing_runtime_is_named(made_artifacts, tmp_path, monkeypatch):
+def test_a_missing_runtime_is_named(tiny_artifacts, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"trueloop\[export\]"):
-        export(made_artifacts.live(), made_artifacts.spec(kind="onnx"), tmp_path, {})
+        export(tiny_artifacts.live(), tiny_artifacts.spec(kind="onnx"), tmp_path, {})
 
 
-def test_the_manifest_tells_parity_and_nothing_of_this_machine(made_artifacts):
-    folder = made_artifacts.folder("table", "pt2")
+def test_the_manifest_tells_parity_and_nothing_of_this_machine(tiny_artifacts):
+    folder = tiny_artifacts.folder("table", "pt2")
     output = json.loads((folder / "manifest.json").read_text())
-    assert output["about"]["parity"]["samples"] == 5
-    assert output["about"]["parity"]["difference"] <= output["about"]["parity"]["allowed"]
-    assert output["about"]["run"]["id"] == "0" * 32
+    assert output["metadata"]["parity"]["samples"] == 5
+    assert output["metadata"]["parity"]["difference"] <= output["metadata"]["parity"]["allowed"]
+    assert output["metadata"]["run"]["id"] == "0" * 32
     assert set(output["files"]) == {"model.pt2"}
-    assert b"made_artifacts.py" not in (folder / "model.pt2").read_bytes(), "lines of the source are left out"
+    assert b"tiny_artifacts.py" not in (folder / "model.pt2").read_bytes(), "lines of the source are left out"
 
 
 def test_parity_counts_what_differs():

@@ -261,8 +261,8 @@ def in_the_way(case: CaseFolder, baseline: Baseline, *, name: str, kind: Literal
     return reported_or_finished(case, baseline, partial(remove, obstacle))
 
 
-def mounted(*words: str) -> bool:
-    return subprocess.run(["mount", *words], capture_output=True, check=False).returncode == 0
+def mounted(*arguments: str) -> bool:
+    return subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode == 0
 
 
 # Two processes, and the clock ------------------------------------------------------------------------------------

@@ -88,11 +88,11 @@ def test_the_number_of_waiting_requests_is_limited(monkeypatch: pytest.MonkeyPat
     nothing: Any = None
     answers = answer_all(RequestHandler(workers, nothing, timeout_s=0.1), *(make_request() for _ in range(5)))
     assert sorted(status for status, _ in answers) == [200, 503, 503, 503, 503]
-    assert sum("requests are waiting" in words for _, words in answers) == 2
+    assert sum("requests are waiting" in message for _, message in answers) == 2
 
 
-@pytest.mark.parametrize(("behaviour", "status", "words"), [("hangs", 503, "more than"), ("dies", 500, "has ended")])
-def test_a_failed_worker_is_not_used_again(behaviour: str, status: int, words: str):
+@pytest.mark.parametrize(("behaviour", "status", "message"), [("hangs", 503, "more than"), ("dies", 500, "has ended")])
+def test_a_failed_worker_is_not_used_again(behaviour: str, status: int, message: str):
     workers: Any = Workers(behaviour, "answers")
     nothing: Any = None
 
@@ -105,7 +105,7 @@ def test_a_failed_worker_is_not_used_again(behaviour: str, status: int, words: s
     with ThreadPoolExecutor(1) as thread:  # the browser tests have an event loop in this thread
         first, *others = thread.submit(asyncio.run, answer_in_order()).result(30)
     assert first[0] == status
-    assert words in first[1]["what"]
+    assert message in first[1]["what"]
     assert others == [(200, {"loss": 1})] * 2
     failed, good = workers.forked
     assert failed.ended

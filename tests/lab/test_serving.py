@@ -79,7 +79,7 @@ def test_the_own_origin_is_accepted(lab: str):
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "words"),
+    ("body", "status", "expected"),
     [
         (b"{", 400, "not JSON"),
         (b"[]", 400, "not a JSON object"),
@@ -91,10 +91,10 @@ def test_the_own_origin_is_accepted(lab: str):
         (b" " * (65 << 10), 413, "larger than"),
     ],
 )
-def test_invalid_queries_are_refused_with_a_reason(lab: str, body: bytes, status: int, words: str):
+def test_invalid_queries_are_refused_with_a_reason(lab: str, body: bytes, status: int, expected: str):
     answer = post(lab, "arithmetic", body)
     assert answer.status == status
-    assert words in json.loads(answer.body)["what"]
+    assert expected in json.loads(answer.body)["what"]
 
 
 def test_a_body_that_is_not_json_is_refused(lab: str):
@@ -128,7 +128,7 @@ def test_the_documentation_states_the_actual_limits():
     docs = Path(__file__).parents[2] / "docs" / "lab.md"
     text = " ".join(docs.read_text(encoding="utf-8").partition("## Who can reach it")[2].split())
     assert api.MAX_BODY_BYTES == serving.MAX_MESSAGE_BYTES
-    for words in (
+    for expected in (
         f"a body above {api.MAX_BODY_BYTES >> 10} KiB",
         f"may take {zygote.MAX_WORKER_BYTES >> 30} GiB more",
         f"ends at {simulator.MAX_MIB:g} MiB",
@@ -141,7 +141,7 @@ def test_the_documentation_states_the_actual_limits():
         f"there may be {connections.MAX_CONNECTIONS}",
         f"within {connections.REQUEST_TIMEOUT_S:g} seconds",
     ):
-        assert words in text
+        assert expected in text
 
 
 def test_the_lab_is_not_idle_while_a_connection_is_open():

@@ -37,7 +37,7 @@ def test_every_position_agrees_with_counting(run: Plan):
     assume(run.iterations <= 400)
     updates = 0
     for at, (epoch, window, in_window, count, closes) in enumerate(count_iterations(run)):
-        line = timeline(run, at=at)
+        line = timeline(run, iteration=at)
         assert (line.epoch, line.window, line.in_window, line.examples, line.closes_window) == (
             epoch,
             window,
@@ -53,7 +53,7 @@ def test_every_position_agrees_with_counting(run: Plan):
 @given(plans(), st.integers(0, 10**18), st.integers(8, 300))
 @example(plan(dataset=57, batch=1, epochs=1, accumulate=10, processes=1), 0, 36)
 def test_a_timeline_is_small_and_complete(run: Plan, at: int, max_marks: int):
-    line = timeline(run, at=at, max_marks=max_marks)
+    line = timeline(run, iteration=at, max_marks=max_marks)
     marks = 0
     total = 0
     for window in line.windows:
@@ -75,7 +75,7 @@ def test_a_timeline_is_small_and_complete(run: Plan, at: int, max_marks: int):
 
 @given(plans(), st.integers(0, 10**18))
 def test_the_current_and_the_partial_iteration_are_drawn(run: Plan, at: int):
-    line = timeline(run, at=at)
+    line = timeline(run, iteration=at)
     marks = [
         mark
         for window in line.windows
@@ -93,7 +93,7 @@ def test_the_current_and_the_partial_iteration_are_drawn(run: Plan, at: int):
 @given(plans(40), st.integers(0, 1000))
 def test_the_shares_of_the_processes_add_up(run: Plan, at: int):
     assume(run.processes <= 8)
-    line = timeline(run, at=at)
+    line = timeline(run, iteration=at)
     count = [share.examples for share in line.shares if isinstance(share, Share)]
     assert sum(count) == line.examples
     assert count == [len(range(line.examples)[rank :: run.processes]) for rank in range(run.processes)]
@@ -112,9 +112,9 @@ def test_select_around_keeps_the_ends_and_the_center(total: int, now: int, max_m
 
 @given(plans(60), st.integers(0, 10**5))
 def test_the_targets_of_the_buttons(run: Plan, at: int):
-    line = timeline(run, at=at)
+    line = timeline(run, iteration=at)
     per_epoch, targets = run.iterations_per_epoch, line.targets(run).items()
-    to = {name: timeline(run, at=epoch * per_epoch + iteration) for name, (epoch, iteration) in targets}
+    to = {name: timeline(run, iteration=epoch * per_epoch + iteration) for name, (epoch, iteration) in targets}
     assert to["first"].iteration == 0
     assert to["last"].iteration == run.iterations - 1
     assert to["previous"].iteration == max(0, line.iteration - 1)
@@ -128,12 +128,12 @@ def test_the_targets_of_the_buttons(run: Plan, at: int):
 
 def test_position_and_coverage_are_described():
     run = plan(dataset=10000, batch=32, epochs=3, accumulate=4)
-    last = timeline(run, at=312)
+    last = timeline(run, iteration=312)
     assert last.describe_position(run) == (
         "Epoch 1 of 3, iteration 313 of 313: 16 of 32 examples. "
         "It is iteration 1 of 1 in its window; update 79 follows."
     )
-    assert timeline(run, at=310).describe_position(run).endswith("update 78 follows after 1 more iteration.")
+    assert timeline(run, iteration=310).describe_position(run).endswith("update 78 follows after 1 more iteration.")
     assert last.describe_coverage(run).startswith("Drawn: 3 of 3 epochs; of epoch 1, ")
     small = plan(dataset=100, batch=16)
     assert timeline(small).describe_coverage(small).startswith("Everything is drawn")

@@ -14,13 +14,13 @@ from trueloop.runs.live.writer import LiveWriter
 
 
 @pytest.fixture
-def visible_runs(made, tmp_path):
-    return VisibleRuns(made.root, tmp_path / "live")
+def visible_runs(fake_runs, tmp_path):
+    return VisibleRuns(fake_runs.root, tmp_path / "live")
 
 
-def test_runs_and_programs_are_listed_together(made, visible_runs, tmp_path):
-    made.run("digits-1", end="finished")
-    made.run("digits-2", end="")
+def test_runs_and_programs_are_listed_together(fake_runs, visible_runs, tmp_path):
+    fake_runs.run("digits-1", end="finished")
+    fake_runs.run("digits-2", end="")
     writer = LiveWriter(tmp_path / "live", {"name": "train.py", "command": "train.py --lr 1"})
     run = visible_runs.list_runs("")
     assert run["more"] == 0
@@ -35,22 +35,22 @@ def test_runs_and_programs_are_listed_together(made, visible_runs, tmp_path):
     encode_json(run)
 
 
-def test_the_length_of_the_list_is_limited(made, visible_runs, monkeypatch):
+def test_the_length_of_the_list_is_limited(fake_runs, visible_runs, monkeypatch):
     monkeypatch.setattr(module, "MAX_LISTED", 2)
     for number in range(5):
-        made.run(f"r{number}")
+        fake_runs.run(f"r{number}")
     run = visible_runs.list_runs("")
     assert (len(run["runs"]), run["more"]) == (2, 3)
 
 
-def test_an_unchanged_run_is_not_sent_again(made, visible_runs):
-    made.run("a")
+def test_an_unchanged_run_is_not_sent_again(fake_runs, visible_runs):
+    fake_runs.run("a")
     (first,) = visible_runs.poll(["runs/a"], [])["runs"]
     assert (first["update"], first["state"]) == (6, "finished")
     assert {"loss", "lr", "grad_norm", "throughput"} <= {panel["name"] for panel in first["panels"]}
     (again,) = visible_runs.poll(["runs/a"], [first["version"]])["runs"]
     assert again == {"id": "runs/a", "version": first["version"], "same": True, "behind": False}
-    made.run("a", losses=(0.9,))
+    fake_runs.run("a", losses=(0.9,))
     (later,) = visible_runs.poll(["runs/a"], [first["version"]])["runs"]
     assert (later["update"], later["version"] != first["version"]) == (2, True)
 
@@ -62,40 +62,40 @@ def test_an_unchanged_run_is_not_sent_again(made, visible_runs):
         "live/20260101-000000-1/..", "secret", "/etc", "other/a", "runs/a\0", "",
     ],
 )  # fmt: skip
-def test_files_outside_the_folder_are_not_read(made, visible_runs, tmp_path, run_id):
-    made.run("a")
-    made.run(".hidden")
+def test_files_outside_the_folder_are_not_read(fake_runs, visible_runs, tmp_path, run_id):
+    fake_runs.run("a")
+    fake_runs.run(".hidden")
     secret = tmp_path / "secret"
     secret.mkdir()
-    (secret / "journal.jsonl").write_bytes((made.root / "a" / "journal.jsonl").read_bytes())
-    (made.root / "link").symlink_to(secret)
+    (secret / "journal.jsonl").write_bytes((fake_runs.root / "a" / "journal.jsonl").read_bytes())
+    (fake_runs.root / "link").symlink_to(secret)
     (run,) = visible_runs.poll([run_id], [])["runs"]
     assert set(run) == {"id", "version", "missing"}
     assert [each["id"] for each in visible_runs.list_runs("")["runs"]] == ["runs/a"]
 
 
-def test_a_journal_that_is_a_link_is_not_followed(made, visible_runs, tmp_path):
+def test_a_journal_that_is_a_link_is_not_followed(fake_runs, visible_runs, tmp_path):
     (tmp_path / "secret.txt").write_text("secret")
-    (made.root / "b").mkdir(parents=True)
-    (made.root / "b" / "journal.jsonl").symlink_to(tmp_path / "secret.txt")
+    (fake_runs.root / "b").mkdir(parents=True)
+    (fake_runs.root / "b" / "journal.jsonl").symlink_to(tmp_path / "secret.txt")
     (run,) = visible_runs.poll(["runs/b"], [])["runs"]
     assert run["state"] == "damaged"
     assert "secret" not in json.dumps({**run, "id": ""})
     assert visible_runs.list_runs("")["runs"] == []
 
 
-def test_a_hostile_run_is_shown_as_text(made, visible_runs):
-    folder = made.hostile()
+def test_a_hostile_run_is_shown_as_text(fake_runs, visible_runs):
+    folder = fake_runs.hostile()
     (run,) = visible_runs.poll([f"runs/{folder.name}"], [])["runs"]
     assert run["checkpoints"][0]["name"] == "etc"
     assert run["checkpoints"][0]["there"] is False
     encode_json(run)
 
 
-def test_few_readers_stay_open(made, visible_runs, monkeypatch):
+def test_few_readers_stay_open(fake_runs, visible_runs, monkeypatch):
     monkeypatch.setattr(module, "MAX_READERS", 2)
     for name in "abc":
-        made.run(name)
+        fake_runs.run(name)
         visible_runs.poll([f"runs/{name}"], [])
     assert list(visible_runs._readers) == ["runs/b", "runs/c"]
 
@@ -146,10 +146,10 @@ def test_a_hostile_program_is_shown_as_text(visible_runs, tmp_path):
     encode_json(run)
 
 
-def test_a_folder_of_one_run_shows_only_this_run(made, tmp_path):
-    made.run("a")
-    made.run("b")
-    visible_runs = VisibleRuns(made.root / "a", tmp_path / "live")
+def test_a_folder_of_one_run_shows_only_this_run(fake_runs, tmp_path):
+    fake_runs.run("a")
+    fake_runs.run("b")
+    visible_runs = VisibleRuns(fake_runs.root / "a", tmp_path / "live")
     assert [each["id"] for each in visible_runs.list_runs("")["runs"]] == ["runs/a"]
     first, second = visible_runs.poll(["runs/a", "runs/b"], [])["runs"]
     assert (first["update"], "missing" in second) == (6, True)

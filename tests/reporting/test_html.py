@@ -49,7 +49,7 @@ def test_the_page_is_complete_and_loads_nothing(report: Report, folder: Path):
 def test_the_page_has_the_content_of_the_terminal_report(report: Report, folder: Path):
     page = to_html(report, base=folder)
     assert "1 error, 1 warning, 1 note: this run is not training what you think</h1>" in page
-    for words in (
+    for expected in (
         "train.py:11",
         "added here",
         "since update 1, 1199 times",
@@ -59,7 +59,7 @@ def test_the_page_has_the_content_of_the_terminal_report(report: Report, folder:
         "loaders.py:41",
         "1.2 %",
     ):
-        assert words in page, words
+        assert expected in page, expected
     assert page.count("<svg") == 4
     assert page.count('class="mark"') == 2 * 3, "a first update on each plot whose updates reach it"
 

@@ -39,7 +39,7 @@ def test_values_with_an_infinite_range_are_dropped():
 
 
 @pytest.mark.parametrize(
-    ("values", "words"), [([2.0, 2.0], "2.00 throughout."), ([float("nan")], "No value was finite")]
+    ("values", "message"), [([2.0, 2.0], "2.00 throughout."), ([float("nan")], "No value was finite")]
 )
-def test_the_caption_summarizes_the_values(values: list[float], words: str):
-    assert words in plot(values)
+def test_the_caption_summarizes_the_values(values: list[float], message: str):
+    assert message in plot(values)

@@ -45,8 +45,8 @@ def test_the_headline_has_the_severity(report: Report):
         (warning, note): "1 warning, 1 note in 1200 updates: look at these before you trust the result",
         (note,): "No silent failure found in 1200 updates, 1 note",
     }
-    for findings, words in say.items():
-        assert headline(replace(report, findings=findings)) == words
+    for findings, message in say.items():
+        assert headline(replace(report, findings=findings)) == message
         assert outcome(replace(report, findings=findings)) is Outcome.FINDINGS
     assert headline(replace(report, findings=(errors,), updates=0)) == "1 error: no update was seen"
     assert headline(replace(report, findings=(note,), updates=0)) == "Not judged: no update was seen, 1 note"

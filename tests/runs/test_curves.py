@@ -49,9 +49,9 @@ def test_nonfinite_values_and_hostile_names_are_drawn(run, synthetic, tmp_path):
 
 
 def test_a_fragment_inherits_the_style_of_the_page(run, synthetic):
-    shown = svg_figures(read_journal(run(synthetic.finished_run(skipped=(40,)))))
-    assert list(shown) == ["loss", "metric_accuracy", "lr", "grad_norm", "throughput", "waiting"]
-    for name, svg in shown.items():
+    panels = svg_figures(read_journal(run(synthetic.finished_run(skipped=(40,)))))
+    assert list(panels) == ["loss", "metric_accuracy", "lr", "grad_norm", "throughput", "waiting"]
+    for name, svg in panels.items():
         assert svg.startswith('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ')
         assert svg.endswith("</svg>")
         assert "currentColor" in svg
@@ -67,8 +67,8 @@ def test_a_fragment_inherits_the_style_of_the_page(run, synthetic):
         assert set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', svg)) <= {(i, "") for i in ids} | {
             ("", i) for i in ids
         }
-    assert "var(--train, #2563eb)" in shown["loss"]
-    assert "var(--bad, #dc2626)" in shown["loss"]
+    assert "var(--train, #2563eb)" in panels["loss"]
+    assert "var(--bad, #dc2626)" in panels["loss"]
 
 
 def test_a_fragment_is_deterministic(run, synthetic):

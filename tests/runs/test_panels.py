@@ -10,27 +10,27 @@ def by_name(run_dir):
 
 
 def test_a_whole_run_has_every_panel_in_reading_order(run, synthetic):
-    shown = by_name(run(synthetic.finished_run(skipped=(40, 150))))
-    assert list(shown) == ["loss", "metric_accuracy", "lr", "grad_norm", "throughput", "waiting"]
-    assert [curve.label for curve in shown["loss"].curves] == ["train, each update", "train", "val", "test"]
-    assert shown["loss"].marks == shown["grad_norm"].marks == [40, 150]
-    assert shown["loss"].best == (230, shown["loss"].curves[2].y[9])
-    assert shown["grad_norm"].log
-    assert shown["loss"].log  # it falls by more than a factor of 30
-    assert shown["metric_accuracy"].caption == "Accuracy at the end: val 0.983, test 0.983."
+    panels_by_name = by_name(run(synthetic.finished_run(skipped=(40, 150))))
+    assert list(panels_by_name) == ["loss", "metric_accuracy", "lr", "grad_norm", "throughput", "waiting"]
+    assert [curve.label for curve in panels_by_name["loss"].curves] == ["train, each update", "train", "val", "test"]
+    assert panels_by_name["loss"].marks == panels_by_name["grad_norm"].marks == [40, 150]
+    assert panels_by_name["loss"].best == (230, panels_by_name["loss"].curves[2].y[9])
+    assert panels_by_name["grad_norm"].log
+    assert panels_by_name["loss"].log  # it falls by more than a factor of 30
+    assert panels_by_name["metric_accuracy"].caption == "Accuracy at the end: val 0.983, test 0.983."
 
 
 def test_without_validation_there_are_only_training_panels(run, synthetic):
-    shown = by_name(run([synthetic.started(), UpdatesDone(rows=list(synthetic.rows(1, 23)))]))
-    assert list(shown) == ["loss", "lr", "grad_norm", "throughput", "waiting"]
-    assert shown["loss"].best is None
+    panels_by_name = by_name(run([synthetic.started(), UpdatesDone(rows=list(synthetic.rows(1, 23)))]))
+    assert list(panels_by_name) == ["loss", "lr", "grad_norm", "throughput", "waiting"]
+    assert panels_by_name["loss"].best is None
 
 
 def test_a_run_without_finite_values_shows_the_rest(run, synthetic):
     rows = [UpdateRow(k, 1, math.nan, math.nan, 0.1, 8, 0.0, 0.5, True) for k in range(1, 4)]
-    shown = by_name(run([synthetic.started(), UpdatesDone(rows=rows)]))
-    assert list(shown) == ["lr", "throughput", "waiting"]
-    assert shown["throughput"].caption == "On average 16.0 examples per second of training."
+    panels_by_name = by_name(run([synthetic.started(), UpdatesDone(rows=rows)]))
+    assert list(panels_by_name) == ["lr", "throughput", "waiting"]
+    assert panels_by_name["throughput"].caption == "On average 16.0 examples per second of training."
 
 
 def test_an_empty_run_has_no_panels(run, synthetic):

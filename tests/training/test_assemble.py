@@ -107,9 +107,9 @@ def test_sparse_gradients_are_refused_with_any_optimizer(build):
 
 
 def test_sync_batchnorm_is_used_for_several_processes(build, monkeypatch):
-    asked = []
-    monkeypatch.setattr("trueloop.training.assemble.convert_sync_batchnorm", lambda *arguments: asked.append(arguments))
+    calls = []
+    monkeypatch.setattr("trueloop.training.assemble.convert_sync_batchnorm", lambda *arguments: calls.append(arguments))
     for wanted in (False, True):
         build(Net(), nn.CrossEntropyLoss(), TrainConfig(parallel=ParallelConfig(sync_batchnorm=wanted)))
-    (_, device, processes), *others = asked
+    (_, device, processes), *others = calls
     assert (device.type, processes.size, others) == ("cpu", 1, [])

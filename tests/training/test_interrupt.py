@@ -71,25 +71,25 @@ def test_a_signal_that_torchrun_forwards_counts_once(monkeypatch: pytest.MonkeyP
 
 
 def test_a_custom_handler_is_not_replaced():
-    seen: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+    signals: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     try:
         with Interrupt() as interrupt:
             send(signal.SIGTERM)
             assert interrupt.requested is None
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert seen == [signal.SIGTERM]
+    assert signals == [signal.SIGTERM]
 
 
 def test_outside_the_main_thread_it_does_nothing():
-    seen = []
+    signals = []
 
     def work():
         with Interrupt() as interrupt:
-            seen.append(interrupt.requested)
+            signals.append(interrupt.requested)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert seen == [None]
+    assert signals == [None]

@@ -226,7 +226,7 @@ def test_a_loss_of_another_parameter_is_refused(windowed, build):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (lambda x, y: (x, y + 7), "out of range"),
         (lambda x, y: (x[:, :5], y), "cannot take this batch"),
@@ -235,9 +235,9 @@ def test_a_loss_of_another_parameter_is_refused(windowed, build):
         (lambda x, y: (x, y[:, None]), "target has shape"),
     ],
 )
-def test_errors_of_wrong_batches_are_explained(windowed, build, change, words):
+def test_errors_of_wrong_batches_are_explained(windowed, build, change, message):
     parts = build(network(), nn.CrossEntropyLoss(), TrainConfig(effective_batch=4))
-    with pytest.raises(InvalidData, match=words):
+    with pytest.raises(InvalidData, match=message):
         next(train_epoch(parts, windowed(*change(*classification(4)), effective=4).epoch(0, 0), update=0))
 
 

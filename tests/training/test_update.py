@@ -108,7 +108,7 @@ def test_without_a_guard_nonfinite_gradients_are_applied_unclipped(bad, clip, up
     torch.optim.SGD(expected.parameters(), lr=0.1).step()
     fused_scaling = {"fused_scaling": True} if update_class is CpuUpdate else {}
     update = update_class(
-        torch.optim.SGD(parameters, lr=0.1, fused=True), parameters, clip, guarded=False, **fused_scaling
+        torch.optim.SGD(parameters, lr=0.1, fused=True), parameters, clip, skip_nonfinite=False, **fused_scaling
     )
     assert float(update.step(torch.tensor(4.0)).skipped) == 0
     torch.testing.assert_close(weights(model), weights(expected), equal_nan=True)

@@ -17,7 +17,7 @@ def test_a_subject_is_made_of_what_a_build_function_returns():
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         (3, "int cannot be verified"),
         ({"loss": None}, "no model"),
@@ -28,6 +28,6 @@ def test_a_subject_is_made_of_what_a_build_function_returns():
         ({"model": nn.Linear(1, 1), "save": print}, "save and load go together"),
     ],
 )
-def test_what_does_not_fit_is_told(given, words):
-    with pytest.raises(InvalidConfig, match=words):
+def test_what_does_not_fit_is_told(given, message):
+    with pytest.raises(InvalidConfig, match=message):
         ProofTarget.from_user(given)

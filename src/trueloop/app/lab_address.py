@@ -33,7 +33,7 @@ def write_address(environment: Mapping[str, str], port: int) -> None:
     try:
         ensure_private_folder(folder)
         temporary = folder / f"{ADDRESS_FILE}.{os.getpid()}"
-        record = {"port": port, "pid": os.getpid(), "mark": process_start_ticks(os.getpid())}
+        record = {"port": port, "pid": os.getpid(), "start_ticks": process_start_ticks(os.getpid())}
         temporary.write_text(json.dumps(record), encoding="ascii")
         temporary.replace(folder / ADDRESS_FILE)
     except OSError:
@@ -47,7 +47,7 @@ def read_address(environment: Mapping[str, str]) -> str:
         return ""
     try:
         record: Any = parse_json((folder / ADDRESS_FILE).read_bytes()[:4096])
-        port, pid, start_ticks = int(record["port"]), int(record["pid"]), str(record["mark"])
+        port, pid, start_ticks = int(record["port"]), int(record["pid"]), str(record["start_ticks"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
     if not 0 < port < 65536 or not is_alive(pid, start_ticks):

@@ -8,11 +8,7 @@ from trueloop.core.errors import InvalidConfig
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Register the magic ``%%watch`` in a shell.
-
-    Args:
-        shell: IPython's InteractiveShell, which calls this for ``%load_ext trueloop``.
-    """
+    """Register the magic ``%%watch`` in IPython's InteractiveShell, which calls this for ``%load_ext trueloop``."""
 
     def watch_cell(line: str, cell: str) -> WatchSession:
         """Run the cell under the sanitizer and show the report: ``%%watch [--select CODES] [--ignore CODES]``."""

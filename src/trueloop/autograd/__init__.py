@@ -6,7 +6,7 @@ Everything works on plain torch models and loops.
 """
 
 from trueloop.autograd.cross_entropy import chunked_cross_entropy
-from trueloop.autograd.freezing import Changed, freeze, thaw
+from trueloop.autograd.freezing import FreezeResult, freeze, thaw
 from trueloop.autograd.gradient_surgery import Combined, combine
 from trueloop.autograd.gradients import detach, reverse_gradient, scale_gradient
 from trueloop.autograd.gradnorm import Balance, GradNorm
@@ -21,8 +21,8 @@ from trueloop.autograd.straight_through import fake_quantise, one_hot_through, r
 
 __all__ = [
     "Balance",
-    "Changed",
     "Combined",
+    "FreezeResult",
     "GradNorm",
     "Graph",
     "Recomputed",

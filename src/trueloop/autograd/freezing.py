@@ -14,7 +14,7 @@ Group = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
+class FreezeResult:
     """Result of `freeze` or `thaw`."""
 
     parameters: tuple[str, ...]
@@ -25,7 +25,7 @@ class Changed:
     """Number of parameters added to the optimizer."""
 
 
-def freeze(model: nn.Module, *patterns: str, optimizer: torch.optim.Optimizer | None = None) -> Changed:
+def freeze(model: nn.Module, *patterns: str, optimizer: torch.optim.Optimizer | None = None) -> FreezeResult:
     """Stop training every parameter whose name matches a shell pattern, and remove it from the optimizer.
 
     The gradient and state (Adam's moments) of a frozen parameter are dropped: the gradient would count in the norm and
@@ -62,17 +62,17 @@ def freeze(model: nn.Module, *patterns: str, optimizer: torch.optim.Optimizer | 
         for parameter in matched.values():
             optimizer.state.pop(parameter, None)
         _refresh(optimizer)
-    return Changed(parameters=changed, removed=removed, added=0)
+    return FreezeResult(parameters=changed, removed=removed, added=0)
 
 
 def thaw(
     model: nn.Module, *patterns: str, optimizer: torch.optim.Optimizer | None = None, group: str | int | None = None
-) -> Changed:
+) -> FreezeResult:
     """Train every parameter whose name matches a shell pattern again, and add it to the optimizer with new state.
 
     The parameters are added to ``group`` or the only group. If two groups differ only in their weight decay, parameters
-    with two dimensions or more are added to the one with decay, biases and normalisation weights to the other. If the
-    group is in the model's order, it stays so, and its ``state_dict`` fits a newly built optimizer. No group is added,
+    with two dimensions or more are added to the one with decay, biases and normalisation weights to the other. A group
+    in the model's order keeps that order, so its ``state_dict`` fits a newly built optimizer. No group is added,
     because a scheduler would not know its rate.
 
     Args:
@@ -103,7 +103,7 @@ def thaw(
         _init_state(optimizer, target, added)
     if optimizer is not None:
         _refresh(optimizer)
-    return Changed(parameters=changed, removed=0, added=sum(len(added) for _target, added in new_members.values()))
+    return FreezeResult(parameters=changed, removed=0, added=sum(len(added) for _target, added in new_members.values()))
 
 
 def _match_parameters(
@@ -127,7 +127,7 @@ def _refuse_joint_state(optimizer: torch.optim.Optimizer | None) -> None:
 def _choose_groups(
     optimizer: torch.optim.Optimizer, matched: Mapping[str, nn.Parameter], group: str | int | None
 ) -> dict[int, tuple[Group, list[nn.Parameter]]]:
-    """Choose a group for each parameter that is in none; return by index the groups and their new parameters."""
+    """Choose a group for each parameter that is in none; return the groups and their new parameters by group index."""
     groups: list[Group] = optimizer.param_groups
     in_optimizer = {id(parameter) for each in groups for parameter in each["params"]}
     group_index = _find_group(groups, group) if group is not None else None

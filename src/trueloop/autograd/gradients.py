@@ -34,21 +34,21 @@ def detach(state: State) -> State:
     return cast("State", _detach(state, "state", {}))
 
 
-def _detach(value: Any, path: str, seen: dict[int, Tensor]) -> Any:
+def _detach(value: Any, path: str, clones: dict[int, Tensor]) -> Any:
     if isinstance(value, Tensor):
-        return seen.setdefault(id(value), value.detach())
+        return clones.setdefault(id(value), value.detach())
     if isinstance(value, PLAIN):
         return value
     if isinstance(value, tuple | list):
-        parts = [_detach(each, f"{path}[{index}]", seen) for index, each in enumerate(cast("tuple[Any, ...]", value))]
+        parts = [_detach(each, f"{path}[{index}]", clones) for index, each in enumerate(cast("tuple[Any, ...]", value))]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if isinstance(value, MutableMapping):
         clone = copy(cast("MutableMapping[Any, Any]", value))  # copy() preserves the default of a defaultdict
-        clone.update({key: _detach(each, f"{path}[{key!r}]", seen) for key, each in clone.items()})
+        clone.update({key: _detach(each, f"{path}[{key!r}]", clones) for key, each in clone.items()})
         return clone
     if is_dataclass(value) and not isinstance(value, type):
         values = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
-        return replace(value, **{name: _detach(each, f"{path}.{name}", seen) for name, each in values.items()})
+        return replace(value, **{name: _detach(each, f"{path}.{name}", clones) for name, each in values.items()})
     raise InvalidData(
         f"{path} is a {type(value).__name__}, which cannot be traversed.",
         why="A tensor in it would keep the graph of every earlier step alive, and backward would go through all of it.",
@@ -75,7 +75,7 @@ def reverse_gradient(x: Tensor, strength: float = 1.0) -> Tensor:
         raise InvalidConfig(
             f"strength is {strength}.", fix="Set a finite number of at least 0; reverse_gradient changes the sign."
         )
-    return _Scaled.apply(x, -float(strength))
+    return _ScaleGradient.apply(x, -float(strength))
 
 
 def scale_gradient(x: Tensor, factor: float) -> Tensor:
@@ -94,10 +94,10 @@ def scale_gradient(x: Tensor, factor: float) -> Tensor:
     to_compute_precision(x, "scale_gradient")
     if not math.isfinite(factor):
         raise InvalidConfig(f"factor is {factor}.", fix="Set a finite number.")
-    return _Scaled.apply(x, float(factor))
+    return _ScaleGradient.apply(x, float(factor))
 
 
-class _Scaled(Function):
+class _ScaleGradient(Function):
     generate_vmap_rule = True
 
     @staticmethod

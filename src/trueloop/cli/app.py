@@ -72,15 +72,21 @@ def main(tokens: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; errors are converted to messages only here.
 
     Args:
-        tokens: the words after `trueloop`; None = those in ``sys.argv``.
+        tokens: the arguments after `trueloop`; None = those in ``sys.argv``.
     """
+<<<<<<< HEAD
     words = sys.argv[1:] if tokens is None else list(tokens)
     if words[:1] in (["run"], ["diagnose"]):
         words.insert(1, "--")  # all following words are passed on unchanged, even "--" and empty words
+=======
+    arguments = sys.argv[1:] if tokens is None else list(tokens)
+    if arguments[:1] == ["run"]:
+        arguments.insert(1, "--")  # all further arguments are passed on unchanged, even "--" and empty ones
+>>>>>>> plainwords
     else:
         _open_streams()
     try:
-        code = app(words, exit_on_error=False, print_error=False)
+        code = app(arguments, exit_on_error=False, print_error=False)
         # A script under `run` may have replaced or closed standard output.
         if sys.stdout is sys.__stdout__ and not getattr(sys.stdout, "closed", True):
             sys.stdout.flush()

@@ -9,10 +9,10 @@ from trueloop.cli.columns import align_columns, terminal_width
 from trueloop.core.formatting import format_count, format_float
 from trueloop.lab.arena.entry import Entry, parse_entry
 from trueloop.lab.arena.leaderboard import Row, State
-from trueloop.lab.arena.ranking import BOARDS, By, Spread, Standing
+from trueloop.lab.arena.ranking import CRITERIA, Criterion, Spread, Standing
 
 WIDE = 120  # minimum number of terminal columns for showing all three scores in the leaderboard
-HEADS: Mapping[By, str] = {"updates": "updates", "examples": "examples", "time": "time per example"}
+COLUMN_TITLES: Mapping[Criterion, str] = {"updates": "updates", "examples": "examples", "time": "time per example"}
 
 
 def format_entry_settings(entry: Entry) -> str:
@@ -31,10 +31,10 @@ def format_spread(value: Spread | None, digits: int = 3) -> str:
     return f"{_number(value.median, digits)} ({_number(value.lowest, digits)} to {_number(value.highest, digits)})"
 
 
-def ranking_table(rows: Sequence[Standing], by: By) -> str:
+def ranking_table(rows: Sequence[Standing], by: Criterion) -> str:
     """Return the leaderboard as a table."""
     width = terminal_width()
-    order: list[By] = [by, *(other for other in BOARDS if other != by and (width is None or width >= WIDE))]
+    order: list[Criterion] = [by, *(other for other in CRITERIA if other != by and (width is None or width >= WIDE))]
     cells = [
         [
             str(row.rank) if row.rank is not None else "",
@@ -46,13 +46,13 @@ def ranking_table(rows: Sequence[Standing], by: By) -> str:
         ]
         for row in rows
     ]
-    head = ["", "name", *(HEADS[each] for each in order), "seeds", "entry", "settings"]
+    head = ["", "name", *(COLUMN_TITLES[each] for each in order), "seeds", "entry", "settings"]
     return "\n".join(
         align_columns(
             head,
             cells,
             right={0, *range(2, len(head) - 1)},
-            uncut={0, 1, 2, len(head) - 3, len(head) - 2},
+            never_cut={0, 1, 2, len(head) - 3, len(head) - 2},
             width=width,
         )
     )

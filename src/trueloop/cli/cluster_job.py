@@ -20,7 +20,7 @@ class ClusterJob:
     """The command and the resources of a job."""
 
     recipe: str
-    words: tuple[str, ...]
+    train_arguments: tuple[str, ...]
     """Settings and flags for `trueloop train`."""
     nodes: int
     """Number of machines."""
@@ -36,7 +36,7 @@ class ClusterJob:
     """Container image; only for Kubernetes."""
     name: str = ""
     """Name of the job and its run folder; "" = the name of the recipe."""
-    made_by: str = ""
+    generated_by: str = ""
     """Command line that wrote the job."""
 
     def text(self, kind: Kind) -> str:
@@ -50,10 +50,10 @@ class ClusterJob:
         flags = ["--run-dir", f"{root}/{self._name}", "--processes", str(self.processes)]
         if kind == "kubernetes" and self.nodes > 1:  # Kubernetes does not set the number of machines
             flags += ["--nodes", str(self.nodes), "--rendezvous", f"{self._name}-0.{self._name}:29500"]
-        command = ["trueloop", "train", self.recipe, *flags, *self.words]
+        command = ["trueloop", "train", self.recipe, *flags, *self.train_arguments]
         minutes = max(1, round(self.hours * 60))
         values = {
-            "MADE_BY": self.made_by.replace("\n", " "),
+            "MADE_BY": self.generated_by.replace("\n", " "),
             "NAME": self._name,
             "NODES": str(self.nodes),
             "PROCESSES": str(self.processes),

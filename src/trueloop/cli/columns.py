@@ -52,7 +52,7 @@ def align_columns(
     rows: Sequence[Sequence[str]],
     *,
     right: Collection[int] = (),
-    uncut: Collection[int] = (),
+    never_cut: Collection[int] = (),
     width: int | None = None,
 ) -> Iterator[str]:
     """Yield the lines of a table, the titles first, without control characters.
@@ -61,25 +61,25 @@ def align_columns(
         head: titles of the columns; if all are empty, there is no title line.
         rows: rows of texts, with one text per column.
         right: indices of the columns that are aligned to the right.
-        uncut: indices of the columns that are not shortened, such as names that the user copies.
+        never_cut: indices of the columns that are never shortened, such as names that the user copies.
         width: width of the terminal; the widest columns are cut to fit, then the lines. None = nothing is cut.
     """
     table = [[replace_unprintable(text) for text in row] for row in (head, *rows)]
     widths = [max(map(_length, column)) for column in zip(*table, strict=True)]
     if width is not None:
-        _shrink(widths, width, uncut)
+        _shrink(widths, width, never_cut)
     for row in table if any(head) else table[1:]:
         line = GAP.join(_fit(text, widths[k], right=k in right) for k, text in enumerate(row)).rstrip()
-        yield line if width is None or _length(line) <= width else _cut(line, width)
+        yield line if width is None or _length(line) <= width else _truncate_cell(line, width)
 
 
-def _shrink(widths: list[int], width: int, uncut: Collection[int]) -> None:
+def _shrink(widths: list[int], width: int, never_cut: Collection[int]) -> None:
     """Reduce the widths of the widest columns until the table fits."""
-    cut = [k for k in range(len(widths)) if k not in uncut]
+    cut = [k for k in range(len(widths)) if k not in never_cut]
     while cut and (excess := sum(widths) + len(GAP) * (len(widths) - 1) - width) > 0:
         k = max(cut, key=widths.__getitem__)
-        second = max((widths[other] for other in cut if widths[other] < widths[k]), default=_MIN_WIDTH)
-        smaller = max(_MIN_WIDTH, widths[k] - excess, min(second, widths[k] - 1))
+        next_widest = max((widths[other] for other in cut if widths[other] < widths[k]), default=_MIN_WIDTH)
+        smaller = max(_MIN_WIDTH, widths[k] - excess, min(next_widest, widths[k] - 1))
         if smaller >= widths[k]:
             return
         widths[k] = smaller
@@ -88,11 +88,11 @@ def _shrink(widths: list[int], width: int, uncut: Collection[int]) -> None:
 def _fit(text: str, size: int, *, right: bool) -> str:
     length = _length(text)
     if length > size:
-        return _cut(text, size)
+        return _truncate_cell(text, size)
     return " " * (size - length) + text if right else text + " " * (size - length)
 
 
-def _cut(text: str, size: int) -> str:
+def _truncate_cell(text: str, size: int) -> str:
     return set_cell_size(text, size - 1) + "…" if size > 0 else ""
 
 

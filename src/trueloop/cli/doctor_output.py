@@ -45,13 +45,13 @@ def _print_groups(console: Console, results: Sequence[CheckResult], title_width:
         console.print(Padding(grid, (0, 0, 1, 2)))
 
 
-def _check_lines(each: CheckResult) -> Text:
-    diagnosis = each.diagnosis
+def _check_lines(result: CheckResult) -> Text:
+    diagnosis = result.diagnosis
     text = Text(replace_unprintable(diagnosis.message))
     if diagnosis.remedy:
         text.append("\nfix: ", "bold green").append(replace_unprintable(diagnosis.remedy))
-    if each.check.failure and diagnosis.level in PROBLEM_LEVELS:
-        text.append("\nmore: ", "dim").append(f"trueloop explain {each.check.failure}", "dim")
+    if result.check.failure and diagnosis.level in PROBLEM_LEVELS:
+        text.append("\nmore: ", "dim").append(f"trueloop explain {result.check.failure}", "dim")
     return text
 
 

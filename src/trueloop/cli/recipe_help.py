@@ -15,7 +15,7 @@ def print_recipe_help(
     """Print the recipes and the flags of a command if its first word asks for help.
 
     Args:
-        tokens: the words after the command.
+        tokens: the arguments after the command.
         command: name of the command.
         purpose: sentence that describes the command.
         flags: flags of the command, created by `recipe_line.flag`.

@@ -122,7 +122,7 @@ def load_named_recipe(
     """Load the recipe that the first word names; return that word, the recipe, and the other words.
 
     Args:
-        tokens: words after the command.
+        tokens: arguments after the command.
         command: name of the command.
         load: function that loads what a word names; by default a `Recipe`.
 
@@ -136,8 +136,8 @@ def load_named_recipe(
             msg=f"Name the recipe first: trueloop {command} RECIPE. Built in are {names}.",
             app=App(name=f"trueloop {command}"),
         )
-    spec, *words = tokens
-    return spec, load(spec), words
+    spec, *remaining = tokens
+    return spec, load(spec), remaining
 
 
 def recipe_app(recipe: Recipe, spec: str, run: Callable[[RecipeCommandLine], int]) -> App:

@@ -124,12 +124,12 @@ def _path_table(summary: RunSummary, recipe: Recipe) -> Table:
 
 
 def _format_time(summary: RunSummary) -> str:
-    words = [format_duration(summary.seconds), format_count(summary.update, "update")]
+    parts = [format_duration(summary.seconds), format_count(summary.update, "update")]
     if summary.epochs:
-        words.append(format_count(summary.epochs, "epoch"))
+        parts.append(format_count(summary.epochs, "epoch"))
     if summary.resumed_from:
-        words.append(f"resumed after update {summary.resumed_from}")
-    return ", ".join(words)
+        parts.append(f"resumed after update {summary.resumed_from}")
+    return ", ".join(parts)
 
 
 def _next_commands(summary: RunSummary, recipe: Recipe, *, again: Sequence[str]) -> list[tuple[str, str]]:
@@ -148,8 +148,8 @@ def _next_commands(summary: RunSummary, recipe: Recipe, *, again: Sequence[str])
 
 def _with_epochs(again: Sequence[str], epochs: int) -> list[str]:
     """Return the command that resumes the run with another number of epochs."""
-    words = list(again)
-    if "--epochs" in words:
-        index = words.index("--epochs")
-        del words[index : index + 2]
-    return [*words, "--epochs", str(epochs)]
+    command = list(again)
+    if "--epochs" in command:
+        index = command.index("--epochs")
+        del command[index : index + 2]
+    return [*command, "--epochs", str(epochs)]

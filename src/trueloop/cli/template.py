@@ -49,7 +49,7 @@ def template_command(
     gpus = sizes.processes if sizes.gpus is None else sizes.gpus
     job = ClusterJob(
         recipe=recipe,
-        words=words,
+        train_arguments=words,
         nodes=sizes.nodes,
         processes=sizes.processes,
         gpus=gpus,
@@ -57,7 +57,7 @@ def template_command(
         hours=sizes.hours,
         image=sizes.image or ("trueloop:cuda" if gpus else "trueloop:cpu"),
         name=sizes.name,
-        made_by=shlex.join(["trueloop", *sys.argv[1:]]),
+        generated_by=shlex.join(["trueloop", *sys.argv[1:]]),
     )
     text = job.text(kind)
     if output is None:

@@ -213,11 +213,7 @@ def run_processes(launch: Launch, command: Sequence[str], *, silent: bool = Fals
 
 
 def worker_command(arguments: Sequence[str]) -> list[str]:
-    """Return the command of one process: this interpreter and package with the same arguments.
-
-    Args:
-        arguments: arguments of `trueloop` on the command line.
-    """
+    """Return the command that calls `trueloop` with these arguments in this interpreter."""
     # `python -m` adds the current folder to the path, where a file may shadow a module; the script `trueloop` does not.
     safe_path = [] if Path(sys.argv[0]).name == "__main__.py" else ["-P"]
     return [sys.executable, "-u", *safe_path, "-m", "trueloop", *arguments]

@@ -59,14 +59,14 @@ class TunePrinter:
         if not tuned.chosen:
             self._console.print("\nNo other setting is measurably faster: keep the settings.")
             return
-        flags = [word for name, value in tuned.chosen.items() for word in _flag(name, value)]
-        words = ["--config", str(path)] if path else flags
+        flags = [part for name, value in tuned.chosen.items() for part in _flag(name, value)]
+        arguments = ["--config", str(path)] if path else flags
         self._console.print(
             f"\n{_format_gain(tuned)}, confirmed by a second measurement. The trained model stays the same except for "
             "rounding. Use:",
             soft_wrap=True,
         )
-        self._console.print(Text(shlex.join(["trueloop", "train", recipe, *words]), "bold"), soft_wrap=True)
+        self._console.print(Text(shlex.join(["trueloop", "train", recipe, *arguments]), "bold"), soft_wrap=True)
 
 
 def _format_gain(tuned: TuningResult) -> str:

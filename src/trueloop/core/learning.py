@@ -1,4 +1,4 @@
-"""Says whether the loss of a run fell below that of the best answer that does not depend on the input."""
+"""Report whether the loss of a run fell below that of the best answer that does not depend on the input."""
 
 from enum import StrEnum
 from typing import Final, NamedTuple

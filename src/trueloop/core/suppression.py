@@ -26,11 +26,7 @@ class Pragma(NamedTuple):
 
 
 def find_pragmas(text: str) -> list[Pragma]:
-    """Return the suppression comments in source code, up to the first syntax error.
-
-    Args:
-        text: source of a module or notebook cell.
-    """
+    """Return the suppression comments in the source of a module or notebook cell, up to the first syntax error."""
     if "trueloop:" not in text:
         return []
     return [
@@ -42,11 +38,7 @@ def find_pragmas(text: str) -> list[Pragma]:
 
 
 def ignored_codes(text: str) -> Mapping[int, frozenset[str]]:
-    """Return the suppressed codes of each line of source code, by line number from 1.
-
-    Args:
-        text: source of a module or notebook cell.
-    """
+    """Return the suppressed codes of each line of a module or notebook cell, by line number from 1."""
     ignored: dict[int, frozenset[str]] = {}
     for pragma in find_pragmas(text):
         for line in range(pragma.first_line, pragma.last_line + 1):

@@ -68,7 +68,7 @@ class TensorData(Dataset[Any]):
     def gather(self, indices_B: Tensor) -> list[Tensor] | dict[str, Tensor]:
         """Read the samples at indices (int64) as one batch, in the form that `collate` returns.
 
-        Cost: for each tensor, 2 us and the copy.
+        Cost: for each tensor, 2 µs and the copy.
         """
         rows_B = indices_B if self.rows is None else self.rows.index_select(0, indices_B)
         if rows_B.device != self._device:

@@ -14,7 +14,7 @@ Words = npt.NDArray[np.uint64]
 def derive_keys(purpose: str, seed: int, epoch: int, count: int) -> Words:
     """Derive ``count`` keys of 64 bits; keys for another purpose, seed or epoch are unrelated.
 
-    Cost: 3 us.
+    Cost: 3 µs.
     """
     digest = hashlib.shake_256(f"trueloop {purpose} {seed} {epoch}".encode()).digest(8 * count)
     return np.frombuffer(digest, dtype="<u8")

@@ -55,7 +55,7 @@ class Loader:
     """Copy batches to page-locked memory; useful only for a CUDA device."""
     seed_samples: bool = True
     """Make the random numbers drawn while a sample is read a function of (seed, epoch, index), for any worker. Costs
-    60 us per batch and 8 us per sample, but nothing for tensors in memory, which need no random numbers."""
+    60 µs per batch and 8 µs per sample, but nothing for tensors in memory, which need no random numbers."""
 
     def __post_init__(self) -> None:
         check_loader_settings(self.workers, pin_memory=self.pin_memory)

@@ -162,7 +162,7 @@ class IterableSource:
     def _group_into_windows(self, source: Any, batches: Iterator[Any], dropped: int) -> Iterator[MicroBatch]:
         batch = next(batches, _END)
         if batch is _END and not dropped:
-            raise _exhausted(source) if self._has_yielded and batches is source else _no_batches(source)
+            raise _exhausted_error(source) if self._has_yielded and batches is source else _no_batches(source)
         self._has_yielded = True
         index, position = 0, self._position
         while batch is not _END:
@@ -231,7 +231,7 @@ def _no_batches(source: Any) -> InvalidData:
     )
 
 
-def _exhausted(source: Any) -> InvalidData:
+def _exhausted_error(source: Any) -> InvalidData:
     return InvalidData(
         f"The {type(source).__name__} has no batches left.",
         why="It can be iterated only once, but every epoch needs it from the start.",

@@ -14,7 +14,7 @@ SEED_LIMIT = 2**32  # limit of NumPy's global generator; torch's CPU generator a
 def preserve_cpu_generators() -> Generator[None]:
     """Restore Python's, NumPy's and torch's CPU generators at the end of the context, also after an error.
 
-    Cost: 60 us.
+    Cost: 60 µs.
     """
     restore = capture_cpu_generators()
     try:
@@ -39,7 +39,7 @@ def capture_cpu_generators() -> Callable[[], None]:
 def seed_generators(seed: int) -> None:
     """Seed Python's, NumPy's and torch's CPU generators with one seed in [0, 2**32); GPU generators do not change.
 
-    Cost: 6 us.
+    Cost: 6 µs.
     """
     random.seed(seed)
     np.random.seed(seed)  # augmentation code uses the global generator

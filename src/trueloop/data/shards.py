@@ -19,7 +19,7 @@ from trueloop.data.order import order
 from trueloop.data.sample_rng import SEED_LIMIT, seed_generators
 
 END: Final[Any] = object()
-_BLOCK = 256  # number of hashes computed at a time: 20 us, while a single one takes 5 us
+_BLOCK = 256  # number of hashes computed at a time: 20 µs, while a single one takes 5 µs
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -15,7 +15,7 @@ MAX_WORKERS = 8
 def choose_workers(read: Callable[[list[int]], object], samples: int, processes: int) -> int:
     """Read a few samples, measure the time, and return the number of worker processes.
 
-    The number is 0 if an epoch is read in less than 2 s or a sample in less than 50 us; otherwise it is the number of
+    The number is 0 if an epoch is read in less than 2 s or a sample in less than 50 µs; otherwise it is the number of
     cores per training process minus one for the training, at most 8.
 
     Args:

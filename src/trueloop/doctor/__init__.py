@@ -1,1 +1,1 @@
-"""Checks a machine for problems that would spoil a run, before the run starts."""
+"""Check a machine for problems that would spoil a run, before the run starts."""

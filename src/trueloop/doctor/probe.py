@@ -98,10 +98,10 @@ def filesystem_type(path: Path, mountinfo: str) -> str:
     longest, filesystem = -1, ""
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
-        words = before.split()
-        if len(words) < 5 or not after:
+        fields = before.split()
+        if len(fields) < 5 or not after:
             continue
-        mount_point = Path(_OCTAL.sub(lambda match: chr(int(match[1], 8)), words[4]))
+        mount_point = Path(_OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4]))
         # A later mount on the same mount point hides an earlier mount.
         if path.is_relative_to(mount_point) and len(mount_point.parts) >= longest:
             longest, filesystem = len(mount_point.parts), after.split()[0]

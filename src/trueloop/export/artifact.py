@@ -47,7 +47,7 @@ class Artifact:
 
     folder: Path
     description: Description
-    about: Mapping[str, Any]
+    metadata: Mapping[str, Any]
     """Other content of the manifest, for the user: run, versions, parity."""
     digest: str
     """SHA-256 of the manifest. It identifies the artifact, because the manifest contains the checksums of all files."""
@@ -60,24 +60,24 @@ class Artifact:
     @property
     def name(self) -> str:
         """Name of the run, or else of the folder."""
-        run = self.about.get("run")
+        run = self.metadata.get("run")
         return str((run.get("name") if isinstance(run, Mapping) else "") or self.folder.name)
 
 
-def write_manifest(folder: Path, description: Description, about: Mapping[str, Any]) -> str:
+def write_manifest(folder: Path, description: Description, metadata: Mapping[str, Any]) -> str:
     """Write the manifest of a folder and return its digest.
 
     Args:
         folder: folder that contains only the model file.
         description: the part of the manifest that trueloop reads.
-        about: JSON-ready facts for the user.
+        metadata: JSON-ready facts for the user.
 
     Raises:
         OSError: a file cannot be read or written.
     """
     files = {path.name: _file_stamp(path) for path in sorted(folder.iterdir())}
     description_json = json.loads(json.dumps(asdict(description)))
-    text = seal({"schema": SCHEMA, **description_json, "about": dict(about), "files": files})
+    text = seal({"schema": SCHEMA, **description_json, "metadata": dict(metadata), "files": files})
     (folder / MANIFEST).write_bytes(text)
     return hashlib.sha256(text).hexdigest()
 
@@ -107,9 +107,9 @@ def open_artifact(folder: Path, *, expected: str = "") -> Artifact:
             f"{folder} was exported with schema {safe_repr(content.get('schema'))}; this trueloop reads {SCHEMA}.",
             fix="Use the trueloop that exported it, or export the run again.",
         )
-    description, about = _parse_description(folder, content)
+    description, metadata = _parse_description(folder, content)
     _check_files(folder, description.kind, content.get("files"))
-    return Artifact(folder=folder, description=description, about=about, digest=digest)
+    return Artifact(folder=folder, description=description, metadata=metadata, digest=digest)
 
 
 def _read_manifest(folder: Path) -> bytes:
@@ -145,8 +145,8 @@ def _parse_description(folder: Path, content: Mapping[str, Any]) -> tuple[Descri
         description = parse_record(Description, fields)
     except InvalidConfig as error:
         raise _damage_error(folder, f"{MANIFEST} is invalid: {error.what}") from error
-    about = content.get("about")
-    return description, about if isinstance(about, dict) else {}
+    metadata = content.get("metadata")
+    return description, metadata if isinstance(metadata, dict) else {}
 
 
 def _check_files(folder: Path, kind: Kind, files: Any) -> None:

@@ -44,14 +44,14 @@ class ExportResult:
     digest: str
 
 
-def export(model: nn.Module, spec: ExportSpec, folder: Path, about: Mapping[str, Any]) -> ExportResult:
+def export(model: nn.Module, spec: ExportSpec, folder: Path, metadata: Mapping[str, Any]) -> ExportResult:
     """Write a model and its manifest into a folder, and check that its outputs equal the outputs of ``model``.
 
     Args:
         model: model on the CPU, with every module in eval mode; it is not changed.
         spec: settings and samples.
         folder: existing, empty folder.
-        about: JSON-ready facts for the manifest.
+        metadata: JSON-ready facts for the manifest.
 
     Raises:
         InvalidModel: the model is in train mode, torch cannot write it, or the outputs differ by more than allowed.
@@ -82,7 +82,7 @@ def export(model: nn.Module, spec: ExportSpec, folder: Path, about: Mapping[str,
     inputs = _describe_inputs(spec, batches, dynamic, result, original=original, exported=exported)
     outputs = _describe_outputs(model, batches, spec.dynamic_batch)
     description = Description(kind=spec.kind, inputs=inputs, outputs=outputs, reading=spec.reading, answer=spec.answer)
-    record = {**about, "parity": {**asdict(parity), "allowed": parity.allowed}, "notes": list(result.notes)}
+    record = {**metadata, "parity": {**asdict(parity), "allowed": parity.allowed}, "notes": list(result.notes)}
     digest = write_manifest(folder, description, record)
     return ExportResult(description=description, parity=parity, notes=result.notes, digest=digest)
 

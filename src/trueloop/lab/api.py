@@ -1,4 +1,4 @@
-"""Answers the JSON requests of the pages; requests that need torch are answered by worker processes."""
+"""Answer the JSON requests of the pages; requests that need torch are answered by worker processes."""
 
 import asyncio
 import contextlib

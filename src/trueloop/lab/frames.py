@@ -1,4 +1,4 @@
-"""Builds and sends the frames of a run at the pace at which the page paints them."""
+"""Build and send the frames of a run at the pace at which the page paints them."""
 
 from collections.abc import Callable
 from time import perf_counter

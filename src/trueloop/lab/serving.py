@@ -1,4 +1,4 @@
-"""Serves the lab's page, requests and live sessions until interrupted; only the workers import torch."""
+"""Serve the lab's page, requests and live sessions until interrupted; only the workers import torch."""
 
 from __future__ import annotations
 

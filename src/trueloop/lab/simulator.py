@@ -106,7 +106,7 @@ class Simulator:
         self._ended = False
         """True if the current run has ended."""
         self._script: InjectedScript | None = None
-        self._unannounced: Start | None = None
+        self._start_to_announce: Start | None = None
         """The start command whose `started` message is not sent yet."""
         self._pause_update = 0
         """The update before which the run pauses."""
@@ -148,7 +148,7 @@ class Simulator:
         script_run = self._script_run = ScriptRun(
             Program(script.loop.text()), self._before_batch, clip=clip, isolated=watch.paused
         )
-        self._unannounced = pending.command
+        self._start_to_announce = pending.command
         end_reason = "finished"
         watch.start()
         try:
@@ -166,8 +166,8 @@ class Simulator:
 
     def _before_batch(self, script_run: ScriptRun) -> None:
         """Pause the script before a batch for as long as the page requests."""
-        if self._unannounced is not None:
-            self._send_started(script_run, self._unannounced)
+        if self._start_to_announce is not None:
+            self._send_started(script_run, self._start_to_announce)
         self._process_commands(0.0)
         frames = self._frames
         while self._next is None:
@@ -193,12 +193,12 @@ class Simulator:
             "kind": "ended", "run": self._runs, "why": end_reason, "updates": script_run.update,
             "headline": headline(report), "judged": format_counts(report), "explained": _error_json(report),
         })  # fmt: skip
-        if self._unannounced is not None or end_reason == "another run":
+        if self._start_to_announce is not None or end_reason == "another run":
             self._script_run = None
 
     def _send_started(self, script_run: ScriptRun, command: Start) -> None:
         assert self._script is not None
-        self._unannounced, run = None, self._runs
+        self._start_to_announce, run = None, self._runs
         loop, simulation = self._script
         requested, config = asdict(command.config), asdict(simulation)
         self._needs_frame = True

@@ -120,20 +120,20 @@ class Timeline:
         )
 
 
-def timeline(plan: Plan, *, at: int = 0, max_marks: int = 60) -> Timeline:
+def timeline(plan: Plan, *, iteration: int = 0, max_marks: int = 60) -> Timeline:
     """Draw a run around one iteration.
 
     Args:
         plan: sizes of the run.
-        at: index of the iteration within the run, from 0; an index past the end means the last iteration.
+        iteration: index of the iteration within the run, from 0; an index past the end means the last iteration.
         max_marks: number of marks that fit side by side, at least 8.
     """
-    at = max(0, min(at, plan.iterations - 1))
-    epoch, in_epoch = divmod(at, plan.iterations_per_epoch)
+    iteration = max(0, min(iteration, plan.iterations - 1))
+    epoch, in_epoch = divmod(iteration, plan.iterations_per_epoch)
     window, in_window = divmod(in_epoch, plan.accumulate)
     examples = _examples(plan, in_epoch)
     return Timeline(
-        iteration=at,
+        iteration=iteration,
         epoch=epoch,
         in_epoch=in_epoch,
         window=window,
@@ -149,9 +149,9 @@ def timeline(plan: Plan, *, at: int = 0, max_marks: int = 60) -> Timeline:
 
 
 def select_around(total: int, center: int, max_marks: int) -> Iterator[int | Gap]:
-    """Choose of ``total`` indices all, or the first, the last two and those around ``center``, with gaps between.
+    """Yield all of ``total`` indices if they fit, else the first, the last two and those around ``center``, with gaps.
 
-    At most ``max_marks`` indices and gaps; up to four indices if ``max_marks`` is below 6.
+    Yields at most ``max_marks`` indices and gaps, and up to four indices if ``max_marks`` is below 6.
     """
     if total <= max_marks:
         yield from range(total)

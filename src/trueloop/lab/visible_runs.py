@@ -1,4 +1,4 @@
-"""Lists and polls the runs that the lab may show: runs of one folder, and programs under `trueloop run --lab`.
+"""List and poll the runs that the lab may show: runs of one folder, and programs under `trueloop run --lab`.
 
 A run id is "runs/digits-1" or "live/20260121-220301-4711". The part after the slash must be one of the existing
 names before it becomes part of a path.

@@ -1,4 +1,4 @@
-"""Starts the zygote process, forks workers from it, and exchanges messages with them."""
+"""Start the zygote process, fork workers from it, and exchange messages with them."""
 
 from __future__ import annotations
 

@@ -54,12 +54,12 @@ def listings() -> list[Listing]:
 
 
 def _listing(name: str, doc: str) -> Listing:
-    def after(label: str) -> str:
+    def field(label: str) -> str:
         match = re.search(rf"^{label}: (.+)$", doc, re.MULTILINE)
         return match[1] if match else ""
 
     summary = doc.partition("\n")[0]
-    return Listing(name=name, summary=summary, model=after("Model"), data=after("Data"), time=after("Time"))
+    return Listing(name=name, summary=summary, model=field("Model"), data=field("Data"), time=field("Time"))
 
 
 def load(spec: str) -> Recipe:

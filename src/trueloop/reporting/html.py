@@ -187,7 +187,7 @@ def _timing_section(timing: UpdateTiming) -> Markup:
 def _verdict_section(report: Report) -> Markup:
     if not report.verdicts:
         return Markup()
-    rows = [(code, f"fired; {words}") for code, words in repeat_notes(report).items()]
+    rows = [(code, f"fired; {note}") for code, note in repeat_notes(report).items()]
     rows += [(", ".join(codes), reason) for reason, codes in reasons_not_judged(report).items()]
     cells = ((element("td", codes), element("td", to_single_line(reason))) for codes, reason in rows)
     reasons = element("table", *(element("tr", *row) for row in cells))

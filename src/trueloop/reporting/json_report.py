@@ -12,7 +12,7 @@ This is schema 1. New keys may be added to it; renaming or removing a key, or ch
   ``path``, ``line``, ``function`` (null, null, "" if no line of the user is known; ``path`` as in Python's tracebacks),
   ``related``: ``[{"path", "line", "function", "message"}]``,
   ``first_update`` (from 0; null for a finding of the linter), ``count`` (number of occurrences),
-  ``fix`` (in words), ``change``: null or ``{"path", "line", "function", "text", "position"}``, where ``text``, without
+  ``fix`` (text), ``change``: null or ``{"path", "line", "function", "text", "position"}``, where ``text``, without
   indentation, goes "before", "after" or "instead" of the line;
   ``column``, ``end``: null, or, for findings of the linter, the column (from 1, in characters) and ``[line, column]``
   after the last character; ``cell``: null, or the number of the notebook cell in which ``line`` is counted;
@@ -38,7 +38,7 @@ This is schema 1. New keys may be added to it; renaming or removing a key, or ch
   ``path``, ``line``, ``function`` (the user line that raised it; null, null, "" if none is known),
   ``origin``: null or ``{"path", "line", "function", "message"}``, the line that created the offending tensor,
   ``related`` (as above), ``update``, ``meaning``, ``fix``.
-- ``problems``: internal errors of the sanitizer, in words.
+- ``problems``: internal errors of the sanitizer, as text.
 
 JSON has no NaN and no infinity: they are written as the strings "nan", "inf" and "-inf".
 """

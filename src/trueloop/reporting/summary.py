@@ -55,8 +55,8 @@ def _headline(report: Report) -> str:
 
 def format_learning(learning: LearningSummary) -> str:
     """Return the verdict, and the loss next to that of a constant answer: "yes: loss 2.31 → 0.04; ..."."""
-    words = {LearningVerdict.LEARNING: "yes: ", LearningVerdict.UNKNOWN: ""}
-    return words.get(learning.verdict, f"{learning.verdict}: ") + learning.losses
+    prefixes = {LearningVerdict.LEARNING: "yes: ", LearningVerdict.UNKNOWN: ""}
+    return prefixes.get(learning.verdict, f"{learning.verdict}: ") + learning.losses
 
 
 def format_counts(report: Report, *, brief: bool = False) -> str:

@@ -170,19 +170,19 @@ def _source_lines(line: Line, digits: int, layout: _Layout) -> Iterator[Sequence
     for note in line.notes:
         style = "bold red" if note.is_primary else "cyan"
         mark = ("^" if note.is_primary else "-") * max(1, min(end - start, available))
-        words = to_single_line(note.text)
-        fits = len(mark) + 1 + len(words) <= available
+        text = to_single_line(note.text)
+        fits = len(mark) + 1 + len(text) <= available
         gutter = (f"  {'':>{digits}} {layout.bar} {' ' * start}", "dim")
-        yield [gutter, (f"{mark} {words}".rstrip() if fits else mark, style)]
-        for wrapped in [] if fits else textwrap.wrap(words, max(24, available)):
+        yield [gutter, (f"{mark} {text}".rstrip() if fits else mark, style)]
+        for wrapped in [] if fits else textwrap.wrap(text, max(24, available)):
             yield [gutter, (wrapped, style)]
 
 
 def _footer(report: Report, layout: _Layout, *, verbose: bool) -> Iterator[Sequence[StyledText]]:
     if report.verdicts:
         yield from _labelled("judged", format_counts(report, brief=not verbose), layout)
-    for index, words in enumerate(_not_judged(report) if verbose else ()):
-        yield from _labelled("not judged" if index == 0 else "", words, layout)
+    for index, reason in enumerate(_not_judged(report) if verbose else ()):
+        yield from _labelled("not judged" if index == 0 else "", reason, layout)
     if report.suppressed:
         yield from _labelled(
             "suppressed", f"{format_count(report.suppressed, 'finding')} by comments or settings", layout

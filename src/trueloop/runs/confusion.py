@@ -68,9 +68,9 @@ def _matrix_table(matrix: Sequence[Sequence[float]], names: Sequence[str]) -> Ma
 def _cell(count: float, share: float, *, hit: bool) -> Markup:
     if count == 0:
         return element("td", "·", class_="zero")
-    # The strength of a wrong cell grows with the root of its share, so that a few per cent are still visible.
-    strength = share if hit else share**0.5
-    return element("td", f"{count:g}", class_="hit" if hit else "miss", style=f"--share:{100 * strength:.0f}%")
+    # The intensity of a wrong cell grows with the root of its share, so that a few per cent are still visible.
+    intensity = share if hit else share**0.5
+    return element("td", f"{count:g}", class_="hit" if hit else "miss", style=f"--share:{100 * intensity:.0f}%")
 
 
 def _misses(matrix: Sequence[Sequence[float]]) -> Iterator[tuple[float, int, int]]:

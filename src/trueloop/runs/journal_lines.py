@@ -56,7 +56,7 @@ def event_record(event: SingleEvent, time: float) -> dict[str, Any]:
 def update_records(done: UpdatesDone) -> list[dict[str, Any]]:
     """Convert updates to records, one per sequence of consecutive updates; seconds are rounded to microseconds.
 
-    Cost: 2 us per update.
+    Cost: 2 µs per update.
     """
     rows = list(done.rows)
     breaks = [k for k, (row, before) in enumerate(zip(rows[1:], rows, strict=False), 1) if row[0] != before[0] + 1]

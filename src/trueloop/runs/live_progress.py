@@ -17,7 +17,7 @@ class Progress:
     def __init__(self) -> None:
         self.started: RunStarted | None = None
         self.last: UpdateRow | None = None
-        self.updates_here = 0
+        self.process_updates = 0
         """Number of updates done by this process."""
         self.skipped = 0
         """Number of skipped updates of this process."""
@@ -96,9 +96,9 @@ class Progress:
     def remaining_s(self, elapsed_s: float) -> float | None:
         """Estimate the remaining seconds from the pace of this process, evaluations included; None = unknown."""
         total = self.started.updates if self.started else None
-        if total is None or not self.updates_here:
+        if total is None or not self.process_updates:
             return None
-        return max(0, total - self.update) * elapsed_s / self.updates_here
+        return max(0, total - self.update) * elapsed_s / self.process_updates
 
     def loss_trace(self, points: int) -> list[float]:
         """Return the loss over the run so far as at most ``points`` means of equal intervals."""
@@ -107,7 +107,7 @@ class Progress:
 
     def _observe_row(self, row: UpdateRow) -> None:
         self.last = row
-        self.updates_here += 1
+        self.process_updates += 1
         self.skipped += row.skipped
         decay = math.exp(-row.total_s / RATE_WINDOW_S)
         seconds, waited, updates, examples = self._recent

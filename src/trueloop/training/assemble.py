@@ -143,9 +143,9 @@ def _build_update(optimizer: torch.optim.Optimizer, config: TrainConfig, paralle
 
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         return ShardedUpdate(
-            optimizer, parameters, config.clip, cast("FsdpParallel", parallel), guarded=config.guard.enabled
+            optimizer, parameters, config.clip, cast("FsdpParallel", parallel), skip_nonfinite=config.guard.enabled
         )
-    return make_update(optimizer, config.clip, guarded=config.guard.enabled)
+    return make_update(optimizer, config.clip, skip_nonfinite=config.guard.enabled)
 
 
 def _build_compiled_step(
@@ -168,7 +168,7 @@ def _build_compiled_step(
         model=model,
         objective=objective,
         clip=config.clip,
-        guarded=config.guard.enabled,
+        skip_nonfinite=config.guard.enabled,
         autocast=torch.bfloat16 if config.precision == "bf16" else None,
     )
     return CompiledStep(spec, optimizer, next((reason for reason, applies in reasons_against.items() if applies), None))

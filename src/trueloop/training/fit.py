@@ -242,7 +242,7 @@ class Fit:
     def evaluate(self, batches: Iterable[Any]) -> Evaluation:
         """Evaluate the weights that would be shipped: the averaged ones if the run averages weights."""
         average = self.assembly.average
-        with average.applied() if average else nullcontext():
+        with average.swapped_in() if average else nullcontext():
             return self._evaluate_current(batches)
 
     def _evaluate_current(self, batches: Iterable[Any]) -> Evaluation:

@@ -306,12 +306,12 @@ def explain_failure(
         return None
     try:
         objective.explain(model, batch)
-    except TrueloopError as explained:
-        return explained
-    except RuntimeError as repeated:  # what torch raises for shapes and dtypes that do not match
+    except TrueloopError as explanation:
+        return explanation
+    except RuntimeError as same_error:  # what torch raises for shapes and dtypes that do not match
         return InvalidData(
             f"The model cannot take this batch, which is {describe_batch(batch)}.",
-            why=f"{str(repeated).split(chr(10), 1)[0]} ({_user_location(repeated)})",
+            why=f"{str(same_error).split(chr(10), 1)[0]} ({_user_location(same_error)})",
             fix="Check the input shape and dtype that the model expects.",
         )
     except type(error):  # the same error: the mistake is in the user's own code, and its traceback explains it better

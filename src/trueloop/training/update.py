@@ -49,13 +49,13 @@ class Update(Protocol):
         ...
 
 
-def make_update(optimizer: torch.optim.Optimizer, clip: float | None, *, guarded: bool = True) -> Update:
+def make_update(optimizer: torch.optim.Optimizer, clip: float | None, *, skip_nonfinite: bool = True) -> Update:
     """Return the implementation that fits the optimizer and the device.
 
     Args:
         optimizer: the optimizer of the parameters.
         clip: upper bound of the gradient norm over all parameters, or None.
-        guarded: whether to skip updates with non-finite gradients.
+        skip_nonfinite: whether to skip updates with non-finite gradients.
 
     Raises:
         InvalidModel: the optimizer needs a closure, which one window cannot provide.
@@ -68,8 +68,8 @@ def make_update(optimizer: torch.optim.Optimizer, clip: float | None, *, guarded
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     fused_scaling = _has_fused_scaling(optimizer, parameters)
     if fused_scaling and all(p.device.type != "cpu" for p in parameters):
-        return DeviceUpdate(optimizer, parameters, clip, guarded=guarded)
-    return CpuUpdate(optimizer, parameters, clip, fused_scaling=fused_scaling, guarded=guarded)
+        return DeviceUpdate(optimizer, parameters, clip, skip_nonfinite=skip_nonfinite)
+    return CpuUpdate(optimizer, parameters, clip, fused_scaling=fused_scaling, skip_nonfinite=skip_nonfinite)
 
 
 def _has_fused_scaling(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> bool:
@@ -85,7 +85,7 @@ class _ClippedUpdate:
         optimizer: optimizer that steps.
         parameters: all parameters of the optimizer.
         clip: upper bound of the gradient norm over all parameters, or None.
-        guarded: whether to skip updates with non-finite gradients.
+        skip_nonfinite: whether to skip updates with non-finite gradients.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class _ClippedUpdate:
         parameters: Sequence[Tensor],
         clip: float | None,
         *,
-        guarded: bool = True,
+        skip_nonfinite: bool = True,
     ) -> None:
         self._optimizer, self._parameters = optimizer, parameters
         self._bound = math.inf if clip is None else clip
-        self._guarded = guarded
+        self._skip_nonfinite = skip_nonfinite
 
     def zero_grad(self) -> None:
         """Set every gradient to None; avoids the 5 µs of the optimizer's method."""
@@ -116,9 +116,9 @@ class CpuUpdate(_ClippedUpdate):
         clip: float | None,
         *,
         fused_scaling: bool,
-        guarded: bool = True,
+        skip_nonfinite: bool = True,
     ) -> None:
-        super().__init__(optimizer, parameters, clip, guarded=guarded)
+        super().__init__(optimizer, parameters, clip, skip_nonfinite=skip_nonfinite)
         self._divisor_value = 1.0
         self._divisor_tensor = torch.ones((), device=parameters[0].device) if fused_scaling else None
         if self._divisor_tensor is not None:
@@ -130,7 +130,7 @@ class CpuUpdate(_ClippedUpdate):
         count = float(divisor)
         norm = undivided_norm / count if count else math.nan
         finite = math.isfinite(norm)
-        if not count or (self._guarded and not finite):
+        if not count or (self._skip_nonfinite and not finite):
             return Outcome(norm, 1.0)
         total_divisor = count * max(1.0, norm / self._bound) if finite else count
         if self._divisor_tensor is not None:
@@ -156,10 +156,10 @@ class DeviceUpdate(_ClippedUpdate):
         gradients = collect_gradients(self._parameters)
         norm = total_norm(gradients) / divisor
         finite = torch.isfinite(norm)
-        applied = finite if self._guarded else torch.as_tensor(divisor, device=norm.device) != 0
+        applied = finite if self._skip_nonfinite else torch.as_tensor(divisor, device=norm.device) != 0
         skipped = 1.0 - applied.float()
         clip_divisor = (norm / self._bound).clamp(min=1.0)
-        if not self._guarded:  # the update is applied; as in CpuUpdate, an infinite norm does not clip
+        if not self._skip_nonfinite:  # the update is applied; as in CpuUpdate, an infinite norm does not clip
             clip_divisor = torch.where(finite, clip_divisor, 1.0)
         _install_grad_scale(self._optimizer, (clip_divisor * divisor).float(), skipped)
         self._optimizer.step()

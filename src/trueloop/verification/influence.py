@@ -92,30 +92,30 @@ def relative_differences(a: Tensor, b: Tensor, dims: int, tolerance: float) -> T
     return torch.where(relative > tolerance, relative, torch.zeros_like(relative))
 
 
-def perturb(tensor: Tensor, where: Tensor) -> Tensor:
-    """Return a tensor with other plausible values at ``where``.
+def perturb(tensor: Tensor, mask: Tensor) -> Tensor:
+    """Return a tensor with other plausible values where ``mask`` is True.
 
     Args:
         tensor: floats get noise of the tensor's scale; each integer becomes another integer of the same tensor.
-        where: bool mask whose dimensions are the first dimensions of the tensor.
+        mask: bool mask whose dimensions are the first dimensions of the tensor.
 
     Raises:
         NotApplicable: all integers of the tensor are equal, so no other valid value is known.
     """
-    where = where.reshape(*where.shape, *[1] * (tensor.dim() - where.dim())).expand_as(tensor)
+    mask = mask.reshape(*mask.shape, *[1] * (tensor.dim() - mask.dim())).expand_as(tensor)
     if tensor.is_floating_point() or tensor.is_complex():
         values = tensor.detach()
         finite = values[values.isfinite()] if tensor.is_floating_point() else values.abs()
         spread = float(finite.std()) if finite.numel() > 1 else 0.0
         noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         noisy = values + (noise.to(tensor.device) * (spread or 1.0) + (spread or 1.0)).to(tensor.dtype)
-        return torch.where(where, noisy, values)
+        return torch.where(mask, noisy, values)
     if tensor.dtype is torch.bool:
         return tensor
     distinct, inverse = torch.unique(tensor, return_inverse=True)
     if len(distinct) < 2:
         raise NotApplicable(f"Every number of the input is {distinct.tolist()}, so no other valid value is known.")
-    return torch.where(where, distinct[(inverse + 1) % len(distinct)], tensor)
+    return torch.where(mask, distinct[(inverse + 1) % len(distinct)], tensor)
 
 
 def content_tensors(call: ModelCall, fits: Callable[[Tensor], bool]) -> list[int]:

@@ -100,12 +100,12 @@ def _grid(grid: Grid) -> tuple[Markup, str]:
         for j, value in enumerate(row):
             style = "bad" if (i, j) in wrong else "on" if value else "off"
             # The square root keeps an influence of a hundredth visible.
-            strength = 1.0 if not math.isfinite(value) else 0.25 + 0.75 * math.sqrt(min(1.0, value / largest))
+            intensity = 1.0 if not math.isfinite(value) else 0.25 + 0.75 * math.sqrt(min(1.0, value / largest))
             tooltip = element(
                 "title", f"{grid.rows} {grid.labels[i]}, {grid.columns} {grid.labels[j]}: {format_float(value)}"
             )
             x, y = LABEL + j * CELL, LABEL + i * CELL
-            opacity = round(strength, 2) if value else 1
+            opacity = round(intensity, 2) if value else 1
             shapes.append(
                 element(
                     "rect", tooltip, x=x + 1, y=y + 1, width=CELL - 2, height=CELL - 2, class_=style, opacity=opacity

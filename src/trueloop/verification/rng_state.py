@@ -37,11 +37,7 @@ def restore_rng_state(state: tuple[Any, ...]) -> None:
 
 @contextmanager
 def rng_state_preserved(loaders: Iterable[Any] = ()) -> Generator[None]:
-    """Restore every random generator when the context ends.
-
-    Args:
-        loaders: loaders whose generators are restored as well.
-    """
+    """Restore every random generator, also those of these loaders, when the context ends."""
     state = capture_rng_state()
     loader_states = [
         (generator, generator.get_state()) for loader in loaders for generator in _loader_generators(loader)

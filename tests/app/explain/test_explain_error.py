@@ -170,7 +170,7 @@ def test_failures_are_found_by_code():
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "expected"),
     [
         (
             "SCH001",
@@ -192,8 +192,8 @@ def test_failures_are_found_by_code():
         ("CKP003", "FutureWarning: You are using `torch.load` with `weights_only=False` (the current default value)"),
     ],
 )
-def test_a_pytorch_warning_leads_to_its_failure(code: str, words: str):
-    assert [entry.code for entry in explain_text(words).failures] == [code]
+def test_a_pytorch_warning_leads_to_its_failure(code: str, expected: str):
+    assert [entry.code for entry in explain_text(expected).failures] == [code]
     assert code in WARNING_PATTERNS.values()
 
 

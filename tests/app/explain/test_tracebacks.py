@@ -64,11 +64,10 @@ def test_a_python_traceback(text: str):
 
 
 def test_a_multiline_message_ends_at_an_empty_line():
-    words = 'Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "a".'
-    text = (
-        f'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nRuntimeError: {words}\n\nbye: bye\n'
-    )
-    assert single_error(text) == ("RuntimeError", words, (SourceLocation("a.py", 1, "<module>"),))
+    error_text = 'Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "a".'
+    traceback = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n'
+    text = f"{traceback}RuntimeError: {error_text}\n\nbye: bye\n"
+    assert single_error(text) == ("RuntimeError", error_text, (SourceLocation("a.py", 1, "<module>"),))
 
 
 def test_a_type_is_split_into_module_and_name():

@@ -39,9 +39,9 @@ def artifact(runs):
 def test_an_exported_run_records_its_options_and_origin(runs, artifact, capsys):
     source = load_trained_model("one", runs)
     manifest = json.loads((artifact / "manifest.json").read_text())
-    assert manifest["about"]["run"]["id"] == source.run_id
-    assert manifest["about"]["run"]["weights"] == "final"
-    assert manifest["about"]["model"]["parameters"] == sum(each.numel() for each in source.parts.model.parameters())
+    assert manifest["metadata"]["run"]["id"] == source.run_id
+    assert manifest["metadata"]["run"]["weights"] == "final"
+    assert manifest["metadata"]["model"]["parameters"] == sum(each.numel() for each in source.parts.model.parameters())
     assert manifest["reading"]["columns"][0] == "mean radius"
     assert manifest["answer"]["labels"] == ["malignant", "benign"]
     rows = torch.stack([source.parts.test[index][0] for index in range(6)])
@@ -65,10 +65,10 @@ def test_a_checkpoint_is_exported_with_its_averaged_weights(runs, tmp_path, caps
         torch.testing.assert_close(last.weights.tensors[name], value, rtol=0, atol=0)
 
 
-def test_a_used_folder_and_a_run_without_recipe_are_refused(runs, artifact, made, capsys):
+def test_a_used_folder_and_a_run_without_recipe_are_refused(runs, artifact, fake_runs, capsys):
     assert main(["export", "one", "--to", "pt2", "--root", str(runs), "--out", str(artifact)]) == 1
     assert "already exists" in capsys.readouterr().err
-    run = made.run("bare", checkpoints=(2,))
+    run = fake_runs.run("bare", checkpoints=(2,))
     assert main(["export", str(run), "--to", "pt2"]) == 1
     assert "does not record its recipe" in capsys.readouterr().err
     assert main(["export", "one", "--to", "pickle", "--root", str(runs)]) == 2
@@ -117,7 +117,7 @@ def test_predictions_on_files_equal_the_model(runs, artifact, tmp_path, capsys):
 def test_invalid_input_files_are_refused(artifact, tmp_path, capsys):
     (tmp_path / "rows.csv").write_text("mean radius,mean radios\n1,2\n")
     np.save(tmp_path / "objects.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    for words, message in (
+    for arguments, message in (
         ([str(tmp_path / "rows.csv")], "Did you mean 'mean radius'"),
         ([str(tmp_path / "objects.npy")], "not a readable array"),
         ([str(tmp_path / "absent.csv")], "cannot be read"),
@@ -125,7 +125,7 @@ def test_invalid_input_files_are_refused(artifact, tmp_path, capsys):
         ([], "The input files are missing"),
         (["rows.npy", "--digest", "0" * 64], "not the requested artifact"),
     ):
-        assert main(["predict", str(artifact), *words]) == 1
+        assert main(["predict", str(artifact), *arguments]) == 1
         assert message in capsys.readouterr().err
 
 

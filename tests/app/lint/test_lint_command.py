@@ -26,8 +26,8 @@ def project(tmp_path, monkeypatch):
 
 @pytest.fixture
 def lint(capsys):
-    def lint(*words):
-        code = main(["lint", *words])
+    def lint(*command):
+        code = main(["lint", *command])
         out, err = capsys.readouterr()
         return code, out, err
 
@@ -71,11 +71,11 @@ def test_the_documented_problem_matcher_parses_every_line(project, lint):
     (project / "deep folder").mkdir()
     for code in ("GRD001", "EVL004", "EVL007"):
         (project / "deep folder" / f"{code}: one.py").write_text(catalogue()[code].failure.bad)
-    program, *words, file = task["command"].split()
-    assert (program, words.pop(0), file) == ("trueloop", "lint", "${relativeFile}")
+    program, *command, file = task["command"].split()
+    assert (program, command.pop(0), file) == ("trueloop", "lint", "${relativeFile}")
     arguments = ["--select", "GRD001,EVL004,EVL007", "."]
     expected = json.loads(lint("--format", "json", *arguments)[1])["findings"]
-    matches = [re.match(pattern["regexp"], line) for line in lint(*words, *arguments)[1].splitlines()]
+    matches = [re.match(pattern["regexp"], line) for line in lint(*command, *arguments)[1].splitlines()]
     assert len(matches) == len(expected) >= 3
     read = {tuple(match[pattern[name]] for name in ("file", "line", "column", "code", "severity")) for match in matches}
     assert {

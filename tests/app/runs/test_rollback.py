@@ -29,13 +29,13 @@ def hashes(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_a_new_run_starts_at_a_checkpoint_and_the_old_is_unchanged(made):
-    source = made.run("digits-20260101-000000", checkpoints=(2, 4, 6))
+def test_a_new_run_starts_at_a_checkpoint_and_the_old_is_unchanged(fake_runs):
+    source = fake_runs.run("digits-20260101-000000", checkpoints=(2, 4, 6))
     (source / "config.json").write_text("{}")
     before = hashes(source)
     rolled = roll_back(source, "2")
     assert hashes(source) == before
-    assert rolled.run_dir.parent == made.root
+    assert rolled.run_dir.parent == fake_runs.root
     assert rolled.run_dir.name.startswith("digits-2")
     assert rolled.run_dir != source
     copied = hashes(rolled.run_dir)
@@ -49,16 +49,16 @@ def test_a_new_run_starts_at_a_checkpoint_and_the_old_is_unchanged(made):
     assert history.facts["run_id"] == rolled.run_id != old.run_id
     assert (history.notes[-1].kind, history.notes[-1].details["run_id"]) == ("rolled_back", old.run_id)
     assert read_overview(rolled.run_dir).state == "rolled_back"
-    assert [path.name for path in made.root.iterdir() if path.name.startswith(".")] == []
+    assert [path.name for path in fake_runs.root.iterdir() if path.name.startswith(".")] == []
 
 
-def test_best_last_and_an_update_are_targets(made):
-    source = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
+def test_best_last_and_an_update_are_targets(fake_runs):
+    source = fake_runs.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
     assert [roll_back(source, to).checkpoint.update for to in ("best", "last", "000002")] == [4, 6, 2]
 
 
-def test_the_best_checkpoint_before_the_target_is_copied(made):
-    source = made.run("a", losses=(0.5, 0.3, 0.4, 0.2), checkpoints=(2, 4, 6, 8))
+def test_the_best_checkpoint_before_the_target_is_copied(fake_runs):
+    source = fake_runs.run("a", losses=(0.5, 0.3, 0.4, 0.2), checkpoints=(2, 4, 6, 8))
     rolled = roll_back(source, "6")
     folder = CheckpointFolder(rolled.run_dir / "checkpoints", writing=False)
     assert [each.update for each in folder.checkpoints()] == [4, 6]
@@ -67,12 +67,12 @@ def test_the_best_checkpoint_before_the_target_is_copied(made):
     assert "of update 4, is missing" in roll_back(source, "6").notes[0]
 
 
-def test_a_deleted_best_is_named_with_the_best_remaining(made):
-    source = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 6))
+def test_a_deleted_best_is_named_with_the_best_remaining(fake_runs):
+    source = fake_runs.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 6))
     with pytest.raises(CheckpointError, match=r"of update 4 \(val/loss 0.3\), is missing") as caught:
         roll_back(source, "best")
     assert caught.value.fix == "The best available checkpoint is --to 6 (val/loss 0.4)."
-    assert [path.name for path in made.root.iterdir()] == ["a"]
+    assert [path.name for path in fake_runs.root.iterdir()] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -86,37 +86,37 @@ def test_a_deleted_best_is_named_with_the_best_remaining(made):
         ("../x", InvalidConfig, "--to is"),
     ],
 )
-def test_an_invalid_target_is_refused(made, to, error, message):
-    source = made.run("a", checkpoints=(2, 4, 6))
+def test_an_invalid_target_is_refused(fake_runs, to, error, message):
+    source = fake_runs.run("a", checkpoints=(2, 4, 6))
     with pytest.raises(error, match=message):
         roll_back(source, to)
-    assert [path.name for path in made.root.iterdir()] == ["a"]
+    assert [path.name for path in fake_runs.root.iterdir()] == ["a"]
 
 
-def test_a_run_without_a_usable_checkpoint_is_refused(made):
-    source = made.run("a")
+def test_a_run_without_a_usable_checkpoint_is_refused(fake_runs):
+    source = fake_runs.run("a")
     with pytest.raises(CheckpointError, match="no complete checkpoint"):
         roll_back(source, "last")
-    path = made.save(source, 6)
+    path = fake_runs.save(source, 6)
     data = bytearray((path / "model.safetensors").read_bytes())
     data[-1] ^= 1
     (path / "model.safetensors").write_bytes(data)
     with pytest.raises(CheckpointError, match="content differs from what was saved") as caught:
         roll_back(source, "last")
     assert "model.safetensors does not match its checksum" in caught.value.why
-    assert [path.name for path in made.root.iterdir()] == ["a"]
+    assert [path.name for path in fake_runs.root.iterdir()] == ["a"]
 
 
-def test_the_journal_must_reach_the_checkpoint(made):
-    source = made.run("a", losses=(0.5, 0.3))
-    made.save(source, 6)
+def test_the_journal_must_reach_the_checkpoint(fake_runs):
+    source = fake_runs.run("a", losses=(0.5, 0.3))
+    fake_runs.save(source, 6)
     with pytest.raises(RunFolderError, match="ends at update 4, but its checkpoint is of update 6"):
         roll_back(source, "last")
-    assert [path.name for path in made.root.iterdir()] == ["a"]
+    assert [path.name for path in fake_runs.root.iterdir()] == ["a"]
 
 
-def test_a_nonempty_folder_is_never_written(made, tmp_path):
-    source = made.run("a", checkpoints=(2,))
+def test_a_nonempty_folder_is_never_written(fake_runs, tmp_path):
+    source = fake_runs.run("a", checkpoints=(2,))
     taken = tmp_path / "taken"
     taken.mkdir()
     (taken / "mine.txt").write_text("mine")
@@ -130,13 +130,13 @@ def test_a_nonempty_folder_is_never_written(made, tmp_path):
     assert roll_back(source, "2", tmp_path / "new" / "deep").run_dir == tmp_path / "new" / "deep"
 
 
-def test_two_rollbacks_in_one_second_are_two_runs(made):
-    source = made.run("a", checkpoints=(2,))
+def test_two_rollbacks_in_one_second_are_two_runs(fake_runs):
+    source = fake_runs.run("a", checkpoints=(2,))
     assert len({roll_back(source, "2").run_dir for _ in range(3)}) == 3
 
 
-def test_a_training_run_is_only_read(made):
-    source = made.run("a", checkpoints=(2, 4), end="")
+def test_a_training_run_is_only_read(fake_runs):
+    source = fake_runs.run("a", checkpoints=(2, 4), end="")
     before = hashes(source)
     with RunFolder(source).lock():
         rolled = roll_back(source, "last")
@@ -144,8 +144,8 @@ def test_a_training_run_is_only_read(made):
     assert {path: digest for path, digest in hashes(source).items() if path != ".lock"} == before
 
 
-def test_a_checkpoint_removed_during_the_copy_is_replaced_by_the_next(made, monkeypatch):
-    source = made.run("a", checkpoints=(2, 4))
+def test_a_checkpoint_removed_during_the_copy_is_replaced_by_the_next(fake_runs, monkeypatch):
+    source = fake_runs.run("a", checkpoints=(2, 4))
     real = shutil.copyfile
 
     def racing(file, to):
@@ -160,12 +160,12 @@ def test_a_checkpoint_removed_during_the_copy_is_replaced_by_the_next(made, monk
 
 
 @pytest.mark.parametrize("step", ["_copy_checkpoints", "_write_journal", "_publish"])
-def test_an_interrupted_rollback_leaves_no_run(made, step, forker):
+def test_an_interrupted_rollback_leaves_no_run(fake_runs, step, forker):
     """A child is killed at each step: what remains is hidden, is not a run, and is cleaned up."""
     from trueloop.app.runs.cleanup import CleanupOptions, clean_up
     from trueloop.runs.queries.index import run_names
 
-    source = made.run("a", checkpoints=(2,))
+    source = fake_runs.run("a", checkpoints=(2,))
     code = (
         "import os, sys; from pathlib import Path; from trueloop.app.runs import rollback\n"
         f"real = rollback.{step}\n"
@@ -175,17 +175,17 @@ def test_an_interrupted_rollback_leaves_no_run(made, step, forker):
         f"rollback.{step} = dying\n"
         f"rollback.roll_back(Path({str(source)!r}), '2')"
     )
-    (made.root.parent / "dies.py").write_text(code)
-    assert forker.run("dies.py", cwd=made.root.parent).returncode == 9
-    assert run_names(made.root) == ["a"]
-    (left,) = [path for path in made.root.iterdir() if path != source]
+    (fake_runs.root.parent / "dies.py").write_text(code)
+    assert forker.run("dies.py", cwd=fake_runs.root.parent).returncode == 9
+    assert run_names(fake_runs.root) == ["a"]
+    (left,) = [path for path in fake_runs.root.iterdir() if path != source]
     assert rollback.STAGING_NAME.fullmatch(left.name)
-    plan = clean_up([], made.root, CleanupOptions(unfinished=True))
+    plan = clean_up([], fake_runs.root, CleanupOptions(unfinished=True))
     assert [(item.kind, item.path) for item in plan.items] == [("leftover", left)]
     assert not left.exists()
 
 
-def test_the_command_is_that_of_the_old_run_in_the_new_folder(made):
+def test_the_command_is_that_of_the_old_run_in_the_new_folder(fake_runs):
     command = [
         "trueloop",
         "train",
@@ -198,7 +198,7 @@ def test_the_command_is_that_of_the_old_run_in_the_new_folder(made):
         "m://x",
     ]
     config = {"monitor": {"metric": "val/loss", "mode": "min"}, "checkpoint": {"mirror": "m://x"}}
-    source = made.run("a", checkpoints=(2,), facts={"command": command, "config": config})
+    source = fake_runs.run("a", checkpoints=(2,), facts={"command": command, "config": config})
     rolled = roll_back(source, "2")
     assert list(rolled.command) == [
         "trueloop", "train", "my recipe.py:build", "--run-dir", str(rolled.run_dir), "--epochs", "9",
@@ -207,18 +207,18 @@ def test_the_command_is_that_of_the_old_run_in_the_new_folder(made):
     assert "keeps its mirror" in rolled.notes[0]
 
 
-def test_a_run_from_python_says_how_to_resume_it(made):
-    source = made.run("a", checkpoints=(2,), facts={"recipe": None})
+def test_a_run_from_python_says_how_to_resume_it(fake_runs):
+    source = fake_runs.run("a", checkpoints=(2,), facts={"recipe": None})
     rolled = roll_back(source, "2")
     assert (rolled.command, len(rolled.notes)) == ([], 1)
     assert "call the same Trainer with this run_dir" in rolled.notes[0]
 
 
-def test_a_hostile_run_is_rolled_back_in_its_own_folder(made):
-    source = made.hostile()
-    made.save(source, 2)
+def test_a_hostile_run_is_rolled_back_in_its_own_folder(fake_runs):
+    source = fake_runs.hostile()
+    fake_runs.save(source, 2)
     rolled = roll_back(source, "last")
-    assert rolled.run_dir.parent == made.root
+    assert rolled.run_dir.parent == fake_runs.root
 
 
 # End to end
@@ -259,10 +259,10 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """A folder with an uninterrupted run, trained in a new interpreter."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "recipe.py").write_text(RECIPE)
-    words = ("--run-dir", "runs/whole", "--options.width", "6", "--checkpoint.final", request.param, "--json")
+    arguments = ("--run-dir", "runs/whole", "--options.width", "6", "--checkpoint.final", request.param, "--json")
     process = subprocess.run(
-        [sys.executable, "-m", "trueloop", "train", "recipe.py", *words], cwd=folder, capture_output=True, text=True,
-        check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-m", "trueloop", "train", "recipe.py", *arguments],
+        cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert process.returncode == 0, process.stdout + process.stderr
     return folder
@@ -272,8 +272,8 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_a_rolled_back_run_ends_with_the_weights_of_the_original(whole: Path, forker, to: str):
     again = f"runs/again-{to}"
 
-    def trueloop(*words: str) -> str:
-        process = forker.run("-m", "trueloop", *words, cwd=whole)
+    def trueloop(*arguments: str) -> str:
+        process = forker.run("-m", "trueloop", *arguments, cwd=whole)
         assert process.returncode == 0, process.stdout + process.stderr
         return process.stdout
 

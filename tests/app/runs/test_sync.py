@@ -68,7 +68,7 @@ def test_an_unavailable_store_stops_the_sync(root, copied):
 
 
 @pytest.mark.parametrize(
-    ("words", "store", "error", "message"),
+    ("expected", "store", "error", "message"),
     [
         ([], None, InvalidConfig, "No store is given"),
         ([], "", InvalidConfig, "TRUELOOP_STORE"),
@@ -78,9 +78,9 @@ def test_an_unavailable_store_stops_the_sync(root, copied):
         (["../runs/../.."], "sqlite", RunFolderError, "leads out"),
     ],
 )
-def test_invalid_arguments_are_refused_before_anything_is_synced(root, copied, words, store, error, message):
+def test_invalid_arguments_are_refused_before_anything_is_synced(root, copied, expected, store, error, message):
     with pytest.raises(error, match=message):
-        sync_runs(words, root, store, rewrite=False)
+        sync_runs(expected, root, store, rewrite=False)
     assert copied[0] == []
 
 

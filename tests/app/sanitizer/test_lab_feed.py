@@ -58,7 +58,7 @@ def test_a_run_is_sent_and_its_page_is_printed(
     assert sanitize(ProgramCommand(target=str(path), arguments=("--lr", "1")), RunOptions(lab=True)) == 0
     live = feed(session)
     assert f"this run in the lab: http://127.0.0.1:8765/#/watch?runs=live/{live.folder.name}" in capsys.readouterr().err
-    assert (live.about["name"], live.about["command"].endswith("train.py --lr 1")) == ("train.py", True)
+    assert (live.program["name"], live.program["command"].endswith("train.py --lr 1")) == ("train.py", True)
     assert (live.status().state, live.status().updates) == ("finished", 30)
     assert live.series["loss"].updates[:3] == [0, 1, 2]
     assert live.layers.layers == ["0", "1"]

@@ -75,14 +75,14 @@ def serving():
 
 
 @pytest.fixture(scope="module")
-def tables(made_artifacts) -> Iterator[Running]:
+def tables(tiny_artifacts) -> Iterator[Running]:
     """The table model, served."""
-    with running(made_artifacts.model("table"), max_batch=8, max_body_mib=0.05) as running_server:
+    with running(tiny_artifacts.model("table"), max_batch=8, max_body_mib=0.05) as running_server:
         yield running_server
 
 
 @pytest.fixture(scope="module")
-def texts(made_artifacts) -> Iterator[Running]:
+def texts(tiny_artifacts) -> Iterator[Running]:
     """The text model, served."""
-    with running(made_artifacts.model("text"), max_batch=8) as running_server:
+    with running(tiny_artifacts.model("text"), max_batch=8) as running_server:
         yield running_server

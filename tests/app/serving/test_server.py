@@ -41,9 +41,9 @@ def metrics(port):
 
 
 @pytest.mark.slow(reason="starts a server and waits for its shutdown")
-def test_sigterm_finishes_requests_and_exits_with_0(made_artifacts, forker, tmp_path):
-    words = ["serve", made_artifacts.folder(), "--port", "0", "--max-delay-ms", "400", "--max-batch", "8"]
-    program = forker.start("-m", "trueloop", *words, cwd=tmp_path)
+def test_sigterm_finishes_requests_and_exits_with_0(tiny_artifacts, forker, tmp_path):
+    arguments = ["serve", tiny_artifacts.folder(), "--port", "0", "--max-delay-ms", "400", "--max-batch", "8"]
+    program = forker.start("-m", "trueloop", *arguments, cwd=tmp_path)
     port = address(program)
     while post(port, {"inputs": [1, 2, 3]})[0] == 503:  # warming up
         time.sleep(0.01)
@@ -64,10 +64,10 @@ def test_sigterm_finishes_requests_and_exits_with_0(made_artifacts, forker, tmp_
     assert "Traceback" not in err
 
 
-def test_a_used_port_and_impossible_limits_are_refused(made_artifacts, capsys):
+def test_a_used_port_and_impossible_limits_are_refused(tiny_artifacts, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        assert main(["serve", str(made_artifacts.folder()), "--port", port]) == 1
+        assert main(["serve", str(tiny_artifacts.folder()), "--port", port]) == 1
         assert f"Port {port} cannot be used" in capsys.readouterr().err
     for line in (
         "--max-batch 0",
@@ -77,15 +77,15 @@ def test_a_used_port_and_impossible_limits_are_refused(made_artifacts, capsys):
         "--max-body-mib inf",
         "--max-delay-ms 10000",  # equal to the request timeout
     ):
-        words = line.split()
-        assert main(["serve", str(made_artifacts.folder()), *words]) != 0
+        arguments = line.split()
+        assert main(["serve", str(tiny_artifacts.folder()), *arguments]) != 0
         assert "These limits are impossible" in capsys.readouterr().err
-    assert main(["serve", str(made_artifacts.folder()), "--host", "no such host"]) == 1
+    assert main(["serve", str(tiny_artifacts.folder()), "--host", "no such host"]) == 1
     assert "of 'no such host' cannot be used" in capsys.readouterr().err
     for threads in ("0", "-3", "99999999999"):
-        assert main(["serve", str(made_artifacts.folder()), "--threads", threads]) == 1
+        assert main(["serve", str(tiny_artifacts.folder()), "--threads", threads]) == 1
         assert f"threads is {threads}." in capsys.readouterr().err
-    assert main(["serve", str(made_artifacts.folder()), "--port", "80.5"]) == 2
+    assert main(["serve", str(tiny_artifacts.folder()), "--port", "80.5"]) == 2
     with pytest.raises(InvalidConfig):
         Limits(max_body_mib=float("nan"))
 

@@ -62,12 +62,12 @@ def outputs(live, arrays):
         return live(torch.from_numpy(np.asarray(arrays)))
 
 
-def test_answers_under_load_equal_the_live_models(serving, made_artifacts):
+def test_answers_under_load_equal_the_live_models(serving, tiny_artifacts):
     rng = np.random.default_rng(1)
-    live = made_artifacts.live()
+    live = tiny_artifacts.live()
     inputs = [rng.normal(size=(1 + n % 3, 3)).astype("f4") for n in range(120)]
 
-    with serving(made_artifacts.model(), max_batch=8) as server, ThreadPoolExecutor(12) as clients:
+    with serving(tiny_artifacts.model(), max_batch=8) as server, ThreadPoolExecutor(12) as clients:
         replies = list(clients.map(lambda each: server.predict({"inputs": each.tolist(), "raw": True}), inputs))
         done = 'trueloop_requests_total{path="/predict",status="200"} 120'  # counted after the answer was sent
         while done not in (text := server.request("/metrics").body):
@@ -87,8 +87,8 @@ def test_answers_under_load_equal_the_live_models(serving, made_artifacts):
     assert batches < len(inputs), "some requests were batched"
 
 
-def test_texts_of_several_lengths_are_batched(texts, made_artifacts):
-    live = made_artifacts.live("text")
+def test_texts_of_several_lengths_are_batched(texts, tiny_artifacts):
+    live = tiny_artifacts.live("text")
     words = [b"a", b"abc", b"loop", b"abc", "é".encode()] * 6
     with ThreadPoolExecutor(6) as clients:
         replies = list(clients.map(lambda word: texts.predict({"text": word.decode()}), words))
@@ -105,9 +105,9 @@ def test_rows_may_name_columns_in_any_order(tables):
     assert one[0]["index"] == tables.predict({"inputs": [1, 2, 3]}).body["answers"][0]["index"]
 
 
-def test_the_service_describes_itself(tables, made_artifacts):
+def test_the_service_describes_itself(tables, tiny_artifacts):
     description = tables.request("/").body
-    assert description["digest"] == made_artifacts.exported["table", "pt2"].digest
+    assert description["digest"] == tiny_artifacts.exported["table", "pt2"].digest
     assert description["inputs"][0]["shape"][1] == {"lowest": 3, "highest": 3}
     assert description["limits"]["max_batch"] == 8
     assert tables.request("/health")[:2] == (200, {"status": "alive"})
@@ -189,8 +189,8 @@ def test_other_content_types_methods_paths_and_hosts_are_refused(tables):
     assert tables.request("/predict", {"inputs": [1, 2, 3]}, origin="http://evil.example").status == 403
 
 
-def test_the_log_has_one_line_per_request_without_the_body(serving, made_artifacts):
-    with serving(made_artifacts.model()) as server:
+def test_the_log_has_one_line_per_request_without_the_body(serving, tiny_artifacts):
+    with serving(tiny_artifacts.model()) as server:
         server.request("/%0aINFO%20forged")
         server.predict({"inputs": [4711, 2, 3]})
     lines = [line for line in server.log if "/ready" not in line and not line.startswith("warm-up")]
@@ -200,8 +200,8 @@ def test_the_log_has_one_line_per_request_without_the_body(serving, made_artifac
     assert " POST /predict 200 " in lines[1]
 
 
-def test_a_body_that_does_not_arrive_times_out(serving, made_artifacts):
-    with serving(made_artifacts.model(), timeout_s=0.3) as server:
+def test_a_body_that_does_not_arrive_times_out(serving, tiny_artifacts):
+    with serving(tiny_artifacts.model(), timeout_s=0.3) as server:
         with socket.create_connection(("127.0.0.1", server.port)) as slow:
             head = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             slow.sendall(f'{head}Content-Length: 30\r\n\r\n{{"inp'.encode())
@@ -210,9 +210,9 @@ def test_a_body_that_does_not_arrive_times_out(serving, made_artifacts):
         assert server.predict({"inputs": [1, 2, 3]}).status == 200
 
 
-def test_a_header_that_does_not_arrive_closes_the_connection(serving, made_artifacts, monkeypatch):
+def test_a_header_that_does_not_arrive_closes_the_connection(serving, tiny_artifacts, monkeypatch):
     monkeypatch.setattr("trueloop.app.web.connections.REQUEST_TIMEOUT_S", 0.2)
-    with serving(made_artifacts.model()) as server:
+    with serving(tiny_artifacts.model()) as server:
         with socket.create_connection(("127.0.0.1", server.port)) as slow:
             slow.sendall(b"POST /predict HTTP/1.1\r\nHost: loc")
             slow.settimeout(10)
@@ -236,8 +236,8 @@ class Slow:
         return self._model.run(samples)
 
 
-def test_no_prediction_is_answered_before_the_warm_up_ends(serving, made_artifacts):
-    slow = Slow(made_artifacts.model())
+def test_no_prediction_is_answered_before_the_warm_up_ends(serving, tiny_artifacts):
+    slow = Slow(tiny_artifacts.model())
     with serving(slow, wait=False) as server:
         assert slow.called.wait(10)
         assert server.request("/health").status == 200
@@ -250,8 +250,8 @@ def test_no_prediction_is_answered_before_the_warm_up_ends(serving, made_artifac
     assert slow.batches[:2] == [1, 32], "one sample, and a full batch"
 
 
-def test_a_full_queue_refuses_requests_and_answers_the_waiting_ones(serving, made_artifacts):
-    slow = Slow(made_artifacts.model())
+def test_a_full_queue_refuses_requests_and_answers_the_waiting_ones(serving, tiny_artifacts):
+    slow = Slow(tiny_artifacts.model())
     slow.released.set()
     with serving(slow, max_batch=2, max_waiting=4) as server, ThreadPoolExecutor(8) as clients:
         slow.released.clear()
@@ -267,8 +267,8 @@ def test_a_full_queue_refuses_requests_and_answers_the_waiting_ones(serving, mad
         assert [each.result(30).status for each in (busy, *waiting)] == [200] * 3
 
 
-def test_a_slow_model_times_out(serving, made_artifacts):
-    slow = Slow(made_artifacts.model())
+def test_a_slow_model_times_out(serving, tiny_artifacts):
+    slow = Slow(tiny_artifacts.model())
     slow.released.set()
     with serving(slow, timeout_s=0.3) as server:
         slow.released.clear()
@@ -278,8 +278,8 @@ def test_a_slow_model_times_out(serving, made_artifacts):
         assert server.predict({"inputs": [1, 2, 3]}).status == 200
 
 
-def test_requests_in_flight_are_answered_before_the_server_stops(serving, made_artifacts):
-    slow = Slow(made_artifacts.model())
+def test_requests_in_flight_are_answered_before_the_server_stops(serving, tiny_artifacts):
+    slow = Slow(tiny_artifacts.model())
     slow.released.set()
     with ThreadPoolExecutor(4) as clients:
         with serving(slow, max_batch=1, max_delay_ms=0, max_waiting=4) as server:

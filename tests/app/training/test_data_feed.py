@@ -217,7 +217,7 @@ READY = [(X[:10], Y[:10])]
 
 
 @pytest.mark.parametrize(
-    ("data", "options", "words"),
+    ("data", "options", "message"),
     [
         (READY, {"sampler": "weighted", "labels": Y}, "sampler and labels cannot be used: a list yields ready batches"),
         (READY, {"collate": list}, "collate cannot be used"),
@@ -226,8 +226,8 @@ READY = [(X[:10], Y[:10])]
         (TensorDataset(X, Y), {"labels": Y}, "labels were passed, but the sampler 'random' does not use them"),
     ],
 )
-def test_options_that_would_be_ignored_are_refused(data, options, words):
-    with pytest.raises(InvalidConfig, match=words):
+def test_options_that_would_be_ignored_are_refused(data, options, message):
+    with pytest.raises(InvalidConfig, match=message):
         trainer().fit(data, **options)
 
 

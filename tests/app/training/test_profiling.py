@@ -10,7 +10,7 @@ from trueloop.recipes import registry
 
 
 @pytest.mark.parametrize(
-    ("trace", "updates", "words"),
+    ("trace", "updates", "message"),
     [
         (None, 0, "updates is 0"),
         (Path("trace.txt"), 1, "cannot be written to 'trace.txt'"),
@@ -18,8 +18,8 @@ from trueloop.recipes import registry
     ],
 )
 def test_invalid_arguments_are_refused_before_training(
-    trace: Path | None, updates: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trace: Path | None, updates: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidConfig, match=words):
+    with pytest.raises(InvalidConfig, match=message):
         profile_recipe(registry.load("digits"), updates=updates, trace=trace)

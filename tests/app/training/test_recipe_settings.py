@@ -58,7 +58,7 @@ RECIPE = a_recipe()
 SETTINGS = collect_settings(RECIPE)
 
 
-def typed(words: list[str]) -> dict[str, Any]:
+def typed(arguments: list[str]) -> dict[str, Any]:
     """Parse words as `trueloop train mine WORDS` does and return the typed settings."""
     lines: list[RecipeCommandLine] = []
 
@@ -66,7 +66,7 @@ def typed(words: list[str]) -> dict[str, Any]:
         lines.append(line)
         return 0
 
-    assert recipe_app(RECIPE, "mine", act)(words, exit_on_error=False, print_error=False) == 0
+    assert recipe_app(RECIPE, "mine", act)(arguments, exit_on_error=False, print_error=False) == 0
     return dict(lines[0].overrides)
 
 
@@ -147,7 +147,7 @@ def test_only_typed_flags_are_passed():
 
 
 @pytest.mark.parametrize(
-    ("words", "given_"),
+    ("arguments", "given_"),
     [
         ("--clip none", {"clip": None}),
         ("--micro-batch none", {"micro_batch": None}),
@@ -164,14 +164,14 @@ def test_only_typed_flags_are_passed():
         ("--seed -3", {"seed": -3}),
     ],
 )
-def test_flags_have_the_settings_types(words: str, given_: dict[str, Any]):
-    parsed = typed(words.split())
+def test_flags_have_the_settings_types(arguments: str, given_: dict[str, Any]):
+    parsed = typed(arguments.split())
     assert parsed == given_
     assert [type(value) for value in parsed.values()] == [type(value) for value in given_.values()]
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         ("--epochs 2.7", "Invalid value for --epochs: '2.7' is not a whole number."),
         ("--micro-batch 2.7", "Invalid value for --micro-batch: '2.7' is not a whole number."),
@@ -185,9 +185,9 @@ def test_flags_have_the_settings_types(words: str, given_: dict[str, Any]):
         ("3", "Unused Tokens: ['3']."),
     ],
 )
-def test_an_invalid_value_is_named(words: str, message: str):
+def test_an_invalid_value_is_named(arguments: str, message: str):
     with pytest.raises(CycloptsError) as caught:
-        typed(words.split())
+        typed(arguments.split())
     assert message in str(caught.value)
 
 
@@ -199,18 +199,18 @@ def test_values_are_formatted_for_the_command_line(value: Any, text: str):
 
 
 # A value that starts with a dash would be parsed as a flag.
-words = st.text(st.characters(categories=("L", "N"), include_characters=".*_"), min_size=1)
+arguments = st.text(st.characters(categories=("L", "N"), include_characters=".*_"), min_size=1)
 numbers = st.floats(allow_nan=False)
 KINDS: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(),
     float: numbers,
     bool: st.booleans(),
-    str: words,
+    str: arguments,
     int | None: st.none() | st.integers(),
     float | None: st.none() | numbers,
-    str | None: st.none() | words.filter(lambda text: text.lower() != "none"),
+    str | None: st.none() | arguments.filter(lambda text: text.lower() != "none"),
     tuple[float, float]: st.tuples(numbers, numbers),
-    tuple[str, ...]: st.lists(words).map(tuple),
+    tuple[str, ...]: st.lists(arguments).map(tuple),
     tuple[int, ...]: st.lists(st.integers()).map(tuple),
 }
 

@@ -50,13 +50,13 @@ def test_the_first_run_gets_a_new_folder(messages: list[str]):
 
 
 @pytest.mark.parametrize(
-    ("reason", "words"),
+    ("reason", "arguments"),
     [("", "was killed"), ("interrupted", "was interrupted"), ("preempted", "was preempted"), ("failed", "failed")],
 )
-def test_an_interrupted_run_is_resumed(messages: list[str], reason: str, words: str):
+def test_an_interrupted_run_is_resumed(messages: list[str], reason: str, arguments: str):
     path = past("mine-20260101-000000", reason)
     assert choose(messages) == path
-    assert messages == [f"Resuming {path}, which {words}, after update 7 (--fresh: a new run)."]
+    assert messages == [f"Resuming {path}, which {arguments}, after update 7 (--fresh: a new run)."]
 
 
 def test_a_torn_last_line_means_a_killed_run(messages: list[str]):
@@ -168,11 +168,11 @@ class Commands:
         (folder / "recipe.py").write_text(RECIPE.replace("WORKERS", str(workers)))
         self.folder, self.forker = folder, forker
 
-    def start(self, *words: str) -> Any:
-        return self.forker.start("-m", "trueloop", "train", "recipe.py", *words, cwd=self.folder)
+    def start(self, *arguments: str) -> Any:
+        return self.forker.start("-m", "trueloop", "train", "recipe.py", *arguments, cwd=self.folder)
 
-    def run(self, *words: str) -> tuple[int, str]:
-        process = self.start(*words)
+    def run(self, *arguments: str) -> tuple[int, str]:
+        process = self.start(*arguments)
         out = "".join(process.communicate(timeout=200))
         return process.returncode, out
 

@@ -128,7 +128,7 @@ LONGER = TensorDataset(X[:250], Y[:250])
 
 
 @pytest.mark.parametrize(
-    ("settings", "call", "words"),
+    ("settings", "call", "expected"),
     [
         ({"config": TrainConfig(epochs=6, effective_batch=40)}, {}, "effective_batch: was 20, is 40"),
         ({"model": nn.Sequential(nn.Linear(5, 32), nn.Tanh(), nn.Linear(32, 3))}, {}, "model: was "),
@@ -143,7 +143,7 @@ LONGER = TensorDataset(X[:250], Y[:250])
         ({}, {"train": DataLoader(TRAIN, batch_size=20)}, "data.batches.updates_per_epoch: was absent, is 10"),
     ],
 )
-def test_a_run_folder_of_another_run_is_refused(tmp_path, settings, call, words):
+def test_a_run_folder_of_another_run_is_refused(tmp_path, settings, call, expected):
     data = {"train": TRAIN, "val": VAL}
     start = TrainConfig(epochs=1, effective_batch=20, micro_batch=7, optim=OptimConfig(lr=0.02), workers=0)
     trainer(run_dir=tmp_path, config=start).fit(**data)
@@ -151,7 +151,7 @@ def test_a_run_folder_of_another_run_is_refused(tmp_path, settings, call, words)
     config = (tmp_path / "config.json").read_bytes()
     with pytest.raises(CheckpointError) as refused:
         trainer(run_dir=tmp_path, **settings).fit(**data | call)
-    assert words in refused.value.what
+    assert expected in refused.value.what
     assert (tmp_path / "journal.jsonl").read_bytes() == journal
     assert (tmp_path / "config.json").read_bytes() == config
 
@@ -176,16 +176,16 @@ def test_user_code_is_part_of_the_identity(tmp_path):
 
 
 def test_a_folder_can_be_chosen_by_the_identity(tmp_path):
-    seen = []
+    identities = []
 
     def choose(identity):
-        seen.append(identity)
+        identities.append(identity)
         return tmp_path / "chosen"
 
     result = trainer(run_dir=choose, config=TrainConfig(epochs=1, effective_batch=20)).fit(TRAIN)
     assert result.run_dir == tmp_path / "chosen"
     assert (result.run_dir / "final" / "model.safetensors").exists()
-    assert seen[0]["effective_batch"] == 20
+    assert identities[0]["effective_batch"] == 20
 
 
 def a_function_of_mine(samples):
@@ -217,14 +217,14 @@ def test_a_dataset_and_the_same_batches_train_alike():
 
 def test_the_weighted_sampler_draws_rare_classes_as_often():
     labels = torch.tensor([0] * 180 + [1] * 20)
-    seen = []
+    identities = []
 
     def watch(model, batch):
-        seen.append(batch[1])
+        identities.append(batch[1])
         return model(batch[0]).mean()
 
     trainer(objective=watch, metrics={}).fit(TensorDataset(X[:200], labels), sampler="weighted", labels=labels)
-    share = float(torch.cat(seen).double().mean())
+    share = float(torch.cat(identities).double().mean())
     assert abs(share - 0.5) < 4 * (0.25 / 1200) ** 0.5  # four standard errors of a fair draw
 
 
@@ -241,8 +241,8 @@ def test_early_stopping_ends_with_the_best_weights(tmp_path):
 
 
 def test_the_smoke_test_detects_a_loss_that_does_not_fall():
-    seen = trainer().smoke(TRAIN)
-    assert seen.loss_decrease > 0
+    identities = trainer().smoke(TRAIN)
+    assert identities.loss_decrease > 0
     with pytest.raises(InvalidModel, match="does not fall"):
         trainer(config=TrainConfig(optim=OptimConfig(lr=1e-15))).smoke(TRAIN)
 
@@ -253,7 +253,7 @@ class Stream(IterableDataset):
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "words"),
+    ("call", "error", "expected"),
     [
         (lambda: trainer().fit(TensorDataset(X[:0], Y[:0])), InvalidData, "0 samples"),
         (lambda: trainer().fit([]), InvalidData, ""),
@@ -272,10 +272,10 @@ class Stream(IterableDataset):
         (lambda: trainer(run_dir="/proc/nowhere").fit(TRAIN), RunFolderError, "/proc/nowhere"),
     ],
 )  # fmt: skip
-def test_invalid_arguments_are_named(call, error, words):
+def test_invalid_arguments_are_named(call, error, expected):
     with pytest.raises(error) as caught:
         call()
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_a_run_folder_that_is_a_file_is_named(tmp_path):

@@ -73,12 +73,14 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: a", b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HT"])
-def test_a_request_that_does_not_arrive_times_out(port: int, said: bytes):
+@pytest.mark.parametrize(
+    "request_start", [b"", b"GET / HTTP/1.1\r\nHost: a", b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HT"]
+)
+def test_a_request_that_does_not_arrive_times_out(port: int, request_start: bytes):
     with socket.create_connection(("127.0.0.1", port)) as slow:
-        slow.sendall(said)
+        slow.sendall(request_start)
         slow.settimeout(20)
-        while said.endswith(b"HT") and not slow.recv(1000).endswith(b"Not Found"):
+        while request_start.endswith(b"HT") and not slow.recv(1000).endswith(b"Not Found"):
             continue
         assert is_closed(slow)
     assert is_answered(port)

@@ -16,8 +16,8 @@ def board_path(tmp_path):
 def call(board_path, fake_judge, capsys):
     """Run an arena command; return the exit code, standard output and standard error."""
 
-    def invoke(*words):
-        code = main(["arena", *words, *([] if words[0] == "tracks" else ["--board", str(board_path)])])
+    def invoke(*arguments):
+        code = main(["arena", *arguments, *([] if arguments[0] == "tracks" else ["--board", str(board_path)])])
         return code, *capsys.readouterr()
 
     return invoke
@@ -27,8 +27,8 @@ def call(board_path, fake_judge, capsys):
 def call_json(call):
     """Run an arena command with --json, which must print one line of strict JSON; return exit code and object."""
 
-    def invoke(*words):
-        code, out, err = call(*words, "--json")
+    def invoke(*arguments):
+        code, out, err = call(*arguments, "--json")
         assert (out.count("\n"), err) == (1, "")
         return code, json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 

@@ -8,11 +8,11 @@ from trueloop.cli.app import main
 
 
 @pytest.fixture
-def call(made, capsys):
+def call(fake_runs, capsys):
     """Run a command on the made-up runs; return the exit code, standard output and standard error."""
 
-    def invoke(*words):
-        code = main(["runs", *words, "--root", str(made.root)])
+    def invoke(*arguments):
+        code = main(["runs", *arguments, "--root", str(fake_runs.root)])
         return code, *capsys.readouterr()
 
     return invoke
@@ -22,8 +22,8 @@ def call(made, capsys):
 def call_json(call):
     """Run a command with --json, which must print one line of strict JSON; return the exit code and the object."""
 
-    def invoke(*words):
-        code, out, err = call(*words, "--json")
+    def invoke(*arguments):
+        code, out, err = call(*arguments, "--json")
         assert (out.count("\n"), err) == (1, "")
         return code, json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 

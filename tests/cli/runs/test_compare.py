@@ -3,9 +3,9 @@ from PIL import Image
 
 
 @pytest.fixture
-def two_runs(made):
-    made.run("a")
-    made.run("b", losses=(0.6, 0.2), facts={"options": {"width": 64}, "code": {"recipe.py": "cc/dd"}})
+def two_runs(fake_runs):
+    fake_runs.run("a")
+    fake_runs.run("b", losses=(0.6, 0.2), facts={"options": {"width": 64}, "code": {"recipe.py": "cc/dd"}})
 
 
 def test_differences_and_metrics_are_printed(two_runs, call):
@@ -41,7 +41,7 @@ def test_json_and_files_are_written(two_runs, call_json, tmp_path):
         assert image.format == "PNG"
 
 
-@pytest.mark.parametrize("words", [[], ["a"]])
-def test_one_run_is_too_few(two_runs, call, words):
-    code, _, err = call("compare", *words)
+@pytest.mark.parametrize("arguments", [[], ["a"]])
+def test_one_run_is_too_few(two_runs, call, arguments):
+    code, _, err = call("compare", *arguments)
     assert (code, err.splitlines()[0]) == (1, "error: A comparison needs at least two runs.")

@@ -1,8 +1,8 @@
 import pytest
 
 
-def test_csv_is_written_to_standard_output_or_to_a_file(made, call, tmp_path):
-    made.run("a", losses=(0.5,))
+def test_csv_is_written_to_standard_output_or_to_a_file(fake_runs, call, tmp_path):
+    fake_runs.run("a", losses=(0.5,))
     code, out, err = call("export", "a", "--csv", "-")
     assert (code, err) == (0, "")
     assert out == (
@@ -16,21 +16,21 @@ def test_csv_is_written_to_standard_output_or_to_a_file(made, call, tmp_path):
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_json_is_one_object(made, call_json):
-    made.run("a", losses=(0.5, float("nan")))
+def test_json_is_one_object(fake_runs, call_json):
+    fake_runs.run("a", losses=(0.5, float("nan")))
     code, record = call_json("export", "a")
     assert (code, len(record["updates"]), record["evaluations"][1]["metrics"]["loss"]) == (0, 4, "nan")
 
 
-@pytest.mark.parametrize("words", [[], ["--csv", "x", "--json"], ["--csv", "--json"]])
-def test_exactly_one_format_is_required(made, call, words):
-    made.run("a")
-    code, out, err = call("export", "a", *words)
+@pytest.mark.parametrize("arguments", [[], ["--csv", "x", "--json"], ["--csv", "--json"]])
+def test_exactly_one_format_is_required(fake_runs, call, arguments):
+    fake_runs.run("a")
+    code, out, err = call("export", "a", *arguments)
     assert (code, out) == (1, "")
     assert err.startswith("error: Exactly one output format is needed.")
 
 
-def test_an_unwritable_file_is_refused(made, call, tmp_path):
-    made.run("a")
+def test_an_unwritable_file_is_refused(fake_runs, call, tmp_path):
+    fake_runs.run("a")
     code, _, err = call("export", "a", "--csv", str(tmp_path / "nowhere" / "a.csv"))
     assert (code, "cannot be written" in err) == (1, True)

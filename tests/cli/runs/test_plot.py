@@ -3,9 +3,9 @@ from PIL import Image
 
 
 @pytest.fixture
-def two_runs(made):
-    made.run("a")
-    made.run("b", losses=(0.6, 0.2))
+def two_runs(fake_runs):
+    fake_runs.run("a")
+    fake_runs.run("b", losses=(0.6, 0.2))
 
 
 def test_curves_are_drawn_in_the_terminal(two_runs, call):
@@ -41,12 +41,12 @@ def test_a_missing_run_and_a_missing_folder_are_refused(two_runs, call, tmp_path
     assert (code, "cannot be written" in err) == (1, True)
 
 
-def test_a_run_without_updates_has_no_curves(made, call):
-    made.run("a", losses=(), end="")
+def test_a_run_without_updates_has_no_curves(fake_runs, call):
+    fake_runs.run("a", losses=(), end="")
     assert call("plot", "a")[1] == "These runs have no curves yet.\n"
 
 
-def test_control_characters_are_not_printed(made, call):
-    path = made.hostile()
+def test_control_characters_are_not_printed(fake_runs, call):
+    path = fake_runs.hostile()
     out = call("plot", path.name)[1]
     assert all(char == "\n" or char.isprintable() for char in out)

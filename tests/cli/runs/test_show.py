@@ -1,9 +1,9 @@
 from trueloop.core.protocols import Notice
 
 
-def test_everything_about_a_run_is_shown(made, call):
-    path = made.run("digits-1", checkpoints=(4, 6), end="")
-    made.write("digits-1", [Notice(update=6, kind="save_blocking", message="Training waits.", details={})])
+def test_everything_about_a_run_is_shown(fake_runs, call):
+    path = fake_runs.run("digits-1", checkpoints=(4, 6), end="")
+    fake_runs.write("digits-1", [Notice(update=6, kind="save_blocking", message="Training waits.", details={})])
     (path / "checkpoints" / "update-000000004" / "state.json").unlink()
     code, out, err = call("show", "digits-1")
     assert (code, err) == (0, "")
@@ -17,8 +17,8 @@ def test_everything_about_a_run_is_shown(made, call):
     assert "class_names" not in out
 
 
-def test_json_has_checkpoints_notes_and_facts(made, call_json):
-    made.run("a", checkpoints=(4,))
+def test_json_has_checkpoints_notes_and_facts(fake_runs, call_json):
+    fake_runs.run("a", checkpoints=(4,))
     code, record = call_json("show", "a")
     assert code == 0
     assert [(each["update"], each["metrics"]) for each in record["checkpoints"]] == [(4, {"val/loss": 0.3})]
@@ -26,32 +26,32 @@ def test_json_has_checkpoints_notes_and_facts(made, call_json):
     assert (record["notes"], record["problems"], record["state"]) == ([], [], "finished")
 
 
-def test_a_prefix_names_a_run_and_a_typo_gets_a_suggestion(made, call):
-    made.run("digits-1")
+def test_a_prefix_names_a_run_and_a_typo_gets_a_suggestion(fake_runs, call):
+    fake_runs.run("digits-1")
     assert call("show", "dig")[0] == 0
     code, out, err = call("show", "digts-1")
     assert (code, out) == (1, "")
     assert err.endswith("fix: Did you mean 'digits-1'?\n")
 
 
-def test_path_traversal_is_refused(made, call, tmp_path):
-    made.run("a")
+def test_path_traversal_is_refused(fake_runs, call, tmp_path):
+    fake_runs.run("a")
     for word in ("../../etc", "/etc", ".."):
         code, out, err = call("show", word)
         assert (code, out) == (1, "")
         assert "leads out of" in err
 
 
-def test_a_damaged_run_is_an_error_that_names_the_line(made, call, made_runs_module):
-    made_runs_module.damage(made.run("a"), 4)
+def test_a_damaged_run_is_an_error_that_names_the_line(fake_runs, call, fake_runs_module):
+    fake_runs_module.damage(fake_runs.run("a"), 4)
     code, out, err = call("show", "a")
     assert (code, out) == (1, "")
     assert err.startswith("error: Line 4 of ")
 
 
-def test_control_characters_are_not_printed(made, call):
-    path = made.hostile()
-    made.save(path, 2)
+def test_control_characters_are_not_printed(fake_runs, call):
+    path = fake_runs.hostile()
+    fake_runs.save(path, 2)
     code, out, _ = call("show", path.name)
     assert code == 0
     assert "<script>" in out

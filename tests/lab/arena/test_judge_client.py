@@ -45,14 +45,14 @@ def test_a_job_reaches_its_target_and_is_repeatable(judge: JudgeClient):
 
 
 def test_the_shown_script_has_the_same_result(judge: JudgeClient, capsys: pytest.CaptureFixture[str]):
-    trial = judge.run(replace(JOB, practice=True, once=True))
+    trial = judge.run(replace(JOB, practice=True, without_timing=True))
     exec(compile(write_script(DEEP, QUICK, 5, practice=True), "entry.py", "exec"), {})
     output = capsys.readouterr().out
     assert output.startswith(f"reached 95% after {trial.updates} updates and {trial.examples} examples")
 
 
 def test_practice_runs_once_and_is_not_timed(judge: JudgeClient):
-    trial = judge.run(replace(JOB, practice=True, once=True))
+    trial = judge.run(replace(JOB, practice=True, without_timing=True))
     assert (trial.end, trial.time) == (End.REACHED, None)
     assert trial.updates <= judge.run(JOB).updates  # practice has one split less to reach
 
@@ -71,11 +71,11 @@ def test_a_slow_entry_does_not_reach_the_target(judge: JudgeClient):
 
 
 def test_several_threads_get_their_own_results(judge: JudgeClient):
-    alone = {seed: judge.run(replace(JOB, seed=seed, practice=True, once=True)) for seed in (1, 2, 3)}
+    alone = {seed: judge.run(replace(JOB, seed=seed, practice=True, without_timing=True)) for seed in (1, 2, 3)}
     concurrent: dict[int, Trial] = {}
 
     def run(seed: int) -> None:
-        concurrent[seed] = judge.run(replace(JOB, seed=seed, practice=True, once=True))
+        concurrent[seed] = judge.run(replace(JOB, seed=seed, practice=True, without_timing=True))
 
     threads = [threading.Thread(target=run, args=(seed,)) for seed in alone]
     for thread in threads:
@@ -86,7 +86,7 @@ def test_several_threads_get_their_own_results(judge: JudgeClient):
 
 
 def test_the_versions_are_known_after_a_job(judge: JudgeClient):
-    judge.run(replace(JOB, entry=Entry(updates=10), practice=True, once=True))
+    judge.run(replace(JOB, entry=Entry(updates=10), practice=True, without_timing=True))
     assert judge.versions().keys() == {"trueloop", "torch", "python", "machine", "cpu"}
 
 
@@ -128,10 +128,10 @@ def make_client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Create clients whose judge process runs `FAKE_PROCESS`."""
     popen, started = subprocess.Popen, []
 
-    def build(*words: str) -> JudgeClient:
+    def build(*arguments: str) -> JudgeClient:
         def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
             assert command[1:] == ["-P", "-m", "trueloop.lab.arena.judge_process"]
-            return popen([sys.executable, "-c", FAKE_PROCESS, *words], **options)
+            return popen([sys.executable, "-c", FAKE_PROCESS, *arguments], **options)
 
         monkeypatch.setattr("trueloop.lab.arena.judge_client.subprocess.Popen", start)
         started.append(JudgeClient())

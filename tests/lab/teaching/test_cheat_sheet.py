@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from trueloop.failures.load import catalogue
 from trueloop.lab.teaching.cheat_sheet import EXAMPLE, PURPOSES, arguments, bugs, counts, sizes, templates, terms
 from trueloop.lab.teaching.production.program import production_program
-from trueloop.lab.teaching.production.selection import selected
+from trueloop.lab.teaching.production.selection import select
 
 
 def test_the_terms_are_those_of_the_arithmetic():
@@ -29,10 +29,10 @@ def test_the_counts_have_example_values():
 
 def test_the_loops_are_lines_of_the_programs_and_compile():
     programs = [
-        production_program(selected("accumulation")),
-        production_program(selected("precision", "clipping", precision="fp16")),
+        production_program(select("accumulation")),
+        production_program(select("precision", "clipping", precision="fp16")),
     ]
-    programs += [production_program(selected(name)) for name in ("evaluation", "checkpoint")]
+    programs += [production_program(select(name)) for name in ("evaluation", "checkpoint")]
     program_lines = {line.strip() for program in programs for line in program.text.splitlines()}
     for template in templates():
         ast.parse(template.text)

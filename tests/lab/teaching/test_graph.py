@@ -18,7 +18,7 @@ def _perceptron() -> dict[str, torch.Tensor]:
 
 
 def test_nodes_have_the_names_of_parameters_and_results():
-    loss_graph = graph.read("loss", _perceptron())
+    loss_graph = graph.read_graph("loss", _perceptron())
     assert {node.tensor_name for node in loss_graph.nodes if node.leaf} == {"0.weight", "0.bias", "2.weight", "2.bias"}
     assert {node.tensor_name for node in loss_graph.nodes if not node.leaf and node.tensor_name} == {
         "hidden",
@@ -30,7 +30,7 @@ def test_nodes_have_the_names_of_parameters_and_results():
 
 def test_edges_follow_next_functions():
     named = _perceptron()
-    loss_graph = graph.read("loss", named)
+    loss_graph = graph.read_graph("loss", named)
     node, root = loss_graph.nodes[0], named["loss"].grad_fn
     assert root is not None
     assert node.name == root.name()
@@ -39,7 +39,7 @@ def test_edges_follow_next_functions():
 
 
 def test_saved_tensors_have_names_and_sizes():
-    loss_graph = graph.read("loss", _perceptron())
+    loss_graph = graph.read_graph("loss", _perceptron())
     second = next(node for node in loss_graph.nodes if node.tensor_name == "outputs")
     assert {(each.name, each.tensor_name, each.size_b) for each in second.saved} == {
         ("mat1", "hidden", 5 * 4 * 4),
@@ -51,17 +51,17 @@ def test_saved_tensors_have_names_and_sizes():
 
 def test_backward_frees_saved_tensors_unless_the_graph_is_retained():
     named = _perceptron()
-    before = graph.read("loss", named)
+    before = graph.read_graph("loss", named)
     named["loss"].backward(retain_graph=True)
-    assert graph.read("loss", named) == before
+    assert graph.read_graph("loss", named) == before
     named["loss"].backward()
-    released = graph.read("loss", named)
+    released = graph.read_graph("loss", named)
     assert (released.saved_b, released.released) == (0, True)
     assert [node.name for node in released.nodes] == [node.name for node in before.nodes]
 
 
 def test_every_node_has_its_own_position():
-    loss_graph = graph.read("loss", _perceptron())
+    loss_graph = graph.read_graph("loss", _perceptron())
     assert len({(node.column, node.row) for node in loss_graph.nodes}) == len(loss_graph.nodes)
     assert all(node.column >= 0 and node.row >= 0 for node in loss_graph.nodes)
     assert all(loss_graph.nodes[to].column < loss_graph.nodes[parent].column for parent, to in loss_graph.edges)
@@ -70,7 +70,7 @@ def test_every_node_has_its_own_position():
 def test_a_node_with_two_parents_is_left_of_both():
     x = torch.ones(2, requires_grad=True)
     y = x * 2
-    loss_graph = graph.read("z", {"x": x, "y": y, "z": (y * y.exp()).sum()})
+    loss_graph = graph.read_graph("z", {"x": x, "y": y, "z": (y * y.exp()).sum()})
     assert all(loss_graph.nodes[to].column < loss_graph.nodes[parent].column for parent, to in loss_graph.edges)
 
 

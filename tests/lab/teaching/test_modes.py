@@ -69,8 +69,8 @@ def test_the_written_calculations_are_right(modes: Modes):
         text
         for forward_pass in (*comparison.left, *comparison.right)
         for text in (
-            *(each.sum for each in (*forward_pass.means, *forward_pass.variances)),
-            *itertools.chain(*forward_pass.norm_sums, *forward_pass.dropout_sums),
+            *(each.calculation for each in (*forward_pass.means, *forward_pass.variances)),
+            *itertools.chain(*forward_pass.norm_calculations, *forward_pass.dropout_calculations),
         )
         if " = " in text
     ]
@@ -94,7 +94,7 @@ def test_a_batch_of_one_is_refused_only_in_train_mode():
 @pytest.mark.parametrize("modes", [Modes(), Modes(batch=1)])
 def test_the_shown_program_prints_the_same(modes: Modes):
     comparison, printed = compare(modes), []
-    exec(program(modes), {"print": lambda *words: printed.append(" ".join(map(str, words)))})
+    exec(program(modes), {"print": lambda *arguments: printed.append(" ".join(map(str, arguments)))})
     assert "\n".join(printed) == comparison.printed
 
 

@@ -39,7 +39,7 @@ def test_the_worked_example_equals_the_calculation_by_hand(worked_trace: Trace):
     assert backward["model.weight.grad"].cells == (("−1.1", "−2.2"), ("1.8", "3.6"))
     weight = changes_of(worked_trace, "update")["model.weight"]
     assert weight.cells == (("0.511", "−0.278"), ("0.182", "0.764"))
-    assert weight.sums[0][0] == "0.511 = 0.5 − 0.01 × −1.1"
+    assert weight.calculations[0][0] == "0.511 = 0.5 − 0.01 × −1.1"
     assert weight.moved == ((0, 0), (0, 1), (1, 0), (1, 1))
 
 
@@ -107,15 +107,15 @@ def test_optimizer_states_appear_with_the_first_update():
 def test_every_formula_gives_the_number_of_torch(settings: SixOperations, monkeypatch: pytest.MonkeyPatch):
     compared_count, write = 0, operations._texts
 
-    def compare(sums: Any, value: Any):
+    def compare(calculations: Any, value: Any):
         nonlocal compared_count
-        if value is not None and sums:
+        if value is not None and calculations:
             rows = value.reshape(1, -1) if value.dim() < 2 else value
-            assert [len(row) for row in sums] == [len(row) for row in rows]
-            for each, cell in zip(itertools.chain(*sums), rows.flatten().tolist(), strict=True):
+            assert [len(row) for row in calculations] == [len(row) for row in rows]
+            for each, cell in zip(itertools.chain(*calculations), rows.flatten().tolist(), strict=True):
                 assert math.isclose(each.value, cell, rel_tol=2e-5, abs_tol=1e-6), each
                 compared_count += 1
-        return write(sums, value)
+        return write(calculations, value)
 
     monkeypatch.setattr(operations, "_texts", compare)
     result = trace(settings)
@@ -125,7 +125,7 @@ def test_every_formula_gives_the_number_of_torch(settings: SixOperations, monkey
         (state.operation, tensor.name)
         for state in result.states
         for tensor in state.changes
-        if state.operation in computed and tensor.cells is not None and not (tensor.rule and tensor.sums)
+        if state.operation in computed and tensor.cells is not None and not (tensor.rule and tensor.calculations)
     ]
     assert not bare
 
@@ -134,7 +134,7 @@ def test_every_formula_gives_the_number_of_torch(settings: SixOperations, monkey
 def test_the_written_calculations_are_right(settings: SixOperations):
     names = {"log": math.log, "max": max, "sqrt": math.sqrt}
     for state in trace(settings).states:
-        for text in (cell for tensor in state.changes for row in tensor.sums for cell in row):
+        for text in (cell for tensor in state.changes for row in tensor.calculations for cell in row):
             left, right = text.split(" = ")
             number, calculation = (eval(_python(side), names) for side in (left, right))
             assert number == pytest.approx(calculation, rel=4e-3, abs=2e-3), (state.operation, text)
@@ -200,8 +200,8 @@ def test_the_cells_that_are_read_appear_in_the_calculation(settings: SixOperatio
                 assert read.name in tensors_by_name, (state.operation, tensor.name, read)
             if state.operation not in {"forward", "backward"} or "softmax" in tensor.rule:
                 continue
-            columns = range(len(tensor.sums[0]) if tensor.sums else 0)
-            for (r, row), c in itertools.product(enumerate(tensor.sums), columns):
+            columns = range(len(tensor.calculations[0]) if tensor.calculations else 0)
+            for (r, row), c in itertools.product(enumerate(tensor.calculations), columns):
                 calculation = f" {row[c].split(' = ')[1]} ".replace("(", " ").replace(")", " ").replace(",", " ")
                 for read in tensor.reads:
                     known = tensors_by_name if read.name.endswith("grad") else before | tensors_by_name

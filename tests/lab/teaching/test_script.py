@@ -50,7 +50,7 @@ def test_every_setting_gives_a_script_that_runs(simulation: Simulation, tmp_path
     assert len(names["losses"]) == 2 * 6
     assert len(names["evaluations"]) == 2
     assert all(0 <= accuracy <= 1 for _, accuracy in names["evaluations"])
-    assert len(names["train_set"]) == simulation.trained == 48
+    assert len(names["train_set"]) == simulation.training_points == 48
     assert names["model"].head.out_features == simulation.classes
     assert not teaching_loop(simulation).changed_lines()
 

@@ -14,13 +14,13 @@ QUERY = Query(depth=2, width=64, batch=512)
 
 def test_the_description_states_the_measurements():
     reply = json.loads(encode_json(answer(QUERY)))
-    train, evaluation, no_grad, inference = reply["ways"]
+    train, evaluation, no_grad, inference = reply["modes"]
     assert no_grad["kept_b"] == inference["kept_b"] == 512 * 64 * 4
     assert (no_grad["kept"], no_grad["for_backward"]) == ("0.12 MiB", "0")
-    for way, part in ((evaluation, 0), (train, 1)):
-        times = way["kept_b"] / no_grad["kept_b"]
+    for mode, part in ((evaluation, 0), (train, 1)):
+        times = mode["kept_b"] / no_grad["kept_b"]
         assert f"{times:.1f} times" in reply["description"].split("In train mode")[part]
-    assert all(max(way["alive_mib"]) * MIB == way["peak_b"] for way in reply["ways"])
+    assert all(max(mode["alive_mib"]) * MIB == mode["peak_b"] for mode in reply["modes"])
 
 
 def test_an_invalid_setting_is_refused():

@@ -11,7 +11,7 @@ from trueloop.app.web.wire_format import decode_object, encode_json
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import describe_fields, parse_record
 from trueloop.lab.teaching.production.program import production_program
-from trueloop.lab.teaching.production.selection import NAMES, selected
+from trueloop.lab.teaching.production.selection import NAMES, select
 from trueloop.lab.views.production import Query, answer, new_lines, removed_lines
 
 BEFORE = "a = 1\n\nfor x in y:\n    f(x)\n"
@@ -38,7 +38,7 @@ def text(program):
 
 def test_the_program_is_that_of_the_selection():
     reply = ask(selection={"clipping": True})
-    assert text(reply["program"]) == production_program(selected("clipping")).text
+    assert text(reply["program"]) == production_program(select("clipping")).text
     assert (reply["program"]["new"], reply["program"]["removed"]) == ([], [])
     assert [each["name"] for each in reply["components"]] == list(NAMES)
     assert [each["name"] for each in reply["components"] if each["on"]] == reply["on"] == ["clipping"]

@@ -15,9 +15,9 @@ from trueloop.runs.live.writer import LiveWriter
 
 
 @pytest.fixture
-def visible_runs(made, tmp_path):
-    made.run("a'b{0}")
-    return VisibleRuns(made.root, tmp_path / "live")
+def visible_runs(fake_runs, tmp_path):
+    fake_runs.run("a'b{0}")
+    return VisibleRuns(fake_runs.root, tmp_path / "live")
 
 
 def text(reply) -> str:

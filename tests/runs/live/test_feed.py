@@ -57,7 +57,7 @@ def test_numbers_are_read_as_written(writer, tmp_path):
         run.updates, run.layers = update + 1, (update, ["0", "2"], [0.123456, None if update else 2.0])
         writer.write_if_due(run)
     follower = followed(writer, tmp_path)
-    assert (follower.problem, follower.about["name"]) == ("", "train.py")
+    assert (follower.problem, follower.program["name"]) == ("", "train.py")
     assert follower.series["loss"].updates == [0, 1, 2, 3, 4]
     assert math.isnan(follower.series["loss"].values[3])
     layers = follower.layers.to_heatmap()

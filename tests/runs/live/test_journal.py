@@ -28,7 +28,7 @@ def follow(run_dir):
     return follower
 
 
-def written(folder, *records):
+def write_journal(folder, *records):
     folder.mkdir(exist_ok=True)
     started = {**STARTED, "facts": {}}
     lines = [record if isinstance(record, str) else json.dumps(record) for record in (started, *records)]
@@ -85,7 +85,7 @@ def test_a_resume_supersedes_what_came_after_it(tmp_path, synthetic):
 
 
 def test_norms_by_layer_are_read(tmp_path):
-    follower = follow(written(tmp_path / "r", {**UPDATES, "layers": {"0": 0.5, "2": "nan"}}))
+    follower = follow(write_journal(tmp_path / "r", {**UPDATES, "layers": {"0": 0.5, "2": "nan"}}))
     shown = follower.layers.to_heatmap()
     assert shown is not None
     assert (shown["updates"], shown["layers"], shown["norms"][0]) == ([1], ["0", "2"], [0.5])
@@ -110,7 +110,7 @@ def test_norms_by_layer_are_read(tmp_path):
     ],
 )
 def test_a_hostile_line_stops_reading_with_a_message(tmp_path, line):
-    follower = follow(written(tmp_path / "r", UPDATES, line))
+    follower = follow(write_journal(tmp_path / "r", UPDATES, line))
     assert follower.problem
     assert (follower.update, follower.has_more) == (1, False)
     assert len(follower.problem) < 400
@@ -118,14 +118,14 @@ def test_a_hostile_line_stops_reading_with_a_message(tmp_path, line):
 
 def test_an_overlong_line_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(tail_module, "MAX_LINE_BYTES", tail_module.CHUNK_BYTES)
-    follower = follow(written(tmp_path / "r", json.dumps({**UPDATES, "x": "y" * (tail_module.CHUNK_BYTES + 1)})))
+    follower = follow(write_journal(tmp_path / "r", json.dumps({**UPDATES, "x": "y" * (tail_module.CHUNK_BYTES + 1)})))
     assert "has a line of more than 1 MiB" in follower.problem
 
 
 def test_many_updates_in_few_bytes_are_read_in_chunks(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MAX_UPDATES_PER_POLL", 1000)
     lines = [{**UPDATES, "update": 1 + 1000 * k, "rows": 1000} for k in range(5)]
-    follower = JournalReader(written(tmp_path / "r", *lines))
+    follower = JournalReader(write_journal(tmp_path / "r", *lines))
     steps = 0
     while follower.poll() and follower.has_more:
         steps += 1
@@ -137,7 +137,7 @@ def test_names_and_lists_are_bounded(tmp_path):
     evaluated = {"event": "evaluated", "time": 1.0, "update": 1, "epoch": 1, "split": "val", "tables": {"x": [1]}}
     evaluated |= {"seconds": 0.0, "best": False, "metrics": {f"m{k}": 1.0 for k in range(500)}}
     noted = {"event": "notice", "time": 1.0, "update": 1, "kind": "k", "message": "m", "details": {}}
-    follower = follow(written(tmp_path / "r", UPDATES, *[evaluated] * 3, *[noted] * 700))
+    follower = follow(write_journal(tmp_path / "r", UPDATES, *[evaluated] * 3, *[noted] * 700))
     assert follower.problem == ""
     assert len(follower.evaluations[0].metrics) == module.MAX_METRICS
     assert follower.evaluations[0].tables == {}
@@ -145,11 +145,11 @@ def test_names_and_lists_are_bounded(tmp_path):
 
 
 def test_a_damaged_journal_is_read_again_after_replacement(tmp_path):
-    run_dir = written(tmp_path / "r", "damaged")
+    run_dir = write_journal(tmp_path / "r", "damaged")
     follower = follow(run_dir)
     assert follower.problem
     assert not follower.poll()
-    other = written(tmp_path / "other", UPDATES)
+    other = write_journal(tmp_path / "other", UPDATES)
     os.replace(other / "journal.jsonl", run_dir / "journal.jsonl")
     assert follower.poll()
     assert (follower.problem, follower.update) == ("", 1)
@@ -163,7 +163,7 @@ def test_a_run_folder_without_a_journal_is_reported(tmp_path):
 def test_the_number_of_splits_is_bounded(tmp_path):
     one = {"event": "evaluated", "time": 2.0, "epoch": 1, "tables": {}, "seconds": 1.0, "best": False}
     lines = [{**one, "update": k, "split": f"s{k}", "metrics": {"loss": 1.0, "n" * 1000: 1.0}} for k in range(50)]
-    follower = follow(written(tmp_path / "r", *lines))
+    follower = follow(write_journal(tmp_path / "r", *lines))
     assert not follower.problem
     assert [each.split for each in follower.evaluations] == [f"s{k}" for k in range(module.MAX_SPLITS)]
     assert {name for each in follower.evaluations for name in each.metrics} == {"loss"}

@@ -26,20 +26,20 @@ def test_merging_preserves_sums_counts_means_and_extremes(losses):
         patch.setattr(module, "MAX_ROWS", 8)
         for number, loss in enumerate(losses, 1):
             rows.add(row_of_update(update(number, loss, skipped=not math.isfinite(loss))))
-    kept = rows.rows
-    assert len(kept) <= 8
-    assert kept[-1].update == len(losses)
-    assert sum(row.updates for row in kept) == len(losses)
-    assert sum(row.examples for row in kept) == 8 * len(losses)
-    assert sum(row.total_s for row in kept) == pytest.approx(0.01 * len(losses))
+    stored = rows.rows
+    assert len(stored) <= 8
+    assert stored[-1].update == len(losses)
+    assert sum(row.updates for row in stored) == len(losses)
+    assert sum(row.examples for row in stored) == 8 * len(losses)
+    assert sum(row.total_s for row in stored) == pytest.approx(0.01 * len(losses))
     finite = [loss for loss in losses if math.isfinite(loss)]
-    assert sum(row.loss_count for row in kept) == len(finite)
-    assert sum(row.skipped for row in kept) == len(losses) - len(finite)
+    assert sum(row.loss_count for row in stored) == len(finite)
+    assert sum(row.skipped for row in stored) == len(losses) - len(finite)
     if finite:
-        lows = [row.loss_low for row in kept if not math.isnan(row.loss_low)]
-        highs = [row.loss_high for row in kept if not math.isnan(row.loss_high)]
+        lows = [row.loss_low for row in stored if not math.isnan(row.loss_low)]
+        highs = [row.loss_high for row in stored if not math.isnan(row.loss_high)]
         assert (min(lows), max(highs)) == (min(finite), max(finite))
-        mean = sum(row.loss * row.loss_count for row in kept if row.loss_count) / len(finite)
+        mean = sum(row.loss * row.loss_count for row in stored if row.loss_count) / len(finite)
         assert mean == pytest.approx(sum(finite) / len(finite))
 
 

@@ -16,34 +16,34 @@ def one(root):
 
 
 @pytest.mark.parametrize("end", ["finished", "early_stop", "failed"])
-def test_the_state_is_how_the_run_ended(made, end):
-    made.run("a", end=end)
-    assert (one(made.root).state, one(made.root).update, one(made.root).what) == (end, 6, "digits")
+def test_the_state_is_how_the_run_ended(fake_runs, end):
+    fake_runs.run("a", end=end)
+    assert (one(fake_runs.root).state, one(fake_runs.root).update, one(fake_runs.root).what) == (end, 6, "digits")
 
 
-def test_a_training_run_holds_its_lock(made):
-    folder = made.run("a", end="")
-    assert one(made.root).state == "killed"
+def test_a_training_run_holds_its_lock(fake_runs):
+    folder = fake_runs.run("a", end="")
+    assert one(fake_runs.root).state == "killed"
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert one(made.root).state == "running"
+        assert one(fake_runs.root).state == "running"
 
 
-def test_a_resumed_run_has_not_ended(made):
-    folder = made.run("a", end="early_stop")
+def test_a_resumed_run_has_not_ended(fake_runs):
+    folder = fake_runs.run("a", end="early_stop")
     with (folder / "journal.jsonl").open("ab") as file:
         file.write(b'{"event":"run_started","time":1,"name":"a","start_update":4}\n')
-    assert one(made.root).state == "killed", "the newest process recorded no end, and no process is training"
+    assert one(fake_runs.root).state == "killed", "the newest process recorded no end, and no process is training"
 
 
-def test_the_newest_come_first_and_the_rest_is_counted(made):
+def test_the_newest_come_first_and_the_rest_is_counted(fake_runs):
     import os
 
     for number in range(5):
-        os.utime(made.run(f"r{number}") / "journal.jsonl", (1000 + number, 1000 + number))
-    found, count = list_runs(made.root, "", 2)
+        os.utime(fake_runs.run(f"r{number}") / "journal.jsonl", (1000 + number, 1000 + number))
+    found, count = list_runs(fake_runs.root, "", 2)
     assert ([run.name for run in found], count) == (["r4", "r3"], 5)
-    found, count = list_runs(made.root, "r1", 2)
+    found, count = list_runs(fake_runs.root, "r1", 2)
     assert ([run.name for run in found], count) == (["r1"], 1)
 
 

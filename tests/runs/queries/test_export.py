@@ -21,8 +21,8 @@ def as_text(path):
     return text.getvalue()
 
 
-def test_a_row_per_update_with_the_evaluations_made_after_it(made):
-    rows = table(made.run("a", losses=(0.5, 0.25)))
+def test_a_row_per_update_with_the_evaluations_made_after_it(fake_runs):
+    rows = table(fake_runs.run("a", losses=(0.5, 0.25)))
     assert [row["update"] for row in rows] == ["1", "2", "3", "4"]
     assert [row["val/loss"] for row in rows] == ["", "0.5", "", "0.25"]
     assert [row["loss"] for row in rows] == ["0.6", "0.5", "0.35", "0.25"]
@@ -32,9 +32,9 @@ def test_a_row_per_update_with_the_evaluations_made_after_it(made):
     ]  # fmt: skip
 
 
-def test_an_evaluation_without_a_row_gets_one(made):
-    path = made.run("a", losses=(0.5,), end="")
-    made.write(
+def test_an_evaluation_without_a_row_gets_one(fake_runs):
+    path = fake_runs.run("a", losses=(0.5,), end="")
+    fake_runs.write(
         "a", [Evaluated(update=9, epoch=5, split="test", metrics={"loss": 0.1}, tables={}, seconds=0.1, best=False)]
     )
     last = table(path)[-1]
@@ -47,15 +47,15 @@ def test_an_evaluation_without_a_row_gets_one(made):
     )
 
 
-def test_nonfinite_values_are_written_as_in_the_journal(made):
-    path = made.run("a", losses=(math.nan, -math.inf))
+def test_nonfinite_values_are_written_as_in_the_journal(fake_runs):
+    path = fake_runs.run("a", losses=(math.nan, -math.inf))
     assert [row["val/loss"] for row in table(path)] == ["", "nan", "", "-inf"]
     record = json.loads(as_text(path), parse_constant=lambda word: 1 / 0)
     assert [each["metrics"]["loss"] for each in record["evaluations"]] == ["nan", "-inf"]
 
 
-def test_json_contains_everything(made):
-    path = made.run("a", losses=(0.5, 0.25))
+def test_json_contains_everything(fake_runs):
+    path = fake_runs.run("a", losses=(0.5, 0.25))
     text = as_text(path)
     record = json.loads(text)
     assert text.count("\n") == 1
@@ -67,24 +67,24 @@ def test_json_contains_everything(made):
     assert record["end"]["reason"] == "finished"
 
 
-def test_a_run_without_updates_has_only_a_header(made):
-    path = made.run("a", losses=())
+def test_a_run_without_updates_has_only_a_header(fake_runs):
+    path = fake_runs.run("a", losses=())
     assert table(path) == []
     assert json.loads(as_text(path))["updates"] == []
 
 
-def test_a_title_that_looks_like_a_formula_is_quoted(made):
-    path = made.run("a", losses=(0.5,), end="")
-    made.write(
+def test_a_title_that_looks_like_a_formula_is_quoted(fake_runs):
+    path = fake_runs.run("a", losses=(0.5,), end="")
+    fake_runs.write(
         "a",
         [Evaluated(update=2, epoch=1, split="=cmd()", metrics={"x\x1b[2J": 1.0}, tables={}, seconds=0.1, best=False)],
     )
     assert table(path)[1]["'=cmd()/x\ufffd[2J"] == "1.0"
 
 
-def test_the_rates_of_other_groups_are_separate_columns(made, made_runs_module):
-    rows = [made_runs_module.row(k)._replace(rates=(0.001, 0.1 * k)) for k in (1, 2)]
-    path = made.write(
+def test_the_rates_of_other_groups_are_separate_columns(fake_runs, fake_runs_module):
+    rows = [fake_runs_module.row(k)._replace(rates=(0.001, 0.1 * k)) for k in (1, 2)]
+    path = fake_runs.write(
         "a", [RunStarted(name="x", epochs=1, updates=2, start_update=0, facts={}), UpdatesDone(rows=rows)]
     )
     assert [(row["lr"], row["lr/1"]) for row in table(path)] == [("0.001", "0.1"), ("0.001", "0.2")]

@@ -8,11 +8,11 @@ from trueloop.runs.queries.index import load_overviews
 
 
 @pytest.fixture
-def runs(made):
-    made.run("a", losses=(0.5, 0.3, 0.4), accuracies=(0.5, 0.9, 0.6), at=3.0)
-    made.run("b", losses=(0.2, 0.6), accuracies=(0.7, 0.8), at=1.0, facts={"options": {"width": 64, "wide": True}})
-    made.run("c", losses=(math.nan,), at=2.0, end="failed", facts={"recipe": "text"})
-    return load_overviews(made.root, with_settings=True)
+def runs(fake_runs):
+    fake_runs.run("a", losses=(0.5, 0.3, 0.4), accuracies=(0.5, 0.9, 0.6), at=3.0)
+    fake_runs.run("b", losses=(0.2, 0.6), accuracies=(0.7, 0.8), at=1.0, facts={"options": {"width": 64, "wide": True}})
+    fake_runs.run("c", losses=(math.nan,), at=2.0, end="failed", facts={"recipe": "text"})
+    return load_overviews(fake_runs.root, with_settings=True)
 
 
 @pytest.mark.parametrize(

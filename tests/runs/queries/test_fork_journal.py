@@ -20,8 +20,8 @@ def branched(source, tmp_path, update):
     return target
 
 
-def test_history_up_to_the_update_and_its_source_are_copied(made, made_runs_module, tmp_path):
-    source = made.run("a")
+def test_history_up_to_the_update_and_its_source_are_copied(fake_runs, fake_runs_module, tmp_path):
+    source = fake_runs.run("a")
     before = (source / "journal.jsonl").read_bytes()
     target = branched(source, tmp_path, 4)
     forked = read_journal(target)
@@ -37,7 +37,7 @@ def test_history_up_to_the_update_and_its_source_are_copied(made, made_runs_modu
     assert note.details == {"run_id": "a" * 32, "path": str(source), "update": 4}
     assert (source / "journal.jsonl").read_bytes() == before
     kept, all_of_it = (
-        [r for r in made_runs_module.records(run) if r["event"] == "updates"] for run in (target, source)
+        [r for r in fake_runs_module.records(run) if r["event"] == "updates"] for run in (target, source)
     )
     assert (len(kept), kept) == (2, all_of_it[:2])
 
@@ -45,15 +45,15 @@ def test_history_up_to_the_update_and_its_source_are_copied(made, made_runs_modu
 @pytest.mark.parametrize("update", range(1, 7))
 @pytest.mark.parametrize("rates", [(), (0.1, 0.2)])
 @pytest.mark.parametrize("spread", [0.0, 0.25])
-def test_a_line_of_many_updates_is_truncated(made, made_runs_module, tmp_path, update, rates, spread):
+def test_a_line_of_many_updates_is_truncated(fake_runs, fake_runs_module, tmp_path, update, rates, spread):
     rows = [
-        made_runs_module.row(k, 1.0 + k * spread, skipped=k == 3)._replace(
+        fake_runs_module.row(k, 1.0 + k * spread, skipped=k == 3)._replace(
             rates=(rates[0], rates[1] + k * spread) if rates else ()
         )
         for k in range(1, 7)
     ]
     start = RunStarted(name="x", epochs=3, updates=6, start_update=0, facts={})
-    source = made.write("a", [start, UpdatesDone(rows=rows, memory_mib=5.0)])
+    source = fake_runs.write("a", [start, UpdatesDone(rows=rows, memory_mib=5.0)])
     complete, forked = read_journal(source), read_journal(branched(source, tmp_path, update))
     for field in fields(complete.updates):
         if field.name != "rates":
@@ -62,35 +62,35 @@ def test_a_line_of_many_updates_is_truncated(made, made_runs_module, tmp_path, u
     assert forked.memory == ([(6, 5.0)] if update == 6 else [])
 
 
-def test_superseded_lines_remain_superseded(made, made_runs_module, tmp_path):
-    source = made.run("a", losses=(0.5, 0.3, 0.4), end="")
+def test_superseded_lines_remain_superseded(fake_runs, fake_runs_module, tmp_path):
+    source = fake_runs.run("a", losses=(0.5, 0.3, 0.4), end="")
     again = RunStarted(name="digits", epochs=3, updates=6, start_update=2, facts={"recipe": "digits"})
-    made.write("a", [again, UpdatesDone(rows=[made_runs_module.row(k, 9.0) for k in (3, 4, 5)])])
+    fake_runs.write("a", [again, UpdatesDone(rows=[fake_runs_module.row(k, 9.0) for k in (3, 4, 5)])])
     forked = read_journal(branched(source, tmp_path, 4))
     assert forked.updates.loss == [0.6, 0.5, 9.0, 9.0]
     assert forked.processes == 2
     assert [each.update for each in forked.evaluations] == [2]
 
 
-def test_a_later_process_is_not_copied(made, made_runs_module, tmp_path):
-    source = made.run("a", end="")
-    made.write("a", [RunStarted(name="digits", epochs=3, updates=6, start_update=4, facts={})])
+def test_a_later_process_is_not_copied(fake_runs, fake_runs_module, tmp_path):
+    source = fake_runs.run("a", end="")
+    fake_runs.write("a", [RunStarted(name="digits", epochs=3, updates=6, start_update=4, facts={})])
     forked = read_journal(branched(source, tmp_path, 2))
     assert (forked.processes, forked.last_update, forked.facts["recipe"]) == (1, 2, "digits")
 
 
-def test_a_line_that_is_being_written_is_not_copied(made, tmp_path):
-    source = made.run("a", end="")
+def test_a_line_that_is_being_written_is_not_copied(fake_runs, tmp_path):
+    source = fake_runs.run("a", end="")
     with (source / "journal.jsonl").open("a") as file:
         file.write('{"event":"update","update":7,"epo')
     assert read_journal(branched(source, tmp_path, 6)).last_update == 6
 
 
-def test_only_the_name_of_a_recorded_path_is_used(made, tmp_path):
-    forked = read_journal(branched(made.hostile(), tmp_path, 2))
+def test_only_the_name_of_a_recorded_path_is_used(fake_runs, tmp_path):
+    forked = read_journal(branched(fake_runs.hostile(), tmp_path, 2))
     assert [each.path for each in forked.checkpoints] == ["runs/new/checkpoints/etc"]
 
 
-def test_an_unreadable_source_raises_a_clear_error(made, tmp_path):
+def test_an_unreadable_source_raises_a_clear_error(fake_runs, tmp_path):
     with pytest.raises(RunFolderError, match="cannot be copied"):
-        branched(made.root / "nowhere", tmp_path, 2)
+        branched(fake_runs.root / "nowhere", tmp_path, 2)

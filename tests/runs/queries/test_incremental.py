@@ -32,12 +32,12 @@ def assert_same(extended, expected):
     mode=st.sampled_from(["min", "max"]),
     end=st.sampled_from(["", "finished"]),
 )
-def test_any_number_of_new_lines_gives_the_result_of_a_full_read(made, losses, cut, mode, end):
+def test_any_number_of_new_lines_gives_the_result_of_a_full_read(fake_runs, losses, cut, mode, end):
     facts = {"config": {"monitor": {"metric": "val/loss", "mode": mode}}}
-    whole = made.run("whole", losses, end=end, facts=facts)
+    whole = fake_runs.run("whole", losses, end=end, facts=facts)
     data = (whole / "journal.jsonl").read_bytes()
     first = data.index(b"\n") + 1
-    path = made.root / "part" / "journal.jsonl"
+    path = fake_runs.root / "part" / "journal.jsonl"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data[: first + int(cut * (len(data) - first))])  # ends within a line, as after a kill
     before = as_kept(path.parent)
@@ -48,9 +48,9 @@ def test_any_number_of_new_lines_gives_the_result_of_a_full_read(made, losses, c
     (whole / "journal.jsonl").unlink()
 
 
-def test_lines_already_counted_are_skipped(made):
-    path = made.run("a", end="")
-    record = {**as_kept(path), "read": [0, journal_position(made.root / "a")[1]]}
+def test_lines_already_counted_are_skipped(fake_runs):
+    path = fake_runs.run("a", end="")
+    record = {**as_kept(path), "read": [0, journal_position(fake_runs.root / "a")[1]]}
     first = (path / "journal.jsonl").read_bytes().index(b"\n") + 1
     from trueloop.runs.queries.incremental import _tail_hash
 
@@ -59,39 +59,39 @@ def test_lines_already_counted_are_skipped(made):
     assert_same(extend_record(path, record), read_record(path)[0])
 
 
-def again(made, made_runs_module):
-    made.write("a", [RunStarted(name="x", epochs=3, updates=6, start_update=4, facts={})])
+def again(fake_runs, fake_runs_module):
+    fake_runs.write("a", [RunStarted(name="x", epochs=3, updates=6, start_update=4, facts={})])
 
 
-def rolled_back(made, made_runs_module):
-    made.write("a", [Notice(update=6, kind="rolled_back", message="", details={})])
+def rolled_back(fake_runs, fake_runs_module):
+    fake_runs.write("a", [Notice(update=6, kind="rolled_back", message="", details={})])
 
 
-def rewritten(made, made_runs_module):
-    (made.root / "a" / "journal.jsonl").unlink()
-    made.run("a", losses=(0.9, 0.8, 0.7, 0.6, 0.5), end="")
+def rewritten(fake_runs, fake_runs_module):
+    (fake_runs.root / "a" / "journal.jsonl").unlink()
+    fake_runs.run("a", losses=(0.9, 0.8, 0.7, 0.6, 0.5), end="")
 
 
-def shorter(made, made_runs_module):
-    (made.root / "a" / "journal.jsonl").unlink()
-    made.run("a", losses=(0.9,), end="")
+def shorter(fake_runs, fake_runs_module):
+    (fake_runs.root / "a" / "journal.jsonl").unlink()
+    fake_runs.run("a", losses=(0.9,), end="")
 
 
-def garbage(made, made_runs_module):
-    with (made.root / "a" / "journal.jsonl").open("ab") as file:
+def garbage(fake_runs, fake_runs_module):
+    with (fake_runs.root / "a" / "journal.jsonl").open("ab") as file:
         file.write(b"{}\n")
 
 
 @pytest.mark.parametrize("change", [again, rolled_back, rewritten, shorter, garbage])
-def test_lines_that_change_earlier_ones_need_a_full_read(made, made_runs_module, change):
-    path = made.run("a", end="")
+def test_lines_that_change_earlier_ones_need_a_full_read(fake_runs, fake_runs_module, change):
+    path = fake_runs.run("a", end="")
     before = as_kept(path)
-    change(made, made_runs_module)
+    change(fake_runs, fake_runs_module)
     assert extend_record(path, before) is None
 
 
-def test_a_torn_line_longer_than_the_tail_needs_a_full_read(made, monkeypatch):
-    path = made.run("a", end="")
+def test_a_torn_line_longer_than_the_tail_needs_a_full_read(fake_runs, monkeypatch):
+    path = fake_runs.run("a", end="")
     before = as_kept(path)
     monkeypatch.setattr(incremental, "_TAIL_BYTES", 100)
     assert journal_position(path) == before["read"]
@@ -102,34 +102,34 @@ def test_a_torn_line_longer_than_the_tail_needs_a_full_read(made, monkeypatch):
     assert extend_record(path, before) is None
 
 
-def test_a_damaged_journal_always_needs_a_full_read(made, made_runs_module):
-    path = made_runs_module.damage(made.run("a"))
+def test_a_damaged_journal_always_needs_a_full_read(fake_runs, fake_runs_module):
+    path = fake_runs_module.damage(fake_runs.run("a"))
     assert extend_record(path, as_kept(path)) is None
     assert extend_record(path, read_record(path)[0]) is None
 
 
-def test_the_index_reads_a_long_journal_once_and_then_new_lines(made, made_runs_module, monkeypatch):
+def test_the_index_reads_a_long_journal_once_and_then_new_lines(fake_runs, fake_runs_module, monkeypatch):
     monkeypatch.setattr(index, "MIN_INCREMENTAL_BYTES", 1)
     seen = []
     real = index.read_record
     monkeypatch.setattr(index, "read_record", lambda path: seen.append(path.name) or real(path))
-    made.run("a", end="")
-    load_overviews(made.root)
-    made.write("a", [UpdatesDone(rows=[made_runs_module.row(7, skipped=True)])])
-    (run,) = load_overviews(made.root, with_settings=True)
+    fake_runs.run("a", end="")
+    load_overviews(fake_runs.root)
+    fake_runs.write("a", [UpdatesDone(rows=[fake_runs_module.row(7, skipped=True)])])
+    (run,) = load_overviews(fake_runs.root, with_settings=True)
     assert (run.record["update"], run.record["skipped"], run.state) == (7, 1, "killed")
-    made.write("a", [RunEnded(update=7, reason="failed", seconds=3)])
-    (run,) = load_overviews(made.root)
+    fake_runs.write("a", [RunEnded(update=7, reason="failed", seconds=3)])
+    (run,) = load_overviews(fake_runs.root)
     assert (run.state, run.record["duration_s"]) == ("failed", 3)
     assert seen == ["a"]
     assert not {"read", "saved"} & run.as_json().keys()
-    again(made, made_runs_module)
-    assert load_overviews(made.root)[0].record["processes"] == 2
+    again(fake_runs, fake_runs_module)
+    assert load_overviews(fake_runs.root)[0].record["processes"] == 2
     assert seen == ["a", "a"]
 
 
-def test_a_journal_of_the_first_schema_can_be_extended(made):
-    path = made.run("a", end="")
+def test_a_journal_of_the_first_schema_can_be_extended(fake_runs):
+    path = fake_runs.run("a", end="")
     row = {"loss": 0.5, "grad_norm": 1.0, "lr": 0.1, "examples": 8, "wait_s": 0.1, "total_s": 0.5, "skipped": True}
     before = as_kept(path)
     with (path / "journal.jsonl").open("a") as file:

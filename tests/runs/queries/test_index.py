@@ -26,46 +26,46 @@ def contents(runs):
     return [run.as_json() for run in runs]
 
 
-def test_a_second_query_reads_no_journal(made, read_journals):
-    made.run("b", losses=(0.9,))
-    made.run("a")
-    first = load_overviews(made.root, with_settings=True)
+def test_a_second_query_reads_no_journal(fake_runs, read_journals):
+    fake_runs.run("b", losses=(0.9,))
+    fake_runs.run("a")
+    first = load_overviews(fake_runs.root, with_settings=True)
     assert [run.name for run in first] == read_journals == ["a", "b"]
-    second = load_overviews(made.root, with_settings=True)
+    second = load_overviews(fake_runs.root, with_settings=True)
     assert read_journals == ["a", "b"]
     assert contents(first) == contents(second)
     assert second[0].settings["config.optim.lr"] == 0.001
-    assert load_overviews(made.root)[0].settings == {}
+    assert load_overviews(fake_runs.root)[0].settings == {}
 
 
-def test_only_what_changed_is_read_again(made, read_journals):
-    made.run("a", end="")
-    made.run("b")
-    load_overviews(made.root)
-    made.write("a", [RunEnded(update=6, reason="failed", seconds=3)])
+def test_only_what_changed_is_read_again(fake_runs, read_journals):
+    fake_runs.run("a", end="")
+    fake_runs.run("b")
+    load_overviews(fake_runs.root)
+    fake_runs.write("a", [RunEnded(update=6, reason="failed", seconds=3)])
     read_journals.clear()
-    assert [run.state for run in load_overviews(made.root)] == ["failed", "finished"]
+    assert [run.state for run in load_overviews(fake_runs.root)] == ["failed", "finished"]
     assert read_journals == ["a"]
-    shutil.rmtree(made.root / "b")
-    assert [run.name for run in load_overviews(made.root)] == ["a"]
-    with sqlite3.connect(made.root / INDEX_NAME) as database:
+    shutil.rmtree(fake_runs.root / "b")
+    assert [run.name for run in load_overviews(fake_runs.root)] == ["a"]
+    with sqlite3.connect(fake_runs.root / INDEX_NAME) as database:
         assert database.execute("SELECT name FROM runs").fetchall() == [(b"a",)]
     assert read_journals == ["a"]
 
 
-def test_whether_it_is_training_is_never_cached(made):
-    path = made.run("a", end="")
-    assert load_overviews(made.root)[0].state == "killed"
+def test_whether_it_is_training_is_never_cached(fake_runs):
+    path = fake_runs.run("a", end="")
+    assert load_overviews(fake_runs.root)[0].state == "killed"
     with RunFolder(path).lock():
-        assert load_overviews(made.root)[0].state == "running"
+        assert load_overviews(fake_runs.root)[0].state == "running"
 
 
-def test_the_index_can_be_deleted_at_any_time(made):
-    made.run("a")
-    first = contents(load_overviews(made.root))
-    (made.root / INDEX_NAME).unlink()
-    assert contents(load_overviews(made.root)) == first
-    assert (made.root / INDEX_NAME).is_file()
+def test_the_index_can_be_deleted_at_any_time(fake_runs):
+    fake_runs.run("a")
+    first = contents(load_overviews(fake_runs.root))
+    (fake_runs.root / INDEX_NAME).unlink()
+    assert contents(load_overviews(fake_runs.root)) == first
+    assert (fake_runs.root / INDEX_NAME).is_file()
 
 
 def spoil_bytes(path):
@@ -114,84 +114,84 @@ def other_table(path):
         lambda path: path.write_bytes(b"no database at all" * 100),
     ],
 )
-def test_an_unusable_index_is_silently_rebuilt(made, read_journals, capfd, spoil):
-    made.run("a")
-    made.run("b")
-    first = contents(load_overviews(made.root))
-    spoil(made.root / INDEX_NAME)
-    assert contents(load_overviews(made.root)) == first
+def test_an_unusable_index_is_silently_rebuilt(fake_runs, read_journals, capfd, spoil):
+    fake_runs.run("a")
+    fake_runs.run("b")
+    first = contents(load_overviews(fake_runs.root))
+    spoil(fake_runs.root / INDEX_NAME)
+    assert contents(load_overviews(fake_runs.root)) == first
     read_journals.clear()
-    assert contents(load_overviews(made.root)) == first
+    assert contents(load_overviews(fake_runs.root)) == first
     assert read_journals == [], "the index was rebuilt and is used"
     assert capfd.readouterr() == ("", "")
-    assert sorted(path.name for path in made.root.iterdir()) == [INDEX_NAME, "a", "b"]
+    assert sorted(path.name for path in fake_runs.root.iterdir()) == [INDEX_NAME, "a", "b"]
 
 
-def test_an_unwritable_folder_gives_the_same_result(made, monkeypatch):
-    made.run("a")
+def test_an_unwritable_folder_gives_the_same_result(fake_runs, monkeypatch):
+    fake_runs.run("a")
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert [run.name for run in load_overviews(made.root)] == ["a"]
-    assert not (made.root / INDEX_NAME).exists()
+    assert [run.name for run in load_overviews(fake_runs.root)] == ["a"]
+    assert not (fake_runs.root / INDEX_NAME).exists()
 
 
-def test_an_index_locked_by_another_process_is_not_used(made, monkeypatch):
-    made.run("a")
-    load_overviews(made.root)
-    made.run("b")
+def test_an_index_locked_by_another_process_is_not_used(fake_runs, monkeypatch):
+    fake_runs.run("a")
+    load_overviews(fake_runs.root)
+    fake_runs.run("b")
     monkeypatch.setattr(index, "_LOCK_TIMEOUT_S", 0.01)
-    with sqlite3.connect(made.root / INDEX_NAME, isolation_level=None) as database:
+    with sqlite3.connect(fake_runs.root / INDEX_NAME, isolation_level=None) as database:
         database.execute("BEGIN EXCLUSIVE")
-        assert [run.name for run in load_overviews(made.root)] == ["a", "b"]
+        assert [run.name for run in load_overviews(fake_runs.root)] == ["a", "b"]
         database.execute("ROLLBACK")
-    assert [run.name for run in load_overviews(made.root)] == ["a", "b"]
+    assert [run.name for run in load_overviews(fake_runs.root)] == ["a", "b"]
 
 
-def test_a_link_is_neither_a_run_nor_an_index(made, tmp_path):
-    inside = made.run("a")
+def test_a_link_is_neither_a_run_nor_an_index(fake_runs, tmp_path):
+    inside = fake_runs.run("a")
     outside = tmp_path / "outside"
     shutil.copytree(inside, outside)
-    (made.root / "link").symlink_to(outside)
-    (made.root / "b").mkdir()
-    (made.root / "b" / "journal.jsonl").symlink_to(outside / "journal.jsonl")
+    (fake_runs.root / "link").symlink_to(outside)
+    (fake_runs.root / "b").mkdir()
+    (fake_runs.root / "b" / "journal.jsonl").symlink_to(outside / "journal.jsonl")
     victim = tmp_path / "victim"
-    (made.root / INDEX_NAME).symlink_to(victim)
-    assert run_names(made.root) == ["a"]
-    assert [run.name for run in load_overviews(made.root)] == ["a"]
+    (fake_runs.root / INDEX_NAME).symlink_to(victim)
+    assert run_names(fake_runs.root) == ["a"]
+    assert [run.name for run in load_overviews(fake_runs.root)] == ["a"]
     assert not victim.exists()
 
 
-def test_folders_without_a_run_are_skipped(made):
-    assert load_overviews(made.root) == []
-    made.run("a")
-    (made.root / "empty").mkdir()
-    (made.root / "a file").write_text("")
-    made.run(".hidden")
-    assert run_names(made.root) == ["a"]
+def test_folders_without_a_run_are_skipped(fake_runs):
+    assert load_overviews(fake_runs.root) == []
+    fake_runs.run("a")
+    (fake_runs.root / "empty").mkdir()
+    (fake_runs.root / "a file").write_text("")
+    fake_runs.run(".hidden")
+    assert run_names(fake_runs.root) == ["a"]
 
 
-def test_a_damaged_run_is_a_row_like_any_other(made, made_runs_module):
-    made.run("a")
-    made_runs_module.damage(made.run("b"))
+def test_a_damaged_run_is_a_row_like_any_other(fake_runs, fake_runs_module):
+    fake_runs.run("a")
+    fake_runs_module.damage(fake_runs.run("b"))
     for _ in range(2):
-        assert [run.state for run in load_overviews(made.root)] == ["finished", "damaged"]
+        assert [run.state for run in load_overviews(fake_runs.root)] == ["finished", "damaged"]
 
 
-def test_names_that_are_not_utf8_are_cached(made, read_journals):
+def test_names_that_are_not_utf8_are_cached(fake_runs, read_journals):
     name = os.fsdecode(b"r\xff\xfe")
-    made.run(name)
-    made.hostile()
+    fake_runs.run(name)
+    fake_runs.hostile()
     for _ in range(2):
-        assert name in [run.name for run in load_overviews(made.root)]
+        assert name in [run.name for run in load_overviews(fake_runs.root)]
     assert len(read_journals) == 2
 
 
-def test_concurrent_processes_get_the_same_result(made):
+def test_concurrent_processes_get_the_same_result(fake_runs):
     for k in range(30):
-        made.run(f"run-{k:02}")
+        fake_runs.run(f"run-{k:02}")
     code = (
         "import sys; from pathlib import Path; from trueloop.runs.queries.index import load_overviews\n"
         "sys.stdin.readline()\n"
-        f"for _ in range(5): print(len(load_overviews(Path({str(made.root)!r}))))"
+        f"for _ in range(5): print(len(load_overviews(Path({str(fake_runs.root)!r}))))"
     )
     processes = [
         subprocess.Popen(
@@ -208,11 +208,11 @@ def test_concurrent_processes_get_the_same_result(made):
         process.stdin.flush()
     for process in processes:
         assert process.communicate() == ("30\n" * 5, "")
-    assert sorted(path.name for path in made.root.iterdir() if path.name.startswith(".")) == [INDEX_NAME]
+    assert sorted(path.name for path in fake_runs.root.iterdir() if path.name.startswith(".")) == [INDEX_NAME]
 
 
-def test_the_folder_itself_may_be_the_root(made, monkeypatch):
-    made.run("a")
-    monkeypatch.chdir(made.root)
+def test_the_folder_itself_may_be_the_root(fake_runs, monkeypatch):
+    fake_runs.run("a")
+    monkeypatch.chdir(fake_runs.root)
     (run,) = load_overviews(Path())
     assert (run.folder, run.path, run.name) == ("a", Path("a"), "a")

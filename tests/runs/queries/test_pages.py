@@ -10,10 +10,10 @@ from trueloop.runs.queries.comparison import compare_metrics, find_differences, 
 from trueloop.runs.queries.pages import overlay_panels, run_panels, save_html, save_png
 
 
-def test_one_panel_per_metric_and_a_curve_per_run(made):
+def test_one_panel_per_metric_and_a_curve_per_run(fake_runs):
     histories = {
-        "one": read_journal(made.run("a")),
-        "two": read_journal(made.run("b", losses=(0.9, 0.2), accuracies=(0.1, 0.2))),
+        "one": read_journal(fake_runs.run("a")),
+        "two": read_journal(fake_runs.run("b", losses=(0.9, 0.2), accuracies=(0.1, 0.2))),
     }
     panels = {panel.name: panel for panel in overlay_panels(histories)}
     assert list(panels) == ["train_loss", "metric_val/loss", "metric_val/accuracy", "lr", "grad_norm", "throughput"]
@@ -26,14 +26,17 @@ def test_one_panel_per_metric_and_a_curve_per_run(made):
     assert panels["throughput"].curves[0].y[0] == 800
 
 
-def test_a_run_has_the_same_colour_on_every_panel(made):
-    histories = {"one": read_journal(made.run("a")), "two": read_journal(made.run("b", accuracies=(0.1, 0.2, 0.3)))}
-    seen = {(curve.label, curve.run) for panel in overlay_panels(histories) for curve in panel.curves}
-    assert seen == {("one", 0), ("two", 1)}
+def test_a_run_has_the_same_colour_on_every_panel(fake_runs):
+    histories = {
+        "one": read_journal(fake_runs.run("a")),
+        "two": read_journal(fake_runs.run("b", accuracies=(0.1, 0.2, 0.3))),
+    }
+    labels_and_runs = {(curve.label, curve.run) for panel in overlay_panels(histories) for curve in panel.curves}
+    assert labels_and_runs == {("one", 0), ("two", 1)}
 
 
-def test_curves_without_finite_values_are_not_drawn(made):
-    histories = {name: read_journal(made.run(name, losses=(math.nan,))) for name in ("a", "b")}
+def test_curves_without_finite_values_are_not_drawn(fake_runs):
+    histories = {name: read_journal(fake_runs.run(name, losses=(math.nan,))) for name in ("a", "b")}
     assert "metric_val/loss" not in {panel.name for panel in overlay_panels(histories)}
     assert overlay_panels({}) == []
 
@@ -52,8 +55,8 @@ class Tags(HTMLParser):
         self.text += data
 
 
-def test_two_runs_are_drawn_into_one_picture(made, tmp_path):
-    histories = {name: read_journal(made.run(name)) for name in ("a", "_b")}
+def test_two_runs_are_drawn_into_one_picture(fake_runs, tmp_path):
+    histories = {name: read_journal(fake_runs.run(name)) for name in ("a", "_b")}
     save_png(histories, tmp_path / "both.png")
     with Image.open(tmp_path / "both.png") as image:
         assert image.format == "PNG"
@@ -61,15 +64,15 @@ def test_two_runs_are_drawn_into_one_picture(made, tmp_path):
     assert [path.name for path in tmp_path.glob("*.part")] == []
 
 
-def test_one_run_has_the_plots_of_its_report(made):
-    names = [panel.name for panel in run_panels({"a": read_journal(made.run("a"))})]
+def test_one_run_has_the_plots_of_its_report(fake_runs):
+    names = [panel.name for panel in run_panels({"a": read_journal(fake_runs.run("a"))})]
     assert names == ["loss", "lr", "grad_norm", "throughput", "waiting"]
 
 
-def test_a_page_lists_the_differences(made, tmp_path):
+def test_a_page_lists_the_differences(fake_runs, tmp_path):
     one, other = (
-        read_journal(made.run("a")),
-        read_journal(made.run("b", losses=(0.9, 0.2), facts={"options": {"width": 64}})),
+        read_journal(fake_runs.run("a")),
+        read_journal(fake_runs.run("b", losses=(0.9, 0.2), facts={"options": {"width": 64}})),
     )
     path = tmp_path / "page.html"
     histories = {"a": one, "b": other}
@@ -83,9 +86,9 @@ def test_a_page_lists_the_differences(made, tmp_path):
     assert not {"script", "link", "img"} & {tag for tag, _ in page.seen}
 
 
-def test_hostile_names_stay_text(made, made_runs_module, tmp_path):
-    hostile, path = made_runs_module.HOSTILE, tmp_path / "page.html"
-    histories = {hostile: read_journal(made.hostile()), "b": read_journal(made.run("b"))}
+def test_hostile_names_stay_text(fake_runs, fake_runs_module, tmp_path):
+    hostile, path = fake_runs_module.HOSTILE, tmp_path / "page.html"
+    histories = {hostile: read_journal(fake_runs.hostile()), "b": read_journal(fake_runs.run("b"))}
     differ = find_differences(list(histories.values()))
     save_html(histories, path, differences=differ, metrics=compare_metrics(list(histories.values()), {}))
     page = Tags(path.read_text())
@@ -95,7 +98,7 @@ def test_hostile_names_stay_text(made, made_runs_module, tmp_path):
     save_png(histories, tmp_path / "page.png")
 
 
-def test_an_unwritable_file_raises_a_clear_error(made, tmp_path):
-    histories = {"a": read_journal(made.run("a", losses=()))}
+def test_an_unwritable_file_raises_a_clear_error(fake_runs, tmp_path):
+    histories = {"a": read_journal(fake_runs.run("a", losses=()))}
     with pytest.raises(RunFolderError, match="cannot be written"):
         save_html(histories, tmp_path / "nowhere" / "page.html")

@@ -8,12 +8,12 @@ from trueloop.runs.queries.resolve import find_run
 
 
 @pytest.fixture
-def here(made, monkeypatch, tmp_path):
-    made.run("digits-1")
-    made.run("digits-10")
-    made.run("text-1")
+def here(fake_runs, monkeypatch, tmp_path):
+    fake_runs.run("digits-1")
+    fake_runs.run("digits-10")
+    fake_runs.run("text-1")
     monkeypatch.chdir(tmp_path)
-    return made
+    return fake_runs
 
 
 def test_a_path_a_name_a_prefix_and_an_id_find_a_run(here, tmp_path):

@@ -49,17 +49,17 @@ def sync(run, url, **how):
 def test_mlflow_contains_the_content_of_the_journal(helpers, new_run, store, events):
     run = new_run(getattr(helpers, events))
     assert sync(run, store).outcome == "copied"
-    kept, points, models = helpers.in_mlflow(store)
+    stored, points, models = helpers.in_mlflow(store)
     assert points == helpers.points_of(run.path)
-    assert kept.data.params == {
+    assert stored.data.params == {
         "epochs": "3", "clip": "null", "optim.name": "adamw", "optim.lr": "0.001", "optim.betas": "[0.9, 0.999]",
         "options.width": "32",
     }  # fmt: skip
-    tags = kept.data.tags
+    tags = stored.data.tags
     assert tags["trueloop.git.commit"] == tags["mlflow.source.git.commit"] == "4e7f36d0"
     assert tags["trueloop.data.train"] == "sha256:1f9a0b"
-    assert kept.info.run_name == tags["trueloop.folder"] == run.path.name
-    assert (kept.info.status, tags["trueloop.state"]) == {
+    assert stored.info.run_name == tags["trueloop.folder"] == run.path.name
+    assert (stored.info.status, tags["trueloop.state"]) == {
         "COMPLETE": ("FINISHED", "finished"), "KILLED": ("KILLED", "killed"), "RESUMED": ("FINISHED", "finished"),
     }[events]  # fmt: skip
     from trueloop.runs.journal import read_journal
@@ -176,11 +176,11 @@ def test_invalid_mlflow_names_are_changed_minimally(helpers, new_run, sqlite_sto
     facts["config"] |= {"n" * 250 + tail: tail for tail in "12"}
     run = new_run([helpers.started(facts=facts), helpers.rows(1, 4), helpers.saved(4), helpers.ended(4)])
     sync(run, sqlite_store)
-    kept, points, _ = helpers.in_mlflow(sqlite_store)
+    stored, points, _ = helpers.in_mlflow(sqlite_store)
     assert points == helpers.points_of(run.path)
-    assert kept.data.params["n" * 250] == "2"
-    assert kept.data.params["a_b__ DROP TABLE runs"] == "x" * 499 + "…"
-    assert kept.data.tags["trueloop._script_"] == "'); --"
+    assert stored.data.params["n" * 250] == "2"
+    assert stored.data.params["a_b__ DROP TABLE runs"] == "x" * 499 + "…"
+    assert stored.data.tags["trueloop._script_"] == "'); --"
 
 
 def test_names_with_path_components_are_escaped(helpers, new_run, sqlite_store):
@@ -194,10 +194,10 @@ def test_names_with_path_components_are_escaped(helpers, new_run, sqlite_store):
     facts = {**helpers.FACTS, "config": {"/x": 1, "y//z": 2}, "data": {"..": "w"}}
     run = new_run([helpers.started(facts=facts), helpers.rows(1, 4), measured, helpers.ended(4)])
     sync(run, sqlite_store)
-    kept, points, _ = helpers.in_mlflow(sqlite_store)
+    stored, points, _ = helpers.in_mlflow(sqlite_store)
     assert {name for name, _ in points if name.startswith("val")} == set(names.values())
-    assert kept.data.params == {"_/x": "1", "y/_/z": "2", "options.width": "32"}
-    assert kept.data.tags["trueloop.data..."] == "w"
+    assert stored.data.params == {"_/x": "1", "y/_/z": "2", "options.width": "32"}
+    assert stored.data.tags["trueloop.data..."] == "w"
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "tensorboard"])

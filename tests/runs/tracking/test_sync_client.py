@@ -58,7 +58,7 @@ def train(run_dir, store, after=lambda epoch: None, **settings):
     return result, watcher
 
 
-def seen(helpers, url, run_dir):
+def messages(helpers, url, run_dir):
     """The current points of a run in MLflow, or None."""
     try:
         return helpers.in_mlflow(url, read_run_id(run_dir / "journal.jsonl"))[1] or None
@@ -86,11 +86,11 @@ def test_a_folder_may_have_any_name(helpers, new_run, tmp_path, name):
 def test_a_run_is_in_the_store_when_training_is_over(helpers, sqlite_store, tmp_path):
     result, watcher = train(tmp_path / "run", sqlite_store)
     gone(helpers, tmp_path / "run")
-    kept, points, models = helpers.in_mlflow(sqlite_store, read_run_id(tmp_path / "run" / "journal.jsonl"))
+    stored, points, models = helpers.in_mlflow(sqlite_store, read_run_id(tmp_path / "run" / "journal.jsonl"))
     assert points == expected(helpers, tmp_path / "run")
-    assert (kept.info.status, kept.data.tags["trueloop.state"]) == ("FINISHED", "finished")
-    assert kept.data.params["optim.lr"] == "0.02"
-    assert kept.data.tags["trueloop.environment.host"]
+    assert (stored.info.status, stored.data.tags["trueloop.state"]) == ("FINISHED", "finished")
+    assert stored.data.params["optim.lr"] == "0.02"
+    assert stored.data.tags["trueloop.environment.host"]
     assert {model.tags["trueloop.checkpoint"] for model in models.values()} == {
         each.path for each in read_journal(tmp_path / "run").checkpoints
     }
@@ -107,12 +107,12 @@ def test_points_are_written_during_training(helpers, sqlite_store, tmp_path):
 
     def after(epoch):
         if epoch == 3:
-            during.update(helpers.wait_until(lambda: seen(helpers, sqlite_store, tmp_path / "run")))
+            during.update(helpers.wait_until(lambda: messages(helpers, sqlite_store, tmp_path / "run")))
 
     train(tmp_path / "run", sqlite_store, after)
     assert ("train/loss", 1) in during
     gone(helpers, tmp_path / "run")
-    assert seen(helpers, sqlite_store, tmp_path / "run") == expected(helpers, tmp_path / "run")
+    assert messages(helpers, sqlite_store, tmp_path / "run") == expected(helpers, tmp_path / "run")
 
 
 def test_the_store_changes_nothing_about_the_run(sqlite_store, tmp_path):
@@ -129,7 +129,7 @@ def test_postgres_killed_in_the_middle_leaves_the_run_unharmed(helpers, postgres
 
     def after(epoch):
         if epoch == 2:
-            helpers.wait_until(lambda: seen(helpers, url, run_dir))
+            helpers.wait_until(lambda: messages(helpers, url, run_dir))
             postgres.kill()
         elif epoch == 3:  # until the sync process has noticed it
             journal = run_dir / "journal.jsonl"
@@ -158,9 +158,9 @@ def test_postgres_killed_in_the_middle_leaves_the_run_unharmed(helpers, postgres
     assert [note.kind for note in history.notes] == ["store_down"]
     assert history.end.reason == "finished"
     assert b"s3cret" not in (run_dir / "journal.jsonl").read_bytes()
-    assert seen(helpers, url, run_dir) != expected(helpers, run_dir)
+    assert messages(helpers, url, run_dir) != expected(helpers, run_dir)
     assert sync_run(run_dir, parse_target(url, tmp_path)).state == "finished"
-    assert seen(helpers, url, run_dir) == expected(helpers, run_dir)
+    assert messages(helpers, url, run_dir) == expected(helpers, run_dir)
 
 
 FOLLOWERS = []
@@ -223,15 +223,15 @@ def test_a_killed_trainer_leaves_everything_in_the_store(forker, helpers, sqlite
     run_dir = tmp_path / "run"
     start_and_kill(forker, helpers, run_dir, sqlite_store, config)
     gone(helpers, run_dir)
-    kept, points, _ = helpers.in_mlflow(sqlite_store, read_run_id(run_dir / "journal.jsonl"))
-    assert (kept.info.status, kept.data.tags["trueloop.state"]) == ("KILLED", "killed")
+    stored, points, _ = helpers.in_mlflow(sqlite_store, read_run_id(run_dir / "journal.jsonl"))
+    assert (stored.info.status, stored.data.tags["trueloop.state"]) == ("KILLED", "killed")
     assert points == expected(helpers, run_dir)
     assert max(step for _, step in points) >= 16
     # after a resume it is one run, without superseded records
     if config == "CONFIG":
         train(run_dir, sqlite_store)
         gone(helpers, run_dir)
-        assert seen(helpers, sqlite_store, run_dir) == expected(helpers, run_dir)
+        assert messages(helpers, sqlite_store, run_dir) == expected(helpers, run_dir)
 
 
 def test_a_resumed_run_is_the_same_run_in_the_store(helpers, sqlite_store, tmp_path):
@@ -242,8 +242,8 @@ def test_a_resumed_run_is_the_same_run_in_the_store(helpers, sqlite_store, tmp_p
     result, _ = train(tmp_path / "run", sqlite_store, stop)
     assert result.reason == "preempted"
     gone(helpers, tmp_path / "run")
-    kept, _, _ = helpers.in_mlflow(sqlite_store, read_run_id(tmp_path / "run" / "journal.jsonl"))
-    assert kept.data.tags["trueloop.state"] == "preempted"
+    stored, _, _ = helpers.in_mlflow(sqlite_store, read_run_id(tmp_path / "run" / "journal.jsonl"))
+    assert stored.data.tags["trueloop.state"] == "preempted"
     train(tmp_path / "run", sqlite_store)
     gone(helpers, tmp_path / "run")
     again, points, _ = helpers.in_mlflow(sqlite_store, read_run_id(tmp_path / "run" / "journal.jsonl"))
@@ -272,7 +272,7 @@ def test_a_slow_sync_continues_in_the_background(helpers, sqlite_store, tmp_path
     assert read_journal(tmp_path / "run").end.reason == "finished"
     assert [note.kind for note in read_journal(tmp_path / "run").notes] == []
     gone(helpers, tmp_path / "run")
-    assert seen(helpers, sqlite_store, tmp_path / "run") == expected(helpers, tmp_path / "run")
+    assert messages(helpers, sqlite_store, tmp_path / "run") == expected(helpers, tmp_path / "run")
 
 
 def test_a_failed_run_is_failed_in_the_store(helpers, sqlite_store, tmp_path):
@@ -283,8 +283,8 @@ def test_a_failed_run_is_failed_in_the_store(helpers, sqlite_store, tmp_path):
     with pytest.raises(ValueError, match="of the user's"):
         train(tmp_path / "run", sqlite_store, after)
     gone(helpers, tmp_path / "run")
-    kept, points, _ = helpers.in_mlflow(sqlite_store, read_run_id(tmp_path / "run" / "journal.jsonl"))
-    assert (kept.info.status, kept.data.tags["trueloop.state"]) == ("FAILED", "failed")
+    stored, points, _ = helpers.in_mlflow(sqlite_store, read_run_id(tmp_path / "run" / "journal.jsonl"))
+    assert (stored.info.status, stored.data.tags["trueloop.state"]) == ("FAILED", "failed")
     assert points == expected(helpers, tmp_path / "run")
 
 

@@ -25,21 +25,21 @@ def test_the_store_contains_the_content_of_the_journal(helpers, new_run, memory,
     run = new_run(getattr(helpers, events))
     assert copied(run, memory).outcome == "copied"
     assert memory.points() == helpers.points_of(run.path)
-    history, kept = read_journal(run.path), memory.runs[helpers.RUN_ID]
-    assert [(s.step, s.path, s.values) for s in kept["checkpoints"]] == [
+    history, stored = read_journal(run.path), memory.runs[helpers.RUN_ID]
+    assert [(s.step, s.path, s.values) for s in stored["checkpoints"]] == [
         (c.update, c.path, c.metrics) for c in history.checkpoints
     ]
-    assert [(r.step, r.message) for r in kept["notes"]] == [(n.update, n.message) for n in history.notes]
-    assert kept["state"] == ("killed" if events == "KILLED" else "finished")
+    assert [(r.step, r.message) for r in stored["notes"]] == [(n.update, n.message) for n in history.notes]
+    assert stored["state"] == ("killed" if events == "KILLED" else "finished")
 
 
 def test_a_checkpoint_is_stored_at_its_own_point(helpers, new_run, memory):
     copied(new_run(helpers.COMPLETE), memory)
-    kept = memory.runs[helpers.RUN_ID]
-    times = {(name, p.step): p.time_ms for p in kept["points"] for name in p.values}
-    assert kept["checkpoints"]
-    assert {(s.step, s.time_ms) for s in kept["checkpoints"]} == {
-        (s.step, times["val/loss", s.step]) for s in kept["checkpoints"]
+    stored = memory.runs[helpers.RUN_ID]
+    times = {(name, p.step): p.time_ms for p in stored["points"] for name in p.values}
+    assert stored["checkpoints"]
+    assert {(s.step, s.time_ms) for s in stored["checkpoints"]} == {
+        (s.step, times["val/loss", s.step]) for s in stored["checkpoints"]
     }
 
 
@@ -308,22 +308,22 @@ def test_after_any_events_the_store_matches_the_journal(helpers, tmp_path_factor
     pieces, failures = life
     is_idempotent, can_append = STORES[kind]
     sink = helpers.Memory(is_idempotent=is_idempotent, can_append=can_append)
-    made = {
+    events_by_kind = {
         "started": helpers.started,
         "rows": lambda span: helpers.rows(*span),
         "evaluated": lambda u: helpers.evaluated(u, 1 / u),
         "saved": lambda about: helpers.saved(*about),
         "notice": helpers.notice,
     }
-    events = [[made[kind](about) for kind, about in piece] for piece in pieces]
+    events = [[events_by_kind[kind](about) for kind, about in piece] for piece in pieces]
     from trueloop.runs.tracking import sync_journal
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sync_journal, "MAX_SLICE_BYTES", slice_bytes)
         run = alive(helpers, lambda: helpers.Run(tmp_path_factory.mktemp("run")), sink, events, failures)
     assert sink.points() == helpers.points_of(run.path)
-    history, kept = read_journal(run.path), sink.runs[helpers.RUN_ID]
-    assert sorted(s.step for s in kept["checkpoints"]) == sorted(c.update for c in history.checkpoints)
-    times = {(name, p.step): p.time_ms for p in kept["points"] for name in p.values}
-    assert all(s.time_ms == times["val/loss", s.step] for s in kept["checkpoints"] if s.values)
-    assert [(r.number, r.step) for r in kept["notes"]] == [(k, n.update) for k, n in enumerate(history.notes, 1)]
+    history, stored = read_journal(run.path), sink.runs[helpers.RUN_ID]
+    assert sorted(s.step for s in stored["checkpoints"]) == sorted(c.update for c in history.checkpoints)
+    times = {(name, p.step): p.time_ms for p in stored["points"] for name in p.values}
+    assert all(s.time_ms == times["val/loss", s.step] for s in stored["checkpoints"] if s.values)
+    assert [(r.number, r.step) for r in stored["notes"]] == [(k, n.update) for k, n in enumerate(history.notes, 1)]

@@ -259,8 +259,8 @@ def test_a_password_is_in_no_command_line_and_no_message(helpers, new_run):
     process = start(run.path, "postgresql+psycopg://me:s3cret@127.0.0.1:9/runs")
     line = process.stdout.readline().decode()
     [number] = helpers.sync_process_ids(run.path)
-    with open(f"/proc/{number}/cmdline", "rb") as words:
-        assert b"s3cret" not in words.read()
+    with open(f"/proc/{number}/cmdline", "rb") as message:
+        assert b"s3cret" not in message.read()
     assert json.loads(line)["event"] == "down"
     assert "s3cret" not in line
     process.kill()

@@ -16,7 +16,7 @@ def everything_is_installed(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("url", "kind", "address", "shown"),
+    ("url", "kind", "address", "displayed"),
     [
         ("sqlite", "mlflow", "sqlite:////r/runs/mlflow.db", "sqlite:////r/runs/mlflow.db"),
         ("sqlite:////a/b.db", "mlflow", "sqlite:////a/b.db", "sqlite:////a/b.db"),
@@ -30,9 +30,9 @@ def everything_is_installed(monkeypatch):
         ("wandb:/w", "wandb", "/w", "wandb:/w"),
     ],
 )  # fmt: skip
-def test_an_address_is_parsed_into_one_store(url, kind, address, shown):
+def test_an_address_is_parsed_into_one_store(url, kind, address, displayed):
     target = parse_target(url, Path("/r/runs"))
-    assert (target.kind, target.address, target.display) == (kind, address, shown)
+    assert (target.kind, target.address, target.display) == (kind, address, displayed)
     assert parse_target(target.url, Path("/elsewhere")).address == address
 
 
@@ -48,7 +48,7 @@ def test_a_relative_file_is_made_absolute(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("", "is unknown"),
         ("mlflow", "is unknown"),
@@ -73,10 +73,10 @@ def test_a_relative_file_is_made_absolute(monkeypatch, tmp_path):
         ("wandb://entity/project", "wandb:FOLDER"),
     ],
 )
-def test_an_invalid_address_is_explained(url, said):
+def test_an_invalid_address_is_explained(url, message):
     with pytest.raises(InvalidConfig) as caught:
         parse_target(url, Path("runs"))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(

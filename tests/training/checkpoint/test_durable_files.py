@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.training.checkpoint.durable_files import FileStamp, damaged, sync, unreadable, unwritable, write_synced
+from trueloop.training.checkpoint.durable_files import (
+    FileStamp,
+    damage_error,
+    sync,
+    unreadable,
+    unwritable,
+    write_synced,
+)
 
 
 def test_the_stamp_matches_the_file(tmp_path: Path):
@@ -45,4 +52,4 @@ def test_the_error_of_a_failed_write_has_a_fix(number: int, message: str):
 
 def test_errors_of_reading_and_damage_name_the_file():
     assert unreadable(Path("a"), OSError(5, "bad disk")).what == "a could not be read: bad disk."
-    assert damaged(Path("a"), "it is torn").what == "a is damaged: it is torn."
+    assert damage_error(Path("a"), "it is torn").what == "a is damaged: it is torn."

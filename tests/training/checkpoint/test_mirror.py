@@ -345,5 +345,5 @@ def test_a_full_local_disk_leaves_no_partial_download(folder: CheckpointFolder, 
         raise OSError(28, "No space left on device")
 
     with pytest.raises(CheckpointError, match="No space left on device"):
-        other.adopt(3, fill)
+        other.import_checkpoint(3, fill)
     assert os.listdir(tmp_path / "other") == []

@@ -207,8 +207,8 @@ VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text
 def test_comparing_is_symmetric_and_complete(saved: dict, present: dict):
     base = flatten(TrainConfig())
     one, other = compare({**base, **saved}, {**base, **present}), compare({**base, **present}, {**base, **saved})
-    assert {(each.name, str(each.was), str(each.now)) for each in one.all} == {
-        (each.name, str(each.now), str(each.was)) for each in other.all
+    assert {(each.name, str(each.saved), str(each.current)) for each in one.all} == {
+        (each.name, str(each.current), str(each.saved)) for each in other.all
     }
     assert sum(len(one.with_consequence(kind)) for kind in ("harmless", "inexact", "breaking")) == len(one.all)
 
@@ -225,6 +225,9 @@ def test_a_checkpoint_without_an_identity_has_none(tmp_path):
 def test_sync_batchnorm_does_not_change_the_identity(build):
     with_batchnorm = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     converted = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
-    asked = TrainConfig(parallel=ParallelConfig(sync_batchnorm=True))
-    assert identity(build, asked, model=with_batchnorm)["model"] == identity(build, asked, model=converted)["model"]
+    requested = TrainConfig(parallel=ParallelConfig(sync_batchnorm=True))
+    assert (
+        identity(build, requested, model=with_batchnorm)["model"]
+        == identity(build, requested, model=converted)["model"]
+    )
     assert identity(build, model=with_batchnorm)["model"] != identity(build, model=converted)["model"]

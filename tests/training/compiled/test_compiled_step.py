@@ -51,7 +51,7 @@ def hook(model: nn.Module, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "notices"),
     [
         ("parameters have hooks", "parameters have hooks"),
         ("after accumulation", "parameters have hooks"),
@@ -59,13 +59,13 @@ def hook(model: nn.Module, how: str) -> None:
         ("nothing", None),
     ],
 )
-def test_hooks_are_reported_as_the_reason(build, how, said):
+def test_hooks_are_reported_as_the_reason(build, how, notices):
     model = nn.Sequential(nn.Linear(3, 2))
     hook(model, how)
     full = build(model, nn.CrossEntropyLoss(), TrainConfig(compile=True)).compiled_step
     results = [message for _, message in full.drain_notices()]
-    assert full.disabled == bool(said)
-    assert [said in message for message in results] == ([True] if said else [])
+    assert full.disabled == bool(notices)
+    assert [notices in message for message in results] == ([True] if notices else [])
     assert not full.drain_notices()
 
 

@@ -126,14 +126,14 @@ def test_averaged_weights_and_no_clipping(build, windowed):
     assert_same(build, windowed, nn.CrossEntropyLoss(), ema=0.9, clip=None)
 
 
-@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.parametrize("skip_nonfinite", [True, False])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_nonfinite_gradients_are_applied_only_without_the_guard(build, windowed, guarded, bad):
+def test_nonfinite_gradients_are_applied_only_without_the_guard(build, windowed, skip_nonfinite, bad):
     x = X.clone()
     x[20, 3] = bad  # in the third window
-    rows, state = assert_same(build, windowed, nn.CrossEntropyLoss(), x=x, guard=GuardConfig(enabled=guarded))
-    assert bool(rows[2, 2]) == guarded
-    assert all(each.isfinite().all() for each in state) == guarded
+    rows, state = assert_same(build, windowed, nn.CrossEntropyLoss(), x=x, guard=GuardConfig(enabled=skip_nonfinite))
+    assert bool(rows[2, 2]) == skip_nonfinite
+    assert all(each.isfinite().all() for each in state) == skip_nonfinite
 
 
 def test_a_window_with_count_zero_changes_nothing(build, windowed, monkeypatch):

@@ -28,13 +28,13 @@ CONFIG = TrainConfig(epochs=2, effective_batch=12, clip=None, optim=OptimConfig(
 class LimitedMemory(nn.Module):
     """Takes at most ``room`` rows at a time, from its call number ``after`` on; draws masks and counts in a buffer."""
 
-    def __init__(self, room: int, *, after: int = 0, in_backward: bool = False, words: str = "", drop: float = 0.0):
+    def __init__(self, room: int, *, after: int = 0, in_backward: bool = False, message: str = "", drop: float = 0.0):
         super().__init__()
         torch.manual_seed(3)
         self.layer = nn.Linear(6, 4).double()
         self.dropout = nn.Dropout(drop)
         self.register_buffer("seen", torch.zeros(()))
-        self.room, self.after, self.in_backward, self.words = room, after, in_backward, words
+        self.room, self.after, self.in_backward, self.message = room, after, in_backward, message
         self.calls: list[int] = []
         self.graphs: list[Any] = []
 
@@ -51,7 +51,7 @@ class LimitedMemory(nn.Module):
 
     def _full(self) -> None:
         full = torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB.")
-        self.raised = RuntimeError(self.words) if self.words else full  # stored, as loggers store the last error
+        self.raised = RuntimeError(self.message) if self.message else full  # stored, as loggers store the last error
         raise self.raised
 
 
@@ -77,13 +77,13 @@ WORDS = (
 )
 
 
-@pytest.mark.parametrize("words", ["", WORDS])
+@pytest.mark.parametrize("message", ["", WORDS])
 @pytest.mark.parametrize("in_backward", [False, True])
 @pytest.mark.parametrize("drop", [0.0, 0.5])
 def test_a_retry_equals_a_run_with_the_smaller_micro_batch(
-    build: Any, windowed: Any, in_backward: bool, words: str, drop: float
+    build: Any, windowed: Any, in_backward: bool, message: str, drop: float
 ):
-    model = LimitedMemory(3, in_backward=in_backward, words=words, drop=drop)
+    model = LimitedMemory(3, in_backward=in_backward, message=message, drop=drop)
     halved, parts = trained(build, windowed, model)
     expected, other = trained(build, windowed, LimitedMemory(99, drop=drop), micro=3)
     assert all(torch.equal(a, b) and m == n for (a, m), (b, n) in zip(halved, expected, strict=True))
@@ -148,16 +148,16 @@ def test_one_example_that_does_not_fit_ends_the_run(build: Any, windowed: Any):
 
 
 @pytest.mark.parametrize(
-    ("model", "config", "words"),
+    ("model", "config", "message"),
     [
         (LimitedMemory(3), replace(CONFIG, out_of_memory="stop"), 'out_of_memory is "stop"'),
         (nn.Sequential(nn.BatchNorm1d(6).double(), LimitedMemory(3)), CONFIG, "BatchNorm layers"),
     ],
 )
 def test_a_retry_that_would_change_the_training_is_refused(
-    build: Any, windowed: Any, model: nn.Module, config: TrainConfig, words: str
+    build: Any, windowed: Any, model: nn.Module, config: TrainConfig, message: str
 ):
-    with pytest.raises(OutOfMemory, match=words):
+    with pytest.raises(OutOfMemory, match=message):
         trained(build, windowed, model, config=config)
 
 

@@ -104,7 +104,7 @@ def test_applied_swaps_without_copying_and_swaps_back():
     average.update()
     trained, averaged = cloned(model.state_dict()), cloned(average.state_dict())
     parameters, storages = list(model.parameters()), {tensor.data_ptr() for tensor in model.state_dict().values()}
-    with average.applied():
+    with average.swapped_in():
         assert same(dict(model.state_dict()), averaged)
         assert all(now is then for now, then in zip(model.parameters(), parameters, strict=True))
     assert same(dict(model.state_dict()), trained)
@@ -119,7 +119,7 @@ def test_applied_swaps_back_after_an_exception():
     trained = cloned(model.state_dict())
 
     def evaluate():
-        with average.applied():
+        with average.swapped_in():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -135,7 +135,7 @@ def test_the_optimizer_continues_with_the_trained_weights():
         optimizer = torch.optim.AdamW(trained_model.parameters(), fused=True)
         for update in range(3):
             if trained_model is model:
-                with average.applied(), torch.no_grad():
+                with average.swapped_in(), torch.no_grad():
                     trained_model.eval()(torch.ones(2, 3))
             trained_model.train()(torch.full((4, 3), float(update))).sum().backward()
             optimizer.step()
@@ -146,10 +146,10 @@ def test_the_optimizer_continues_with_the_trained_weights():
 
 def test_it_can_neither_be_updated_nor_applied_while_applied():
     average = WeightAverage(network(), 0.5)
-    with average.applied():
+    with average.swapped_in():
         with pytest.raises(InvalidModel, match="in the model now"):
             average.update()
-        with pytest.raises(InvalidModel, match="in the model now"), average.applied():
+        with pytest.raises(InvalidModel, match="in the model now"), average.swapped_in():
             pass
     average.update()
 
@@ -163,7 +163,7 @@ def test_tied_weights_are_averaged_once():
     average.update()
     assert list(average.state_dict()) == ["embedding.weight"]
     torch.testing.assert_close(average.state_dict()["embedding.weight"], start + 0.1)
-    with average.applied():
+    with average.swapped_in():
         assert model["head"].weight is model["embedding"].weight
 
 

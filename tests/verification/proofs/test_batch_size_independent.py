@@ -34,11 +34,11 @@ def test_what_does_not_depend_on_it_holds(holds, classes, net, norm):
     assert "1, 2, 4, 6, 7" in evidence.message  # 7 samples of 8 numbers, so that the numbers of rows and columns differ
 
 
-@pytest.mark.parametrize(("model", "words"), [(Squeezed(8, 1), "shape"), (Standardised(8, 3), "differ by")])
-def test_what_does_is_found(broken, classes, model, words):
+@pytest.mark.parametrize(("model", "expected"), [(Squeezed(8, 1), "shape"), (Standardised(8, 3), "differ by")])
+def test_what_does_is_found(broken, classes, model, expected):
     evidence = broken(NAME, model=model, batch=classes[0])
     assert "sample 0 alone" in evidence.message
-    assert words in evidence.message
+    assert expected in evidence.message
 
 
 def test_a_size_in_a_reshape_is_found(broken):

@@ -38,13 +38,13 @@ def test_a_model_that_is_used_holds(prove, holds, classes, net, decoder, tokens,
 
 
 def test_reasons_are_told(broken, classes):
-    for how, words in {
+    for how, expected in {
         "never called": "side.weight (never received a gradient)",
         "detached": "side.weight (never received a gradient)",
         "dead": "side.weight (its gradient is exactly 0)",
     }.items():
         evidence = broken(NAME, model=Branched(how), loss=nn.CrossEntropyLoss(), batch=classes)
-        assert words in evidence.message, how
+        assert expected in evidence.message, how
         assert evidence.cause == "side.weight"
         assert evidence.numbers == {"unmoved": 2, "trainable": 4}
 

@@ -146,8 +146,8 @@ def test_time_that_comes_first_is_no_leak(not_applicable, holds):
 
     for length in (6, 9):  # as many positions as samples, and more
         batch = torch.randn(6, length, 4)
-        told = not_applicable(
+        reason = not_applicable(
             NAME, model=Series(first=False), loss=lambda m, x: m(x.transpose(0, 1)).square().mean(), batch=batch
         )
-        assert "its rows are not samples" in told.message
+        assert "its rows are not samples" in reason.message
         holds(NAME, model=Series(first=True), loss=lambda m, x: m(x).square().mean(), batch=batch)

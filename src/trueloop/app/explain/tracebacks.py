@@ -69,11 +69,7 @@ class _Block:
 
 
 def parse_errors(text: str) -> list[ErrorText]:
-    """Return the errors in a text in the order in which they were printed; equal errors of several ranks are merged.
-
-    Args:
-        text: the output of a program, a traceback, or its last line.
-    """
+    """Return the errors in a program's output in the order of the text; equal errors of several ranks are merged."""
     errors: dict[tuple[str, str, ErrorRole], ErrorText] = {}
     for rank, lines in _split_by_rank(strip_terminal_codes(text).splitlines()).items():
         for block in _parse_blocks(lines):

@@ -1,1 +1,1 @@
-"""Exports the model of a run."""
+"""Export the model of a run."""

@@ -1,4 +1,4 @@
-"""Runs `trueloop lint`: selects files and rules, prints findings, writes fixes and returns the exit code."""
+"""Run `trueloop lint`: select files and rules, print findings, write fixes and return the exit code."""
 
 import linecache
 import os

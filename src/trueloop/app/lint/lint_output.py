@@ -138,4 +138,4 @@ def _summary_lines(summary: LintSummary, base: Path) -> Iterator[str]:
 
 
 def _join_counts(counts: Iterable[tuple[int, str]]) -> str:
-    return ", ".join(f"{format_count(count, 'finding')} {words}" for count, words in counts if count)
+    return ", ".join(f"{format_count(count, 'finding')} {adjective}" for count, adjective in counts if count)

@@ -1,1 +1,1 @@
-"""Computes and explains the numbers of a planned run."""
+"""Compute and explain the numbers of a planned run."""

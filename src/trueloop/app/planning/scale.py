@@ -30,7 +30,7 @@ PEAK_TFLOPS: Final = {"off": 67.0, "bf16": 989.0, "fp16": 989.0}
 JOURNAL_BYTES: Final = 205
 """Bytes in the journal per update, if an update takes 100 ms; measured in benchmarks/results/journal.json."""
 HEAD_WIDTH: Final = 128
-"""Width of an attention head; without a given shape, h = 128 L is assumed, which lies between GPT-3 and Llama."""
+"""Width of an attention head. If no shape is given, h = 128 L is assumed, which lies between GPT-3 and Llama."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,12 +269,12 @@ class Scale:
 def scale(
     parameters: float, *, layers: int | None = None, width: int | None = None, tokens: float | None = None, **sizes: Any
 ) -> Scale:
-    """Check the sizes of a model and of the machines, and return them with the derived numbers.
+    """Check the sizes of a model and of the machines, and compute the derived numbers.
 
     Args:
         parameters: number of parameters, which may be a float such as 7e9.
-        layers: number of blocks; None = that of a model of this size whose width is 128 times its number of blocks.
-        width: features per token; None = a multiple of 128 for which ``12 layers width²`` is about ``parameters``.
+        layers: number of blocks; None = computed from ``parameters`` for a width of 128 times the number of blocks.
+        width: features per token; None = the multiple of 128 with ``12 layers width²`` nearest to ``parameters``.
         tokens: total number of tokens to train on.
         **sizes: the other fields of `Scale`; their defaults are 1 or usual values.
 

@@ -18,7 +18,7 @@ def add_lint_findings(report: Report, selection: FailureSelection) -> Report:
     """Return the report of a run with the errors and warnings that `trueloop lint` finds in the program's files.
 
     A failure that fired in the run is not reported again. A warning is added only if the run could not judge its
-    failure, since what ran may have shown that it does not apply; an error allows no other reading.
+    failure: otherwise the run has shown that it does not apply. An error is added in any case.
 
     Cost: about 20 ms for each file of the program.
     """

@@ -54,7 +54,7 @@ def create_server(service: Service, *, host: str, timeout_s: float) -> Server:
         timeout_s: request timeout in seconds.
     """
     config = uvicorn.Config(
-        service.application(local_only=is_loopback(host)),
+        service.build_app(local_only=is_loopback(host)),
         log_level="warning",
         access_log=False,
         http=HttpProtocol,

@@ -123,7 +123,7 @@ class Service:
             on_batch=self.metrics.count_batch,
         )
 
-    def application(self, *, local_only: bool) -> Starlette:
+    def build_app(self, *, local_only: bool) -> Starlette:
         """Build the server.
 
         Args:
@@ -191,8 +191,8 @@ class Service:
             return _json(error_body(error), 400)
         except (InvalidData, InvalidModel) as error:
             return _json(error_body(error), 422)
-        except RequestError as refused:
-            return _json(refused.body, refused.status, RETRY_HEADERS if refused.status == 503 else None)
+        except RequestError as error:
+            return _json(error.body, error.status, RETRY_HEADERS if error.status == 503 else None)
 
     async def _run_model(self, samples: list[Sample], timeout_s: float) -> list[Outputs]:
         try:

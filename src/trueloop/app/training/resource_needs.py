@@ -74,11 +74,7 @@ def settings_need(config: TrainConfig) -> RunRequirements:
 
 
 def run_need(run: Path) -> RunRequirements:
-    """Return the requirements of a run, with the size of its newest checkpoint.
-
-    Args:
-        run: the run folder.
-    """
+    """Return the requirements of the run in a folder, with the size of its newest checkpoint."""
     from trueloop.runs.journal import read_journal
 
     facts = read_journal(run).facts

@@ -1,1 +1,1 @@
-"""Loads the target of `trueloop verify` and renders its HTML page."""
+"""Load the target of `trueloop verify` and render its HTML page."""

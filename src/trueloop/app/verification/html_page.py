@@ -21,8 +21,8 @@ article.finding figure { margin-top: .75rem; max-width: 40rem; }
 def headline(evidence: Sequence[Evidence]) -> str:
     """Summarize the verdicts in one line: "2 broken, 11 hold, 4 not applicable"."""
     counts = Counter(each.verdict for each in evidence)
-    words = ((Verdict.BROKEN, "broken"), (Verdict.NOT_JUDGED, "not judged"), (Verdict.HOLDS, "hold"))
-    parts = [f"{counts[verdict]} {word}" for verdict, word in words if counts[verdict]]
+    labels = ((Verdict.BROKEN, "broken"), (Verdict.NOT_JUDGED, "not judged"), (Verdict.HOLDS, "hold"))
+    parts = [f"{counts[verdict]} {label}" for verdict, label in labels if counts[verdict]]
     if counts[Verdict.NOT_APPLICABLE]:
         parts.append(f"{counts[Verdict.NOT_APPLICABLE]} not applicable")
     return ", ".join(parts) or "no proof was run"
@@ -58,16 +58,16 @@ def to_html(evidence: Sequence[Evidence], spec: str) -> str:
     return render_document(f"trueloop verify {spec}: {headline(evidence)}", style + STYLE, *parts)
 
 
-def _article(each: Evidence) -> Markup:
-    tone = TONES[each.verdict]
+def _article(evidence: Evidence) -> Markup:
+    tone = TONES[evidence.verdict]
     return element(
         "article",
-        element("h3", element("span", str(each.verdict), class_=f"pill {tone}"), " ", each.title),
-        element("p", each.message),
-        *(element("p", remark, class_="soft") for remark in each.notes),
-        *([element("p", element("strong", "Fix: "), each.fix)] if each.fix else []),
-        *map(render_chart, each.charts),
-        element("p", element("code", each.proof), f", {format_duration(each.seconds)}", class_="where"),
+        element("h3", element("span", str(evidence.verdict), class_=f"pill {tone}"), " ", evidence.title),
+        element("p", evidence.message),
+        *(element("p", remark, class_="soft") for remark in evidence.notes),
+        *([element("p", element("strong", "Fix: "), evidence.fix)] if evidence.fix else []),
+        *map(render_chart, evidence.charts),
+        element("p", element("code", evidence.proof), f", {format_duration(evidence.seconds)}", class_="where"),
         class_=f"finding {tone}",
-        id=each.proof,
+        id=evidence.proof,
     )

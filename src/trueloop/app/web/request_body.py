@@ -40,5 +40,5 @@ async def read_json_body(request: Request, *, max_bytes: int, timeout_s: float) 
             408, f"The request took more than {timeout_s:g} s to arrive.", "Send it without pauses."
         ) from None
     except ClientDisconnect:
-        raise RequestError(400, "The request was not sent completely.") from None  # the client has disconnected
+        raise RequestError(400, "The request was not sent completely.") from None
     return bytes(body)

@@ -8,12 +8,14 @@ from trueloop.cli.arena import BoardPath
 from trueloop.cli.arena_entry_text import ranking_table
 from trueloop.cli.columns import print_line
 from trueloop.lab.arena.leaderboard import open_leaderboard
-from trueloop.lab.arena.ranking import By, Standing, standings
+from trueloop.lab.arena.ranking import Criterion, Standing, standings
 from trueloop.lab.arena.tracks import TRACKS, find_track
 from trueloop.runs.journal_lines import encode_line
 
 
-def board_command(*, track: str | None = None, by: By = "updates", board: BoardPath = None, json: Flag = False) -> None:
+def board_command(
+    *, track: str | None = None, by: Criterion = "updates", board: BoardPath = None, json: Flag = False
+) -> None:
     """Show the leaderboard: the median score over all seeds, with the lowest and the highest.
 
     Entries with the same configuration are ranked as one. Only those that reached the target on every seed get a

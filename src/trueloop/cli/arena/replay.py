@@ -36,8 +36,8 @@ def replay_command(entry: Count, *, board: BoardPath = None, json: Flag = False)
         record = {"entry": row.id, "same": replayed.same, "seeds": seeds, "differing": replayed.differing}
         print(encode_line(record), end="")
         return 0 if replayed.same else 1
-    for name, (then, now) in replayed.differing.items():
-        print_line(f"{name} was {then} originally and is {now} now.")
+    for name, (stored, current) in replayed.differing.items():
+        print_line(f"{name} was {stored} originally and is {current} now.")
     print_line("The weights are the same, bit by bit." if replayed.same else "The original result was different.")
     return 0 if replayed.same else 1
 

@@ -27,7 +27,7 @@ def tracks_command(*, json: Flag = False) -> None:
         print_line(f"    baseline: {format_entry_settings(track.baseline)}\n")
     rows = [[field["name"], _default(field), _range(field), field["help"]] for field in fields]
     titles = ["setting", "default", "allowed", "meaning"]
-    print_line("\n".join(align_columns(titles, rows, width=terminal_width(), uncut={0, 1})))
+    print_line("\n".join(align_columns(titles, rows, width=terminal_width(), never_cut={0, 1})))
     print_line(f"\nScore: the median over {SEEDS} seeds of the updates until both held-out splits reach the target.")
     print_line("trueloop arena submit config.toml --track digits")
 

@@ -57,7 +57,7 @@ def _print_plan(plan: CleanupPlan, *, done: bool) -> None:
     rows = [[item.kind, format_size(item.bytes), str(item.path), item.reason] for item in plan.items]
     if rows:
         titles = ["item", "size", "path", "reason"]
-        print_line("\n".join(align_columns(titles, rows, right={1}, uncut={2}, width=terminal_width())))
+        print_line("\n".join(align_columns(titles, rows, right={1}, never_cut={2}, width=terminal_width())))
     for path, reason in plan.skipped:
         print_line(replace_unprintable(f"not removed  {path}: {reason}"))
     summary = f"{format_count(len(rows), 'item')}, {format_size(sum(item.bytes for item in plan.items))}"

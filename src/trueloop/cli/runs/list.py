@@ -76,4 +76,4 @@ def _print_table(runs: Sequence[Overview], extra: dict[str, list[str]]) -> None:
     if runs:
         rows = list(zip(*columns.values(), strict=True))
         right = range(3, 5 + len(extra))
-        print_line("\n".join(align_columns(list(columns), rows, right=right, uncut={0}, width=terminal_width())))
+        print_line("\n".join(align_columns(list(columns), rows, right=right, never_cut={0}, width=terminal_width())))

@@ -60,7 +60,7 @@ def _table(title: str, head: list[str], rows: list[list[str]]) -> None:
     if title:
         print_line(f"\n{title}\n")
     columns = terminal_width()
-    for line in align_columns(head, rows, uncut={0}, width=None if columns is None else columns - 2):
+    for line in align_columns(head, rows, never_cut={0}, width=None if columns is None else columns - 2):
         print_line(f"  {line}")
 
 
@@ -81,9 +81,9 @@ def _metric(overview: Overview, name: str) -> list[str]:
     return [name, metric_cell(overview.best(name, mode)) if mode else "", metric_cell(overview.last(name))]
 
 
-def _checkpoint(overview: Overview, each: Checkpoint) -> list[str]:
+def _checkpoint(overview: Overview, checkpoint: Checkpoint) -> list[str]:
     metric, mode = overview.monitor
     best = overview.best(metric, mode)
-    text = f"{metric} {format_float(each.metrics[metric], 4)}" if metric in each.metrics else ""
-    text += " (best)" if best and best.update == each.update else ""
-    return [str(each.update), str(each.epoch), text, each.path.name]
+    text = f"{metric} {format_float(checkpoint.metrics[metric], 4)}" if metric in checkpoint.metrics else ""
+    text += " (best)" if best and best.update == checkpoint.update else ""
+    return [str(checkpoint.update), str(checkpoint.epoch), text, checkpoint.path.name]

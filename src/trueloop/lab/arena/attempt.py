@@ -1,4 +1,4 @@
-"""Runs one job: the entry's script under the sanitizer, then again without it to compare weights and measure time.
+"""Run one job: the entry's script under the sanitizer, then again without it to compare weights and measure time.
 
 The first run does the same as `trueloop run` on the script that the page shows.
 """
@@ -49,7 +49,7 @@ def run_job(job: Job, folder: Path, on_points: CurveCallback, last_error: Callab
     with _report_curve(on_points):
         launched = launch(ProgramCommand(target=str(path)), FailureSelection(), stop_on_error=True)
     trial = _judge_run(job.seed, launched, last_error)
-    if job.once or trial.end != End.REACHED:
+    if job.without_timing or trial.end != End.REACHED:
         return trial
     on_points([])
     reference_path = folder / "reference.py"

@@ -90,14 +90,14 @@ class JudgeClient:
         """
         has_points = False
 
-        def pass_on(points: list[Point]) -> None:
+        def forward_points(points: list[Point]) -> None:
             nonlocal has_points
             has_points = True
             on_points(points)
 
-        trial = self._run(job, pass_on, on_start)
+        trial = self._run(job, forward_points, on_start)
         if trial is None and not has_points:  # the idle process had just ended
-            trial = self._run(job, pass_on, on_start)
+            trial = self._run(job, forward_points, on_start)
         if trial is None:
             raise BoardError(f"The judge process ended: {self._last_error}", fix="Submit the entry again.")
         return trial

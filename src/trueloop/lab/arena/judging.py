@@ -61,7 +61,7 @@ def replay_entry(row: Row, judge: JudgeClient, on_seed: Callable[[SeedReplay], N
         )
     seeds: list[SeedReplay] = []
     for stored_trial in row.trials:
-        job = replace(seed_job(row, stored_trial.seed), once=True)
+        job = replace(seed_job(row, stored_trial.seed), without_timing=True)
         seeds.append(SeedReplay(stored=stored_trial, repeated=judge.run(job)))
         on_seed(seeds[-1])
     versions = judge.versions()

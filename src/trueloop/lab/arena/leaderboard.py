@@ -1,4 +1,4 @@
-"""Stores queued and judged entries in one SQLite file that several processes may use at the same time.
+"""Store queued and judged entries in one SQLite file that several processes may use at the same time.
 
 Every query opens its own connection; the file is in WAL mode, so readers never wait.
 """

@@ -1,4 +1,4 @@
-"""Judges the entries of a leaderboard's queue in a background thread."""
+"""Judge the entries of a leaderboard's queue in a background thread."""
 
 from __future__ import annotations
 

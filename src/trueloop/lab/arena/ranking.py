@@ -1,4 +1,4 @@
-"""Ranks configurations by the median over the seeds of all their entries."""
+"""Rank configurations by the median over the seeds of all their entries."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -7,8 +7,8 @@ from typing import Final, Literal
 
 from trueloop.lab.arena.trial import End, Trial
 
-By = Literal["updates", "examples", "time"]
-BOARDS: Final[tuple[By, ...]] = ("updates", "examples", "time")
+Criterion = Literal["updates", "examples", "time"]
+CRITERIA: Final[tuple[Criterion, ...]] = ("updates", "examples", "time")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +54,12 @@ class Standing:
     examples: Spread | None
     time: Spread | None
 
-    def score(self, by: By) -> Spread | None:
+    def score(self, by: Criterion) -> Spread | None:
         """Return the score of one ranking."""
         return {"updates": self.updates, "examples": self.examples, "time": self.time}[by]
 
 
-def standings(entries: Iterable[JudgedEntry], by: By) -> list[Standing]:
+def standings(entries: Iterable[JudgedEntry], by: Criterion) -> list[Standing]:
     """Rank the configurations that reached the target on every seed by their median, and list the others after them.
 
     A resubmitted configuration is judged on new seeds, which are pooled with its earlier ones, so that repeated
@@ -105,11 +105,11 @@ def _spread(values: Sequence[float]) -> Spread | None:
     return Spread(median=statistics.median(values), lowest=min(values), highest=max(values))
 
 
-def _is_ranked(row: Standing, by: By) -> bool:
+def _is_ranked(row: Standing, by: Criterion) -> bool:
     return not row.missed and not row.disqualified and row.score(by) is not None
 
 
-def _sort_key(row: Standing, by: By) -> tuple[bool, bool, float, float, int]:
+def _sort_key(row: Standing, by: Criterion) -> tuple[bool, bool, float, float, int]:
     score = row.score(by)
     median = score.median if score else float("inf")
     missed = row.missed / row.seeds if row.seeds else 1.0

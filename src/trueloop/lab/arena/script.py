@@ -1,4 +1,4 @@
-"""Writes the script of an entry: the plain PyTorch program that the judge runs.
+"""Write the script of an entry: the plain PyTorch program that the judge runs.
 
 The script contains only bounded numbers and words from a fixed list, never untrusted text.
 """

@@ -1,4 +1,4 @@
-"""Runs practice and replays in the background and submits entries, for the arena page.
+"""Run practice and replays in the background and submit entries, for the arena page.
 
 Background runs are kept in bounded memory; entries are stored on the leaderboard only.
 """
@@ -93,7 +93,7 @@ class SubmissionQueue:
             BoardError, MissingExtra: the run cannot be started.
         """
         check_installed(track)
-        job = Job(id=0, track=track.name, entry=entry, seed=seed, practice=True, once=True)
+        job = Job(id=0, track=track.name, entry=entry, seed=seed, practice=True, without_timing=True)
 
         def run(active: BackgroundRun) -> None:
             def on_start(number: int) -> None:

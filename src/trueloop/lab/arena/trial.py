@@ -89,7 +89,7 @@ class Job:
     seed: Annotated[int, Bounds(0, MAX_SEED)]
     practice: bool = False
     """True to use only the first held-out split."""
-    once: bool = False
+    without_timing: bool = False
     """True to run only under the sanitizer, without a second, timed run."""
 
 

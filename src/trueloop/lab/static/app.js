@@ -2,7 +2,7 @@
 // The frame around all pages: navigation, address (#/page?name=value), colours, announcements to screen readers.
 import { classroom, decodeView, encodeView } from "./classroom.js";
 import { fill, h } from "./dom.js";
-import { serverBack, isServerUp } from "./outage.js";
+import { untilServerAnswers, isServerUp } from "./outage.js";
 import { tour } from "./tour.js";
 
 /** @type {[string, [string, string][]][]} the groups of the navigation, each with its pages: [name, link text] */
@@ -29,7 +29,7 @@ let pageParams = {}; // the open page's parameters in the address
 
 /** Announce a text to screen readers. @param {string} text */
 export function announce(text) {
-  elementById("said").textContent = text;
+  elementById("announcements").textContent = text;
 }
 
 function address() {
@@ -101,7 +101,7 @@ function loadStyle(name) {
 
 /** Reload when the server is back: a browser does not retry a module import. @param {number} thisOpen */
 async function reloadWhenBack(thisOpen) {
-  await serverBack();
+  await untilServerAnswers();
   if (thisOpen === openCount) location.reload();
 }
 

@@ -1,7 +1,7 @@
 // @ts-check
 // Line charts with uPlot: the lab's colours in light and dark, gaps for non-finite numbers, log scale, last N updates, earlier runs.
 import uPlot from "./vendor/uplot.js";
-import { colour, eachFrame, fill, h, number, swatch } from "./dom.js";
+import { colour, oncePerFrame, fill, h, formatNumber, swatch } from "./dom.js";
 
 /** @typedef {{label: string, colour: string, dash?: number[], width?: number, scale?: string, points?: boolean, joined?: boolean}} Line
  *   colour: a CSS variable such as "--data"; joined: draw no gap at missing values, because the lines have different updates
@@ -66,13 +66,13 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
     return isLog ? visible.map((column, i) => (i ? column.map((value) => (value === undefined || (value !== null && value > 0) ? value : null)) : column)) : visible;
   }
 
-  const redraw = eachFrame(() => {
+  const redraw = oncePerFrame(() => {
     if (!plotContainer.isConnected) return;
     if (!plot) build();
     else plot.setData(visibleData());
   });
-  const watcher = new ResizeObserver(() => { if (plotContainer.clientWidth && plot && plot.width !== plotContainer.clientWidth) plot.setSize({ width: plotContainer.clientWidth, height: scaledHeight() }); });
-  watcher.observe(plotContainer);
+  const resizeObserver = new ResizeObserver(() => { if (plotContainer.clientWidth && plot && plot.width !== plotContainer.clientWidth) plot.setSize({ width: plotContainer.clientWidth, height: scaledHeight() }); });
+  resizeObserver.observe(plotContainer);
   addEventListener("colours", build);
 
   return {
@@ -95,7 +95,7 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
     /** Set the description for screen readers. @param {string} text */
     describe(text) { fill(summary, text); },
     unmount() {
-      watcher.disconnect();
+      resizeObserver.disconnect();
       removeEventListener("colours", build);
       plot?.destroy();
     },
@@ -143,7 +143,7 @@ function hasOneValue({ data }, line) {
 /** Format the number of a tick, short enough for its axis. @param {number} tick */
 function formatTick(tick) {
   const size = Math.abs(tick);
-  return size === 0 || (size >= 1e-3 && size < 1e5) ? number(tick, 3) : Number(tick.toPrecision(2)).toExponential().replace("e+", "e").replaceAll("-", "−");
+  return size === 0 || (size >= 1e-3 && size < 1e5) ? formatNumber(tick, 3) : Number(tick.toPrecision(2)).toExponential().replace("e+", "e").replaceAll("-", "−");
 }
 
 /** Return the first index whose value is at least `value`. @param {(number | null)[]} sorted @param {number} value */

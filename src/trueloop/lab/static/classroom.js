@@ -10,7 +10,7 @@ const HIDEABLE = /** @type {[string, string][]} */ ([["spoilers", "the injected 
 const MAX_STEPS = 12, MAX_STEP_LENGTH = 160, MAX_LENGTH = 8000;
 
 /** Return true if a part of the page is hidden from the class now. @param {string} part */
-export const hidden = (part) => (document.documentElement.dataset.hide ?? "").split(" ").includes(part);
+export const isHidden = (part) => (document.documentElement.dataset.hide ?? "").split(" ").includes(part);
 
 /** Encode a view and the state of a page as one address parameter. @param {View} view @param {Record<string, string>} params */
 export function encodeView(view, params) {

@@ -4,14 +4,14 @@ import { equal, h } from "./dom.js";
 
 /** @typedef {{name: string, kind: string, help?: string, default?: any, lowest?: number, highest?: number, choices?: any[], optional?: boolean, item?: any, fields?: Field[]}} Field */
 
-/** Format a name as words: "weight_decay" -> "weight decay". @param {string} name */
-export const words = (name) => name.replaceAll("_", " ");
+/** Replace the underscores of a name: "weight_decay" -> "weight decay". @param {string} name */
+export const withSpaces = (name) => name.replaceAll("_", " ");
 
 /** Create a form for the fields of a query.
  * @param {Field[]} fields
  * @param {{values?: Record<string, any>, onchange: (values: Record<string, any>, name: string) => void, labels?: Record<string, string>,
  *          only?: string[], sliders?: Record<string, {log?: boolean, lowest?: number, highest?: number, step?: number}>}} options
- * @returns {{element: HTMLElement, values: Record<string, any>, set: (values: Record<string, any>) => void, change: (values: Record<string, any>) => void, refuse: (words: {what: string, fix?: string} | null) => void, field: (name: string) => HTMLElement}} */
+ * @returns {{element: HTMLElement, values: Record<string, any>, set: (values: Record<string, any>) => void, change: (values: Record<string, any>) => void, refuse: (problem: {what: string, fix?: string} | null) => void, field: (name: string) => HTMLElement}} */
 export function form(fields, { values = {}, onchange, labels = {}, only, sliders = {} }) {
   const formFields = fields.filter(({ name }) => !only || only.includes(name));
   /** @type {Record<string, any>} */
@@ -21,7 +21,7 @@ export function form(fields, { values = {}, onchange, labels = {}, only, sliders
   const refusal = h("p", { class: "error", role: "alert", hidden: true });
   for (const field of formFields) {
     const onvalue = (/** @type {any} */ value) => { state[field.name] = value; onchange(state, field.name); };
-    inputs[field.name] = control(field, labels[field.name] ?? words(field.name), onvalue, sliders[field.name]);
+    inputs[field.name] = control(field, labels[field.name] ?? withSpaces(field.name), onvalue, sliders[field.name]);
     inputs[field.name].write(state[field.name]);
   }
   return {
@@ -68,26 +68,26 @@ export function fromText({ kind }, text) {
 
 let lastId = 0;
 
-/** @param {Field} field @param {string} label @param {(value: any) => void} changed @param {any} slider */
-function control(field, label, changed, slider) {
+/** @param {Field} field @param {string} label @param {(value: any) => void} onvalue @param {any} slider */
+function control(field, label, onvalue, slider) {
   const id = `field-${++lastId}`;
   const help = field.help ? h("small", { class: "muted", id: `${id}-help` }, field.help) : null;
   const helpAttributes = help ? { "aria-describedby": `${id}-help` } : {};
   if (field.kind === "bool") {
-    const box = h("input", { type: "checkbox", id, ...helpAttributes, onchange: () => changed(box.checked) });
+    const box = h("input", { type: "checkbox", id, ...helpAttributes, onchange: () => onvalue(box.checked) });
     return { element: h("div", { class: "field check" }, box, h("label", { for: id }, label), help), write: (/** @type {any} */ value) => { box.checked = Boolean(value); } };
   }
   if (field.kind === "choice") {
     const choices = field.choices ?? [];
-    const select = h("select", { id, ...helpAttributes, onchange: () => changed(choices[select.selectedIndex]) }, choices.map((choice) => h("option", {}, words(String(choice)))));
+    const select = h("select", { id, ...helpAttributes, onchange: () => onvalue(choices[select.selectedIndex]) }, choices.map((choice) => h("option", {}, withSpaces(String(choice)))));
     return { element: h("div", { class: "field" }, h("label", { for: id }, label), select, help), write: (/** @type {any} */ value) => { select.selectedIndex = choices.indexOf(value); } };
   }
-  if (slider && (field.kind === "int" || field.kind === "float")) return range(field, label, id, help, changed, slider);
+  if (slider && (field.kind === "int" || field.kind === "float")) return range(field, label, id, help, onvalue, slider);
   const numeric = field.kind === "int" || field.kind === "float";
   const input = h("input", {
     id, ...helpAttributes, type: numeric ? "number" : "text", autocomplete: "off",
     ...(numeric ? { min: field.lowest, max: field.highest, step: field.kind === "int" ? 1 : "any", inputmode: "decimal" } : field.kind === "text" ? { maxlength: field.highest } : {}),
-    oninput: () => { const value = parseValue(field, input.value); if (value !== undefined) changed(value); },
+    oninput: () => { const value = parseValue(field, input.value); if (value !== undefined) onvalue(value); },
   });
   return {
     element: h("div", { class: "field" }, h("label", { for: id }, label), input, help),
@@ -106,8 +106,8 @@ function parseValue(field, text) {
   return text;
 }
 
-/** @param {Field} field @param {string} label @param {string} id @param {any} help @param {(value: any) => void} changed @param {any} slider */
-function range(field, label, id, help, changed, { log = false, lowest = field.lowest ?? 0, highest = field.highest ?? 1, step }) {
+/** @param {Field} field @param {string} label @param {string} id @param {any} help @param {(value: any) => void} onvalue @param {any} slider */
+function range(field, label, id, help, onvalue, { log = false, lowest = field.lowest ?? 0, highest = field.highest ?? 1, step }) {
   const toPosition = (/** @type {number} */ value) => (log ? Math.log10(value) : value);
   const fromPosition = (/** @type {number} */ value) => {
     const raw = log ? Number((10 ** value).toPrecision(2)) : value;
@@ -117,7 +117,7 @@ function range(field, label, id, help, changed, { log = false, lowest = field.lo
   const input = h("input", {
     id, type: "range", min: toPosition(lowest), max: toPosition(highest), step: log ? 0.05 : step ?? (field.kind === "int" ? 1 : "any"),
     ...(help ? { "aria-describedby": `${id}-help` } : {}),
-    oninput: () => { const value = fromPosition(Number(input.value)); showValue(value); changed(value); },
+    oninput: () => { const value = fromPosition(Number(input.value)); showValue(value); onvalue(value); },
   });
   const showValue = (/** @type {number} */ value) => { valueText.textContent = String(value); input.setAttribute("aria-valuetext", String(value)); };
   return {

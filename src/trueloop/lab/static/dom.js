@@ -44,7 +44,7 @@ export function prose(text) {
 
 /** Return a function that requests drawing; `draw` is called at most once per frame.
  * @param {() => void} draw */
-export function eachFrame(draw) {
+export function oncePerFrame(draw) {
   let frameRequest = 0;
   return () => {
     frameRequest ||= requestAnimationFrame(() => { frameRequest = 0; draw(); });
@@ -55,7 +55,7 @@ export function eachFrame(draw) {
  * @template {any[]} A
  * @param {(...args: A) => void} callback
  * @param {number} [ms] */
-export function later(callback, ms = 120) {
+export function debounce(callback, ms = 120) {
   let timer = 0;
   return (/** @type {A} */ ...args) => {
     clearTimeout(timer);
@@ -72,7 +72,7 @@ export function colour(name) {
 export const equal = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 
 /** Format a number for display; the server's "nan" and "inf" become NaN and ∞. @param {number | string | null | undefined} value @param {number} [digits] */
-export function number(value, digits = 4) {
+export function formatNumber(value, digits = 4) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "string") return value === "nan" ? "NaN" : value.replace("inf", "∞").replace("-", "−");
   if (Number.isInteger(value)) return Math.abs(value) < 1e15 ? value.toLocaleString("en-US").replace("-", "−") : value.toExponential(2);

@@ -25,7 +25,7 @@ export function flowChart({ onpoint }) {
     const choose = () => { highlight(index); onpoint(box.lines, true); };
     const spans = box.lines.map((/** @type {number[]} */ [first, last]) => (first === last ? `line ${first}` : `lines ${first} to ${last}`)).join(", ");
     return svg("g", {
-      class: ["box", `is-${box.kind}`, box.about && `about-${box.about}`, box.new && "new"].filter(Boolean).join(" "),
+      class: ["box", `is-${box.kind}`, box.subject && `subject-`, box.new && "new"].filter(Boolean).join(" "),
       tabindex: 0, role: "button", "aria-label": [box.text, box.new && "new", spans].filter(Boolean).join(", "), dataset: { box: box.name },
       onfocus: choose, onmouseenter: point, onclick: choose,
       onmouseleave: () => { highlight(-1); onpoint([], false); }, onblur: () => { highlight(-1); onpoint([], false); },

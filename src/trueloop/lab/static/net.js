@@ -1,15 +1,15 @@
 // @ts-check
 // Communication with the server: requests with a JSON answer, and live sessions, each a WebSocket to its own worker process.
-import { serverBack } from "./outage.js";
+import { untilServerAnswers } from "./outage.js";
 
 const NO_ANSWER = 0; // the status of a request that the server has not answered
 
 /** A refused request, with the server's message. */
-export class Refused extends Error {
-  /** @param {{what: string, why?: string, fix?: string}} words @param {number} status */
-  constructor(words, status) {
-    super([words.what, words.why, words.fix].filter(Boolean).join(" "));
-    this.words = words;
+export class RequestError extends Error {
+  /** @param {{what: string, why?: string, fix?: string}} problem @param {number} status */
+  constructor(problem, status) {
+    super([problem.what, problem.why, problem.fix].filter(Boolean).join(" "));
+    this.problem = problem;
     this.status = status;
   }
 }
@@ -21,18 +21,18 @@ export function ask(page, query, signal) {
 
 /** Return the descriptions of the fields of a page's query. @param {string} page @returns {Promise<any[]>} */
 export function fetchFields(page) {
-  return retryWhenBack(() => fetchJson(`api/${page}`, {}));
+  return retryUntilAnswered(() => fetchJson(`api/${page}`, {}));
 }
 
 /** Send a request that changes nothing on the server; if the server does not answer, send it again when it is back.
  * @template T @param {() => Promise<T>} send @param {AbortSignal} [signal] @returns {Promise<T>} */
-export async function retryWhenBack(send, signal) {
+export async function retryUntilAnswered(send, signal) {
   for (;;) {
     try {
       return await send();
     } catch (error) {
-      if (!(error instanceof Refused && error.status === NO_ANSWER) || signal?.aborted) throw error;
-      await serverBack();
+      if (!(error instanceof RequestError && error.status === NO_ANSWER) || signal?.aborted) throw error;
+      await untilServerAnswers();
     }
   }
 }
@@ -44,25 +44,25 @@ export async function fetchJson(path, options) {
     response = await fetch(path, options);
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
-    throw new Refused({ what: "The lab's server does not answer.", fix: "Is `trueloop lab` still running?" }, NO_ANSWER);
+    throw new RequestError({ what: "The lab's server does not answer.", fix: "Is `trueloop lab` still running?" }, NO_ANSWER);
   }
   const answer = await response.json().catch((error) => {
     if (error instanceof DOMException && error.name === "AbortError") throw error; // aborted while the answer was being read
     return { what: `The server answered ${response.status}.` };
   });
-  if (!response.ok) throw new Refused(answer, answer.stopping ? NO_ANSWER : response.status);
+  if (!response.ok) throw new RequestError(answer, answer.stopping ? NO_ANSWER : response.status);
   return answer;
 }
 
 /** Return a function that sends a query and aborts the previous one if it is still running; the answer is then null. @param {string} page */
-export function newest(page) {
+export function latestOnly(page) {
   /** @type {AbortController | null} */
   let controller = null;
   return async (/** @type {object} */ query) => {
     controller?.abort();
     const thisController = (controller = new AbortController());
     try {
-      const answer = await retryWhenBack(() => ask(page, query, thisController.signal), thisController.signal);
+      const answer = await retryUntilAnswered(() => ask(page, query, thisController.signal), thisController.signal);
       return thisController.signal.aborted ? null : answer;
     } catch (error) {
       if (thisController.signal.aborted) return null;

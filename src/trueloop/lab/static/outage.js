@@ -6,7 +6,7 @@ const RETRY_MS = 1000;
 let recovery = null;
 
 /** Wait until the server answers. Dispatches "server" events: detail "lost", then "back". @returns {Promise<void>} */
-export function serverBack() {
+export function untilServerAnswers() {
   recovery ??= poll().finally(() => { recovery = null; dispatch("back"); });
   return recovery;
 }

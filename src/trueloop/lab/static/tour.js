@@ -28,12 +28,12 @@ export function tour({ button, announce }) {
   let stopIndex = -1, startAddress = "", moveCount = 0, frame = 0;
   /** @type {Element | null} */ let target = null;
   const ring = h("div", { class: "tour-ring", "aria-hidden": "true", hidden: true });
-  const heading = h("h2", { id: "tour-title" }), text = h("p", { id: "tour-text" }), where = h("span", { class: "muted mono" });
+  const heading = h("h2", { id: "tour-title" }), text = h("p", { id: "tour-text" }), progress = h("span", { class: "muted mono" });
   const back = h("button", { type: "button", class: "quiet", onclick: () => go(stopIndex - 1) }, "Back");
   const next = h("button", { type: "button", onclick: () => (stopIndex + 1 < STOPS.length ? go(stopIndex + 1) : end()) });
-  const leave = h("button", { type: "button", class: "quiet", onclick: () => end() }, "End the tour");
+  const endButton = h("button", { type: "button", class: "quiet", onclick: () => end() }, "End the tour");
   const home = h("a", { href: "#", hidden: true, onclick: () => end() }, "Back to the first page");
-  const panel = h("section", { class: "tour", role: "dialog", "aria-labelledby": "tour-title", "aria-describedby": "tour-text", tabindex: "-1", hidden: true }, heading, text, home, h("div", { class: "row" }, back, next, leave, where));
+  const panel = h("section", { class: "tour", role: "dialog", "aria-labelledby": "tour-title", "aria-describedby": "tour-text", tabindex: "-1", hidden: true }, heading, text, home, h("div", { class: "row" }, back, next, endButton, progress));
   const declineButton = h("button", { type: "button", class: "quiet small", "aria-label": "No tour, thank you", title: "No, thank you", onclick: () => { rememberOffer(); button.focus(); } }, "✕");
 
   function rememberOffer() {
@@ -57,11 +57,11 @@ export function tour({ button, announce }) {
     const thisMove = ++moveCount, [page, selector, title, explanation] = STOPS[stopIndex];
     fill(heading, title);
     fill(text, explanation);
-    where.textContent = `${stopIndex + 1} / ${STOPS.length}`;
+    progress.textContent = `${stopIndex + 1} / ${STOPS.length}`;
     back.disabled = stopIndex === 0;
     next.textContent = stopIndex + 1 < STOPS.length ? "Next" : "Done";
-    leave.hidden = home.hidden = true;
-    leave.hidden = stopIndex + 1 === STOPS.length;
+    endButton.hidden = home.hidden = true;
+    endButton.hidden = stopIndex + 1 === STOPS.length;
     home.hidden = !(stopIndex + 1 === STOPS.length && startAddress && startAddress !== location.hash);
     home.setAttribute("href", startAddress || "#");
     target = null;

@@ -1,4 +1,4 @@
-"""Writes out the calculation of each cell of a tensor: "0.511 = 0.5 − 0.01 × −1.1".
+"""Write out the calculation of each cell of a tensor: "0.511 = 0.5 − 0.01 × −1.1".
 
 Each formula is evaluated here in float64, cell by cell, from the tensors before the line ran. The page shows PyTorch's
 own result; tests compare both.

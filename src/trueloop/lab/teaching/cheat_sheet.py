@@ -13,7 +13,7 @@ from trueloop.core.formatting import format_count, format_number, format_size
 from trueloop.failures.load import catalogue
 from trueloop.failures.page import join_wrapped_lines, split_sections
 from trueloop.lab.teaching.production.program import production_program
-from trueloop.lab.teaching.production.selection import Selection, selected
+from trueloop.lab.teaching.production.selection import Selection, select
 
 EXAMPLE: Final = plan(dataset=10_000, batch=32, accumulate=4, processes=2, epochs=3, sample_bytes=3072)
 """Sizes of the example for the counts."""
@@ -99,16 +99,16 @@ def templates() -> tuple[Template, ...]:
     window = ("epochs", "totals", "batches", "forward", "backward", "window", "divide", "update", "clear")
     scaled = ("scaler", "epochs", "batches", "forward", "backward", "unscale", "clip", "update", "clear")
     checkpoint = ("save", "resume", "epochs", "batches", "keep")
-    accumulation = selected("accumulation")
+    accumulation = select("accumulation")
     return (
         Template(title="The minimal loop", text=_part(Selection(), *loop)),
         Template(title="Accumulation, exact", text=_part(accumulation, "criterion") + _part(accumulation, *window)),
         Template(
             title="Mixed precision, with clipping",
-            text=_part(selected("precision", "clipping", precision="fp16"), *scaled),
+            text=_part(select("precision", "clipping", precision="fp16"), *scaled),
         ),
-        Template(title="Evaluation", text=_part(selected("evaluation"), "evaluate")),
-        Template(title="Checkpoint and resume", text=_resume(_part(selected("checkpoint"), *checkpoint))),
+        Template(title="Evaluation", text=_part(select("evaluation"), "evaluate")),
+        Template(title="Checkpoint and resume", text=_resume(_part(select("checkpoint"), *checkpoint))),
     )
 
 

@@ -1,4 +1,4 @@
-"""Evaluates a network over the plane: its decision and the output of each hidden neuron, as pictures in bytes."""
+"""Evaluate a network over the plane: its decision and the output of each hidden neuron, as pictures in bytes."""
 
 import copy
 from collections.abc import Sequence
@@ -59,8 +59,8 @@ def build_planes(model: nn.Module, span: float, *, neurons: bool) -> list[Plane]
 
 def _grid(span: float, dtype: torch.dtype) -> Tensor:
     """Return the centre of each pixel: [SIDE * SIDE, 2]."""
-    across = ((torch.arange(SIDE, dtype=dtype) + 0.5) / SIDE * 2 - 1) * span
-    y, x = torch.meshgrid(-across, across, indexing="ij")
+    centres = ((torch.arange(SIDE, dtype=dtype) + 0.5) / SIDE * 2 - 1) * span
+    y, x = torch.meshgrid(-centres, centres, indexing="ij")
     return torch.stack([x, y], dim=-1).reshape(-1, 2)
 
 

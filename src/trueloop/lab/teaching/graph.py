@@ -1,4 +1,4 @@
-"""Reads the autograd graph of a tensor: its nodes, their saved tensors, and their positions in the picture.
+"""Read the autograd graph of a tensor: its nodes, their saved tensors, and their positions in the picture.
 
 The graph is read from ``grad_fn`` and ``next_functions``; nothing is executed and no reference is kept. After a
 backward pass through a node, its saved tensors are freed.
@@ -72,7 +72,7 @@ class Graph:
     """True if backward has freed saved tensors."""
 
 
-def read(root: str, named: Mapping[str, Tensor]) -> Graph:
+def read_graph(root: str, named: Mapping[str, Tensor]) -> Graph:
     """Read the graph that leads to a tensor.
 
     Args:
@@ -82,7 +82,7 @@ def read(root: str, named: Mapping[str, Tensor]) -> Graph:
     Returns:
         At most `MAX_NODES` nodes, the nearest to the root.
     """
-    nodes, edges, row_offsets, _cut = walk(named[root].grad_fn, MAX_NODES)
+    nodes, edges, row_offsets, _truncated = walk(named[root].grad_fn, MAX_NODES)
     positions = node_positions(edges, row_offsets)
     result_names = {node: name for name, tensor in named.items() if (node := tensor.grad_fn) is not None}
     leaf_names = {id(tensor): name for name, tensor in named.items()}
@@ -96,7 +96,7 @@ def read(root: str, named: Mapping[str, Tensor]) -> Graph:
         read_nodes.append(
             Node(
                 name=name, leaf=leaf is not None, tensor_name=tensor_name, description=description,
-                saved=tuple(_saved(node, storage_names)), column=column, row=row,
+                saved=tuple(_saved_tensors(node, storage_names)), column=column, row=row,
             )
         )  # fmt: skip
     all_saved = [each for node in read_nodes for each in node.saved]
@@ -109,7 +109,7 @@ def read(root: str, named: Mapping[str, Tensor]) -> Graph:
     )
 
 
-def _saved(node: Any, storage_names: Mapping[int, str]) -> Iterator[SavedTensor]:
+def _saved_tensors(node: Any, storage_names: Mapping[int, str]) -> Iterator[SavedTensor]:
     """Yield the saved tensors of a node; only the name of a freed tensor is known."""
     for name, tensor, state in saved_values(node):
         if isinstance(tensor, Tensor):
@@ -139,7 +139,7 @@ class LiveGraphs:
         return len(self._alive)
 
 
-_KEY: Final = "trueloop.shown"
+_KEY: Final = "trueloop.lifetime_marker"
 
 
 class LifetimeMarker:

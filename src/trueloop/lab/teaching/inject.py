@@ -1,4 +1,4 @@
-"""Writes the teaching script with injected failures of the catalogue."""
+"""Write the teaching script with injected failures of the catalogue."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,7 +25,7 @@ def inject_failures(
     """Write the script of a simulation and inject failures.
 
     Raises:
-        CannotInject: a failure needs other settings, which ``settings`` lists.
+        CannotInject: a failure needs other settings; the error's ``settings`` lists them.
         InvalidConfig: the added points leave a batch of one for BatchNorm.
     """
     simulation.check_batches(len(added))

@@ -1,4 +1,4 @@
-"""Measures the memory that the C library has allocated, which includes tensors and graphs."""
+"""Measure the memory that the C library has allocated, which includes tensors and graphs."""
 
 import ctypes
 import resource

@@ -49,7 +49,7 @@ class Statistic:
     """True if this pass has changed the running statistic."""
     used: Literal["batch", "running"]
     """The statistic that normalised the unit's values."""
-    sum: str
+    calculation: str
     """The calculation of the running statistic."""
 
 
@@ -62,13 +62,13 @@ class ForwardPass:
     variances: tuple[Statistic, ...]
     normalised: Cells
     """Output of the BatchNorm layer [batch, width], before ReLU."""
-    norm_sums: Cells
+    norm_calculations: Cells
     """The calculation of each normalised value [batch, width]."""
     mask: tuple[tuple[bool, ...], ...]
     """Dropout mask [batch, width]: False where a value was set to 0."""
     activations: Cells
     """Output of dropout [batch, width]."""
-    dropout_sums: Cells
+    dropout_calculations: Cells
     outputs: Cells
     """Output of the network [batch, 2]."""
     same_as_before: bool | None
@@ -245,10 +245,10 @@ class _Recorder:
                 means=means,
                 variances=variances,
                 normalised=_cells(layers.normalised),
-                norm_sums=_norm_sums(layers),
+                norm_calculations=_norm_calculations(layers),
                 mask=tuple(tuple(row) for row in layers.mask.tolist()),
                 activations=_cells(layers.dropped),
-                dropout_sums=self._dropout_sums(layers),
+                dropout_calculations=self._dropout_calculations(layers),
                 outputs=_cells(outputs),
                 same_as_before=None if before is None else torch.equal(outputs, before),
                 max_difference="" if before is None else format_cell((outputs - before).abs().max().item()),
@@ -269,22 +269,23 @@ class _Recorder:
         new_weight, training = self._modes.momentum, layers.norm.training
         after = _running(layers.norm)[index]
         statistics: list[Statistic] = []
-        for unit, (before, now) in enumerate(zip(layers.running[index].tolist(), after.tolist(), strict=True)):
+        for unit, (before, current) in enumerate(zip(layers.running[index].tolist(), after.tolist(), strict=True)):
             batch = format_cell(of_batch[unit].item())
             decayed = f"{format_cell(1 - new_weight)} × {format_cell(before)}"
-            updated = f"{format_cell(now)} = {decayed} + {format_cell(new_weight)} × {batch}{correction}"
+            value = format_cell(current)
+            updated = f"{value} = {decayed} + {format_cell(new_weight)} × {batch}{correction}"
             statistics.append(
                 Statistic(
-                    batch=_short(of_batch[unit].item()),
-                    running=_short(now),
-                    moved=now != before,
+                    batch=_format_short(of_batch[unit].item()),
+                    running=_format_short(current),
+                    moved=current != before,
                     used="batch" if training else "running",
-                    sum=updated if training else f"{format_cell(now)} unchanged: eval mode does not update it",
+                    calculation=updated if training else f"{value} unchanged: eval mode does not update it",
                 )
             )
         return tuple(statistics)
 
-    def _dropout_sums(self, layers: _Layers) -> Cells:
+    def _dropout_calculations(self, layers: _Layers) -> Cells:
         p = self._modes.dropout
 
         def describe(value: float, keep: bool, result: float) -> str:
@@ -300,7 +301,7 @@ class _Recorder:
         return tuple(tuple(describe(*cell) for cell in zip(*row, strict=True)) for row in rows)
 
 
-def _norm_sums(layers: _Layers) -> Cells:
+def _norm_calculations(layers: _Layers) -> Cells:
     inputs = layers.before_norm
     statistics = (inputs.mean(0), inputs.var(0, correction=0)) if layers.norm.training else layers.running
     means, variances = (each.tolist() for each in statistics)
@@ -329,10 +330,10 @@ def _next_mask(dropout: nn.Dropout, inputs: Tensor) -> Tensor:
     return mask
 
 
-def _short(value: float) -> str:
+def _format_short(value: float) -> str:
     """Format a number for a narrow cell, with one digit fewer than in its calculation."""
     return format_cell(value, 3)
 
 
 def _cells(rows: Tensor) -> Cells:
-    return tuple(tuple(map(_short, row)) for row in rows.tolist())
+    return tuple(tuple(map(_format_short, row)) for row in rows.tolist())

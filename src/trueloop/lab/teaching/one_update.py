@@ -1,4 +1,4 @@
-"""Records one update, from the choice of its examples to the change of the weights."""
+"""Record one update, from the choice of its examples to the change of the weights."""
 # ruff: noqa: RUF001  # × is meant
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Traces the six operations of training: every tensor after every line, and the formula of each number.
+"""Trace the six operations of training: every tensor after every line, and the formula of each number.
 
 The program of `worked_programs` runs once; the variables after each marked line are recorded, so that a page can step
 forwards and backwards.
@@ -43,7 +43,7 @@ class TensorState:
     """Cells (row, column) whose value the line has changed."""
     rule: str
     """Formula of the new value; empty if the line has not changed the tensor."""
-    sums: tuple[tuple[str, ...], ...]
+    calculations: tuple[tuple[str, ...], ...]
     """The formula of each cell, with numbers."""
     reads: tuple[Read, ...]
     """The cells of other tensors from which each cell is calculated."""
@@ -132,7 +132,7 @@ class _Recorder:
         # The first line of an update starts it: the next batch, or the forward pass if there is only one batch.
         self._update += marked.mark == ("batch" if self._settings.example == "irises" else "forward")
         self.refused = str(program.get("refused", ""))
-        named = _named(program)
+        named = _named_tensors(program)
         self._read_graph(marked, named)
         values = _values(program, named)
         changes = tuple(self._changes(marked, values))
@@ -158,7 +158,7 @@ class _Recorder:
             self._root = result
             self._live.mark(named[result])
         if self._root:
-            latest = graph.read(self._root, named)
+            latest = graph.read_graph(self._root, named)
             if not self.graphs or self.graphs[-1] != latest:
                 self.graphs.append(latest)
 
@@ -182,7 +182,7 @@ class _Recorder:
                 replaces=before is not None,
                 moved=tuple(_changed_cells(before, value)),
                 rule=formula.text,
-                sums=_texts(formula.calculations, value),
+                calculations=_format_calculations(formula.calculations, value),
                 reads=formula.reads,
             )
 
@@ -197,7 +197,7 @@ def _tensor_groups(states: Sequence[LineState]) -> Iterator[TensorGroup]:
             yield TensorGroup(name=name, role=role, parts=tuple(parts))
 
 
-def _named(program: Mapping[str, Any]) -> dict[str, Tensor]:
+def _named_tensors(program: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return data, parameters and results of the program by name."""
     named = {name: program[name] for name in DATA if name in program}
     layers = [name for name in LAYERS if isinstance(program.get(name), nn.Linear)]
@@ -241,7 +241,7 @@ def _cells(tensor: Tensor) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(map(format_cell, row)) for row in _rows(tensor).tolist())
 
 
-def _texts(calculations: Calculations, value: Tensor | None) -> tuple[tuple[str, ...], ...]:
+def _format_calculations(calculations: Calculations, value: Tensor | None) -> tuple[tuple[str, ...], ...]:
     if value is None:
         return ()
     return tuple(

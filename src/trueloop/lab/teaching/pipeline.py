@@ -1,4 +1,4 @@
-"""Runs a data pipeline and records which examples the sampler chose, which worker read them, and the batches."""
+"""Run a data pipeline and record which examples the sampler chose, which worker read them, and the batches."""
 
 import warnings
 from collections import Counter
@@ -255,14 +255,15 @@ def _class_facts(settings: Pipeline, examples: tuple[Example, ...], ranks: tuple
         return
     class_counts = settings.class_counts
     rarest = min((label for label in range(CLASSES) if class_counts[label]), key=class_counts.__getitem__)
-    lacking = sum(not batch.composition[rarest] for batch in batches)
+    without_rarest = sum(not batch.composition[rarest] for batch in batches)
+    batch_count, verb = format_count(len(batches), "batch"), "has" if without_rarest == 1 else "have"
     share_drawn = sum(batch.composition[rarest] for batch in batches) / sum(len(batch.indices) for batch in batches)
     yield (
         f"Class {'ABC'[rarest]} makes up {format_percent(class_counts[rarest] / len(examples))} of the dataset and "
         f"{format_percent(share_drawn)} of the examples drawn in epoch 0; "
         + (
-            f"{lacking} of {format_count(len(batches), 'batch')} {'has' if lacking == 1 else 'have'} none of them."
-            if lacking
+            f"{without_rarest} of {batch_count} {verb} none of them."
+            if without_rarest
             else "every batch has some of them."
         )
     )

@@ -1,4 +1,4 @@
-"""Runs a generated script in this process and exposes its variables."""
+"""Run a generated script in this process and expose its variables."""
 
 import contextlib
 import io

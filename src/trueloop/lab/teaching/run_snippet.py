@@ -1,4 +1,4 @@
-"""Runs the source code that a page shows, and stores its variables and output."""
+"""Run the source code that a page shows, and store its variables and output."""
 
 from importlib.abc import InspectLoader
 from types import CodeType, ModuleType

@@ -1,4 +1,4 @@
-"""Measures memory and time of a forward pass in train mode, in eval mode, and without a graph.
+"""Measure memory and time of a forward pass in train mode, in eval mode, and without a graph.
 
 Memory is counted, not estimated: a weak reference tracks every storage that an operation creates until the storage is
 freed. The result equals that of PyTorch's memory profiler (a test compares them), at a lower cost. The process's
@@ -57,14 +57,14 @@ inputs = torch.randn({batch}, {width})
 existing = [*model.parameters(), *model.buffers(), inputs]
 existing_storages = {{tensor.untyped_storage().data_ptr() for tensor in existing}}
 
-ways = {{
+modes = {{
     "train()": (True, nullcontext),
     "eval()": (False, nullcontext),
     "eval(), no_grad": (False, torch.no_grad),
     "eval(), inference_mode": (False, torch.inference_mode),
 }}
-figures, seconds = {{}}, {{name: [] for name in ways}}
-for name, (training, context) in ways.items():
+figures, seconds = {{}}, {{name: [] for name in modes}}
+for name, (training, context) in modes.items():
     saved = {{}}
 
     def pack(tensor):
@@ -79,7 +79,7 @@ for name, (training, context) in ways.items():
     del outputs
 
 for _ in range({rounds}):
-    for name, (training, context) in ways.items():
+    for name, (training, context) in modes.items():
         model.train(training)
         start = time.perf_counter()
         with context():
@@ -88,7 +88,7 @@ for _ in range({rounds}):
 
 refused = {{}}
 for name in ("eval(), no_grad", "eval(), inference_mode"):
-    with ways[name][1]():
+    with modes[name][1]():
         outputs = model(inputs)
     try:
         (outputs * model[0].weight.sum()).sum().backward() if "inference" in name else outputs.sum().backward()
@@ -112,13 +112,13 @@ class Forward:
     batch: int = 512
     dropout: float = 0.5
     rounds: int = 7
-    """Number of timed rounds; each round runs one forward pass per way."""
+    """Number of timed rounds; each round runs one forward pass per mode."""
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """One way to call the model."""
+class CallMode:
+    """One mode to call the model."""
 
     name: str
     for_backward_b: int
@@ -136,18 +136,18 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """All ways, on the same model and inputs."""
+    """All modes, on the same model and inputs."""
 
     text: str
     printed: str
-    ways: tuple[Way, ...]
+    modes: tuple[CallMode, ...]
     rounds: int
 
 
 def measure(forward: Forward) -> Measurement:
-    """Call one model in four ways, and measure each.
+    """Call one model in four modes, and measure each.
 
-    Cost: eight forward passes in each of four ways, with the defaults.
+    Cost: eight forward passes in each of four modes, with the defaults.
     """
     text = _PROGRAM.format(
         seed=forward.seed, depth=forward.depth, width=forward.width, batch=forward.batch,
@@ -156,14 +156,14 @@ def measure(forward: Forward) -> Measurement:
     runner = SnippetRunner()
     with fork_rng(devices=[]):
         runner.run(text)
-    ways = tuple(_way(name, runner.variables) for name in runner.variables["figures"])
-    return Measurement(text=text, printed="\n".join(runner.printed), ways=ways, rounds=forward.rounds)
+    modes = tuple(_call_mode(name, runner.variables) for name in runner.variables["figures"])
+    return Measurement(text=text, printed="\n".join(runner.printed), modes=modes, rounds=forward.rounds)
 
 
-def _way(name: str, program: Mapping[str, Any]) -> Way:
+def _call_mode(name: str, program: Mapping[str, Any]) -> CallMode:
     for_backward_b, kept_b, alive_b = program["figures"][name]
     seconds = sorted(program["seconds"][name])
-    return Way(
+    return CallMode(
         name=name,
         for_backward_b=for_backward_b,
         kept_b=kept_b,

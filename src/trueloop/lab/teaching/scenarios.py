@@ -36,7 +36,7 @@ class Record:
     evaluations: list[tuple[int, float, float]] = field(default_factory=list[tuple[int, float, float]])
     """(update, held-out loss, accuracy)."""
     sweep: list[float] = field(default_factory=list[float])
-    """MiB allocated at each batch of the last evaluation, above the start of the evaluation."""
+    """MiB allocated at each batch of the last evaluation, minus those at its start."""
 
 
 class Verdict(NamedTuple):

@@ -115,7 +115,7 @@ def teaching_loop(simulation: Simulation | None = None, added: Sequence[AddedPoi
     return TeachingLoop(
         title=f"A small network learns {datasets.PHRASES[settings.dataset]}.",
         imports=list(_imports(settings)),
-        pieces=_before(settings, added) | _during(settings),
+        pieces=_setup_pieces(settings, added) | _loop_pieces(settings),
         batch_loop_head="for number, (inputs, targets) in enumerate(train_loader):"
         if accumulates
         else "for inputs, targets in train_loader:",
@@ -135,14 +135,14 @@ def _imports(settings: Simulation) -> Iterable[str]:
         yield "import copy"
 
 
-def _before(settings: Simulation, added: Sequence[AddedPoint]) -> dict[Piece, str]:
+def _setup_pieces(settings: Simulation, added: Sequence[AddedPoint]) -> dict[Piece, str]:
     lr, decay = repr(settings.learning_rate), repr(settings.weight_decay)
-    words = {
+    values = {
         "lr": lr,
         "decay": f", weight_decay={decay}" if settings.weight_decay else "",
         "always": f", weight_decay={decay}",
     }
-    optimizer = "optimizer = " + OPTIMIZERS[settings.optimizer].format(**words)
+    optimizer = "optimizer = " + OPTIMIZERS[settings.optimizer].format(**values)
     if settings.precision == "float16":
         optimizer += '\nscaler = torch.amp.GradScaler("cpu", init_scale=1024.0)'
     return {
@@ -203,7 +203,7 @@ def _evaluation(settings: Simulation) -> str:
     return before_block + "".join(line[4:] + "\n" for line in body.splitlines()) + "    return" + after_block
 
 
-def _during(settings: Simulation) -> dict[Piece, str]:
+def _loop_pieces(settings: Simulation) -> dict[Piece, str]:
     is_float16 = settings.precision == "float16"
     forward = "outputs = model(inputs)"
     if settings.precision in ("bfloat16", "float16"):

@@ -1,4 +1,4 @@
-"""Runs a generated script that can be paused, inspected and edited before each training batch.
+"""Run a generated script that can be paused, inspected and edited before each training batch.
 
 The script is unmodified PyTorch. ``DataLoader`` iteration is patched to pause it, optimizer step hooks count its
 updates, and everything else is read from its variables.
@@ -243,8 +243,8 @@ class ScriptRun:
         self.epoch += 1
         if self.epoch == 1:
             datasets = (self.program.variables[name] for name in ("train_set", "held_out_set"))
-            farthest = max(float(dataset.tensors[0].nan_to_num().abs().max()) for dataset in datasets)
-            self.half_width = math.ceil(4.4 * farthest) / 4
+            max_coordinate = max(float(dataset.tensors[0].nan_to_num().abs().max()) for dataset in datasets)
+            self.half_width = math.ceil(4.4 * max_coordinate) / 4
         added = sum(count_change for count_change, _ in self._pending_changes)
         if self._pending_changes and not self._leaves_batch_of_one(added):
             with self.isolated():

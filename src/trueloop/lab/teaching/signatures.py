@@ -1,4 +1,4 @@
-"""Records the signature of a silent failure: curves of the correct teaching script and of its copy with one failure.
+"""Record the signature of a silent failure: curves of the correct teaching script and of its copy with one failure.
 
 Both scripts run from the same seeds. A curve is reduced to as many points as a small plot can show, each with the
 minimum, the median and the maximum over the seeds.
@@ -193,14 +193,14 @@ def _plot(name: str, title: str, healthy: Sequence[Recording], broken: Sequence[
         return round(y, 4)
 
     coordinates = {
-        which: {
+        version: {
             "x": [round(update / max(1.0, last), 4) for update in band.updates],
             "least": list(map(coordinate, band.least)),
             "middle": list(map(coordinate, band.middle)),
             "most": list(map(coordinate, band.most)),
             "lost": band.lost,
         }
-        for which, band in bands.items()
+        for version, band in bands.items()
     }
     difference = _difference(bands["healthy"], bands["broken"], FLOORS.get(name, 0.0))
     words = _describe(bands, difference)
@@ -209,7 +209,7 @@ def _plot(name: str, title: str, healthy: Sequence[Recording], broken: Sequence[
 
 
 def _band(name: str, recordings: Sequence[Recording]) -> _Band:
-    binned = [_binned(*recording.curves[name]) for recording in recordings]
+    binned = [_bin_curve(*recording.curves[name]) for recording in recordings]
     count = min((len(each) for each in binned), default=0)
     updates = [binned[0][i][0] for i in range(count)]
     finite = [[value for each in binned if math.isfinite(value := each[i][1])] for i in range(count)]
@@ -228,7 +228,7 @@ def _band(name: str, recordings: Sequence[Recording]) -> _Band:
     )
 
 
-def _binned(updates: Sequence[int], values: Sequence[float]) -> list[tuple[float, float]]:
+def _bin_curve(updates: Sequence[int], values: Sequence[float]) -> list[tuple[float, float]]:
     """Average neighbours to at most `POINTS` points; nan if none of the averaged values is finite."""
     count = len(values)
     bins = min(POINTS, count)
@@ -256,11 +256,11 @@ def _difference(healthy: _Band, broken: _Band, floor: float) -> float:
 
 def _describe(bands: Mapping[str, _Band], difference: float) -> str:
     final_values: dict[str, str] = {}
-    for which, band in bands.items():
+    for version, band in bands.items():
         finite = [value for value in band.middle if value is not None]
-        final_values[which] = format_float(finite[-1]) if finite else "no finite value"
+        final_values[version] = format_float(finite[-1]) if finite else "no finite value"
         if band.lost is not None:
-            final_values[which] += f", not finite from update {band.lost} on"
+            final_values[version] += f", not finite from update {band.lost} on"
     remark = " They differ no more than two seeds do." if not difference else ""
     if bands["healthy"] == bands["broken"]:
         remark = " The same to the last digit."

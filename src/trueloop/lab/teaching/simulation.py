@@ -64,7 +64,7 @@ class Simulation:
         Raises:
             InvalidConfig: there would be such a batch.
         """
-        points = self.trained + added
+        points = self.training_points + added
         if self.batchnorm and self.hidden and (self.batch == 1 or points % self.batch == 1):
             cause = "every batch is" if self.batch == 1 else f"{points} points in batches of {self.batch} leave"
             raise InvalidConfig(
@@ -79,11 +79,11 @@ class Simulation:
         return {"blobs": 3, "digits": 10}.get(self.dataset, 2)
 
     @property
-    def trained(self) -> int:
+    def training_points(self) -> int:
         """Number of training points, without those added by hand."""
         return self.samples - math.ceil(self.samples / 5)
 
     @property
     def updates(self) -> int:
         """Number of updates of a complete run without points added by hand."""
-        return self.epochs * math.ceil(math.ceil(self.trained / self.batch) / self.accumulation)
+        return self.epochs * math.ceil(math.ceil(self.training_points / self.batch) / self.accumulation)

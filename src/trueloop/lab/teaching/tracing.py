@@ -1,4 +1,4 @@
-"""Runs a short program and reports its variables after each marked line.
+"""Run a short program and report its variables after each marked line.
 
 A line is marked by the comment at its end, up to a colon: ``loss.backward()  # backward: explanation``.
 """

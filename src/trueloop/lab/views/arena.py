@@ -1,4 +1,4 @@
-"""Answers page "Arena": tracks, practice runs, submissions, rankings and entries."""
+"""Answer the page "Arena": tracks, practice runs, submissions, rankings and entries."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from trueloop.core.untrusted_input import Bounds, parse_record
 from trueloop.lab.arena.entry import Entry, parse_entry
 from trueloop.lab.arena.judging import ContestantName
 from trueloop.lab.arena.leaderboard import Leaderboard, Row
-from trueloop.lab.arena.ranking import BOARDS, Standing, standings
+from trueloop.lab.arena.ranking import CRITERIA, Standing, standings
 from trueloop.lab.arena.script import write_script
 from trueloop.lab.arena.submission_queue import SubmissionQueue
 from trueloop.lab.arena.tracks import TRACKS, Track, find_track
@@ -72,7 +72,7 @@ def _board(query: Query) -> dict[str, Any]:
     queue.ensure_judging()
     board = queue.leaderboard
     judged = board.judged_entries(track.name, track.fingerprint)
-    boards = {criterion: standings(judged, criterion) for criterion in BOARDS}
+    boards = {criterion: standings(judged, criterion) for criterion in CRITERIA}
     by_updates = boards["updates"]
     leaders = [row for row in by_updates if row.rank is not None and not row.baseline][:MAX_LEADERS]
     baseline = [row for row in by_updates if row.baseline][:1]
@@ -80,7 +80,7 @@ def _board(query: Query) -> dict[str, Any]:
         "track": track.name,
         "best": {each.name: _best(board, each) for each in TRACKS.values()},
         "boards": {criterion: [_standing(row) for row in rows[:MAX_SHOWN]] for criterion, rows in boards.items()},
-        "curves": [curve for row in baseline + leaders if (curve := _middle_curve(board, row)) is not None],
+        "curves": [curve for row in baseline + leaders if (curve := _median_curve(board, row)) is not None],
         "queue": [_entry_state(board, row) for row in board.open_entries()],
         "refused": [asdict(each) for each in board.damaged_rows(track.name)[:MAX_SHOWN]],
     }
@@ -99,7 +99,7 @@ def _standing(row: Standing) -> dict[str, Any]:
     }
 
 
-def _middle_curve(board: Leaderboard, row: Standing) -> dict[str, Any] | None:
+def _median_curve(board: Leaderboard, row: Standing) -> dict[str, Any] | None:
     """Return the curve of the median seed of a configuration's newest entry."""
     entry = board.entry(row.ids[-1])
     reached = [trial for trial in entry.trials if trial.end == "reached"]

@@ -1,4 +1,4 @@
-"""Answers page "Arithmetic": the counts of a run, and a timeline of the run around one of its iterations."""
+"""Answer the page "Arithmetic": the counts of a run, and a timeline of the run around one of its iterations."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -73,7 +73,7 @@ def answer(query: Query) -> dict[str, Any]:
     )  # fmt: skip
     in_epoch = min(query.iteration, run.iterations_per_epoch - 1)
     at = min(query.epoch, run.epochs - 1) * run.iterations_per_epoch + in_epoch
-    line = timeline(run, at=at, max_marks=query.max_marks)
+    line = timeline(run, iteration=at, max_marks=query.max_marks)
     return {
         "rows": [
             asdict(row) for row in rows(run) + goals(run, updates=query.target_updates, update_ms=query.update_ms)

@@ -1,4 +1,4 @@
-"""Loads the views, which are the other modules of this package; each answers one kind of request of the pages."""
+"""Load the views, which are the other modules of this package; each answers one kind of request of the pages."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""Answers page "Cheat sheet" on the DataLoader arguments of the installed PyTorch."""
+"""Answer the page "Cheat sheet" on the DataLoader arguments of the installed PyTorch."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

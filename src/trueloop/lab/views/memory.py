@@ -1,4 +1,4 @@
-"""Answers page "Train and eval" on memory: what a forward pass keeps in memory, with and without a graph."""
+"""Answer the page "Train and eval" on memory: what a forward pass keeps in memory, with and without a graph."""
 
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
@@ -20,34 +20,34 @@ class Query:
 
 
 def answer(query: Query) -> dict[str, Any]:
-    """Return bytes and seconds of each way to call the model."""
+    """Return bytes and seconds of each mode to call the model."""
     from trueloop.lab.teaching.saved_activations import Forward, measure
 
     measurement = measure(Forward(**asdict(query)))
-    train, evaluation, no_grad, _ = measurement.ways
-    ways = [
+    train, evaluation, no_grad, _ = measurement.modes
+    modes = [
         {
-            "name": way.name,
-            "kept_b": way.kept_b,
-            "peak_b": way.peak_b,
-            "kept": _size(way.kept_b),
-            "peak": _size(way.peak_b),
-            "for_backward": _size(way.for_backward_b),
-            "median": f"{1000 * way.median_s:.2f} ms",
-            "alive_mib": [alive_b / MIB for alive_b in way.alive_b],
-            "refused": way.refused,
+            "name": mode.name,
+            "kept_b": mode.kept_b,
+            "peak_b": mode.peak_b,
+            "kept": _size(mode.kept_b),
+            "peak": _size(mode.peak_b),
+            "for_backward": _size(mode.for_backward_b),
+            "median": f"{1000 * mode.median_s:.2f} ms",
+            "alive_mib": [alive_b / MIB for alive_b in mode.alive_b],
+            "refused": mode.refused,
         }
-        for way in measurement.ways
+        for mode in measurement.modes
     ]
     return {
-        "ways": ways,
+        "modes": modes,
         "description": f"In eval mode with a graph, the forward pass keeps {_size(evaluation.kept_b)}: "
         f"{evaluation.kept_b / no_grad.kept_b:.1f} times as much as without a graph, which keeps only the outputs "
         f"({_size(no_grad.kept_b)}). In train mode it keeps {train.kept_b / no_grad.kept_b:.1f} times as much.",
         "how": "Kept: storages created in the forward pass that are alive as long as its outputs are, tracked by weak "
         "references. Saved for backward: tensors passed to saved_tensors_hooks, without parameters, buffers and "
         f"inputs. Time: median of {measurement.rounds} forward passes on one thread, alternating between the four "
-        "ways; other programs may slow them down.",
+        "modes; other programs may slow them down.",
         "printed": measurement.printed,
         "code": highlight(measurement.text),
     }

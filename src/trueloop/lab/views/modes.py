@@ -1,4 +1,4 @@
-"""Answers page "Train and eval": one network in train mode and in eval mode, on the same inputs."""
+"""Answer the page "Train and eval": one network in train mode and in eval mode, on the same inputs."""
 
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any

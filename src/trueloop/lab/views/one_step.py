@@ -1,4 +1,4 @@
-"""Answers page "Arithmetic" on one update of a small model, from the run that the page shows."""
+"""Answer the page "Arithmetic" on one update of a small model, from the run that the page shows."""
 
 from dataclasses import asdict
 from typing import Any

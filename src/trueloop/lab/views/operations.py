@@ -1,4 +1,4 @@
-"""Answers page "The six operations": the operations of a training step, one line at a time."""
+"""Answer the page "The six operations": the operations of a training step, one line at a time."""
 
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal

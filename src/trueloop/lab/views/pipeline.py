@@ -1,4 +1,4 @@
-"""Answers page "Data pipeline": the examples, the orders of the sampler, the batches, and the program."""
+"""Answer the page "Data pipeline": the examples, the orders of the sampler, the batches, and the program."""
 
 from dataclasses import asdict
 from typing import Any

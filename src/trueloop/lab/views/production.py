@@ -1,4 +1,4 @@
-"""Answers page "Production loop": the program of a selection, its chart, the equivalent Trainer call, and costs."""
+"""Answer the page "Production loop": the program of a selection, its chart, the equivalent Trainer call, and costs."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -41,30 +41,30 @@ class Query:
 
 def answer(query: Query) -> dict[str, Any]:
     """Return the highlighted programs with their new lines, the chart, the components and the table of costs."""
-    on = query.selection.completed()
-    program, trainer = production_program(on), trainer_program(on)
+    selected = query.selection.with_required()
+    program, trainer = production_program(selected), trainer_program(selected)
     before = query.before
     old_program = production_program(before) if before else None
-    added = [name for name in on.enabled if name not in query.selection.enabled]
+    added = [name for name in selected.enabled if name not in query.selection.enabled]
     return {
-        "selection": asdict(on),
-        "on": list(on.enabled),
+        "selection": asdict(selected),
+        "on": list(selected.enabled),
         "added": [{"name": name, "because": "Early stopping needs an evaluation."} for name in added],
-        "components": _components(on),
+        "components": _components(selected),
         "program": _program_json(program, old_program),
         "trainer": _program_json(trainer, trainer_program(before) if before else None),
-        "chart": _chart_json(chart(on, program), chart(before, old_program) if before and old_program else None),
-        "costs": _costs(on),
+        "chart": _chart_json(chart(selected, program), chart(before, old_program) if before and old_program else None),
+        "costs": _costs(selected),
     }
 
 
-def _components(on: Selection) -> list[dict[str, Any]]:
+def _components(selected: Selection) -> list[dict[str, Any]]:
     failures = catalogue()
     return [
         {
             **asdict(component),
             "name": name,
-            "on": name in on.enabled,
+            "on": name in selected.enabled,
             "codes": [{"code": code, "title": failures[code].failure.title} for code in component.codes],
         }
         for name, component in COMPONENTS.items()
@@ -87,13 +87,13 @@ def _chart_json(chart: Chart, before: Chart | None) -> dict[str, Any]:
     return {"boxes": boxes, "edges": [edge._asdict() for edge in chart.edges]}
 
 
-def _costs(on: Selection) -> dict[str, Any]:
+def _costs(selected: Selection) -> dict[str, Any]:
     table = costs()
     models: Sequence[str] = list(MODELS)
     rows = [
         {
             "name": row.name,
-            "on": _is_on(row.name, on),
+            "on": _is_on(row.name, selected),
             "title": row.title,
             "lines": row.lines,
             "ratios": {model: {clock: asdict(row.ratios[model, clock]) for clock in CLOCKS} for model in models},
@@ -103,6 +103,6 @@ def _costs(on: Selection) -> dict[str, Any]:
     return {"models": dict(MODELS), "rows": rows, "measured_on": table.measured_on}
 
 
-def _is_on(row: str, on: Selection) -> bool:
+def _is_on(row: str, selected: Selection) -> bool:
     component, _, precision = row.partition(" ")
-    return precision == on.precision if precision else component in on.enabled
+    return precision == selected.precision if precision else component in selected.enabled

@@ -1,4 +1,4 @@
-"""Answers page "Cheat sheet", which prints on two pages."""
+"""Answer the page "Cheat sheet"."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

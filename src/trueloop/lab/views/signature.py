@@ -1,4 +1,4 @@
-"""Answers page "Bug signatures" with curves of the correct and the broken teaching script from several seeds."""
+"""Answer the page "Bug signatures" with curves of the correct and the broken teaching script from several seeds."""
 
 from __future__ import annotations
 

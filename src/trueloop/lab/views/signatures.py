@@ -1,4 +1,4 @@
-"""Answers page "Bug signatures": the table of silent failures and the page of each, from the catalogue."""
+"""Answer the page "Bug signatures": the table of silent failures and the page of each, from the catalogue."""
 
 import re
 from collections.abc import Iterator

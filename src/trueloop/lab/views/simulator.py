@@ -1,4 +1,4 @@
-"""Answers page "Simulator" before a run: the settings, the failures that can be injected, and the generated script."""
+"""Answer the page "Simulator" before a run: settings, failures that can be injected, and the generated script."""
 
 import re
 from collections.abc import Sequence

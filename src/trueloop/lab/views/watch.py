@@ -1,4 +1,4 @@
-"""Answers page "Watch a run": a list of runs, the state of each selected run, and code that reads a run."""
+"""Answer the page "Watch a run": a list of runs, the state of each selected run, and code that reads a run."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal

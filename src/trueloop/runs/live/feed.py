@@ -47,7 +47,7 @@ class FeedReader:
         self.tail = Tail(folder / FEED_NAME)
         self.problem = ""
         """Why reading stopped; "" while the feed is readable."""
-        self.about: dict[str, Any] = {}
+        self.program: dict[str, Any] = {}
         self.started_at = 0.0
         """Start time of the program, in seconds since 1970."""
         self.series: dict[str, DownsampledSeries[float]] = {}
@@ -110,7 +110,7 @@ class FeedReader:
             case "started":
                 if record["schema"] != SCHEMA:
                     raise InvalidData(f"The feed has schema {record['schema']!r}; this trueloop reads {SCHEMA}.")
-                self.about, self.started_at = record, float(record["time"])
+                self.program, self.started_at = record, float(record["time"])
             case "numbers":
                 self._add_numbers(record)
             case "finding":

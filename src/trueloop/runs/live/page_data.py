@@ -79,8 +79,8 @@ def feed_page(feed: FeedReader) -> dict[str, Any]:
     summaries = {"running": "Running.", "killed": "The program ended without a report: a kill, or a call of os._exit."}
     return {
         "kind": "watched",
-        "name": _text(feed.about.get("name")),
-        "what": _text(feed.about.get("command")),
+        "name": _text(feed.program.get("name")),
+        "what": _text(feed.program.get("command")),
         "state": status.state,
         "tone": "warn" if tone == "good" and feed.findings else tone,
         "words": headline or summaries.get(status.state, f"Ended with exit code {status.code}."),
@@ -104,7 +104,7 @@ def feed_page(feed: FeedReader) -> dict[str, Any]:
         ],
         "checkpoints": [],
         "settings": [
-            [name, _text(feed.about.get(name))] for name in ("command", "folder", "python", "trueloop", "pid", "rank")
+            [name, _text(feed.program.get(name))] for name in ("command", "folder", "python", "trueloop", "pid", "rank")
         ],
         "verdicts": _verdicts(report),
         "error": _error(feed),

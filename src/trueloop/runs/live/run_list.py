@@ -47,15 +47,15 @@ class RunListing:
 
 def read_feed_listing(folder: Path) -> RunListing:
     """Read the entry of a watched program."""
-    about = parse_json_object(_read_bytes(folder / FEED_NAME, 0, FIRST_LINE_BYTES).partition(b"\n")[0])
+    program = parse_json_object(_read_bytes(folder / FEED_NAME, 0, FIRST_LINE_BYTES).partition(b"\n")[0])
     status, position = FeedReader(folder).status(), read_position(folder)
-    started, seconds = about.get("time"), position.get("s")
+    started, seconds = program.get("time"), position.get("s")
     changed = sum(value for value in (started, seconds) if isinstance(value, int | float) and abs(value) < MAX_COUNT)
     return RunListing(
         id=f"live/{folder.name}",
         kind="watched",
-        name=_text(about.get("name")) or folder.name,
-        what=_text(about.get("command")) + (f", rank {rank}" if type(rank := about.get("rank")) is int else ""),
+        name=_text(program.get("name")) or folder.name,
+        what=_text(program.get("command")) + (f", rank {rank}" if type(rank := program.get("rank")) is int else ""),
         state=status.state,
         changed=float(changed),
         update=status.updates,

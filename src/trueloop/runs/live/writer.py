@@ -58,14 +58,14 @@ class LiveWriter:
 
     Args:
         folder: the live folder; see `live_folder`.
-        about: the "name", "command" and "folder" of the program, and further fields to display.
+        program: the "name", "command" and "folder" of the program, and further fields to display.
         rank: rank of this process; None if the program has only one process.
 
     Raises:
         OSError: the feed cannot be written.
     """
 
-    def __init__(self, folder: Path, about: Mapping[str, Any], *, rank: int | None = None) -> None:
+    def __init__(self, folder: Path, program: Mapping[str, Any], *, rank: int | None = None) -> None:
         ensure_private_folder(folder)
         remove_ended_programs(folder, lambda path: is_running(read_position(path)))
         started_at = time()
@@ -81,13 +81,13 @@ class LiveWriter:
         self._unwritten: dict[str, list[list[float]]] = {}
         self._timing: dict[str, float] | None = None
         self._identity = {"pid": self._process, "start_ticks": process_start_ticks(self._process)}
-        self._append("started", schema=SCHEMA, time=round(started_at, 3), rank=rank, **self._identity, **about)
+        self._append("started", schema=SCHEMA, time=round(started_at, 3), rank=rank, **self._identity, **program)
         self._write_position(0)
 
     def add_value(self, series: str, update: int, value: float) -> None:
         """Add the newest value of a series, which is downsampled; the next `write_if_due` writes the value.
 
-        Cost: 0.3 us.
+        Cost: 0.3 µs.
         """
         values = self._series.get(series)
         if values is None:
@@ -100,7 +100,7 @@ class LiveWriter:
     def write_if_due(self, status: RunStatus) -> None:
         """Write new values, at most once per `WRITE_INTERVAL_S`.
 
-        Cost: 0.1 us without a write, 0.2 ms with a write.
+        Cost: 0.1 µs without a write, 0.2 ms with a write.
 
         Raises:
             OSError: the disk is full, or the folder was removed.

@@ -33,7 +33,7 @@ def overlay_panels(histories: Mapping[str, History]) -> list[Panel]:
 
 
 def _all_panels(histories: Mapping[str, History]) -> Iterator[Panel]:
-    losses = {label: _smoothed(history, history.updates.loss) for label, history in histories.items()}
+    losses = {label: _smooth_loss(history, history.updates.loss) for label, history in histories.items()}
     yield _panel("train_loss", "Training loss, smoothed", "line", losses)
     evaluations = {label: metric_points(history.evaluations) for label, history in histories.items()}
     for metric in dict.fromkeys(name for by_metric in evaluations.values() for name in by_metric):
@@ -45,9 +45,9 @@ def _all_panels(histories: Mapping[str, History]) -> Iterator[Panel]:
         yield _panel(f"metric_{metric}", metric, "points", values)
     rates = {label: (history.updates.update, history.updates.lr) for label, history in histories.items()}
     yield _panel("lr", "Learning rate", "line", rates)
-    norms = {label: _smoothed(history, history.updates.grad_norm) for label, history in histories.items()}
+    norms = {label: _smooth_loss(history, history.updates.grad_norm) for label, history in histories.items()}
     yield _panel("grad_norm", "Gradient norm, smoothed", "line", norms, log=True)
-    speeds = {label: _smoothed(history, _examples_per_s(history)) for label, history in histories.items()}
+    speeds = {label: _smooth_loss(history, _examples_per_s(history)) for label, history in histories.items()}
     yield _panel("throughput", "Examples per second", "line", speeds)
 
 
@@ -62,7 +62,7 @@ def _panel(name: str, title: str, kind: Kind, series: Mapping[str, Series], *, l
     return Panel(name=name, title=title, caption=f"At the end: {ends or 'no finite value'}.", curves=curves, log=log)
 
 
-def _smoothed(history: History, ys: Sequence[float]) -> Series:
+def _smooth_loss(history: History, ys: Sequence[float]) -> Series:
     return history.updates.update, smooth(ys, default_span(len(ys)))
 
 

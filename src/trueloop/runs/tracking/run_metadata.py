@@ -26,7 +26,8 @@ def make_run_metadata(started: RunStarted, *, folder: str, started_s: float, fir
         first_line: first line of the journal, which identifies the run.
     """
     facts = started.facts
-    params = dict(_flat("", facts.get("config", {}))) | dict(_flat("options.", facts.get("options", {})))
+    config, options = facts.get("config", {}), facts.get("options", {})
+    params = dict(_flatten_params("", config)) | dict(_flatten_params("options.", options))
     tags = dict(_tags(facts))
     started_ms = int(started_s * 1000)
     identity = json.dumps([SCHEMA, started_ms, sorted(params.items()), sorted(tags)])
@@ -41,7 +42,7 @@ def make_run_metadata(started: RunStarted, *, folder: str, started_s: float, fir
     )
 
 
-def _flat(prefix: str, tree: object) -> Iterator[tuple[str, str]]:
+def _flatten_params(prefix: str, tree: object) -> Iterator[tuple[str, str]]:
     if isinstance(tree, Mapping):
         for name, value in iter_leaves(cast("Mapping[str, Any]", tree), prefix):
             yield name, truncate(_text(value), MAX_PARAM_CHARS)
@@ -52,13 +53,13 @@ def _tags(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     commit = commit.get("commit") if isinstance(commit, Mapping) else commit
     if isinstance(commit, str):
         yield "mlflow.source.git.commit", commit.rstrip("+")  # the tag that MLflow's pages show
-    yield from _nested("trueloop.", {key: value for key, value in facts.items() if key not in _NOT_TAGS})
+    yield from _flatten_tags("trueloop.", {key: value for key, value in facts.items() if key not in _NOT_TAGS})
 
 
-def _nested(prefix: str, tree: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _flatten_tags(prefix: str, tree: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key, value in tree.items():
         if isinstance(value, Mapping) and 0 < len(cast("Mapping[str, Any]", value)) <= MAX_NESTED_TAGS:
-            yield from _nested(f"{prefix}{key}.", cast("Mapping[str, Any]", value))
+            yield from _flatten_tags(f"{prefix}{key}.", cast("Mapping[str, Any]", value))
         else:
             yield f"{prefix}{key}", truncate(_text(value), MAX_TAG_CHARS)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from trueloop.core.errors import CheckpointError, InvalidConfig
-from trueloop.training.checkpoint.durable_files import damaged, sync, unreadable, unwritable
+from trueloop.training.checkpoint.durable_files import damage_error, sync, unreadable, unwritable
 from trueloop.training.checkpoint.manifest import (
     Checkpoint,
     NewerSchemaError,
@@ -122,7 +122,7 @@ class CheckpointFolder:
         self._retain(checkpoint)
         return checkpoint
 
-    def adopt(self, update: int, fill: Callable[[Path], None]) -> tuple[Checkpoint, dict[str, Any]]:
+    def import_checkpoint(self, update: int, fill: Callable[[Path], None]) -> tuple[Checkpoint, dict[str, Any]]:
         """Import a checkpoint from elsewhere; it gets its final name after all its bytes have been checked.
 
         Args:
@@ -166,7 +166,7 @@ class CheckpointFolder:
 
     def best(self) -> Checkpoint | None:
         """Return the best complete checkpoint, the older one in a tie; None if no checkpoint has the metric."""
-        return next(iter(self._ranked(self.checkpoints())), None)
+        return next(iter(self._sort_by_metric(self.checkpoints())), None)
 
     def leftovers(self) -> list[Path]:
         """Return the hidden folders of unfinished saves and removals; the next start removes them.
@@ -291,7 +291,7 @@ class CheckpointFolder:
     def _hidden_path(self, purpose: Literal["saving", "removing"], path: Path) -> Path:
         return self._root / f".{purpose}-{path.name}-{secrets.token_hex(4)}"
 
-    def _ranked(self, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+    def _sort_by_metric(self, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
         """Sort checkpoints best first; leave out those whose metric is missing or NaN."""
         metric = self._metric
         ranked = [each for each in checkpoints if not math.isnan(each.metrics.get(metric, math.nan))]
@@ -302,7 +302,8 @@ class CheckpointFolder:
         every_save, _ = self._scan()
         complete = _one_per_update(every_save)
         newest = complete[-max(1, self._keep_last) :]
-        to_keep = {checkpoint.path for checkpoint in (saved, *newest, *self._ranked(complete)[: self._keep_best])}
+        best = self._sort_by_metric(complete)[: self._keep_best]
+        to_keep = {checkpoint.path for checkpoint in (saved, *newest, *best)}
         for checkpoint in every_save:
             if checkpoint.path not in to_keep:
                 self.remove(checkpoint)
@@ -343,8 +344,8 @@ def pack_state(state: Mapping[str, object], *, copy: PackedState | None = None) 
     parts: dict[str, tuple[Json, dict[str, Tensor]]] = {}
     for name, tree in state.items():
         _check_part(name)
-        earlier = None if copy is None else copy[name][1] if name in copy else {}
-        parts[name] = pack(tree, at=name, copy=earlier)
+        buffers = None if copy is None else (copy[name][1] if name in copy else {})
+        parts[name] = pack(tree, at=name, copy=buffers)
     return parts
 
 
@@ -352,7 +353,7 @@ def _read_checkpoint_of(path: Path, update: int) -> Checkpoint:
     """Read a manifest and check that it belongs to this update."""
     checkpoint, _ = read_manifest(path)
     if checkpoint.update != update:
-        raise damaged(path, f"it is the checkpoint of update {checkpoint.update} under another name")
+        raise damage_error(path, f"it is the checkpoint of update {checkpoint.update} under another name")
     return checkpoint
 
 

@@ -79,7 +79,7 @@ def unreadable(path: Path, error: OSError) -> CheckpointError:
     return CheckpointError(f"{path} could not be read: {error.strerror or error}.", fix="Check path and permissions.")
 
 
-def damaged(path: Path, reason: str) -> CheckpointError:
+def damage_error(path: Path, reason: str) -> CheckpointError:
     """Return an error that explains that a file or checkpoint has changed since it was written."""
     return CheckpointError(
         f"{path} is damaged: {reason}.",

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trueloop.core.errors import CheckpointError
 from trueloop.core.sealed_json import seal, unseal
-from trueloop.training.checkpoint.durable_files import FileStamp, damaged, sync, unreadable, write_synced
+from trueloop.training.checkpoint.durable_files import FileStamp, damage_error, sync, unreadable, write_synced
 
 if TYPE_CHECKING:  # a manifest and its files can be checked where torch is not installed
     from torch import Tensor
@@ -128,11 +128,11 @@ def read_manifest(path: Path) -> tuple[Checkpoint, dict[str, FileStamp]]:
             path=path, update=manifest["update"], epoch=manifest["epoch"], metrics=_unpack_metrics(manifest["metrics"])
         )
     except (LookupError, TypeError, AttributeError, ValueError, struct.error) as error:
-        raise damaged(path, f"{MANIFEST} is invalid ({error!r})") from error
+        raise damage_error(path, f"{MANIFEST} is invalid ({error!r})") from error
     for name, stamp in stamps.items():
         _check_file(path, name, stamp)
     if STATE not in stamps:
-        raise damaged(path, f"{MANIFEST} does not list {STATE}")
+        raise damage_error(path, f"{MANIFEST} does not list {STATE}")
     return checkpoint, stamps
 
 
@@ -170,7 +170,7 @@ def read_folder(path: Path) -> dict[str, Any]:
     _, migrations = _read_raw_manifest(path)
     content = (path / STATE).read_bytes()
     if hashlib.sha256(content).hexdigest() != stamps[STATE].sha256:
-        raise damaged(path, f"{STATE} does not match its checksum")
+        raise damage_error(path, f"{STATE} does not match its checksum")
     trees: dict[str, Any] = json.loads(content)
     files = [f"{name}.safetensors" for name in trees]
     with ThreadPoolExecutor() as pool:  # computing a checksum takes one core, and the others are idle now
@@ -196,11 +196,11 @@ def _unpack_metrics(packed: dict[str, Any]) -> dict[str, float]:
 def _read_raw_manifest(path: Path) -> tuple[dict[str, Any], list[Migration]]:
     """Check the manifest's checksum; return its original content, and the migrations to the current schema."""
     if not (path / MANIFEST).is_file():
-        raise damaged(path, f"there is no {MANIFEST}: it is incomplete, or not a checkpoint")
+        raise damage_error(path, f"there is no {MANIFEST}: it is incomplete, or not a checkpoint")
     content = (path / MANIFEST).read_bytes()
     manifest = unseal(content)
     if manifest is None:
-        raise damaged(path, f"{MANIFEST} does not match its own checksum")
+        raise damage_error(path, f"{MANIFEST} does not match its own checksum")
     return manifest, _migrations_from(path, manifest.get("schema"))
 
 
@@ -217,21 +217,21 @@ def _migrations_from(path: Path, schema: object) -> list[Migration]:
 
 def _check_file(path: Path, name: str, stamp: FileStamp) -> None:
     if not FILE.fullmatch(name):
-        raise damaged(path, f"{MANIFEST} lists a file with an invalid name: {name!r}")
+        raise damage_error(path, f"{MANIFEST} lists a file with an invalid name: {name!r}")
     try:
         status = (path / name).lstat()
     except FileNotFoundError:
-        raise damaged(path, f"{name} is missing") from None
+        raise damage_error(path, f"{name} is missing") from None
     if not stat.S_ISREG(status.st_mode):
-        raise damaged(path, f"{name} is not a plain file")
+        raise damage_error(path, f"{name} is not a plain file")
     if status.st_size != stamp.size:
-        raise damaged(path, f"{name} has {status.st_size} bytes instead of {stamp.size}")
+        raise damage_error(path, f"{name} has {status.st_size} bytes instead of {stamp.size}")
 
 
 def _check_content(path: Path, name: str, stamp: FileStamp) -> None:
     with (path / name).open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != stamp.sha256:
-            raise damaged(path, f"{name} does not match its checksum")
+            raise damage_error(path, f"{name} does not match its checksum")
 
 
 def _read_part(path: Path, name: str, stamps: Mapping[str, FileStamp]) -> Mapping[str, Tensor]:
@@ -242,5 +242,5 @@ def _read_part(path: Path, name: str, stamps: Mapping[str, FileStamp]) -> Mappin
         return {}
     file = read_tensors(path / name)
     if file.stamp != stamps[name]:
-        raise damaged(path, f"{name} does not match its checksum")
+        raise damage_error(path, f"{name} does not match its checksum")
     return file.tensors

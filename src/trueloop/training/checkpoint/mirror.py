@@ -8,6 +8,7 @@ only used again if their manifest matches. Downloaded checkpoints are checked li
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -87,7 +88,7 @@ class Mirror:
             if update <= after_update:
                 break
             try:
-                return folder.adopt(update, lambda target, name=name: self._download(name, target)), problems
+                return folder.import_checkpoint(update, partial(self._download, name)), problems
             except (MirrorError, NewerSchemaError):
                 raise
             except CheckpointError as error:

@@ -105,12 +105,12 @@ class Difference:
     """A name whose saved and current values differ; a missing value is the string "absent"."""
 
     name: str
-    was: Any
-    now: Any
+    saved: Any
+    current: Any
     consequence: Consequence
 
     def __str__(self) -> str:
-        return f"{self.name}: was {_format_value(self.was)}, is {_format_value(self.now)}"
+        return f"{self.name}: was {_format_value(self.saved)}, is {_format_value(self.current)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,12 +197,12 @@ def compare(saved: Identity, current: Identity) -> Differences:
     """
     saved = {name: value for name, value in _flatten(asdict(TrainConfig())) if name in current} | dict(saved)
     names = dict.fromkeys([*current, *saved])
-    pairs = ((name, saved.get(name, "absent"), current.get(name, "absent")) for name in names)
+    values = ((name, saved.get(name, "absent"), current.get(name, "absent")) for name in names)
     return Differences(
         all=tuple(
-            Difference(name=name, was=was, now=now, consequence=consequence(name))
-            for name, was, now in pairs
-            if not _is_same(name, was, now)
+            Difference(name=name, saved=old, current=new, consequence=consequence(name))
+            for name, old, new in values
+            if not _is_same(name, old, new)
         )
     )
 
@@ -234,11 +234,11 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield f"{prefix}{key}", json.loads(json.dumps(value, default=str))
 
 
-def _is_same(name: str, was: Any, now: Any) -> bool:
-    if name.startswith("code.") and isinstance(was, str) and isinstance(now, str):
+def _is_same(name: str, saved: Any, current: Any) -> bool:
+    if name.startswith("code.") and isinstance(saved, str) and isinstance(current, str):
         # Digests of bytes and of syntax: if either matches, nothing has changed, see `code_version.fingerprint`.
-        return any(before == after for before, after in zip(was.split("/"), now.split("/"), strict=False))
-    return json.dumps(was) == json.dumps(now)  # so that a NaN equals itself and True is not 1
+        return any(old == new for old, new in zip(saved.split("/"), current.split("/"), strict=False))
+    return json.dumps(saved) == json.dumps(current)  # so that a NaN equals itself and True is not 1
 
 
 def _format_value(value: Any) -> str:

@@ -239,7 +239,7 @@ class RunState:
         If the model is sharded, every process returns its part; see `sharded.gather_full_tensors`.
         """
         assembly, copies = self.assembly, dict[tuple[int, ...], Tensor]()
-        with assembly.average.applied() if assembly.average else nullcontext():
+        with assembly.average.swapped_in() if assembly.average else nullcontext():
             current = {name: value.detach() for name, value in assembly.model.state_dict().items()}
             for value in current.values():
                 copies.setdefault(memory_key(value), value.clone())

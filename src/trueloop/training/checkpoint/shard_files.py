@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.filesystem import FileSystem
 
 from trueloop.core.errors import CheckpointError, InvalidConfig, MissingExtra
 from trueloop.core.json_text import parse_json
-from trueloop.training.checkpoint.durable_files import FileStamp, damaged, unreadable
+from trueloop.training.checkpoint.durable_files import FileStamp, damage_error, unreadable
 from trueloop.training.checkpoint.manifest import read_manifest
 from trueloop.training.checkpoint.state_tree import ShardReference
 from trueloop.training.checkpoint.tensor_file import read_tensors
@@ -123,17 +123,17 @@ def read_full_tensors(folder: Path, references: Mapping[str, ShardReference]) ->
         for file in filter(SHARD.fullmatch, stamps):
             shard = read_tensors(folder / file)
             if shard.stamp != stamps[file]:
-                raise damaged(folder, f"{file} does not match its checksum")
+                raise damage_error(folder, f"{file} does not match its checksum")
             offsets = parse_json(shard.metadata[_OFFSETS_KEY])
             for name in tensors.keys() & shard.tensors.keys():
                 missing[name] -= _copy_part(tensors[name], shard.tensors[name], offsets[name]["saved_offsets"])
     except OSError as error:
         raise unreadable(folder, error) from error
     except (LookupError, TypeError, ValueError, RuntimeError) as error:
-        raise damaged(folder, f"its shards are invalid ({error!r})") from error
+        raise damage_error(folder, f"its shards are invalid ({error!r})") from error
     incomplete = [name for name, count in missing.items() if count]
     if incomplete:
-        raise damaged(folder, f"its shards contain only a part of {incomplete[0]!r}")
+        raise damage_error(folder, f"its shards contain only a part of {incomplete[0]!r}")
     return tensors
 
 

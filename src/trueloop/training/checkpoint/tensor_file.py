@@ -21,7 +21,7 @@ from torch import Tensor
 
 from trueloop.core.errors import CheckpointError
 from trueloop.core.json_text import parse_json
-from trueloop.training.checkpoint.durable_files import FileStamp, damaged, write_synced
+from trueloop.training.checkpoint.durable_files import FileStamp, damage_error, write_synced
 
 _TORCH_NAMES = {
     "F64": "float64",
@@ -107,7 +107,7 @@ def read_tensors(path: Path) -> TensorFile:
         prefix = file.read(8)
         length = int.from_bytes(prefix, "little")
         if len(prefix) < 8 or length > size - 8:
-            raise damaged(path, "it is shorter than its header says")
+            raise damage_error(path, "it is shorter than its header says")
         encoded = file.read(length)
         hashing.submit(digest.update, prefix + encoded)
         header, metadata = _parse_header(path, encoded)
@@ -117,7 +117,7 @@ def read_tensors(path: Path) -> TensorFile:
             for start in range(0, entry.nbytes, CHUNK):
                 piece = view[start : start + CHUNK]
                 if cast("Any", file).readinto(piece) != len(piece):
-                    raise damaged(path, f"it ends inside {name!r}")
+                    raise damage_error(path, f"it ends inside {name!r}")
                 hashing.submit(digest.update, piece)
             tensors[name] = _view_as_tensor(path, memory, entry)
     in_order = {name: tensors[name] for name in header}
@@ -139,7 +139,7 @@ def _parse_header(path: Path, encoded: bytes) -> tuple[dict[str, Any], dict[str,
         header = dict(parse_json(encoded))
         return header, dict(header.pop(RESERVED, {}))
     except (ValueError, TypeError) as error:
-        raise damaged(path, f"its header is not readable ({error})") from error
+        raise damage_error(path, f"its header is not readable ({error})") from error
 
 
 def _unknown_dtype(path: Path, name: str, dtype: str) -> CheckpointError:
@@ -166,9 +166,9 @@ def _entries_in_file_order(path: Path, header: dict[str, Any], data_size: int) -
             entries.append((name, _Entry(dtype=dtype, shape=shape, nbytes=end - start)))
             position = end
     except (KeyError, TypeError, ValueError) as error:
-        raise damaged(path, f"its header is invalid at {error}") from error
+        raise damage_error(path, f"its header is invalid at {error}") from error
     if position != data_size:
-        raise damaged(path, f"it has {data_size} bytes of tensors, but its header describes {position}")
+        raise damage_error(path, f"it has {data_size} bytes of tensors, but its header describes {position}")
     return entries
 
 
@@ -176,7 +176,7 @@ def _view_as_tensor(path: Path, memory: Tensor, entry: _Entry) -> Tensor:
     try:
         return memory.view(entry.dtype).reshape(entry.shape)
     except (RuntimeError, TypeError) as error:  # an empty tensor whose other sizes exceed torch's limit
-        raise damaged(path, f"torch has no tensor of shape {entry.shape}") from error
+        raise damage_error(path, f"torch has no tensor of shape {entry.shape}") from error
 
 
 def _as_bytes(tensor: Tensor) -> memoryview:

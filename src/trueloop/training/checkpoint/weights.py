@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trueloop.core.errors import InvalidModel
 from trueloop.core.json_text import parse_json
-from trueloop.training.checkpoint.durable_files import damaged, sync, unreadable, unwritable
+from trueloop.training.checkpoint.durable_files import damage_error, sync, unreadable, unwritable
 from trueloop.training.checkpoint.tensor_file import DTYPE_NAMES, RESERVED, read_tensors, write_tensors
 
 
@@ -61,7 +61,7 @@ def load_weights(path: Path) -> dict[str, Tensor]:
         aliases = parse_json(file.metadata.get("aliases", "{}"))
         return file.tensors | {alias: file.tensors[name] for alias, name in aliases.items()}
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise damaged(path, f"its map of tied tensors is invalid ({error!r})") from error
+        raise damage_error(path, f"its map of tied tensors is invalid ({error!r})") from error
 
 
 def _split_aliases(entries: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -44,7 +44,7 @@ class StepSpec:
     objective: Objective
     clip: float | None
     """Upper bound of the gradient norm over all parameters."""
-    guarded: bool
+    skip_nonfinite: bool
     """Whether to skip updates with non-finite gradients, and then restore the buffers."""
     autocast: torch.dtype | None
 
@@ -55,9 +55,9 @@ def make_step_function(spec: StepSpec, group_steps: Sequence[ParamGroupStep]) ->
     parameters = [parameter for each in group_steps for parameter in each.parameters]
     device = parameters[0].device.type
     bound = math.inf if spec.clip is None else spec.clip
-    guarded, dtype = spec.guarded, spec.autocast
+    skip_nonfinite, dtype = spec.skip_nonfinite, spec.autocast
     buffer_owners = [(module, name) for module in model.modules() for name, _ in module.named_buffers(recurse=False)]
-    buffer_owners = buffer_owners if guarded else []
+    buffer_owners = buffer_owners if skip_nonfinite else []
 
     def update(batch: Any, settings: Tensor) -> Tensor:
         old_buffers = [getattr(module, name) for module, name in buffer_owners]
@@ -69,7 +69,7 @@ def make_step_function(spec: StepSpec, group_steps: Sequence[ParamGroupStep]) ->
         with torch.no_grad():
             norm = torch.where(divisor == 0, math.nan, _norm(gradients) / divisor)
             finite = torch.isfinite(norm)
-            applied = finite & (divisor != 0) if guarded else divisor != 0
+            applied = finite & (divisor != 0) if skip_nonfinite else divisor != 0
             total_divisor = torch.where(finite, (norm / bound).clamp(min=1.0), 1.0) * divisor
             _step(group_steps, gradients, total_divisor, applied, settings)
             for (module, name), buffer, copy in zip(buffer_owners, old_buffers, saved, strict=True):

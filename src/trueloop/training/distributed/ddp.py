@@ -111,7 +111,7 @@ class DdpParallel:
         self._ddp = None
 
     def gradient_divisor(self, divisor: Tensor | float) -> Tensor | float:
-        """Return the divisor divided by the number of processes, by which DDP has divided already."""
+        """Return the divisor divided by the number of processes: DDP has already averaged over them."""
         return divisor / self.processes.size
 
     def _build_ddp(self) -> DistributedDataParallel:

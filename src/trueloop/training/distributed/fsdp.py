@@ -127,7 +127,7 @@ class FsdpParallel:
         """Do nothing: the model itself is sharded."""
 
     def gradient_divisor(self, divisor: Tensor | float) -> Tensor | float:
-        """Return the divisor divided by the number of processes, by which FSDP has divided already."""
+        """Return the divisor divided by the number of processes: FSDP has already averaged over them."""
         return divisor / self.processes.size
 
     def _raise_unequal_use(self, used: Sequence[bool]) -> NoReturn:
@@ -153,7 +153,7 @@ class ShardedUpdate(CpuUpdate):
         parameters: all parameters of the optimizer.
         clip: upper bound of the gradient norm over all parameters and processes, or None.
         sharded: the `FsdpParallel` of the run, which computes this norm.
-        guarded: whether to skip updates with non-finite gradients.
+        skip_nonfinite: whether to skip updates with non-finite gradients.
     """
 
     def __init__(
@@ -163,9 +163,9 @@ class ShardedUpdate(CpuUpdate):
         clip: float | None,
         sharded: FsdpParallel,
         *,
-        guarded: bool = True,
+        skip_nonfinite: bool = True,
     ) -> None:
-        super().__init__(optimizer, parameters, clip, fused_scaling=False, guarded=guarded)
+        super().__init__(optimizer, parameters, clip, fused_scaling=False, skip_nonfinite=skip_nonfinite)
         self._sharded = sharded
         sharded.set_parameters(parameters)
 

@@ -68,11 +68,7 @@ def read_launch_info(environment: Mapping[str, str] = os.environ) -> LaunchInfo 
 
 
 def was_restarted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return True if torchrun restarted this process, or SLURM requeued its job, with the same command line.
-
-    Args:
-        environment: variables by name.
-    """
+    """Return True if torchrun restarted this process, or SLURM requeued its job, with the same command line."""
     counts = (environment.get(name, "") for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
     return any(count.isdigit() and int(count) > 0 for count in counts)
 

@@ -59,7 +59,7 @@ class Parallel(Protocol):
         ...
 
     def gradient_divisor(self, divisor: Tensor | float) -> Tensor | float:
-        """Return the number by which the synchronised gradients must be divided to be divided by ``divisor``."""
+        """Return ``divisor``, corrected for what the engine has already divided the synchronised gradients by."""
         ...
 
 

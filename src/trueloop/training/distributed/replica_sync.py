@@ -53,8 +53,8 @@ class BufferSync:
 
     def track_and_sync(self) -> None:
         """Find buffers that changed on any process, track them from now on, and broadcast all tracked ones."""
-        now = self._state()
-        modified = {self._owners[index][0] for index, before in enumerate(self._initial_state) if now[index] != before}
+        state = self._state()
+        modified = {self._owners[i][0] for i, initial in enumerate(self._initial_state) if state[i] != initial}
         changed = [
             index
             for index, (module, _) in enumerate(self._owners)

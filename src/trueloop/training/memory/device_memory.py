@@ -27,7 +27,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return True if the error means that torch could not allocate memory, on any device."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY_TEXTS)
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY_TEXTS)
 
 
 def format_model_size(model: nn.Module) -> str:

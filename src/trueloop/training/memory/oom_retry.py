@@ -137,7 +137,7 @@ class OutOfMemoryRetry:
         size = replay.largest_piece()
         problem = f"{self._device} ran out of memory in update {update} with a micro-batch of {_format_examples(size)}"
         if size <= 1:
-            smallest = describe_batch(split_micro_batch(replay.seen[-1], 1)[0].data)
+            smallest = describe_batch(split_micro_batch(replay.micro_batches[-1], 1)[0].data)
             raise OutOfMemory(
                 f"{problem}, and this batch cannot be split further: {smallest}.",
                 why=f"{cause} The model takes {format_model_size(self._model)}; gradients and optimizer need more.",
@@ -174,17 +174,17 @@ class ReplayableWindow:
     def __init__(self, micros: Iterator[MicroBatch]) -> None:
         self._micros = micros
         self._max_examples: int | None = None
-        self.seen: list[MicroBatch] = []
+        self.micro_batches: list[MicroBatch] = []
         self.reading_source = False
         """True while the source is read: an error then ends the stream, so the window cannot be replayed."""
 
     def from_start(self, max_examples: int | None) -> Iterator[MicroBatch]:
         """Yield the micro-batches read so far, then the rest, split to at most ``max_examples``."""
         self._max_examples = max_examples
-        for micro in tuple(self.seen):
+        for micro in tuple(self.micro_batches):
             yield from self._split(micro)
         while (micro := self._read_next()) is not None:
-            self.seen.append(micro)
+            self.micro_batches.append(micro)
             yield from self._split(micro)
 
     def _read_next(self) -> MicroBatch | None:
@@ -195,11 +195,12 @@ class ReplayableWindow:
 
     def largest_piece(self) -> int:
         """Return the number of examples in the largest piece of a micro-batch so far."""
-        return max(min(count_examples(micro), self._max_examples or count_examples(micro)) for micro in self.seen)
+        largest = max(map(count_examples, self.micro_batches))
+        return min(largest, self._max_examples or largest)
 
     def check_splittable(self, max_examples: int) -> None:
         """Raise if a micro-batch cannot be split into pieces of this size."""
-        for micro in self.seen:
+        for micro in self.micro_batches:
             split_micro_batch(micro, max_examples)
 
     def _split(self, micro: MicroBatch) -> list[MicroBatch]:

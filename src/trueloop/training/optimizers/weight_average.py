@@ -81,7 +81,7 @@ class WeightAverage:
             self._average[name].copy_(torch.where(was_skipped, self._average[name], self._weights[name]))
 
     @contextmanager
-    def applied(self) -> Generator[None]:
+    def swapped_in(self) -> Generator[None]:
         """Swap the average into the model within a ``with`` block, and the trained weights back at its end.
 
         A ``state_dict`` from within the block refers to the average, which changes later: copy or write it there.
@@ -142,7 +142,7 @@ class WeightAverage:
             raise InvalidModel(
                 "The averaged weights are in the model now.",
                 why="They would be averaged with themselves, or treated as the trained weights.",
-                fix="Leave the `with average.applied()` block first.",
+                fix="Leave the `with average.swapped_in()` block first.",
             )
 
 

@@ -93,8 +93,8 @@ def _difference_message(
             f"update is off by {format_percent(differences['short last'])}: every micro-batch has the same weight, "
             "whatever its size."
         )
-    off = format_percent(differences["equal"])
-    message = f"The update from {len(sizes[0])} equal micro-batches ({even}) is off by {off}"
+    difference = format_percent(differences["equal"])
+    message = f"The update from {len(sizes[0])} equal micro-batches ({even}) is off by {difference}"
     return (
         f"{message}: its norm is {format_float(scale)} times that of the big batch's update."
         if abs(scale - 1) > 0.01

@@ -41,7 +41,7 @@ class Influence:
     """Positions that were changed and compared."""
     grid: list[list[float]]
     """Relative change of the output at a position (row) when the input at a position (column) changes."""
-    where: str = ""
+    origin: str = ""
     """First module that uses a later position; "" if none is known."""
 
     @property
@@ -87,13 +87,13 @@ def future_unseen(context: ProofContext, *, positions: int = 12) -> Evidence:
             charts=(picture,),
         )
     t, s = influence.leaks[0]
-    where = f" It first appears {influence.where}." if influence.where else ""
+    location = f" It first appears {influence.origin}." if influence.origin else ""
     largest = max(influence.grid[t][s] for t, s in influence.leaks)
     position, later_position = influence.positions[t], influence.positions[s]
     return broken(
         f"The output at position {position} changes with the input at position {later_position}, {mode}, by up to "
-        f"{format_float(largest)} of the largest output.{where}",
-        cause=influence.where or f"position {position} sees {later_position}",
+        f"{format_float(largest)} of the largest output.{location}",
+        cause=influence.origin or f"position {position} sees {later_position}",
         fix="Mask attention above the diagonal (is_causal=True), pad convolutions on the left only, and do not run a "
         "recurrent layer in both directions.",
         numbers={"pairs_ahead": len(influence.leaks), "most": largest},
@@ -126,7 +126,7 @@ def _measure_influence(context: ProofContext, model: nn.Module, batch: Any, max_
                     leak = (t, s)
     if not any(map(any, grid)):
         raise NotApplicable("No position has any influence on any output, so causality cannot be checked.")
-    return Influence(positions=chosen, grid=grid, where=_find_module(exact, indices, leak, (B, T)) if leak else "")
+    return Influence(positions=chosen, grid=grid, origin=_find_module(exact, indices, leak, (B, T)) if leak else "")
 
 
 def _find_module(exact: PreciseModel, indices: list[int], leak: tuple[int, int], shape: tuple[int, int]) -> str:
@@ -144,9 +144,9 @@ def _find_module(exact: PreciseModel, indices: list[int], leak: tuple[int, int],
 
 def _perturb(call: ModelCall, indices: list[int], s: int) -> ModelCall:
     def change(leaf: Tensor) -> Tensor:
-        where = torch.zeros(leaf.shape[:2], dtype=torch.bool, device=leaf.device)
-        where[:, s] = True
-        return perturb(leaf, where)
+        mask = torch.zeros(leaf.shape[:2], dtype=torch.bool, device=leaf.device)
+        mask[:, s] = True
+        return perturb(leaf, mask)
 
     return perturb_call(call, indices, change)
 

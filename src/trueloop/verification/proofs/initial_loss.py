@@ -38,7 +38,7 @@ class Guess:
     """Formula of the loss: "ln 10"."""
     certain: bool = True
     """False if the number of classes was inferred from the output's shape."""
-    above: float = UPPER_LIMIT
+    upper_limit: float = UPPER_LIMIT
     """Upper limit of the loss, as a multiple of ``value``."""
     remark: str = ""
 
@@ -57,7 +57,7 @@ def initial_loss(context: ProofContext, *, expected: float | None = None) -> Evi
     numbers = {"loss": loss, "expected": guess.value}
     picture = Bars(title="Loss before training", values={"measured": loss, guess.formula: guess.value}, unit="")
     message = f"The initial loss is {format_float(loss)}; {guess.formula} is {format_float(guess.value)}"
-    low_end, high_end = (LOWER_LIMIT, guess.above) if guess.certain else INFERRED_LIMITS
+    low_end, high_end = (LOWER_LIMIT, guess.upper_limit) if guess.certain else INFERRED_LIMITS
     if math.isfinite(loss) and low_end <= ratio <= high_end:
         remarks = (guess.remark,) if guess.remark else ()
         return holds(f"{message}.", numbers=numbers, charts=(picture,), notes=remarks)
@@ -98,10 +98,10 @@ def _expected_loss(context: ProofContext, training: TrainingCopy, batch: Any) ->
     ):
         return Guess(math.log(2), "ln 2")
     if isinstance(loss, nn.MSELoss) or loss is F.mse_loss:
-        return Guess(_variance(target), "the target's variance", above=WIDE_LIMIT, remark=_mean_remark(target))
+        return Guess(_variance(target), "the target's variance", upper_limit=WIDE_LIMIT, remark=_mean_remark(target))
     if isinstance(loss, nn.L1Loss) or loss is F.l1_loss:
         values = target.double()
-        return Guess(float((values - values.median()).abs().mean()), "the mean deviation", above=WIDE_LIMIT)
+        return Guess(float((values - values.median()).abs().mean()), "the mean deviation", upper_limit=WIDE_LIMIT)
     raise NotApplicable(
         f"The expected initial value of {getattr(loss, '__name__', type(loss).__name__)} is unknown: pass expected=."
     )

@@ -42,11 +42,11 @@ class LeakMatrix:
 
     grid: list[list[float]]
     """Change of output i (row) when input j (column) changes, relative to the largest output."""
-    where: str
+    mixing_module: str
     """First module that mixes samples; "" = none."""
 
     @property
-    def wrong(self) -> list[tuple[int, int]]:
+    def leaking_pairs(self) -> list[tuple[int, int]]:
         """Pairs (i, j) of different samples for which output i depends on input j."""
         return [(i, j) for i, row in enumerate(self.grid) for j, value in enumerate(row) if value and i != j]
 
@@ -64,18 +64,18 @@ def samples_independent(context: ProofContext, *, samples: int = 6) -> Evidence:
     batch, _ = context.aligned_samples(model, samples, minimum=2)
     normalised = layers_in_train_mode(model, BatchNorm)
     eval_leaks = _measure_leaks(context, model.eval(), batch)
-    if eval_leaks.wrong:
+    if eval_leaks.leaking_pairs:
         return _broken(eval_leaks, "in eval mode")
     model = context.training_copy().model
     train_leaks = _measure_leaks(context, model, batch)
     remarks: tuple[str, ...] = ()
-    if train_leaks.wrong and normalised:
+    if train_leaks.leaking_pairs and normalised:
         model = context.training_copy().model
         freeze_mode(model, BatchNorm)
         train_leaks = _measure_leaks(context, model, batch)
         names = first_few(normalised)
         remarks = (f"In train mode BatchNorm ({names}) mixes samples through its batch statistics, as intended.",)
-    if train_leaks.wrong:
+    if train_leaks.leaking_pairs:
         return _broken(train_leaks, "in train mode only")
     pairs = len(eval_leaks.grid) * (len(eval_leaks.grid) - 1)
     return holds(
@@ -87,15 +87,15 @@ def samples_independent(context: ProofContext, *, samples: int = 6) -> Evidence:
 
 
 def _broken(leaks: LeakMatrix, mode: str) -> Evidence:
-    i, j = leaks.wrong[0]
-    largest = max(leaks.grid[i][j] for i, j in leaks.wrong)
-    where = f" Samples first mix {leaks.where}." if leaks.where else ""
+    i, j = leaks.leaking_pairs[0]
+    largest = max(leaks.grid[i][j] for i, j in leaks.leaking_pairs)
+    location = f" Samples first mix {leaks.mixing_module}." if leaks.mixing_module else ""
     return broken(
-        f"Output {i} changes with sample {j} {mode}: {format_count(len(leaks.wrong), 'pair')} of samples "
-        f"leak, by up to {format_float(largest)} of the largest output.{where}",
-        cause=leaks.where or f"output {i}, sample {j}",
+        f"Output {i} changes with sample {j} {mode}: {format_count(len(leaks.leaking_pairs), 'pair')} of samples "
+        f"leak, by up to {format_float(largest)} of the largest output.{location}",
+        cause=leaks.mixing_module or f"output {i}, sample {j}",
         fix=FIX,
-        numbers={"leaking_pairs": len(leaks.wrong), "most": largest},
+        numbers={"leaking_pairs": len(leaks.leaking_pairs), "most": largest},
         charts=(_grid(leaks),),
     )
 
@@ -107,7 +107,7 @@ def _grid(leaks: LeakMatrix) -> Grid:
         columns="input of sample",
         labels=range(len(leaks.grid)),
         values=leaks.grid,
-        wrong=leaks.wrong,
+        wrong=leaks.leaking_pairs,
     )
 
 
@@ -124,10 +124,10 @@ def _measure_leaks(context: ProofContext, model: nn.Module, batch: Any) -> LeakM
             for i, value in enumerate(relative_differences(original, perturbed, 1, exact.tolerance).tolist()):
                 grid[i][j] = max(grid[i][j], value)
     _add_gradients(grid, exact, indices)
-    leaks = LeakMatrix(grid=grid, where="")
-    if not leaks.wrong:
+    leaks = LeakMatrix(grid=grid, mixing_module="")
+    if not leaks.leaking_pairs:
         return leaks
-    _, j = leaks.wrong[0]
+    _, j = leaks.leaking_pairs[0]
     other_samples = [i for i in range(B) if i != j]
 
     def same(a: Tensor, b: Tensor) -> bool:
@@ -137,7 +137,7 @@ def _measure_leaks(context: ProofContext, model: nn.Module, batch: Any) -> LeakM
 
     original = trace_modules(exact.model, exact.call, exact.seed)
     perturbed = trace_modules(exact.model, _perturb(exact.call, indices, j, B), exact.seed)
-    return LeakMatrix(grid=grid, where=first_divergence(original, perturbed, same))
+    return LeakMatrix(grid=grid, mixing_module=first_divergence(original, perturbed, same))
 
 
 def _perturb(call: ModelCall, indices: list[int], j: int, B: int) -> ModelCall:

@@ -6,9 +6,9 @@ import pytest
 
 from trueloop.lab.teaching.production.chart import Chart, chart
 from trueloop.lab.teaching.production.program import production_program
-from trueloop.lab.teaching.production.selection import NAMES, Selection, selected
+from trueloop.lab.teaching.production.selection import NAMES, Selection, select
 
-SELECTIONS = [Selection(), selected(*NAMES, precision="fp16"), *(selected(name) for name in NAMES)]
+SELECTIONS = [Selection(), select(*NAMES, precision="fp16"), *(select(name) for name in NAMES)]
 SNIPPETS_WITHOUT_A_BOX = {"settings", "totals"}
 
 
@@ -71,5 +71,5 @@ def test_the_edges_of_the_loops_in_the_minimal_program():
 
 
 def test_an_incomplete_window_continues_with_the_next_batch():
-    assert ("window", "batches", "no") in edges_by_name(chart_of(selected("accumulation")))
-    assert ("stop", "end", "no") in edges_by_name(chart_of(selected("early_stopping")))
+    assert ("window", "batches", "no") in edges_by_name(chart_of(select("accumulation")))
+    assert ("stop", "end", "no") in edges_by_name(chart_of(select("early_stopping")))

@@ -16,14 +16,14 @@ import torch
 
 from trueloop.failures.load import catalogue
 from trueloop.lab.teaching.production.program import production_program, trainer_program
-from trueloop.lab.teaching.production.selection import NAMES, Selection, selected
+from trueloop.lab.teaching.production.selection import NAMES, Selection, select
 from trueloop.lint.check_file import ActiveRule, lint_text
 
 TRAINER_SELECTIONS = [
     Selection(),
-    *(selected(name) for name in NAMES),
-    selected(*NAMES),
-    selected(*NAMES, precision="fp16"),
+    *(select(name) for name in NAMES),
+    select(*NAMES),
+    select(*NAMES, precision="fp16"),
 ]
 WITH_IDS = {"ids": lambda on: f"{on.precision}+{'+'.join(on.enabled)}"}
 
@@ -70,7 +70,7 @@ def all_programs() -> dict[Selection, str]:
     """Return the source code of every selection's program."""
     return {
         selection: production_program(selection).text
-        for selection in dict.fromkeys(one.completed() for one in all_selections())
+        for selection in dict.fromkeys(one.with_required() for one in all_selections())
     }
 
 
@@ -80,12 +80,12 @@ def all_selections() -> Iterator[Selection]:
             yield Selection(precision=precision, **dict(zip(SWITCHES, bits, strict=True)))
 
 
-full_selections = {precision: replace(selected(*NAMES), precision=precision) for precision in PRECISIONS}
+full_selections = {precision: replace(select(*NAMES), precision=precision) for precision in PRECISIONS}
 # Each component alone, all components at each precision, and all but one: each pair is on together, and separately.
 SELECTIONS = [
     Selection(),
     *full_selections.values(),
-    *(selected(name) for name in NAMES),
+    *(select(name) for name in NAMES),
     *(replace(full_selections["fp16"], **{name: False}) for name in SWITCHES),
 ]
 
@@ -128,7 +128,7 @@ def test_the_linter_finds_nothing_in_the_programs():
 def test_a_component_adds_lines_and_changes_few():
     minimal = production_program(Selection()).text.splitlines()
     for name in NAMES:
-        extended = production_program(selected(name)).text.splitlines()
+        extended = production_program(select(name)).text.splitlines()
         assert len(extended) > len(minimal)
         assert len(set(minimal) - set(extended)) <= 8, f"{name} rewrites the loop"
 
@@ -184,7 +184,7 @@ def test_a_program_trains_and_the_sanitizer_finds_nothing(selection: Selection, 
 
 
 def test_the_log_has_the_fields_of_the_components():
-    run(shortened(production_program(selected("logging", "evaluation", "clipping", "schedule")).text))
+    run(shortened(production_program(select("logging", "evaluation", "clipping", "schedule")).text))
     first, second = [json.loads(line) for line in Path("log.jsonl").read_text().splitlines()]
     assert (first["epoch"], second["epoch"]) == (1, 2)
     assert second["train_loss"] < first["train_loss"]
@@ -194,7 +194,7 @@ def test_the_log_has_the_fields_of_the_components():
 
 def test_accumulation_equals_one_batch_up_to_rounding():
     """The update equals that of the large batch, also in the short window at the end of the epoch."""
-    text = shortened(production_program(selected("accumulation", "schedule", "clipping")).text)
+    text = shortened(production_program(select("accumulation", "schedule", "clipping")).text)
     text = text.replace("Dropout(0.2)", "Dropout(0.0)").replace("shuffle=True", "shuffle=False")
     text = text.replace("torch.float32", "torch.float64").replace("\nmodel =", "\ntorch.manual_seed(1)\nmodel =")
     text = text.replace("\nloss_function", "\nmodel.double()\nloss_function")
@@ -234,7 +234,7 @@ def test_a_run_that_was_stopped_while_saving_resumes_bitwise(precision, monkeypa
 
 
 def test_early_stopping_restores_the_best_weights_also_after_a_restart():
-    text = production_program(selected("early_stopping", "checkpoint", "seeding")).text
+    text = production_program(select("early_stopping", "checkpoint", "seeding")).text
     text = text.replace("lr=3e-3", "lr=0.3").replace("EPOCHS = 10", "EPOCHS = 40")
     names = run(text)
     assert names["stale"] == 3

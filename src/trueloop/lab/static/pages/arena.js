@@ -2,12 +2,12 @@
 // The arena: choose a track, configure a loop, practise, submit, compare with the leaderboard.
 import { codePanel } from "../code.js";
 import { form, mentions, valuesFrom } from "../controls.js";
-import { fill, h, later, number } from "../dom.js";
-import { ask, fetchFields, newest, retryWhenBack } from "../net.js";
-import { boards } from "./arena/boards.js";
+import { fill, h, debounce, formatNumber } from "../dom.js";
+import { ask, fetchFields, latestOnly, retryUntilAnswered } from "../net.js";
+import { leaderboards } from "./arena/leaderboards.js";
 import { entryPanel } from "./arena/entry.js";
-import { handIn } from "./arena/hand_in.js";
-import { race } from "./arena/race.js";
+import { submissionPanel } from "./arena/submission_panel.js";
+import { practiceChart } from "./arena/practice_chart.js";
 
 export const title = "Arena";
 export const lead = "Data, network and target are fixed; you choose the loop. Reach the target in the fewest updates. Results cannot be self-reported: the judge reruns every entry from its configuration, on fresh seeds.";
@@ -23,7 +23,7 @@ const MOMENTUM = ["sgd", "nesterov", "rmsprop"], MOMENTS = ["adam", "adamw"];
 
 /** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {
-  const [answer, fields] = await Promise.all([retryWhenBack(() => ask("arena", { do: "tracks" })), fetchFields("arena")]);
+  const [answer, fields] = await Promise.all([retryUntilAnswered(() => ask("arena", { do: "tracks" })), fetchFields("arena")]);
   /** @type {any[]} */
   const settings = fields.find(({ name }) => name === "entry").fields;
   const defaults = Object.fromEntries(settings.map((field) => [field.name, field.default]));
@@ -36,7 +36,7 @@ export async function mount(root, { params, setParams, announce }) {
   /** @type {any} */
   let scriptLines = [];
 
-  const updateLater = later(async () => {
+  const updateLater = debounce(async () => {
     const changes = Object.entries(values).filter(([name, value]) => value !== track.baseline[name]).map(([name, value]) => [name, String(value)]);
     setParams({ track: track.name, seed: String(seed), ...Object.fromEntries(changes) });
     try {
@@ -58,13 +58,13 @@ export async function mount(root, { params, setParams, announce }) {
   const practiseButton = h("button", { type: "button", onclick: practise }, "▶ Practise");
   const practiceStatus = h("p", { class: "says" }, "Practise as often as you like: on your own seed, judged by the first held-out split only.");
   const refusal = h("p", { class: "error", role: "alert", hidden: true });
-  const practiceChart = race();
+  const chart = practiceChart();
   const networkCode = codePanel({ title: "The network (fixed)", file: "network.py" });
   const code = codePanel({ title: "Show the code", file: "entry.py", note: "What practice runs: plain PyTorch. `trueloop run entry.py` checks it the same way. The judge runs this text too, with fresh seeds and the second held-out split." });
-  const fetchScript = newest("arena");
-  const entryDetails = entryPanel({ take: (config, on) => take(config, on), announce });
-  const leaderboard = boards({ open: (id) => entryDetails.show(id), announce });
-  const submission = handIn({ query: () => ({ track: track.name, entry: values }), onjudged: async (id) => { await refresh(); await entryDetails.show(id); }, announce });
+  const fetchScript = latestOnly("arena");
+  const entryDetails = entryPanel({ onuse: (config, trackName) => loadSettings(config, trackName), announce });
+  const leaderboard = leaderboards({ open: (id) => entryDetails.show(id), announce });
+  const submission = submissionPanel({ query: () => ({ track: track.name, entry: values }), onjudged: async (id) => { await refresh(); await entryDetails.show(id); }, announce });
 
   fill(root,
     h("p", { class: "look" }, "What to look for: large batches save updates and cost examples, so the leaderboards have different winners. A learning rate must work on every seed: the bar shows the spread over seeds. Warm-up, clipping and a good initialisation allow a higher rate."),
@@ -73,13 +73,13 @@ export async function mount(root, { params, setParams, announce }) {
       h("section", { class: "panel", "aria-label": "Your loop" },
         h("h2", {}, "Your loop"),
         h("div", { class: "row begin" }, h("span", { class: "muted" }, "Start from"),
-          h("button", { type: "button", class: "quiet", onclick: () => take(track.baseline) }, "baseline"),
-          h("button", { type: "button", class: "quiet", onclick: () => take(defaults) }, "plain SGD")),
+          h("button", { type: "button", class: "quiet", onclick: () => loadSettings(track.baseline) }, "baseline"),
+          h("button", { type: "button", class: "quiet", onclick: () => loadSettings(defaults) }, "plain SGD")),
         groups.map(({ element }) => element), refusal),
       h("div", {},
         h("section", { class: "panel", "aria-label": "Practice" },
           h("div", { class: "row" }, h("h2", {}, "Practice"), h("label", { for: "practice-seed" }, "seed"), seedBox, practiseButton),
-          practiceChart.element, practiceStatus),
+          chart.element, practiceStatus),
         submission.element,
         leaderboard.element)),
     entryDetails.element,
@@ -111,7 +111,7 @@ export async function mount(root, { params, setParams, announce }) {
   }
 
   /** Load the settings of an entry. @param {Record<string, any>} config @param {string} [trackName] the entry's track */
-  function take(config, trackName) {
+  function loadSettings(config, trackName) {
     const trackOfEntry = answer.tracks.find((/** @type {any} */ each) => each.name === trackName);
     if (trackOfEntry && trackOfEntry !== track) choose(trackOfEntry, config);
     values = { ...defaults, ...config };
@@ -126,10 +126,10 @@ export async function mount(root, { params, setParams, announce }) {
     track = chosen;
     markTrack();
     stop();
-    practiceChart.mine([], track.target);
+    chart.setOwnCurve([], track.target);
     practiceStatus.textContent = "Practise, or start from the baseline's settings.";
     networkCode.show(track.model);
-    if (!config) take(track.baseline);
+    if (!config) loadSettings(track.baseline);
     entryDetails.hide();
     refresh();
   }
@@ -141,7 +141,7 @@ export async function mount(root, { params, setParams, announce }) {
     refused = Boolean(error);
     submission.button.disabled = refused;
     updateButton();
-    groups.forEach(({ groupForm, only }) => { for (const name of only) groupForm.field(/** @type {string} */ (name)).classList.toggle("refused", mentions(error?.words?.what, /** @type {string} */ (name))); });
+    groups.forEach(({ groupForm, only }) => { for (const name of only) groupForm.field(/** @type {string} */ (name)).classList.toggle("refused", mentions(error?.problem?.what, /** @type {string} */ (name))); });
   }
 
   function stop() {
@@ -168,12 +168,12 @@ export async function mount(root, { params, setParams, announce }) {
     try {
       const { id } = await ask("arena", { do: "practise", track: track.name, entry: values, seed, id: practiceId });
       practiceId = id;
-      practiceChart.mine(points, track.target);
+      chart.setOwnCurve(points, track.target);
       for (let answer = null; practiceId === id; await new Promise((wake) => setTimeout(wake, 90))) {
         answer = await ask("arena", { do: "poll", id, since: points.length });
         if (practiceId !== id || practisedTrack !== track) return;
         points.push(...answer.points);
-        practiceChart.mine(points, track.target);
+        chart.setOwnCurve(points, track.target);
         if (answer.done) return showResult(answer);
         const last = points.at(-1);
         if (last && starting) {
@@ -208,13 +208,13 @@ export async function mount(root, { params, setParams, announce }) {
       const answer = await ask("arena", { do: "board", track: refreshedTrack.name });
       if (refreshedTrack !== track) return;
       leaderboard.show(answer, refreshedTrack);
-      practiceChart.others(answer.curves, refreshedTrack.target);
+      chart.setOtherCurves(answer.curves, refreshedTrack.target);
       for (const leadText of cards.map((/** @type {HTMLElement} */ card) => card.querySelector(".lead-now"))) {
         const best = answer.best[leadText.dataset.track];
-        leadText.textContent = best === null ? "no entry yet" : `to beat: ${number(best, 3)} updates`;
+        leadText.textContent = best === null ? "no entry yet" : `to beat: ${formatNumber(best, 3)} updates`;
       }
     } catch (error) {
-      leaderboard.trouble(/** @type {Error} */ (error).message);
+      leaderboard.showError(/** @type {Error} */ (error).message);
     }
   }
 
@@ -223,7 +223,7 @@ export async function mount(root, { params, setParams, announce }) {
     practiceId = 0;
     submission.unmount();
     entryDetails.unmount();
-    practiceChart.unmount();
+    chart.unmount();
   };
 }
 

@@ -2,8 +2,8 @@
 // Arithmetic: the counts of a run with their formulas, the run as a timeline, one update in slow motion.
 import { codePanel } from "../code.js";
 import { form, valuesFrom } from "../controls.js";
-import { fill, h, later } from "../dom.js";
-import { Refused, fetchFields, newest } from "../net.js";
+import { fill, h, debounce } from "../dom.js";
+import { RequestError, fetchFields, latestOnly } from "../net.js";
 import { DEFAULT_RATE, oneStep } from "./arithmetic/step.js";
 import { timeline } from "./arithmetic/timeline.js";
 
@@ -25,7 +25,7 @@ const GROUPS = [["update", "One update"], ["epoch", "One epoch"], ["run", "The w
 export async function mount(root, { params, setParams, announce }) {
   const fields = await fetchFields("arithmetic");
   const shownFields = fields.filter(({ name }) => [...SIZES, ...GOALS].includes(name));
-  const fetchCounts = newest("arithmetic");
+  const fetchCounts = latestOnly("arithmetic");
   const position = { epoch: Number(params.get("epoch")) || 0, iteration: Number(params.get("iteration")) || 0 };
   const inputs = form(shownFields, { values: valuesFrom(shownFields, params), labels: LABELS, only: [...SIZES, ...GOALS], onchange: () => updateLater() });
   const goals = h("details", { class: "goals" }, h("summary", {}, "Time, memory, a number of updates"), GOALS.map((name) => inputs.field(name)));
@@ -73,10 +73,10 @@ export async function mount(root, { params, setParams, announce }) {
       remember();
     } catch (error) {
       line.pause();
-      if (!(error instanceof Refused)) throw error;
+      if (!(error instanceof RequestError)) throw error;
       placeholder.textContent = "The counts appear once the sizes are valid.";
       root.classList.add("stale");
-      inputs.refuse(error.words);
+      inputs.refuse(error.problem);
     }
   }
 
@@ -99,11 +99,11 @@ export async function mount(root, { params, setParams, announce }) {
     line.show(answer);
     code.show(answer.code);
     const { dataset, batch, accumulate, processes, drop_last } = inputs.values;
-    step.ask({ dataset, batch, accumulate, processes, drop_last, epoch: answer.timeline.epoch, update: answer.timeline.window }, answer.too_large);
+    step.setSizes({ dataset, batch, accumulate, processes, drop_last, epoch: answer.timeline.epoch, update: answer.timeline.window }, answer.too_large);
   }
 
-  const updateLater = later(update, 120);
-  const onResize = later(() => latest && line.maxMarks() !== maxMarks && update(), 200);
+  const updateLater = debounce(update, 120);
+  const onResize = debounce(() => latest && line.maxMarks() !== maxMarks && update(), 200);
   const resizeObserver = new ResizeObserver(onResize);
   resizeObserver.observe(line.element);
   await update();

@@ -2,8 +2,8 @@
 // Train and eval: two copies of a network on the same inputs, and the memory that a forward pass keeps.
 import { codePanel } from "../code.js";
 import { form, valuesFrom } from "../controls.js";
-import { fill, h, later } from "../dom.js";
-import { fetchFields, newest, Refused } from "../net.js";
+import { fill, h, debounce } from "../dom.js";
+import { fetchFields, latestOnly, RequestError } from "../net.js";
 import { player } from "../player.js";
 import { memoryPanel } from "./modes/memory.js";
 import { side } from "./modes/side.js";
@@ -17,17 +17,17 @@ export async function mount(root, { params, setParams, announce }) {
   let data = null;
   let requestedPass = Number(params.get("pass")) || 0;
   const fields = (await fetchFields("modes")).filter(({ name }) => name !== "passes");
-  const fetchPasses = newest("modes");
+  const fetchPasses = latestOnly("modes");
 
   const inputs = h("div", { class: "scroll" });
   const status = h("p", { class: "status" }, "Computing …");
-  const left = side({ name: "left", title: "left.train()", words: "Statistics of this batch; a new mask each time." });
-  const right = side({ name: "right", title: "right.eval()", words: "Running statistics; nothing is masked, nothing changes." });
+  const left = side({ name: "left", title: "left.train()", caption: "Statistics of this batch; a new mask each time." });
+  const right = side({ name: "right", title: "right.eval()", caption: "Running statistics; nothing is masked, nothing changes." });
   const code = codePanel({ file: "train_and_eval.py", note: "The program that ran. Forward hooks recorded the values shown." });
   const passPlayer = player({ count: () => (data ? data.right.length + 1 : 1), ready: () => Boolean(data), show: draw, label: "Passes", perStep_ms: 1100 });
   const forward = h("button", { type: "button", class: "forward", onclick: () => { passPlayer.pause(); passPlayer.go(passPlayer.step + 1); } }, "→ Forward both");
   const restart = h("button", { type: "button", class: "quiet", onclick: () => { passPlayer.pause(); passPlayer.go(0); } }, "Begin again");
-  const controls = form(fields, { values: valuesFrom(fields, params), sliders: { dropout: { step: 0.05 }, momentum: { step: 0.05 }, width: {}, batch: {} }, onchange: later(load) });
+  const controls = form(fields, { values: valuesFrom(fields, params), sliders: { dropout: { step: 0.05 }, momentum: { step: 0.05 }, width: {}, batch: {} }, onchange: debounce(load) });
   const memory = memoryPanel({ announce });
 
   fill(root,
@@ -52,8 +52,8 @@ export async function mount(root, { params, setParams, announce }) {
       right.load(data);
       passPlayer.go(requestedPass);
     } catch (error) {
-      if (!(error instanceof Refused)) throw error;
-      controls.refuse(error.words);
+      if (!(error instanceof RequestError)) throw error;
+      controls.refuse(error.problem);
       if (!data) status.textContent = "";
     }
   }

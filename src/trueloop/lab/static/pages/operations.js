@@ -2,8 +2,8 @@
 // The six operations: the server has traced a run line by line; the page steps through it forwards and backwards.
 import { codePanel } from "../code.js";
 import { form, valuesFrom } from "../controls.js";
-import { fill, h, later } from "../dom.js";
-import { fetchFields, newest, Refused } from "../net.js";
+import { fill, h, debounce } from "../dom.js";
+import { fetchFields, latestOnly, RequestError } from "../net.js";
 import { player } from "../player.js";
 import { graphPanel } from "./operations/graph.js";
 import { tensorCard } from "./operations/tensor.js";
@@ -26,22 +26,22 @@ export async function mount(root, { params, setParams, announce }) {
   let step = Number(params.get("step")) || 0;
   let requestedOperation = ""; // an operation that was requested before the trace arrived
   const fields = await fetchFields("operations");
-  const fetchTrace = newest("operations");
+  const fetchTrace = latestOnly("operations");
 
   const stations = SIX.map((name) => h("button", { type: "button", class: `station of-${KIND_OF_OPERATION[name]}`, onclick: () => jump(name) },
     h("span", { class: "sign", "aria-hidden": "true" }, SIGN[name]), name));
   const explanation = h("p", { class: "says" }, "Computing …");
   const position = h("span", { class: "muted" });
   const currentLine = h("code", { class: "line-now" });
-  const sum = h("p", { class: "sum", "aria-live": "polite" });
+  const calculation = h("p", { class: "calculation", "aria-live": "polite" });
   const tensors = h("div", { class: "tensors" });
   const torchError = h("blockquote", { class: "error torch-words", hidden: true });
-  const graph = graphPanel({ pick: (at) => stepPlayer.go(at) });
+  const graph = graphPanel({ onpick: (at) => stepPlayer.go(at) });
   const code = codePanel({ file: "six_operations.py", open: innerWidth > 860, note: "The program that ran: the values above were read from its variables after each marked line." });
   const stepPlayer = player({ count: () => trace?.states.length ?? 1, ready: () => Boolean(trace), show: draw, label: "Operations", perStep_ms: 1400 });
   const controls = form(fields, {
     values: valuesFrom(fields, params), labels: LABELS, sliders: { lr: { log: true, lowest: 0.001, highest: 3 }, gamma: { step: 0.05 }, updates: {}, hidden: {} },
-    onchange: later((_, name) => { if (name === "example") step = 0; load(); }),
+    onchange: debounce((_, name) => { if (name === "example") step = 0; load(); }),
   });
   const settings = h("details", { class: "panel settings", open: innerWidth > 860 }, h("summary", {}, "What is trained, and how"), controls.element);
 
@@ -56,7 +56,7 @@ export async function mount(root, { params, setParams, announce }) {
         stepPlayer.element,
         h("div", { class: "now" }, h("div", { class: "row" }, currentLine, position), explanation, torchError)),
       code.element),
-    h("section", { class: "panel", "aria-label": "Tensors" }, h("h2", { class: "unseen" }, "Tensors"), sum, tensors),
+    h("section", { class: "panel", "aria-label": "Tensors" }, h("h2", { class: "unseen" }, "Tensors"), calculation, tensors),
     graph.element);
 
   function hideUnusedSettings() {
@@ -75,8 +75,8 @@ export async function mount(root, { params, setParams, announce }) {
       if (requestedOperation) jump(requestedOperation);
       requestedOperation = "";
     } catch (error) {
-      if (!(error instanceof Refused)) throw error;
-      controls.refuse(error.words);
+      if (!(error instanceof RequestError)) throw error;
+      controls.refuse(error.problem);
       if (!trace) explanation.textContent = "";
     }
   }
@@ -127,20 +127,20 @@ export async function mount(root, { params, setParams, announce }) {
     const state = trace.states[at];
     const changed = new Set(state.changes.map((/** @type {any} */ tensor) => tensor.name));
     const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.dataset?.cell;
-    fill(tensors, GROUPS.map(([role, words_]) => {
+    fill(tensors, GROUPS.map(([role, heading]) => {
       const cards = trace.groups.filter((/** @type {any} */ card) => card.role === role && tensorsByName.has(card.name));
-      return cards.length > 0 && h("section", { class: `group group-${role}` }, h("h3", {}, words_), h("div", { class: "cards" },
-        cards.map((/** @type {any} */ card) => tensorCard(card, { now: tensorsByName, changed, kind, first: at === 0, tell: showCalculation }))));
+      return cards.length > 0 && h("section", { class: `group group-${role}` }, h("h3", {}, heading), h("div", { class: "cards" },
+        cards.map((/** @type {any} */ card) => tensorCard(card, { tensors: tensorsByName, changed, kind, first: at === 0, onpoint: showCalculation }))));
     }));
     if (focused) /** @type {HTMLElement | null} */ (tensors.querySelector(`[data-cell="${CSS.escape(focused)}"]`))?.focus({ preventScroll: true });
-    const firstComputed = state.changes.find((/** @type {any} */ tensor) => tensor.sums.length);
+    const firstComputed = state.changes.find((/** @type {any} */ tensor) => tensor.calculations.length);
     if (!focused) showCalculation(firstComputed, firstComputed && [0, 0]);
   }
 
   /** Show the calculation of a number, and highlight the numbers that it uses. @param {any} tensor @param {[number, number] | undefined} cell */
   function showCalculation(tensor, cell) {
-    const text = tensor && cell && tensor.sums[cell[0]]?.[cell[1]];
-    fill(sum, text
+    const text = tensor && cell && tensor.calculations[cell[0]]?.[cell[1]];
+    fill(calculation, text
       ? [h("span", { class: "rule muted" }, `${tensor.name}${formatIndex(tensor, cell)} ← ${tensor.rule}`), h("span", { class: "numbers" }, text)]
       : h("span", { class: "rule muted" }, tensor ? `${tensor.name} is an input.` : "This step computed no numbers."));
     for (const highlighted of tensors.querySelectorAll(".source, .explained")) highlighted.classList.remove("source", "explained");

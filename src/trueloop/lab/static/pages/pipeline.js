@@ -2,8 +2,8 @@
 // The data pipeline: numbered examples on their way through sampler, workers and collate into batches.
 import { codePanel } from "../code.js";
 import { form, valuesFrom } from "../controls.js";
-import { fill, h, later } from "../dom.js";
-import { Refused, fetchFields, newest } from "../net.js";
+import { fill, h, debounce } from "../dom.js";
+import { RequestError, fetchFields, latestOnly } from "../net.js";
 import { fly } from "../motion.js";
 import { player } from "../player.js";
 import { CLASSES, COLLATE, EPOCH_OVER, PHASES, READ, SAMPLE, bar, dataset, lane, matrix } from "./pipeline/parts.js";
@@ -23,11 +23,11 @@ const LABELS = {
 /** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {
   const fields = await fetchFields("pipeline");
-  const fetchRun = newest("pipeline");
+  const fetchRun = latestOnly("pipeline");
   /** @type {any} */
   let answer = null;
   let epoch = params.get("epoch") === "1" ? 1 : 0;
-  let requestedStep = Number(params.get("step")) || 0; // the step in the address, then the current step
+  let requestedStep = Number(params.get("step")) || 0; // from the address at first, then the current step
   let unmounted = false;
   let previousStep = -1;
   const inputs = form(fields, {
@@ -35,9 +35,9 @@ export async function mount(root, { params, setParams, announce }) {
     sliders: { examples: {}, batch: {}, ranks: {}, workers: {}, longest: {} },
   });
 
-  const epochs = [0, 1].map((number) => h("button", { type: "button", class: "quiet", onclick: () => { epoch = number; draw(0); } }, `Epoch ${number}`));
+  const epochs = [0, 1].map((index) => h("button", { type: "button", class: "quiet", onclick: () => { epoch = index; draw(0); } }, `Epoch ${index}`));
   const stages = player({ count: () => steps(), ready: () => Boolean(answer), show: (step) => drawStep(step), label: "The pipeline", perStep_ms: 1100 });
-  const says = h("p", { class: "says" });
+  const stepText = h("p", { class: "says" });
   const examples = h("div", { class: "examples", role: "img" });
   const lanes = h("div", { class: "lanes" });
   const batches = h("div", { class: "batches" });
@@ -52,7 +52,7 @@ export async function mount(root, { params, setParams, announce }) {
         h("section", { class: "panel", "aria-labelledby": "pipeline-way" },
           h("h2", { id: "pipeline-way" }, "From examples to batches"),
           h("div", { class: "row" }, stages.element, h("div", { class: "row", role: "group", "aria-label": "Which epoch" }, epochs)),
-          says, h("h3", {}, "Dataset"), examples, legend(), lanes),
+          stepText, h("h3", {}, "Dataset"), examples, legend(), lanes),
         h("section", { class: "panel", "aria-labelledby": "pipeline-batches" }, h("h2", { id: "pipeline-batches" }, "Batches and their classes"), batches),
         padded, code.element)));
 
@@ -78,10 +78,10 @@ export async function mount(root, { params, setParams, announce }) {
       stages.pause();
       draw(Math.min(requestedStep, steps() - 1));
     } catch (error) {
-      if (!(error instanceof Refused)) throw error;
+      if (!(error instanceof RequestError)) throw error;
       stages.pause();
       root.classList.add("stale");
-      inputs.refuse(error.words);
+      inputs.refuse(error.problem);
     }
   }
 
@@ -96,7 +96,7 @@ export async function mount(root, { params, setParams, announce }) {
 
   /** @param {number} step */
   function draw(step) {
-    epochs.forEach((button, number) => button.setAttribute("aria-pressed", String(number === epoch)));
+    epochs.forEach((button, index) => button.setAttribute("aria-pressed", String(index === epoch)));
     stages.go(step);
   }
 
@@ -107,38 +107,38 @@ export async function mount(root, { params, setParams, announce }) {
     if (!stages.playing()) remember();
     const batchIndex = Math.min(Math.floor(step / PHASES), batchCount());
     const phase = batchIndex === batchCount() ? EPOCH_OVER : step % PHASES;
-    const epochOver = phase === EPOCH_OVER, several = ranks().length > 1;
+    const epochOver = phase === EPOCH_OVER, hasRanks = ranks().length > 1;
     const text = describeStep(ranks(), batchIndex, phase);
-    says.textContent = text;
+    stepText.textContent = text;
     if (!stages.playing()) announce(text);
     const drawnIndices = ranks().flatMap((/** @type {any} */ rank) => rank.batches.slice(0, batchIndex + (phase >= READ ? 1 : 0)).flatMap((/** @type {any} */ batch) => batch.indices));
     const currentIndices = epochOver ? [] : ranks().flatMap((/** @type {any} */ rank) => rank.batches[batchIndex]?.indices ?? []);
     examples.setAttribute("aria-label", `${answer.examples.length} examples. ${text}`);
-    fill(examples, ...dataset(answer.examples, { drawn: drawnIndices, now: currentIndices, over: epochOver }));
-    fill(lanes, ...ranks().map((/** @type {any} */ rank, /** @type {number} */ place) => lane(rank, { place, several, batchIndex, phase, examples: answer.examples })));
+    fill(examples, ...dataset(answer.examples, { drawnIndices, currentIndices, epochOver }));
+    fill(lanes, ...ranks().map((/** @type {any} */ rank, /** @type {number} */ rankIndex) => lane(rank, { rankIndex, hasRanks, batchIndex, phase, examples: answer.examples })));
     const widest = Math.max(1, inputs.values.batch);
-    fill(batches, ...ranks().flatMap((/** @type {any} */ rank, /** @type {number} */ place) => [
-      several && h("h3", {}, `Rank ${place}`),
-      ...rank.batches.map((/** @type {any} */ batch, /** @type {number} */ number) => bar(batch, { number, widest, state: number < batchIndex || (number === batchIndex && phase === COLLATE) ? "done" : number === batchIndex && !epochOver ? "now" : "ahead", go: () => { stages.pause(); stages.go(number * PHASES + COLLATE); } })),
-      rank.left_out.length > 0 && h("p", { class: "left-out" }, `left out: ${rank.left_out.map((/** @type {number} */ left) => `#${left}`).join(", ")}`),
+    fill(batches, ...ranks().flatMap((/** @type {any} */ rank, /** @type {number} */ rankIndex) => [
+      hasRanks && h("h3", {}, `Rank ${rankIndex}`),
+      ...rank.batches.map((/** @type {any} */ batch, /** @type {number} */ index) => bar(batch, { index, widest, state: index < batchIndex || (index === batchIndex && phase === COLLATE) ? "done" : index === batchIndex && !epochOver ? "now" : "ahead", go: () => { stages.pause(); stages.go(index * PHASES + COLLATE); } })),
+      rank.left_out.length > 0 && h("p", { class: "left-out" }, `left out: ${rank.left_out.map((/** @type {number} */ index) => `#${index}`).join(", ")}`),
     ]));
     if (step === previousStep + 1) animateStep(phase);
     previousStep = step;
     const shownBatch = Math.min(batchIndex, batchCount() - 1);
     padded.hidden = !inputs.values.sequences || shownBatch < 0;
-    if (!padded.hidden) fill(padded, h("h2", { id: "pipeline-padded" }, `Batch ${shownBatch}, padded`), ...ranks().map((/** @type {any} */ rank, /** @type {number} */ place) => rank.batches[shownBatch] && matrix(rank.batches[shownBatch], { title: several ? `Rank ${place}` : "", classes: answer.examples })));
+    if (!padded.hidden) fill(padded, h("h2", { id: "pipeline-padded" }, `Batch ${shownBatch}, padded`), ...ranks().map((/** @type {any} */ rank, /** @type {number} */ rankIndex) => rank.batches[shownBatch] && matrix(rank.batches[shownBatch], { title: hasRanks ? `Rank ${rankIndex}` : "", classes: answer.examples })));
   }
 
   /** Let new elements fly from their origin: examples from the dataset, the tensor from the examples. @param {number} phase */
   function animateStep(phase) {
     for (const laneElement of lanes.querySelectorAll(".lane")) {
-      const [, read, made] = [...laneElement.querySelectorAll(".station")].map((station) => [...station.querySelectorAll(".chip, .tensor")]);
+      const [, read, collated] = [...laneElement.querySelectorAll(".station")].map((station) => [...station.querySelectorAll(".chip, .tensor")]);
       if (phase === READ) fly(read.map((chip) => [examples.children[Number(chip.textContent)], chip]));
-      if (phase === COLLATE) fly([[read[0], made[0]]]);
+      if (phase === COLLATE) fly([[read[0], collated[0]]]);
     }
   }
 
-  const updateLater = later(update, 100);
+  const updateLater = debounce(update, 100);
   adjustSettings("");
   await update();
   return () => {

@@ -2,7 +2,7 @@
 // Production loop: with each component that is switched on, the program and the flow chart grow.
 import { codePanel } from "../code.js";
 import { fill, h } from "../dom.js";
-import { newest } from "../net.js";
+import { latestOnly } from "../net.js";
 import { player } from "../player.js";
 import { flowChart } from "../flowchart.js";
 
@@ -10,13 +10,13 @@ export const title = "Production loop";
 export const lead = "Five lines train a network. The rest of a training script handles everything else: " +
   "runs that crash, batches that do not fit, models that stop improving. Switch components on and see what each one adds.";
 
-const LOOK = "What to look for: a bar at the edge marks a new line. Accumulation makes the update conditional, " +
+const HINT = "What to look for: a bar at the edge marks a new line. Accumulation makes the update conditional, " +
   "clipping comes between backward and update, the schedule after it: most silent bugs are one of these lines in the wrong place. " +
   "Point at a box of the chart to find its lines, or at a line to find its box.";
 
 /** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {
-  const ask = newest("production");
+  const sendQuery = latestOnly("production");
   /** @type {Record<string, any>} */
   let requested = fromAddress(params);
   /** @type {Record<string, any> | null} */
@@ -41,7 +41,7 @@ export async function mount(root, { params, setParams, announce }) {
     h("button", { type: "button", class: "quiet", disabled: true, onclick: () => choose(Object.fromEntries(names.map((name) => [name, name === "precision" ? "bf16" : true]))) }, "Everything"),
   ];
   fill(root,
-    h("p", { class: "look" }, LOOK),
+    h("p", { class: "look" }, HINT),
     h("div", { class: "row panel" },
       presets,
       h("span", { class: "muted" }, "or grow it:"), growthPlayer.element),
@@ -70,19 +70,19 @@ export async function mount(root, { params, setParams, announce }) {
     refusal.textContent = message;
   }
 
-  /** @param {Record<string, any>} selection @param {string} [trouble] error message to keep showing */
-  async function refresh(selection, trouble = "") {
+  /** @param {Record<string, any>} selection @param {string} [errorToKeep] error message to keep showing */
+  async function refresh(selection, errorToKeep = "") {
     requested = selection;
     let answer;
     try {
-      answer = await ask({ selection, before: shownSelection });
+      answer = await sendQuery({ selection, before: shownSelection });
     } catch (/** @type {any} */ error) {
       showRefusal(error.message);
       if (!shownSelection && Object.keys(selection).length) await refresh({}, error.message); // an invalid address
       return;
     }
     if (!answer || !mounted) return;
-    showRefusal(trouble);
+    showRefusal(errorToKeep);
     draw(answer, shownSelection === null);
     shownSelection = answer.selection;
     const addedNames = answer.added.map((/** @type {any} */ each) => each.name);

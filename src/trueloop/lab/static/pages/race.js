@@ -2,25 +2,25 @@
 // A race: up to four synchronised runs of one seed, each with its own settings or failures, on shared axes.
 import { chart } from "../chart.js";
 import { form, mentions } from "../controls.js";
-import { eachFrame, fill, h, later, number } from "../dom.js";
-import { hidden } from "../classroom.js";
+import { oncePerFrame, fill, h, debounce, formatNumber } from "../dom.js";
+import { isHidden } from "../classroom.js";
 import { fetchFields } from "../net.js";
 import { lane } from "./race/lane.js";
-import { averaged, examples, LATEST, standings } from "./race/standing.js";
+import { runningMean, examplesAfterUpdates, SMOOTHING_UPDATES, standings } from "./race/standing.js";
 import * as address from "./simulator/address.js";
 import { alignCurves } from "./simulator/curves.js";
 import { difference, LABELS, SLIDERS } from "./simulator/knobs.js";
-import { createPace, SPEEDS } from "./simulator/pace.js";
+import { createPacer, SPEEDS } from "./simulator/pacer.js";
 import { reconnectWhenUsed } from "./simulator/run.js";
 
 export const title = "Race of runs";
 export const lead = "Up to four runs with the same seed and points, each with its own settings or failure, side by side.";
 
-const NAMES = ["A", "B", "C", "D"]; // each run has its own process, so that more runs would need too much memory
+const NAMES = ["A", "B", "C", "D"]; // each run has its own process; more would need too much memory
 const COLOURS = ["--c0", "--c1", "--c2", "--c3"];
 const DASHES = [undefined, [8, 4], [2, 3], [9, 3, 2, 3]];
 const DEFAULT_RUNNERS = ["optimizer=adam", "optimizer=momentum&learning_rate=0.1", "optimizer=adam&bugs=GRD001"];
-const CHARTS = /** @type {const} */ ([["loss", `Training loss, mean of the latest ${LATEST}`, 170], ["accuracy", "Held-out accuracy", 140], ["norm", "Gradient norm", 140]]);
+const CHARTS = /** @type {const} */ ([["loss", `Training loss, mean of the latest ${SMOOTHING_UPDATES}`, 170], ["accuracy", "Held-out accuracy", 140], ["norm", "Gradient norm", 140]]);
 const CHART_INTERVAL = 3; // charts and table are drawn once in so many frames, the planes in each
 
 /** @param {HTMLElement} root @param {import("../app.js").Page} page */
@@ -29,22 +29,22 @@ export async function mount(root, { params, setParams, announce }) {
   const fields = (await fetchFields("simulator")).find(({ name }) => name === "config").fields;
   const sharedFields = fields.filter(({ name }) => address.SHARED_SETTINGS.includes(name)), runFields = fields.filter(({ name }) => !address.SHARED_SETTINGS.includes(name));
   const sharedParams = new URLSearchParams([...params].filter(([name]) => !NAMES.includes(name.toUpperCase()) && !["goal", "axis"].includes(name)));
-  const parsed = address.read(sharedFields, sharedParams);
+  const parsed = address.decode(sharedFields, sharedParams);
   let sharedConfig = parsed.setup.config, goal = Math.min(1, Math.max(0.5, Number(params.get("goal")) || 0.95)), axis = params.get("axis") === "example" ? "example" : "update";
   let trainWhenReady = false, pendingSteps = 0, frames = 0, changeCount = 0, mounted = true;
   /** @type {ReturnType<typeof lane>[]} */ let lanes = [];
-  const pace = createPace(() => lanes.map(({ run }) => run));
+  const pacer = createPacer(() => lanes.map(({ run }) => run));
   const statusLine = h("p", { class: "sim-status", role: "status" });
-  const say = (/** @type {string} */ text) => { statusLine.textContent = text; };
-  const play = h("button", { type: "button", class: "play", onclick: () => (pace.training || trainWhenReady ? pause() : start()) }, "▶ Train all");
-  const step = h("button", { type: "button", class: "quiet", title: "One update of each", onclick: () => { trainWhenReady = false; if (ready()) pace.step(); else pendingSteps++; show(); } }, "▶| Step");
+  const showStatus = (/** @type {string} */ text) => { statusLine.textContent = text; };
+  const play = h("button", { type: "button", class: "play", onclick: () => (pacer.training || trainWhenReady ? pause() : start()) }, "▶ Train all");
+  const step = h("button", { type: "button", class: "quiet", title: "One update of each", onclick: () => { trainWhenReady = false; if (ready()) pacer.step(); else pendingSteps++; show(); } }, "▶| Step");
   const reset = h("button", { type: "button", class: "quiet", title: "Restart all", onclick: () => begin(false) }, "↺ Reset");
   const add = h("button", { type: "button", class: "quiet", onclick: () => { const last = lanes[lanes.length - 1]; addLane({ ...last.setup, config: { ...last.setup.config } }); change(); } }, "+ Add a runner");
-  const speed = h("select", { "aria-label": "Speed", onchange: () => pace.setSpeed(Number(speed.value)) }, SPEEDS.map(([value, text]) => h("option", { value }, text)));
+  const speed = h("select", { "aria-label": "Speed", onchange: () => pacer.setSpeed(Number(speed.value)) }, SPEEDS.map(([value, text]) => h("option", { value }, text)));
   const axisSelect = h("select", { id: "race-axis", onchange: () => { axis = axisSelect.value; updateAddress(); build(); draw(true); } }, [["update", "updates"], ["example", "examples seen"]].map(([value, text]) => h("option", { value, selected: value === axis }, text)));
   const target = h("input", { type: "number", id: "race-goal", min: 50, max: 100, step: 1, value: Math.round(100 * goal), oninput: () => { const value = Number(target.value) / 100; if (value >= 0.5 && value <= 1) { goal = value; updateAddress(); draw(true); } } });
   const stateBadge = h("span", { class: "state", dataset: { state: "waiting" } }, "starting");
-  const sharedForm = form(sharedFields, { values: sharedConfig, labels: LABELS, sliders: SLIDERS, onchange: later((values) => { sharedConfig = Object.fromEntries(address.SHARED_SETTINGS.map((name) => [name, values[name]])); change(); }, 250) });
+  const sharedForm = form(sharedFields, { values: sharedConfig, labels: LABELS, sliders: SLIDERS, onchange: debounce((values) => { sharedConfig = Object.fromEntries(address.SHARED_SETTINGS.map((name) => [name, values[name]])); change(); }, 250) });
   const chartContainers = Object.fromEntries(CHARTS.map(([key]) => [key, h("div", {})]));
   /** @type {Record<string, ReturnType<typeof chart>>} */ const charts = {};
   const table = standings(), laneList = h("div", { class: "lanes" });
@@ -63,11 +63,11 @@ export async function mount(root, { params, setParams, announce }) {
   function addLane(setup) {
     const index = NAMES.findIndex((each) => !lanes.some(({ name }) => name === each));
     const newLane = lane({
-      name: NAMES[index], colour: COLOURS[index], dash: DASHES[index], fields: runFields, setup, onchange: () => change(), onleave: () => removeLane(newLane),
+      name: NAMES[index], colour: COLOURS[index], dash: DASHES[index], fields: runFields, setup, onchange: () => change(), onremove: () => removeLane(newLane),
       handlers: {
-        onstarted: runStarted, onframe: paint, onrefused: say,
+        onstarted: runStarted, onframe: paint, onrefused: showStatus,
         onended: () => { if (lanes.every(({ run }) => run.ended)) finish(); paint(); },
-        onfinding: (/** @type {any} */ runLane, { finding }) => { announce(hidden("spoilers") ? `Runner ${runLane.name}: the sanitizer has found something.` : `Runner ${runLane.name}: the sanitizer found ${finding.code}, ${finding.title}.`); draw(true); },
+        onfinding: (/** @type {any} */ runLane, { finding }) => { announce(isHidden("spoilers") ? `Runner ${runLane.name}: the sanitizer has found something.` : `Runner ${runLane.name}: the sanitizer found ${finding.code}, ${finding.title}.`); draw(true); },
         onstate: connectionChanged,
       },
     });
@@ -85,17 +85,17 @@ export async function mount(root, { params, setParams, announce }) {
 
   /** @param {string} state @param {string} reason @param {boolean} reconnected */
   function connectionChanged(state, reason, reconnected) {
-    if (state === "busy" || state === "idle") say(reason);
-    else if (state === "lost") { trainWhenReady ||= pace.training; pace.stop(); say("The connection to the lab is lost. The page reconnects by itself."); }
-    if (reconnected) { say("Reconnected. The race is restarted."); begin(trainWhenReady); } // all runs restart, so that they stay synchronised
+    if (state === "busy" || state === "idle") showStatus(reason);
+    else if (state === "lost") { trainWhenReady ||= pacer.training; pacer.stop(); showStatus("The connection to the lab is lost. The page reconnects by itself."); }
+    if (reconnected) { showStatus("Reconnected. The race is restarted."); begin(trainWhenReady); } // all runs restart, so that they stay synchronised
     show();
   }
 
   /** Check changed settings and restart. */
   async function change() {
-    const thisChange = ++changeCount, trainNow = pace.training || trainWhenReady;
+    const thisChange = ++changeCount, trainNow = pacer.training || trainWhenReady;
     fill(laneList, ...lanes.map(({ element }) => element));
-    for (const each of lanes) each.alone(lanes.length < 2);
+    for (const each of lanes) each.setAlone(lanes.length < 2);
     add.disabled = lanes.length >= NAMES.length;
     add.title = add.disabled ? "Each runner has its own process; a page may have four." : "Starts with the settings of the last runner";
     try {
@@ -103,9 +103,9 @@ export async function mount(root, { params, setParams, announce }) {
       if (thisChange !== changeCount || !mounted || !prepared.every(Boolean)) return;
     } catch (error) {
       if (thisChange !== changeCount || !mounted) return;
-      const { words, message } = /** @type {import("../net.js").Refused} */ (error);
-      sharedForm.refuse(address.SHARED_SETTINGS.some((name) => mentions(words?.what, name)) ? words : null);
-      return say(message);
+      const { problem, message } = /** @type {import("../net.js").RequestError} */ (error);
+      sharedForm.refuse(address.SHARED_SETTINGS.some((name) => mentions(problem?.what, name)) ? problem : null);
+      return showStatus(message);
     }
     sharedForm.refuse(null);
     build();
@@ -114,7 +114,7 @@ export async function mount(root, { params, setParams, announce }) {
 
   /** @param {boolean} train */
   function begin(train) {
-    pace.stop();
+    pacer.stop();
     trainWhenReady = train;
     for (const each of lanes) each.begin();
     updateAddress();
@@ -126,8 +126,8 @@ export async function mount(root, { params, setParams, announce }) {
 
   function runStarted() {
     if (ready()) {
-      if (trainWhenReady) pace.play();
-      else if (pendingSteps) pace.step(pendingSteps);
+      if (trainWhenReady) pacer.play();
+      else if (pendingSteps) pacer.step(pendingSteps);
       trainWhenReady = false;
       pendingSteps = 0;
     }
@@ -136,7 +136,7 @@ export async function mount(root, { params, setParams, announce }) {
 
   function start() {
     if (lanes.every(({ run }) => run.ended)) return begin(true);
-    if (ready()) pace.play();
+    if (ready()) pacer.play();
     else trainWhenReady = true;
     announce("The race is on.");
     show();
@@ -144,16 +144,16 @@ export async function mount(root, { params, setParams, announce }) {
 
   function pause() {
     trainWhenReady = false;
-    pace.pause();
+    pacer.pause();
     announce("Paused.");
     show();
   }
 
   function finish() {
-    pace.stop();
+    pacer.stop();
     const [winner] = draw(true);
-    const text = winner.countToGoal === null ? `No runner reached ${(100 * goal).toFixed(0)} %.` : `Runner ${winner.lane.name} was first at ${(100 * goal).toFixed(0)} %, after ${number(winner.countToGoal)} ${axis}s.`;
-    say(`The race is over. ${text}`);
+    const text = winner.countToGoal === null ? `No runner reached ${(100 * goal).toFixed(0)} %.` : `Runner ${winner.lane.name} was first at ${(100 * goal).toFixed(0)} %, after ${formatNumber(winner.countToGoal)} ${axis}s.`;
+    showStatus(`The race is over. ${text}`);
     announce(`The race is over. ${text}`);
     show();
   }
@@ -164,11 +164,11 @@ export async function mount(root, { params, setParams, announce }) {
     return !second ? "alone" : runLane === first ? difference(runLane.setup, second.setup) : difference(runLane.setup, first.setup).replace("same settings, earlier run", `the same as ${first.name}`);
   }
 
-  const paint = eachFrame(() => {
+  const paint = oncePerFrame(() => {
     frames++;
     for (const each of lanes) each.paint(describeSettings(each));
-    draw(!pace.training || frames % CHART_INTERVAL === 0);
-    pace.tick();
+    draw(!pacer.training || frames % CHART_INTERVAL === 0);
+    pacer.tick();
     show();
     for (const { run } of lanes) run.acknowledge();
   });
@@ -181,21 +181,21 @@ export async function mount(root, { params, setParams, announce }) {
     }
   }
 
-  /** @param {boolean} now false: leave charts and table unchanged */
-  function draw(now) {
-    if (!now || !charts.loss) return [];
+  /** @param {boolean} redraw false: leave charts and table unchanged */
+  function draw(redraw) {
+    if (!redraw || !charts.loss) return [];
     /** @type {Record<string, [number[], any[]][]>} */ const curves = { loss: [], accuracy: [], norm: [] };
     for (const { run, setup } of lanes) {
-      const examplesAfter = examples(setup.config), toAxis = (/** @type {number[]} */ updates) => (axis === "update" ? updates : updates.map(examplesAfter)), xs = toAxis(run.series.update);
-      curves.loss.push([xs, averaged(run.series.loss)]);
+      const examplesAfter = examplesAfterUpdates(setup.config), toAxis = (/** @type {number[]} */ updates) => (axis === "update" ? updates : updates.map(examplesAfter)), xs = toAxis(run.series.update);
+      curves.loss.push([xs, runningMean(run.series.loss)]);
       curves.norm.push([xs, run.series.norm]);
       curves.accuracy.push([toAxis(run.series.evaluations.map(([update]) => update)), run.series.evaluations.map(([, , accuracy]) => accuracy)]);
     }
     const rows = table.show(lanes, { goal, axis, describeSettings });
-    const summary = rows.map(({ lane: of, accuracy }) => `${of.name}: ${accuracy < 0 ? "not evaluated yet" : `accuracy ${(100 * accuracy).toFixed(1)} %`}`).join("; ");
+    const summary = rows.map(({ lane: { name }, accuracy }) => `${name}: ${accuracy < 0 ? "not evaluated yet" : `accuracy ${(100 * accuracy).toFixed(1)} %`}`).join("; ");
     for (const [key] of CHARTS) {
       charts[key].set(...alignCurves(curves[key]));
-      if (!pace.training) charts[key].describe(summary);
+      if (!pacer.training) charts[key].describe(summary);
     }
     return rows;
   }
@@ -206,24 +206,24 @@ export async function mount(root, { params, setParams, announce }) {
   }
 
   function show() {
-    const training = pace.training || trainWhenReady, unconnected = lanes.find(({ run }) => run.connection !== "open")?.run.connection;
+    const training = pacer.training || trainWhenReady, unconnected = lanes.find(({ run }) => run.connection !== "open")?.run.connection;
     const allEnded = lanes.length > 0 && lanes.every(({ run }) => run.ended);
     play.textContent = training ? "‖ Pause" : "▶ Train all";
     play.disabled = step.disabled = Boolean(unconnected) && unconnected !== "connecting";
-    const [kind, text] = unconnected ? ["lost", unconnected === "connecting" ? "starting PyTorch ..." : "not connected"] : !ready() ? ["waiting", "writing ..."] : allEnded ? ["ended", "finished"] : pace.training ? ["running", "training"] : ["paused", lanes.some(({ run }) => run.update) ? "paused" : "ready"];
+    const [kind, text] = unconnected ? ["lost", unconnected === "connecting" ? "starting PyTorch ..." : "not connected"] : !ready() ? ["waiting", "writing ..."] : allEnded ? ["ended", "finished"] : pacer.training ? ["running", "training"] : ["paused", lanes.some(({ run }) => run.update) ? "paused" : "ready"];
     stateBadge.dataset.state = kind;
     if (stateBadge.textContent !== text) stateBadge.textContent = text;
   }
 
   const runnerParams = NAMES.map((name) => params.get(name.toLowerCase())).filter((text) => text !== null);
-  const unusable = [...parsed.unusable];
+  const invalid = [...parsed.invalid];
   for (const text of runnerParams.length ? runnerParams : DEFAULT_RUNNERS) {
-    const { setup, unusable: more } = address.read(runFields, new URLSearchParams(/** @type {string} */ (text)));
-    unusable.push(...more);
+    const { setup, invalid: more } = address.decode(runFields, new URLSearchParams(/** @type {string} */ (text)));
+    invalid.push(...more);
     addLane({ ...setup, config: { ...setup.config, ...sharedConfig }, points: [] });
   }
-  if (unusable.length) say(`The address has ${unusable.join(", ")}, which is not a setting and was ignored.`);
-  const clock = setInterval(() => { if (!document.hidden) pace.tick(); }, 60);
+  if (invalid.length) showStatus(`The address has ${invalid.join(", ")}, which is not a setting and was ignored.`);
+  const clock = setInterval(() => { if (!document.hidden) pacer.tick(); }, 60);
   const stopReconnecting = reconnectWhenUsed(() => lanes.map(({ run }) => run));
   await change();
   return () => {

@@ -2,7 +2,7 @@
 // The cheat sheet, which prints on two pages.
 import { block, textOf } from "../code.js";
 import { fill, h } from "../dom.js";
-import { ask, retryWhenBack } from "../net.js";
+import { ask, retryUntilAnswered } from "../net.js";
 
 export const title = "Cheat sheet";
 export const lead = ["Terms, counts, loops, silent failures and DataLoader arguments, generated from trueloop's own sources, " +
@@ -23,12 +23,12 @@ export async function mount(root, { params, setParams, announce }) {
   const errorText = (/** @type {any} */ error) => h("p", { class: "error", role: "alert" }, error.message);
   let mounted = true;
   try {
-    fill(sheetContainer, sheetSections(await retryWhenBack(() => ask("sheet", {})), loader));
+    fill(sheetContainer, sheetSections(await retryUntilAnswered(() => ask("sheet", {})), loader));
   } catch (error) {
     fill(sheetContainer, errorText(error));
     return () => {};
   }
-  retryWhenBack(() => ask("loader_arguments", {})).then((data) => fill(loader, argumentTable(data)), (error) => fill(loader, errorText(error))).then(() => mounted && filter());
+  retryUntilAnswered(() => ask("loader_arguments", {})).then((data) => fill(loader, argumentTable(data)), (error) => fill(loader, errorText(error))).then(() => mounted && filter());
   announce("The cheat sheet is loaded.");
 
   /** @param {boolean} [updateAddress] */
@@ -90,11 +90,11 @@ function section(name, heading, content) {
   return h("section", { class: `panel ${name}`, "aria-labelledby": `sheet-${name}` }, h("h2", { id: `sheet-${name}` }, heading), content);
 }
 
-/** @param {string[]} head @param {any[][]} rows @param {string} name @param {number} [numbers] which column holds numbers */
-function table(head, rows, name, numbers = -1) {
-  const numberClass = (/** @type {number} */ place) => (place === numbers ? { class: "number" } : {});
+/** @param {string[]} head @param {any[][]} rows @param {string} name @param {number} [numberColumn] index of the column with numbers */
+function table(head, rows, name, numberColumn = -1) {
+  const numberClass = (/** @type {number} */ column) => (column === numberColumn ? { class: "number" } : {});
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Table: ${name}` }, h("table", {},
-    h("thead", {}, h("tr", {}, head.map((text, place) => h("th", { scope: "col", ...numberClass(place) }, text)))),
-    h("tbody", {}, rows.map((cells) => h("tr", { class: "item" }, cells.map((cell, place) =>
-      (place === 0 ? h("th", { scope: "row" }, cell) : h("td", numberClass(place), cell))))))));
+    h("thead", {}, h("tr", {}, head.map((text, column) => h("th", { scope: "col", ...numberClass(column) }, text)))),
+    h("tbody", {}, rows.map((cells) => h("tr", { class: "item" }, cells.map((cell, column) =>
+      (column === 0 ? h("th", { scope: "row" }, cell) : h("td", numberClass(column), cell))))))));
 }

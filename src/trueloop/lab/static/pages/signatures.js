@@ -1,7 +1,7 @@
 // @ts-check
 // The list of silent failures, each with its curves, the sanitizer's finding and its page.
-import { fill, h, later, prose } from "../dom.js";
-import { ask, retryWhenBack } from "../net.js";
+import { fill, h, debounce, prose } from "../dom.js";
+import { ask, retryUntilAnswered } from "../net.js";
 import { failurePage, renderPieces } from "./signatures/page.js";
 import { plotLegend, comparisonPlot } from "./signatures/plot.js";
 
@@ -14,14 +14,14 @@ const RETRY_MS = 2000;
 
 /** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {
-  const { families, failures } = await retryWhenBack(() => ask("signatures", { what: "table" }));
+  const { families, failures } = await retryUntilAnswered(() => ask("signatures", { what: "table" }));
   const runnable = failures.filter((/** @type {any} */ each) => each.curves).length;
   let unmounted = false, openCode = params.get("code") ?? "", computed = 0;
   /** @type {Map<string, ReturnType<typeof row>>} */
   const rows = new Map(failures.map((/** @type {any} */ failure) => [failure.code, row(failure, toggle)]));
 
   const family = h("select", { id: "sig-family", onchange: filter }, h("option", { value: "" }, "all families"), families.map((/** @type {string} */ name) => h("option", { value: name, selected: name === params.get("family") }, name)));
-  const search = h("input", { type: "search", id: "sig-search", placeholder: "words of title, symptom or fix", maxlength: 80, value: params.get("search") ?? "", oninput: later(filter) });
+  const search = h("input", { type: "search", id: "sig-search", placeholder: "words of title, symptom or fix", maxlength: 80, value: params.get("search") ?? "", oninput: debounce(filter) });
   const only = h("input", { type: "checkbox", id: "sig-only", checked: params.get("curves") === "1", onchange: filter });
   const bar = h("progress", { max: runnable, value: 0, "aria-label": "Curves computed" });
   const progressText = h("span", { class: "muted", role: "status" });
@@ -104,7 +104,7 @@ function row(failure, ontoggle) {
   let page = h("div", { class: "sig-open", id: `${id}-page`, hidden: true });
   const waiting = h("div", { class: "sig-wait" }, "waiting …");
   const firstPlot = h("div", {}, waiting), secondPlot = h("div");
-  const findingText = h("p", { class: "sig-said", hidden: true });
+  const findingText = h("p", { class: "sig-finding-text", hidden: true });
   const link = h("a", { href: `#/simulator?bugs=${failure.code}&twin=1` }, "Open in the simulator");
   const button = h("button", { type: "button", class: "quiet", "aria-expanded": "false", "aria-controls": `${id}-page`, onclick: () => (page.hidden ? open() : close()) }, "Open details");
   const element = h("li", { class: "panel sig", id },
@@ -136,8 +136,8 @@ function row(failure, ontoggle) {
   }
   return {
     failure, element, text, open,
-    /** @param {string} words */
-    wait(words) { fill(firstPlot, h("div", { class: "sig-wait" }, words)); },
+    /** @param {string} text */
+    wait(text) { fill(firstPlot, h("div", { class: "sig-wait" }, text)); },
     /** @param {any} answer */
     async show(answer) {
       if (!answer.curves) {

@@ -1,25 +1,25 @@
 // @ts-check
 // The simulator: a small network learns points in the plane in a PyTorch script, with injected failures, under the sanitizer.
-import { eachFrame, equal, fill, h, later, number } from "../dom.js";
-import { hidden } from "../classroom.js";
-import { fetchFields, newest } from "../net.js";
+import { oncePerFrame, equal, fill, h, debounce, formatNumber } from "../dom.js";
+import { isHidden } from "../classroom.js";
+import { fetchFields, latestOnly } from "../net.js";
 import * as address from "./simulator/address.js";
 import { bar } from "./simulator/bar.js";
-import { board } from "./simulator/board.js";
+import { decisionPlane } from "./simulator/decision_plane.js";
 import { bugs } from "./simulator/bugs.js";
 import { curves, firstNotFinite } from "./simulator/curves.js";
 import { findings } from "./simulator/findings.js";
 import { labelOf, difference, knobs } from "./simulator/knobs.js";
 import { legend, network } from "./simulator/network.js";
 import { numbers } from "./simulator/numbers.js";
-import { createPace } from "./simulator/pace.js";
+import { createPacer } from "./simulator/pacer.js";
 import { reconnectWhenUsed, Run } from "./simulator/run.js";
 import { scenarios } from "./simulator/scenarios.js";
 import { script } from "./simulator/script.js";
 import { className } from "./simulator/shapes.js";
 import { firstDifference } from "./simulator/twin.js";
 import { weights } from "./simulator/weights.js";
-import { hints, pointLegend, loadStyle } from "./simulator/words.js";
+import { hints, pointLegend, loadStyle } from "./simulator/static_parts.js";
 
 export const title = "Simulator";
 export const lead = "Train a small network in real PyTorch, inject failures into its loop, and see what the sanitizer finds.";
@@ -51,23 +51,23 @@ class View {
     this.trainWhenStarted = false;
     this.frames = 0;
     this.firstDifference = firstDifference();
-    this.request = newest("simulator");
-    this.pace = createPace(() => this.runs);
-    this.paint = eachFrame(() => this.paintNow());
+    this.request = latestOnly("simulator");
+    this.pacer = createPacer(() => this.runs);
+    this.paint = oncePerFrame(() => this.paintNow());
   }
 
   /** @param {URLSearchParams} params */
   async open(params) {
-    const { setup, twin, play, unusable } = address.read(this.fields, params);
+    const { setup, twin, play, invalid } = address.decode(this.fields, params);
     this.build(setup);
     this.requested = /** @type {Setup} */ (setup);
     this.setup = setup;
-    if (unusable.length) this.say(`The address has ${unusable.join(", ")}, which is not a setting and was ignored.`);
+    if (invalid.length) this.showStatus(`The address has ${invalid.join(", ")}, which is not a setting and was ignored.`);
     if (!await this.apply(setup, { train: play, twin })) {
       await this.apply({ config: Object.fromEntries(this.fields.map(({ name, default: value }) => [name, value])), bugs: [], points: [] }, { twin });
-      this.say("The settings in the address cannot be run; the defaults are used.");
+      this.showStatus("The settings in the address cannot be run; the defaults are used.");
     }
-    this.clock = setInterval(() => { if (!document.hidden) this.pace.tick(); }, 60);
+    this.clock = setInterval(() => { if (!document.hidden) this.pacer.tick(); }, 60);
     this.stopReconnecting = reconnectWhenUsed(() => this.runs);
     this.onRevealed = () => this.markEvents();
     addEventListener("revealed", this.onRevealed);
@@ -81,8 +81,8 @@ class View {
       onplay: () => this.play(), onpause: () => this.pause(), onstep: () => this.step(),
       onreset: () => this.begin({ train: false, keep: false, message: "Restarted with the same settings and seed." }),
       ondata: () => this.change({ config: { ...this.requested.config, seed: this.requested.config.seed + 1 } }),
-      onspeed: (speed) => this.pace.setSpeed(speed),
-      ontwin: (on) => { this.arrange(on); this.begin({ train: this.pace.training || this.trainWhenStarted, keep: false, message: on ? "Restarted two runs with the same seed." : "Restarted one run." }); },
+      onspeed: (speed) => this.pacer.setSpeed(speed),
+      ontwin: (on) => { this.arrange(on); this.begin({ train: this.pacer.training || this.trainWhenStarted, keep: false, message: on ? "Restarted two runs with the same seed." : "Restarted one run." }); },
       onrace: () => { location.hash = address.race(this.fields, this.setup); },
       onexperiments: () => { this.scenarios.element.scrollIntoView(); this.scenarios.element.querySelector("button")?.focus({ preventScroll: true }); },
       address: () => location.href,
@@ -96,13 +96,13 @@ class View {
     this.weights = weights({ onedit: (...change) => this.edit(...change), enlarge: (into, name) => this.network.enlarge(into, name), activation: () => this.setup.config.activation });
     this.network = network({ onhover: (at) => this.weights.hover(at), onpick: (at) => this.weights.pick(at) });
     this.scenarios = scenarios({ announce: this.announce, onopen: ({ config, bugs: codes, label: text }) => { this.change({ config, bugs: codes, points: [] }, { train: true, message: `From the experiment: ${text}.` }); scrollTo({ top: 0, behavior: "smooth" }); } });
-    this.boards = h("div", { class: "boards" });
-    /** @type {ReturnType<typeof board>[]} */ this.planes = [];
+    this.planesContainer = h("div", { class: "boards" });
+    /** @type {ReturnType<typeof decisionPlane>[]} */ this.planes = [];
     this.status = h("p", { class: "sim-status", role: "status" });
     this.divergence = h("p", { class: "parted", hidden: true });
     this.grid = h("div", { class: "sim-grid" },
       h("div", { class: "panel sim-knobs" }, this.knobs.element),
-      h("div", { class: "panel sim-plane" }, this.boards, this.divergence,
+      h("div", { class: "panel sim-plane" }, this.planesContainer, this.divergence,
         h("div", { class: "row adds" }, h("span", { class: "muted" }, "Click adds"), label, h("span", { class: "muted" }, "shift-click removes"), pointLegend(), h("span", { class: "unseen", id: "board-keys" }, "Arrow keys move a cross, Enter adds a point there, Delete removes the nearest point.")),
         this.findings.element),
       h("div", { class: "sim-right" },
@@ -119,7 +119,7 @@ class View {
     this.arrange(false);
     this.networkObserver = new IntersectionObserver(([{ isIntersecting }]) => { for (const [i, run] of this.runs.entries()) run.showNeurons(isIntersecting && i === 0); this.networkVisible = isIntersecting; this.paint(); });
     this.networkObserver.observe(networkPanel);
-    const applyLater = later(() => { if (this.changingSetting) this.change({ config: this.requested.config }); }, 250);
+    const applyLater = debounce(() => { if (this.changingSetting) this.change({ config: this.requested.config }); }, 250);
     this.changeSetting = (/** @type {string} */ name, /** @type {any} */ value) => {
       if (this.changingSetting && this.changingSetting !== name) this.change({ config: this.requested.config }); // two settings changed quickly: apply both
       this.changingSetting = name;
@@ -134,12 +134,12 @@ class View {
     this.twins = twins;
     while (this.runs.length > count) this.runs.pop()?.close();
     for (const plane of this.planes) plane.unmount();
-    this.planes = Array.from({ length: count }, (_, i) => board({
+    this.planes = Array.from({ length: count }, (_, i) => decisionPlane({
       title: twins ? ["With the failures", "Without"][i] : "", chosenClass: () => Number(this.label.value),
       ...(i ? {} : { onadd: (point) => this.add(point), onremove: (x, y) => this.remove(x, y) }),
     }));
-    fill(this.boards, ...this.planes.map(({ element }) => element));
-    this.boards.classList.toggle("two", twins);
+    fill(this.planesContainer, ...this.planes.map(({ element }) => element));
+    this.planesContainer.classList.toggle("two", twins);
     this.grid.classList.toggle("two", twins);
     this.planes.forEach((plane, i) => plane.title(twins ? ["with the failures", "same seed, without"][i] : ""));
     this.curves.arrange(count);
@@ -155,7 +155,7 @@ class View {
       onstarted: (run) => this.runStarted(run),
       onframe: () => this.paint(),
       onfinding: (run, message) => this.showFinding(run, message),
-      onrefused: (words) => this.showRefusal(words),
+      onrefused: (problem) => this.showRefusal(problem),
       onended: (run) => this.runEnded(run),
       onscript: (run) => { if (run === this.runs[0]) this.showCode(); },
       onstate: (...change) => this.connectionChanged(...change),
@@ -165,13 +165,13 @@ class View {
   /** @param {string} previous @param {string} state @param {string} reason @param {boolean} reconnected */
   connectionChanged(previous, state, reason, reconnected) {
     if (state !== "open" && previous === "open") {
-      this.trainWhenStarted ||= this.pace.training;
-      this.pace.stop();
+      this.trainWhenStarted ||= this.pacer.training;
+      this.pacer.stop();
       this.keepCurves();
-      this.say(state === "idle" ? reason : "The connection to the lab is lost. The page reconnects by itself.");
-    } else if (state === "busy") this.say(reason);
+      this.showStatus(state === "idle" ? reason : "The connection to the lab is lost. The page reconnects by itself.");
+    } else if (state === "busy") this.showStatus(reason);
     if (reconnected && this.twins) this.begin({ train: this.trainWhenStarted, keep: false }); // both runs restart, so that they stay synchronised
-    if (reconnected) this.say("Reconnected. Restarted with the same settings.");
+    if (reconnected) this.showStatus("Reconnected. Restarted with the same settings.");
     this.show();
   }
 
@@ -191,9 +191,9 @@ class View {
     try {
       answer = await this.request({ config: next.config, bugs: next.bugs });
     } catch (error) {
-      const words = /** @type {any} */ (error).words ?? { what: String(error) };
-      this.knobs.refuse(words);
-      this.say(`${words.what} ${words.fix ?? ""}`);
+      const problem = /** @type {any} */ (error).problem ?? { what: String(error) };
+      this.knobs.refuse(problem);
+      this.showStatus(`${problem.what} ${problem.fix ?? ""}`);
       this.requested = { ...next, bugs: this.setup.bugs };
       this.bugs.show(this.injectable ?? [], this.setup.bugs, true);
       this.pendingSteps = 0;
@@ -204,7 +204,7 @@ class View {
     if (!answer) return true; // replaced by a newer request
     const changed = Object.keys(answer.config).filter((name) => !equal(answer.config[name], next.config[name]));
     const previous = this.setup, isFirst = !this.injectable;
-    const trainNow = train || this.pace.training || this.trainWhenStarted;
+    const trainNow = train || this.pacer.training || this.trainWhenStarted;
     if (!isFirst) this.keepCurves();
     this.setup = this.requested = { config: answer.config, bugs: next.bugs, points: next.points };
     this.injectable = answer.bugs;
@@ -223,7 +223,7 @@ class View {
   /** Restart the runs with the current setup. @param {{train: boolean, keep?: boolean, message?: string}} options */
   begin({ train, keep = true, message = "" }) {
     if (keep) this.keepCurves();
-    this.pace.stop();
+    this.pacer.stop();
     this.trainWhenStarted = train;
     this.firstDifference.reset();
     this.nonFinite = null;
@@ -232,7 +232,7 @@ class View {
     this.setParams(address.encode(this.fields, this.setup, this.twins));
     this.showCode();
     this.findings.show(this.runs[0]);
-    this.say(message);
+    this.showStatus(message);
     this.paint();
     this.show();
   }
@@ -260,8 +260,8 @@ class View {
       this.showCode();
     }
     if (this.allStarted) {
-      if (this.trainWhenStarted) this.pace.play();
-      else if (this.pendingSteps) this.pace.step(this.pendingSteps);
+      if (this.trainWhenStarted) this.pacer.play();
+      else if (this.pendingSteps) this.pacer.step(this.pendingSteps);
       this.trainWhenStarted = false;
       this.pendingSteps = 0;
     }
@@ -272,10 +272,10 @@ class View {
   step() {
     if (this.changingSetting) this.change({ config: this.requested.config }); // do not wait until typing pauses
     if (this.openRequests || !this.allStarted) {
-      if (this.pace.training) this.pace.pause();
+      if (this.pacer.training) this.pacer.pause();
       this.trainWhenStarted = false;
       this.pendingSteps++;
-    } else this.pace.step();
+    } else this.pacer.step();
     this.show();
   }
 
@@ -285,42 +285,42 @@ class View {
       return this.show();
     }
     if (this.runs.every(({ ended }) => ended)) return this.begin({ train: true, message: "Restarted with the same settings and seed." });
-    this.pace.play();
+    this.pacer.play();
     this.announce("Training.");
     this.show();
   }
 
   pause() {
     this.trainWhenStarted = false;
-    this.pace.pause();
+    this.pacer.pause();
     this.announce(`Paused after ${this.runs[0].update} updates.`);
     this.show();
   }
 
   /** @param {Run} run */
   runEnded(run) {
-    if (this.runs.every((each) => each.ended)) this.pace.stop();
+    if (this.runs.every((each) => each.ended)) this.pacer.stop();
     if (run === this.runs[0]) this.findings.show(run);
-    if (run.ended.why !== "finished") this.say(`The run has ended: ${run.ended.why}`);
-    this.announce(`The run has ended after ${run.update} updates. ${hidden("spoilers") ? "" : run.ended.headline ?? ""}`);
+    if (run.ended.why !== "finished") this.showStatus(`The run has ended: ${run.ended.why}`);
+    this.announce(`The run has ended after ${run.update} updates. ${isHidden("spoilers") ? "" : run.ended.headline ?? ""}`);
     this.paint();
     this.show();
   }
 
-  /** @param {{what: string, why?: string, fix?: string}} words */
+  /** @param {{what: string, why?: string, fix?: string}} problem */
   showRefusal({ what, why, fix }) {
     const [run] = this.runs, text = [what, why, fix].filter(Boolean).join(" ");
     if (!run.started && this.setup.points.length) { // the points in the address do not fit its dataset
       this.setPoints([]);
       this.begin({ train: this.trainWhenStarted, keep: false, message: `${text} The added points are left out.` });
-    } else this.say(text);
+    } else this.showStatus(text);
   }
 
   /** @param {string} parameter @param {number[]} index @param {number} value */
   edit(parameter, index, value) {
-    if (this.runs[0].ended) return this.say("The run has ended: restart it to change its weights.");
+    if (this.runs[0].ended) return this.showStatus("The run has ended: restart it to change its weights.");
     for (const run of this.runs) run.send("edit", { parameter, index, value });
-    this.say(`${parameter}[${index.join(", ")}] is now ${number(value)}. The end of the script lists the change.`);
+    this.showStatus(`${parameter}[${index.join(", ")}] is now ${formatNumber(value)}. The end of the script lists the change.`);
   }
 
   /** @param {[number, number, number]} point */
@@ -329,7 +329,7 @@ class View {
     for (const run of this.runs) run.send("add_point", { x, y, label });
     for (const plane of this.planes) plane.add(point);
     this.setPoints([...this.setup.points, point]);
-    this.say(`A point of ${className(label, this.runs[0].started?.classes ?? 2)} at ${number(x)}, ${number(y)}${this.runs[0].ended ? "" : ": used from the next epoch,"} and in the script of the next run.`);
+    this.showStatus(`A point of ${className(label, this.runs[0].started?.classes ?? 2)} at ${formatNumber(x)}, ${formatNumber(y)}${this.runs[0].ended ? "" : ": used from the next epoch,"} and in the script of the next run.`);
   }
 
   /** @param {number} x @param {number} y */
@@ -339,7 +339,7 @@ class View {
     if (!removed) return;
     const addedIndex = this.setup.points.findIndex((point) => point.every((value, i) => Math.abs(value - removed[i]) < 1e-3));
     if (addedIndex >= 0) this.setPoints(this.setup.points.filter((_, i) => i !== addedIndex));
-    this.say(addedIndex >= 0 ? "The point is removed." : "The point is removed from this run; a new run generates it again.");
+    this.showStatus(addedIndex >= 0 ? "The point is removed." : "The point is removed from this run; a new run generates it again.");
   }
 
   /** @param {[number, number, number][]} points */
@@ -354,13 +354,13 @@ class View {
     if (run !== this.runs[0]) return;
     this.findings.show(run);
     this.showCode();
-    this.announce(hidden("spoilers") ? "The sanitizer has found something." : `The sanitizer found ${finding.code}: ${finding.title}${line ? `, line ${line}` : ""}.`);
+    this.announce(isHidden("spoilers") ? "The sanitizer has found something." : `The sanitizer found ${finding.code}: ${finding.title}${line ? `, line ${line}` : ""}.`);
     this.markEvents();
   }
 
   /** Mark events on the charts and list them. */
   markEvents() {
-    const events = this.runs[0].findings.filter(({ finding }) => finding.severity !== "note" && !hidden("spoilers")).map(({ finding }) => ({ at: (finding.first_update ?? 0) + 1, text: `${finding.code} seen` }));
+    const events = this.runs[0].findings.filter(({ finding }) => finding.severity !== "note" && !isHidden("spoilers")).map(({ finding }) => ({ at: (finding.first_update ?? 0) + 1, text: `${finding.code} seen` }));
     if (this.nonFinite) events.push({ at: this.nonFinite, text: "the loss is NaN or infinite" });
     this.curves.showEvents(events);
   }
@@ -375,7 +375,7 @@ class View {
       each.hasUnpaintedFrame = false;
     });
     this.curves.draw(this.runs, idle || this.frames % SLOW_CHART_INTERVAL === 0);
-    this.numbers.show(this.runs, this.pace.training);
+    this.numbers.show(this.runs, this.pacer.training);
     if (this.networkVisible && run.started && (idle || run.header?.weights || !run.weights)) {
       this.network.paint(run);
       this.weights.paint(run.weights);
@@ -389,8 +389,8 @@ class View {
       }
     }
     if (idle) this.curves.describe(this.runs);
-    this.findings.head(run);
-    this.pace.tick();
+    this.findings.showVerdict(run);
+    this.pacer.tick();
     this.show();
     for (const each of this.runs) each.acknowledge();
   }
@@ -402,13 +402,13 @@ class View {
   }
 
   /** @param {string} text */
-  say(text) {
+  showStatus(text) {
     this.status.textContent = text;
   }
 
   show() {
-    const [run] = this.runs, training = this.pace.training || this.trainWhenStarted;
-    const unconnected = this.runs.find(({ connection }) => connection !== "open")?.connection, state = unconnected ? "lost" : !this.allStarted ? "waiting" : run.ended ? "ended" : this.pace.training ? "running" : "paused";
+    const [run] = this.runs, training = this.pacer.training || this.trainWhenStarted;
+    const unconnected = this.runs.find(({ connection }) => connection !== "open")?.connection, state = unconnected ? "lost" : !this.allStarted ? "waiting" : run.ended ? "ended" : this.pacer.training ? "running" : "paused";
     const text = { lost: unconnected === "connecting" ? "starting PyTorch ..." : "not connected", waiting: "writing ...", ended: run.ended?.why === "finished" ? "finished" : "ended", running: "training", paused: run.update ? "paused" : "ready" }[state];
     this.bar.show({ training, enabled: !unconnected && !(run.ended && training), twins: this.twins, state, text });
   }

@@ -29,12 +29,12 @@ export async function mount(root, { params, setParams, announce }) {
   const code = codePanel({ title: "Show the code", file: "read_run.py", note: "Everything drawn here comes from a file with one JSON object per line." });
   const focusSelect = h("select", { id: "watch-focus", onchange: () => { focusedId = focusSelect.value; show(); showCode(); } });
   const legend = h("div", { class: "row watch-chosen", hidden: true });
-  const trouble = h("p", { class: "error", role: "alert", hidden: true });
+  const errorNote = h("p", { class: "error", role: "alert", hidden: true });
   const emptyPanel = h("div", { class: "panel" }, h("h2", {}, "No run chosen"),
     h("p", {}, "Choose a run on the left, or start one: ", h("code", {}, "trueloop run --lab train.py"), " shows an unmodified script here while it runs under the sanitizer; ",
       h("code", {}, "trueloop train digits"), " trains a recipe; the lab shows its runs when started with their folder: ", h("code", {}, "trueloop lab runs"), "."));
-  const look = h("p", { class: "look" }, "What to look for: does the held-out loss still follow the training loss? Does the gradient norm stay within one order of magnitude, in every layer? How much of an update is spent waiting for data?");
-  const main = h("div", {}, look, trouble, legend, emptyPanel, detailPanel.head, plotPanel.element, comparison.element, detailPanel.element, code.element);
+  const hint = h("p", { class: "look" }, "What to look for: does the held-out loss still follow the training loss? Does the gradient norm stay within one order of magnitude, in every layer? How much of an update is spent waiting for data?");
+  const main = h("div", {}, hint, errorNote, legend, emptyPanel, detailPanel.head, plotPanel.element, comparison.element, detailPanel.element, code.element);
   fill(root, h("div", { class: "columns" }, h("div", { class: "panel watch-side" }, runs.element), main));
 
   function choose(/** @type {string[]} */ ids) {
@@ -67,14 +67,14 @@ export async function mount(root, { params, setParams, announce }) {
       const answer = await ask("watch", { what: "poll", runs: ids, versions: ids.map((id) => runsById.get(id)?.version ?? "") });
       if (unmounted || thisPoll !== pollCount) return;
       wait = answer.poll_interval_ms;
-      trouble.hidden = true;
+      errorNote.hidden = true;
       const changedRuns = answer.runs.filter((/** @type {any} */ run) => !run.same);
       for (const run of changedRuns) runsById.set(run.id, run);
       if (changedRuns.length) show();
     } catch (error) {
       if (unmounted || thisPoll !== pollCount) return;
-      trouble.hidden = false;
-      trouble.textContent = `${error instanceof Error ? error.message : error} Trying again …`;
+      errorNote.hidden = false;
+      errorNote.textContent = `${error instanceof Error ? error.message : error} Trying again …`;
     }
     timer = setTimeout(follow, wait);
   }
@@ -84,13 +84,13 @@ export async function mount(root, { params, setParams, announce }) {
     emptyPanel.hidden = chosen.length > 0;
     const existingRuns = loadedRuns.filter((run) => !run.missing);
     plotPanel.show(existingRuns, chosen);
-    comparison.show(existingRuns, (place) => plotPanel.swatch(chosen.indexOf(existingRuns[place].id)));
+    comparison.show(existingRuns, (index) => plotPanel.swatch(chosen.indexOf(existingRuns[index].id)));
     detailPanel.show(runsById.get(focusedId) ?? (chosen.length ? { loading: true, name: focusedId } : null));
     code.element.hidden = !chosen.length;
     legend.hidden = chosen.length < 2;
     if (chosen.length > 1) {
       fill(focusSelect, ...chosen.map((id) => h("option", { value: id, selected: id === focusedId }, runsById.get(id)?.name ? `${runsById.get(id).name} (${id.split("/")[1]})` : id)));
-      fill(legend, ...chosen.map((id, place) => h("span", {}, plotPanel.swatch(place), id.split("/")[1])), h("span", { class: "row" }, h("label", { for: "watch-focus" }, "Details of"), focusSelect));
+      fill(legend, ...chosen.map((id, index) => h("span", {}, plotPanel.swatch(index), id.split("/")[1])), h("span", { class: "row" }, h("label", { for: "watch-focus" }, "Details of"), focusSelect));
     }
   }
 

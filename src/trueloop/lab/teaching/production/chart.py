@@ -9,7 +9,7 @@ from trueloop.lab.teaching.production.selection import Selection
 
 Kind = Literal["do", "ask", "end"]
 Direction = Literal["down", "back", "skip"]
-About = Literal["", "data", "gradient", "update"]
+Subject = Literal["", "data", "gradient", "update"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class Box:
     kind: Kind
     depth: int
     """0 outside the loops, 1 in the loop over epochs, 2 in the loop over batches."""
-    about: About
+    subject: Subject
     """What the box handles: data and activations, gradients, or weights."""
     lines: tuple[tuple[int, int], ...]
     """First and last line, from 1, of each snippet of the program that the box represents."""
@@ -59,29 +59,29 @@ class _BoxTemplate(NamedTuple):
 
 
 def _always(text: str) -> Callable[[Selection], str]:
-    return lambda on: text
+    return lambda chosen: text
 
 
-def _forward(on: Selection) -> str:
-    kind = {"off": "", "bf16": " in bfloat16", "fp16": " in float16"}[on.precision]
-    return f"Forward pass and {'summed ' if on.sums_losses else ''}loss{kind}"
+def _forward(chosen: Selection) -> str:
+    kind = {"off": "", "bf16": " in bfloat16", "fp16": " in float16"}[chosen.precision]
+    return f"Forward pass and {'summed ' if chosen.sums_losses else ''}loss{kind}"
 
 
-def _backward(on: Selection) -> str:
-    text = "Backward pass, adds to .grad" if on.accumulation else "Backward pass"
-    return f"{text}, of the scaled loss" if on.uses_scaler else text
+def _backward(chosen: Selection) -> str:
+    text = "Backward pass, adds to .grad" if chosen.accumulation else "Backward pass"
+    return f"{text}, of the scaled loss" if chosen.uses_scaler else text
 
 
-def _update(on: Selection) -> str:
-    return "Update, if the gradients are finite" if on.uses_scaler else "Update"
+def _update(chosen: Selection) -> str:
+    return "Update, if the gradients are finite" if chosen.uses_scaler else "Update"
 
 
-def _end(on: Selection) -> str:
-    return "Restore the best weights" if on.early_stopping else "Trained"
+def _end(chosen: Selection) -> str:
+    return "Restore the best weights" if chosen.early_stopping else "Trained"
 
 
 SETUP: Final = ("device", "data", "split", "loaders", "model", "criterion", "optimizer", "schedule", "scaler", "best")
-ABOUT: Final[Mapping[str, About]] = {
+SUBJECTS: Final[Mapping[str, Subject]] = {
     "forward": "data", "look": "data", "backward": "gradient", "unscale": "gradient", "divide": "gradient",
     "clip": "gradient", "clear": "gradient", "update": "update", "advance": "update",
 }  # fmt: skip
@@ -116,21 +116,23 @@ def chart(selection: Selection, program: Program) -> Chart:
     """Draw the chart of a selection's program.
 
     Args:
-        selection: the components, completed with those that they require.
+        selection: the components; those that they require are added.
         program: result of `production_program` for this selection.
     """
-    on = selection.completed()
-    boxes = tuple(_boxes(on, program))
+    chosen = selection.with_required()
+    boxes = tuple(_boxes(chosen, program))
     return Chart(boxes=boxes, edges=tuple(_edges({box.name: index for index, box in enumerate(boxes)}, boxes)))
 
 
-def _boxes(on: Selection, program: Program) -> Iterator[Box]:
+def _boxes(chosen: Selection, program: Program) -> Iterator[Box]:
     for box in _BOXES:
         spans = [span for span in program.spans if span.name in box.snippets]
         if spans or box.kind == "end":
             lines = tuple((span.first, span.last) for span in spans)
-            about: About = ABOUT.get(box.name) or ""
-            yield Box(name=box.name, text=box.text(on), kind=box.kind, depth=box.depth, about=about, lines=lines)
+            subject: Subject = SUBJECTS.get(box.name) or ""
+            yield Box(
+                name=box.name, text=box.text(chosen), kind=box.kind, depth=box.depth, subject=subject, lines=lines
+            )
 
 
 def _edges(index: dict[str, int], boxes: tuple[Box, ...]) -> Iterator[Edge]:

@@ -1,4 +1,4 @@
-"""Explains each component of the production loop: its purpose, its cost, and what goes wrong without it."""
+"""Explain each component of the production loop: its purpose, its cost, and what goes wrong without it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

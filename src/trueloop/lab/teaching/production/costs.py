@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from trueloop.lab.teaching.production.components import COMPONENTS
 from trueloop.lab.teaching.production.program import production_program
-from trueloop.lab.teaching.production.selection import NAMES, Selection, selected
+from trueloop.lab.teaching.production.selection import NAMES, Selection, select
 
 MODELS: Final[Mapping[str, str]] = {"mlp": "MLP", "cnn": "small CNN"}
 """Measured models: key in costs.json -> name on the page."""
@@ -69,9 +69,9 @@ def _row(name: str, measured: Mapping[str, Any]) -> Row:
     component, _, variant = name.partition(" ")
     if component in NAMES:
         title = COMPONENTS[component].title + (f", {variant}" if variant else "")
-        selection = selected(component, precision="fp16" if variant == "fp16" else "bf16")
+        selection = select(component, precision="fp16" if variant == "fp16" else "bf16")
     else:
-        title, selection = name.capitalize(), selected(*NAMES)
+        title, selection = name.capitalize(), select(*NAMES)
     ratios = {(model, clock): Ratio(**measured[model][name][f"{clock}_ratio"]) for model in MODELS for clock in CLOCKS}
     return Row(name=name, title=title, lines=_lines(selection) - _lines(Selection()), ratios=ratios)
 

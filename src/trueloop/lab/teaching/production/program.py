@@ -12,42 +12,42 @@ from trueloop.lab.teaching.production.selection import Selection
 from trueloop.lab.teaching.production.snippets import MODEL, SETUP_SNIPPETS, Snippet, autocast, constant, lines
 
 
-def _needs_folder(on: Selection) -> bool:
+def _needs_folder(chosen: Selection) -> bool:
     """True if the run needs a folder: for checkpoints, the journal or the best weights."""
-    return on.checkpoint or on.logging or on.early_stopping
+    return chosen.checkpoint or chosen.logging or chosen.early_stopping
 
 
-def _config(on: Selection) -> str:
-    schedule = "cosine" if on.schedule else "constant"
-    keeps_last = on.evaluation and _needs_folder(on) and not on.early_stopping
+def _config(chosen: Selection) -> str:
+    schedule = "cosine" if chosen.schedule else "constant"
+    keeps_last = chosen.evaluation and _needs_folder(chosen) and not chosen.early_stopping
     return lines(
         "config = TrainConfig(",
         "    epochs=10,",
         "    effective_batch=64,",
-        "    micro_batch=16," if on.accumulation else "",
+        "    micro_batch=16," if chosen.accumulation else "",
         "    optim=OptimConfig(lr=3e-3, decay_all=True),  # decay_all: as bare AdamW does",
         f'    schedule=ScheduleConfig(name="{schedule}"),',
-        "    clip=1.0," if on.clipping else "    clip=None,",
-        f'    precision="{on.precision}",' if on.precision != "off" else "",
-        "    monitor=MonitorConfig(patience=3)," if on.early_stopping else "",
+        "    clip=1.0," if chosen.clipping else "    clip=None,",
+        f'    precision="{chosen.precision}",' if chosen.precision != "off" else "",
+        "    monitor=MonitorConfig(patience=3)," if chosen.early_stopping else "",
         '    checkpoint=CheckpointConfig(final="last"),' if keeps_last else "",
-        "    seed=0," if on.seeding else "    seeding=False,",
+        "    seed=0," if chosen.seeding else "    seeding=False,",
         ")",
     )
 
 
-def _trainer(on: Selection) -> str:
+def _trainer(chosen: Selection) -> str:
     return lines(
         "trainer = Trainer(",
         "    model=model,",
         "    objective=nn.CrossEntropyLoss(),",
         "    config=config,",
-        '    metrics={"accuracy": Accuracy},' if on.evaluation else "",
-        '    run_dir="runs/digits",' if _needs_folder(on) else "",
-        "    reporters=[Display()]," if on.progress else "",
+        '    metrics={"accuracy": Accuracy},' if chosen.evaluation else "",
+        '    run_dir="runs/digits",' if _needs_folder(chosen) else "",
+        "    reporters=[Display()]," if chosen.progress else "",
         ")",
-        f"result = trainer.fit(train_data{', val=val_data' if on.evaluation else ''})",
-        "print(result.metrics)" if on.evaluation else "",
+        f"result = trainer.fit(train_data{', val=val_data' if chosen.evaluation else ''})",
+        "print(result.metrics)" if chosen.evaluation else "",
     )
 
 
@@ -56,44 +56,46 @@ TRAINER_SNIPPETS: Final = (
     _SETUP["seed"],
     _SETUP["data"],
     _SETUP["split"],
-    Snippet(name="model", write=lambda on: MODEL.replace(".to(device)", "").strip(), apart=True),
+    Snippet(name="model", write=lambda chosen: MODEL.replace(".to(device)", "").strip(), spaced=True),
     Snippet(name="config", write=_config),
-    Snippet(name="trainer", write=_trainer, apart=True),
+    Snippet(name="trainer", write=_trainer, spaced=True),
 )
 
 
-def _epochs(on: Selection) -> str:
-    return f"for epoch in range({'start, ' if on.checkpoint else ''}EPOCHS):"
+def _epochs(chosen: Selection) -> str:
+    return f"for epoch in range({'start, ' if chosen.checkpoint else ''}EPOCHS):"
 
 
-def _totals(on: Selection) -> str:
+def _totals(chosen: Selection) -> str:
     return lines(
-        "loss_sum = torch.zeros((), device=device)  # stays on the device: no synchronisation" if on.logging else "",
-        "count = 0  # examples in the window" if on.accumulation else "",
-        "printed = 0.0" if on.progress else "",
+        "loss_sum = torch.zeros((), device=device)  # stays on the device: no synchronisation"
+        if chosen.logging
+        else "",
+        "count = 0  # examples in the window" if chosen.accumulation else "",
+        "printed = 0.0" if chosen.progress else "",
     )
 
 
-def _batches(on: Selection) -> str:
-    if on.accumulation or on.progress:
+def _batches(chosen: Selection) -> str:
+    if chosen.accumulation or chosen.progress:
         return "for index, (inputs, targets) in enumerate(loader, start=1):"
     return "for inputs, targets in loader:"
 
 
-def _forward(on: Selection) -> str:
+def _forward(chosen: Selection) -> str:
     forward = "loss = loss_function(model(inputs), targets)"
-    cast = autocast(on)
+    cast = autocast(chosen)
     return f"{cast}\n    {forward}" if cast else forward
 
 
-def _backward(on: Selection) -> str:
-    return "scaler.scale(loss).backward()" if on.uses_scaler else "loss.backward()"
+def _backward(chosen: Selection) -> str:
+    return "scaler.scale(loss).backward()" if chosen.uses_scaler else "loss.backward()"
 
 
-def _total(on: Selection) -> str:
-    if not on.logging:
+def _total(chosen: Selection) -> str:
+    if not chosen.logging:
         return ""
-    return "loss_sum += loss.detach()" if on.sums_losses else "loss_sum += loss.detach() * len(targets)"
+    return "loss_sum += loss.detach()" if chosen.sums_losses else "loss_sum += loss.detach() * len(targets)"
 
 
 DRAW = """
@@ -114,25 +116,25 @@ count = 0
 """
 
 
-def _clip(on: Selection) -> str:
+def _clip(chosen: Selection) -> str:
     clip = "nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)"
-    return f"norm = {clip}" if on.logging else clip
+    return f"norm = {clip}" if chosen.logging else clip
 
 
-def _update(on: Selection) -> str:
-    if not on.uses_scaler:
+def _update(chosen: Selection) -> str:
+    if not chosen.uses_scaler:
         return "optimizer.step()"
-    return lines("scale = scaler.get_scale()" if on.schedule else "", "scaler.step(optimizer)", "scaler.update()")
+    return lines("scale = scaler.get_scale()" if chosen.schedule else "", "scaler.step(optimizer)", "scaler.update()")
 
 
-def _advance(on: Selection) -> str:
-    if on.uses_scaler:
+def _advance(chosen: Selection) -> str:
+    if chosen.uses_scaler:
         return lines("if scaler.get_scale() >= scale:  # a lower scale: the update was skipped", "    schedule.step()")
     return "schedule.step()"
 
 
-def _train_loss(on: Selection) -> str:
-    return "train_loss = loss_sum.item() / len(train_data)" if on.logging else ""
+def _train_loss(chosen: Selection) -> str:
+    return "train_loss = loss_sum.item() / len(train_data)" if chosen.logging else ""
 
 
 JUDGE = """
@@ -143,54 +145,54 @@ else:
 """
 
 
-def _record(on: Selection) -> str:
+def _record(chosen: Selection) -> str:
     return lines(
         "record = {",
         '    "time": time.time(),',
         '    "epoch": epoch + 1,',
         '    "train_loss": train_loss,',
-        '    "val_loss": val_loss,' if on.evaluation else "",
-        '    "accuracy": accuracy,' if on.evaluation else "",
-        '    "learning_rate": schedule.get_last_lr()[0],' if on.schedule else "",
-        '    "gradient_norm": norm.item(),' if on.clipping else "",
+        '    "val_loss": val_loss,' if chosen.evaluation else "",
+        '    "accuracy": accuracy,' if chosen.evaluation else "",
+        '    "learning_rate": schedule.get_last_lr()[0],' if chosen.schedule else "",
+        '    "gradient_norm": norm.item(),' if chosen.clipping else "",
         "}",
         'with LOG.open("a") as file:',
         '    file.write(json.dumps(record) + "\\n")',
     )
 
 
-def _save(on: Selection) -> str:
+def _save(chosen: Selection) -> str:
     return lines(
         "save(",
         "    {",
         '        "epoch": epoch + 1,',
         '        "model": model.state_dict(),',
         '        "optimizer": optimizer.state_dict(),',
-        '        "schedule": schedule.state_dict(),' if on.schedule else "",
-        '        "scaler": scaler.state_dict(),' if on.uses_scaler else "",
-        '        "best": best,' if on.early_stopping else "",
-        '        "best_weights": best_weights,' if on.early_stopping else "",
-        '        "stale": stale,' if on.early_stopping else "",
-        '        "random": torch.get_rng_state(),' if on.seeding else "",
-        '        "random_cuda": torch.cuda.get_rng_state_all(),' if on.seeding else "",
+        '        "schedule": schedule.state_dict(),' if chosen.schedule else "",
+        '        "scaler": scaler.state_dict(),' if chosen.uses_scaler else "",
+        '        "best": best,' if chosen.early_stopping else "",
+        '        "best_weights": best_weights,' if chosen.early_stopping else "",
+        '        "stale": stale,' if chosen.early_stopping else "",
+        '        "random": torch.get_rng_state(),' if chosen.seeding else "",
+        '        "random_cuda": torch.cuda.get_rng_state_all(),' if chosen.seeding else "",
         "    }",
         ")",
     )
 
 
-def _print_epoch(on: Selection) -> str:
-    if on.logging and on.evaluation:
+def _print_epoch(chosen: Selection) -> str:
+    if chosen.logging and chosen.evaluation:
         return lines(
             "print(",
             '    f"epoch {epoch + 1}: train loss {train_loss:.3f}, "',
             '    f"val loss {val_loss:.3f}, accuracy {accuracy:.3f}"',
             ")",
         )
-    if on.evaluation:
+    if chosen.evaluation:
         return 'print(f"epoch {epoch + 1}: val loss {val_loss:.3f}, accuracy {accuracy:.3f}")'
-    if on.logging:
+    if chosen.logging:
         return 'print(f"epoch {epoch + 1}: train loss {train_loss:.3f}")'
-    loss = "loss.item() / len(targets)" if on.sums_losses else "loss.item()"
+    loss = "loss.item() / len(targets)" if chosen.sums_losses else "loss.item()"
     return f'print(f"epoch {{epoch + 1}}: loss {{{loss}:.3f}}")'
 
 
@@ -199,32 +201,36 @@ if stale >= PATIENCE:
     break
 """
 LOOP: Final = (
-    Snippet(name="epochs", write=_epochs, apart=True),
-    Snippet(name="stop", write=constant(STOP, lambda on: on.early_stopping), depth=1),
+    Snippet(name="epochs", write=_epochs, spaced=True),
+    Snippet(name="stop", write=constant(STOP, lambda chosen: chosen.early_stopping), depth=1),
     Snippet(name="totals", write=_totals, depth=1),
     Snippet(name="batches", write=_batches, depth=1),
     Snippet(name="move", write=constant("inputs, targets = inputs.to(device), targets.to(device)"), depth=2),
     Snippet(name="forward", write=_forward, depth=2),
     Snippet(name="backward", write=_backward, depth=2),
     Snippet(name="total", write=_total, depth=2),
-    Snippet(name="draw", write=constant(DRAW, lambda on: on.progress), depth=2),
-    Snippet(name="window", write=constant(WINDOW, lambda on: on.accumulation), depth=2),
+    Snippet(name="draw", write=constant(DRAW, lambda chosen: chosen.progress), depth=2),
+    Snippet(name="window", write=constant(WINDOW, lambda chosen: chosen.accumulation), depth=2),
     Snippet(
-        name="unscale", write=constant("scaler.unscale_(optimizer)", lambda on: on.uses_scaler and on.clipping), depth=2
+        name="unscale",
+        write=constant("scaler.unscale_(optimizer)", lambda chosen: chosen.uses_scaler and chosen.clipping),
+        depth=2,
     ),
-    Snippet(name="divide", write=constant(DIVIDE, lambda on: on.accumulation), depth=2),
-    Snippet(name="clip", write=lambda on: _clip(on) if on.clipping else "", depth=2),
+    Snippet(name="divide", write=constant(DIVIDE, lambda chosen: chosen.accumulation), depth=2),
+    Snippet(name="clip", write=lambda chosen: _clip(chosen) if chosen.clipping else "", depth=2),
     Snippet(name="update", write=_update, depth=2),
-    Snippet(name="advance", write=lambda on: _advance(on) if on.schedule else "", depth=2),
+    Snippet(name="advance", write=lambda chosen: _advance(chosen) if chosen.schedule else "", depth=2),
     Snippet(name="clear", write=constant("optimizer.zero_grad()"), depth=2),
     Snippet(name="train loss", write=_train_loss, depth=1),
-    Snippet(name="look", write=constant("val_loss, accuracy = evaluate()", lambda on: on.evaluation), depth=1),
-    Snippet(name="judge", write=constant(JUDGE, lambda on: on.early_stopping), depth=1),
-    Snippet(name="record", write=lambda on: _record(on) if on.logging else "", depth=1),
-    Snippet(name="keep", write=lambda on: _save(on) if on.checkpoint else "", depth=1),
+    Snippet(name="look", write=constant("val_loss, accuracy = evaluate()", lambda chosen: chosen.evaluation), depth=1),
+    Snippet(name="judge", write=constant(JUDGE, lambda chosen: chosen.early_stopping), depth=1),
+    Snippet(name="record", write=lambda chosen: _record(chosen) if chosen.logging else "", depth=1),
+    Snippet(name="keep", write=lambda chosen: _save(chosen) if chosen.checkpoint else "", depth=1),
     Snippet(name="print", write=_print_epoch, depth=1),
     Snippet(
-        name="restore", write=constant("model.load_state_dict(best_weights)", lambda on: on.early_stopping), apart=True
+        name="restore",
+        write=constant("model.load_state_dict(best_weights)", lambda chosen: chosen.early_stopping),
+        spaced=True,
     ),
 )
 PROGRAM: Final = (*SETUP_SNIPPETS, *LOOP)
@@ -281,18 +287,14 @@ def production_program(selection: Selection, replacements: Mapping[str, str] | N
     """Generate the program of a selection in plain PyTorch.
 
     Args:
-        selection: the components, completed with those that they require.
+        selection: the components; those that they require are added.
         replacements: snippet name -> source code to use instead, such as another model or other data.
     """
     return assemble("Trains a small network on handwritten digits.", PROGRAM, selection, replacements or {})
 
 
 def trainer_program(selection: Selection) -> Program:
-    """Generate the program that uses `trueloop.Trainer` for the same components.
-
-    Args:
-        selection: the components, completed with those that they require.
-    """
+    """Generate the program that uses `trueloop.Trainer`; components that the selection requires are added."""
     return assemble("The same run with trueloop.", TRAINER_SNIPPETS, selection, {})
 
 
@@ -302,11 +304,11 @@ def assemble(doc: str, snippets: Sequence[Snippet], selection: Selection, replac
     Args:
         doc: docstring of the program.
         snippets: snippets in the order of the program.
-        selection: the components, completed with those that they require.
+        selection: the components; those that they require are added.
         replacements: snippet name -> source code to use instead.
     """
-    on = selection.completed()
-    texts = [(snippet, replacements.get(snippet.name, snippet.write(on)).strip("\n")) for snippet in snippets]
+    chosen = selection.with_required()
+    texts = [(snippet, replacements.get(snippet.name, snippet.write(chosen)).strip("\n")) for snippet in snippets]
     texts = [(snippet, text) for snippet, text in texts if text]
     code = "\n".join(indent(text, "    " * snippet.depth) for snippet, text in texts)
     program = [f'"""{doc}"""', "", *_imports(_used_names(code)), ""]
@@ -322,12 +324,12 @@ def assemble(doc: str, snippets: Sequence[Snippet], selection: Selection, replac
 
 
 def _blank_lines(previous: tuple[Snippet, str] | None, current: tuple[Snippet, str]) -> list[str]:
-    """Return two blank lines around a function, as PEP 8 requires; one before a snippet that is `apart`."""
+    """Return two blank lines around a function, as PEP 8 requires; one before a spaced snippet."""
     if previous is None:
         return []
     if any(text.startswith(("def ", "@")) for _, text in (previous, current)):
         return ["", ""]
-    return [""] if current[0].apart else []
+    return [""] if current[0].spaced else []
 
 
 def _used_names(code: str) -> set[str]:

@@ -23,7 +23,7 @@ class Selection:
     logging: Annotated[bool, "a record of each epoch"] = False
     progress: Annotated[bool, "a progress line"] = False
 
-    def completed(self) -> Selection:
+    def with_required(self) -> Selection:
         """Return the selection with the components that it requires: early stopping needs an evaluation."""
         return replace(self, evaluation=self.evaluation or self.early_stopping)
 
@@ -47,7 +47,7 @@ NAMES: Final = tuple(field.name for field in fields(Selection))
 """Names of the components, in the order in which one would add them."""
 
 
-def selected(*names: str, precision: Precision = "bf16") -> Selection:
+def select(*names: str, precision: Precision = "bf16") -> Selection:
     """Return the selection of these components.
 
     Args:

@@ -22,14 +22,14 @@ class Snippet:
     """Selection -> lines without the indentation of `depth`; "" if the selection does not need the snippet."""
     depth: int = 0
     """Loop depth: 1 in the loop over epochs, 2 in the loop over batches."""
-    apart: bool = False
+    spaced: bool = False
     """True if a blank line precedes the snippet."""
 
 
-def constant(text: str, when: Callable[[Selection], bool] = lambda on: True) -> Callable[[Selection], str]:
+def constant(text: str, when: Callable[[Selection], bool] = lambda chosen: True) -> Callable[[Selection], str]:
     """Return a `Snippet.write` that returns fixed lines for the selections for which ``when`` is true."""
     lines = dedent(text).strip("\n")
-    return lambda on: lines if when(on) else ""
+    return lambda chosen: lines if when(chosen) else ""
 
 
 def lines(*each: str) -> str:
@@ -37,27 +37,27 @@ def lines(*each: str) -> str:
     return "\n".join(line for line in each if line)
 
 
-def _settings(on: Selection) -> str:
+def _settings(chosen: Selection) -> str:
     return lines(
         "EPOCHS = 10",
         "BATCH = 64  # examples per update",
-        "ACCUMULATE = 4  # micro-batches per update" if on.accumulation else "",
-        "PATIENCE = 3  # epochs without improvement before the run ends" if on.early_stopping else "",
-        'CHECKPOINT = Path("checkpoint.pt")' if on.checkpoint else "",
-        'LOG = Path("log.jsonl")' if on.logging else "",
+        "ACCUMULATE = 4  # micro-batches per update" if chosen.accumulation else "",
+        "PATIENCE = 3  # epochs without improvement before the run ends" if chosen.early_stopping else "",
+        'CHECKPOINT = Path("checkpoint.pt")' if chosen.checkpoint else "",
+        'LOG = Path("log.jsonl")' if chosen.logging else "",
     )
 
 
-def _loaders(on: Selection) -> str:
-    size = "BATCH // ACCUMULATE" if on.accumulation else "BATCH"
+def _loaders(chosen: Selection) -> str:
+    size = "BATCH // ACCUMULATE" if chosen.accumulation else "BATCH"
     return lines(
         f"loader = DataLoader(train_data, batch_size={size}, shuffle=True)",
-        "val_loader = DataLoader(val_data, batch_size=256)" if on.evaluation else "",
+        "val_loader = DataLoader(val_data, batch_size=256)" if chosen.evaluation else "",
     )
 
 
-def _split(on: Selection) -> str:
-    if not on.evaluation:
+def _split(chosen: Selection) -> str:
+    if not chosen.evaluation:
         return "train_data = TensorDataset(images, labels)"
     return dedent("""\
         dataset = TensorDataset(images, labels)
@@ -65,43 +65,43 @@ def _split(on: Selection) -> str:
         train_data, val_data = random_split(dataset, [0.8, 0.2], generator=split)""")
 
 
-def _criterion(on: Selection) -> str:
+def _criterion(chosen: Selection) -> str:
     return (
         'loss_function = nn.CrossEntropyLoss(reduction="sum")'
-        if on.sums_losses
+        if chosen.sums_losses
         else "loss_function = nn.CrossEntropyLoss()"
     )
 
 
-def _schedule(on: Selection) -> str:
-    if not on.schedule:
+def _schedule(chosen: Selection) -> str:
+    if not chosen.schedule:
         return ""
-    windows = "math.ceil(len(loader) / ACCUMULATE)" if on.accumulation else "len(loader)"
+    windows = "math.ceil(len(loader) / ACCUMULATE)" if chosen.accumulation else "len(loader)"
     return lines(
         f"updates = EPOCHS * {windows}",
         "schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=updates)",
     )
 
 
-def _scaler(on: Selection) -> str:
-    if not on.uses_scaler:
+def _scaler(chosen: Selection) -> str:
+    if not chosen.uses_scaler:
         return ""
-    if on.sums_losses:
+    if chosen.sums_losses:
         return "scaler = torch.amp.GradScaler(device, init_scale=2.0**10)  # sums are larger than means"
     return "scaler = torch.amp.GradScaler(device)"
 
 
-def autocast(on: Selection) -> str:
+def autocast(chosen: Selection) -> str:
     """Return the line that opens autocast; "" for full precision."""
-    kind = {"off": "", "bf16": "bfloat16", "fp16": "float16"}[on.precision]
+    kind = {"off": "", "bf16": "bfloat16", "fp16": "float16"}[chosen.precision]
     return kind and f"with torch.autocast(device, dtype=torch.{kind}):"
 
 
-def _evaluate(on: Selection) -> str:
-    if not on.evaluation:
+def _evaluate(chosen: Selection) -> str:
+    if not chosen.evaluation:
         return ""
     forward = lines("scores = model(inputs)", 'loss = nn.functional.cross_entropy(scores, targets, reduction="sum")')
-    if cast := autocast(on):
+    if cast := autocast(chosen):
         forward = f"{cast}\n{indent(forward, '    ')}"
     return EVALUATE.format(forward=indent(forward, " " * 8)).strip("\n")
 
@@ -133,8 +133,8 @@ def save(state):
 '''
 
 
-def _resume(on: Selection) -> str:
-    if not on.checkpoint:
+def _resume(chosen: Selection) -> str:
+    if not chosen.checkpoint:
         return ""
     return lines(
         "start = 0",
@@ -143,13 +143,13 @@ def _resume(on: Selection) -> str:
         '    start = saved["epoch"]',
         '    model.load_state_dict(saved["model"])',
         '    optimizer.load_state_dict(saved["optimizer"])',
-        '    schedule.load_state_dict(saved["schedule"])' if on.schedule else "",
-        '    scaler.load_state_dict(saved["scaler"])' if on.uses_scaler else "",
+        '    schedule.load_state_dict(saved["schedule"])' if chosen.schedule else "",
+        '    scaler.load_state_dict(saved["scaler"])' if chosen.uses_scaler else "",
         '    best, best_weights, stale = saved["best"], saved["best_weights"], saved["stale"]'
-        if on.early_stopping
+        if chosen.early_stopping
         else "",
-        '    torch.set_rng_state(saved["random"])' if on.seeding else "",
-        '    torch.cuda.set_rng_state_all(saved["random_cuda"])' if on.seeding else "",
+        '    torch.set_rng_state(saved["random"])' if chosen.seeding else "",
+        '    torch.cuda.set_rng_state_all(saved["random_cuda"])' if chosen.seeding else "",
     )
 
 
@@ -166,15 +166,17 @@ model = nn.Sequential(
 
 SETUP_SNIPPETS: Final = (
     Snippet(name="settings", write=_settings),
-    Snippet(name="device", write=constant('device = "cuda" if torch.cuda.is_available() else "cpu"'), apart=True),
+    Snippet(name="device", write=constant('device = "cuda" if torch.cuda.is_available() else "cpu"'), spaced=True),
     Snippet(
         name="seed",
-        write=constant("torch.manual_seed(0)  # weights, order and dropout, on every device", lambda on: on.seeding),
+        write=constant(
+            "torch.manual_seed(0)  # weights, order and dropout, on every device", lambda chosen: chosen.seeding
+        ),
     ),
-    Snippet(name="data", write=constant(DATA), apart=True),
+    Snippet(name="data", write=constant(DATA), spaced=True),
     Snippet(name="split", write=_split),
     Snippet(name="loaders", write=_loaders),
-    Snippet(name="model", write=constant(MODEL), apart=True),
+    Snippet(name="model", write=constant(MODEL), spaced=True),
     Snippet(name="criterion", write=_criterion),
     Snippet(name="optimizer", write=constant("optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)")),
     Snippet(name="schedule", write=_schedule),
@@ -183,11 +185,11 @@ SETUP_SNIPPETS: Final = (
         name="best",
         write=constant(
             'best, best_weights, stale = float("inf"), copy.deepcopy(model.state_dict()), 0',
-            lambda on: on.early_stopping,
+            lambda chosen: chosen.early_stopping,
         ),
     ),
-    Snippet(name="evaluate", write=_evaluate, apart=True),
-    Snippet(name="save", write=constant(SAVE, lambda on: on.checkpoint), apart=True),
-    Snippet(name="resume", write=_resume, apart=True),
+    Snippet(name="evaluate", write=_evaluate, spaced=True),
+    Snippet(name="save", write=constant(SAVE, lambda chosen: chosen.checkpoint), spaced=True),
+    Snippet(name="resume", write=_resume, spaced=True),
 )
 """The snippets above the training loop."""

@@ -1,4 +1,4 @@
-"""Writes one update of a small model as a program: pick examples from the shuffled order, run them, change weights."""
+"""Write one update of a small model as a program: pick examples from the shuffled order, run them, change weights."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Writes a data pipeline as a PyTorch program: numbered examples, a sampler, workers, collate and batches."""
+"""Write a data pipeline as a PyTorch program: numbered examples, a sampler, workers, collate and batches."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -2,16 +2,16 @@
 // The details of an entry: seeds, curves, versions and script. The entry can be replayed, and its settings can be loaded.
 import { chart } from "../../chart.js";
 import { codePanel } from "../../code.js";
-import { fill, h, number } from "../../dom.js";
+import { fill, h, formatNumber } from "../../dom.js";
 import { ask } from "../../net.js";
-import { settings } from "./boards.js";
-import { verdict } from "./hand_in.js";
+import { formatSettings } from "./leaderboards.js";
+import { describeResult } from "./submission_panel.js";
 
 const COLOURS = ["--c0", "--c1", "--c2", "--c3", "--c6"];
 const DASHES = [undefined, [8, 4], [3, 3], [8, 3, 2, 3], [1, 3]];
 
-/** @param {{take: (config: Record<string, any>, track: string) => void, announce: (text: string) => void}} handlers */
-export function entryPanel({ take, announce }) {
+/** @param {{onuse: (config: Record<string, any>, track: string) => void, announce: (text: string) => void}} handlers */
+export function entryPanel({ onuse, announce }) {
   let shownId = 0, replayId = 0;
   /** @type {ReturnType<typeof chart> | null} */
   let plot = null;
@@ -36,13 +36,13 @@ export function entryPanel({ take, announce }) {
     const button = h("button", { type: "button", class: "quiet", disabled: row.open || !row.trials.length, onclick: () => replay(id, button, replayStatus) }, "↻ Replay");
     fill(element,
       h("div", { class: "row" }, h("h2", {}, `Entry ${id}: ${row.name}`), h("span", { class: "badge" }, row.track),
-        h("button", { type: "button", class: "quiet", onclick: () => take(row.config, row.track) }, "Use these settings"), button,
+        h("button", { type: "button", class: "quiet", onclick: () => onuse(row.config, row.track) }, "Use these settings"), button,
         h("button", { type: "button", class: "quiet", onclick: hide }, "Close")),
-      h("p", {}, verdict(row)),
-      h("p", { class: "mono settings" }, settings(row.changes, row.config)),
+      h("p", {}, describeResult(row)),
+      h("p", { class: "mono settings" }, formatSettings(row.changes, row.config)),
       h("div", { class: "tiles" }, drawCurves(row), h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Seeds" }, seedTable(row))),
       replayStatus,
-      h("p", { class: "muted versions" }, `Handed in ${new Date(1000 * row.submitted).toLocaleString()}; ${Object.entries(row.versions).map(([name, version]) => `${name} ${version}`).join(", ")}.`),
+      h("p", { class: "muted versions" }, `Submitted ${new Date(1000 * row.submitted).toLocaleString()}; ${Object.entries(row.versions).map(([name, version]) => `${name} ${version}`).join(", ")}.`),
       code ? code.element : h("p", { class: "muted" }, "The track has changed since; this entry no longer counts."));
     element.scrollIntoView({ block: "nearest" });
     element.focus({ preventScroll: true });
@@ -89,8 +89,8 @@ function seedTable(row) {
       h("td", { class: "muted" }, i + 1),
       h("td", { class: "mono" }, trial.seed),
       h("td", {}, trial.end === "reached" ? "✓ reached" : `✗ ${trial.found?.code ?? trial.end}`),
-      h("td", { class: "number" }, number(trial.updates)), h("td", { class: "number" }, number(trial.examples)),
-      h("td", { class: "number" }, `${(100 * trial.accuracy).toFixed(1)} %`), h("td", { class: "number" }, trial.time === null ? "–" : `${number(trial.time, 2)}×`),
+      h("td", { class: "number" }, formatNumber(trial.updates)), h("td", { class: "number" }, formatNumber(trial.examples)),
+      h("td", { class: "number" }, `${(100 * trial.accuracy).toFixed(1)} %`), h("td", { class: "number" }, trial.time === null ? "–" : `${formatNumber(trial.time, 2)}×`),
       h("td", { class: "mono muted", title: trial.digest }, trial.digest.slice(0, 8) || "–")))));
 }
 
@@ -102,7 +102,7 @@ function replayResult({ stored, repeated, same }) {
 /** @param {any} answer */
 function replaySummary({ same, error, differing }) {
   if (error) return h("p", { class: "error" }, `${error.what} ${error.fix}`);
-  const versionChanges = Object.entries(differing).map(([name, [then, now]]) => ` ${name} was ${then}, now ${now}.`);
+  const versionChanges = Object.entries(differing).map(([name, [stored, current]]) => ` ${name} was ${stored}, now ${current}.`);
   return h("p", {}, h("span", { class: same ? "badge good" : "badge error" }, same ? "✓ bitwise equal" : "✗ different"), versionChanges);
 }
 

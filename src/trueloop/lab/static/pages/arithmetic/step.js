@@ -1,8 +1,8 @@
 // @ts-check
 // One update in slow motion: pick examples, forward, loss, backward, change the weights.
 import { codePanel } from "../../code.js";
-import { fill, h, later, number, svg } from "../../dom.js";
-import { Refused, newest } from "../../net.js";
+import { fill, h, debounce, formatNumber, svg } from "../../dom.js";
+import { RequestError, latestOnly } from "../../net.js";
 import { fly } from "../../motion.js";
 import { player } from "../../player.js";
 
@@ -10,9 +10,9 @@ const WIDTH = 300, HEIGHT = 200;
 
 export const DEFAULT_RATE = 0.3;
 
-/** @param {{announce: (text: string) => void, next: () => any, lr: number, onrate: () => void}} page lr: the learning rate at first */
+/** @param {{announce: (text: string) => void, next: () => any, lr: number, onrate: () => void}} page lr: the initial learning rate */
 export function oneStep({ announce, next, lr, onrate }) {
-  const fetchUpdate = newest("one_step");
+  const fetchUpdate = latestOnly("one_step");
   /** @type {any} */
   let computed = null;
   /** @type {any} */
@@ -49,7 +49,7 @@ export function oneStep({ announce, next, lr, onrate }) {
     refused, waiting, body);
 
   /** @param {any} newSizes @param {string} tooLarge */
-  function ask(newSizes, tooLarge) {
+  function setSizes(newSizes, tooLarge) {
     const key = JSON.stringify(newSizes);
     refused.hidden = !tooLarge;
     refused.textContent = tooLarge;
@@ -60,8 +60,8 @@ export function oneStep({ announce, next, lr, onrate }) {
     fetchLater();
   }
 
-  const fetchLater = later(() => fetchStep(), 60);
-  const refetchLater = later(() => fetchStep(true), 60);
+  const fetchLater = debounce(() => fetchStep(), 60);
+  const refetchLater = debounce(() => fetchStep(true), 60);
 
   async function fetchStep(keepStage = false) {
     if (!requestedSizes) return;
@@ -78,7 +78,7 @@ export function oneStep({ announce, next, lr, onrate }) {
       if (!keepStage) stages.pause();
       stages.go(keepStage ? stages.step : 0);
     } catch (error) {
-      if (!(error instanceof Refused)) throw error;
+      if (!(error instanceof RequestError)) throw error;
       refused.hidden = false;
       refused.textContent = error.message;
       waiting.hidden = true;
@@ -92,7 +92,7 @@ export function oneStep({ announce, next, lr, onrate }) {
     const previousSizes = requestedSizes;
     await next();
     if (requestedSizes === previousSizes) await fetchStep(); // a run with only one update has no next update
-    announce(`Weight ${number(weights.weight)}, bias ${number(weights.bias)}.`);
+    announce(`Weight ${formatNumber(weights.weight)}, bias ${formatNumber(weights.bias)}.`);
   }
 
   /** @param {number} at */
@@ -117,7 +117,7 @@ export function oneStep({ announce, next, lr, onrate }) {
   function drawDataset(stage, microBatch) {
     const currentDots = new Set(microBatch.dots);
     const earlierDots = new Set(computed.micro_batches.slice(0, stage.batch).flatMap((/** @type {any} */ other) => other.dots));
-    const each = computed.examples_per_dot === 1 ? "one example per dot" : `${number(Math.round(computed.examples_per_dot))} examples per dot`;
+    const each = computed.examples_per_dot === 1 ? "one example per dot" : `${formatNumber(Math.round(computed.examples_per_dot))} examples per dot`;
     datasetHeading.textContent = `Dataset: ${each}`;
     datasetDots.setAttribute("aria-label", `${microBatch.count} examples picked from the dataset, in ${microBatch.dots.length} of ${computed.dots} dots.`);
     fill(datasetDots, ...Array.from({ length: computed.dots }, (_, cell) => h("i", { class: currentDots.has(cell) ? "dot picked" : earlierDots.has(cell) ? "dot before" : "dot" })));
@@ -126,11 +126,11 @@ export function oneStep({ announce, next, lr, onrate }) {
   /** @param {any} stage @param {any} microBatch */
   function drawBatch(stage, microBatch) {
     const ranks = JSON.parse(requestedSizes).processes;
-    batchHeading.textContent = `Micro-batch ${microBatch.index + 1} of ${computed.total_micro_batches}${ranks > 1 ? `, over ${number(ranks)} processes` : ""}`;
+    batchHeading.textContent = `Micro-batch ${microBatch.index + 1} of ${computed.total_micro_batches}${ranks > 1 ? `, over ${formatNumber(ranks)} processes` : ""}`;
     const more = microBatch.count - microBatch.indices.length;
     batch.className = `chips ${stage.kind}`;
     fill(batch, ...microBatch.indices.map((/** @type {number} */ example, /** @type {number} */ i) => h("span", { class: "chip" }, ranks > 1 && ranks <= 9 && h("sub", {}, String(i % ranks)), `#${example.toLocaleString("en-US")}`)),
-      more > 0 && h("span", { class: "muted" }, `and ${number(more)} more`));
+      more > 0 && h("span", { class: "muted" }, `and ${formatNumber(more)} more`));
   }
 
   /** @param {any} stage @param {any} microBatch */
@@ -140,21 +140,21 @@ export function oneStep({ announce, next, lr, onrate }) {
     const gradients = updated || stage.kind === "backward" ? microBatch : previousBatch;
     /** @param {string} name @param {number} i @param {number} sum */
     const row = (name, i, sum) => h("tr", {}, h("th", { scope: "row" }, name),
-      h("td", { class: `number ${updated ? "is-update" : ""}` }, number(updated ? computed.after[i] : computed.before[i])),
-      h("td", { class: "number is-gradient" }, number(updated ? computed.gradient[i] : sum)));
+      h("td", { class: `number ${updated ? "is-update" : ""}` }, formatNumber(updated ? computed.after[i] : computed.before[i])),
+      h("td", { class: "number is-gradient" }, formatNumber(updated ? computed.gradient[i] : sum)));
     fill(model,
       h("thead", {}, h("tr", {}, h("td"), h("th", { class: "number" }, updated ? "✓ after the update" : "value"), h("th", { class: "number" }, updated ? ".grad, the mean" : ".grad, a sum"))),
       h("tbody", {}, row("weight", 0, gradients.weight_gradient), row("bias", 1, gradients.bias_gradient),
-        h("tr", {}, h("th", { scope: "row" }, "loss, mean"), h("td", { class: "number" }, number(updated ? computed.loss_after : computed.loss_before)), h("td", { class: "number" }, ""))));
+        h("tr", {}, h("th", { scope: "row" }, "loss, mean"), h("td", { class: "number" }, formatNumber(updated ? computed.loss_after : computed.loss_before)), h("td", { class: "number" }, ""))));
   }
 
   /** @param {any} stage */
   function drawFit(stage) {
     const x = (/** @type {number} */ value) => ((value + 1) / 2) * (WIDTH - 20) + 10;
     const y = (/** @type {number} */ value) => HEIGHT / 2 - ((value + 0.5) / 5.2) * HEIGHT;
-    /** @param {[number, number]} weights_ @param {string} kind */
+    /** @param {[number, number]} line @param {string} kind */
     const lineOf = ([w, b], kind) => svg("line", { class: kind, x1: x(-1), x2: x(1), y1: y(b - w), y2: y(b + w) });
-    plot.setAttribute("aria-label", `Examples of the window and the model's line: before, weight ${number(computed.before[0])}; after, ${number(computed.after[0])}.`);
+    plot.setAttribute("aria-label", `Examples of the window and the model's line: before, weight ${formatNumber(computed.before[0])}; after, ${formatNumber(computed.after[0])}.`);
     fill(plot,
       svg("g", {}, computed.points.map(([px, py]) => svg("circle", { cx: x(px), cy: y(py), r: 2.4, class: "point" }))),
       lineOf(computed.before, "before"),
@@ -162,5 +162,5 @@ export function oneStep({ announce, next, lr, onrate }) {
       svg("text", { x: 14, y: 16, class: "label" }, stage.kind === "update" ? "dashed: before, solid: after" : "the model before the update"));
   }
 
-  return { element, ask, get lr() { return Number(rate.value); }, unmount: () => stages.unmount() };
+  return { element, setSizes, get lr() { return Number(rate.value); }, unmount: () => stages.unmount() };
 }

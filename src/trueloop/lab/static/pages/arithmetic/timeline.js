@@ -1,11 +1,11 @@
 // @ts-check
 // The timeline of a run: epochs as blocks, the windows and iterations of one epoch, the shares of one iteration.
-import { fill, h, number } from "../../dom.js";
+import { fill, h, formatNumber } from "../../dom.js";
 import { prefersReducedMotion } from "../../player.js";
 
 const TICK_PX = 11; // width of a mark with its margin
 
-/** @param {{go: (place: {epoch: number, iteration: number}) => Promise<any> | any, announce: (text: string) => void}} page */
+/** @param {{go: (position: {epoch: number, iteration: number}) => Promise<any> | any, announce: (text: string) => void}} page */
 export function timeline({ go, announce }) {
   /** @type {any} */
   let answer = null;
@@ -80,7 +80,7 @@ export function timeline({ go, announce }) {
     shares.setAttribute("aria-label", line.position);
     fill(shares, ...line.shares.map((/** @type {any} */ share) => ("hidden" in share ? gapMark(`${share.hidden} more processes`) : h("span", { class: "share" },
       h("span", { class: "fill", style: { width: `${Math.min(100, share.share * 100)}%` } }),
-      h("span", { class: "share-text" }, line.shares.length > 1 ? `process ${share.rank}: ${number(share.examples)}` : share.count)))));
+      h("span", { class: "share-text" }, line.shares.length > 1 ? `process ${share.rank}: ${formatNumber(share.examples)}` : share.count)))));
   }
 
   /** Return the width of a mark: all marks fit, and few marks are wider, so that they are easy to click. @param {any[]} windowList */

@@ -1,16 +1,16 @@
 // @ts-check
-// The memory that a forward pass keeps, measured for four ways of calling the same model.
+// The memory that a forward pass keeps, measured for four modes of calling the same model.
 import { chart } from "../../chart.js";
 import { codePanel } from "../../code.js";
 import { form } from "../../controls.js";
 import { fill, h } from "../../dom.js";
-import { fetchFields, newest, Refused } from "../../net.js";
+import { fetchFields, latestOnly, RequestError } from "../../net.js";
 
 const STYLES = [["--c4", undefined], ["--c1", [8, 4]], ["--c2", [2, 3]], ["--c0", [10, 3, 2, 3]]];
 
 /** @param {{announce: (text: string) => void}} options */
 export function memoryPanel({ announce }) {
-  const fetchMeasurements = newest("memory");
+  const fetchMeasurements = latestOnly("memory");
   const controls = h("div", { class: "memory-controls" });
   const bars = h("div", { class: "bars" });
   const explanation = h("div");
@@ -39,7 +39,7 @@ export function memoryPanel({ announce }) {
 
   /** @param {unknown} reason */
   function showRefusal(reason) {
-    if (!(reason instanceof Refused)) throw reason;
+    if (!(reason instanceof RequestError)) throw reason;
     error.hidden = false;
     error.textContent = reason.message;
   }
@@ -63,14 +63,14 @@ export function memoryPanel({ announce }) {
 
   /** @param {any} data */
   function draw(data) {
-    const maxPeak_b = Math.max(...data.ways.map((/** @type {any} */ way) => way.peak_b));
-    fill(bars, h("div", { class: "scroll" }, h("table", {}, h("caption", { class: "unseen" }, "Memory and time of one forward pass by mode"), h("thead", {}, h("tr", {}, ["way", "kept after the forward", "", "peak", "saved for backward", "time, median", "backward afterwards"].map((text, i) => h("th", { scope: "col", class: [3, 4, 5].includes(i) ? "number" : "" }, text)))), h("tbody", {}, data.ways.map((/** @type {any} */ way, /** @type {number} */ i) => h("tr", {},
-      h("th", { scope: "row" }, h("code", {}, way.name)),
-      h("td", { class: "bar-place" }, h("span", { class: `bar way-${i}`, style: { width: `${(100 * way.kept_b) / maxPeak_b}%` } })),
-      h("td", { class: "number" }, way.kept), h("td", { class: "number" }, way.peak), h("td", { class: "number" }, way.for_backward), h("td", { class: "number" }, way.median),
-      h("td", {}, way.refused ? h("details", {}, h("summary", {}, "refused"), h("p", { class: "mono" }, way.refused)) : "possible")))))));
-    const operationCount = Math.max(...data.ways.map((/** @type {any} */ way) => way.alive_mib.length));
-    curves.set(Array.from({ length: operationCount }, (_, i) => i + 1), ...data.ways.map((/** @type {any} */ way) => Array.from({ length: operationCount }, (_, i) => way.alive_mib[i] ?? null)));
+    const maxPeak_b = Math.max(...data.modes.map((/** @type {any} */ mode) => mode.peak_b));
+    fill(bars, h("div", { class: "scroll" }, h("table", {}, h("caption", { class: "unseen" }, "Memory and time of one forward pass by mode"), h("thead", {}, h("tr", {}, ["mode", "kept after the forward", "", "peak", "saved for backward", "time, median", "backward afterwards"].map((text, i) => h("th", { scope: "col", class: [3, 4, 5].includes(i) ? "number" : "" }, text)))), h("tbody", {}, data.modes.map((/** @type {any} */ mode, /** @type {number} */ i) => h("tr", {},
+      h("th", { scope: "row" }, h("code", {}, mode.name)),
+      h("td", { class: "bar-place" }, h("span", { class: `bar mode-${i}`, style: { width: `${(100 * mode.kept_b) / maxPeak_b}%` } })),
+      h("td", { class: "number" }, mode.kept), h("td", { class: "number" }, mode.peak), h("td", { class: "number" }, mode.for_backward), h("td", { class: "number" }, mode.median),
+      h("td", {}, mode.refused ? h("details", {}, h("summary", {}, "refused"), h("p", { class: "mono" }, mode.refused)) : "possible")))))));
+    const operationCount = Math.max(...data.modes.map((/** @type {any} */ mode) => mode.alive_mib.length));
+    curves.set(Array.from({ length: operationCount }, (_, i) => i + 1), ...data.modes.map((/** @type {any} */ mode) => Array.from({ length: operationCount }, (_, i) => mode.alive_mib[i] ?? null)));
     curves.describe(data.description);
     fill(explanation, h("p", {}, data.description), h("p", { class: "muted" }, data.how));
     code.show(data.code);

@@ -6,22 +6,22 @@ import { fill, h } from "../../dom.js";
 
 const COLOURS = 10;
 
-/** @param {{name: "left" | "right", title: string, words: string}} options */
-export function side({ name, title, words }) {
+/** @param {{name: "left" | "right", title: string, caption: string}} options */
+export function side({ name, title, caption }) {
   /** @type {any} */
   let data = null;
   /** @type {ReturnType<typeof chart> | null} */
   let curves = null;
   const body = h("div");
-  const calculationText = h("p", { class: "sum-small mono", "aria-live": "polite" }, "Point at a number to see how it was computed.");
+  const calculationText = h("p", { class: "calculation-text mono", "aria-live": "polite" }, "Point at a number to see how it was computed.");
   const history = h("div");
   const element = h("section", { class: `panel side ${name}`, "aria-labelledby": `side-${name}` },
-    h("h2", { id: `side-${name}` }, h("code", {}, title)), h("p", { class: "muted" }, words), calculationText, body, history);
+    h("h2", { id: `side-${name}` }, h("code", {}, title)), h("p", { class: "muted" }, caption), calculationText, body, history);
 
   const showCalculation = (/** @type {string} */ text) => { calculationText.textContent = text; };
 
   /** Return a table cell with a number that shows its calculation when it is pointed at. @param {string} text @param {string} calculation @param {string} [kind] @param {string} [label] */
-  function number(text, calculation, kind = "", label = "") {
+  function numberCell(text, calculation, kind = "", label = "") {
     return h("td", { class: kind }, h("button", { type: "button", class: "cell", "aria-label": `${label}: ${text}`, onfocus: () => showCalculation(calculation), onclick: () => showCalculation(calculation), onpointerenter: () => showCalculation(calculation) }, text));
   }
 
@@ -32,7 +32,7 @@ export function side({ name, title, words }) {
       return [
         h("tr", { class: used === "batch" ? "used" : "" }, head(`batch ${kind}`, used === "batch" && "used"), units.map((/** @type {any} */ unit) => h("td", {}, unit.batch))),
         h("tr", { class: used === "running" ? "used" : "" }, head(`running ${kind}`, [used === "running" && "used", moved ? "moved" : "still"].filter(Boolean).join(", "), moved ? "moved" : ""),
-          units.map((/** @type {any} */ unit, /** @type {number} */ i) => number(unit.running, unit.sum, unit.moved ? "moved" : "", `running ${kind} of unit ${i}`))),
+          units.map((/** @type {any} */ unit, /** @type {number} */ i) => numberCell(unit.running, unit.calculation, unit.moved ? "moved" : "", `running ${kind} of unit ${i}`))),
       ];
     });
     return table("BatchNorm", "statistics per unit", pass.means.length, rows);
@@ -41,7 +41,7 @@ export function side({ name, title, words }) {
   /** @param {any} pass */
   function normalised(pass) {
     return table("normalised", "output of BatchNorm per example", pass.means.length, pass.normalised.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, h("th", { scope: "row" }, `example ${r}`),
-      row.map((text, c) => number(text, pass.norm_sums[r][c], "", `example ${r}, unit ${c}`)))));
+      row.map((text, c) => numberCell(text, pass.norm_calculations[r][c], "", `example ${r}, unit ${c}`)))));
   }
 
   /** @param {any} pass */
@@ -49,7 +49,7 @@ export function side({ name, title, words }) {
     const dropped = pass.mask.flat().filter((/** @type {boolean} */ keep) => !keep).length;
     const all = pass.mask.flat().length;
     return table("Dropout", name === "left" ? `${dropped} of ${all} masked (×); the others are multiplied by ${data.scale}` : "nothing is masked or scaled", pass.means.length, pass.activations.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, h("th", { scope: "row" }, `example ${r}`),
-      row.map((text, c) => number(pass.mask[r][c] ? text : "×", pass.dropout_sums[r][c], pass.mask[r][c] ? (name === "left" && text !== "0" ? "scaled" : "") : "masked", `example ${r}, unit ${c}${pass.mask[r][c] ? "" : ", masked"}`)))));
+      row.map((text, c) => numberCell(pass.mask[r][c] ? text : "×", pass.dropout_calculations[r][c], pass.mask[r][c] ? (name === "left" && text !== "0" ? "scaled" : "") : "masked", `example ${r}, unit ${c}${pass.mask[r][c] ? "" : ", masked"}`)))));
   }
 
   /** @param {any} pass */
@@ -89,11 +89,11 @@ export function side({ name, title, words }) {
   };
 }
 
-/** @param {string} text @param {string | false} said @param {string} [kind] */
-const head = (text, said, kind = "") => h("th", { scope: "row" }, text, said && h("span", { class: `badge ${kind}` }, said));
+/** @param {string} text @param {string | false} badgeText @param {string} [kind] */
+const head = (text, badgeText, kind = "") => h("th", { scope: "row" }, text, badgeText && h("span", { class: `badge ${kind}` }, badgeText));
 
-/** @param {string} title @param {string} words @param {number} units @param {any[]} rows */
-function table(title, words, units, rows) {
-  return h("div", { class: "block" }, h("h3", {}, title, " ", h("span", { class: "muted" }, words)), h("div", { class: "scroll" }, roving(h("table", { class: "cells units", style: { "min-width": `${96 + 56 * units}px` } },
+/** @param {string} title @param {string} caption @param {number} units @param {any[]} rows */
+function table(title, caption, units, rows) {
+  return h("div", { class: "block" }, h("h3", {}, title, " ", h("span", { class: "muted" }, caption)), h("div", { class: "scroll" }, roving(h("table", { class: "cells units", style: { "min-width": `${96 + 56 * units}px` } },
     h("thead", {}, h("tr", {}, h("td"), Array.from({ length: units }, (_, i) => h("th", { scope: "col" }, `unit ${i}`)))), h("tbody", {}, rows)))));
 }

@@ -2,10 +2,10 @@
 // The autograd graph of a result, drawn at the server's positions, and the bytes that it keeps after each step.
 import { fill, h, svg } from "../../dom.js";
 
-const BOX = { width: 128, height: 44 }, COLUMN = 152, ROW = 86, EDGE = 9;
+const BOX = { width: 128, height: 44 }, COLUMN = 152, ROW = 86, MIN_BEND = 9;
 
-/** @param {{pick: (step: number) => void}} options pick: called with the step whose bar was clicked */
-export function graphPanel({ pick }) {
+/** @param {{onpick: (step: number) => void}} options onpick: called with the step whose bar was clicked */
+export function graphPanel({ onpick }) {
   /** @type {any} */
   let trace = null;
   /** @type {any} */
@@ -31,16 +31,16 @@ export function graphPanel({ pick }) {
 
   /** @param {any} graph */
   function drawGraph(graph) {
-    const last = (/** @type {string} */ axis) => Math.max(...graph.nodes.map((/** @type {any} */ node) => node[axis]));
-    const width = last("column") * COLUMN + BOX.width + 16, height = (last("row") + 1) * ROW;
-    const at = (/** @type {any} */ node) => ({ x: BOX.width / 2 + 8 + node.column * COLUMN, y: ROW / 2 - 6 + node.row * ROW });
+    const maxOf = (/** @type {string} */ axis) => Math.max(...graph.nodes.map((/** @type {any} */ node) => node[axis]));
+    const width = maxOf("column") * COLUMN + BOX.width + 16, height = (maxOf("row") + 1) * ROW;
+    const positionOf = (/** @type {any} */ node) => ({ x: BOX.width / 2 + 8 + node.column * COLUMN, y: ROW / 2 - 6 + node.row * ROW });
     return svg("svg", { viewBox: `0 0 ${width} ${height}`, style: { width: "100%", "max-width": `${width}px`, "min-width": `${Math.round(width * 0.85)}px` }, role: "group", "aria-label": `Graph of ${graph.root}: ${graph.nodes.length} nodes` },
       svg("defs", {}, svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { d: "M0 0L8 4L0 8z", class: "arrow-head" }))),
-      graph.edges.map((/** @type {[number, number]} */ [from, to]) => edge(at(graph.nodes[from]), at(graph.nodes[to]), graph.released)),
-      graph.nodes.map((/** @type {any} */ node) => box(node, at(node))));
+      graph.edges.map((/** @type {[number, number]} */ [from, to]) => edge(positionOf(graph.nodes[from]), positionOf(graph.nodes[to]), graph.released)),
+      graph.nodes.map((/** @type {any} */ node) => box(node, positionOf(node))));
   }
 
-  /** @param {any} node @param {{x: number, y: number}} at */
+  /** @param {any} node @param {{x: number, y: number}} position */
   function box(node, { x, y }) {
     const describeNode = () => fill(detail, h("p", {}, h("strong", {}, node.name), node.tensor_name && ` · ${node.tensor_name}`, node.description && `: ${node.description}.`), node.saved.length ? h("p", { class: "muted" }, node.saved.map(describeSaved).join(" · ")) : null);
     const name = node.leaf ? node.tensor_name : node.name;
@@ -56,7 +56,7 @@ export function graphPanel({ pick }) {
   function byteBar(step) {
     const state = trace.states[step], graph = state.graph === null ? null : trace.graphs[state.graph];
     const height = Math.round(((graph?.saved_b ?? 0) / maxBytes) * 44);
-    return h("button", { type: "button", class: `bar${graph?.released ? " released" : ""}`, "aria-label": `Step ${step + 1}, ${state.operation}: ${graph?.saved_b ?? 0} bytes`, title: `${state.operation}: ${graph?.saved_b ?? 0} bytes`, onclick: () => pick(step) }, h("i", { style: { height: `${Math.max(2, height)}px` } }));
+    return h("button", { type: "button", class: `bar${graph?.released ? " released" : ""}`, "aria-label": `Step ${step + 1}, ${state.operation}: ${graph?.saved_b ?? 0} bytes`, title: `${state.operation}: ${graph?.saved_b ?? 0} bytes`, onclick: () => onpick(step) }, h("i", { style: { height: `${Math.max(2, height)}px` } }));
   }
 
   return {
@@ -91,6 +91,6 @@ const shorten = (name) => (name.length > 20 ? `${name.slice(0, 19)}…` : name);
 
 /** @param {{x: number, y: number}} from @param {{x: number, y: number}} to @param {boolean} released */
 function edge(from, to, released) {
-  const start = from.x - BOX.width / 2, end = to.x + BOX.width / 2 + 2, bend = Math.max(EDGE, (start - end) / 2);
+  const start = from.x - BOX.width / 2, end = to.x + BOX.width / 2 + 2, bend = Math.max(MIN_BEND, (start - end) / 2);
   return svg("path", { class: `edge${released ? " released" : ""}`, d: `M${start} ${from.y}C${start - bend} ${from.y} ${end + bend} ${to.y} ${end} ${to.y}`, "marker-end": "url(#arrow)" });
 }

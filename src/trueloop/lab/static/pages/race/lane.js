@@ -1,9 +1,9 @@
 // @ts-check
 // One run of a race: its settings, its plane, and the sanitizer's findings.
 import { form, mentions } from "../../controls.js";
-import { equal, fill, h, later, swatch } from "../../dom.js";
-import { newest } from "../../net.js";
-import { board } from "../simulator/board.js";
+import { equal, fill, h, debounce, swatch } from "../../dom.js";
+import { latestOnly } from "../../net.js";
+import { decisionPlane } from "../simulator/decision_plane.js";
 import { labelOf, LABELS, nameOptimizers, SLIDERS } from "../simulator/knobs.js";
 import { Run } from "../simulator/run.js";
 
@@ -12,22 +12,22 @@ import { Run } from "../simulator/run.js";
 
 const MAIN = ["learning_rate", "batch", "optimizer"];
 
-/** @param {{name: string, colour: string, dash: number[] | undefined, fields: Field[], setup: Setup, onchange: () => void, onleave: () => void,
- *   handlers: {onstarted: () => void, onframe: () => void, onfinding: (lane: any, found: any) => void, onended: () => void, onstate: (state: string, reason: string, again: boolean) => void, onrefused: (text: string) => void}}} options
- *   fields: the settings that each runner has for itself */
-export function lane({ name, colour, dash, fields, setup, onchange, onleave, handlers }) {
-  const sendQuery = newest("simulator");
+/** @param {{name: string, colour: string, dash: number[] | undefined, fields: Field[], setup: Setup, onchange: () => void, onremove: () => void,
+ *   handlers: {onstarted: () => void, onframe: () => void, onfinding: (lane: any, message: any) => void, onended: () => void, onstate: (state: string, reason: string, reconnected: boolean) => void, onrefused: (text: string) => void}}} options
+ *   fields: the settings that can differ between runners */
+export function lane({ name, colour, dash, fields, setup, onchange, onremove, handlers }) {
+  const sendQuery = latestOnly("simulator");
   const lessCommon = fields.map((field) => field.name).filter((each) => !MAIN.includes(each));
-  const changeLater = later(onchange, 250);
+  const changeLater = debounce(onchange, 250);
   const settingChanged = (/** @type {Record<string, any>} */ values, /** @type {string} */ field) => { self.setup = { ...self.setup, config: { ...self.setup.config, [field]: values[field] } }; changeLater(); };
   const options = { values: setup.config, labels: LABELS, sliders: SLIDERS, onchange: settingChanged };
   const main = form(fields, { ...options, only: MAIN }), more = form(fields, { ...options, only: lessCommon });
   nameOptimizers(main.field("optimizer"));
   const failureSelect = h("select", { id: `race-bug-${name}`, onchange: () => { self.setup = { ...self.setup, bugs: failureSelect.value ? failureSelect.value.split("-") : [] }; onchange(); } });
-  const plane = board({ title: `Runner ${name}` });
+  const plane = decisionPlane({ title: `Runner ${name}` });
   const alsoSet = h("p", { class: "needs muted", hidden: true }), verdict = h("p", { class: "verdict" });
-  const leave = h("button", { type: "button", class: "quiet small", "aria-label": `Remove runner ${name}`, onclick: onleave }, "✕");
-  const heading = h("h2", { class: "row" }, swatch({ colour, dash, width: 4 }), `Runner ${name}`, leave);
+  const removeButton = h("button", { type: "button", class: "quiet small", "aria-label": `Remove runner ${name}`, onclick: onremove }, "✕");
+  const heading = h("h2", { class: "row" }, swatch({ colour, dash, width: 4 }), `Runner ${name}`, removeButton);
   const element = h("section", { class: "panel lane", "aria-label": `Runner ${name}` }, heading, plane.element, verdict,
     main.element, h("div", { class: "field" }, h("label", { for: `race-bug-${name}` }, "failure"), failureSelect), alsoSet,
     h("details", { class: "more" }, h("summary", {}, "More settings"), more.element));
@@ -36,10 +36,10 @@ export function lane({ name, colour, dash, fields, setup, onchange, onleave, han
   const run = new Run({
     onstarted: () => { plane.begin(run.started); handlers.onstarted(); },
     onframe: handlers.onframe,
-    onfinding: (_, found) => { showVerdict(); handlers.onfinding(self, found); },
+    onfinding: (_, message) => { showVerdict(); handlers.onfinding(self, message); },
     onended: () => { showVerdict(); handlers.onended(); },
     onrefused: ({ what, fix }) => handlers.onrefused(`Runner ${name}: ${what} ${fix ?? ""}`),
-    onstate: (_, state, reason, again) => handlers.onstate(state, reason, again),
+    onstate: (_, state, reason, reconnected) => handlers.onstate(state, reason, reconnected),
   });
 
   /** Show what the sanitizer has found so far. */
@@ -79,23 +79,23 @@ export function lane({ name, colour, dash, fields, setup, onchange, onleave, han
         listedFailures = state;
         return true;
       } catch (error) {
-        const words = /** @type {any} */ (error).words ?? { what: String(error) };
-        const isNamed = (/** @type {string} */ each) => mentions(words.what, each);
-        if (!Object.keys(sharedConfig).some(isNamed)) (lessCommon.some(isNamed) ? more : main).refuse(words);
+        const problem = /** @type {any} */ (error).problem ?? { what: String(error) };
+        const isNamed = (/** @type {string} */ each) => mentions(problem.what, each);
+        if (!Object.keys(sharedConfig).some(isNamed)) (lessCommon.some(isNamed) ? more : main).refuse(problem);
         throw error;
       }
     },
     begin() { run.begin(self.setup); showVerdict(); },
     /** @param {string} difference how the settings differ from those of the other runs */
     paint(difference) {
-      leave.title = difference;
+      removeButton.title = difference;
       if (!run.hasUnpaintedFrame) return;
       plane.paint(run.planes.get("boundary"));
       run.hasUnpaintedFrame = false;
       showVerdict();
     },
     /** @param {boolean} alone true if no other run is left, so that this one cannot be removed */
-    alone(alone) { leave.hidden = alone; },
+    setAlone(alone) { removeButton.hidden = alone; },
     unmount() { plane.unmount(); run.close(); },
   };
   return self;

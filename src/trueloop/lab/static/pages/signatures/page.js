@@ -1,8 +1,8 @@
 // @ts-check
 // The page of one failure: all its curves, the broken script, its description, and a failing and a corrected script side by side.
 import { block, codePanel } from "../../code.js";
-import { h, number } from "../../dom.js";
-import { ask, retryWhenBack } from "../../net.js";
+import { h, formatNumber } from "../../dom.js";
+import { ask, retryUntilAnswered } from "../../net.js";
 import { comparisonPlot } from "./plot.js";
 
 /** Convert words, code and links to elements. @param {[string, string][]} pieces */
@@ -12,7 +12,7 @@ export function renderPieces(pieces) {
 
 /** @param {any} failure @param {any} measured the server's answer with the curves, or null */
 export async function failurePage(failure, measured) {
-  const page = await retryWhenBack(() => ask("signatures", { what: "page", code: failure.code }));
+  const page = await retryUntilAnswered(() => ask("signatures", { what: "page", code: failure.code }));
   return h("div", { class: "sig-page" }, measured && curves(measured), page.sections.map(section),
     h("div", { class: "sig-two" },
       h("div", {}, h("h3", {}, "A script with the failure"), block(page.bad)),
@@ -24,7 +24,7 @@ function curves(answer) {
   const { plots, raised, finding, found, seeds, updates } = answer.curves;
   const code = codePanel({ title: "Show the code", file: "broken.py", note: "The script that ran; the broken lines are marked." });
   code.show(answer.script, { marked: answer.lines, mark: "broken", hit: finding?.line ?? null });
-  const sentences = [`${number(updates)} updates from each of ${seeds} seeds.`, finding ? `The sanitizer found it from ${found} of ${seeds} seeds` + (finding.first_update === null ? "." : `, first at update ${number(finding.first_update)}, line ${finding.line}.`) : "The sanitizer did not find it at run time.", raised && `The broken script ended with ${raised}.`];
+  const sentences = [`${formatNumber(updates)} updates from each of ${seeds} seeds.`, finding ? `The sanitizer found it from ${found} of ${seeds} seeds` + (finding.first_update === null ? "." : `, first at update ${formatNumber(finding.first_update)}, line ${finding.line}.`) : "The sanitizer did not find it at run time.", raised && `The broken script ended with ${raised}.`];
   const changes = answer.changes.map((/** @type {any} */ each) => h("li", {}, `${each.kind}, line ${each.line}: `, each.before && h("code", {}, each.before), each.before && each.after && " became ", each.after && h("code", {}, each.after)));
   return [h("h3", {}, "All quantities, the most different first"), h("p", { class: "muted" }, sentences.filter(Boolean).join(" ")), h("div", { class: "sig-all" }, plots.map(comparisonPlot)), h("h3", {}, "What was changed"), h("ul", {}, changes), code.element];
 }

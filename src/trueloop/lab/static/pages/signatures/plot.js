@@ -1,6 +1,6 @@
 // @ts-check
 // A small plot of one quantity for the correct and the broken script; the server sends coordinates in a unit square.
-import { h, number, svg } from "../../dom.js";
+import { h, formatNumber, svg } from "../../dom.js";
 
 /** @typedef {{x: number[], least: (number | null)[], middle: (number | null)[], most: (number | null)[], lost: number | null}} Band
  * @typedef {{name: string, title: string, words: string, log: boolean, low: number, high: number, last: number, healthy: Band, broken: Band}} Plot */
@@ -24,9 +24,9 @@ export function comparisonPlot(plot) {
     svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${plot.title}. ${plot.words}` },
       svg("rect", { class: "sig-frame", x: LEFT, y: TOP, width: WIDTH - LEFT - RIGHT, height: HEIGHT - TOP - BOTTOM }),
       shapes.filter(Boolean),
-      svg("text", { x: LEFT, y: TOP - 4 }, number(plot.high, 3)),
-      svg("text", { x: LEFT, y: HEIGHT - 4 }, number(plot.low, 3)),
-      svg("text", { x: WIDTH - RIGHT, y: HEIGHT - 4, "text-anchor": "end" }, `update ${number(plot.last)}`)),
+      svg("text", { x: LEFT, y: TOP - 4 }, formatNumber(plot.high, 3)),
+      svg("text", { x: LEFT, y: HEIGHT - 4 }, formatNumber(plot.low, 3)),
+      svg("text", { x: WIDTH - RIGHT, y: HEIGHT - 4, "text-anchor": "end" }, `update ${formatNumber(plot.last)}`)),
     h("figcaption", {}, plot.words));
 }
 

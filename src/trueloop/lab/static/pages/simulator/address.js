@@ -32,27 +32,27 @@ export function encode(fields, { config, bugs, points }, twin) {
 
 /** Parse an address; a parameter that cannot be parsed is reported and keeps its default. The server checks the values.
  * @param {Field[]} fields @param {URLSearchParams} params
- * @returns {{setup: Setup, twin: boolean, play: boolean, unusable: string[]}} */
-export function read(fields, params) {
+ * @returns {{setup: Setup, twin: boolean, play: boolean, invalid: string[]}} */
+export function decode(fields, params) {
   const config = Object.fromEntries(fields.map((field) => [field.name, field.default]));
-  const unusable = [];
+  const invalid = [];
   let bugs = /** @type {string[]} */ ([]), points = /** @type {[number, number, number][]} */ ([]);
   for (const [name, text] of params) {
     const field = fields.find((each) => each.name === name);
     if (field) {
       const value = valueOf(field, text);
-      if (value === undefined) unusable.push(`${name}=${text}`);
+      if (value === undefined) invalid.push(`${name}=${text}`);
       else config[name] = value;
     } else if (name === "bugs") bugs = text.split("-").filter(Boolean);
     else if (name === "points") {
       points = text.split("~").map((each) => /** @type {[number, number, number]} */ (each.split("_").map(Number)));
       if (!points.every((point) => point.length === 3 && point.every(Number.isFinite))) {
-        unusable.push(`points=${text}`);
+        invalid.push(`points=${text}`);
         points = [];
       }
-    } else if (name !== "twin" && name !== "play") unusable.push(`${name}=${text}`);
+    } else if (name !== "twin" && name !== "play") invalid.push(`${name}=${text}`);
   }
-  return { setup: { config, bugs, points }, twin: params.get("twin") === "1", play: params.get("play") === "1", unusable };
+  return { setup: { config, bugs, points }, twin: params.get("twin") === "1", play: params.get("play") === "1", invalid };
 }
 
 /** @param {Field} field @param {string} text @returns {any} undefined if the text is no value of this field */

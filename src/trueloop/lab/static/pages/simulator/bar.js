@@ -1,7 +1,7 @@
 // @ts-check
 // The simulator's toolbar: train, pause, step, reset, new data, speed, twin run, sharing, and the state of the run.
 import { h } from "../../dom.js";
-import { SPEEDS } from "./pace.js";
+import { SPEEDS } from "./pacer.js";
 
 /** @param {{onplay: () => void, onpause: () => void, onstep: () => void, onreset: () => void, ondata: () => void, onspeed: (speed: number) => void, ontwin: (on: boolean) => void, onrace: () => void, onexperiments: () => void, address: () => string}} handlers */
 export function bar(handlers) {

@@ -1,7 +1,7 @@
 // @ts-check
 // Charts with the curves of a run, of its twin and of earlier runs; each is drawn at most once per frame.
 import { chart } from "../../chart.js";
-import { fill, h, number } from "../../dom.js";
+import { fill, h, formatNumber } from "../../dom.js";
 
 /** @typedef {import("./run.js").Run} Run */
 /** @typedef {import("./run.js").Series} Series */
@@ -57,14 +57,14 @@ export function firstNotFinite(series) {
 const evaluationCurve = (/** @type {Series} */ series, /** @type {1 | 2} */ which) => /** @type {[number[], any[]]} */ ([
   series.evaluations.map(([update]) => update), series.evaluations.map((each) => each[which])]);
 
-/** The charts: each has a title, lines with their colours, and a function that returns the curves of a run. @type {{key: string, title: string, height: number, x?: any, lines: [string, string][], of: (s: Series) => [number[], any[]][]}[]} */
+/** The charts: each has a title, lines with their colours, and a function that returns the curves of a run. @type {{key: string, title: string, height: number, x?: any, lines: [string, string][], curvesOf: (s: Series) => [number[], any[]][]}[]} */
 const CHARTS = [
-  { key: "loss", title: "Loss", height: 128, x: null, lines: [["in training", "--data"], ["held out", "--c3"]], of: (s) => [[s.update, s.loss], evaluationCurve(s, 1)] },
-  { key: "norm", title: "Gradient norm", height: 102, lines: [["gradient norm", "--gradient"]], of: (s) => [[s.update, s.norm]] },
-  { key: "accuracy", title: "Held-out accuracy", height: 110, lines: [["accuracy", "--c3"]], of: (s) => [evaluationCurve(s, 2)] },
-  { key: "rate", title: "Learning rate", height: 110, lines: [["learning rate", "--update"]], of: (s) => [[s.update, s.rate]] },
-  { key: "memory", title: "Memory, MiB", height: 110, lines: [["memory", "--c6"]], of: (s) => [[s.measuredAt, s.memory]] },
-  { key: "graphs", title: "Live graphs", height: 110, lines: [["graphs", "--c9"]], of: (s) => [[s.measuredAt, s.graphs]] },
+  { key: "loss", title: "Loss", height: 128, x: null, lines: [["in training", "--data"], ["held out", "--c3"]], curvesOf: (s) => [[s.update, s.loss], evaluationCurve(s, 1)] },
+  { key: "norm", title: "Gradient norm", height: 102, lines: [["gradient norm", "--gradient"]], curvesOf: (s) => [[s.update, s.norm]] },
+  { key: "accuracy", title: "Held-out accuracy", height: 110, lines: [["accuracy", "--c3"]], curvesOf: (s) => [evaluationCurve(s, 2)] },
+  { key: "rate", title: "Learning rate", height: 110, lines: [["learning rate", "--update"]], curvesOf: (s) => [[s.update, s.rate]] },
+  { key: "memory", title: "Memory, MiB", height: 110, lines: [["memory", "--c6"]], curvesOf: (s) => [[s.measuredAt, s.memory]] },
+  { key: "graphs", title: "Live graphs", height: 110, lines: [["graphs", "--c9"]], curvesOf: (s) => [[s.measuredAt, s.graphs]] },
 ];
 const DRAWN_EVERY_FRAME = 2; // number of charts drawn with every frame; the others are drawn a few times per second
 
@@ -93,32 +93,32 @@ export function curves() {
     showGhosts();
   }
 
-  function line(/** @type {string} */ key, /** @type {string} */ label, /** @type {string} */ colour, /** @type {boolean} */ second) {
+  function line(/** @type {string} */ key, /** @type {string} */ label, /** @type {string} */ colour, /** @type {boolean} */ isTwin) {
     const sparse = label === "held out" || key === "accuracy";
-    return { label, colour, width: sparse ? 1.6 : 1.2, points: sparse, ...(second ? { dash: [6, 4] } : {}) };
+    return { label, colour, width: sparse ? 1.6 : 1.2, points: sparse, ...(isTwin ? { dash: [6, 4] } : {}) };
   }
 
   /** @param {Run[]} runs @param {boolean} [allCharts] */
   function draw(runs, allCharts = true) {
-    for (const { key, of } of allCharts ? CHARTS : CHARTS.slice(0, DRAWN_EVERY_FRAME)) charts[key].set(...alignCurves(runs.flatMap(({ series }) => of(series))));
+    for (const { key, curvesOf } of allCharts ? CHARTS : CHARTS.slice(0, DRAWN_EVERY_FRAME)) charts[key].set(...alignCurves(runs.flatMap(({ series }) => curvesOf(series))));
   }
 
   /** @param {Run[]} runs */
   function describe(runs) {
-    const summary = runs.map(({ series, update }) => `After ${update} updates: loss ${number(series.loss[series.last])}, gradient norm ${number(series.norm[series.last])}.`).join(" ");
+    const summary = runs.map(({ series, update }) => `After ${update} updates: loss ${formatNumber(series.loss[series.last])}, gradient norm ${formatNumber(series.norm[series.last])}.`).join(" ");
     for (const { key } of CHARTS) charts[key].describe(summary);
   }
 
   function showGhosts() {
-    for (const { key, of } of CHARTS) {
+    for (const { key, curvesOf } of CHARTS) {
       charts[key].ghosts(ghosts.map(({ label, series }, i) => {
-        const [x, y] = downsample(of(series)[0], 300);
+        const [x, y] = downsample(curvesOf(series)[0], 300);
         return { label, x, y, dash: DASHES[i] };
       }));
     }
     fill(chips, ...ghosts.map(({ label, series }, i) => h("li", {},
       h("i", { class: `swatch ghost-${i}`, "aria-hidden": "true" }), h("span", {}, label),
-      h("span", { class: "muted mono" }, ` loss ${number(series.loss[series.last], 3)}`),
+      h("span", { class: "muted mono" }, ` loss ${formatNumber(series.loss[series.last], 3)}`),
       h("button", { type: "button", class: "quiet small", "aria-label": `Remove the run: ${label}`, onclick: () => { ghosts.splice(i, 1); showGhosts(); } }, "✕"))));
     chips.hidden = !ghosts.length;
   }

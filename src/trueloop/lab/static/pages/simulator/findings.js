@@ -4,10 +4,10 @@ import { fill, h, prose } from "../../dom.js";
 
 /** @param {{onpick: (line: number) => void}} options */
 export function findings({ onpick }) {
-  const head = h("p", { class: "verdict" });
+  const verdict = h("p", { class: "verdict" });
   const cards = h("div", { class: "cards" });
   const limitsNote = h("p", { class: "muted judged", hidden: true });
-  const element = h("section", { class: "findings", "aria-label": "Sanitizer" }, head, cards, limitsNote);
+  const element = h("section", { class: "findings", "aria-label": "Sanitizer" }, verdict, cards, limitsNote);
 
   /** @param {any} message a finding from the worker */
   function card({ finding, line, excerpt }) {
@@ -24,7 +24,7 @@ export function findings({ onpick }) {
   }
 
   /** Render the error that ended the script. @param {{title: string, meaning: string, fix: string, line: number | null}} explained @param {string} why the message of the error */
-  function raised({ title, meaning, fix, line }, why) {
+  function errorCard({ title, meaning, fix, line }, why) {
     return h("article", { class: "finding error raised" },
       h("div", { class: "finding-head" }, h("span", { class: "badge error" }, "ended"), " ", h("strong", {}, `${title} `), line && h("button", { type: "button", class: "quiet small", onclick: () => onpick(line) }, `line ${line}`)),
       h("code", { class: "fault" }, why), h("p", {}, prose(meaning)), fix && h("p", {}, h("strong", {}, "Fix: "), prose(fix)));
@@ -34,19 +34,19 @@ export function findings({ onpick }) {
     element,
     /** @param {any} run */
     show(run) {
-      this.head(run);
-      fill(cards, ...run.findings.map(card), run.ended?.explained && raised(run.ended.explained, run.ended.why));
+      this.showVerdict(run);
+      fill(cards, ...run.findings.map(card), run.ended?.explained && errorCard(run.ended.explained, run.ended.why));
       limitsNote.hidden = !run.ended?.judged;
       limitsNote.textContent = run.ended?.judged ?? "";
     },
     /** @param {any} run */
-    head(run) {
+    showVerdict(run) {
       const problemCount = run.findings.filter((/** @type {any} */ { finding }) => finding.severity !== "note").length;
-      head.className = `verdict ${problemCount ? "bad" : run.update ? "good" : ""}`;
+      verdict.className = `verdict ${problemCount ? "bad" : run.update ? "good" : ""}`;
       const text = run.findings.length ? `The sanitizer found ${run.findings.length === 1 ? "this" : run.findings.length}:`
         : run.ended ? `✓ ${run.ended.headline ?? "The sanitizer found nothing."}`
           : run.update ? "✓ No findings so far." : "The sanitizer will check this run.";
-      if (head.textContent !== text) head.textContent = text;
+      if (verdict.textContent !== text) verdict.textContent = text;
     },
   };
 }

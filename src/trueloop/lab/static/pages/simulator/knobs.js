@@ -1,8 +1,8 @@
 // @ts-check
 // The settings: a picture of each dataset, the main controls, and the others in a section to unfold.
-import { form, mentions, words } from "../../controls.js";
+import { form, mentions, withSpaces } from "../../controls.js";
 import { ask } from "../../net.js";
-import { colour, eachFrame, equal, h } from "../../dom.js";
+import { colour, oncePerFrame, equal, h } from "../../dom.js";
 import { drawPoint, classColour } from "./shapes.js";
 
 /** @typedef {import("../../controls.js").Field} Field */
@@ -30,7 +30,7 @@ export function knobs(fields, { config, onchange }) {
       thumbnails[name], h("span", {}, name));
   }));
   /** @type {Record<string, number[][]>} */ const pointsOfDataset = {};
-  const paint = eachFrame(() => {
+  const paint = oncePerFrame(() => {
     for (const [name, points] of Object.entries(pointsOfDataset)) {
       const context = /** @type {CanvasRenderingContext2D} */ (thumbnails[name].getContext("2d"));
       const classes = 1 + Math.max(...points.map(([, , label]) => label));
@@ -70,7 +70,7 @@ export function nameOptimizers(field) {
 }
 
 /** The label of a field. @param {string} name */
-export const labelOf = (name) => /** @type {Record<string, string>} */ (LABELS)[name] ?? words(name);
+export const labelOf = (name) => /** @type {Record<string, string>} */ (LABELS)[name] ?? withSpaces(name);
 
 /** @param {any} value */
 function formatValue(value) {

@@ -35,7 +35,7 @@ export function network({ onhover, onpick }) {
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
     canvas.style.height = `${height}px`;
-    pixels = diverging();
+    pixels = divergingPalette();
     draw();
   }
 
@@ -137,8 +137,8 @@ export function network({ onhover, onpick }) {
     draw();
     onhover(picked);
   }
-  const watcher = new ResizeObserver(arrange);
-  watcher.observe(container);
+  const resizeObserver = new ResizeObserver(arrange);
+  resizeObserver.observe(container);
   addEventListener("colours", arrange);
 
   return {
@@ -154,7 +154,7 @@ export function network({ onhover, onpick }) {
       return picture?.plane ?? null;
     },
     unmount() {
-      watcher.disconnect();
+      resizeObserver.disconnect();
       removeEventListener("colours", arrange);
     },
   };
@@ -172,9 +172,9 @@ function bezierAt(fraction) {
   return 3 * t * t - 2 * t ** 3;
 }
 
-function diverging() {
-  const paper = rgb(colour("--panel")), high = rgb(colour("--data")), low = rgb(colour("--gradient"));
-  return palette((byte) => (byte >= 128 ? mixColours(paper, high, (byte - 128) / 127) : mixColours(paper, low, (128 - byte) / 127)));
+function divergingPalette() {
+  const background = rgb(colour("--panel")), high = rgb(colour("--data")), low = rgb(colour("--gradient"));
+  return palette((byte) => (byte >= 128 ? mixColours(background, high, (byte - 128) / 127) : mixColours(background, low, (128 - byte) / 127)));
 }
 
 /** The legend of colours and lines. */

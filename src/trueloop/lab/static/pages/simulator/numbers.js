@@ -1,6 +1,6 @@
 // @ts-check
 // The current numbers of a run.
-import { fill, h, number } from "../../dom.js";
+import { fill, h, formatNumber } from "../../dom.js";
 
 const NUMBERS = /** @type {const} */ ([
   ["update", "update"], ["epoch", "epoch"], ["loss", "training loss"], ["held", "held-out loss"], ["accuracy", "accuracy"],
@@ -15,7 +15,7 @@ export function numbers() {
     element,
     /** @param {import("./run.js").Run[]} runs @param {boolean} training true if the runs train; a run's own state says "paused" whenever a synchronised run waits for the other */
     show(runs, training) {
-      const valuesOfRuns = runs.map((run) => values(run, training));
+      const valuesOfRuns = runs.map((run) => formatNumbers(run, training));
       runNames.hidden = valuesOfRuns.length < 2;
       for (const [key] of NUMBERS) {
         const text = valuesOfRuns.map((each) => each[key]).join("\n");
@@ -28,18 +28,18 @@ export function numbers() {
 }
 
 /** @param {import("./run.js").Run} run @param {boolean} training @returns {Record<string, string>} */
-export function values({ header, series, started, ended }, training) {
+export function formatNumbers({ header, series, started, ended }, training) {
   const evaluation = series.evaluations[series.evaluations.length - 1], at = series.last;
   return {
-    update: `${number(header?.update ?? 0)}${started?.updates ? `/${number(started.updates)}` : ""}`,
-    epoch: number(header?.epoch ?? 0),
-    loss: number(series.loss[at], 3),
-    held: number(evaluation?.[1], 3),
+    update: `${formatNumber(header?.update ?? 0)}${started?.updates ? `/${formatNumber(started.updates)}` : ""}`,
+    epoch: formatNumber(header?.epoch ?? 0),
+    loss: formatNumber(series.loss[at], 3),
+    held: formatNumber(evaluation?.[1], 3),
     accuracy: typeof evaluation?.[2] === "number" ? `${(100 * evaluation[2]).toFixed(1)} %` : "–",
-    norm: number(series.norm[at], 3),
-    rate: number(series.rate[at], 3),
-    memory: number(header?.memory_mib, 3),
-    graphs: number(header?.graphs),
-    speed: training && !ended ? number(header?.updates_per_s, 3) : "–",
+    norm: formatNumber(series.norm[at], 3),
+    rate: formatNumber(series.rate[at], 3),
+    memory: formatNumber(header?.memory_mib, 3),
+    graphs: formatNumber(header?.graphs),
+    speed: training && !ended ? formatNumber(header?.updates_per_s, 3) : "–",
   };
 }

@@ -51,12 +51,12 @@ export function reconnectWhenUsed(runs) {
 
 /** A live run, which restarts automatically after a reconnection. */
 export class Run {
-  /** @param {{onstarted: (run: Run) => void, onframe: (run: Run) => void, onfinding: (run: Run, message: any) => void, onrefused: (words: any) => void,
+  /** @param {{onstarted: (run: Run) => void, onframe: (run: Run) => void, onfinding: (run: Run, message: any) => void, onrefused: (problem: any) => void,
    *           onended: (run: Run) => void, onscript?: (run: Run) => void, onstate: (previous: string, state: string, reason: string, reconnected: boolean) => void}} handlers */
   constructor(handlers) {
     this.handlers = handlers;
     /** @type {Setup | null} */ this.setup = null;
-    this.id = this.newestStarted = 0; // newestStarted: id of the newest run that has started
+    this.id = this.latestStartedId = 0; // latestStartedId: id of the newest run that has started
     this.ready = false;
     this.lost = false;
     this.neurons = false;
@@ -88,10 +88,10 @@ export class Run {
     this.setup = setup;
     this.id = 0;
     this.clear();
-    if (this.ready) this.start();
+    if (this.ready) this.sendStart();
   }
 
-  start() {
+  sendStart() {
     if (!this.setup) return;
     this.live.send({ do: "start", ...this.setup });
     if (this.neurons) this.live.send({ do: "show_neurons", neurons: true });
@@ -123,11 +123,11 @@ export class Run {
       if (this.setup) this.begin(this.setup);
     } else if (message.kind === "started") {
       this.clear(); // if two runs were requested, this one discards the data of the first
-      this.id = this.newestStarted = message.run;
+      this.id = this.latestStartedId = message.run;
       this.started = message;
       this.handlers.onstarted(this);
     } else if (message.kind === "refused") this.handlers.onrefused(message);
-    else if (message.kind === "ended" && !this.id && message.run > this.newestStarted) this.handlers.onrefused({ what: message.why }); // the run never started
+    else if (message.kind === "ended" && !this.id && message.run > this.latestStartedId) this.handlers.onrefused({ what: message.why }); // the run never started
     if (message.run !== this.id || !this.id) return;
     if (message.kind === "finding") {
       this.findings.push(message);
@@ -165,7 +165,7 @@ export class Run {
     else {
       this.lost ||= state !== "closed";
       this.ready = false;
-      this.newestFrame = this.acknowledged = this.id = this.newestStarted = 0; // a new worker counts from 0
+      this.newestFrame = this.acknowledged = this.id = this.latestStartedId = 0; // a new worker counts from 0
     }
     if (state !== "closed") this.handlers.onstate(previous, state, reason, reconnected);
   }

@@ -1,6 +1,6 @@
 // @ts-check
 // Two runs with one seed, with and without the failures: the first update at which they differ.
-import { number } from "../../dom.js";
+import { formatNumber } from "../../dom.js";
 
 /** @typedef {import("./run.js").Run} Run */
 
@@ -28,6 +28,6 @@ export function firstDifference() {
 function describeDifference(a, b, at) {
   const [name, key] = a.loss[at] !== b.loss[at] ? ["loss", "loss"] : a.norm[at] !== b.norm[at] ? ["gradient norm", "norm"] : ["learning rate", "rate"];
   const left = /** @type {any} */ (a)[key][at], right = /** @type {any} */ (b)[key][at];
-  const digits = [4, 6, 8, 12].find((each) => number(left, each) !== number(right, each)) ?? 17;
-  return `${name} ${number(left, digits)} with, ${number(right, digits)} without`;
+  const digits = [4, 6, 8, 12].find((each) => formatNumber(left, each) !== formatNumber(right, each)) ?? 17;
+  return `${name} ${formatNumber(left, digits)} with, ${formatNumber(right, digits)} without`;
 }

@@ -1,6 +1,6 @@
 // @ts-check
 // The chosen neuron or weight, enlarged and editable, and a table of all weights for keyboards and screen readers.
-import { fill, h, number } from "../../dom.js";
+import { fill, h, formatNumber } from "../../dom.js";
 
 /** @typedef {import("./network.js").Picked} Picked */
 
@@ -55,8 +55,8 @@ export function weights({ onedit, enlarge, activation }) {
     const { text } = describeTarget(target), value = valueAt(target);
     const plane = target.kind === "neuron" && target.layer < layers.length - 1 ? enlarge(picture, `${target.layer}:${target.to}`) : null;
     picture.hidden = !plane;
-    fill(description, text, ": ", h("strong", { class: "mono" }, value === undefined ? "not shown" : number(value, 4)),
-      plane && h("span", { class: "muted" }, ` · its map goes from ${number(-plane.scale, 3)} (orange) to ${number(plane.scale, 3)} (blue)`));
+    fill(description, text, ": ", h("strong", { class: "mono" }, value === undefined ? "not shown" : formatNumber(value, 4)),
+      plane && h("span", { class: "muted" }, ` · its map goes from ${formatNumber(-plane.scale, 3)} (orange) to ${formatNumber(plane.scale, 3)} (blue)`));
     form.hidden = target !== picked || value === undefined;
     if (!form.hidden && document.activeElement !== input && document.activeElement !== slider && typeof value === "number") {
       input.value = String(Number(value.toPrecision(4)));
@@ -70,7 +70,7 @@ export function weights({ onedit, enlarge, activation }) {
     const name = layerSelect.value, layer = layers.findIndex((each) => each.weight === name), rows = parameters?.[name], bias = parameters?.[layers[layer]?.bias];
     if (!rows) return fill(tableContainer, h("p", { class: "muted" }, "The weights of a network this large are not shown."));
     tableDrawnAt_ms = performance.now();
-    const cell = (/** @type {any} */ value, /** @type {Picked} */ at) => h("td", { class: "number" }, h("button", { type: "button", class: "quiet cell", "aria-label": `${describeTarget(at).text}: ${number(value, 3)}`, onclick: () => pick(at, true) }, number(value, 3)));
+    const cell = (/** @type {any} */ value, /** @type {Picked} */ at) => h("td", { class: "number" }, h("button", { type: "button", class: "quiet cell", "aria-label": `${describeTarget(at).text}: ${formatNumber(value, 3)}`, onclick: () => pick(at, true) }, formatNumber(value, 3)));
     fill(tableContainer, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "to"), rows[0].map((/** @type {any} */ _, /** @type {number} */ i) => h("th", { scope: "col", class: "number" }, layer === 0 ? "xy"[i] : `from ${i + 1}`)), h("th", { scope: "col", class: "number" }, "bias"))),
       h("tbody", {}, rows.map((/** @type {any[]} */ row, /** @type {number} */ to) => h("tr", {}, h("th", { scope: "row" }, layer === layers.length - 1 ? `class ${to}` : `neuron ${to + 1}`),
         row.map((value, from) => cell(value, { kind: "weight", layer, to, from })), cell(bias?.[to], { kind: "neuron", layer, to }))))));

@@ -1,7 +1,7 @@
 // @ts-check
 // Everything about one run except its curves: state, norms by layer, where the time goes, findings, notes, checkpoints, settings.
-import { fill, h, number, prose } from "../../dom.js";
-import { heat } from "../../heat.js";
+import { fill, h, formatNumber, prose } from "../../dom.js";
+import { heatMap } from "../../heat_map.js";
 import { ago, badge } from "./list.js";
 
 /** @type {Record<string, string>} */
@@ -9,7 +9,7 @@ const PARTS = { data: "--c7", waiting: "--c7", forward: "--data", computing: "--
 
 /** @param {{announce: (text: string) => void}} options */
 export function details({ announce }) {
-  const map = heat({ title: "Gradient norm of each layer", unit: "norm" });
+  const map = heatMap({ title: "Gradient norm of each layer", unit: "norm" });
   const head = h("div", { class: "panel watch-head", hidden: true });
   const norms = h("div", { class: "panel" }), timePanel = h("div", { class: "panel" }), findings = h("div", { class: "panel" });
   const notes = h("details", { class: "panel" }), checkpointPanel = h("details", { class: "panel" }), settings = h("details", { class: "panel" }), verdictPanel = h("details", { class: "panel" });
@@ -31,7 +31,7 @@ export function details({ announce }) {
     fill(timePanel, ...timeSpent(run));
     timePanel.hidden = !run.spent.length;
     fill(findings, ...findingList(run));
-    fillList(notes, "Notes", run.notes.map((/** @type {any} */ note) => h("li", {}, note.update !== null && h("span", { class: "mono" }, `update ${number(note.update)} `), h("span", { class: "badge" }, note.kind), " ", note.message)).reverse());
+    fillList(notes, "Notes", run.notes.map((/** @type {any} */ note) => h("li", {}, note.update !== null && h("span", { class: "mono" }, `update ${formatNumber(note.update)} `), h("span", { class: "badge" }, note.kind), " ", note.message)).reverse());
     checkpoints(checkpointPanel, run);
     verdicts(verdictPanel, run);
     fill(settings, h("summary", {}, run.kind === "trained" ? "Settings" : "The program"), h("dl", { class: "watch-settings" }, run.settings.map((/** @type {[string, string]} */ [name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value || "none")))));
@@ -55,9 +55,9 @@ function summary(run) {
   const share = run.updates ? run.update / run.updates : null;
   const percentRead = run.size ? Math.floor((100 * run.read) / run.size) : 100;
   const numbers = [
-    ["update", run.updates ? `${number(run.update)} of ${number(run.updates)}` : number(run.update)],
-    ...(run.epochs ? [["epoch", `${number(run.epoch)} of ${number(run.epochs)}`]] : []),
-    ["seconds", number(run.seconds, 3)],
+    ["update", run.updates ? `${formatNumber(run.update)} of ${formatNumber(run.updates)}` : formatNumber(run.update)],
+    ...(run.epochs ? [["epoch", `${formatNumber(run.epoch)} of ${formatNumber(run.epochs)}`]] : []),
+    ["seconds", formatNumber(run.seconds, 3)],
     ["last update", run.changed ? ago(run.changed) : "–"],
   ];
   return [
@@ -72,12 +72,12 @@ function summary(run) {
 /** @param {any} run */
 function timeSpent(run) {
   const title = run.kind === "trained" ? "Where the time went" : "Where the time of an update goes";
-  const formatSeconds = (/** @type {number} */ s) => (s < 1 ? `${number(1000 * s, 3)} ms` : `${number(s, 3)} s`);
+  const formatSeconds = (/** @type {number} */ s) => (s < 1 ? `${formatNumber(1000 * s, 3)} ms` : `${formatNumber(s, 3)} s`);
   return [
     h("h2", {}, title),
     h("div", { class: "watch-bar", role: "img", "aria-label": run.spent.map((/** @type {any} */ part) => `${part.label} ${Math.round(100 * part.share)} %`).join(", ") },
       run.spent.map((/** @type {any} */ part) => h("span", { style: { "flex-grow": part.share, "flex-basis": 0, background: `var(${PARTS[part.name] ?? "--ghost"})` } }))),
-    h("ul", { class: "watch-parts" }, run.spent.map((/** @type {any} */ part) => h("li", {}, h("i", { style: { background: `var(${PARTS[part.name] ?? "--ghost"})` } }), `${part.label}: ${number(100 * part.share, 3)} %, ${formatSeconds(part.seconds)}`))),
+    h("ul", { class: "watch-parts" }, run.spent.map((/** @type {any} */ part) => h("li", {}, h("i", { style: { background: `var(${PARTS[part.name] ?? "--ghost"})` } }), `${part.label}: ${formatNumber(100 * part.share, 3)} %, ${formatSeconds(part.seconds)}`))),
   ];
 }
 
@@ -94,7 +94,7 @@ function findingList(run) {
 
 /** @param {any} finding */
 function findingCard(finding) {
-  const since = [finding.first_update !== null && `since update ${number(finding.first_update)}`, finding.count > 1 && `${number(finding.count)} times`].filter(Boolean).join(", ");
+  const since = [finding.first_update !== null && `since update ${formatNumber(finding.first_update)}`, finding.count > 1 && `${formatNumber(finding.count)} times`].filter(Boolean).join(", ");
   return h("article", { class: `watch-finding ${finding.severity}-level` },
     h("h3", {}, h("span", { class: `badge ${finding.severity}` }, `${finding.severity} ${finding.code}`), " ", finding.title),
     h("p", {}, prose(finding.message)), finding.excerpts.length ? finding.excerpts.map(excerpt) : finding.path && h("p", {}, h("code", {}, `${finding.path}:${finding.line}`)),
@@ -123,8 +123,8 @@ function checkpoints(panel, run) {
   const names = [...new Set(run.checkpoints.flatMap((/** @type {any} */ each) => Object.keys(each.metrics)))];
   fill(panel, h("summary", {}, `Checkpoints (${run.checkpoints.length})`), h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Checkpoints" }, h("table", {},
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "folder"), h("th", { scope: "col", class: "number" }, "update"), names.map((name) => h("th", { scope: "col", class: "number" }, name)), h("th", { scope: "col" }, "on disk"))),
-    h("tbody", {}, run.checkpoints.map((/** @type {any} */ each) => h("tr", {}, h("td", {}, h("code", {}, each.name)), h("td", { class: "number" }, number(each.update)),
-      names.map((name) => h("td", { class: "number" }, number(each.metrics[name]))), h("td", {}, each.there ? "yes" : "removed")))))));
+    h("tbody", {}, run.checkpoints.map((/** @type {any} */ each) => h("tr", {}, h("td", {}, h("code", {}, each.name)), h("td", { class: "number" }, formatNumber(each.update)),
+      names.map((name) => h("td", { class: "number" }, formatNumber(each.metrics[name]))), h("td", {}, each.there ? "yes" : "removed")))))));
 }
 
 /** @param {HTMLElement} panel @param {any} run */

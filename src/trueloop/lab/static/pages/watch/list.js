@@ -1,8 +1,8 @@
 // @ts-check
 // The list of runs, with a search and a box to choose each.
-import { fill, h, later, number } from "../../dom.js";
+import { fill, h, debounce, formatNumber } from "../../dom.js";
 
-/** The symbol and tone of each state: colour alone would not be readable for everybody. @type {Record<string, [string, string]>} */
+/** The symbol and tone of each state: not everyone can tell the colours apart. @type {Record<string, [string, string]>} */
 const STATES = {
   running: ["●", "good"], finished: ["✓", "good"], early_stop: ["✓", "good"], interrupted: ["‖", "warn"], preempted: ["‖", "warn"],
   failed: ["✕", "bad"], killed: ["■", "warn"], damaged: ["✕", "bad"], empty: ["○", "warn"],
@@ -24,7 +24,7 @@ export function ago(time) {
 /** @param {{chosen: string[], maxRuns: number, onchoose: (ids: string[]) => void, onsearch: () => void}} options */
 export function list({ chosen, maxRuns, onchoose, onsearch }) {
   let ids = [...chosen], shownState = "";
-  const search = h("input", { type: "search", id: "watch-search", placeholder: "name, recipe, state", maxlength: 80, oninput: later(onsearch, 150) });
+  const search = h("input", { type: "search", id: "watch-search", placeholder: "name, recipe, state", maxlength: 80, oninput: debounce(onsearch, 150) });
   const items = h("ul", { class: "watch-runs", "aria-label": "Runs" });
   const note = h("p", { class: "muted", role: "status" });
   const element = h("div", {}, h("h2", {}, "Runs"), h("div", { class: "field" }, h("label", { for: "watch-search" }, "Search"), search), items, note);
@@ -33,7 +33,7 @@ export function list({ chosen, maxRuns, onchoose, onsearch }) {
   function item(run) {
     const box = h("input", { type: "checkbox", checked: ids.includes(run.id), onchange: () => pick(run.id, box) });
     return h("li", { dataset: { id: run.id } }, h("label", {}, box, h("span", {}, h("b", {}, run.name), " ", badge(run.state)),
-      h("small", {}, [run.what !== run.name && run.what, run.update !== null && `update ${number(run.update)}`, run.changed && ago(run.changed)].filter(Boolean).join(" · "))));
+      h("small", {}, [run.what !== run.name && run.what, run.update !== null && `update ${formatNumber(run.update)}`, run.changed && ago(run.changed)].filter(Boolean).join(" · "))));
   }
   /** @param {string} id @param {HTMLInputElement} box */
   function pick(id, box) {
@@ -58,7 +58,7 @@ export function list({ chosen, maxRuns, onchoose, onsearch }) {
       const focusedItem = focused && [...items.children].find((each) => each.dataset.id === focused);
       focusedItem?.querySelector("input").focus();
       const emptyText = search.value ? "No run matches." : `There is no run in ${runList.folder} yet, and no script under trueloop run --lab.`;
-      note.textContent = runList.runs.length ? (runList.more ? `and ${number(runList.more)} more; search for them` : "") : emptyText;
+      note.textContent = runList.runs.length ? (runList.more ? `and ${formatNumber(runList.more)} more; search for them` : "") : emptyText;
     },
     /** @param {string} text */
     refuse(text) { note.textContent = text; shownState = ""; },

@@ -1,5 +1,5 @@
 // @ts-check
-// The curves of one run, or of several runs on the same axes.
+// The curves of one run, or of overlaid runs on the same axes.
 import { chart } from "../../chart.js";
 import { fill, h } from "../../dom.js";
 
@@ -16,7 +16,7 @@ export function plots() {
 
   /** @param {any[]} runs @param {string[]} order */
   function show(runs, order) {
-    const several = order.length > 1;
+    const overlaid = order.length > 1;
     const names = [...new Set(runs.flatMap((run) => run.panels.map((/** @type {any} */ panel) => panel.name)))];
     for (const [name, { drawn, element: old }] of charts) {
       if (names.includes(name)) continue;
@@ -27,21 +27,21 @@ export function plots() {
     names.forEach((name, index) => {
       const panels = runs.map((run) => ({ run, panel: run.panels.find((/** @type {any} */ each) => each.name === name) })).filter(({ panel }) => panel);
       const curves = panels.flatMap(({ run, panel }) => panel.curves
-        .filter((/** @type {Curve} */ curve) => curve.y.length && !(several && curve.kind === "raw"))
-        .map((/** @type {Curve} */ curve) => ({ ...curve, run, place: order.indexOf(run.id) })));
-      draw(name, index, panels, curves, several);
+        .filter((/** @type {Curve} */ curve) => curve.y.length && !(overlaid && curve.kind === "raw"))
+        .map((/** @type {Curve} */ curve) => ({ ...curve, run, runIndex: order.indexOf(run.id) })));
+      draw(name, index, panels, curves, overlaid);
     });
   }
 
-  /** @param {string} name @param {number} index @param {any[]} panels @param {any[]} curves @param {boolean} several */
-  function draw(name, index, panels, curves, several) {
-    const { title: words, log, percent } = panels[0].panel, title = percent ? `${words} (%)` : words;
-    const lines = curves.map((curve) => line(curve, several));
-    const shape = JSON.stringify([title, log, several, lines]);
+  /** @param {string} name @param {number} index @param {any[]} panels @param {any[]} curves @param {boolean} overlaid */
+  function draw(name, index, panels, curves, overlaid) {
+    const { title: panelTitle, log, percent } = panels[0].panel, title = percent ? `${panelTitle} (%)` : panelTitle;
+    const lines = curves.map((curve) => line(curve, overlaid));
+    const shape = JSON.stringify([title, log, overlaid, lines]);
     let entry = charts.get(name);
     if (entry?.shape !== shape) {
       entry?.drawn.unmount();
-      const drawn = chart({ title, lines: lines.length ? lines : [{ label: title, colour: "--data" }], log, height: 190, legend: !several });
+      const drawn = chart({ title, lines: lines.length ? lines : [{ label: title, colour: "--data" }], log, height: 190, legend: !overlaid });
       const caption = h("p", { class: "caption" });
       drawn.element.append(caption);
       entry?.element.remove();
@@ -51,11 +51,11 @@ export function plots() {
     if (element.children[index] !== entry.element) element.insertBefore(entry.element, element.children[index] ?? null);
     const [xs, columns] = alignCurves(curves.length ? curves : [{ x: [], y: [] }]);
     entry.drawn.set(xs, ...columns);
-    entry.drawn.marks(several ? [] : marksOf(panels[0]));
-    const caption = several ? panels.map(({ run, panel }) => `${run.id.split("/")[1]}: ${panel.caption}`).join(" ") : panels[0].panel.caption;
+    entry.drawn.marks(overlaid ? [] : marksOf(panels[0]));
+    const caption = overlaid ? panels.map(({ run, panel }) => `${run.id.split("/")[1]}: ${panel.caption}`).join(" ") : panels[0].panel.caption;
     entry.drawn.describe(`${title}. ${caption}`);
-    const hasBothKinds = several && curves.some((curve) => curve.kind === "points") && curves.some((curve) => curve.kind !== "points");
-    fill(entry.caption, several ? hasBothKinds && "Lines: training. Lines with circles: held-out data." : caption);
+    const hasBothKinds = overlaid && curves.some((curve) => curve.kind === "points") && curves.some((curve) => curve.kind !== "points");
+    fill(entry.caption, overlaid ? hasBothKinds && "Lines: training. Lines with circles: held-out data." : caption);
   }
 
   return {
@@ -69,10 +69,10 @@ export function plots() {
   };
 }
 
-/** @param {any} curve @param {boolean} several */
-function line(curve, several) {
+/** @param {any} curve @param {boolean} overlaid */
+function line(curve, overlaid) {
   const points = curve.kind === "points";
-  if (several) return { label: `${curve.run.id.split("/")[1]} ${curve.label}`, colour: `--c${curve.place}`, dash: DASHES[curve.place], width: points ? 1.5 : 2, points, joined: true };
+  if (overlaid) return { label: `${curve.run.id.split("/")[1]} ${curve.label}`, colour: `--c${curve.runIndex}`, dash: DASHES[curve.runIndex], width: points ? 1.5 : 2, points, joined: true };
   const raw = curve.kind === "raw";
   return { label: curve.label, colour: raw ? "--ghost" : ROLES[curve.role] ?? "--data", width: raw ? 1 : 2, points, joined: true };
 }

@@ -12,7 +12,7 @@ const LINES = [
   ...["first", "second", "third"].map((label, i) => ({ label, colour: ["--update", "--c3", "--c6"][i], dash: [[6, 2, 2, 2], [3, 3], [1, 3]][i], width: 1.6 })),
 ];
 
-export function race() {
+export function practiceChart() {
   const plot = chart({ title: "Held-out accuracy", lines: LINES, height: 260, x: "update", tools: false, span: [0, 1] });
   /** @type {[number, number, number][]} */
   let ownCurve = [];
@@ -34,9 +34,9 @@ export function race() {
   return {
     element: h("div", { class: "race" }, plot.element, h("p", { class: "muted hint" }, "Drag across the chart to zoom, double-click to see all.")),
     /** @param {any[]} points @param {number} goal */
-    mine(points, goal) { ownCurve = points; target = goal; draw(); },
+    setOwnCurve(points, goal) { ownCurve = points; target = goal; draw(); },
     /** @param {any[]} curves @param {number} goal */
-    others(curves, goal) { storedCurves = curves; target = goal; draw(); },
+    setOtherCurves(curves, goal) { storedCurves = curves; target = goal; draw(); },
     unmount() { plot.unmount(); },
   };
 }

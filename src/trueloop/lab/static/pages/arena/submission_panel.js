@@ -4,14 +4,14 @@ import { fill, h } from "../../dom.js";
 import { ask } from "../../net.js";
 
 /** @param {{query: () => {track: string, entry: object}, onjudged: (id: number) => Promise<void>, announce: (text: string) => void}} handlers */
-export function handIn({ query, onjudged, announce }) {
+export function submissionPanel({ query, onjudged, announce }) {
   let waitingForId = 0, previousText = "";
   const name = h("input", { type: "text", id: "arena-name", maxlength: 32, autocomplete: "nickname", value: localStorage.getItem("trueloop-arena-name") ?? "", placeholder: "anonymous" });
-  const button = h("button", { type: "button", onclick: submit }, "Hand in");
+  const button = h("button", { type: "button", onclick: submit }, "Submit");
   const seedList = h("ol", { class: "seeds", hidden: true });
   const statusText = h("p", { class: "says", role: "status" });
-  const element = h("section", { class: "panel", "aria-label": "Hand in" },
-    h("div", { class: "row" }, h("h2", {}, "Hand in"), h("label", { for: "arena-name" }, "name on the leaderboard"), name, button), statusText, seedList);
+  const element = h("section", { class: "panel", "aria-label": "Submit" },
+    h("div", { class: "row" }, h("h2", {}, "Submit"), h("label", { for: "arena-name" }, "name on the leaderboard"), name, button), statusText, seedList);
 
   async function submit() {
     button.disabled = true;
@@ -33,7 +33,7 @@ export function handIn({ query, onjudged, announce }) {
       if (waitingForId !== id) return;
       if (!row.open) {
         seedList.hidden = true;
-        fill(statusText, ...verdict(row));
+        fill(statusText, ...describeResult(row));
         announce(statusText.textContent ?? "");
         waitingForId = 0;
         return onjudged(id);
@@ -61,7 +61,7 @@ export function handIn({ query, onjudged, announce }) {
 }
 
 /** Describe the result of an entry. @param {any} row @returns {any[]} */
-export function verdict({ id, state, why, trials, rank, pooled_entries: entryCount }) {
+export function describeResult({ id, state, why, trials, rank, pooled_entries: entryCount }) {
   const reached = trials.filter((/** @type {any} */ trial) => trial.end === "reached").map((/** @type {any} */ trial) => trial.updates);
   const pooled = entryCount > 1 ? ` ${entryCount} entries have this configuration; their seeds are pooled.` : "";
   const rankText = rank ? ` Rank ${rank} in fewest updates.` : "";

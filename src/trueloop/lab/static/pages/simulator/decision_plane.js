@@ -1,6 +1,6 @@
 // @ts-check
 // The plane: the predicted classes and the points. A click or Enter adds a point; shift-click or Delete removes the nearest.
-import { colour, h, number } from "../../dom.js";
+import { colour, h, formatNumber } from "../../dom.js";
 import { drawPoint, classColour, mixColours, className, palette, putBytes, rgb } from "./shapes.js";
 
 const NOT_FINITE = 255; // the byte of a pixel where the network's output is not finite
@@ -9,7 +9,7 @@ const STEP = 1 / 16; // distance that an arrow key moves the cross, as a fractio
 /** @typedef {[number, number, number]} Point x, y, class */
 
 /** @param {{title?: string, onadd?: (point: Point) => void, onremove?: (x: number, y: number) => void, chosenClass?: () => number}} options */
-export function board({ title = "", onadd, onremove, chosenClass = () => 0 }) {
+export function decisionPlane({ title = "", onadd, onremove, chosenClass = () => 0 }) {
   let classes = 2, span = 1, steps = 127, pixels = new Uint32Array(256), paletteKey = "";
   /** @type {Point[]} */ let train = [];
   /** @type {Point[]} */ let heldOut = [];
@@ -50,8 +50,8 @@ export function board({ title = "", onadd, onremove, chosenClass = () => 0 }) {
   }
 
   function paintPalette() {
-    const paper = rgb(colour("--panel")), classColours = Array.from({ length: classes }, (_, label) => rgb(classColour(label))), nonFiniteColour = rgb(colour("--strong"));
-    pixels = palette((byte) => (byte === NOT_FINITE || byte >= steps * classes ? nonFiniteColour : mixColours(paper, classColours[Math.floor(byte / steps)], 0.1 + 0.5 * ((byte % steps) / steps))));
+    const background = rgb(colour("--panel")), classColours = Array.from({ length: classes }, (_, label) => rgb(classColour(label))), nonFiniteColour = rgb(colour("--strong"));
+    pixels = palette((byte) => (byte === NOT_FINITE || byte >= steps * classes ? nonFiniteColour : mixColours(background, classColours[Math.floor(byte / steps)], 0.1 + 0.5 * ((byte % steps) / steps))));
   }
 
   /** @param {MouseEvent | PointerEvent} event @returns {[number, number]} */
@@ -76,15 +76,15 @@ export function board({ title = "", onadd, onremove, chosenClass = () => 0 }) {
       else return;
       event.preventDefault();
       paintPoints();
-      points.setAttribute("aria-label", `At ${number(rounded(cursor?.[0] ?? 0))}, ${number(rounded(cursor?.[1] ?? 0))}: Enter adds a point of ${className(chosenClass(), classes)}`);
+      points.setAttribute("aria-label", `At ${formatNumber(rounded(cursor?.[0] ?? 0))}, ${formatNumber(rounded(cursor?.[1] ?? 0))}: Enter adds a point of ${className(chosenClass(), classes)}`);
     });
     points.addEventListener("focus", () => { cursor ??= points.matches(":focus-visible") ? [0, 0] : null; paintPoints(); });
     points.addEventListener("blur", () => { cursor = null; paintPoints(); });
   }
   const clamped = (/** @type {number} */ value) => Math.max(-span, Math.min(span, value));
   const recolour = () => { paletteKey = ""; paintPoints(); };
-  const watcher = new ResizeObserver(paintPoints);
-  watcher.observe(canvases);
+  const resizeObserver = new ResizeObserver(paintPoints);
+  resizeObserver.observe(canvases);
   addEventListener("colours", recolour);
 
   return {
@@ -125,7 +125,7 @@ export function board({ title = "", onadd, onremove, chosenClass = () => 0 }) {
     title(text) { heading.textContent = text; },
     describe(/** @type {string} */ text) { points.setAttribute("aria-label", text); },
     unmount() {
-      watcher.disconnect();
+      resizeObserver.disconnect();
       removeEventListener("colours", recolour);
     },
   };

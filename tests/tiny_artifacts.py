@@ -64,7 +64,7 @@ def text_spec(kind="pt2") -> ExportSpec:
 MODELS = {"table": (table_model, table_spec), "text": (text_model, text_spec)}
 
 
-class MadeArtifacts:
+class TinyArtifacts:
     """Artifacts by model ("table" or "text") and format."""
 
     def __init__(self, root: Path) -> None:

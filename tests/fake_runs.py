@@ -49,7 +49,7 @@ def row(update: int, loss: float = 1.0, *, skipped: bool = False) -> UpdateRow:
     return UpdateRow(update, (update - 1) // PER_EPOCH + 1, loss, 0.5, 0.001, 8, 0.001, 0.01, skipped)
 
 
-class MadeRuns:
+class FakeRuns:
     """Writes runs into a folder."""
 
     def __init__(self, root: Path) -> None:

@@ -1,5 +1,5 @@
 // @ts-check
-// The speed of runs, and their synchronisation.
+// Paces runs: their speed, and their synchronisation.
 
 /** @typedef {import("./run.js").Run} Run */
 
@@ -9,7 +9,7 @@ const MAX_AHEAD_S = 0.25; // how far one of several synchronised runs may be ahe
 
 /** Controls the speed of runs: they get a few updates at a time; a single run at full speed runs without a limit.
  * @param {() => Run[]} runs */
-export function createPace(runs) {
+export function createPacer(runs) {
   let speed = 0, training = false, targetUpdate = 0, startedAt_ms = 0, startUpdate = 0;
 
   const highestUpdate = () => Math.max(...runs().map(({ update }) => update));
