@@ -74,15 +74,9 @@ def main(tokens: Sequence[str] | None = None) -> int:
     Args:
         tokens: the arguments after `trueloop`; None = those in ``sys.argv``.
     """
-<<<<<<< HEAD
-    words = sys.argv[1:] if tokens is None else list(tokens)
-    if words[:1] in (["run"], ["diagnose"]):
-        words.insert(1, "--")  # all following words are passed on unchanged, even "--" and empty words
-=======
     arguments = sys.argv[1:] if tokens is None else list(tokens)
-    if arguments[:1] == ["run"]:
+    if arguments[:1] in (["run"], ["diagnose"]):
         arguments.insert(1, "--")  # all further arguments are passed on unchanged, even "--" and empty ones
->>>>>>> plainwords
     else:
         _open_streams()
     try:

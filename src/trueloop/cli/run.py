@@ -22,24 +22,11 @@ APP = App(
 
 def run_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
     """Run a script under the sanitizer. Options come before the script, its own arguments after it."""
-<<<<<<< HEAD
     words = split_words(tokens, OPTIONS_WITH_VALUE)
     options = APP(words.options, exit_on_error=False, print_error=False)
     if options is None:  # the help was printed
         return 0
     return sanitize(words.program(APP), options)
-=======
-    option_tokens, module, command = split(tokens)
-    options = APP(option_tokens, exit_on_error=False, print_error=False)
-    if options is None:  # the help was printed
-        return 0
-    if not command:
-        raise CycloptsError(msg="The script is missing: trueloop run train.py.", app=APP)
-    target, *arguments = command
-    if not module and not path_exists(Path(target)):
-        raise CycloptsError(msg=f"There is no script {target!r}.{_suggest_script(Path(target))}", app=APP)
-    return sanitize(ProgramCommand(target=target, arguments=tuple(arguments), module=module), options)
->>>>>>> plainwords
 
 
 @APP.default
