@@ -33,7 +33,7 @@ UNFIXED = {
     "DAT002",
     "EVL005",
     "EVL006",
-    "EVL013",
+    "EVL012",
     "GRD009",
     "MDL008",
     "MDL012",

@@ -1,4 +1,4 @@
-"""CKP020: best values that are never updated or never beaten."""
+"""CKP009: best values that are never updated or never beaten."""
 
 import pytest
 
@@ -7,7 +7,7 @@ FAULTY = {
 best_loss = float("inf")
 for epoch in range(9):
     val_loss = evaluate(model)
-    if val_loss < best_loss:  # <- CKP020
+    if val_loss < best_loss:  # <- CKP009
         torch.save(model.state_dict(), "best.pt")
 """,
     "an attribute is never updated": """
@@ -16,21 +16,21 @@ class Trainer:
         self.model = model
         self.best_loss = float("inf")
     def epoch_ended(self, loss):
-        if loss < self.best_loss:  # <- CKP020
+        if loss < self.best_loss:  # <- CKP009
             torch.save(self.model.state_dict(), "best.pt")
 """,
     "only the state is stored": """
 best_acc = 0
 for epoch in range(9):
     acc = evaluate(model)
-    if acc > best_acc:  # <- CKP020
+    if acc > best_acc:  # <- CKP009
         best_state = copy.deepcopy(model.state_dict())
 """,
     "set back in every epoch": """
 for epoch in range(9):
     best_loss = 1e10
     val_loss = evaluate(model)
-    if val_loss < best_loss:  # <- CKP020
+    if val_loss < best_loss:  # <- CKP009
         best_loss = val_loss
         torch.save(model.state_dict(), "best.pt")
 """,
@@ -38,7 +38,7 @@ for epoch in range(9):
 best_loss = np.inf
 for epoch in range(9):
     val_loss = evaluate(model)
-    if val_loss > best_loss:  # <- CKP020
+    if val_loss > best_loss:  # <- CKP009
         best_loss = val_loss
         torch.save(model.state_dict(), "best.pt")
 """,
@@ -46,7 +46,7 @@ for epoch in range(9):
 best_score = -float("inf")
 for epoch in range(9):
     score = evaluate(model)
-    if epoch > 3 and score < best_score:  # <- CKP020
+    if epoch > 3 and score < best_score:  # <- CKP009
         best_score = score
         torch.save(model.state_dict(), "best.pt")
 """,
@@ -54,13 +54,13 @@ for epoch in range(9):
 best_val_loss = 0
 for epoch in range(9):
     val_loss = evaluate(model)
-    if val_loss < best_val_loss:  # <- CKP020
+    if val_loss < best_val_loss:  # <- CKP009
         best_val_loss = val_loss
         torch.save(model.state_dict(), "best.pt")
 """,
     "names against the comparison": """
 def keep(val_loss, best_loss, model):
-    if val_loss > best_loss:  # <- CKP020
+    if val_loss > best_loss:  # <- CKP009
         best_loss = val_loss
         torch.save(model.state_dict(), "best.pt")
     return best_loss

@@ -1,4 +1,4 @@
-"""CKP021: counters of early stopping that are never set back."""
+"""CKP010: counters of early stopping that are never set back."""
 
 import pytest
 
@@ -11,7 +11,7 @@ for epoch in range(99):
         best = val_loss
         torch.save(model.state_dict(), "best.pt")
     else:
-        bad += 1  # <- CKP021
+        bad += 1  # <- CKP010
         if bad >= patience:
             break
 """,
@@ -22,7 +22,7 @@ def fit(model, patience):
     for epoch in range(99):
         loss = evaluate(model)
         if loss >= best_loss:
-            count = count + 1  # <- CKP021
+            count = count + 1  # <- CKP010
         else:
             best_loss = loss
         if count > patience:
@@ -39,7 +39,7 @@ class EarlyStopping:
         if val_loss < self.best_loss:
             self.best_loss = val_loss
         else:
-            self.counter += 1  # <- CKP021
+            self.counter += 1  # <- CKP010
             if self.counter >= self.patience:
                 self.early_stop = True
 """,

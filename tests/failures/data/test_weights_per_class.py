@@ -1,4 +1,4 @@
-"""DAT020: samplers with one weight per class."""
+"""DAT014: samplers with one weight per class."""
 
 import pytest
 
@@ -6,19 +6,19 @@ FAULTY = {
     "inverse counts": """
 counts = torch.bincount(targets)
 weights = 1.0 / counts.float()
-sampler = WeightedRandomSampler(weights, len(weights))  # <- DAT020
+sampler = WeightedRandomSampler(weights, len(weights))  # <- DAT014
 """,
     "numpy, in a list": """
 def make_loader(dataset, labels):
     _, counts = np.unique(labels, return_counts=True)
     class_counts = np.unique(labels, return_counts=True)[1]
     class_weights = [1.0 / c for c in np.bincount(labels)]
-    sampler = WeightedRandomSampler(torch.FloatTensor(class_weights), 1000, replacement=True)  # <- DAT020
+    sampler = WeightedRandomSampler(torch.FloatTensor(class_weights), 1000, replacement=True)  # <- DAT014
     return DataLoader(dataset, sampler=sampler)
 """,
     "scikit-learn": """
 weights = compute_class_weight("balanced", classes=classes, y=y)
-sampler = WeightedRandomSampler(weights=torch.tensor(weights), num_samples=len(y))  # <- DAT020
+sampler = WeightedRandomSampler(weights=torch.tensor(weights), num_samples=len(y))  # <- DAT014
 """,
 }
 

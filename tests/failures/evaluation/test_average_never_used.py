@@ -1,4 +1,4 @@
-"""EVL015: averages that are never used."""
+"""EVL013: averages that are never used."""
 
 import pytest
 
@@ -24,7 +24,7 @@ for step in range(30):
     optimizer.step()
     with torch.no_grad():
         for slow, fast in zip(average.parameters(), model.parameters()):
-            slow.mul_(0.9).add_(fast, alpha=0.1)  # <- EVL015
+            slow.mul_(0.9).add_(fast, alpha=0.1)  # <- EVL013
 with torch.no_grad():
     print(model(x[:10]).mean())
 """,

@@ -1,4 +1,4 @@
-"""EVL012: predicted classes along the wrong dimension."""
+"""EVL011: predicted classes along the wrong dimension."""
 
 import pytest
 
@@ -6,31 +6,31 @@ FAULTY = {
     "values of max": """
 for x, y in test_loader:
     outputs = model(x)
-    predicted, _ = torch.max(outputs, 1)  # <- EVL012
+    predicted, _ = torch.max(outputs, 1)  # <- EVL011
     correct += (predicted == y).sum().item()
 """,
     "the batch dimension": """
 for x, y in loader:
     out = model(x)
-    correct += (out.argmax(0) == y).sum().item()  # <- EVL012
+    correct += (out.argmax(0) == y).sum().item()  # <- EVL011
 """,
     "the second result of max over the batch": """
 def accuracy(model, test_loader):
     hits = 0
     for images, labels in test_loader:
         scores = torch.softmax(model(images), dim=1)
-        _, predicted = torch.max(scores.data, 0)  # <- EVL012
+        _, predicted = torch.max(scores.data, 0)  # <- EVL011
         hits += (predicted == labels).sum()
     return hits
 """,
     "no dimension": """
 for i, (x, y) in enumerate(loader):
-    predicted = torch.argmax(model(x))  # <- EVL012
+    predicted = torch.argmax(model(x))  # <- EVL011
     correct += predicted.eq(y).float().mean()
 """,
     "the first result by index": """
 for x, labels in loader:
-    predicted = torch.max(model(x), dim=1)[0]  # <- EVL012
+    predicted = torch.max(model(x), dim=1)[0]  # <- EVL011
     correct += (predicted == labels).sum()
 """,
 }

@@ -1,4 +1,4 @@
-"""EVL013: the last batch for the epoch."""
+"""EVL012: the last batch for the epoch."""
 
 import pytest
 
@@ -7,13 +7,13 @@ FAULTY = {
 def validate(model, val_loader):
     for x, y in val_loader:
         loss = criterion(model(x), y)
-    return loss.item()  # <- EVL013
+    return loss.item()  # <- EVL012
 """,
     "given to a scheduler": """
 for epoch in range(9):
     for x, y in val_loader:
         val_loss = criterion(model(x), y)
-    scheduler.step(val_loss)  # <- EVL013
+    scheduler.step(val_loss)  # <- EVL012
 """,
     "compared with the best accuracy": """
 best_acc = 0.0
@@ -21,7 +21,7 @@ for epoch in range(9):
     for x, y in val_loader:
         acc = (model(x).argmax(1) == y).float().mean().item()
         print(acc)
-    if acc > best_acc:  # <- EVL013
+    if acc > best_acc:  # <- EVL012
         best_acc = acc
 """,
 }

@@ -1,4 +1,4 @@
-"""EVL020: logits that are compared with 0.5."""
+"""EVL017: logits that are compared with 0.5."""
 
 import pytest
 
@@ -27,20 +27,20 @@ def evaluate(model, loader):
     with torch.no_grad():
         for x, y in loader:
             out = model(x)
-            hits += ((out > 0.5) == y).sum()  # <- EVL020
+            hits += ((out > 0.5) == y).sum()  # <- EVL017
 evaluate(model, val)
 """,
     "through a squeeze": """
 with torch.no_grad():
     outputs = model(x).squeeze(1)
-    predicted = (outputs.cpu() >= 0.5).long()  # <- EVL020
+    predicted = (outputs.cpu() >= 0.5).long()  # <- EVL017
 """,
     "rounded": """
-predicted = torch.round(model(x))  # <- EVL020
+predicted = torch.round(model(x))  # <- EVL017
 """,
     "a function for metrics": """
 def accuracy(logits, labels):
-    return ((logits > 0.5).float() == labels).float().mean()  # <- EVL020
+    return ((logits > 0.5).float() == labels).float().mean()  # <- EVL017
 """,
 }
 CORRECT = {
@@ -84,4 +84,4 @@ def test_lint_reports_the_comparison(lint_reports, script):
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_ignores_correct_programs(lint_is_clean, script):
-    lint_is_clean(HEAD + script, "EVL020")
+    lint_is_clean(HEAD + script, "EVL017")

@@ -1,4 +1,4 @@
-"""EVL019: metrics that are no means over samples, averaged over batches."""
+"""EVL016: metrics that are no means over samples, averaged over batches."""
 
 import pytest
 
@@ -9,25 +9,25 @@ def evaluate(model, val_loader):
     with torch.no_grad():
         for x, y in val_loader:
             p = model(x).argmax(1)
-            total += f1_score(y, p, average="macro")  # <- EVL019
+            total += f1_score(y, p, average="macro")  # <- EVL016
     return total / len(val_loader)
 """,
     "through a variable and a list": """
 aucs = []
 for x, y in test_loader:
     scores = torch.sigmoid(model(x))
-    auc = roc_auc_score(y.numpy(), scores.numpy())  # <- EVL019
+    auc = roc_auc_score(y.numpy(), scores.numpy())  # <- EVL016
     aucs.append(auc)
 print(np.mean(aucs))
 """,
     "a meter": """
 def validate(model, loader, f1_meter):
     for x, y in loader:
-        f1_meter.update(f1_score(y, model(x) > 0), x.size(0))  # <- EVL019
+        f1_meter.update(f1_score(y, model(x) > 0), x.size(0))  # <- EVL016
 """,
     "weighted by the size of the batch": """
 for x, y in loader:
-    r2 += r2_score(y, model(x)).item() * len(x)  # <- EVL019
+    r2 += r2_score(y, model(x)).item() * len(x)  # <- EVL016
 r2 /= len(loader.dataset)
 """,
 }
@@ -85,4 +85,4 @@ def test_lint_reports_the_metric(lint_reports, script):
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_ignores_correct_programs(lint_is_clean, script):
-    lint_is_clean(script, "EVL019")
+    lint_is_clean(script, "EVL016")

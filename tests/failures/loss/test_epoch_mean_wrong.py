@@ -1,4 +1,4 @@
-"""LOS015: the loss of an epoch divided by the wrong number."""
+"""LOS012: the loss of an epoch divided by the wrong number."""
 
 import pytest
 
@@ -26,7 +26,7 @@ for epoch in range(2):
         loss.backward()
         optimizer.step()
         total += loss.item()* len(a)
-    print(total / len(loader))  # <- LOS015
+    print(total / len(loader))  # <- LOS012
 """,
     "in place": """
 for epoch in range(2):
@@ -37,7 +37,7 @@ for epoch in range(2):
         loss.backward()
         optimizer.step()
         total += loss.item()
-    total /= len(loader.dataset)  # <- LOS015
+    total /= len(loader.dataset)  # <- LOS012
 """,
 }
 

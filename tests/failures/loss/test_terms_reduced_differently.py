@@ -1,4 +1,4 @@
-"""LOS019: a KL divergence that is summed next to a reconstruction loss that is averaged."""
+"""LOS013: a KL divergence that is summed next to a reconstruction loss that is averaged."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from torch import nn
 FAULTY = {
     "a function with variables": """
 def loss_function(recon_x, x, mu, logvar):
-    BCE = F.binary_cross_entropy(recon_x, x.view(-1, 784))  # <- LOS019
+    BCE = F.binary_cross_entropy(recon_x, x.view(-1, 784))  # <- LOS013
     KLD = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
     return BCE + KLD
 """,
@@ -20,18 +20,18 @@ class VAE(nn.Module):
         super().__init__()
         self.criterion = nn.MSELoss()
     def loss(self, out, x, mu, log_var):
-        return self.criterion(out, x) + (-0.5 * (1 + log_var - mu ** 2 - log_var.exp()).sum())  # <- LOS019
+        return self.criterion(out, x) + (-0.5 * (1 + log_var - mu ** 2 - log_var.exp()).sum())  # <- LOS013
 """,
     "a function for the divergence, and a weight of 1": """
 def kl(mu, logvar):
     return -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
 def vae_loss(recon, x, mu, logvar, beta=1.0):
-    rec = F.mse_loss(recon, x)  # <- LOS019
+    rec = F.mse_loss(recon, x)  # <- LOS013
     return rec + beta * kl(mu, logvar), rec
 """,
     "the other way round": """
 def loss_fn(out, x, mu, logvar):
-    rec = F.mse_loss(out, x, reduction="sum")  # <- LOS019
+    rec = F.mse_loss(out, x, reduction="sum")  # <- LOS013
     kld = -0.5 * torch.mean(1 + logvar - mu.pow(2) - logvar.exp())
     return rec + kld
 """,
@@ -79,4 +79,4 @@ def test_lint_reports_the_reconstruction(lint_reports, script):
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_ignores_correct_programs(lint_is_clean, script):
-    lint_is_clean(HEAD + script, "LOS019")
+    lint_is_clean(HEAD + script, "LOS013")

@@ -1,4 +1,4 @@
-"""MDL020: layers and losses created with tensors."""
+"""MDL018: layers and losses created with tensors."""
 
 import pytest
 
@@ -6,13 +6,13 @@ FAULTY = {
     "a loss gets prediction and labels": """
 for x, y in loader:
     output = model(x)
-    loss = nn.NLLLoss(output, y)  # <- MDL020
+    loss = nn.NLLLoss(output, y)  # <- MDL018
     loss.backward()
 """,
     "a loss that was never created": """
 criterion = nn.CrossEntropyLoss
 def step(model, x, labels):
-    loss = criterion(model(x), labels)  # <- MDL020
+    loss = criterion(model(x), labels)  # <- MDL018
     loss.backward()
 """,
     "an activation in forward": """
@@ -21,7 +21,7 @@ class Net(nn.Module):
         super().__init__()
         self.fc = nn.Linear(8, 1)
     def forward(self, x):
-        return nn.Sigmoid(self.fc(x))  # <- MDL020
+        return nn.Sigmoid(self.fc(x))  # <- MDL018
 """,
 }
 

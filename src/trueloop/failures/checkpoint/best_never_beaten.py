@@ -194,7 +194,7 @@ model.load_state_dict(best_state)
 """
 
 FAILURE = Failure(
-    code="CKP020",
+    code="CKP009",
     title="Best value is never updated or never beaten",
     severity=Severity.ERROR,
     bad=BAD,

@@ -158,7 +158,7 @@ for epoch in range(8):
 """
 
 FAILURE = Failure(
-    code="CKP021",
+    code="CKP010",
     title="Early stopping never resets its counter",
     severity=Severity.WARNING,
     bad=BAD,

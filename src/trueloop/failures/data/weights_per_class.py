@@ -121,7 +121,7 @@ for epoch in range(2):
 """
 
 FAILURE = Failure(
-    code="DAT020",
+    code="DAT014",
     title="Sampler gets weights of classes instead of samples",
     severity=Severity.WARNING,
     bad=BAD,

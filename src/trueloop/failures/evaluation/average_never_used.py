@@ -79,7 +79,7 @@ for epoch in range(6):
 """
 
 FAILURE = Failure(
-    code="EVL015",
+    code="EVL013",
     title="An average of the weights is never used",
     severity=Severity.WARNING,
     bad=BAD,

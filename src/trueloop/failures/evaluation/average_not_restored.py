@@ -85,7 +85,7 @@ for epoch in range(6):
 """
 
 FAILURE = Failure(
-    code="EVL016",
+    code="EVL014",
     title="Averaged weights are not restored after an evaluation",
     severity=Severity.WARNING,
     bad=BAD,

@@ -84,7 +84,7 @@ for epoch in range(6):
 """
 
 FAILURE = Failure(
-    code="EVL017",
+    code="EVL015",
     title="The average of the weights begins from other weights",
     severity=Severity.WARNING,
     bad=BAD,

@@ -185,7 +185,7 @@ for epoch in range(3):
 """
 
 FAILURE = Failure(
-    code="EVL012",
+    code="EVL011",
     title="Predicted class is taken from the wrong dimension",
     severity=Severity.WARNING,
     bad=BAD,

@@ -187,7 +187,7 @@ for epoch in range(3):
 """
 
 FAILURE = Failure(
-    code="EVL013",
+    code="EVL012",
     title="The last batch stands for the whole epoch",
     severity=Severity.WARNING,
     bad=BAD,

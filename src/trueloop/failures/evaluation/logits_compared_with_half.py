@@ -149,7 +149,7 @@ print("recall", (predicted * y).sum() / y.sum())
 """
 
 FAILURE = Failure(
-    code="EVL020",
+    code="EVL017",
     title="Logits are compared with 0.5",
     severity=Severity.WARNING,
     bad=BAD,

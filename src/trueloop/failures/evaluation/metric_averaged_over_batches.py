@@ -192,7 +192,7 @@ for epoch in range(3):
 """
 
 FAILURE = Failure(
-    code="EVL019",
+    code="EVL016",
     title="F1, AUC or R2 is averaged over batches",
     severity=Severity.WARNING,
     bad=BAD,

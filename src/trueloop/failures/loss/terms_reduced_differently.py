@@ -215,7 +215,7 @@ for step in range(8):
 """
 
 FAILURE = Failure(
-    code="LOS019",
+    code="LOS013",
     title="KL divergence is summed, reconstruction is averaged",
     severity=Severity.WARNING,
     bad=BAD,

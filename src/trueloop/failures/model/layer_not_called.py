@@ -101,7 +101,7 @@ print(Net()(torch.randn(16, 8)).shape)
 """
 
 FAILURE = Failure(
-    code="MDL020",
+    code="MDL018",
     title="A layer or loss is created instead of called",
     severity=Severity.ERROR,
     bad=BAD,

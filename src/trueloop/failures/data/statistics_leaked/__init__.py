@@ -1,4 +1,4 @@
-"""Features are scaled with the mean and deviation of training and held-out samples together.
+"""Features are scaled with the mean and deviation, or the range, of training and held-out samples together.
 
 What you see
     The validation score is better than the score in production: a little, or much with few or skewed samples.
@@ -15,17 +15,19 @@ Fix
 
 When this is fine
     - Both parts are scaled with the mean and deviation of the training part, or each part with its own.
-    - You scale with fixed constants, such as those of ImageNet or 1/255.
+    - You scale with fixed constants, such as those of ImageNet or 1/255, whose ends the training samples reach.
     - The features have mean 0 by nature or by design (+1 and -1).
     - You scale a table of which no sample is held out.
 
 How it is detected
     In a run, the sanitizer examines the table that the training loader and the held-out loader both read. It reports a
     table in which every feature, or the full table, has mean 0 and deviation 1 with an error below 1e-5, while the mean
-    of the training samples alone differs from 0 by more than 1e-3. Data that was published in this form is reported
-    too, so this is a warning. Datasets that read files are not checked. The
-    linter reports data that a function scales with statistics of all samples, and then splits with ``random_split``,
-    ``train_test_split`` or at a position, and a dataset that scales all of its samples and is then split.
+    of the training samples alone differs from 0 by more than 1e-3; and, with or without loaders, inputs whose extremes
+    over training and evaluation together are exactly 0 and 1, or -1 and 1, if the training samples miss one of the two
+    ends by 1 % or more. Data that was published in this form is reported too, so this is a warning. Datasets that read
+    files are not checked. The linter reports data that a function scales with statistics of all samples, and then
+    splits with ``random_split``, ``train_test_split`` or at a position, and a dataset that scales all of its samples
+    and is then split.
 
 References
     scikit-learn, "Common pitfalls: data leakage during pre-processing",
@@ -40,6 +42,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from trueloop.core.findings import CodePosition, Evidence
+from trueloop.failures.data.statistics_leaked.joint_range import compare_ranges
 from trueloop.failures.data.statistics_leaked.scaled_before_split import RULE
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
@@ -48,6 +51,7 @@ from trueloop.tracing.trackers.evaluation_passes import HeldOutEvaluated
 
 if TYPE_CHECKING:
     from trueloop.failures.data.statistics_leaked.joint_scaling import JointScaling
+    from trueloop.tracing.trackers.input_statistics import HeldOutInputs
     from trueloop.tracing.trackers.loader_samples import LoaderAdded
 
 MIN_MEAN_OFFSET = 1e-3  # in standard deviations; a hundred times the rounding error
@@ -79,6 +83,11 @@ class Detector(BaseDetector):
         self._compared = True
         return self._compare(event.training_loader, event.loader)
 
+    def on_held_out_inputs(self, event: HeldOutInputs) -> Evidence | None:
+        """Return evidence of inputs that are scaled to a range which only the held-out samples fill."""
+        self._compared = True
+        return compare_ranges(event)
+
     def _compare(self, trainer: Ref, held_out: Ref) -> Evidence | None:
         for scaled in self._scaled:
             offset = scaled.mean_offsets.get(trainer, 0.0)
@@ -97,7 +106,7 @@ class Detector(BaseDetector):
 
     def inconclusive(self) -> str:
         """Return a reason if no held-out set was measured."""
-        return "" if self._compared else "no loader was iterated without training"
+        return "" if self._compared else "no evaluation on other samples than the training ones was seen"
 
 
 BAD = """

@@ -1,42 +1,45 @@
-"""The loss of an epoch is divided by the wrong number, so what is printed is not the mean loss.
+"""A sum over batches is divided by the number of samples, or a sum over samples by the number of batches.
 
 What you see
-    The printed loss is far too small, and changes with the batch size. Training and validation losses cannot be
-    compared, and a learning curve begins below the loss of a constant answer.
+    The printed loss is far too small, and changes with the batch size; an accuracy is 3,200 %, or cannot exceed the
+    batch size. Training and validation losses cannot be compared.
 
 Why it happens
-    A loss with ``reduction="mean"`` is already divided by the batch size. The sum of these means has to be divided by
-    the number of batches. ``len(loader.dataset)`` is the number of samples, and with a sampler not even that: it counts
-    all samples of the dataset, also those that the loader never returns.
+    A loss with ``reduction="mean"`` is already divided by the batch size, so the sum of these means has one term per
+    batch. A count of correct predictions has one term per sample. ``len(loader)`` is the number of batches, and
+    ``len(loader.dataset)`` the number of samples, also of those that a sampler never draws.
 
 Fix
-    Divide a sum over batches by the number of batches, and a sum over samples by the number of samples.
+    Divide each total by the number of its terms:
 
-        total += loss.item()              # a sum over batches
-        print(total / len(loader))
-        total += loss.item() * len(x)     # a sum over samples
-        print(total / samples)
+        loss = total / len(loader)  # total += loss.item()
+        loss = total / samples  # total += loss.item() * len(x)
+        accuracy = correct / samples  # correct += (predicted == labels).sum().item()
 
 When this is fine
     - The loss of a batch is a sum (``reduction="sum"``): the number of samples is right.
-    - ``loss.item() * len(x)`` is added up, and the loader returns the full dataset.
+    - Every batch has one sample.
+    - You divide by the batch size as well: ``correct / len(loader) / batch_size``.
     - ``drop_last=True`` leaves out a few samples.
 
 How it is detected
-    The sanitizer adds up the losses of each training epoch. At its end it looks for a variable of the loop that is
-    equal to the sum of the batch means, or to the sum over samples, and for a division of this variable in the source
-    code. It reports a divisor that is the number of samples for the first, and one that is the number of batches, or of
-    more samples than were loaded, for the second.
+    In a run, the sanitizer adds up the losses of each training epoch. At its end it looks for a variable of the loop
+    that is equal to the sum of the batch means, or to the sum over samples, and for a division of this variable in the
+    source code. It reports a divisor that is the number of samples for the first, and one that is the number of
+    batches, or of more samples than were loaded, for the second. The linter reports a variable to which a loop over a
+    loader adds the number of equal predictions and labels, a loss, or a loss times a batch size, and that is divided by
+    the length of this loader, its counter, the length of its dataset, or of a dataset of which a sampler draws a part.
 
 References
-    PyTorch Forums, "How to calculate the loss of an epoch", https://discuss.pytorch.org/t/on-running-loss-and-average-loss/107890
-    torch.nn.CrossEntropyLoss and its reduction, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
+    PyTorch Forums, "On running loss and average loss", https://discuss.pytorch.org/t/on-running-loss-and-average-loss/107890
+    PyTorch quickstart, which divides by both, https://docs.pytorch.org/tutorials/beginner/basics/quickstart_tutorial.html
 """
 
 from dataclasses import dataclass
 
 from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.loss.epoch_mean_wrong.wrong_counts import RULE
 from trueloop.tracing.events import Event
 
 
@@ -111,11 +114,12 @@ for epoch in range(3):
 """
 
 FAILURE = Failure(
-    code="LOS015",
-    title="The loss of an epoch is divided by the wrong number",
+    code="LOS012",
+    title="A total is divided by the wrong count",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"len(loader.dataset)": "len(loader)"}),
     fix="Divide a sum of batch means by the number of batches, and a sum over samples by the number of samples.",
+    rule=RULE,
     detector=Detector,
 )

@@ -1,29 +1,29 @@
-"""MDL021: views that swap dimensions."""
+"""MDL017: views that swap dimensions."""
 
 import pytest
 
 FAULTY = {
     "sizes of the tensor": """
 def forward(self, x):
-    x = x.view(x.size(1), x.size(0), -1)  # <- MDL021
+    x = x.view(x.size(1), x.size(0), -1)  # <- MDL017
     return self.rnn(x)
 """,
     "named sizes": """
 def decode(logits):
     batch, channels, time = logits.size()
-    logits = logits.view(time, batch, channels)  # <- MDL021
+    logits = logits.view(time, batch, channels)  # <- MDL017
     return logits.log_softmax(-1)
 """,
     "a tuple, the shape": """
 def forward(self, x):
     x = F.relu(self.conv(x))
-    x = x.reshape((x.shape[2], x.shape[0], x.shape[1]))  # <- MDL021
+    x = x.reshape((x.shape[2], x.shape[0], x.shape[1]))  # <- MDL017
     return self.rnn(x)
 """,
     "the heads of attention": """
 def split(self, queries, keys):
     B, L, H, D = queries.shape
-    return queries.view(B, H, L, -1)  # <- MDL021
+    return queries.view(B, H, L, -1)  # <- MDL017
 """,
 }
 
@@ -31,10 +31,10 @@ FAULTY |= {
     "split into heads and merged again": """
 def split(self, t):
     B, T, _ = t.shape
-    return t.reshape(B, self.heads, T, self.size)  # <- MDL021
+    return t.reshape(B, self.heads, T, self.size)  # <- MDL017
 def merge(self, t):
     B, H, T, D = t.shape
-    return t.reshape(B, T, H * D)  # <- MDL021
+    return t.reshape(B, T, H * D)  # <- MDL017
 """,
 }
 

@@ -1,4 +1,4 @@
-"""DAT021: scalers that are fitted on held-out data."""
+"""DAT013: scalers that are fitted on held-out data."""
 
 import pytest
 
@@ -7,17 +7,17 @@ FAULTY = {
 X_train, X_test, y_train, y_test = train_test_split(X, y)
 sc = StandardScaler()
 X_train = sc.fit_transform(X_train)
-X_test = sc.fit_transform(X_test)  # <- DAT021
+X_test = sc.fit_transform(X_test)  # <- DAT013
 X_train = torch.tensor(X_train)
 """,
     "new scalers": """
 x_train = torch.tensor(StandardScaler().fit_transform(train[columns]))
-x_val = torch.tensor(StandardScaler().fit_transform(val[columns]))  # <- DAT021
+x_val = torch.tensor(StandardScaler().fit_transform(val[columns]))  # <- DAT013
 """,
     "an encoder": """
 encoder = LabelEncoder()
 y_train = encoder.fit_transform(y_train)
-y_test = torch.from_numpy(encoder.fit_transform(y_test))  # <- DAT021
+y_test = torch.from_numpy(encoder.fit_transform(y_test))  # <- DAT013
 """,
 }
 

@@ -1,37 +1,4 @@
-"""A sum over batches is divided by the number of samples, or a sum over samples by the number of batches.
-
-What you see
-    An accuracy of 3,200 %, or one that cannot exceed the batch size; a loss that is the batch size times too small, and
-    changes with the batch size.
-
-Why it happens
-    ``len(loader)`` is the number of batches, ``len(loader.dataset)`` the number of samples. A loss is a mean over its
-    batch, so its sum has one term per batch; a count of correct predictions has one term per sample.
-
-Fix
-    Divide each total by the number of its terms:
-
-        accuracy = correct / len(loader.dataset)  # correct += (predicted == labels).sum().item()
-        loss = total / len(loader)  # total += loss.item()
-        loss = total / len(loader.dataset)  # total += loss.item() * len(inputs)
-
-When this is fine
-    - Every batch has one sample.
-    - The loss is a sum: ``reduction="sum"``.
-    - You divide by the batch size as well: ``correct / len(loader) / batch_size``.
-    - A sampler or ``drop_last`` makes an epoch shorter than the dataset, and you count the samples yourself.
-
-How it is detected
-    Only the linter finds it, from the source code: a variable to which a loop over a loader adds the number of equal
-    predictions and labels, a loss, or a loss times a batch size, and a division of this variable. The divisor must be
-    the length of this loader, its counter, or the length of its dataset. Also reported is a count over
-    the length of a dataset of which a ``SubsetRandomSampler`` draws a part. Loaders with a batch size of 1, losses with
-    another reduction and losses that another file may define with one are not reported.
-
-References
-    torch.utils.data.DataLoader, https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
-    PyTorch quickstart, which divides by both, https://docs.pytorch.org/tutorials/beginner/basics/quickstart_tutorial.html
-"""
+"""Finds totals that are divided by the wrong count, in the source."""
 
 import ast
 import re
@@ -52,7 +19,7 @@ from trueloop.analysis.queries.batch_loops import (
 )
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, encloses
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import Rule, Severity
 
 _SIZE: Final = re.compile(r"\.size\(0\)|\.shape\[0\]|\blen\(|batch_?size|\bbs\b", re.IGNORECASE)
 _OTHER_REDUCTION: Final = re.compile(r"reduction\s*=\s*[\"'](?:sum|none)|size_average\s*=\s*False|reduce\s*=\s*False")
@@ -223,34 +190,3 @@ def _resolved(loop: BatchLoop, node: ast.expr) -> ast.expr:
 
 
 RULE = Rule(required_words=("+=", "len(|enumerate(", "load|batches|dl|iter", "/"), find=find)
-
-BAD = """
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-torch.manual_seed(0)
-x = torch.randn(160, 8)
-loader = DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), batch_size=16, shuffle=True)
-model = nn.Linear(8, 2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for epoch in range(3):
-    correct = 0
-    for inputs, labels in loader:
-        optimizer.zero_grad()
-        outputs = model(inputs)
-        nn.functional.cross_entropy(outputs, labels).backward()
-        optimizer.step()
-        correct += (outputs.argmax(1) == labels).sum().item()
-    print("accuracy", correct / len(loader))
-"""
-
-FAILURE = Failure(
-    code="EVL011",
-    title="A total is divided by the wrong count",
-    severity=Severity.WARNING,
-    bad=BAD,
-    good=changed(BAD, {"len(loader)": "len(loader.dataset)"}),
-    fix="Divide a count of samples by the number of samples, and a sum of batch means by the number of batches.",
-    rule=RULE,
-)

@@ -1,4 +1,4 @@
-"""OPT020: averages with exchanged weights."""
+"""OPT010: averages with exchanged weights."""
 
 import pytest
 
@@ -6,12 +6,12 @@ FAULTY = {
     "the target of a value network": """
 def soft_update(local, target, tau=0.005):
     for p, t in zip(local.parameters(), target.parameters()):
-        t.data.copy_(tau * t.data + (1.0 - tau) * p.data)  # <- OPT020
+        t.data.copy_(tau * t.data + (1.0 - tau) * p.data)  # <- OPT010
 """,
     "an average of the weights": """
 decay = 0.999
 for weight, mean in zip(model.parameters(), ema.parameters()):
-    mean.data = decay * weight.data + (1 - decay) * mean.data  # <- OPT020
+    mean.data = decay * weight.data + (1 - decay) * mean.data  # <- OPT010
 """,
     "the states": """
 class Average:
@@ -20,15 +20,15 @@ class Average:
         self.decay = decay
     def update(self, model):
         for name, value in model.state_dict().items():
-            self.shadow[name] = (1.0 - self.decay) * self.shadow[name] + self.decay * value  # <- OPT020
+            self.shadow[name] = (1.0 - self.decay) * self.shadow[name] + self.decay * value  # <- OPT010
 """,
     "in place": """
 for mean, weight in zip(ema.parameters(), model.parameters()):
-    mean.data.mul_(1 - 0.999).add_(weight.data, alpha=0.999)  # <- OPT020
+    mean.data.mul_(1 - 0.999).add_(weight.data, alpha=0.999)  # <- OPT010
 """,
     "interpolation": """
 for mean, weight in zip(ema.parameters(), model.parameters()):
-    mean.lerp_(weight, 0.999)  # <- OPT020
+    mean.lerp_(weight, 0.999)  # <- OPT010
 """,
 }
 

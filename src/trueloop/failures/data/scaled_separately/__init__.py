@@ -23,7 +23,9 @@ When this is fine
 How it is detected
     The sanitizer computes mean and deviation of each feature over all inputs of an evaluation. It reports 30 or more
     samples that were not trained on and in which each feature has mean 0 and deviation 1 with an error of less than
-    2e-4: with the numbers of the training samples the mean would be off by about 1 / sqrt(samples).
+    2e-4: with the numbers of the training samples the mean would be off by about 1 / sqrt(samples). The linter reports
+    ``fit_transform`` of a scaler, encoder, imputer, vectorizer or projection on data that is called test or validation
+    data, in a file that fits one on other data too.
 
 References
     scikit-learn, "Common pitfalls", https://scikit-learn.org/stable/common_pitfalls.html
@@ -34,6 +36,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from trueloop.core.findings import Evidence
+from trueloop.failures.data.scaled_separately.fitted_again import RULE
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 
 if TYPE_CHECKING:
@@ -62,9 +65,8 @@ class Detector(BaseDetector):
         rows = event.held_out.rows
         return Evidence(
             message=f"The {rows} held-out inputs of {event.model.name} are standardised with their own statistics: "
-            f"each of "
-            f"{features} features has mean 0 and deviation 1 exactly. With those of the training samples, the means "
-            f"would differ from 0 by about {rows**-0.5:.2g}.",
+            f"each of {features} features has mean 0 and deviation 1 exactly. With those of the training samples, the "
+            f"means would differ from 0 by about {rows**-0.5:.2g}.",
             location=scaling_line() or event.location,
         )
 
@@ -95,20 +97,34 @@ BAD = """
 import torch
 from torch import nn
 
+
+class StandardScaler:
+    def fit(self, x):
+        self.mean, self.deviation = x.mean(0), x.std(0)
+        return self
+
+    def transform(self, x):
+        return (x - self.mean) / self.deviation
+
+    def fit_transform(self, x):
+        return self.fit(x).transform(x)
+
+
 torch.manual_seed(0)
-train, test = torch.randn(200, 6) * 3 + 1, torch.randn(80, 6) * 2 + 4
-y = train.sum(1, keepdim=True)
-mean, deviation = train.mean(0), train.std(0)
-test_mean, test_deviation = test.mean(0), test.std(0)
-train, test = (train - mean) / deviation, (test - test_mean) / test_deviation
-model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-for step in range(20):
+x = 3 + torch.rand(200, 8)
+y = x.sum(1, keepdim=True)
+scaler = StandardScaler()
+x_train = scaler.fit_transform(x[:160])
+x_test = x[160:]
+x_test = scaler.fit_transform(x_test)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(8):
     optimizer.zero_grad()
-    nn.functional.mse_loss(model(train), y).backward()
+    nn.functional.mse_loss(model(x_train), y[:160]).backward()
     optimizer.step()
 with torch.no_grad():
-    print(model(test).mean().item())
+    print(nn.functional.mse_loss(model(x_test), y[160:]))
 """
 
 FAILURE = Failure(
@@ -116,7 +132,8 @@ FAILURE = Failure(
     title="Held-out samples are scaled with their own statistics",
     severity=Severity.WARNING,
     bad=BAD,
-    good=changed(BAD, {"(test - test_mean) / test_deviation": "(test - mean) / deviation"}),
+    good=changed(BAD, {"x_test = scaler.fit_transform(x_test)": "x_test = scaler.transform(x_test)"}),
     fix="Scale the held-out samples with the statistics of the training samples: `scaler.transform(test)`.",
+    rule=RULE,
     detector=Detector,
 )

@@ -27,7 +27,9 @@ How it is detected
     In one of the first updates, a call of the model is repeated on a copy of its state, and the shapes before and after
     each ``view`` and ``reshape`` are compared, as are those between the model and a loss. It is reported if the same
     sizes come in another order, or if a dimension is split or merged around another one, so that (B, T, H * D) becomes
-    (B, H, T, D). Dimensions of equal size cannot be distinguished. If samples are mixed by it, MDL015 says so.
+    (B, H, T, D). Dimensions of equal size cannot be distinguished. If samples are mixed by it, MDL015 says so. The
+    linter reports a call whose arguments are sizes of the same tensor, named or read from its shape in the same
+    function, in another order, or with another size before them.
 
 References
     zhouhaoyi/Informer2020#59, https://github.com/zhouhaoyi/Informer2020/issues/59
@@ -39,6 +41,7 @@ from collections.abc import Iterator
 
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.model.reshaped_for_transposed.swapped_sizes import RULE
 from trueloop.tracing.events import InformationFlowProbed
 
 
@@ -111,5 +114,6 @@ FAILURE = Failure(
         },
     ),
     fix="Exchange dimensions with transpose or permute.",
+    rule=RULE,
     detector=Detector,
 )

@@ -1,31 +1,4 @@
-"""An averaged model or target network follows the trained one at once, because the two weights are exchanged.
-
-What you see
-    The averaged model is as noisy as the trained one, or a value network diverges as if it had no target network.
-
-Why it happens
-    A decay of 0.999 belongs to the old average, and a ``tau`` of 0.005 to the new weights. Exchanged, the average keeps
-    0.1 % of its own value in each update, and is a copy of the trained model.
-
-Fix
-    Give the large weight to the average:
-
-        average = decay * average + (1 - decay) * weight  # decay = 0.999
-        target = (1 - tau) * target + tau * weight  # tau = 0.005
-
-When this is fine
-    - ``tau = 1`` copies the network on purpose.
-    - A running mean of a number, such as a loss, follows fast on purpose.
-
-How it is detected
-    Only the linter finds it, from the source code: a loop over the parameters or the ``state_dict`` of two networks
-    that assigns to one of them a weighted sum of both, in which its own weight is at most 0.1. The weights are
-    constants of the file, or a variable called ``tau`` or ``decay``, for which a small or large value is assumed.
-
-References
-    Lillicrap et al., 2015, "Continuous control with deep reinforcement learning", arXiv:1509.02971
-    torch.optim.swa_utils, https://docs.pytorch.org/docs/stable/optim.html#weight-averaging-swa-and-ema
-"""
+"""Finds weighted sums of two networks whose factors are exchanged, in the source."""
 
 import ast
 from collections.abc import Iterator
@@ -36,7 +9,7 @@ from trueloop.analysis.queries.best_values import initial_number
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import Rule
 
 MAX_OWN: Final = 0.1  # an average that keeps less of itself in each update is a copy
 _ASSUMED: Final = {"tau": 0.005, "decay": 0.999}
@@ -179,35 +152,4 @@ def _values(source: SourceFile, node: ast.expr, name: str) -> Iterator[float | N
 
 RULE = Rule(
     required_words=("for ", "parameters()|state_dict|state", "1 -|1-|1.0 -|1.0-|1. -|lerp_|mul_(|* "), find=find
-)
-
-BAD = """
-import copy
-
-import torch
-from torch import nn
-
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Linear(8, 1)
-average = copy.deepcopy(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-decay = 0.99
-for step in range(8):
-    optimizer.zero_grad()
-    nn.functional.mse_loss(model(x), y).backward()
-    optimizer.step()
-    with torch.no_grad():
-        for mean, weight in zip(average.parameters(), model.parameters()):
-            mean.copy_((1 - decay) * mean + decay * weight)
-"""
-
-FAILURE = Failure(
-    code="OPT020",
-    title="Weight average is computed the wrong way round",
-    severity=Severity.WARNING,
-    bad=BAD,
-    good=changed(BAD, {"(1 - decay) * mean + decay * weight": "decay * mean + (1 - decay) * weight"}),
-    fix="Give the large weight to the average: decay * average + (1 - decay) * weight.",
-    rule=RULE,
 )

@@ -1,4 +1,4 @@
-"""EVL011: totals over the wrong count."""
+"""LOS012: totals over the wrong count."""
 
 import pytest
 
@@ -9,7 +9,7 @@ train_loader = DataLoader(data, batch_size=20, sampler=train_sampler)
 for x, y in train_loader:
     loss = criterion(model(x), y)
     train_loss += loss.item() * x.size(0)
-train_loss = train_loss / len(train_loader.dataset)  # <- EVL011
+train_loss = train_loss / len(train_loader.dataset)  # <- LOS012
 """,
     "both totals of the quickstart swapped": """
 def test_loop(dataloader, model, loss_fn):
@@ -21,21 +21,21 @@ def test_loop(dataloader, model, loss_fn):
             pred = model(X)
             test_loss += loss_fn(pred, y).item()
             correct += (pred.argmax(1) == y).type(torch.float).sum().item()
-    test_loss /= size  # <- EVL011
-    correct /= num_batches  # <- EVL011
+    test_loss /= size  # <- LOS012
+    correct /= num_batches  # <- LOS012
 """,
     "the counter of the loop": """
 for i, (x, y) in enumerate(train_loader):
     _, pred = model(x).max(1)
     correct += pred.eq(y).sum().item()
-    print(correct / (i + 1))  # <- EVL011
+    print(correct / (i + 1))  # <- LOS012
 """,
     "a percentage of the batches": """
 correct = 0
 for x, y in loader:
     pred = model(x).argmax(1)
     correct += torch.sum(pred == y)
-accuracy = 100.0 * correct / len(loader)  # <- EVL011
+accuracy = 100.0 * correct / len(loader)  # <- LOS012
 """,
     "a weighted sum over the batches": """
 def evaluate(model, val_loader, criterion):
@@ -43,7 +43,7 @@ def evaluate(model, val_loader, criterion):
     for x, y in val_loader:
         loss = criterion(model(x), y)
         total += loss.item() * x.size(0)
-    return total / len(val_loader)  # <- EVL011
+    return total / len(val_loader)  # <- LOS012
 """,
     "a mean of each batch over the samples": """
 class Trainer:
@@ -52,7 +52,7 @@ class Trainer:
         for x, y in self.train_loader:
             loss = self.criterion(self.model(x), y)
             running += float(loss)
-        return running / len(self.train_loader.dataset)  # <- EVL011
+        return running / len(self.train_loader.dataset)  # <- LOS012
 """,
 }
 

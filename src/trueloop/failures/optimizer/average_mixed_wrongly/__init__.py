@@ -23,7 +23,9 @@ When this is fine
 How it is detected
     The sanitizer searches the variables of the program for a model or dictionary with the names and shapes of the
     trained parameters. It reports one that moved by the same share of at least 80 %, but not 100 %, towards the trained
-    weights after two successive updates.
+    weights after two successive updates. The linter reports a loop over the parameters or the ``state_dict`` of two
+    networks that assigns to one of them a weighted sum of both, in which its own weight is at most 0.1; for a variable
+    called ``tau`` or ``decay`` whose value is not in the file, a small or large value is assumed.
 
 References
     Tarvainen and Valpola, "Mean teachers are better role models", 2017, arXiv:1703.01780
@@ -34,6 +36,7 @@ from typing import Final
 
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.optimizer.average_mixed_wrongly.exchanged_factors import RULE
 from trueloop.tracing.averaging_lines import averaging_line
 from trueloop.tracing.events import AverageKept
 
@@ -53,8 +56,7 @@ class Detector(BaseDetector):
             return None
         return Evidence(
             message=f"Each update replaces {100 * event.share:.4g} % of the average `{event.name}` by the new "
-            f"weights and "
-            f"keeps {100 * (1 - event.share):.2g} %: the two factors are exchanged.",
+            f"weights and keeps {100 * (1 - event.share):.2g} %: the two factors are exchanged.",
             location=averaging_line(event),
         )
 
@@ -94,5 +96,6 @@ FAILURE = Failure(
     bad=BAD,
     good=changed(BAD, {"slow.mul_(0.01).add_(fast, alpha=0.99)": "slow.mul_(0.99).add_(fast, alpha=0.01)"}),
     fix="Keep the decay with the average: `slow.mul_(decay).add_(fast, alpha=1 - decay)`.",
+    rule=RULE,
     detector=Detector,
 )

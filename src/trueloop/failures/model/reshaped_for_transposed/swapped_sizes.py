@@ -1,35 +1,4 @@
-"""``view`` or ``reshape`` is used to swap two dimensions, which mixes the samples of a batch.
-
-What you see
-    The shapes are right and nothing fails, but a recurrent or convolutional model learns badly: each "sequence" it sees
-    consists of parts of several samples.
-
-Why it happens
-    ``view`` and ``reshape`` keep the order of the numbers in memory, and only divide it in another way. They cannot
-    exchange dimensions, as ``transpose`` and ``permute`` do. Both results have the same shape.
-
-Fix
-    Use ``transpose`` or ``permute``:
-
-        x = x.view(x.size(1), x.size(0), -1)  # wrong
-        x = x.transpose(0, 1)  # right
-
-When this is fine
-    - The dimensions keep their order, and only neighbours are merged or divided.
-    - One of the exchanged dimensions is 1.
-
-How it is detected
-    Only the linter finds it, from the source code: a call of ``view`` or ``reshape`` whose arguments are sizes of the
-    same tensor, named or read from its shape in the same function, with two of them in the other order and as many
-    dimensions as before.
-
-References
-    torch.Tensor.view, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.view.html
-    zhouhaoyi/Informer2020#59, "In oder to change the order of dimensions, why is torch.tensor.view used",
-    https://github.com/zhouhaoyi/Informer2020/issues/59
-    Stable-Baselines-Team/stable-baselines3-contrib#111, "Recurrent lstm state being reshaped incorrectly",
-    https://github.com/Stable-Baselines-Team/stable-baselines3-contrib/issues/111
-"""
+"""Finds ``view`` and ``reshape`` whose sizes are those of the same tensor in another order, in the source."""
 
 import ast
 from collections.abc import Iterator
@@ -38,7 +7,7 @@ from typing import Any
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix, dotted_name
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import Rule
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -146,40 +115,3 @@ def _is_rest(node: ast.expr) -> bool:
 
 
 RULE = Rule(required_words=(".view(|.reshape(", ".size(|.shape|len("), find=find)
-
-BAD = """
-import torch
-from torch import nn
-
-
-class Tagger(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.rnn = nn.GRU(6, 8)
-        self.head = nn.Linear(8, 1)
-
-    def forward(self, x):
-        x = x.view(x.size(1), x.size(0), x.size(2))
-        outputs, _ = self.rnn(x)
-        return self.head(outputs[-1])
-
-
-model = Tagger()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(8):
-    x = torch.randn(16, 5, 6)
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), x[:, -1].sum(1, keepdim=True))
-    loss.backward()
-    optimizer.step()
-"""
-
-FAILURE = Failure(
-    code="MDL021",
-    title="view() is used to swap dimensions",
-    severity=Severity.WARNING,
-    bad=BAD,
-    good=changed(BAD, {"x.view(x.size(1), x.size(0), x.size(2))": "x.transpose(0, 1)"}),
-    fix="Exchange dimensions with transpose or permute, never with view or reshape.",
-    rule=RULE,
-)

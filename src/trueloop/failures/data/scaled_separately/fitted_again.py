@@ -1,0 +1,51 @@
+"""Finds scalers and encoders that are fitted again on held-out data, in the source."""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import Edit, Fix
+from trueloop.failures.failure import Rule
+
+_HELD_OUT: Final = frozenset(("val", "valid", "validation", "test", "testing", "dev", "holdout", "ts"))
+_TRANSFORMER: Final = re.compile(
+    r"scal|enc(?!lo)|imput|normali[sz]er|vectori|pca|transformer|discreti|^(sc|ss|mms|le)\d?$", re.IGNORECASE
+)
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each fit on held-out data in a file that also fits on other data."""
+    fits = [
+        (call, call.func)
+        for call in source.all_calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("fit", "fit_transform") and call.args
+    ]
+    others = [call for call, _ in fits if not _is_held_out(call.args[0])]
+    for call, method in fits:
+        if method.attr != "fit_transform" or not others or not _is_held_out(call.args[0]):
+            continue
+        owner = last_name(method.value) or last_name(getattr(method.value, "func", method.value))
+        if _TRANSFORMER.search(owner) and not isinstance(source.parents.get(id(call)), ast.Expr):
+            end = source.text.span(method)[1]
+            edit = Edit(end - len("fit_transform"), end, "transform")
+            is_same = any(ast.unparse(each.func).startswith(f"{ast.unparse(method.value)}.") for each in others)
+            yield Hit(
+                message=f"`{ast.unparse(call)}` fits `{owner}` on held-out data: it is transformed in another way than "
+                "the training data. Use `transform`.",
+                node=call,
+                related=((others[0], "fitted on other data here"),),
+                fix=Fix((edit,), safe=False, description="Only transform") if is_same else None,
+            )
+
+
+def _is_held_out(node: ast.expr) -> bool:
+    """Return True for data that is called test or validation data, and not training data."""
+    names = [last_name(each) for each in ast.walk(node) if isinstance(each, ast.Name | ast.Attribute)]
+    words = {word for name in names for word in name_words(name)}
+    return bool(words & _HELD_OUT) and not words & {"train", "training", "trainval"}
+
+
+RULE = Rule(required_words=("fit_transform(", "test|val|dev|ts", "torch|keras|nn."), find=find)

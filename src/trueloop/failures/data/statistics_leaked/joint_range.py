@@ -1,0 +1,50 @@
+"""Finds features that are scaled to a range with the extremes of training and held-out samples together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from trueloop.core.findings import Evidence
+
+if TYPE_CHECKING:
+    from trueloop.tracing.trackers.input_statistics import HeldOutInputs
+
+MAX_ERROR: Final = 1e-6
+MIN_GAP: Final = 0.01  # share of the range that the training samples do not reach
+RANGES: Final = ((0.0, 1.0), (-1.0, 1.0))
+
+_Extremes = list[tuple[float, float, float, float]]
+
+
+def compare_ranges(event: HeldOutInputs) -> Evidence | None:
+    """Return evidence if inputs fill a range exactly, but the training samples alone do not reach one of its ends."""
+    from trueloop.tracing.trackers.input_statistics import scaling_line
+
+    train, held_out = event.training, event.held_out
+    if len(train.smallest) != len(held_out.smallest):
+        return None
+    each = list(zip(train.smallest, train.largest, held_out.smallest, held_out.largest, strict=True))
+    each = [one for one in each if max(one) > min(one)]
+    common = [(min(train.smallest), max(train.largest), min(held_out.smallest), max(held_out.largest))]
+    found = _missed_end(common) or _missed_end(each)
+    if found is None:
+        return None
+    reached, end = found
+    return Evidence(
+        message=f"The inputs of {event.model.name} are scaled to a range with the extremes of training and held-out "
+        f"samples together: the training samples reach {reached:.3g}, and the end of the range, {end:g}, is only in "
+        f"the {held_out.rows} held-out rows.",
+        location=scaling_line() or event.location,
+    )
+
+
+def _missed_end(features: _Extremes) -> tuple[float, float] | None:
+    """Return how far the training samples reach, and the end that they miss, if all features fill a range exactly."""
+    for low, high in RANGES:
+        fills = [abs(min(a, c) - low) < MAX_ERROR and abs(max(b, d) - high) < MAX_ERROR for a, b, c, d in features]
+        if features and all(fills):
+            gap = MIN_GAP * (high - low)
+            missed = [(b, high) for _, b, _, _ in features if high - b > gap]
+            missed += [(a, low) for a, *_ in features if a - low > gap]
+            return missed[0] if missed else None
+    return None
