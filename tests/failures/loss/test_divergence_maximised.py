@@ -53,11 +53,11 @@ def loss_fn(recon, x, mu, logvar):
     "the positive form": """
 def loss_fn(recon, x, mu, logvar):
     kl = 0.5 * torch.sum(mu.pow(2) + logvar.exp() - 1 - logvar)
-    return F.mse_loss(recon, x) + kl
+    return F.mse_loss(recon, x, reduction="sum") + kl
 """,
     "minus the lower bound": """
 def elbo_loss(recon, x, mu, logvar):
-    log_likelihood = -F.mse_loss(recon, x)
+    log_likelihood = -F.mse_loss(recon, x, reduction="sum")
     elbo = log_likelihood + 0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
     return -elbo
 """,

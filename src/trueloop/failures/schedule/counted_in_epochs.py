@@ -227,18 +227,36 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
+ENDING: Final = frozenset((
+    "CosineAnnealingLR", "PolynomialLR", "get_cosine_schedule_with_warmup", "get_linear_schedule_with_warmup",
+))  # fmt: skip
+"""Schedules that end at a low rate, or rise again."""
+
+
 def find_all(source: SourceFile) -> Iterator[Hit]:
     """Yield the same as `find`, and schedules as long as the number of epochs that are stepped for each batch."""
     yield from find(source)
     for advance in source.ops(OpKind.SCHEDULER_STEP):
         scheduler = advance.subject
-        is_managed = MANAGED in scheduler.facts
-        if scheduler.kind is not ValueKind.SCHEDULER or is_managed or advance.inputs or len(advance.loops) < 2:
+        is_known = scheduler.kind is ValueKind.SCHEDULER and bool(scheduler.sources) and MANAGED not in scheduler.facts
+        ends = scheduler.name.rpartition(".")[2] in ENDING
+        if (
+            not is_known
+            or not ends
+            or advance.inputs
+            or len(advance.loops) < 2
+            or advance.loops[-1].runs_at_most_once()
+        ):
             continue
         epochs = _trip_counts(advance.loops[-2])
         lengths = [each for each in schedule_lengths(scheduler) if any(_is_same_number(each, one) for one in epochs)]
         inside = source.ops_in_loop(advance.loops[-1], OpKind.STEP, root=advance.entry_point)
-        is_per_batch = any(each.same_iteration_as(advance) for each in inside)
+        is_per_batch = any(
+            each.same_iteration_as(advance)
+            and each.branches == advance.branches
+            and each.subject.may_alias(scheduler.sources[0])
+            for each in inside
+        )
         if lengths and is_per_batch and advance.is_unconditional_in(advance.loops[-1]):
             yield Hit(
                 message=f"`{source.text.segment(advance.node)}` runs once per batch, but the schedule is "
