@@ -14,7 +14,7 @@ text = torch.randint(1, 20, (3000,))
 def windows(size=8, length=12):
     starts = torch.randint(0, len(text) - length - 1, (size,)).tolist()
     rows = torch.stack([text[s:s + length + 1] for s in starts])
-    return rows[:, :-1], rows[:, 1:]
+    return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
 def train(model, loss_of=None, updates=12):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
