@@ -73,7 +73,7 @@ def _fault(source: SourceFile, built: Op, trained: AbstractValue) -> str:
     own, other = held_out.sources[0], trained.sources[0]
     if own.union or other.union or own.kind not in (ValueKind.DATASET, ValueKind.INSTANCE, ValueKind.UNKNOWN):
         return ""
-    if own is other:
+    if own is other and _has_held_out_set(source, built):
         return f"both loaders get `{_dataset_text(built)}`"
     parts = [each.name == "torch.utils.data.Subset" and bool(each.sources) for each in (own, other)]
     if parts[1] and other.sources[0] is own:
@@ -81,6 +81,14 @@ def _fault(source: SourceFile, built: Op, trained: AbstractValue) -> str:
     if all(parts) and own.sources[0] is other.sources[0] and _is_split_again(source, own.node, other.node):
         return "the dataset is split twice, each time in another way"
     return ""
+
+
+def _has_held_out_set(source: SourceFile, built: Op) -> bool:
+    """Return True if the program has another dataset or part than the one that a held-out loader gets."""
+    own, text = built.subject.sources[0], _dataset_text(built)
+    datasets = [each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.DATASET]
+    others = any(each is not own and each not in own.sources for each in datasets)
+    return others or own.name == "torch.utils.data.Subset" or text.endswith(".dataset") or bool(_TRAINING.search(text))
 
 
 def _is_split_again(source: SourceFile, one: Any, other: Any) -> bool:
