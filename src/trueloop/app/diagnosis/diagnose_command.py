@@ -106,7 +106,7 @@ def _check(options: DiagnoseOptions) -> None:
     if options.updates < MIN_UPDATES:
         raise InvalidConfig(
             f"--updates is {options.updates}.",
-            why="So few updates cannot be told from noise.",
+            why="A difference over so few updates may be noise.",
             fix=f"Choose {MIN_UPDATES} or more: --updates {DEFAULT_UPDATES}.",
         )
     if not hasattr(os, "fork"):
