@@ -13,7 +13,8 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from types import FrameType
+from typing import Annotated, Final, NoReturn
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -106,7 +107,7 @@ def _check(options: DiagnoseOptions) -> None:
     if options.updates < MIN_UPDATES:
         raise InvalidConfig(
             f"--updates is {options.updates}.",
-            why="So few updates cannot be told from noise.",
+            why="A difference over so few updates may be noise.",
             fix=f"Choose {MIN_UPDATES} or more: --updates {DEFAULT_UPDATES}.",
         )
     if not hasattr(os, "fork"):
@@ -129,7 +130,7 @@ def _experiment(server: ForkServer, run: SanitizedRun, *, budget_s: float, updat
     if run.code == INTERRUPTED:
         _print_line("The script was interrupted. Changes are tried now; Ctrl-C ends this too.")
     if threading.current_thread() is threading.main_thread():  # the script may have its own handler
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _interrupt_once)
     console = Console(file=sys.__stderr__ or sys.stderr, highlight=False)
     columns = TextColumn("trueloop: {task.description}", markup=False), BarColumn(bar_width=24), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -146,6 +147,12 @@ def _experiment(server: ForkServer, run: SanitizedRun, *, budget_s: float, updat
             promising=lambda baseline, changes: promising(baseline, changes, learning), is_worse=is_worse
         )
     return conclude(trials, learning)
+
+
+def _interrupt_once(number: int, frame: FrameType | None) -> NoReturn:
+    """End the experiments at the first Ctrl-C; a second one must not keep what was tried from being printed."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _print_line(message: str) -> None:

@@ -97,5 +97,7 @@ def _kind_words(found: Diagnosis) -> str:
 
 def _legend(found: Diagnosis) -> Markup:
     return element(
-        "p", f"Loss of the first {found.updates} updates with the first seed; grey: the script as it is.", class_="soft"
+        "p",
+        f"Loss of the first {found.updates} updates with the first seed; grey: the unchanged script.",
+        class_="soft",
     )

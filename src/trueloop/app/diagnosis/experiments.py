@@ -49,7 +49,7 @@ class Trials(NamedTuple):
     """All that was tried."""
 
     baseline: Trial | None
-    """The program as it is; None = it could not be run again."""
+    """The unchanged program; None = it could not be run again."""
     changes: Sequence[Trial]
     one_batch: Sequence[Trial]
     """One batch again and again, at several rates; empty = not tried."""
@@ -141,7 +141,7 @@ class ExperimentRunner:
             if not failed:
                 facts = self._seeds[0].facts
                 possible = [ChangeFacts(**each) for each in facts["changes"]]
-                baseline = self._try(ChangeFacts("", "the script as it is"), len(possible) + 1)
+                baseline = self._try(ChangeFacts("", "the unchanged script"), len(possible) + 1)
                 if facts["one_batch"]:
                     one_batch.append(self._try(ChangeFacts("one batch", "one batch only"), len(possible)))
                 for index, change in enumerate(possible):

@@ -48,7 +48,7 @@ class ContainedFiles:
         self.add_layer("program")
 
     def add_layer(self, name: str) -> None:
-        """Write to one more folder from now on, so that the files of other experiments stay as they are."""
+        """Write to one more folder from now on, so that the files of other experiments do not change."""
         layer = os.path.join(self._root, name)  # noqa: PTH118 - the functions below are called for every path
         os.makedirs(layer, exist_ok=True)  # noqa: PTH103
         self._layers.append(layer)
@@ -70,7 +70,7 @@ class ContainedFiles:
         sys.addaudithook(self._refuse)
         self.kernel_refuses = _restrict_with_landlock(self._root)
 
-    def written(self, path: Any) -> Any:
+    def write_path(self, path: Any) -> Any:
         """Return the path that a file is written to instead, with a copy of its present content."""
         found = self._absolute(path)
         if found is None:
@@ -85,7 +85,7 @@ class ContainedFiles:
             os.makedirs(target, exist_ok=True)  # noqa: PTH103
         return target
 
-    def read(self, path: Any) -> Any:
+    def read_path(self, path: Any) -> Any:
         """Return the path that a file is read from."""
         found = self._absolute(path)
         return path if found is None else self._newest(found)
@@ -112,19 +112,19 @@ class ContainedFiles:
     def _paths(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         path, *rest = args
         if name == "open":
-            return (self.written(path) if rest and rest[0] & WRITES else self.read(path), *rest)
+            return (self.write_path(path) if rest and rest[0] & WRITES else self.read_path(path), *rest)
         if name in READERS:
-            return (self.read(path), *rest)
+            return (self.read_path(path), *rest)
         if name in TWO_PATHS:
-            source = path if name == "symlink" else self.written(path)
-            return (source, self.written(rest[0]), *rest[1:])
-        return (self._made(path) if name == "mkdir" else self.written(path), *rest)
+            source = path if name == "symlink" else self.write_path(path)
+            return (source, self.write_path(rest[0]), *rest[1:])
+        return (self._made(path) if name == "mkdir" else self.write_path(path), *rest)
 
     def _made(self, path: Any) -> Any:
         """Return the path of a new folder, of which only its parents exist; an existing one fails as it should."""
         found = self._absolute(path)
         if found is None or os.path.lexists(self._newest(found)):
-            return self.written(path)
+            return self.write_path(path)
         target = self._layers[-1] + found
         if os.path.isdir(self._newest(os.path.dirname(found))):  # noqa: PTH112, PTH120
             os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120
@@ -134,14 +134,14 @@ class ContainedFiles:
         @functools.wraps(function)
         def replaced(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
             writes = bool(set(mode) & set("wax+"))
-            return function(self.written(file) if writes else self.read(file), mode, *args, **options)
+            return function(self.write_path(file) if writes else self.read_path(file), mode, *args, **options)
 
         return replaced
 
     def _rmtree_replacement(self, function: Callable[..., Any]) -> Any:
         @functools.wraps(function)
         def replaced(path: Any, *args: Any, **options: Any) -> Any:
-            return function(self.written(path), *args, **options)
+            return function(self.write_path(path), *args, **options)
 
         return replaced
 

@@ -152,7 +152,7 @@ class TrainingSite:
         @functools.wraps(original)
         def save(obj: Any, f: Any, *args: Any, **options: Any) -> Any:
             is_path = isinstance(f, str) or hasattr(f, "__fspath__")
-            return original(obj, self._files.written(f) if is_path else f, *args, **options)
+            return original(obj, self._files.write_path(f) if is_path else f, *args, **options)
 
         return save
 
@@ -172,7 +172,7 @@ def tensors_of(nested: Any) -> list[Tensor]:
 
 
 def map_tensors(nested: Any, change: TensorChange) -> Any:
-    """Return arguments or outputs with each tensor changed; containers of other classes are kept as they are."""
+    """Return arguments or outputs with each tensor changed; containers of other classes are changed in place."""
     if isinstance(nested, Tensor):
         return change(nested)
     if type(nested) in (tuple, list):
