@@ -74,7 +74,7 @@ class Detector(BaseDetector):
             f"samples together: the training samples reach {reached:.3g}, and the end of the range, {end:g}, is only "
             f"in "
             f"the {held_out.rows} held-out rows.",
-            location=scaling_line() or event.location,
+            location=scaling_line(event),
         )
 
     def inconclusive(self) -> str:

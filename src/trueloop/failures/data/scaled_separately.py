@@ -65,7 +65,7 @@ class Detector(BaseDetector):
             f"each of "
             f"{features} features has mean 0 and deviation 1 exactly. With those of the training samples, the means "
             f"would differ from 0 by about {rows**-0.5:.2g}.",
-            location=scaling_line() or event.location,
+            location=scaling_line(event),
         )
 
     def inconclusive(self) -> str:
