@@ -17,7 +17,7 @@ _CALL: Final = re.compile(r"lerp_?\(|\.mul_\(.*\.add_\(")
 def averaging_line(event: Event) -> SourceLocation | CodePosition | None:
     """Return the innermost statement that mixes old and new weights; the line of the event if there is none."""
     file = event.location.source_location.path if event.location else ""
-    for each in dict.fromkeys(filter(None, [*user_modules().values(), file])):
+    for each in dict.fromkeys(filter(None, [file, *user_modules().values()])):
         tree = tree_of(each)
         found = None if tree is None else next(_mixtures(tree), None)
         if found is not None:

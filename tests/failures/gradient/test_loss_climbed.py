@@ -18,9 +18,9 @@ FAULTY = {
 for step in range(20):
     loss = nn.functional.mse_loss(model(x), y)
     model.zero_grad()
-    loss.backward()
+    loss.backward()  # <- GRD015
     for p in model.parameters():
-        p.data.add_(p.grad, alpha=0.001)  # <- GRD015
+        p.data.add_(p.grad, alpha=0.001)
 """,
 }
 

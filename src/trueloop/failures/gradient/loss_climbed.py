@@ -50,7 +50,10 @@ class Detector(BaseDetector):
 
     def on_backward_ended(self, event: BackwardEnded) -> None:
         """Record the loss."""
-        kinds = {each.kind for each in event.losses if each.gradient_weight is None or each.gradient_weight > 0}
+        sign = event.root_value or 0.0  # where the weight of the loss was not read
+        kinds = {
+            each.kind for each in event.losses if (sign if each.gradient_weight is None else each.gradient_weight) > 0
+        }
         self._loss = kinds.pop() if len(kinds) == 1 and len(event.losses) == 1 else ""
         self._first, self._last = event.root_value if self._first is None else self._first, event.root_value
 

@@ -23,7 +23,7 @@ MAX_VALUES: Final = 2_000_000  # in one call
 MAX_CALLS: Final = 4000
 MIN_ROWS: Final = 30
 MAX_SHARED: Final = 0.02  # share of held-out samples that were also trained on
-_SCALING: Final = re.compile(r"fit_transform\(|\.fit\(|\.max\(|\.min\(|\.std\(|minmax|\bscale\(", re.IGNORECASE)
+_SCALING: Final = re.compile(r"fit_transform\(|\.fit\(|min\(.*max\(|max\(.*min\(|mean\(.*std\(", re.DOTALL)
 
 
 @dataclass(slots=True)
@@ -145,14 +145,13 @@ def _overlap(training: _Table, held_out: _Table) -> bool:
     return torch.isin(torch.cat(held_out.digests), seen).double().mean().item() > MAX_SHARED
 
 
-def scaling_line() -> SourceLocation | None:
-    """Return the first statement of the program that seems to compute the range or deviation of data."""
-    for file in user_modules().values():
-        tree = tree_of(file)
-        statements = (
-            [] if tree is None else [each for each in ast.walk(tree) if isinstance(each, ast.Assign | ast.Return)]
-        )
-        for node in sorted(statements, key=lambda each: each.lineno):
+def scaling_line(event: Event) -> SourceLocation | CodePosition | None:
+    """Return the first statement that seems to compute the range or deviation of data; else the line of the event."""
+    file = event.location.source_location.path if event.location else ""
+    for each in dict.fromkeys(filter(None, [file, *user_modules().values()])):
+        tree = tree_of(each)
+        statements = [] if tree is None else [n for n in ast.walk(tree) if isinstance(n, ast.Assign | ast.Return)]
+        for node in sorted(statements, key=lambda n: n.lineno):
             if _SCALING.search(ast.unparse(node)):
-                return SourceLocation(file, node.lineno)
-    return None
+                return SourceLocation(each, node.lineno)
+    return event.location

@@ -67,7 +67,7 @@ class Detector(BaseDetector):
             message=f"The {rows} held-out inputs of {event.model.name} are standardised with their own statistics: "
             f"each of {features} features has mean 0 and deviation 1 exactly. With those of the training samples, the "
             f"means would differ from 0 by about {rows**-0.5:.2g}.",
-            location=scaling_line() or event.location,
+            location=scaling_line(event),
         )
 
     def inconclusive(self) -> str:

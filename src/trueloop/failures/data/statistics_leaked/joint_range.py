@@ -34,7 +34,7 @@ def compare_ranges(event: HeldOutInputs) -> Evidence | None:
         message=f"The inputs of {event.model.name} are scaled to a range with the extremes of training and held-out "
         f"samples together: the training samples reach {reached:.3g}, and the end of the range, {end:g}, is only in "
         f"the {held_out.rows} held-out rows.",
-        location=scaling_line() or event.location,
+        location=scaling_line(event),
     )
 
 
