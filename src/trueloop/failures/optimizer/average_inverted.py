@@ -165,9 +165,8 @@ def _number(source: SourceFile, node: ast.expr) -> float | None:
 def _values(source: SourceFile, node: ast.expr, name: str) -> Iterator[float | None]:
     """Yield the constants that the file assigns to a variable, passes under its name, or that are its default."""
     for each in source.nodes:
-        if isinstance(each, ast.Assign) and any(last_name(target) == name for target in each.targets):
-            yield initial_number(each.value)
-        elif isinstance(each, ast.keyword) and each.arg == name:
+        named = [last_name(target) for target in each.targets] if isinstance(each, ast.Assign) else []
+        if isinstance(each, ast.Assign | ast.keyword) and name in (*named, getattr(each, "arg", None)):
             yield initial_number(each.value)
     function = function_of(source, node)
     arguments = getattr(function, "args", None)
