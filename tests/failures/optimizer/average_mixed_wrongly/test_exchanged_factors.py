@@ -3,6 +3,16 @@
 import pytest
 
 FAULTY = {
+    "an unknown tau of a critic": """
+def update(critic, target_critic, tau):
+    for p, t in zip(critic.parameters(), target_critic.parameters()):
+        t.data.copy_(tau * t.data + (1 - tau) * p.data)  # <- OPT020
+""",
+    "an option": """
+parser.add_argument("--ema-decay", type=float, default=0.999)
+for p, e in zip(model.parameters(), ema.parameters()):
+    e.data.copy_((1 - args.ema_decay) * e.data + args.ema_decay * p.data)  # <- OPT020
+""",
     "the target of a value network": """
 def soft_update(local, target, tau=0.005):
     for p, t in zip(local.parameters(), target.parameters()):
@@ -33,6 +43,19 @@ for mean, weight in zip(ema.parameters(), model.parameters()):
 }
 
 CORRECT = {
+    "tau for the average, as a default": """
+class Byol:
+    def __init__(self, tau=0.99):
+        self.tau = tau
+    def update(self):
+        for o, t in zip(self.online.parameters(), self.target.parameters()):
+            t.data = t.data * self.tau + o.data * (1.0 - self.tau)
+""",
+    "an unknown tau": """
+def update(online, target, tau):
+    for o, t in zip(online.parameters(), target.parameters()):
+        t.data = t.data * tau + o.data * (1.0 - tau)
+""",
     "the target of a value network": """
 def soft_update(local, target, tau=0.005):
     for p, t in zip(local.parameters(), target.parameters()):

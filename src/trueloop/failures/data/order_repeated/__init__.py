@@ -303,6 +303,8 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     for loop in source.nodes if not found else ():
         if not isinstance(loop, ast.For) or not re.search(r"epoch|^ep?$", ast.unparse(loop.target)):
             continue
+        if Loop(loop, None).runs_at_most_once() or re.fullmatch(r"range\((0, )?[01]\)", ast.unparse(loop.iter)):
+            continue
         seeds = [each for each in map(_seeding, loop.body) if each is not None]
         if seeds and not assigned_names(loop) & _names(seeds[0].args[0]) and _trains(loop):
             yield Hit(

@@ -51,7 +51,7 @@ def _order(name: str, shape: list[ast.expr], names: dict[str, int]) -> list[int]
 def _is_out_of_order(name: str, shape: list[ast.expr], names: dict[str, int]) -> bool:
     """Return True if merged sizes are not neighbours, or a size is preceded by more than the sizes before it."""
     parts = [_merged(each, name, names) for each in shape]
-    merged = [each for part in parts for each in part]
+    merged = [each for part in parts for each in sorted(part)]
     if all(parts) and any(len(part) > 1 for part in parts) and len(merged) == len(set(merged)):
         return merged != sorted(merged)  # t.reshape(B, T, H * D) of (B, H, T, D)
     for position, part in enumerate(parts):

@@ -1,19 +1,20 @@
 """Finds weighted sums of two networks whose factors are exchanged, in the source."""
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.best_values import initial_number
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, dotted_name
+from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Rule
 
 MAX_OWN: Final = 0.1  # an average that keeps less of itself in each update is a copy
 _ASSUMED: Final = {"tau": 0.005, "decay": 0.999}
 """Word in the name of a weight -> the value that it usually has."""
+_REINFORCEMENT: Final = re.compile(r"reward|gamma|critic|replay|q_net", re.IGNORECASE)
 _VIEWS: Final = frozenset(("data", "detach", "clone", "float", "cpu", "to", "weight"))
 _STATES: Final = frozenset(("parameters", "named_parameters", "state_dict", "buffers"))
 
@@ -129,25 +130,31 @@ def _number(source: SourceFile, node: ast.expr) -> float | None:
     name = last_name(node)
     if number is not None or not name:
         return number
-    values = {each for each in _values(source, node, name) if each is not None}
-    if len(values) == 1:
-        return values.pop()
-    return None if values else next((value for word, value in _ASSUMED.items() if word in name_words(name)), None)
+    values = {each for each in _values(source, name) if each is not None}
+    if values:
+        return values.pop() if len(values) == 1 else None
+    words = name_words(name)
+    if "tau" in words and not _REINFORCEMENT.search(source.text.source):
+        return None  # elsewhere, tau may be the weight of the average
+    return next((value for word, value in _ASSUMED.items() if word in words), None)
 
 
-def _values(source: SourceFile, node: ast.expr, name: str) -> Iterator[float | None]:
+def _values(source: SourceFile, name: str) -> Iterator[float | None]:
     """Yield the constants that the file assigns to a variable, passes under its name, or that are its default."""
     for each in source.nodes:
         if (isinstance(each, ast.Assign) and any(last_name(target) == name for target in each.targets)) or (
             isinstance(each, ast.keyword) and each.arg == name
         ):
             yield initial_number(each.value)
-    function = function_of(source, node)
-    arguments = getattr(function, "args", None)
-    if isinstance(arguments, ast.arguments) and dotted_name(node) == name:
-        names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
-        defaults = dict(zip(reversed(names), reversed(arguments.defaults), strict=False))
-        yield initial_number(defaults.get(name))
+        elif isinstance(each, ast.arguments):
+            names = [argument.arg for argument in (*each.posonlyargs, *each.args)]
+            defaults = dict(zip(reversed(names), reversed(each.defaults), strict=False))
+            keyword_only = {a.arg: default for a, default in zip(each.kwonlyargs, each.kw_defaults, strict=True)}
+            yield initial_number({**defaults, **keyword_only}.get(name))
+        elif isinstance(each, ast.Call) and last_name(each.func) == "add_argument" and each.args:
+            option = each.args[-1].value if isinstance(each.args[-1], ast.Constant) else ""
+            if str(option).lstrip("-").replace("-", "_") == name:
+                yield next((initial_number(k.value) for k in each.keywords if k.arg == "default"), None)
 
 
 RULE = Rule(

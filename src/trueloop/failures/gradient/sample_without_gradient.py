@@ -1,0 +1,171 @@
+"""A sample from ``dist.sample()`` is decoded and trained on, but no gradient reaches the encoder.
+
+What you see
+    The reconstruction improves, because the decoder learns, but the codes carry no information: the layers that compute
+    mean and deviation are trained by the KL term alone, or not at all.
+
+Why it happens
+    ``sample()`` of ``torch.distributions`` runs under ``torch.no_grad()``. ``rsample()`` draws the same numbers as a
+    function of mean and deviation (the reparametrisation trick), so that gradients pass.
+
+Fix
+    Use ``rsample()``:
+
+        z = torch.distributions.Normal(mu, std).rsample()
+        return self.decoder(z)
+
+When this is fine
+    - The gradient is estimated from ``log_prob``, as in policy gradients.
+    - The sample is drawn under ``torch.no_grad()``, or only for an action or an output.
+    - The distribution has no ``rsample``, as ``Categorical`` has none.
+
+How it is detected
+    Only the linter finds it, from the source code: in a class of a module, a sample of a ``Normal``, ``Laplace``,
+    ``Beta``, ``Gamma``, ``Dirichlet`` or ``MultivariateNormal`` whose parameters are computed, which is passed to a
+    layer of the module. Files that call ``log_prob`` are not reported, nor are fixed distributions.
+
+References
+    torch.distributions, https://docs.pytorch.org/docs/stable/distributions.html
+    Kingma and Welling, 2013, "Auto-Encoding Variational Bayes", arXiv:1312.6114
+"""
+
+import ast
+from collections.abc import Iterator
+from typing import Any, Final
+
+from trueloop.analysis.queries.batch_loops import assigned_in, function_of
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import Edit, Fix, dotted_name
+from trueloop.failures.failure import Failure, Rule, Severity
+
+_REPARAMETRISED: Final = frozenset((
+    "Normal", "Laplace", "Beta", "Gamma", "Dirichlet", "MultivariateNormal", "LogNormal", "StudentT", "Gumbel",
+))  # fmt: skip
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each sample without a gradient that a module passes to one of its layers."""
+    if any(last_name(each.func) in ("log_prob", "rsample") for each in source.all_calls):
+        return
+    for call in source.all_calls:
+        if last_name(call.func) != "sample" or not isinstance(call.func, ast.Attribute) or not _in_module(source, call):
+            continue
+        function = function_of(source, call)
+        created = call.func.value
+        if isinstance(created, ast.Name):
+            values = assigned_in(function, created.id)
+            created = values[0] if len(values) == 1 else created
+        made_by = function
+        if isinstance(created, ast.Call) and dotted_name(created.func).startswith("self."):
+            made_by, created = _returned(source, last_name(created.func)) or (function, created)
+        is_known = isinstance(created, ast.Call) and last_name(created.func) in _REPARAMETRISED
+        if not is_known or not _is_computed(made_by, created) or _is_without_gradients(source, call):
+            continue
+        layer = _layer(source, function, call)
+        if layer is not None:
+            end = source.text.span(call.func)[1]
+            edit = Edit(end - len("sample"), end, "rsample")
+            yield Hit(
+                message=f"`{ast.unparse(call.func)}()` has no gradient: nothing that `{ast.unparse(layer)}` computes "
+                "from it trains the layers before the sample. `rsample()` has one.",
+                node=call,
+                related=((layer, "the sample is used here"),),
+                fix=Fix((edit,), safe=False, description="Use rsample"),
+                severity=Severity.WARNING,
+            )
+
+
+def _returned(source: SourceFile, name: str) -> tuple[ast.FunctionDef, ast.expr] | None:
+    """Return the only method of a name and the value that it returns; None unless it returns once."""
+    methods = [each for each in source.nodes if isinstance(each, ast.FunctionDef) and each.name == name]
+    found = [each.value for method in methods for each in ast.walk(method) if isinstance(each, ast.Return)]
+    return (methods[0], found[0]) if len(methods) == len(found) == 1 and found[0] is not None else None
+
+
+def _in_module(source: SourceFile, node: ast.AST) -> bool:
+    """Return True for code of a class with a base class that has ``Module`` in its name."""
+    parent: Any = source.parents.get(id(node))
+    while parent is not None and not isinstance(parent, ast.ClassDef):
+        parent = source.parents.get(id(parent))
+    return parent is not None and any("Module" in ast.unparse(base) for base in parent.bases)
+
+
+def _is_computed(function: Any, created: Any) -> bool:
+    """Return True if a parameter of the distribution is a variable that a layer computes, or such a call."""
+    for each in (*created.args, *(keyword.value for keyword in created.keywords)):
+        names = [part.id for part in ast.walk(each) if isinstance(part, ast.Name)]
+        if any("self." in ast.unparse(value) for value in (each, *_values(function, names))):
+            return True
+        arguments = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)} - {"self"}
+        if {"mu", "mean", "loc", "logvar", "log_var"} & arguments & set(names):
+            return True
+    return False
+
+
+def _values(function: Any, names: list[str]) -> Iterator[ast.expr]:
+    """Yield the values that a function assigns to some variables, also as parts of a tuple."""
+    for each in ast.walk(function):
+        if isinstance(each, ast.Assign):
+            targets = {part.id for target in each.targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+            if targets & set(names):
+                yield each.value
+
+
+def _is_without_gradients(source: SourceFile, node: ast.AST) -> bool:
+    function = function_of(source, node)
+    decorators = [ast.unparse(each) for each in getattr(function, "decorator_list", ())]
+    parent: Any = source.parents.get(id(node))
+    while parent is not None and parent is not function:
+        if isinstance(parent, ast.With):
+            decorators += [ast.unparse(each) for each in parent.items]
+        parent = source.parents.get(id(parent))
+    return any("no_grad" in each or "inference_mode" in each for each in decorators)
+
+
+def _layer(source: SourceFile, function: Any, call: ast.Call) -> ast.Call | None:
+    """Return the call of a layer that gets the sample in the same function; None if there is none."""
+    parent: Any = source.parents.get(id(call))
+    name = dotted_name(parent.targets[0]) if isinstance(parent, ast.Assign) else ""
+    for each in ast.walk(function):
+        if not isinstance(each, ast.Call) or not dotted_name(each.func).startswith("self.") or not each.args:
+            continue
+        first = each.args[0]
+        if first is call or (name and dotted_name(first) == name and each.lineno > call.lineno):
+            return each
+    return None
+
+
+RULE = Rule(required_words=(".sample(", "Module", "def "), find=find)
+
+SCRIPT = """
+import torch
+from torch import nn
+
+
+class Autoencoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(8, 4)
+        self.decoder = nn.Linear(2, 8)
+
+    def forward(self, x):
+        mu, logvar = self.encoder(x).chunk(2, dim=1)
+        z = torch.distributions.Normal(mu, torch.exp(0.5 * logvar)).{sample}()
+        return self.decoder(z)
+
+
+torch.manual_seed(0)
+x = torch.randn(128, 8)
+model = Autoencoder()
+print(nn.functional.mse_loss(model(x), x))
+"""
+
+FAILURE = Failure(
+    code="GRD020",
+    title="sample() passes no gradient to the encoder",
+    severity=Severity.WARNING,
+    bad=SCRIPT.replace("{sample}", "sample"),
+    good=SCRIPT.replace("{sample}", "rsample"),
+    fix="Use rsample() where gradients should pass through the sample.",
+    rule=RULE,
+)
