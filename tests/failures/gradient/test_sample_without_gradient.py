@@ -1,4 +1,4 @@
-"""GRD020: samples that pass no gradient."""
+"""GRD019: samples that pass no gradient."""
 
 import pytest
 
@@ -10,7 +10,7 @@ class VAE(nn.Module):
         return Normal(self.mu(h), self.std(h).exp())
     def forward(self, x):
         q = self.posterior(x)
-        z = q.sample()  # <- GRD020
+        z = q.sample()  # <- GRD019
         return self.decoder(z), q
 """,
     "in forward": """
@@ -18,14 +18,14 @@ class VAE(nn.Module):
     def forward(self, x):
         mu = self.mu(x)
         q = Normal(mu, torch.exp(self.log_std(x)))
-        z = q.sample()  # <- GRD020
+        z = q.sample()  # <- GRD019
         return self.decoder(z)
 """,
     "passed at once": """
 class VAE(nn.Module):
     def forward(self, x):
         mu, std = self.encode(x)
-        return self.decode(torch.distributions.Normal(mu, std).sample())  # <- GRD020
+        return self.decode(torch.distributions.Normal(mu, std).sample())  # <- GRD019
 """,
 }
 

@@ -161,7 +161,7 @@ print(nn.functional.mse_loss(model(x), x))
 """
 
 FAILURE = Failure(
-    code="GRD020",
+    code="GRD019",
     title="sample() passes no gradient to the encoder",
     severity=Severity.WARNING,
     bad=SCRIPT.replace("{sample}", "sample"),

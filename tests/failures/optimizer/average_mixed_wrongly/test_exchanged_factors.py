@@ -6,12 +6,12 @@ FAULTY = {
     "an unknown tau of a critic": """
 def update(critic, target_critic, tau):
     for p, t in zip(critic.parameters(), target_critic.parameters()):
-        t.data.copy_(tau * t.data + (1 - tau) * p.data)  # <- OPT020
+        t.data.copy_(tau * t.data + (1 - tau) * p.data)  # <- OPT010
 """,
     "an option": """
 parser.add_argument("--ema-decay", type=float, default=0.999)
 for p, e in zip(model.parameters(), ema.parameters()):
-    e.data.copy_((1 - args.ema_decay) * e.data + args.ema_decay * p.data)  # <- OPT020
+    e.data.copy_((1 - args.ema_decay) * e.data + args.ema_decay * p.data)  # <- OPT010
 """,
     "the target of a value network": """
 def soft_update(local, target, tau=0.005):
