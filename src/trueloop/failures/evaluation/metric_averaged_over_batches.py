@@ -140,6 +140,8 @@ def _division(loop: BatchLoop, name: str) -> ast.AST | None:
                 return each
             case ast.AugAssign(op=ast.Div(), target=target) if dotted_name(target) == name:
                 return each
+            case _:
+                pass
     return None
 
 
@@ -153,6 +155,8 @@ def _mean(loop: BatchLoop, name: str) -> ast.AST | None:
             case ast.Call(func=func) if last_name(func) in _MEANS:
                 if any(dotted_name(inner) == name for inner in ast.walk(each) if isinstance(inner, ast.expr)):
                     return each
+            case _:
+                pass
     return None
 
 

@@ -139,10 +139,12 @@ def _direct_calls(files: Iterable[str]) -> Iterator[tuple[SourceLocation, str]]:
     for file in files:
         for tree in (parse_files([file]) or {}).values():
             for node in ast.walk(tree):
-                called = node.func if isinstance(node, ast.Call) else None
-                is_forward = isinstance(called, ast.Attribute) and called.attr == "forward"
-                if is_forward and ast.unparse(called.value) not in ("self", "super()"):
-                    yield SourceLocation(file, called.lineno), ast.unparse(node)
+                match node:
+                    case ast.Call(func=ast.Attribute(attr="forward", value=owner) as called):
+                        if ast.unparse(owner) not in ("self", "super()"):
+                            yield SourceLocation(file, called.lineno), ast.unparse(node)
+                    case _:
+                        pass
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
