@@ -140,8 +140,9 @@ def _direct_calls(files: Iterable[str]) -> Iterator[tuple[SourceLocation, str]]:
         for tree in (parse_files([file]) or {}).values():
             for node in ast.walk(tree):
                 called = node.func if isinstance(node, ast.Call) else None
-                is_forward = isinstance(called, ast.Attribute) and called.attr == "forward"
-                if is_forward and ast.unparse(called.value) not in ("self", "super()"):
+                if not isinstance(called, ast.Attribute) or called.attr != "forward":
+                    continue
+                if ast.unparse(called.value) not in ("self", "super()"):
                     yield SourceLocation(file, called.lineno), ast.unparse(node)
 
 
