@@ -296,8 +296,8 @@ def interrupted_between_two_states(new_watch: Callable[[], Watch]) -> None:
     """Where the full view is closed."""
     watch = new_watch()
     with pytest.MonkeyPatch.context() as patch, watch:
-        full = watch._attachment._full_tracing
-        patch.setattr(Patches, "restore", lambda patches: interrupt() if patches is full else None)
+        full, restore = watch._attachment._full_tracing, Patches.restore
+        patch.setattr(Patches, "restore", lambda patches: interrupt() if patches is full else restore(patches))
         with pytest.raises(KeyboardInterrupt):
             train(INITIAL_UPDATES + 1)
         patch.undo()

@@ -250,3 +250,37 @@ def test_lint_accepts_correct_scaling(lint_is_clean, name):
 def test_lint_accepts_correct_scripts(lint_is_clean, name):
     if "publisher" not in name:
         lint_is_clean(HEAD + CORRECT[name], "DAT002")
+
+
+def test_scaling_the_targets_before_the_split_is_a_note():
+    from trueloop.failures.data.statistics_leaked import FAILURE
+    from trueloop.lint.check_file import ActiveRule, lint_text
+
+    text = LINT_HEAD + "y = (y - y.mean()) / y.std()\ny_train, y_test = y[:400], y[400:]\n"
+    rules = [ActiveRule(FAILURE, "statistics-leaked", FAILURE.rule)]
+    assert [str(each.severity) for each in lint_text(text, "train.py", rules).findings] == ["note"]
+    inputs = text.replace("y_", "x_").replace("y ", "x ").replace("y.", "x.").replace("y[", "x[")
+    assert [str(each.severity) for each in lint_text(inputs, "train.py", rules).findings] == ["warning"]
+
+
+RANGE = """
+series = torch.arange(280) * 0.02 + torch.sin(torch.arange(280) / 8)
+low, high = {}.min(), {}.max()
+windows = ((series - low) / (high - low)).unfold(0, 9, 1)
+train, test = windows[:200], windows[220:]
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(20):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(train[:, :8]), train[:, 8:]).backward()
+    optimizer.step()
+with torch.no_grad():
+    print(nn.functional.mse_loss(model(test[:, :8]), test[:, 8:]).item())
+"""
+
+
+def test_the_range_of_all_samples_is_reported_without_a_loader(run, run_is_clean):
+    found = run("import torch\nfrom torch import nn\n" + RANGE.format("series", "series")).findings
+    assert [each.code for each in found] == ["DAT002"]
+    assert "the training samples reach" in found[0].message
+    run_is_clean("import torch\nfrom torch import nn\n" + RANGE.format("series[:208]", "series[:208]"))

@@ -119,7 +119,6 @@ def _reset_or_never_beaten(source: SourceFile, check: BestCheck, initial: list[A
             node=check.node.test,
             related=((initial[0][0], "the initial value"),),
             fix=None if below_zero else _mirrored(source, check),
-            severity=Severity.WARNING if below_zero else None,
         )
     else:
         yield from _compared_against_names(source, check)
@@ -136,7 +135,6 @@ def _compared_against_names(source: SourceFile, check: BestCheck) -> Iterator[Hi
             f"it is {better}.",
             node=check.node.test,
             fix=_mirrored(source, check),
-            severity=Severity.WARNING,
         )
 
 
@@ -196,7 +194,7 @@ model.load_state_dict(best_state)
 FAILURE = Failure(
     code="CKP009",
     title="Best value is never updated or never beaten",
-    severity=Severity.ERROR,
+    severity=Severity.WARNING,
     bad=BAD,
     good=changed(
         BAD, {"    if val_loss < best_loss:\n": "    if val_loss < best_loss:\n        best_loss = val_loss\n"}

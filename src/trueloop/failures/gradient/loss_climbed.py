@@ -93,7 +93,7 @@ for step in range(20):
 FAILURE = Failure(
     code="GRD015",
     title="A hand-written update climbs the loss",
-    severity=Severity.ERROR,
+    severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"p += 0.01": "p -= 0.01"}),
     fix="Subtract the gradient: `p -= lr * p.grad`.",

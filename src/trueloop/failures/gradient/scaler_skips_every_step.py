@@ -122,7 +122,7 @@ for step in range(30):
 FAILURE = Failure(
     code="GRD014",
     title="GradScaler skips every step",
-    severity=Severity.ERROR,
+    severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"((answers - y.half()) ** 2)": "((answers.float() - y / 1e6) ** 2)"}),
     fix="Find where the forward pass overflows in float16, and compute this part in float32 or scale its inputs.",

@@ -121,7 +121,7 @@ for step in range(20):
 FAILURE = Failure(
     code="GRD016",
     title="The update is computed but not stored in the model",
-    severity=Severity.ERROR,
+    severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"p = p - 0.01 * p.grad": "p -= 0.01 * p.grad"}),
     fix="Change the parameter in place: `p -= lr * p.grad` under `torch.no_grad()`.",

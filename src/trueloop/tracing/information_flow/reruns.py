@@ -196,12 +196,12 @@ def _only_modules(modules: Mapping[str, nn.Module], running: list[str]) -> Gener
         modules: the modules whose state was copied, by name.
         running: names of the running modules of PyTorch, which are added and removed.
     """
-    thread = threading.get_ident()
+    thread, ended = threading.get_ident(), list[bool]()
     known = {id(module): _description(name, module) for name, module in modules.items()}
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def __call__(module: nn.Module, /, *args: Any, **options: Any) -> Any:  # noqa: N807
-            if threading.get_ident() != thread:
+            if ended or threading.get_ident() != thread:
                 return original(module, *args, **options)
             if id(module) not in known and has_state(module):
                 raise CannotReplayError
@@ -218,6 +218,7 @@ def _only_modules(modules: Mapping[str, nn.Module], running: list[str]) -> Gener
     try:
         yield
     finally:
+        ended.append(True)  # in case other code has wrapped the replacement
         patches.restore()
 
 

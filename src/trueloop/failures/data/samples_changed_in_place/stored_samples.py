@@ -21,6 +21,7 @@ MIN_FEATURES: Final = 4
 MAX_TOLERANCE: Final = 1e-3  # share of the spread of the values that a straight line may leave unexplained
 MIN_SIMILARITY: Final = 0.5  # correlation of a sample with its earlier values; replaced samples have none
 MAX_CHANGE_CORRELATION: Final = 0.25
+MIN_CHANGE_RATIO: Final = 0.3  # of the smaller of two changes; samples that were standardised hardly change again
 MIN_CHANGE: Final = 1e-2  # share of the spread by which the values change
 
 
@@ -90,7 +91,10 @@ class StoredSamples:
         first, second, third = (torch.cat([versions[k] for versions in several]) for k in range(3))
         begins = _correlation(first, second)
         changes = _correlation(second - first, third - second)
-        return len(several) if begins > MIN_SIMILARITY and abs(changes) < MAX_CHANGE_CORRELATION else 0
+        sizes = float((second - first).std()), float((third - second).std())
+        is_repeated = min(sizes) > max(MIN_CHANGE * float(first.std()), MIN_CHANGE_RATIO * max(sizes))
+        is_noise = is_repeated and begins > MIN_SIMILARITY and abs(changes) < MAX_CHANGE_CORRELATION
+        return len(several) if is_noise else 0
 
     def changed_twice(self) -> Change | None:
         """Return how the samples change, if twice by the same factor and offset; None if otherwise, or not at all."""

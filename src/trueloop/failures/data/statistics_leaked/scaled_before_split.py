@@ -7,11 +7,13 @@ from typing import Any, Final
 
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import dotted_name
-from trueloop.failures.failure import Rule
+from trueloop.failures.failure import Rule, Severity
 
 SPLITS: Final = frozenset(("train_test_split", "random_split"))
 WORDS: Final = re.compile(r"(?<![a-z])(train|val|valid|validation|test|held_?out|holdout)(?![a-z])", re.IGNORECASE)
 TRAINING: Final = re.compile(r"train|(?<![a-z])tr(?![a-z])", re.IGNORECASE)
+TARGET: Final = re.compile(r"(y|ys|targets?|labels?)(_\w+)?", re.IGNORECASE)
+"""Names of what is predicted: its scale says hardly anything about single samples, and is taken back for the score."""
 PER_FEATURE: Final = frozenset(("", "0", "(0,)", "(0, 1)", "[0, 1]"))
 """Values of ``axis`` that include all samples."""
 Block = list[ast.stmt]
@@ -63,6 +65,7 @@ class _Scope:
                     "the held-out samples. Split first, and compute the statistics on the training part.",
                     node=self.scaled[name],
                     related=((statement, "split here"),),
+                    severity=Severity.NOTE if TARGET.fullmatch(name.rpartition(".")[2]) else None,
                 )
                 self.scaled.clear()
             self._read(statement)

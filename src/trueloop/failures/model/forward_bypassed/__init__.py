@@ -139,12 +139,11 @@ def _direct_calls(files: Iterable[str]) -> Iterator[tuple[SourceLocation, str]]:
     for file in files:
         for tree in (parse_files([file]) or {}).values():
             for node in ast.walk(tree):
-                match node:
-                    case ast.Call(func=ast.Attribute(attr="forward", value=owner) as called):
-                        if ast.unparse(owner) not in ("self", "super()"):
-                            yield SourceLocation(file, called.lineno), ast.unparse(node)
-                    case _:
-                        pass
+                called = node.func if isinstance(node, ast.Call) else None
+                if not isinstance(called, ast.Attribute) or called.attr != "forward":
+                    continue
+                if ast.unparse(called.value) not in ("self", "super()"):
+                    yield SourceLocation(file, called.lineno), ast.unparse(node)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
