@@ -156,11 +156,12 @@ def test_the_settings_on_a_training_line_exist(tokens: list[str]):
 
 @pytest.mark.parametrize("tokens", [tokens for tokens in COMMANDS.values() if tokens[0] == "run"], ids=" ".join)
 def test_the_options_before_a_script_exist(tokens: list[str]):
-    from trueloop.cli.run import APP, split
+    from trueloop.cli.run import APP, OPTIONS_WITH_VALUE
+    from trueloop.cli.script_words import split_words
 
-    options, _, program = split(tokens[1:])
-    APP.parse_args(options, exit_on_error=False, print_error=False)
-    assert program or tokens == ["run"]
+    split = split_words(tokens[1:], OPTIONS_WITH_VALUE)
+    APP.parse_args(split.options, exit_on_error=False, print_error=False)
+    assert split.words or tokens == ["run"]
 
 
 @pytest.mark.slow(reason="runs the programs of the guides")

@@ -164,7 +164,7 @@ def test_every_optimizer_continues_after_freezing(model: nn.Module, name: str):
 class CachesParameters(torch.optim.SGD):
     """An optimizer that caches a list of its parameters until `__setstate__` is called."""
 
-    saved: tuple[nn.Parameter, ...] = ()
+    kept: tuple[nn.Parameter, ...] = ()
 
     def step(self, closure=None):
         self.kept = self.kept or tuple(self.param_groups[0]["params"])

@@ -30,6 +30,7 @@ def raising(error: BaseException):
 def test_the_commands_are_these():
     assert sorted(commands()) == [
         "arena",
+        "diagnose",
         "doctor",
         "explain",
         "export",

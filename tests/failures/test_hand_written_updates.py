@@ -588,14 +588,14 @@ for rows in torch.randperm(512).split(32):
     "constant initial weights": """
 model = net()
 for p in model.parameters():
-    nn.init.constant_(p, 0.1)
+    nn.init.constant_(p, 0.1)  # <- MDL008
 for epoch in range(2):
     for rows in torch.randperm(512).split(32):
         model.zero_grad()
         F.mse_loss(model(X[rows]), Y[rows]).backward()
         with torch.no_grad():
             for p in model.parameters():
-                p -= 0.01 * p.grad  # <- MDL008
+                p -= 0.01 * p.grad
 """,
     "losses are kept with their graphs": """
 model = net()

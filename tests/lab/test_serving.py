@@ -133,12 +133,12 @@ def test_the_documentation_states_the_actual_limits():
         f"may take {zygote.MAX_WORKER_BYTES >> 30} GiB more",
         f"ends at {simulator.MAX_MIB:g} MiB",
         f"at most {websocket.MAX_SESSIONS} of them",
-        f"said nothing for {websocket.IDLE_TIMEOUT_S / 60:g} minutes",
-        f"taken nothing for {websocket.SEND_TIMEOUT_S:g} seconds",
-        f"holds its training up after {frames.PAINT_TIMEOUT_S:g} seconds",
+        f"sends nothing for {websocket.IDLE_TIMEOUT_S / 60:g} minutes",
+        f"receives nothing for {websocket.SEND_TIMEOUT_S:g} seconds",
+        f"pauses its training after {frames.PAINT_TIMEOUT_S:g} seconds",
         f"share {api.MAX_CALCULATORS} such processes",
-        f"a question has {api.ANSWER_TIMEOUT_S:g} seconds, {api.MAX_WAITING} may wait",
-        f"there may be {connections.MAX_CONNECTIONS}",
+        f"a request may take {api.ANSWER_TIMEOUT_S:g} seconds, and {api.MAX_WAITING} may wait",
+        f"At most {connections.MAX_CONNECTIONS} connections",
         f"within {connections.REQUEST_TIMEOUT_S:g} seconds",
     ):
         assert expected in text

@@ -19,7 +19,6 @@ EVENTS_OF_ONE_FAILURE = {
     "NonFiniteValue": "the calls that are replayed to find it are recorded by the hook of all model calls",
     "ReplicaStepped": "the hook of steps counts the collectives that RanksCompared needs too",
     "ScalerCreated": "a call of GradScaler like LossScaled",
-    "StepSkipped": "a call of GradScaler like LossScaled",
 }
 """Events outside the failures' folders that at most one failure receives, with the reason. May only shrink."""
 METHODS_OF_ONE_FAILURE: Mapping[str, str] = {

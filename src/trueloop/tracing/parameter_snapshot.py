@@ -24,10 +24,10 @@ def local_name(own: Container[str], name: str) -> str:
 
 
 def first_values(parameter: Any, count: int = 6) -> tuple[float, ...]:
-    """Return the first values of a tensor of real numbers; () where they cannot be read without a conversion.
+    """Return the first values of a tensor of real numbers; () if reading them needs a conversion or a synchronisation.
 
-    Cost: 5 us on the CPU; on an accelerator a synchronisation, so it is called once or twice for each parameter.
+    Cost: 5 us.
     """
-    if parameter.is_complex() or parameter.layout.__str__() != "torch.strided" or parameter.is_meta:
+    if parameter.is_complex() or parameter.layout.__str__() != "torch.strided" or not parameter.is_cpu:
         return ()
     return tuple(parameter.detach().flatten()[:count].float().tolist())

@@ -197,13 +197,15 @@ class Trainer:
 
     def fit(self, loader):
         for epoch in range(100):
+            total = 0.0
             for a, b in loader:
                 self.opt.zero_grad()
                 loss = nn.functional.mse_loss(self.net(a), b)
                 loss.backward()
                 self.opt.step()
-            if self.best_loss is None or loss.item() < self.best_loss:
-                self.best_loss = loss.item()
+                total += loss.item()
+            if self.best_loss is None or total < self.best_loss:
+                self.best_loss, self.waited = total, 0
                 self.best_state = {"model": self.net.state_dict(), "epoch": epoch}  # <- CKP001
             else:
                 self.waited += 1

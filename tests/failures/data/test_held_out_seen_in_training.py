@@ -572,8 +572,8 @@ for epoch in range(2):
 """,
     "parts that are unpacked again": """
 train_set, val_set = random_split(data, [64, 32])
-train_loader = DataLoader(train_set.dataset, batch_size=16, shuffle=True)
-val_loader = DataLoader(val_set.dataset, batch_size=16)  # <- DAT001
+train_loader = DataLoader(train_set.dataset, batch_size=16, shuffle=True)  # <- DAT001
+val_loader = DataLoader(val_set.dataset, batch_size=16)
 
 net = nn.Linear(6, 1)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)

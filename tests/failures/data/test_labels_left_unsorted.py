@@ -16,9 +16,9 @@ data = [(torch.randn(4 + (7 * i) % 9, 3), i % 5) for i in range(96)]
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        self.rnn, self.head = nn.GRU(3, 8, batch_first=True), nn.Linear(8, 5)
-    def forward(self, x):
-        return self.head(self.rnn(x)[1][-1])
+        self.embed, self.head = nn.Linear(3, 8, bias=False), nn.Linear(8, 5)
+    def forward(self, x):  # padding of zeros adds nothing to the sum
+        return self.head(torch.tanh(self.embed(x).sum(1)))
 
 model = Model()
 optimizer = torch.optim.Adam(model.parameters(), lr=0.005)

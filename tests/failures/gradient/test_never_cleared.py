@@ -274,7 +274,7 @@ class Fit:
     "with arguments, tqdm and a scheduler": """
 from tqdm import tqdm
 def main(args):
-    net = nn.DataParallel(nn.Sequential(nn.Linear(6, 1)))
+    net = nn.DataParallel(nn.Sequential(nn.Linear(6, 3)))
     opt = torch.optim.SGD(net.parameters(), args.lr, momentum=args.momentum)
     scheduler = torch.optim.lr_scheduler.StepLR(opt, step_size=30)
     for epoch in range(args.epochs):

@@ -332,13 +332,13 @@ def test_run_reports_the_marked_line(run, script):
 
 def test_run_reports_a_loop_in_another_file(run, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "loop_module.py").write_text("""
+    (tmp_path / "going_module.py").write_text("""
 def go(net, opt, loss_of, updates=20):
     for _ in range(updates):
         opt.zero_grad()
         loss_of(net).backward()
 """)
-    script = HEAD + OPTIMIZER + "from loop_module import go\ngo(model, optimizer, lambda net: mse(net(x), y))\n"
+    script = HEAD + OPTIMIZER + "from going_module import go\ngo(model, optimizer, lambda net: mse(net(x), y))\n"
     assert [each.code for each in run(script).findings] == ["OPT006"]
 
 
@@ -365,12 +365,12 @@ for number in range(20):
 
 def test_run_ignores_an_optimizer_that_another_file_may_step(run, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "step_module.py").write_text("def late(opt):\n    opt.step()\n")
+    (tmp_path / "late_module.py").write_text("def late(opt):\n    opt.step()\n")
     script = (
         HEAD
         + OPTIMIZER
         + """
-from step_module import late
+from late_module import late
 for number in range(20):
     optimizer.zero_grad()
     mse(model(x), y).backward()

@@ -105,7 +105,7 @@ def test_optimizer_states_appear_with_the_first_update():
 
 @pytest.mark.parametrize("settings", EXAMPLES, ids=str)
 def test_every_formula_gives_the_number_of_torch(settings: SixOperations, monkeypatch: pytest.MonkeyPatch):
-    compared_count, write = 0, operations._texts
+    compared_count, write = 0, operations._format_calculations
 
     def compare(calculations: Any, value: Any):
         nonlocal compared_count
@@ -117,7 +117,7 @@ def test_every_formula_gives_the_number_of_torch(settings: SixOperations, monkey
                 compared_count += 1
         return write(calculations, value)
 
-    monkeypatch.setattr(operations, "_texts", compare)
+    monkeypatch.setattr(operations, "_format_calculations", compare)
     result = trace(settings)
     assert compared_count > 30
     computed = {"forward", "loss", "backward", "update", "schedule", "forward again", "loss again"}

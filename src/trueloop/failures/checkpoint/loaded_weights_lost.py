@@ -136,7 +136,7 @@ def _is_overwritten(loaded: Mapping[Ref, Values], now: Mapping[Ref, Values]) -> 
 def _overwritten(loaded: _Loaded) -> Evidence:
     return Evidence(
         message=f"The weights that were loaded into {loaded.name} were overwritten before the first update: none of "
-        f"its {len(loaded.values)} matrices has the loaded values any more.",
+        f"its {len(loaded.values)} matrices still has the loaded values.",
         location=loaded.location,
         fix="Initialise the model before you load the weights, not after.",
     )

@@ -67,6 +67,8 @@ class Detector(BaseDetector):
         """Models that were called since the latest update."""
         self._loaded: dict[Ref, _Restored] = {}
         self._called: set[Ref] = set()
+        self._resets: dict[Ref, int] = {}
+        """How often the initial weights were loaded into a trained model."""
 
     def on_step_started(self, event: StepStarted) -> None:
         """Remember the first values of parameters before their first update."""
@@ -92,6 +94,7 @@ class Detector(BaseDetector):
         trained = {ref: each for ref, each in event.live_parameters.items() if ref in self._initial}
         updates = max((self._updates.get(ref, 0) for ref in trained), default=0)
         if updates >= MIN_UPDATES and self._equals_initial(trained):
+            self._resets[event.target] = self._resets.get(event.target, 0) + 1
             self._loaded[event.target] = _Restored(event.target.name, event.location, updates, loaded=True)
 
     def on_model_called(self, event: ModelCalled) -> None:
@@ -117,10 +120,13 @@ class Detector(BaseDetector):
 
     def on_watch_ended(self, event: WatchEnded) -> list[Evidence]:
         """Return evidence of each model that ends with its initial weights."""
-        return [_evidence(each) for each in (*self._loaded.values(), *self._copies.values())]
+        once = [each for target, each in self._loaded.items() if self._resets[target] == 1]  # not for every sample
+        return [_evidence(each) for each in (*once, *self._copies.values())]
 
     def inconclusive(self) -> str:
         """Return a reason if no update was seen."""
+        if self._initial and not any(self._initial.values()):
+            return "the weights are not on the CPU"
         return "" if self._initial else "no update was traced"
 
     def _equals_initial(self, parameters: Mapping[Ref, Any]) -> bool:

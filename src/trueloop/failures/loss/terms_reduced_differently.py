@@ -8,7 +8,7 @@ What you see
 Why it happens
     ``F.mse_loss`` and ``F.binary_cross_entropy`` average over the batch and over all values of a sample. A sum over the
     batch and the code is larger by batch size times number of values, so one term outweighs the other by a factor of
-    thousands that nobody chose.
+    thousands that was not chosen.
 
 Fix
     Sum both terms, then divide both by the batch size:

@@ -134,7 +134,9 @@ class WeightAverages(Hook):
         self._emit(average, "found", share=candidate.share if is_constant else 0.0)
         mixed = 1 - (1 - candidate.share) ** (SEARCHED_FROM[0] + 2)  # of the trained weights, since the first update
         begin = {name: each - mixed * trained[name] for name, each in candidate.values.items()}
-        if _similarity(begin, trained) < MAX_SIMILARITY:
+        owner = candidate.owner and candidate.owner()
+        is_teacher = isinstance(owner, nn.Module) and self._program.models.get(owner) is not None  # called in training
+        if not is_teacher and _similarity(begin, trained) < MAX_SIMILARITY:
             self._emit(average, "unrelated", share=candidate.share)
 
     def _trained_models(self) -> list[tuple[nn.Module, _Values]]:

@@ -29,7 +29,7 @@ How it is detected
     the datasets of loaders, and in the variables of running functions. It reports an array if 8 or more samples
     changed twice by the same factor and offset, as with ``(x - mean) / std``, and a sample has as many numbers as the
     model's input. In a variable, the model must also have got the changed samples themselves. In a dataset it also
-    reports random changes that add up, if the samples change a few at a time, as they are read. A program may reduce
+    reports random changes that add up, if the samples change a few at a time while they are read. A program may reduce
     its samples step by step on purpose, so this is a warning.
 
 References

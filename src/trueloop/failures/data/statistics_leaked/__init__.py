@@ -14,7 +14,7 @@ Fix
         x = (x - mean) / deviation
 
 When this is fine
-    - Both parts are scaled with the mean and deviation of the training part, or each part with its own.
+    - Both parts are scaled with the mean and deviation of the training part.
     - You scale with fixed constants, such as those of ImageNet or 1/255, whose ends the training samples reach.
     - The features have mean 0 by nature or by design (+1 and -1).
     - You scale a table of which no sample is held out.

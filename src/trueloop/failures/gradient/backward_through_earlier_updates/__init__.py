@@ -79,7 +79,7 @@ class Detector(BaseDetector):
 
 
 def _carried_states(files: list[str]) -> Iterator[tuple[SourceLocation, str]]:
-    """Yield each state that a call takes and gives back: ``out, self.hidden = self.lstm(x, self.hidden)``."""
+    """Yield each state that a call takes and returns: ``out, self.hidden = self.lstm(x, self.hidden)``."""
     for file in dict.fromkeys(filter(None, files)):
         for tree in (parse_files([file]) or {}).values():
             for node in ast.walk(tree):

@@ -1,7 +1,7 @@
 """Rows whose gradients the program sets to zero still move, because of weight decay or momentum.
 
 What you see
-    Pretrained embeddings that should stay as they are drift: they shrink a little at every update, or keep moving for a
+    Pretrained embeddings that should not change drift: they shrink a little at every update, or keep moving for a
     while after they were frozen.
 
 Why it happens

@@ -1,5 +1,6 @@
 """Reads the gradients of matrices before hooks of the program change them."""
 
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
@@ -13,7 +14,7 @@ from trueloop.tracing.events import Event
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
-from trueloop.tracing.user_location import is_called_by_user, user_location
+from trueloop.tracing.user_location import is_called_by_user, is_trueloop_code, user_location
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 
@@ -25,17 +26,20 @@ class GradientHooks(Hook):
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._known = WeakIdDict[Tensor, CodePosition | None]()
+        self._patches: Patches | None = None
         self._on_hook = stream.isolated("hooks of gradients", self._register)
         self._report = stream.isolated_inner("hooks of gradients", self._on_gradient)
 
     def install_always(self, patches: Patches) -> None:
         """Replace ``Tensor.register_hook``."""
-        self._known = WeakIdDict[Tensor, CodePosition | None]()
+        self._known, self._patches = WeakIdDict[Tensor, CodePosition | None](), patches
         patches.replace(Tensor, "register_hook", self._replacement)
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def register_hook(tensor: Tensor, hook: Any) -> Any:
-            if self._stream.active and tensor.is_leaf and tensor.ndim > 1 and tensor.numel() <= MAX_VALUES:
+            is_matrix = tensor.is_leaf and tensor.ndim > 1 and tensor.numel() <= MAX_VALUES
+            caller = sys._getframe(1).f_code  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            if self._stream.active and is_matrix and not is_trueloop_code(caller):
                 self._on_hook(original, tensor)
             return original(tensor, hook)
 
@@ -54,9 +58,13 @@ class GradientHooks(Hook):
             parameter = reference()
             if left and parameter is not None and self._stream.active and not self._program.is_other_thread():
                 left -= 1
+                if not left:
+                    handle.remove()
                 self._report(parameter, gradient, location)
 
-        original(tensor, read)
+        handle = original(tensor, read)
+        if self._patches is not None:
+            self._patches.add_handle(handle)
 
     def _on_gradient(self, parameter: Tensor, gradient: Tensor, location: CodePosition | None) -> None:
         if gradient.is_cpu and not gradient.is_sparse:

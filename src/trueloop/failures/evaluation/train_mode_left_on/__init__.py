@@ -50,7 +50,6 @@ from trueloop.analysis.queries.evaluation_loops import (
     find_training_step,
     repeats_loader,
 )
-from trueloop.analysis.queries.judged_outputs import judged_calls
 from trueloop.analysis.queries.modes import (
     eval_mode_fix,
     has_mode_dependent_layers,
@@ -66,6 +65,7 @@ from trueloop.analysis.queries.uncalled_methods import uncalled
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
+from trueloop.failures.evaluation.train_mode_left_on.judged_outputs import judged_calls
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Ref
@@ -145,9 +145,15 @@ def _hit(source: SourceFile, call: Op, related: tuple[Any, str], severity: Sever
         "dropout or BatchNorm.",
         node=call.node,
         related=(related,),
-        fix=eval_mode_fix(source, call) if call.loops else None,
+        fix=eval_mode_fix(source, call) if call.loops and not _trains(source, call) else None,
         severity=severity,
     )
+
+
+def _trains(source: SourceFile, call: Op) -> bool:
+    """Return True if the innermost loop around a call also trains, so that it must not run in eval mode."""
+    inside = source.ops_in_loop(call.loops[-1], OpKind.BACKWARD, OpKind.STEP, root=call.entry_point)
+    return bool(inside)
 
 
 def find_all(source: SourceFile) -> Iterator[Hit]:
@@ -166,6 +172,9 @@ def _judged_after_training(source: SourceFile) -> Iterator[tuple[Op, Op]]:
         if before is None or _reads_training_data(call, steps) or _may_be_in_eval_mode(source, call):
             continue
         called = [each for each in run if each.kind is OpKind.MODEL_CALL and each.subject.may_alias(call.subject)]
+        trained = {id(value) for each in called if each.grad is not False for value in each.inputs}
+        if any(id(value) in trained for value in call.inputs):
+            continue  # the loss of the training batch after its update
         if any(repeats_loader(source, call, each, run) for each in called):
             continue  # Monte Carlo dropout
         depends = has_mode_dependent_layers(source, call.subject)

@@ -35,11 +35,11 @@ from typing import Any
 
 from trueloop.analysis.abstract_value import LEAF, NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.rewrapped_results import rewrapped_results
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, encloses
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.gradient.loss_without_graph.rewrapped_results import rewrapped_results
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardStarted, OptimizerCreated
 
