@@ -28,8 +28,8 @@ How it is detected
     Only the linter finds it, from the source code: an ``if`` that compares a value with a variable called "best" and
     saves the model or stores the value. It reports a variable that nothing in the file assigns after its initial
     value, or that the loop of the ``if`` sets back, and a comparison that no value can satisfy: ``>`` with an infinite
-    initial value, ``<`` with minus infinity, or with 0 for a loss or an accuracy. As a warning it reports a comparison
-    that contradicts both names, such as ``val_acc < best_acc``.
+    initial value, ``<`` with minus infinity, or with 0 for a loss or an accuracy. It also reports a comparison that
+    contradicts both names, such as ``val_acc < best_acc``.
 
 References
     delip/PyTorchNLPBook#20: the best value "is not updated (except in the first epoch)",
