@@ -135,7 +135,8 @@ class WeightAverages(Hook):
         mixed = 1 - (1 - candidate.share) ** (SEARCHED_FROM[0] + 2)  # of the trained weights, since the first update
         begin = {name: each - mixed * trained[name] for name, each in candidate.values.items()}
         owner = candidate.owner and candidate.owner()
-        is_teacher = isinstance(owner, nn.Module) and self._program.models.get(owner) is not None  # called in training
+        called = self._program.models.get(owner) if isinstance(owner, nn.Module) else None
+        is_teacher = called is not None and called[1] == self._stream.update  # called between two updates
         if not is_teacher and _similarity(begin, trained) < MAX_SIMILARITY:
             self._emit(average, "unrelated", share=candidate.share)
 
