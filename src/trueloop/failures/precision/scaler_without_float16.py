@@ -17,7 +17,8 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports an enabled scaler that scaled a loss whose model ran under autocast with bfloat16.
-    The linter reports a scaler without ``enabled`` if the models are called only under an autocast with bfloat16.
+    The linter reports a scaler without ``enabled`` if the models are called only under an autocast with bfloat16. The
+    gradients are right in the end, so this is a note.
 
 References
     PyTorch documentation "Automatic Mixed Precision package", section on gradient scaling,
@@ -136,7 +137,7 @@ for step in range(8):
 FAILURE = Failure(
     code="PRC002",
     title="GradScaler is used with bfloat16",
-    severity=Severity.WARNING,
+    severity=Severity.NOTE,
     bad=BAD,
     good=changed(BAD, {'scaler = torch.amp.GradScaler("cpu")': 'scaler = torch.amp.GradScaler("cpu", enabled=False)'}),
     fix="Remove the GradScaler, or disable it, when the model runs in bfloat16.",
