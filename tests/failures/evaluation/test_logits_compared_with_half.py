@@ -35,6 +35,15 @@ with torch.no_grad():
     outputs = model(x).squeeze(1)
     predicted = (outputs.cpu() >= 0.5).long()  # <- EVL017
 """,
+    "a constant": """
+THRESHOLD = 0.5
+def predict(loader):
+    with torch.no_grad():
+        for x, y in loader:
+            scores = model(x)
+            found.append((scores > THRESHOLD).int())  # <- EVL017
+predict(val)
+""",
     "rounded": """
 predicted = torch.round(model(x))  # <- EVL017
 """,
@@ -68,6 +77,10 @@ print(head(x) > 0.5)
 def predict(x):
     return torch.sigmoid(model(x))
 print(predict(x) > 0.5)
+""",
+    "a threshold that was tuned": """
+threshold = tune(model(x_val), y_val)
+print(model(x) > threshold)
 """,
     "a loss value": """
 loss = criterion(model(x), y)

@@ -37,7 +37,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.batch_loops import function_of, without_conversions
+from trueloop.analysis.queries.batch_loops import assigned_in, function_of, without_conversions
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -57,7 +57,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         return
     calls = {id(each.node) for each in source.ops(OpKind.MODEL_CALL)}
     for node in source.nodes:
-        compared = _compared(node)
+        compared = _compared(source, node)
         if compared is not None and _is_logit(source, compared, calls, 0):
             rounds = isinstance(node, ast.Call)
             yield Hit(
@@ -76,21 +76,33 @@ def _applies_sigmoid(source: SourceFile) -> bool:
     return any(_SIGMOIDS.search(ast.unparse(each)) for each in forwards)
 
 
-def _compared(node: ast.AST) -> ast.expr | None:
+def _compared(source: SourceFile, node: ast.AST) -> ast.expr | None:
     """Return the value that is compared with 0.5 or rounded; None for other nodes."""
     match node:
-        case ast.Compare(
-            left=left, ops=[ast.Gt() | ast.GtE() | ast.Lt() | ast.LtE()], comparators=[ast.Constant(value=0.5)]
-        ):
-            return left
-        case ast.Call(func=ast.Attribute(attr="gt" | "ge", value=left), args=[ast.Constant(value=0.5)]):
-            return left
+        case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE() | ast.Lt() | ast.LtE()], comparators=[right]):
+            return left if _is_half(source, right) else None
+        case ast.Call(func=ast.Attribute(attr="gt" | "ge", value=left), args=[right]):
+            return left if _is_half(source, right) else None
         case ast.Call(func=ast.Attribute(attr="round", value=ast.Name(id="torch")), args=[left]):
             return left
         case ast.Call(func=ast.Attribute(attr="round", value=left), args=[]):
             return left
         case _:
             return None
+
+
+def _is_half(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for 0.5, a variable that is 0.5 wherever it is assigned, or a parameter with this default."""
+    if not isinstance(node, ast.Name):
+        return isinstance(node, ast.Constant) and node.value == 0.5
+    function = function_of(source, node)
+    arguments = getattr(function, "args", None)
+    if isinstance(arguments, ast.arguments) and node.id in [each.arg for each in arguments.args]:
+        names = [each.arg for each in arguments.args]
+        values = [dict(zip(names[::-1], arguments.defaults[::-1], strict=False)).get(node.id)]
+    else:
+        values = [*assigned_in(function, node.id)] or [*assigned_in(source.tree, node.id)]
+    return bool(values) and all(isinstance(each, ast.Constant) and each.value == 0.5 for each in values)
 
 
 def _is_logit(source: SourceFile, node: ast.expr, calls: set[int], depth: int) -> bool:

@@ -75,6 +75,8 @@ class EpochLosses(Hook):
                 self._search(epoch)
 
     def _search(self, epoch: _Epoch) -> None:
+        if self._stream.window_size > 1:  # the losses of accumulated batches are divided, and may be multiplied again
+            return
         frame = _user_frame()
         tree = None if frame is None else tree_of(frame.f_code.co_filename, "/")
         if frame is None or tree is None:
