@@ -841,6 +841,8 @@ class AverageKept(Event):
     share: float = 0.0
     """Share of the trained weights in each new average, if it is constant; 0 = it is not."""
     times: int = 0
+    module: Ref | None = None
+    """The averaged model; None for a dictionary of tensors, or an object that holds it."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -25,7 +25,7 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a model that is called in eval mode if its weights have changed between two calls,
     it gets no gradients, and every BatchNorm layer has mean 0, variance 1 and no batch counted. An average that is
-    called only once, at the end, is not reported.
+    called only once, at the end, is reported if it was seen to follow the trained weights during the training.
 
 References
     CuriousAI/mean-teacher#9, "batchnorm of EMA model may be using the default 0-mean and 1-var",
@@ -35,13 +35,14 @@ References
     torch.optim, weight averaging, https://docs.pytorch.org/docs/stable/optim.html#weight-averaging-swa-and-ema
 """
 
+import weakref
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
-from trueloop.tracing.events import BackwardEnded, ModelCalled, Ref, Refs
+from trueloop.tracing.events import AverageKept, BackwardEnded, ModelCalled, Ref, Refs
 from trueloop.tracing.parameter_snapshot import snapshot_parameters
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
@@ -68,6 +69,13 @@ class Detector(BaseDetector):
 
     def __init__(self) -> None:
         self._models = WeakIdDict[Ref, _EvaluatedModel]()
+        self._averages: weakref.WeakSet[Ref] = weakref.WeakSet()
+        """Models whose weights are known to be averages of trained ones."""
+
+    def on_average_kept(self, event: AverageKept) -> None:
+        """Record the averaged model."""
+        if event.module is not None:
+            self._averages.add(event.module)
 
     def on_backward_ended(self, event: BackwardEnded) -> None:
         """Exclude models that get gradients."""
@@ -85,14 +93,19 @@ class Detector(BaseDetector):
             self._models.put(event.model, model)
             if model.layers:
                 model.values = _values(event)
-            return None
-        if not model.layers or event.update == model.update or _values(event) == model.values:
+            is_changed = event.model in self._averages
+        else:
+            is_changed = event.update != model.update and _values(event) != model.values
+        if not model.layers or not is_changed:
             return None
         layers, model.layers = _initial_layers(event.live_module), 0
         if not layers:
             return None
+        how = (
+            "are an average of trained weights" if event.model in self._averages else "changed between two evaluations"
+        )
         return Evidence(
-            message=f"The weights of {event.model.name} changed between two evaluations, but its "
+            message=f"The weights of {event.model.name} {how}, but its "
             f"{format_count(layers, 'BatchNorm layer')} never saw a batch: the statistics are still the initial ones, "
             "mean 0 and variance 1.",
             location=event.location,

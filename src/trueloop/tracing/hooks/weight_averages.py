@@ -220,6 +220,7 @@ class WeightAverages(Hook):
         return _read(found) if found else None
 
     def _emit(self, average: _Average, what: str, share: float = 0.0) -> None:
+        owner = average.owner and average.owner()
         self._stream.emit(
             AverageKept(
                 location=average.applied_line or average.found_at,
@@ -227,6 +228,7 @@ class WeightAverages(Hook):
                 what=what,
                 share=share,
                 times=average.kept,
+                module=self._stream.registry.ref(owner) if isinstance(owner, nn.Module) else None,
             )
         )
 
