@@ -36,6 +36,7 @@ UNFIXED = {
     "EVL012",
     "EVL016",
     "GRD009",
+    "GRD016",
     "LOS013",
     "MDL008",
     "MDL012",

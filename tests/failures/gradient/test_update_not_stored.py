@@ -41,3 +41,73 @@ def test_run_reports_faulty_scripts(run_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+LINT_FAULTY = {
+    "a momentum buffer": """
+velocity = [torch.zeros_like(p) for p in params]
+def step(lr, mu):
+    with torch.no_grad():
+        for p, v in zip(params, velocity):
+            v = mu * v + p.grad  # <- GRD016
+            p -= lr * v
+""",
+    "buffers of an optimizer": """
+class Momentum:
+    def __init__(self, params):
+        self.params, self.lr = params, 0.1
+        self.buffers = [torch.zeros(p.shape) for p in params]
+    def step(self):
+        for i, (p, m) in enumerate(zip(self.params, self.buffers)):
+            m = 0.9 * m + 0.1 * p.grad  # <- GRD016
+            p.data -= self.lr * m
+""",
+    "parameters of a model": """
+for p in model.parameters():
+    p = p - 0.1 * p.grad  # <- GRD016
+""",
+}
+LINT_CORRECT = {
+    "in place": """
+velocity = [torch.zeros_like(p) for p in params]
+for p, v in zip(params, velocity):
+    v.mul_(0.9).add_(p.grad)
+    p.data -= 0.1 * v
+""",
+    "stored by its index": """
+velocity = [torch.zeros_like(p) for p in params]
+for i, (p, v) in enumerate(zip(params, velocity)):
+    v = 0.9 * v + p.grad
+    velocity[i] = v
+    p.data -= 0.1 * v
+""",
+    "gradients of this step with weight decay": """
+grads = torch.autograd.grad(loss, params)
+for p, g in zip(params, grads):
+    g = g + 0.01 * p
+    p.data -= 0.1 * g
+""",
+    "fast weights": """
+fast = []
+for p in model.parameters():
+    p = p - 0.1 * p.grad
+    fast.append(p)
+""",
+    "the norm of a gradient": """
+for p in model.parameters():
+    g = p.grad / 2
+    total = total + g.norm()
+""",
+}
+
+
+@pytest.mark.parametrize("script", LINT_FAULTY.values(), ids=LINT_FAULTY)
+def test_lint_reports_the_line(lint_reports, script):
+    lint_reports("import torch\n" + script)
+
+
+@pytest.mark.parametrize("script", LINT_CORRECT.values(), ids=LINT_CORRECT)
+def test_lint_ignores_correct_programs(lint_is_clean, script):
+    lint_is_clean("import torch\n" + script, "GRD016")

@@ -21,7 +21,9 @@ When this is fine
 How it is detected
     The sanitizer reports a program in which 12 backward passes reached the parameters of a model, none of its values
     changed, no optimizer ever stepped, and a line of the program computes ``x - y`` from a gradient and gives the
-    result the name of ``x``.
+    result the name of ``x``. The linter reports such a line in a loop over the parameters of a model, if the result is
+    not used, and a loop variable over a list of zeros, such as momentum buffers, that gets its new value and is not
+    stored in the list.
 
 References
     PyTorch tutorial "Learning PyTorch with Examples",
@@ -33,8 +35,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.program_files import parse_files
+from trueloop.analysis.queries.batch_loops import assigned_in
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, SourceLocation
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.core.source_text import dotted_name
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import BackwardEnded, Ref, StepSkipped, StepTaken
 from trueloop.tracing.parameter_snapshot import first_values
 from trueloop.tracing.running_code import user_modules
@@ -101,6 +106,79 @@ def _lost_updates(files: list[str]) -> Iterator[tuple[SourceLocation, str]]:
                 yield SourceLocation(file, node.lineno), ast.unparse(node)
 
 
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each loop variable that gets the new parameter or the new state of an optimizer, and is then lost."""
+    for loop in source.nodes:
+        if not isinstance(loop, ast.For):
+            continue
+        pairs = dict(_bound(loop.target, loop.iter))
+        for node in ast.walk(loop):
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in pairs and _reads(value, name):
+                    pass
+                case _:
+                    continue
+            text, items = ast.unparse(value), pairs[name]
+            if "parameters(" in ast.unparse(items):
+                what = "the model keeps the old parameter" if "grad" in text and _is_last_use(loop, node, name) else ""
+            else:
+                is_state = _starts_at_zero(source, items) and not _is_stored(loop, name)
+                what = f"`{ast.unparse(items)}` keeps its old value, so the next update starts from it again"
+                what = what if is_state else ""
+            if what:
+                yield Hit(
+                    message=f"`{ast.unparse(node)}` gives a new tensor to the loop variable only: {what}.", node=node
+                )
+
+
+def _bound(target: ast.expr, items: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the variables of a loop with what they iterate over, also through ``zip`` and ``enumerate``."""
+    match target, items:
+        case ast.Name(id=name), _:
+            yield name, items
+        case ast.Tuple(elts=[_, inner]), ast.Call(func=ast.Name(id="enumerate"), args=[counted]):
+            yield from _bound(inner, counted)
+        case ast.Tuple(elts=targets), ast.Call(func=ast.Name(id="zip"), args=parts) if len(targets) == len(parts):
+            for each, part in zip(targets, parts, strict=True):
+                yield from _bound(each, part)
+        case _:
+            pass
+
+
+def _reads(node: ast.AST, name: str) -> bool:
+    return any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node))
+
+
+def _is_last_use(loop: ast.For, statement: ast.Assign, name: str) -> bool:
+    """Return True if a variable is not read in the loop after a statement."""
+    reads = [each for each in ast.walk(loop) if isinstance(each, ast.Name) and each.id == name]
+    return not any(each.lineno > statement.lineno and isinstance(each.ctx, ast.Load) for each in reads)
+
+
+def _starts_at_zero(source: SourceFile, items: ast.expr) -> bool:
+    """Return True if a list is created once with tensors of zeros, as momentum buffers are."""
+    created = assigned_in(source.tree, dotted_name(items)) if dotted_name(items) else []
+    return len(created) == 1 and isinstance(created[0], ast.ListComp) and "zeros" in ast.unparse(created[0].elt)
+
+
+def _is_stored(loop: ast.For, name: str) -> bool:
+    """Return True if a loop stores a variable in a list or tensor, or passes it to a call that may do so."""
+    for node in ast.walk(loop):
+        match node:
+            case ast.Assign(targets=[ast.Subscript() | ast.Attribute()], value=value) if _reads(value, name):
+                return True
+            case ast.Call(func=ast.Attribute(attr="append" | "copy_" | "set_" | "extend"), args=args):
+                if any(_reads(each, name) for each in args):
+                    return True
+            case ast.Yield() | ast.Return():
+                return True
+            case _:
+                pass
+    return False
+
+
+RULE = Rule(required_words=("grad", "for "), find=find)
+
 BAD = """
 import torch
 from torch import nn
@@ -125,5 +203,6 @@ FAILURE = Failure(
     bad=BAD,
     good=changed(BAD, {"p = p - 0.01 * p.grad": "p -= 0.01 * p.grad"}),
     fix="Change the parameter in place: `p -= lr * p.grad` under `torch.no_grad()`.",
+    rule=RULE,
     detector=Detector,
 )
