@@ -637,3 +637,37 @@ def test_lint_reports_loaders_in_the_source(lint_reports, name):
 @pytest.mark.parametrize("name", LOADERS_IN_THE_SOURCE_FINE)
 def test_lint_accepts_loaders_in_the_source(lint_is_clean, name):
     lint_is_clean(LOADERS_IN_THE_SOURCE_HEAD + LOADERS_IN_THE_SOURCE_FINE[name])
+
+
+def test_tokens_of_a_whole_batch_are_not_compared_as_samples(run_is_clean):
+    """An EmbeddingBag gets the concatenated tokens of a batch, most of which occur in training too."""
+    run_is_clean("""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+def reviews(n):
+    return [(int(torch.randint(2, ())), torch.randint(1, 40, (int(torch.randint(6, 12, ())),))) for _ in range(n)]
+train_data, test_data = reviews(200), reviews(80)
+def collate(batch):
+    tokens = [each for _, each in batch]
+    offsets = torch.tensor([0, *(len(each) for each in tokens[:-1])]).cumsum(0)
+    return torch.tensor([label for label, _ in batch]), torch.cat(tokens), offsets
+train_loader = DataLoader(train_data, batch_size=20, shuffle=True, collate_fn=collate)
+test_loader = DataLoader(test_data, batch_size=20, collate_fn=collate)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.fc = nn.EmbeddingBag(40, 8), nn.Linear(8, 2)
+    def forward(self, tokens, offsets):
+        return self.fc(self.embed(tokens, offsets))
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for epoch in range(3):
+    for y, tokens, offsets in train_loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(tokens, offsets), y).backward()
+        optimizer.step()
+    with torch.no_grad():
+        correct = sum((model(t, o).argmax(1) == y).sum().item() for y, t, o in test_loader)
+    print(correct / 80)
+""")

@@ -123,6 +123,8 @@ class NamedEvaluations:
         model.parameters = event.parameters
         if event.recomputed or not isinstance(event.inputs, Tensor) or not event.inputs.is_cpu:
             return  # reading the samples elsewhere would synchronise
+        if event.inputs.ndim < 2:
+            return  # single numbers, such as the concatenated tokens of a batch, do not identify samples
         if event.has_graph:
             self._end_evaluations(model, event)
             # Held-out samples that the program trains on by name are meant so, as in a search for an architecture.

@@ -111,6 +111,8 @@ class Detector(BaseDetector):
 
     def __init__(self) -> None:
         self._windows: dict[Ref, _Windows] = {}
+        self._reported = False
+        """Whether a loader has shown where an epoch ends."""
 
     def on_gradients_cleared(self, event: GradientsCleared) -> None:
         """Record gradients that are cleared before a step used them."""
@@ -126,7 +128,7 @@ class Detector(BaseDetector):
         windows = self._windows.setdefault(event.optimizer, _Windows(event.backward_count))
         size = windows.end(event.backward_count)
         leftover = windows.leftover() if size and not windows.reported else 0
-        if not leftover or event.closure:
+        if not leftover or event.closure or self._reported:
             return None
         windows.reported = True
         usual = windows.usual
@@ -145,6 +147,7 @@ class Detector(BaseDetector):
 
     def on_incomplete_window(self, event: IncompleteWindow) -> Evidence:
         """Return the evidence of one incomplete window."""
+        self._reported = True
         count = f"{event.leftover_backwards} of {event.batches} batches"
         text = (
             f"The gradients of the last {count} of the epoch were cleared without a step: the model is not trained on "
