@@ -28,6 +28,11 @@ def first_values(parameter: Any, count: int = 6) -> tuple[float, ...]:
 
     Cost: 5 us.
     """
-    if parameter.is_complex() or parameter.layout.__str__() != "torch.strided" or not parameter.is_cpu:
+    from torch import Tensor, nn
+
+    is_plain = type(parameter) in (Tensor, nn.Parameter) and parameter.layout.__str__() == "torch.strided"
+    if not is_plain or parameter.is_complex() or not parameter.is_cpu:
+        return ()
+    if not parameter.untyped_storage().nbytes():  # FSDP frees the memory of a shard between two uses
         return ()
     return tuple(parameter.detach().flatten()[:count].float().tolist())

@@ -61,6 +61,8 @@ class Registry:
         self._sets_with: dict[int, list[tuple[int, ...]]] = {}
         """Id of an object -> keys of the cached sets that contain it."""
         self._counts: dict[str, int] = {}
+        self._stacks: dict[tuple[CodePosition, ...], tuple[CodePosition, ...]] = {}
+        """One copy of each stack in the next field."""
         self._registered_at: dict[int, tuple[CodePosition, ...]] = {}
         """Id of a parameter -> lines that gave it to its module. Not weakly referenced, since ``swap_tensors``, with
         which modules convert some parameters, refuses tensors that are; a new parameter replaces an entry."""
@@ -69,11 +71,12 @@ class Registry:
         """Restart the numbering of names."""
         self._counts.clear()
         self._registered_at.clear()
+        self._stacks.clear()
 
     def record_registration(self, parameter: Tensor, lines: tuple[CodePosition, ...]) -> None:
         """Record the user's lines that gave a parameter to its module, innermost first."""
         if len(self._registered_at) < MAX_REGISTRATIONS:
-            self._registered_at[id(parameter)] = lines
+            self._registered_at[id(parameter)] = self._stacks.setdefault(lines, lines)
 
     def registered_at(self, parameter: Tensor) -> tuple[CodePosition, ...]:
         """Return the user's lines that gave a parameter to its module, innermost first; () = not traced."""
@@ -94,6 +97,7 @@ class Registry:
         def forget(dead: weakref.ref[Any]) -> None:
             if key in refs and refs[key][0] is dead:
                 del refs[key]
+                self._registered_at.pop(key, None)
                 for ids in self._sets_with.pop(key, ()):
                     self._sets.pop(ids, None)
                     for other in set(ids):

@@ -33,6 +33,7 @@ References
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -68,9 +69,9 @@ class Detector(BaseDetector):
     activated_by = (StateLoaded,)
 
     def __init__(self) -> None:
-        self._loaded: dict[Ref, _Loaded] = {}
-        self._stepped: set[Ref] = set()
-        self._trained: dict[Ref, tuple[tuple[int, ...], Values]] = {}
+        self._loaded: weakref.WeakKeyDictionary[Ref, _Loaded] = weakref.WeakKeyDictionary()
+        self._stepped: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._trained: weakref.WeakKeyDictionary[Ref, tuple[tuple[int, ...], Values]] = weakref.WeakKeyDictionary()
         """Parameter -> its shape, and its values at its first update."""
         self._updates = 0
 

@@ -32,6 +32,7 @@ References
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -57,17 +58,17 @@ class Detector(BaseDetector):
     """Compares loaded and copied weights with those before the first update."""
 
     def __init__(self) -> None:
-        self._initial: dict[Ref, tuple[float, ...]] = {}
+        self._initial: weakref.WeakKeyDictionary[Ref, tuple[float, ...]] = weakref.WeakKeyDictionary()
         """Trained parameter -> its first values before its first update."""
-        self._updates: dict[Ref, int] = {}
-        self._copies: dict[Ref, _Restored] = {}
+        self._updates: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
+        self._copies: weakref.WeakKeyDictionary[Ref, _Restored] = weakref.WeakKeyDictionary()
         """Models that were first called after the latest update, with the initial weights of the trained model."""
-        self._used_before: set[Ref] = set()
-        self._checked: set[Ref] = set()
+        self._used_before: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._checked: weakref.WeakSet[Ref] = weakref.WeakSet()
         """Models that were called since the latest update."""
-        self._loaded: dict[Ref, _Restored] = {}
-        self._called: set[Ref] = set()
-        self._resets: dict[Ref, int] = {}
+        self._loaded: weakref.WeakKeyDictionary[Ref, _Restored] = weakref.WeakKeyDictionary()
+        self._called: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._resets: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         """How often the initial weights were loaded into a trained model."""
 
     def on_step_started(self, event: StepStarted) -> None:

@@ -32,6 +32,7 @@ References
     torch.utils.data, https://docs.pytorch.org/docs/stable/data.html
 """
 
+import weakref
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,7 +59,7 @@ class Detector(BaseDetector):
     """Counts passes that end after the first batch."""
 
     def __init__(self) -> None:
-        self._passes: dict[Ref, _Passes] = {}
+        self._passes: weakref.WeakKeyDictionary[Ref, _Passes] = weakref.WeakKeyDictionary()
 
     def on_loader_started(self, event: LoaderStarted) -> Evidence | None:
         """Count the previous pass; return evidence at the twelfth one."""

@@ -29,6 +29,7 @@ References
     https://docs.pytorch.org/tutorials/beginner/pytorch_with_examples.html
 """
 
+import weakref
 from typing import Final
 
 from trueloop.core.findings import Evidence
@@ -46,7 +47,7 @@ class Detector(BaseDetector):
         """Kind of the loss of the latest backward pass if it is minimised everywhere; "" = it is unknown."""
         self._first: float | None = None
         self._last: float | None = None
-        self._updates: dict[Ref, int] = {}
+        self._updates: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
 
     def on_backward_ended(self, event: BackwardEnded) -> None:
         """Record the loss."""

@@ -31,6 +31,7 @@ References
 """
 
 import ast
+import weakref
 from collections.abc import Iterator
 from typing import Final
 
@@ -53,7 +54,7 @@ class Detector(BaseDetector):
     def __init__(self) -> None:
         self._updated = False
         self._backwards = 0
-        self._values: dict[Ref, tuple[float, ...]] = {}
+        self._values: weakref.WeakKeyDictionary[Ref, tuple[float, ...]] = weakref.WeakKeyDictionary()
 
     def on_step_taken(self, event: StepTaken) -> None:
         """Record that something is updated."""

@@ -28,6 +28,7 @@ References
     torch.nn.Parameter, https://docs.pytorch.org/docs/stable/generated/torch.nn.parameter.Parameter.html
 """
 
+import weakref
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
@@ -41,7 +42,7 @@ class Detector(BaseDetector):
     """Compares the memory of the parameters of each optimizer, once for each set of parameters."""
 
     def __init__(self) -> None:
-        self._checked: set[Refs] = set()
+        self._checked: weakref.WeakSet[Refs] = weakref.WeakSet()
 
     def on_step_started(self, event: StepStarted) -> Evidence | None:
         """Return evidence of two trained parameters that overlap in memory."""

@@ -21,6 +21,7 @@ from trueloop.tracing.weak_id_dict import WeakIdDict
 MAX_FEATURES: Final = 256
 MAX_VALUES: Final = 2_000_000  # in one call
 MAX_CALLS: Final = 4000
+MAX_PARTS: Final = 32  # of the hashes of all samples, before they are joined
 MIN_ROWS: Final = 30
 MAX_SHARED: Final = 0.02  # share of held-out samples that were also trained on
 _SCALING: Final = re.compile(r"fit_transform\(|\.fit\(|min\(.*max\(|max\(.*min\(|mean\(.*std\(", re.DOTALL)
@@ -73,6 +74,8 @@ class _Table:
         self.rows += len(values)
         if digests is not None:
             self.digests.append(digests)
+            if len(self.digests) >= MAX_PARTS:
+                self.digests = [torch.cat(self.digests)]
 
     def columns(self) -> Columns:
         """Return the statistics so far."""

@@ -36,6 +36,7 @@ References
 """
 
 import ast
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -110,7 +111,7 @@ class Detector(BaseDetector):
     """
 
     def __init__(self) -> None:
-        self._windows: dict[Ref, _Windows] = {}
+        self._windows: weakref.WeakKeyDictionary[Ref, _Windows] = weakref.WeakKeyDictionary()
         self._reported = False
         """Whether a loader has shown where an epoch ends."""
 

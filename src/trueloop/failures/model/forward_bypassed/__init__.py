@@ -35,6 +35,7 @@ References
 """
 
 import ast
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -85,7 +86,7 @@ class Detector(BaseDetector):
         """Direct calls of ``forward`` that no backward pass has reached yet, by model."""
         self._trained_times: dict[Ref, int] = {}
         self._backwards = 0
-        self._steps_without: dict[Ref, int] = {}
+        self._steps_without: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         """Optimizer -> successive steps without a gradient for a parameter from which a pre-hook computes a weight."""
 
     def on_forward_bypassed(self, event: ForwardBypassed) -> None:

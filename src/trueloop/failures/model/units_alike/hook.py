@@ -22,7 +22,6 @@ from trueloop.tracing.events import Event
 from trueloop.tracing.gradients import parameters_of
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import OptimizerState, ProgramState
-from trueloop.tracing.registry import MAX_REGISTRATIONS
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 from trueloop.tracing.weak_id_dict import WeakIdDict
@@ -31,6 +30,7 @@ STEPS_BETWEEN_CHECKS: Final = 8  # optimizer steps before the first check and be
 MAX_CHECKS: Final = 8  # checks of one optimizer; a check is repeated if the gradients are already cleared
 FEW_COLUMNS: Final = 16  # columns in which two rows are compared first: they differ in nearly every weight
 ROUNDING: Final = 1e-5  # of the largest value; kernels sum the units at a tile's edge in another order
+MAX_FILLED: Final = 4096  # weights whose constant initialisation is remembered
 NOISE: Final = 1e-3  # of the largest gradient; normalisation causes small differences
 
 
@@ -80,7 +80,9 @@ class UnitSymmetry(Hook):
         stream, filled_at = self._stream, self._filled_at
 
         def fill(tensor: Tensor, *args: float) -> Tensor:
-            if stream.active and (line := user_location(2)) is not None and len(filled_at) < MAX_REGISTRATIONS:
+            if stream.active and (line := user_location(2)) is not None:
+                if len(filled_at) >= MAX_FILLED:
+                    del filled_at[next(iter(filled_at))]
                 filled_at[id(tensor)] = line
             return original(tensor, *args)
 

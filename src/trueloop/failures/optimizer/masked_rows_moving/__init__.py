@@ -32,6 +32,7 @@ References
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -57,12 +58,12 @@ class Detector(BaseDetector):
     """Compares the rows of gradients before and after the program changed them, and the rows of weights."""
 
     def __init__(self) -> None:
-        self._received: dict[Ref, Any] = {}
+        self._received: weakref.WeakKeyDictionary[Ref, Any] = weakref.WeakKeyDictionary()
         """Matrix -> which rows of its gradient are not zero, since the latest step."""
-        self._hooked_at: dict[Ref, CodePosition | None] = {}
-        self._masked: dict[Ref, tuple[Any, Any]] = {}
+        self._hooked_at: weakref.WeakKeyDictionary[Ref, CodePosition | None] = weakref.WeakKeyDictionary()
+        self._masked: weakref.WeakKeyDictionary[Ref, tuple[Any, Any]] = weakref.WeakKeyDictionary()
         """Matrix of the running step -> its rows that were set to zero, and their values before the step."""
-        self._moved: dict[Ref, int] = {}
+        self._moved: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         self._steps = 0
 
     def on_gradient_rows(self, event: GradientRows) -> None:
