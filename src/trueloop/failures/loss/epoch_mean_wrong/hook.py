@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from trueloop.core.findings import SourceLocation
 from trueloop.failures.loss.epoch_mean_wrong import EpochLossDivided
 from trueloop.tracing.attach import Hook
-from trueloop.tracing.events import BackwardEnded, BatchLoaded, Event, LoaderExhausted, LoaderStarted, Ref
+from trueloop.tracing.events import BackwardEnded, BatchLoaded, Event, LoaderExhausted, LoaderStarted, Ref, StepTaken
 from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.loader_pass import batch_columns
 from trueloop.tracing.patch import Patches
@@ -36,6 +36,7 @@ class _Epoch:
     losses: list[float] = field(default_factory=list[float])
     is_sum: bool = False
     """Whether a loss is not a mean."""
+    steps: int = 0
 
 
 class EpochLosses(Hook):
@@ -55,7 +56,7 @@ class EpochLosses(Hook):
         """Receive the batches and losses."""
         self._epoch = None
         patches.add_undo(lambda: self._stream.unsubscribe(self._record))
-        self._stream.subscribe(self._record, LoaderStarted, BatchLoaded, BackwardEnded, LoaderExhausted)
+        self._stream.subscribe(self._record, LoaderStarted, BatchLoaded, BackwardEnded, StepTaken, LoaderExhausted)
 
     def _on_event(self, event: Any) -> None:
         epoch = self._epoch
@@ -66,6 +67,8 @@ class EpochLosses(Hook):
         elif isinstance(event, BatchLoaded):
             column = next(batch_columns(event.batch), None) if event.loader is epoch.loader else None
             epoch.sizes.append(0 if column is None else len(column[1]))
+        elif isinstance(event, StepTaken):
+            epoch.steps += 1
         elif isinstance(event, BackwardEnded):
             epoch.losses.append(math.nan if event.root_value is None else event.root_value)
             epoch.is_sum |= any(each.reduction != "mean" for each in event.losses) or not event.losses
@@ -75,7 +78,7 @@ class EpochLosses(Hook):
                 self._search(epoch)
 
     def _search(self, epoch: _Epoch) -> None:
-        if self._stream.window_size > 1:  # the losses of accumulated batches are divided, and may be multiplied again
+        if epoch.steps < len(epoch.losses):  # losses of accumulated batches are divided, and may be multiplied again
             return
         frame = _user_frame()
         tree = None if frame is None else tree_of(frame.f_code.co_filename, "/")
