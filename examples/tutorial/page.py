@@ -68,7 +68,7 @@ TWINS = (
     Twin("window_dropped", "language_model", "GRD004", "for i, (x, y) in enumerate(train_loader):"),
     Twin("counted_in_micro_batches", "language_model", "SCH002", "scheduler.step()"),
     Twin("dropout_always_on", "language_model", "EVL004", "return x + F.dropout("),
-    Twin("layer_never_registered", "language_model", "MDL001", "self.blocks = [Block(width, heads, dropout) for _ in range(layers)]"),
+    Twin("layer_never_registered", "language_model", "MDL001", "self.blocks = [Block(width, heads, dropout)"),
     Twin("resumed_without_optimizer", "language_model", "CKP002", "model.load_state_dict(",
          ("--resume", "ckpt.pt"), INTERRUPTED),
     Twin("clipped_before_unscale", "language_model", "PRC001", "nn.utils.clip_grad_norm_",

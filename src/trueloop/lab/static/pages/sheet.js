@@ -1,5 +1,5 @@
 // @ts-check
-// The cheat sheet, which prints on two pages.
+// The cheat sheet, which prints on three pages.
 import { block, textOf } from "../code.js";
 import { fill, h } from "../dom.js";
 import { ask, retryUntilAnswered } from "../net.js";
