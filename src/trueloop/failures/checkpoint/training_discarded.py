@@ -67,7 +67,6 @@ class Detector(BaseDetector):
         self._checked: weakref.WeakSet[Ref] = weakref.WeakSet()
         """Models that were called since the latest update."""
         self._loaded: weakref.WeakKeyDictionary[Ref, _Restored] = weakref.WeakKeyDictionary()
-        self._called: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._resets: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         """How often the initial weights were loaded into a trained model."""
 
