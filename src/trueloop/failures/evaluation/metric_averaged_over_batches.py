@@ -93,12 +93,7 @@ def _innermost_loop(source: SourceFile, node: ast.AST) -> ast.AST | None:
 
 def _averaged(source: SourceFile, loop: BatchLoop, call: ast.Call) -> ast.AST | None:
     """Return the expression that averages the results of a call; None if there is none."""
-    value: Any = call
-    parent: Any = source.parents.get(id(value))
-    while isinstance(parent, ast.Subscript | ast.Attribute | ast.BinOp) or (
-        isinstance(parent, ast.Call) and without_conversions(parent) is not parent
-    ):
-        value, parent = parent, source.parents.get(id(parent))
+    value, parent = _outermost(source, call, ast.Subscript | ast.Attribute | ast.BinOp)
     if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
         uses = [
             each
@@ -110,13 +105,17 @@ def _averaged(source: SourceFile, loop: BatchLoop, call: ast.Call) -> ast.AST | 
     return _accumulated(source, loop, value)
 
 
+def _outermost(source: SourceFile, value: ast.expr, kinds: Any) -> tuple[ast.expr, Any]:
+    """Return the largest expression around a value that only converts or scales it, and the node around that."""
+    parent: Any = source.parents.get(id(value))
+    while isinstance(parent, kinds) or (isinstance(parent, ast.Call) and without_conversions(parent) is not parent):
+        value, parent = parent, source.parents.get(id(parent))
+    return value, parent
+
+
 def _accumulated(source: SourceFile, loop: BatchLoop, value: ast.expr) -> ast.AST | None:
     """Return the expression that averages a total or list to which a value is added."""
-    parent: Any = source.parents.get(id(value))
-    while isinstance(parent, ast.BinOp | ast.Attribute) or (
-        isinstance(parent, ast.Call) and without_conversions(parent) is not parent
-    ):
-        value, parent = parent, source.parents.get(id(parent))
+    value, parent = _outermost(source, value, ast.BinOp | ast.Attribute)
     match parent:
         case ast.AugAssign(op=ast.Add(), target=target):
             return _division(loop, dotted_name(target))
