@@ -41,8 +41,7 @@ from trueloop.analysis.program_files import parse_files
 from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.core.formatting import first_few
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
-from trueloop.tracing.events import Event, Refs
-from trueloop.tracing.running_code import user_modules
+from trueloop.tracing.events import CodePosition, Event, Refs
 
 MIN_TIMES: Final = 3
 _FACTOR: Final = re.compile(r"adv|delta|td_err|gae", re.IGNORECASE)
@@ -55,6 +54,8 @@ class AdvantageInGraph(Event):
 
     parameters: Refs
     """Parameters of the other network."""
+    log_prob: CodePosition | None
+    """Where the program called ``log_prob``."""
 
 
 class Detector(BaseDetector):
@@ -69,8 +70,8 @@ class Detector(BaseDetector):
         if self._times != MIN_TIMES:
             return None
         names = sorted(each.name for each in event.parameters)
-        file = event.location.source_location.path if event.location else ""
-        product = next(_products([file, *user_modules().values()]), None)
+        files = [each.source_location.path for each in (event.log_prob, event.location) if each]
+        product = next(_products(files), None)
         text = f"`{product[1]}`" if product else "a log-probability times the advantage"
         return Evidence(
             message=f"The policy loss ({text}) also has a gradient for the critic: the advantage is not detached, so "
@@ -84,17 +85,17 @@ class Detector(BaseDetector):
 
 
 def _products(files: list[str]) -> Iterator[tuple[SourceLocation, str]]:
-    """Yield the products of something with "log" and something with "adv" in its name, or of two such statements."""
-    found: list[tuple[int, SourceLocation, str]] = []
-    for file in filter(None, files):
+    """Yield the products that name a logarithm or ratio, first those that also name an advantage, in file order."""
+    found: list[tuple[int, int, SourceLocation, str]] = []
+    for order, file in enumerate(dict.fromkeys(files)):
         for tree in (parse_files([file]) or {}).values():
             for node in ast.walk(tree):
                 if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
                     text = ast.unparse(node)
                     if _LOG.search(text):
                         rank = 0 if _FACTOR.search(text) else 1
-                        found.append((rank, SourceLocation(file, node.lineno), text))
-    yield from ((location, text) for _, location, text in sorted(found))
+                        found.append((rank, order, SourceLocation(file, node.lineno), text))
+    yield from ((location, text) for _, _, location, text in sorted(found))
 
 
 BAD = """

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from trueloop.failures.gradient.advantage_not_detached import MIN_TIMES, AdvantageInGraph
 from trueloop.tracing.attach import Hook
-from trueloop.tracing.events import Event
+from trueloop.tracing.events import CodePosition, Event
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
@@ -31,6 +31,7 @@ class PolicyLosses(Hook):
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._marked = False
+        self._log_prob: CodePosition | None = None
         self._searches = self._found = 0
         self._search = stream.isolated_inner("products of log-probabilities", self._on_backward)
 
@@ -52,7 +53,7 @@ class PolicyLosses(Hook):
                 node = result.grad_fn
                 if node is not None and not getattr(value, "requires_grad", False):
                     cast("Any", node).metadata[KEY] = True
-                    self._marked = True
+                    self._marked, self._log_prob = True, user_location()
             return result
 
         return log_prob
@@ -66,7 +67,9 @@ class PolicyLosses(Hook):
         if trained:
             self._found += 1
             parameters = self._stream.registry.refs(trained)
-            self._stream.emit(AdvantageInGraph(location=user_location(), parameters=parameters))
+            self._stream.emit(
+                AdvantageInGraph(location=user_location(), parameters=parameters, log_prob=self._log_prob)
+            )
 
 
 def _trained_by_product(roots: Sequence[Any]) -> list[Tensor]:
