@@ -204,6 +204,19 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def modules_of_tests_are_no_programs():
+    """Hide the test files that this process has imported from detectors that read all files of a running program."""
+    from trueloop.tracing import running_code
+
+    is_user_file = running_code.is_user_file
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            running_code, "is_user_file", lambda name: not Path(name).match("test_*.py") and is_user_file(name)
+        )
+        yield
+
+
 def _load_module(name: str):
     """Load a module of this folder, which test files in other folders cannot import."""
     import importlib.util

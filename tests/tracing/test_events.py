@@ -58,13 +58,15 @@ def events() -> Mapping[str, type[Event]]:
     }
 
 
+@functools.cache
 def event_users(event: type[Event]) -> set[str]:
     """Return the failures and modules that receive an event, by a method of that name or a subscription."""
     name = event.__name__
     received = re.compile(
         rf"def {event.HANDLER}\(|subscribe\([^)]*\b{name}\b|\b{name}: self\.|\bon_\w+\.append\(.*{name}"
     )
-    return {owner(path) for path, text in sources().items() if received.search(text)}
+    texts = {path: text for path, text in sources().items() if name in text or event.HANDLER in text}
+    return {owner(path) for path, text in texts.items() if received.search(text)}
 
 
 def used_by_one_failure(users: set[str]) -> bool:
