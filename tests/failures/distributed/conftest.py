@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 
 MARK = re.compile(r"#\s*<-\s*([A-Z]{3}\d{3})")
-TIMEOUT_S = 60
+TIMEOUT_S = 300  # for machines that are busy with other work
 
 
 class RankResult(NamedTuple):
