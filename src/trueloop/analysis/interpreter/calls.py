@@ -36,6 +36,8 @@ MODULE_BASES: Final = frozenset(("Module", "LightningModule", "PreTrainedModel")
 FIRST_ARGUMENT: Final = {ValueKind.OPTIMIZER: "params", ValueKind.SCHEDULER: "optimizer", ValueKind.LOADER: "dataset"}
 """Kind of value -> name of the first argument of its constructors."""
 SEQUENTIALS: Final = frozenset(("torch.nn.Sequential",))
+INDEX_FUNCTIONS: Final = frozenset(("argmax", "argmin", "argsort", "bincount", "multinomial", "long", "int", "bool"))
+"""Functions and methods whose results are integers, which have no graph."""
 
 
 class Arguments:
@@ -205,7 +207,8 @@ class Calls:
         else:
             plain = (ValueKind.CONSTANT, ValueKind.NAME)
             with_graph = [each for each in _flatten(inputs) if each.kind not in plain and NO_GRAPH not in each.facts]
-            facts = {NO_GRAPH} if recording.grad is False or not with_graph else set[str]()
+            has_no_graph = recording.grad is False or not with_graph or name.rpartition(".")[2] in INDEX_FUNCTIONS
+            facts = {NO_GRAPH} if has_no_graph else set[str]()
         result = AbstractValue(
             kind=ValueKind.TENSOR, name=name, node=node, sources=inputs, arguments=arguments.by_name(), facts=facts
         )

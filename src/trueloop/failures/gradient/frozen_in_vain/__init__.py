@@ -171,7 +171,10 @@ def _value(assignment: Op) -> object:
 def _is_setting(source: SourceFile, assignment: Op, target: ast.Attribute) -> bool:
     """Return True if the file may read the attribute as a setting, or the module stores one of its arguments in it."""
     value = assignment.statement.value if isinstance(assignment.statement, ast.Assign) else None
-    if not dotted_name(target.value) or (dotted_name(target.value) == "self" and isinstance(value, ast.Name)):
+    owner = target.value
+    if isinstance(owner, ast.Subscript) and isinstance(owner.slice, ast.Constant):
+        owner = owner.value  # model[0].requires_grad
+    if not dotted_name(owner) or (dotted_name(owner) == "self" and isinstance(value, ast.Name)):
         return True
     return may_be_read(source.tree, REQUIRES_GRAD, of_modules=True)
 
