@@ -142,20 +142,43 @@ QUICK = (
 """Tests of slow files that `make test` runs nevertheless."""
 
 
+def _name(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).as_posix() + "::" + item.name
+
+
+def _function(item: pytest.Item) -> str:
+    """Return the name of a test without its parameters."""
+    return _name(item).partition("[")[0]
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    return _name(item).startswith(QUICK)
+
+
 def _slow_reason(item: pytest.Item) -> str | None:
-    path = item.path.relative_to(Path(__file__).parent).as_posix() + "::" + item.name
-    if path.startswith(QUICK):
+    if _is_quick(item):
         return None
-    return next((reason for start, reason in SLOW.items() if path.startswith(start)), None)
+    return next((reason for start, reason in SLOW.items() if _name(item).startswith(start)), None)
+
+
+MANY, EACH = 6, 3
+"""Of a test with more than `MANY` parameter sets, `make test` runs one of `EACH`; `make test-all` runs all of them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    parameter_sets = Counter(_function(item) for item in items)
+    position = Counter[str]()
+    slow_files = set[Path]()
     for item in items:
+        function = _function(item)
+        position[function] += 1
         if reason := _slow_reason(item):
             item.add_marker(pytest.mark.slow(reason=reason))
+            slow_files.add(item.path)
+        elif parameter_sets[function] > MANY and position[function] % EACH != 1 and not _is_quick(item):
+            item.add_marker(pytest.mark.slow(reason=f"one of {parameter_sets[function]} parameter sets"))
     # Files with slow tests start first, then files with many tests: if a long file came last, all workers but one would
     # wait for it.
-    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
     test_counts = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path not in slow_files, -test_counts[item.path]))
     for name, is_unsupported in UNSUPPORTED.items():
