@@ -112,6 +112,8 @@ class Project:
         self._words: dict[tuple[str, str], bool] = {}
         self._numbers = {file: number for number, file in enumerate(sorted(self._names), 1)}
         """Number of each file, by which its lines differ from those of all others."""
+        self.read_files: set[str] = set()
+        """Files whose text or syntax tree was asked for since the user last cleared this set."""
 
     def display_path(self, file: str) -> str:
         """Return the path of a file as the user named it."""
@@ -177,6 +179,7 @@ class Project:
 
     def module(self, file: str) -> Module | None:
         """Return a parsed file; None for a folder, and for a file that cannot be read or parsed."""
+        self.read_files.add(file)
         if file in self._modules:
             self._modules.move_to_end(file)
             return self._modules[file]
@@ -227,6 +230,7 @@ class Project:
                 if each not in self._imports:
                     self._imports[each] = tuple(self._imports_in(each, self._text(each)))
                 queue.extend(self._imports[each])
+        self.read_files.update(found)
         return list(found)
 
     def _imports_in(self, file: str, text: str) -> Iterator[str]:

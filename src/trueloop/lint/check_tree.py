@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from trueloop.analysis.project import Project
 from trueloop.core.cores import available_cores
 from trueloop.core.findings import Finding, Severity, SourceLocation
+from trueloop.lint.cache import LintCache
 from trueloop.lint.check_file import ActiveRule, FileResult, lint_text
 from trueloop.lint.files import Decoded, Unreadable, decode, read_bytes
 from trueloop.lint.fix import fix_text
@@ -46,14 +47,19 @@ class LintedFile(NamedTuple):
     """Content of the file after fixes; None = unchanged."""
     fix_count: int = 0
     """Number of fixed findings."""
+    read_files: frozenset[str] = frozenset()
+    """Absolute paths of the other files of the project that were read."""
 
 
 def lint_file(path: Path, job: LintJob) -> LintedFile:
     """Lint one file, and fix it in memory if requested."""
+    if job.project is not None:
+        job.project.read_files.clear()
     try:
-        return lint_content(read_bytes(path), str(path), job)
+        linted_file = lint_content(read_bytes(path), str(path), job)
     except Unreadable as error:
         return LintedFile(FileResult(path=str(path), problem=str(error)))
+    return linted_file._replace(read_files=frozenset(job.project.read_files)) if job.project else linted_file
 
 
 def lint_content(content: bytes, path: str, job: LintJob) -> LintedFile:
@@ -127,15 +133,19 @@ def _with_cell_locations(linted: FileResult, notebook: Notebook, path: str) -> F
     return replace(linted, findings=tuple(map(relocate, linted.findings)), problem=problem, unused_pragmas=unused)
 
 
-def lint_files(paths: Iterable[Path], job: LintJob, *, jobs: int | None = None) -> Iterator[LintedFile]:
+def lint_files(
+    paths: Sequence[Path], job: LintJob, *, jobs: int | None = None, cache: LintCache | None = None
+) -> Iterator[LintedFile]:
     """Lint files and yield their results in the order of the paths; each finding is in the first result that has it.
 
     Args:
         paths: paths of files.
         job: rules and options.
         jobs: number of processes; None = the number of available processors.
+        cache: results of an earlier call, to which those of this call are added; None = all files are checked.
     """
-    results = list(_lint_each(paths, job, jobs))  # what is an error in one program may be a warning in another
+    # What is an error in one program may be a warning in another.
+    results = list(_lint_each(paths, job, jobs) if cache is None else _lint_changed(paths, job, jobs, cache))
     found = [finding for each in results for finding in each.result.findings]
     errors = {_key(finding) for finding in found if finding.severity is Severity.ERROR}
     seen: set[tuple[object, ...]] = set()
@@ -148,6 +158,18 @@ def lint_files(paths: Iterable[Path], job: LintJob, *, jobs: int | None = None) 
                 new.append(finding)
         seen.update(map(_key, new))
         yield each._replace(result=replace(each.result, findings=tuple(new)))
+
+
+def _lint_changed(paths: Sequence[Path], job: LintJob, jobs: int | None, cache: LintCache) -> Iterator[LintedFile]:
+    known = {path: result for path in paths if (result := cache.result(str(path))) is not None}
+    checked = _lint_each([path for path in paths if path not in known], job, jobs)
+    for path in paths:
+        if path in known:
+            yield LintedFile(known[path])
+        else:
+            linted_file = next(checked)
+            cache.add(linted_file.result, linted_file.read_files)
+            yield linted_file
 
 
 def _key(finding: Finding) -> tuple[object, ...]:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 SUFFIXES: Final = frozenset((".py", ".pyw", ".ipynb"))
 EXCLUDED_FOLDERS: Final = frozenset((
     ".git", ".hg", ".svn", ".tox", ".nox", ".venv", "venv", ".mypy_cache", ".ruff_cache", ".pytest_cache",
-    "__pycache__", "node_modules", "site-packages", ".eggs", ".ipynb_checkpoints", "__pypackages__", ".direnv",
+    ".trueloop_cache", "__pycache__", "node_modules", "site-packages", ".eggs", ".ipynb_checkpoints", "__pypackages__",
+    ".direnv",
 ))  # fmt: skip
 """Names of folders that are skipped unless the user names them explicitly."""
 MAX_FILE_BYTES: Final = 8 * 1024 * 1024  # larger files are generated

@@ -21,6 +21,7 @@ from trueloop.core.suppression import matches_code
 from trueloop.failures.selection import FailureSelection, read_config_list, select_failures
 from trueloop.lint.add_ignores import add_ignore_comments
 from trueloop.lint.baseline import Key, baseline_key, load_baseline, write_baseline
+from trueloop.lint.cache import MIN_FILES, LintCache
 from trueloop.lint.check_file import ActiveRule, FileResult
 from trueloop.lint.check_tree import LintedFile, LintJob, cache_cell_lines, lint_content, lint_files
 from trueloop.lint.files import Unreadable, decode, discover, read_text
@@ -55,6 +56,8 @@ class LintOptions:
     """Suppress every finding by a comment on its line, to adopt the linter on an old code base."""
     jobs: int | None = None
     """Number of processes; by default the number of processors."""
+    no_cache: bool = False
+    """Check every file, also those that are unchanged since an earlier call, and write no .trueloop_cache folder."""
     stdin_filename: str = "stdin.py"
     """File name to report for source code from standard input (-)."""
     strict: bool = False
@@ -87,12 +90,16 @@ def lint(paths: Sequence[str], options: LintOptions) -> int:
     files = list(discover(named, exclude=read_config_list(base, "exclude")))
     folders = {str(each.parent) for each in named if not is_folder(each)}
     job = job._replace(project=Project(map(str, files), read_text, folders))
-    for linted_file in lint_files(files, job, jobs=options.jobs):
+    cacheable = len(files) >= MIN_FILES and not folders and not job.fix and not options.no_cache
+    cache = LintCache(base, files, [each.failure.code for each in job.rules]) if cacheable else None
+    for linted_file in lint_files(files, job, jobs=options.jobs, cache=cache):
         _add_result(linted_file, summary, baseline, base)
         if linted_file.after is not None:
             _write_fixes(linted_file, summary, options, base)
         if options.add_ignore and linted_file.result.findings:
             _add_ignores(linted_file.result, summary)
+    if cache is not None:
+        cache.save()
     summary.drop_used_pragmas()
     if options.write_baseline:
         count = write_baseline(options.write_baseline, summary.baseline_keys)
