@@ -75,7 +75,7 @@ class Trial:
     step_ms: _Number | None = None
     """CPU time of one update without the sanitizer and without evaluation, in ms; None if not measured."""
     memory_mib: _Number | None = None
-    """Peak memory of the run without the sanitizer, above that of the process with PyTorch loaded; None if unknown."""
+    """Peak memory of the process in the run without the sanitizer, above that at its fork; None if unknown."""
     digest: _Text = ""
     """Digest of the final weights, which a replay reproduces."""
     found: TrialFinding | None = None

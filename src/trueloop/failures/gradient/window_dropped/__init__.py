@@ -266,7 +266,7 @@ def inject(loop: TeachingLoop) -> None:
     window, batches = loop.settings.get("accumulation", 0), loop.settings.get("batches", 0)
     if batches and window and batches % window == 0:  # no window would be incomplete
         other = next((size for size in range(window + 1, batches) if batches % size), 0)
-        settings = {"accumulation": other} if other else {}
+        settings: dict[str, Any] = {"accumulation": other} if other else {}
         raise CannotInject(f"The {batches} batches of an epoch divide evenly into windows of {window}.", **settings)
     loop.window_condition = loop.window_condition.replace(" or number + 1 == len(train_loader)", "")
 
