@@ -180,7 +180,7 @@ class View {
     this.show();
   }
 
-  /** Return the settings as they were before switches set some of them; the server sets those again that are still needed. */
+  /** Return the settings without the values that switches have set; the server sets those again that are still needed. */
   ownConfig() {
     const config = { ...this.requested.config };
     for (const [name, [before, set]] of Object.entries(this.setBySwitches)) if (equal(config[name], set)) config[name] = before;
