@@ -398,7 +398,8 @@ def fake_judge(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         if job.entry.lr < 0.001:
             return Trial(seed=job.seed, end="not reached", updates=1500, examples=48000, accuracy=0.5)
         return Trial(
-            seed=job.seed, end="reached", updates=updates, examples=32 * updates, accuracy=0.97, time=0.5, digest="ab"
+            seed=job.seed, end="reached", updates=updates, examples=32 * updates, accuracy=0.97, time=0.5, digest="ab",
+            step_ms=2.5, memory_mib=3.0,
         )  # fmt: skip
 
     monkeypatch.setattr(JudgeClient, "run", run)

@@ -82,7 +82,9 @@ def test_rankings_can_be_chosen_and_entries_opened(open_page: Opened, baseline: 
     page = open_page("arena", params="track=deep")
     page.get_by_role("button", name="Fewest examples").click()
     expect(page.get_by_role("button", name="Fewest examples")).to_have_attribute("aria-pressed", "true")
-    expect(page.locator(".boards th").nth(2)).to_have_text("examples, median")
+    expect(page.locator(".boards th").nth(2)).to_have_text("examples to target")
+    titles = page.locator(".boards th").all_inner_texts()
+    assert {"final accuracy, %", "time per step, ms", "peak memory, MiB", "lines"} <= set(titles)
     page.get_by_role("button", name="baseline: show the entry").focus()
     page.keyboard.press("Enter")
     entry = page.get_by_role("region", name="Entry", exact=True)
@@ -109,6 +111,16 @@ def test_settings_are_in_the_address_and_in_the_code(open_page: Opened):
     page.get_by_role("button", name=re.compile("Digits to")).click()
     expect(code).to_contain_text("load_digits")
     expect(page).to_have_url(re.compile("track=digits"))
+
+
+def test_the_baseline_is_not_submitted_as_an_own_entry(open_page: Opened, baseline: None):
+    page = open_page("arena", params="track=deep")
+    submission = page.get_by_role("region", name="Submit", exact=True)
+    expect(submission.get_by_role("button", name="Submit")).to_be_disabled()
+    expect(submission).to_contain_text("These are the baseline's settings")
+    page.get_by_label("batch", exact=True).fill("64")
+    expect(submission.get_by_role("button", name="Submit")).to_be_enabled()
+    expect(submission).not_to_contain_text("These are the baseline's settings")
 
 
 def test_an_invalid_setting_is_refused_and_cannot_be_run(open_page: Opened):

@@ -119,6 +119,19 @@ def test_one_update_shows_what_torch_computes(open_page: Opened):
     expect(page.locator(".timeline .says")).to_contain_text("update 2 follows after")
 
 
+def test_slow_motion_stops_the_play_of_the_run(open_page: Opened):
+    page = open_page("arithmetic", params="dataset=3000&batch=8&accumulate=2")
+    panel, says = page.locator(".one-step"), page.locator(".timeline .says")
+    page.get_by_role("button", name="Play the run").click()
+    expect(says).not_to_have_text(re.compile("iteration 1 of"))
+    panel.get_by_role("button", name="Play").click()
+    expect(page.get_by_role("button", name="Play the run")).to_be_visible()  # it is paused
+    expect(panel.get_by_role("button", name="‖ Pause")).to_be_visible()
+    expect(panel.locator("output.mono")).to_have_text(re.compile(r"^3 / "))
+    page.get_by_role("button", name="Play the run").click()
+    expect(panel.get_by_role("button", name="▶ Play")).to_be_visible()
+
+
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (360, True)])
 def test_the_largest_run_is_legible(open_page: Opened, axe: Callable[[Page], None], width: int, dark: bool):
     params = "dataset=1000000000000&batch=32&epochs=1000&accumulate=100&processes=64&iteration=5000"

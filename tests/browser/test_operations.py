@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import Locator, Page, expect
 
 Opened = Callable[..., Page]
@@ -97,6 +98,15 @@ def test_the_small_network_shows_the_states_of_adam(open_page: Opened):
     expect(page.locator(".line-now")).to_have_text("optimizer.step()")
     assert cells(page, "second.weight") == weight
     expect(page.get_by_label("example")).to_have_value("irises")
+
+
+@pytest.mark.parametrize("width", [390, 1024, 1440])
+def test_the_names_of_the_operations_fit(open_page: Opened, width: int):
+    page = open_page("operations", width=width)
+    stations = page.locator(".station")
+    expect(stations).to_have_count(6)
+    cut = "(all) => all.filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.innerText)"
+    assert stations.evaluate_all(cut) == []
 
 
 def test_a_setting_out_of_bounds_is_refused_with_a_message(open_page: Opened):

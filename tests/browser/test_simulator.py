@@ -114,6 +114,10 @@ def test_an_injected_failure_is_found_with_its_line_and_fixed_again(open_page: O
     page.get_by_label(re.compile("^GRD003")).check()
     expect(page.locator(".sim-status")).to_contain_text("batches per update 4")
     expect(page.locator(".finding[data-code=GRD003]")).to_be_visible()
+    expect(page.get_by_label("batches per update", exact=True)).to_have_value("4")
+    page.get_by_role("button", name="Fix all").click()
+    expect(page.get_by_label("batches per update", exact=True)).to_have_value("1")
+    assert "accumulation" not in address(page)
     page.get_by_role("button", name=re.compile("Remove the run: .*with GRD001")).click()
     expect(page.get_by_role("button", name=re.compile("Remove the run: .*with GRD001"))).to_have_count(0)
 
@@ -134,10 +138,23 @@ def test_steps_requested_while_a_setting_changes_are_made(open_page: Opened):
     wait_for_state(page, "paused")
 
 
+def test_a_failure_that_is_not_found_yet_is_named(open_page: Opened):
+    page = open_page("simulator", params="bugs=SCH006&schedule=cosine&samples=60&batch=8&epochs=4")
+    wait_for_state(page)
+    page.get_by_role("button", name="Step").click()
+    verdict = page.locator(".verdict")
+    expect(verdict).to_contain_text("Not found yet: SCH006. Some failures show only after two epochs")
+    page.get_by_role("button", name="Train").click()
+    expect(page.locator(".finding[data-code=SCH006]")).to_be_visible()
+    expect(verdict).to_contain_text("The sanitizer found this")
+
+
 def test_twin_runs_are_synchronised_and_their_first_difference_is_shown(open_page: Opened):
     page = open_page("simulator", params="bugs=GRD001&twin=1&play=1&" + LONG)
     expect(page.locator(".board")).to_have_count(2)
     expect(page.locator("dl.live dd[data-k=speed]")).to_have_text(re.compile(r"^\d[\d.]*\s*\d[\d.]*$"))
+    legend = page.get_by_role("figure", name="Loss").locator(".legend span")
+    assert legend.all_inner_texts() == ["broken", "held out, broken", "without", "held out, without"]
     expect(page.locator(".parted")).to_contain_text("They differ from update 2 on: gradient norm")
     page.get_by_role("button", name="Pause").click()
     wait_for_state(page, "paused")
@@ -320,8 +337,21 @@ def test_the_run_restarts_when_the_server_is_back(served: Any, tmp_path: Path, b
         wait_for_updates(page, 40)
     expect(page.locator(".sim-status")).to_contain_text("connection to the lab is lost")
     wait_for_state(page, "not connected")
+    page.evaluate("""() => {
+        window.shown = [];
+        const note = () => {
+            const [status, state, loss] = [".sim-status", ".sim-bar .state", "dl.live dd[data-k=loss]"]
+                .map((selector) => document.querySelector(selector).textContent);
+            if (status.startsWith("Reconnected")) window.shown.push([state, loss]);
+            requestAnimationFrame(note);
+        };
+        note();
+    }""")
     with served(tmp_path, port=int(port[1])):
         expect(page.locator(".sim-status")).to_contain_text("Restarted with the same settings", timeout=60_000)
+        page.wait_for_function("() => window.shown.length > 3")
+        first = page.evaluate("() => window.shown[2]")  # one frame after the message
+        assert first == ["writing ...", "\N{EN DASH}"], "the old worker's numbers are not shown as those of the new one"
         wait_for_updates(page, 5)
         assert address(page)["seed"] == "5"
         page.close()

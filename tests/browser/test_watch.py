@@ -30,7 +30,9 @@ while not Path(sys.argv[1]).exists():
     loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
     loss.backward()
     optimizer.step()
+    last = loss.item()
     time.sleep(0.005)
+print(f"{last:.2e}")
 """
 
 
@@ -134,12 +136,15 @@ def test_a_script_under_run_lab_is_shown_while_it_runs_and_after(lab_home, lab, 
     (tmp_path / "mine.py").write_text(SCRIPT)
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(lab_home / "session")}
     command = [sys.executable, "-m", "trueloop", "run", "--lab", "mine.py", "enough"]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
         assert running.stderr
         address = re.search(r"this run in the lab: (http\S+)", running.stderr.readline())
         assert address
         assert address[1].startswith(lab), "the lab that is running already shows the script"
-        page = open_page("watch", params=address[1].partition("?")[2])
+        page = open_page("watch")  # without an address: the running script is selected at once
+        expect(page).to_have_url(re.compile(re.escape(address[1].rpartition("/")[2])))
         head = page.locator(".watch-head")
         expect(head).to_contain_text("mine.py")
         expect(head).to_contain_text("● running")
@@ -148,9 +153,12 @@ def test_a_script_under_run_lab_is_shown_while_it_runs_and_after(lab_home, lab, 
         before = updates.inner_text()
         expect(updates).not_to_have_text(before)
         (tmp_path / "enough").touch()
-        running.communicate(timeout=60)
+        last, report = running.communicate(timeout=60)
     assert running.returncode == 0
     expect(head).to_contain_text("✓ finished")
+    loss = page.get_by_role("figure", name="Loss")
+    assert float(re.search(r"From \S+ to (\S+)\.", loss.inner_text())[1]) == pytest.approx(float(last), rel=0.01)
+    assert float(re.search(r"values +loss \S+ to ([^\s,]+)", report)[1]) == pytest.approx(float(last), rel=0.01)
     finding = page.locator(".watch-finding").first
     expect(finding).to_contain_text("GRD001")
     expect(finding.locator(".hit")).to_contain_text("optimizer.step()")
@@ -163,6 +171,28 @@ def test_a_script_under_run_lab_is_shown_while_it_runs_and_after(lab_home, lab, 
     expect(page.locator(".heat-cell-text")).to_contain_text(re.compile(r"update \d+: norm [\d.]+"))
     assert page.locator(".heat-names li").all_inner_texts() == ["0", "2"]
     axe(page)
+
+
+def test_curves_share_a_cursor_and_their_smoothing_can_be_chosen(journal, open_page):
+    run_id = "runs=runs/wavy-1"
+    losses = [UpdateRow(k, 1, 1.0 + k % 2, 0.5, 0.001, 8, 0.002, 0.01, False) for k in range(1, 201)]
+    journal(
+        "wavy-1",
+        started(),
+        UpdatesDone(rows=losses, memory_mib=1.0),
+        RunEnded(update=200, reason="finished", seconds=1.0),
+    )
+    page = open_page("watch", params=run_id)
+    loss = page.get_by_role("figure", name="Loss")
+    expect(loss.locator("figcaption")).to_contain_text("train 1.4")
+    loss.locator(".u-over").hover(position={"x": 60, "y": 40})
+    values = loss.locator(".chart-values")
+    expect(values).to_contain_text("train")
+    update = values.inner_text().partition(":")[0]
+    expect(page.get_by_role("figure", name="Learning rate").locator(".chart-values")).to_contain_text(f"{update}:")
+    page.get_by_label("Smoothing").select_option("none")
+    expect(loss.locator("figcaption")).to_contain_text("Newest: train 1.")
+    expect(loss.locator("figcaption")).not_to_contain_text("train 1.4")
 
 
 def test_a_missing_run_is_reported(open_page, lab_home, lab):

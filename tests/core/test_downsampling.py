@@ -3,6 +3,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trueloop.core.downsampling import DownsampledSeries
 
@@ -25,3 +27,14 @@ def test_a_long_series_is_downsampled_evenly(count: int):
     strides = {later - earlier for earlier, later in pairwise(updates)}
     assert len(strides) == 1, "as far apart at the start as at the end"
     assert updates[-1] + max(strides) >= count
+
+
+@given(st.integers(1, 300), st.integers(2, 40))
+def test_the_newest_point_is_always_returned(count, size):
+    series = DownsampledSeries[int](size)
+    for update in range(count):
+        series.add(update, -update)
+    updates, values = series.with_newest()
+    assert updates[-1] == count - 1
+    assert values == [-update for update in updates]
+    assert len(set(updates)) == len(updates) <= size + 1

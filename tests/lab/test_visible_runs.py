@@ -55,6 +55,15 @@ def test_an_unchanged_run_is_not_sent_again(fake_runs, visible_runs):
     assert (later["update"], later["version"] != first["version"]) == (2, True)
 
 
+def test_a_run_is_sent_again_if_its_smoothing_changes(fake_runs, visible_runs):
+    fake_runs.run("a")
+    (first,) = visible_runs.poll(["runs/a"], [], 1.0)["runs"]
+    (other,) = visible_runs.poll(["runs/a"], [first["version"]], 0.0)["runs"]
+    assert "same" not in other
+    (again,) = visible_runs.poll(["runs/a"], [other["version"]], 0.0)["runs"]
+    assert again["same"]
+
+
 @pytest.mark.parametrize(
     "run_id",
     [

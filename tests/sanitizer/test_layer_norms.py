@@ -10,22 +10,13 @@ from torch import nn
 
 from trueloop.sanitizer.layer_norms import MAX_LAYERS, MAX_UPDATES, OTHER_LAYERS, LayerNormRecorder
 from trueloop.sanitizer.watch import Watch
-from trueloop.tracing.events import NO_REFS, Ref, StepTaken
+from trueloop.tracing.events import Ref
 
 ADAM, SGD = Ref("Adam", "Adam"), Ref("SGD", "SGD")
 
 
-def step(update: int, norms: dict[Ref, float], optimizer: Ref = ADAM) -> StepTaken:
-    return StepTaken(
-        update=update,
-        backward_count=update,
-        time_s=0.0,
-        optimizer=optimizer,
-        parameters=NO_REFS,
-        with_gradient=NO_REFS,
-        live_parameters={},
-        gradient_norms=norms,
-    )
+def step(update: int, norms: dict[Ref, float], optimizer: Ref = ADAM) -> tuple[int, str, dict[Ref, float]]:
+    return update, optimizer.name, norms
 
 
 def named(*names: str) -> list[Ref]:
@@ -35,7 +26,7 @@ def named(*names: str) -> list[Ref]:
 def test_parameters_of_one_layer_are_one_row():
     weight, bias, own = named("encoder.0.weight", "encoder.0.bias", "scale")
     layers = LayerNormRecorder()
-    layers.add(step(0, {weight: 3.0, bias: 4.0, own: 1.0}))
+    layers.add(*step(0, {weight: 3.0, bias: 4.0, own: 1.0}))
     found = layers.norms()
     assert found is not None
     assert (found.updates, found.layers, found.norms) == ((0,), ("encoder.0", "scale"), ((5.0,), (1.0,)))
@@ -44,9 +35,9 @@ def test_parameters_of_one_layer_are_one_row():
 def test_unstepped_layers_differ_from_nan():
     first, second = named("a.weight", "b.weight")
     layers = LayerNormRecorder()
-    layers.add(step(0, {first: 1.0}))
-    layers.add(step(1, {second: math.nan}))
-    layers.add(step(2, {first: math.inf, second: 0.0}))
+    layers.add(*step(0, {first: 1.0}))
+    layers.add(*step(1, {second: math.nan}))
+    layers.add(*step(2, {first: math.inf, second: 0.0}))
     found = layers.norms()
     assert found is not None
     assert found.norms[0] == (1.0, None, math.inf)
@@ -59,8 +50,8 @@ def test_unstepped_layers_differ_from_nan():
 def test_equal_layer_names_are_distinguished_by_optimizer():
     critic, maker = named("0.weight", "0.weight")
     layers = LayerNormRecorder()
-    layers.add(step(0, {critic: 1.0}))
-    layers.add(step(1, {maker: 2.0}, SGD))
+    layers.add(*step(0, {critic: 1.0}))
+    layers.add(*step(1, {maker: 2.0}, SGD))
     found = layers.norms()
     assert found is not None
     assert found.layers == ("Adam: 0", "SGD: 0")
@@ -69,10 +60,10 @@ def test_equal_layer_names_are_distinguished_by_optimizer():
 def test_a_better_name_replaces_the_first():
     parameter = Ref("Parameter", "0.weight")
     layers = LayerNormRecorder()
-    layers.add(step(0, {parameter: 1.0}))
+    layers.add(*step(0, {parameter: 1.0}))
     parameter.name = "encoder.0.weight"
     for update in range(1, 100):
-        layers.add(step(update, {parameter: 1.0}))
+        layers.add(*step(update, {parameter: 1.0}))
     found = layers.norms()
     assert found is not None
     assert found.layers == ("0", "encoder.0")
@@ -82,7 +73,7 @@ def test_memory_is_bounded():
     many = dict.fromkeys(named(*(f"{place}.weight" for place in range(MAX_LAYERS + 3))), 1.0)
     layers = LayerNormRecorder()
     for update in range(3 * MAX_UPDATES):
-        layers.add(step(update, many))
+        layers.add(*step(update, many))
     found = layers.norms()
     assert found is not None
     assert len(found.updates) <= MAX_UPDATES

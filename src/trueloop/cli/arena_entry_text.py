@@ -88,6 +88,8 @@ def as_record(row: Row) -> dict[str, Any]:
 
 
 def _remark(row: Standing) -> str:
+    if not row.confirmed:
+        return "not confirmed, replay it: "
     if row.disqualified:
         return f"disqualified, {row.disqualified}: "
     return f"failed on {row.missed} of {row.seeds} seeds: " if row.missed else ""

@@ -223,7 +223,7 @@ class Report:
     """Lower bound of the time spent tracing: the work inside hooks is timed, calling the hooks is not."""
     timing: UpdateTiming | None = None
     series: dict[str, Series] = field(default_factory=dict[str, Series])
-    """Series by name: "loss", "grad_norm", "lr", "live_graphs"."""
+    """Series by name: "loss", "loss_read", "grad_norm", "lr", "live_graphs"."""
     layer_gradient_norms: LayerGradientNorms | None = None
     """Gradient norm of each layer; None if no norm could be read without a device synchronisation."""
     learning: LearningSummary | None = None

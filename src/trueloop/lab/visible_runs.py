@@ -69,14 +69,20 @@ class VisibleRuns:
             "folder": str(self._runs),
         }
 
-    def poll(self, ids: Sequence[str], versions: Sequence[str]) -> dict[str, Any]:
-        """Return the state of each run, or ``same`` if it has not changed since the given version."""
+    def poll(self, ids: Sequence[str], versions: Sequence[str], smoothing: float = 1.0) -> dict[str, Any]:
+        """Return the state of each run, or ``same`` if it has not changed since the given version.
+
+        Args:
+            ids: the runs.
+            versions: the version of each run that the page has; "" = none.
+            smoothing: factor of the default smoothing of the curves.
+        """
         versions = [*versions, *[""] * len(ids)]
-        states = [self._poll_run(run_id, version) for run_id, version in zip(ids, versions, strict=False)]
+        states = [self._poll_run(run_id, version, smoothing) for run_id, version in zip(ids, versions, strict=False)]
         any_behind = any(each.get("behind") for each in states)
         return {"runs": states, "poll_interval_ms": CATCH_UP_INTERVAL_MS if any_behind else POLL_INTERVAL_MS}
 
-    def _poll_run(self, run_id: str, version: str) -> dict[str, Any]:
+    def _poll_run(self, run_id: str, version: str, smoothing: float) -> dict[str, Any]:
         entry = self._find_reader(run_id)
         if entry is None:
             return {"id": run_id, "version": "", "missing": f"The run {run_id[:80]!r} no longer exists."}
@@ -85,10 +91,10 @@ class VisibleRuns:
             until_s = perf_counter() + READ_BUDGET_S
             while reader.poll() and reader.has_more and perf_counter() < until_s:
                 continue  # read several chunks per answer, because drawing takes as long as reading one
-            current = _version(reader)
+            current = f"{_version(reader)[:56]}.{smoothing:g}"
             if current == version:
                 return {"id": run_id, "version": current, "same": True, "behind": reader.has_more}
-            page = run_page(reader) if isinstance(reader, JournalReader) else feed_page(reader)
+            page = run_page(reader, smoothing) if isinstance(reader, JournalReader) else feed_page(reader, smoothing)
         return {"id": run_id, "version": current, **page}
 
     def _find_reader(self, run_id: str) -> tuple[Reader, threading.Lock] | None:

@@ -23,8 +23,14 @@ from trueloop.reporting.summary import (
     repeat_notes,
 )
 
-TITLES: Final = {"loss": "Loss", "grad_norm": "Gradient norm", "lr": "Learning rate", "live_graphs": "Graphs alive"}
-LOG_SCALED: Final = ("loss", "grad_norm")
+TITLES: Final = {
+    "loss": "Loss",
+    "loss_read": "Loss, as the program reads it",
+    "grad_norm": "Gradient norm",
+    "lr": "Learning rate",
+    "live_graphs": "Graphs alive",
+}
+LOG_SCALED: Final = ("loss", "loss_read", "grad_norm")
 DIFF_CLASSES: Final = {"+": "added", "-": "removed", " ": "kept"}
 
 

@@ -27,7 +27,8 @@ This is schema 1. New keys may be added to it; renaming or removing a key, or ch
   work inside hooks is timed, calling the hooks is not.
 - ``timing``: null or ``{"update_s", "data_share", "forward_share", "backward_share", "optimizer_share"}``: seconds
   between two updates, and the share of each phase.
-- ``series``: any of "loss", "grad_norm", "lr", "live_graphs", each ``{"updates": [...], "values": [...]}``.
+- ``series``: any of "loss" (where backward passes start), "loss_read" (each loss that the program reads), "grad_norm",
+  "lr", "live_graphs", each ``{"updates": [...], "values": [...]}``.
 - ``layer_gradient_norms``: null, or ``{"updates": [...], "layers": [...], "norms": [[...], ...]}``: for each layer one
   norm per update, null where the layer was not stepped.
 - ``learning``: null, or ``{"verdict", "kind", "start", "end", "constant", "updates"}``: the loss at the start and the

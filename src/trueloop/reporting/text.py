@@ -226,8 +226,9 @@ def format_timing(timing: UpdateTiming) -> str:
 
 
 def format_values(series: dict[str, Series]) -> str:
-    """Return the first and last recorded values of the loss, the gradient norm and the learning rate."""
-    labels = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
+    """Return the first and last values of the loss (as the program reads it, if it does), gradient norm and rate."""
+    loss = "loss_read" if "loss_read" in series else "loss"
+    labels = {loss: "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
     recorded = [(label, series[name].values) for name, label in labels.items() if name in series]
     ends = ((label, format_float(values[0]), format_float(values[-1])) for label, values in recorded if values)
     return ", ".join(f"{label} {_from_to(first, last)}" for label, first, last in ends)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from trueloop.core.downsampling import DownsampledSeries
 from trueloop.core.findings import LayerGradientNorms
-from trueloop.tracing.events import Ref, StepTaken
+from trueloop.tracing.events import Ref
 
 MAX_UPDATES: Final = 240  # recorded updates; more columns of a heat map do not fit on most screens
 MAX_LAYERS: Final = 256  # rows; the remaining layers share the last row
@@ -34,20 +34,20 @@ class LayerNormRecorder:
         """Row index of each of ``_parameters``."""
         self._columns_since_lookup = 0
 
-    def add(self, event: StepTaken) -> None:
-        """Add the norms of one step."""
+    def add(self, update: int, optimizer: str, norms: Mapping[Ref, float]) -> None:
+        """Add the norm of the gradient of each parameter at one step."""
         self._columns_since_lookup += 1
         if not self._columns.stores_next:
-            self._columns.add(event.update, self._columns.values[-1])
+            self._columns.add(update, self._columns.values[-1])
             return
-        parameters = tuple(event.gradient_norms)
+        parameters = tuple(norms)
         if parameters != self._parameters or self._columns_since_lookup >= RENAME_INTERVAL:
             self._parameters, self._columns_since_lookup = parameters, 0
-            self._row_of_parameter = [self._row_index(event.optimizer.name, ref.name) for ref in parameters]
+            self._row_of_parameter = [self._row_index(optimizer, ref.name) for ref in parameters]
         squares = array("d", [-1.0]) * len(self._rows)
-        for row, norm in zip(self._row_of_parameter, event.gradient_norms.values(), strict=True):
+        for row, norm in zip(self._row_of_parameter, norms.values(), strict=True):
             squares[row] = max(squares[row], 0.0) + norm * norm
-        self._columns.add(event.update, squares)
+        self._columns.add(update, squares)
 
     def newest(self) -> tuple[int, list[str], list[float | None]] | None:
         """Return the latest recorded update, the names of the layers and their norms; None before the first update."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any, Final
 
-from trueloop.core.downsampling import DownsampledSeries
+from trueloop.core.downsampling import DownsampledSeries, max_points
 from trueloop.core.findings import LayerGradientNorms, Series, UpdateTiming
 from trueloop.sanitizer.layer_norms import LayerNormRecorder
 from trueloop.tracing.events import (
@@ -15,12 +16,15 @@ from trueloop.tracing.events import (
     Event,
     GraphsAlive,
     LoaderStarted,
+    LossesRead,
     ModelCalled,
     ModeSet,
+    NumbersSampled,
     StepTaken,
     TracingGap,
 )
 
+SERIES: Final = ("loss", "loss_read", "grad_norm", "lr", "live_graphs")
 MIN_STRETCH: Final = 5  # updates that are timed together, as the end of the interval may be off by one update
 
 
@@ -36,7 +40,7 @@ class Recorder:
         self._on_value = on_value
         self.layer_norms = LayerNormRecorder()
         """Recorder of the gradient norm of each layer."""
-        self._series = {name: DownsampledSeries[float]() for name in ("loss", "grad_norm", "lr", "live_graphs")}
+        self._series = {name: DownsampledSeries[float](max_points(name)) for name in SERIES}
         self._sampled = DownsampledSeries[float]()
         self._uninterrupted, self._other_updates = _UpdateTimes(), _UpdateTimes()
         self._time = _TimeSplit()
@@ -49,6 +53,8 @@ class Recorder:
             BatchLoaded: self._batch,
             ModelCalled: self._forward,
             BackwardEnded: self._backward,
+            LossesRead: self._losses_read,
+            NumbersSampled: self._numbers,
             StepTaken: self._step,
             GraphsAlive: self._graphs,
             TracingGap: self._gap,
@@ -60,9 +66,10 @@ class Recorder:
     def series(self) -> dict[str, Series]:
         """Return every series that has a value."""
         return {
-            name: Series(updates=tuple(points.updates), values=tuple(points.values))
+            name: Series(updates=tuple(updates), values=tuple(values))
             for name, points in self._series.items()
-            if points.values
+            for updates, values in [points.with_newest()]
+            if values
         }
 
     def layer_gradient_norms(self) -> LayerGradientNorms | None:
@@ -113,7 +120,20 @@ class Recorder:
         if event.learning_rates:
             self._add("lr", update, event.learning_rates[0])
         if event.gradient_norms:
-            self.layer_norms.add(event)
+            self.layer_norms.add(update, event.optimizer.name, event.gradient_norms)
+
+    def _losses_read(self, event: LossesRead) -> None:
+        for update, value in event.losses:
+            self._add("loss_read", update, value)
+
+    def _numbers(self, event: NumbersSampled) -> None:
+        if event.loss is not None:
+            self._add("loss", event.step, event.loss)
+        if event.gradient_norms:
+            self._add("grad_norm", event.step, math.hypot(*event.gradient_norms.values()))
+            self.layer_norms.add(event.step, event.optimizer.name, event.gradient_norms)
+        if event.learning_rates:
+            self._add("lr", event.step, event.learning_rates[0])
 
     def _graphs(self, event: GraphsAlive) -> None:
         self._add("live_graphs", event.update, float(event.count))

@@ -719,6 +719,28 @@ class StepTaken(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
+class LossesRead(Event):
+    """RARE. The program has read losses, by ``item()`` or ``float()``; for curves, as the clock decides when."""
+
+    losses: tuple[tuple[int, float], ...]
+    """For each loss, the number of updates before its backward pass, and its value."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class NumbersSampled(Event):
+    """RARE. The numbers of an update in sampled tracing; for curves, as the choice depends on the clock."""
+
+    step: int
+    """Number of updates before this one."""
+    optimizer: Ref
+    loss: float | None
+    """Value of the root of the latest backward pass; None if it is no longer alive, scaled, or on a GPU."""
+    learning_rates: tuple[float, ...]
+    gradient_norms: Mapping[Ref, float]
+    """L2 norm of each gradient that still exists."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class StepSkipped(Event):
     """A GradScaler found infinities and skipped the step."""
 

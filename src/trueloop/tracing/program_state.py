@@ -106,6 +106,8 @@ class ProgramState:
     """Whether the latest call of an outermost module applied functional dropout because of train mode."""
     backward_depth: int = 0
     """1 during a backward pass, otherwise 0. Recomputation and reentrant checkpoints run within the pass."""
+    latest_optimizer: Callable[[], Optimizer | None] = lambda: None
+    """Returns the optimizer of the latest step in the training thread; None if it no longer exists."""
     step_depth: int = 0
     """Number of nested optimizer steps that are running; the forward and backward of a closure run within a step."""
     record_losses: bool = True
@@ -228,6 +230,7 @@ class ProgramState:
         self.nonfinite_calls, self.replayed = (), False
         self.forward_depth = self.backward_depth = self.step_depth = 0
         self.batches_before_pass, self.loader_pass = self.batch, None
+        self.latest_optimizer = lambda: None
         self.before_backward.clear()
         self.after_step.clear()
         self.on_backward_start.clear()

@@ -35,6 +35,9 @@ def test_only_the_settings_that_a_failure_needs_are_changed():
         ("OPT001", {"hidden": ()}, {"hidden": (16,)}),
         ("EVL008", {"samples": 20, "batch": 7}, {"samples": 21, "batch": 4}),
         ("EVL008", {"samples": 60, "batch": 4}, {"batch": 5}),
+        ("GRD004", {"samples": 60, "batch": 8, "accumulation": 2}, {"accumulation": 4}),  # 6 batches of 48 points
+        ("GRD004", {"samples": 60, "batch": 8, "accumulation": 4}, {}),
+        ("SCH006", {"schedule": "cosine"}, {"epochs": 3}),
     ],
 )
 def test_settings_at_which_torch_would_raise_are_changed(code, changes, expected_changes):
@@ -42,6 +45,13 @@ def test_settings_at_which_torch_would_raise_are_changed(code, changes, expected
     loop, simulation = write_script(before, [INJECTS[code]])
     assert simulation == replace(before, **expected_changes)
     Program(loop.text()).run()
+
+
+def test_a_switch_that_cannot_act_says_why():
+    even = Simulation(samples=400, batch=16, accumulation=5)
+    with pytest.raises(CannotInject, match="The 20 batches of an epoch divide evenly into windows of 5"):
+        inject_failures(even, [INJECTS["GRD004"]])
+    assert write_script(even, [INJECTS["GRD004"]]).simulation == replace(even, accumulation=6)
 
 
 def test_added_points_must_not_leave_a_batch_of_one():

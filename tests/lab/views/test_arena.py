@@ -7,6 +7,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ pytest.importorskip("starlette")
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import describe_fields, parse_record
+from trueloop.lab.arena.judge_client import JudgeClient
 from trueloop.lab.arena.submission_queue import SubmissionQueue
 from trueloop.lab.views import arena
 from trueloop.lab.views.arena import Query, answer
@@ -96,6 +98,88 @@ def test_a_submitted_entry_is_on_the_leaderboard_with_its_curve(ask: Any):
     assert board["queue"] == []
     again = submit_and_wait(ask, track="deep", entry={"lr": 0.002}, name="somebody else")
     assert (again["pooled_entries"], ask("board", track="deep")["boards"]["updates"][0]["seeds"]) == (2, 10)
+
+
+def forge(entry: int) -> None:
+    """Edit a result as anyone can who may write the file."""
+    with sqlite3.connect(arena._submission_queue().leaderboard.path) as connection:
+        connection.execute(
+            "UPDATE entries SET trials = replace(trials, '\"updates\":20', '\"updates\":1') WHERE id = ?", (entry,)
+        )
+    connection.close()
+
+
+def replay_and_wait(ask: Any, entry: int) -> Any:
+    number, end = ask("replay", id=entry)["id"], time.monotonic() + 30
+    while not (reply := ask("poll", id=number))["done"]:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return reply
+
+
+def ranks(ask: Any) -> list[tuple[int | None, str, bool]]:
+    rows = ask("board", track="digits")["boards"]["updates"]
+    return [(row["rank"], row["name"], row["confirmed"]) for row in rows]
+
+
+def test_a_forged_row_is_not_ranked_and_a_replay_does_not_confirm_it(ask: Any):
+    number = submit_and_wait(ask, track="digits", entry={"lr": 0.02}, name="eve")["id"]
+    assert ranks(ask) == [(1, "eve", True), (2, "baseline", True)]
+    forge(number)
+    assert ranks(ask) == [(1, "baseline", True), (None, "eve", False)]
+    assert ask("board", track="digits")["best"]["digits"] == 100
+    assert replay_and_wait(ask, number)["same"] is False
+    assert ranks(ask) == [(1, "baseline", True), (None, "eve", False)]
+
+
+def test_a_failed_replay_unranks_an_entry_and_a_successful_one_ranks_it(ask: Any, monkeypatch: pytest.MonkeyPatch):
+    number = submit_and_wait(ask, track="digits", entry={"lr": 0.02}, name="ada")["id"]
+    with monkeypatch.context() as other_result:
+        run = JudgeClient.run
+        other_result.setattr(JudgeClient, "run", lambda *args, **options: replace(run(*args, **options), digest="cd"))
+        assert replay_and_wait(ask, number)["same"] is False
+    assert (None, "ada", False) in ranks(ask)
+    assert replay_and_wait(ask, number)["same"] is True
+    assert (1, "ada", True) in ranks(ask)
+
+
+def test_a_replay_with_other_versions_changes_no_rank(ask: Any, monkeypatch: pytest.MonkeyPatch):
+    number = submit_and_wait(ask, track="digits", entry={"lr": 0.02}, name="ada")["id"]
+    run = JudgeClient.run
+    monkeypatch.setattr(JudgeClient, "run", lambda *args, **options: replace(run(*args, **options), digest="cd"))
+    monkeypatch.setattr(JudgeClient, "versions", lambda self: {"torch": "3.0"})
+    assert replay_and_wait(ask, number)["same"] is False
+    assert (1, "ada", True) in ranks(ask)
+
+
+def test_the_baseline_cannot_be_submitted_as_an_entry(ask: Any):
+    (track,) = [each for each in ask("tracks")["tracks"] if each["name"] == "digits"]
+    with pytest.raises(InvalidConfig, match="settings of the baseline"):
+        ask("submit", track="digits", entry=track["baseline"], name="ada")
+    assert ranks(ask) == []
+
+
+def test_a_queued_entry_can_be_withdrawn(ask: Any, monkeypatch: pytest.MonkeyPatch):
+    judged = submit_and_wait(ask, track="digits", entry={"lr": 0.02})["id"]
+    with pytest.raises(InvalidConfig, match="can no longer be withdrawn"):
+        ask("withdraw", id=judged)
+    monkeypatch.setattr(SubmissionQueue, "ensure_judging", lambda self: None)
+    queued = ask("submit", track="digits", entry={"lr": 0.03}, name="ada")["id"]
+    assert ask("withdraw", id=queued) == {"withdrawn": queued}
+    with pytest.raises(InvalidConfig, match=f"no entry {queued}"):
+        ask("entry", id=queued)
+
+
+def test_a_row_has_accuracy_time_memory_and_lines(ask: Any):
+    submit_and_wait(ask, track="digits", entry={"lr": 0.02}, name="ada")
+    (row,) = [each for each in ask("board", track="digits")["boards"]["updates"] if each["name"] == "ada"]
+    assert row["accuracy"]["median"] == 0.97
+    assert row["step_ms"]["median"] == 2.5
+    assert row["memory_mib"]["median"] == 3.0
+    assert (
+        row["lines"]
+        == sum(bool(line.strip()) for line in text_of(ask("script", track="digits")["script"]).splitlines()) - 1
+    )
 
 
 def test_a_finding_disqualifies_the_entry(ask: Any):

@@ -89,6 +89,24 @@ def test_a_program_shows_its_pace_and_nonfinite_values(tmp_path):
     assert list(shown["throughput"].curves[0].y) == [0.0, 50.0, 300.0]
 
 
+def test_losses_that_the_program_reads_are_drawn_instead_of_sampled_ones(tmp_path):
+    feed = FeedReader(tmp_path)
+    feed.series = {"loss": series((0, 8.0), (1, 4.0)), "loss_read": series((0, 2.0), (1, 1.0), (2, 0.5))}
+    (loss,) = feed_panels(feed)
+    assert (list(loss.curves[0].y), loss.caption) == ([2.0, 1.0, 0.5], "From 2.00 to 0.500.")
+
+
+def test_smoothing_is_a_factor_of_the_default(tmp_path):
+    feed = FeedReader(tmp_path)
+    feed.series = {"loss": series(*[(update, float(update % 2)) for update in range(200)])}
+    spread = {}
+    for smoothing in (0.0, 1.0, 20.0):
+        line = feed_panels(feed, smoothing)[0].curves[1].y[-50:]
+        spread[smoothing] = max(line) - min(line)
+    assert spread[0.0] == 1.0
+    assert spread[20.0] < spread[1.0] / 4 < spread[0.0] / 8
+
+
 def test_a_program_with_nothing_finite_still_has_a_plot(tmp_path):
     feed = FeedReader(tmp_path)
     feed.series = {"loss": series((0, math.nan), (1, math.inf))}

@@ -15,14 +15,16 @@ from trueloop.runs.journal_lines import encode_line
 def replay_command(entry: Count, *, board: BoardPath = None, json: Flag = False) -> int:
     """Run every seed of an entry again, and compare the number of updates and, bit by bit, the weights.
 
-    Exit code: 0 if they are the same, else 1. Another machine or torch version may legitimately give other weights.
+    Exit code: 0 if they are the same, else 1. Another machine or torch version may legitimately give other weights;
+    with the same versions, an entry with another result is no longer ranked.
 
     Args:
         entry: Number of the entry on the leaderboard.
         board: File of the leaderboard; by default the user's own.
         json: Print one JSON object and nothing else.
     """
-    row = open_leaderboard(board).entry(entry)
+    leaderboard = open_leaderboard(board)
+    row = leaderboard.entry(entry)
     check_installed(find_track(row.track))
 
     def print_seed(seed: SeedReplay) -> None:
@@ -31,6 +33,7 @@ def replay_command(entry: Count, *, board: BoardPath = None, json: Flag = False)
 
     with JudgeClient() as judge:
         replayed = replay_entry(row, judge, print_seed)
+    replayed.record(leaderboard, row.id)
     if json:
         seeds = [{**asdict(seed), "same": seed.same} for seed in replayed.seeds]
         record = {"entry": row.id, "same": replayed.same, "seeds": seeds, "differing": replayed.differing}

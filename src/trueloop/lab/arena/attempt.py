@@ -9,7 +9,7 @@ import hashlib
 import sys
 import threading
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -20,6 +20,7 @@ from trueloop.failures.selection import FailureSelection
 from trueloop.lab.arena.script import write_reference_script, write_script
 from trueloop.lab.arena.tracks import find_track
 from trueloop.lab.arena.trial import CurveCallback, End, Job, Point, Trial, TrialFinding
+from trueloop.runs.live.process_alive import memory_mib
 from trueloop.sanitizer.launch import FINDINGS_EXIT_CODE, LaunchResult, launch
 from trueloop.sanitizer.run_program import ProgramCommand, run_program
 
@@ -44,6 +45,7 @@ def run_job(job: Job, folder: Path, on_points: CurveCallback, last_error: Callab
         last_error: function that returns the last line of standard error.
     """
     track = find_track(job.track)
+    start_mib = memory_mib() or 0.0
     path = folder / f"{job.track}.py"
     path.write_text(write_script(track, job.entry, job.seed, practice=job.practice), encoding="utf-8")
     with _report_curve(on_points):
@@ -54,10 +56,13 @@ def run_job(job: Job, folder: Path, on_points: CurveCallback, last_error: Callab
     on_points([])
     reference_path = folder / "reference.py"
     reference_path.write_text(write_reference_script(track, job.seed), encoding="utf-8")
-    time_ratio, variables = _time_against_reference(path, reference_path)
+    _reset_peak_memory()
+    ratio, step_s, variables = _time_against_reference(path, reference_path)
+    peak_mib = _peak_memory_mib()
     if (variables["reached"], _weights_digest(variables["model"])) != (trial.updates, trial.digest):
         return replace(trial, end=End.FAILED.value, why="The second run of the same script had different weights.")
-    return replace(trial, time=time_ratio)
+    memory = None if peak_mib is None else round(max(0.0, peak_mib - start_mib), 1)
+    return replace(trial, time=ratio, step_ms=1000 * step_s, memory_mib=memory)
 
 
 def _judge_run(seed: int, launched: LaunchResult, last_error: Callable[[], str]) -> Trial:
@@ -92,13 +97,16 @@ def _judge_run(seed: int, launched: LaunchResult, last_error: Callable[[], str])
     return replace(trial, end=end.value, digest=_weights_digest(variables["model"]))
 
 
-def _time_against_reference(path: Path, reference_path: Path) -> tuple[float | None, Mapping[str, Any]]:
-    """Run a script alternately with the reference; return the ratio of times per example, and the script's variables.
+def _time_against_reference(path: Path, reference_path: Path) -> tuple[float | None, float, Mapping[str, Any]]:
+    """Run a script alternately with the reference.
+
+    Return the ratio of times per example, the script's CPU seconds per update, and its variables.
 
     The ratio is None if the CPU clock did not advance.
     """
     seconds = {reference_path: 0.0, path: 0.0}
     examples = {reference_path: 0, path: 0}
+    updates = 0
     variables: dict[Path, Mapping[str, Any]] = {}
     for repetition in range(MAX_TIMED_RUNS):
         for script_path in (reference_path, path):
@@ -107,10 +115,27 @@ def _time_against_reference(path: Path, reference_path: Path) -> tuple[float | N
                 variables[script_path] = vars(sys.modules["__main__"])
                 seconds[script_path] += variables[script_path]["train_s"]
                 examples[script_path] += variables[script_path]["examples"]
+                updates += variables[script_path]["update"] if script_path is path else 0
+    step_s = seconds[path] / updates
     if not seconds[reference_path]:
-        return None, variables[path]
+        return None, step_s, variables[path]
     reference_time = seconds[reference_path] / examples[reference_path]
-    return seconds[path] / examples[path] / reference_time, variables[path]
+    return seconds[path] / examples[path] / reference_time, step_s, variables[path]
+
+
+def _reset_peak_memory() -> None:
+    """Let the kernel measure the peak of this process's memory again from now on, where it can."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_memory_mib() -> float | None:
+    """Return the peak of this process's memory; None if the system does not say."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:")), None)
 
 
 def _weights_digest(model: nn.Module) -> str:

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from trueloop.core.errors import TrueloopError
 from trueloop.core.untrusted_input import parse_record
+from trueloop.failures.load import catalogue
 from trueloop.lab.arena.attempt import run_job
 from trueloop.lab.arena.trial import MAX_CPU_S, MAX_EXTRA_MIB, MAX_WALL_S, End, Job, Point, Trial
 from trueloop.lab.forking import limit_memory, warm_up
@@ -240,6 +241,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warm_up()
     import_module("trueloop.sanitizer.watch")
+    catalogue()  # now, so that the memory of a run does not include it
     send_message(out, {"kind": "ready", "versions": versions()})
     JudgeProcess(0, out).serve()
 

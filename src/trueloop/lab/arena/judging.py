@@ -45,6 +45,11 @@ class Replay:
         """True if every seed has the same result."""
         return all(seed.same for seed in self.seeds)
 
+    def record(self, board: Leaderboard, entry: int) -> None:
+        """Rank an entry that was confirmed, and no longer rank one that was refuted with the same versions."""
+        if self.same or not self.differing:
+            board.record_replay(entry, confirmed=self.same)
+
 
 def replay_entry(row: Row, judge: JudgeClient, on_seed: Callable[[SeedReplay], None] = lambda seed: None) -> Replay:
     """Run every seed of an entry again, without changing the leaderboard.
@@ -132,10 +137,14 @@ def submit_entry(board: Leaderboard, track: Track, entry: Entry, name: str) -> i
     The seeds are drawn here from the system's randomness, so they are unknown before the submission.
 
     Raises:
-        InvalidConfig: the name is invalid.
+        InvalidConfig: the name is invalid, or the entry equals the baseline.
         BoardError: the queue or the leaderboard is full, or this system cannot judge.
     """
     contestant = parse_record(ContestantName, {"name": name})
+    if entry == track.baseline:
+        raise InvalidConfig(
+            "These are the settings of the baseline, which is judged in any case.", fix="Change a setting first."
+        )
     with judging_lock(board.path):  # raises on a system without locks, where the entry would wait forever
         pass
     now = time.time()

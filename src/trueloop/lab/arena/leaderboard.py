@@ -5,12 +5,15 @@ Every query opens its own connection; the file is in WAL mode, so readers never 
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
+import secrets
 import sqlite3
 import sys
+import tempfile
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -68,7 +71,7 @@ CREATE TABLE IF NOT EXISTS entries (
     track TEXT NOT NULL, track_fingerprint TEXT NOT NULL, name TEXT NOT NULL, baseline INTEGER NOT NULL,
     config TEXT NOT NULL, seeds TEXT NOT NULL, state TEXT NOT NULL, submitted REAL NOT NULL, ended REAL,
     attempts INTEGER NOT NULL DEFAULT 0, progress TEXT NOT NULL DEFAULT '{}', trials TEXT NOT NULL DEFAULT '[]',
-    versions TEXT NOT NULL DEFAULT '{}', why TEXT NOT NULL DEFAULT ''
+    versions TEXT NOT NULL DEFAULT '{}', why TEXT NOT NULL DEFAULT '', seal TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX IF NOT EXISTS by_track ON entries (track, track_fingerprint, state);
 CREATE INDEX IF NOT EXISTS by_state ON entries (state);
@@ -79,8 +82,10 @@ CREATE TABLE IF NOT EXISTS curves (
 """
 _COLUMNS: Final = (
     "id, track, track_fingerprint, name, baseline, config, seeds, state, submitted, ended, progress, trials, versions, "
-    "why"
+    "why, seal"
 )
+_SEALED: Final = "id, track, track_fingerprint, name, baseline, config, seeds, state, trials, versions"
+KEY_BYTES: Final = 32
 _SELECT: Final = f"SELECT {_COLUMNS} FROM entries"  # noqa: S608 - our own columns
 _SELECT_WAITING: Final = f"{_SELECT} WHERE state IN ('queued', 'judging') ORDER BY baseline DESC, id"
 
@@ -123,6 +128,8 @@ class Row:
     trials: tuple[Trial, ...]
     versions: Mapping[str, str]
     why: str
+    seal: str
+    """Authentication code of the result; "" if it was not judged, or if a replay had another result."""
 
     @property
     def is_open(self) -> bool:
@@ -164,6 +171,7 @@ class _StoredRow:
     submitted: Annotated[float, Bounds(0, 1e11)]
     ended: Annotated[float, Bounds(0, 1e11)] | None
     why: Annotated[str, Bounds(0, MAX_FIELD)]
+    seal: Annotated[str, Bounds(0, 64)]
 
 
 class Leaderboard:
@@ -187,6 +195,9 @@ class Leaderboard:
             ) from error
         with self._connect() as connection:
             connection.executescript(_SCHEMA)
+            if "seal" not in [column[1] for column in connection.execute("PRAGMA table_info(entries)")]:
+                connection.execute("ALTER TABLE entries ADD COLUMN seal TEXT NOT NULL DEFAULT ''")
+        self._key = self._read_key()
 
     def submit(self, entry: Submission, now: float) -> int:
         """Queue an entry and return its number.
@@ -288,7 +299,16 @@ class Leaderboard:
                 "INSERT OR REPLACE INTO curves VALUES (?, ?, ?)",
                 [(entry, seed, _to_json(thin_points(points))) for seed, points in curves.items()],
             )
+            self._write_seal(connection, entry)
         return state
+
+    def record_replay(self, entry: int, *, confirmed: bool) -> None:
+        """Rank an entry whose replay had the same result; no longer rank one whose replay had another result."""
+        with self._connect() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("UPDATE entries SET seal = '' WHERE id = ?", (entry,))
+            if confirmed:
+                self._write_seal(connection, entry)
 
     def withdraw(self, entry: int) -> bool:
         """Withdraw a queued entry; return False if judging has started, as its progress may have been seen."""
@@ -326,11 +346,44 @@ class Leaderboard:
                 " AND NOT (baseline AND state = 'failed') ORDER BY id",
                 (track, track_fingerprint),
             ).fetchall()
+            sealed = {record[0] for record in records if self._has_seal(connection, record[0])}
         return [
-            JudgedEntry(id=row.id, name=row.name, config=row.config, baseline=row.baseline, trials=trials)
+            JudgedEntry(
+                id=row.id,
+                name=row.name,
+                config=row.config,
+                baseline=row.baseline,
+                trials=trials,
+                confirmed=row.id in sealed or all(trial.end != End.REACHED for trial in trials),
+            )
             for row in _valid_rows(records)
             if (trials := _counted_trials(row))
         ]
+
+    def _read_key(self) -> bytes:
+        """Return the key of the seals, which is in a private file next to the leaderboard and created if necessary."""
+        path = self.path.with_name(self.path.name + ".key")
+        try:
+            if not is_file(path):
+                with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name) as file:  # others cannot read it
+                    file.write(secrets.token_bytes(KEY_BYTES))
+                    file.flush()
+                    with suppress(FileExistsError):  # another process was faster
+                        os.link(file.name, path)
+            return path.read_bytes()
+        except OSError as error:
+            raise BoardError(f"{str(path)!r} cannot be used: {error.strerror}.", fix="Give another --board.") from error
+
+    def _seal(self, connection: sqlite3.Connection, entry: int) -> str:
+        record = connection.execute(f"SELECT {_SEALED} FROM entries WHERE id = ?", (entry,)).fetchone()  # noqa: S608
+        return hmac.digest(self._key, repr(record).encode(), "sha256").hex()
+
+    def _write_seal(self, connection: sqlite3.Connection, entry: int) -> None:
+        connection.execute("UPDATE entries SET seal = ? WHERE id = ?", (self._seal(connection, entry), entry))
+
+    def _has_seal(self, connection: sqlite3.Connection, entry: int) -> bool:
+        seal = connection.execute("SELECT seal FROM entries WHERE id = ?", (entry,)).fetchone()[0]
+        return hmac.compare_digest(str(seal).encode(), self._seal(connection, entry).encode())
 
     def damaged_rows(self, track: str) -> list[DamagedRow]:
         """Return the damaged rows of a track, the oldest first."""

@@ -21,6 +21,8 @@ class JudgedEntry:
     """Canonical JSON: equal texts are equal configurations."""
     baseline: bool
     trials: tuple[Trial, ...]
+    confirmed: bool = True
+    """Whether a judge of this leaderboard has computed the result; False for a row that was written in another way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,7 @@ class Standing:
     """One configuration on the leaderboard."""
 
     rank: int | None
-    """Rank from 1; None if a seed missed the target or the entry was disqualified."""
+    """Rank from 1; None if a seed missed the target, or the entry was disqualified or is not confirmed."""
     name: str
     """Name on the first entry with this configuration."""
     ids: tuple[int, ...]
@@ -53,6 +55,12 @@ class Standing:
     """Number of updates over the seeds that reached the target; None if none did."""
     examples: Spread | None
     time: Spread | None
+    accuracy: Spread | None
+    """Held-out accuracy at the target."""
+    step_ms: Spread | None
+    memory_mib: Spread | None
+    confirmed: bool
+    """False if the entry is not ranked until a replay confirms it."""
 
     def score(self, by: Criterion) -> Spread | None:
         """Return the score of one ranking."""
@@ -69,9 +77,9 @@ def standings(entries: Iterable[JudgedEntry], by: Criterion) -> list[Standing]:
         entries: the judged entries of one track.
         by: the quantity to rank by.
     """
-    groups: dict[str, list[JudgedEntry]] = {}
+    groups: dict[tuple[str, bool], list[JudgedEntry]] = {}
     for entry in sorted(entries, key=lambda entry: entry.id):
-        groups.setdefault(entry.config, []).append(entry)
+        groups.setdefault((entry.config, entry.confirmed), []).append(entry)
     rows = sorted((_standing(group) for group in groups.values()), key=lambda row: _sort_key(row, by))
     ranked: list[Standing] = []
     for row in rows:
@@ -96,6 +104,10 @@ def _standing(group: Sequence[JudgedEntry]) -> Standing:
         updates=_spread([trial.updates for trial in reached]),
         examples=_spread([trial.examples for trial in reached]),
         time=_spread([trial.time for trial in reached if trial.time is not None]),
+        accuracy=_spread([trial.accuracy for trial in reached]),
+        step_ms=_spread([trial.step_ms for trial in reached if trial.step_ms is not None]),
+        memory_mib=_spread([trial.memory_mib for trial in reached if trial.memory_mib is not None]),
+        confirmed=group[0].confirmed,
     )
 
 
@@ -106,7 +118,7 @@ def _spread(values: Sequence[float]) -> Spread | None:
 
 
 def _is_ranked(row: Standing, by: Criterion) -> bool:
-    return not row.missed and not row.disqualified and row.score(by) is not None
+    return row.confirmed and not row.missed and not row.disqualified and row.score(by) is not None
 
 
 def _sort_key(row: Standing, by: Criterion) -> tuple[bool, bool, float, float, int]:

@@ -115,6 +115,7 @@ class SubmissionQueue:
 
         def run(active: BackgroundRun) -> None:
             active.replay = replay_entry(row, self._judge, active.seeds.append)
+            active.replay.record(self.leaderboard, entry)
 
         return self._start(run)
 

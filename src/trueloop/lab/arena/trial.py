@@ -72,6 +72,10 @@ class Trial:
     """Last accuracy on the first held-out split."""
     time: _Number | None = None
     """Training time per example relative to the track's reference loop; None if not measured."""
+    step_ms: _Number | None = None
+    """CPU time of one update without the sanitizer and without evaluation, in ms; None if not measured."""
+    memory_mib: _Number | None = None
+    """Peak memory of the process in the run without the sanitizer, above that at its fork; None if unknown."""
     digest: _Text = ""
     """Digest of the final weights, which a replay reproduces."""
     found: TrialFinding | None = None

@@ -15,10 +15,10 @@ const fontSize_px = () => Math.round(FONT_PX * parseFloat(getComputedStyle(docum
 export const finite = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
 
 /** Create a chart that redraws at most once per frame and has the width of its parent.
- * @param {{title: string, lines: Line[], height?: number, x?: string, y?: string, log?: boolean, tools?: boolean, legend?: boolean, span?: [number, number]}} options
+ * @param {{title: string, lines: Line[], height?: number, x?: string, y?: string, log?: boolean, tools?: boolean, legend?: boolean, cursor?: string, span?: [number, number]}} options
  *   tools: show a switch for the log scale and a choice of the last N updates; legend: false if the page has a legend for all its charts;
- *   span: lowest and highest y, if they are known */
-export function chart({ title, lines, height = 180, x = "update", y = "", log = false, tools = true, legend = true, span }) {
+ *   cursor: charts with the same one have a common cursor, and show their values there; span: lowest and highest y, if they are known */
+export function chart({ title, lines, height = 180, x = "update", y = "", log = false, tools = true, legend = true, cursor = "", span }) {
   let isLog = log, lastUpdates = 0;
   /** @type {(number | null | undefined)[][]} */
   let data = [[], ...lines.map(() => [])];
@@ -31,6 +31,7 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
   const scaledHeight = () => Math.round(height * fontSize_px() / FONT_PX);
   const plotContainer = h("div", { class: "chart-place" });
   const summary = h("figcaption", { class: "unseen" });
+  const values = cursor ? h("p", { class: "chart-values mono" }, "\u00a0") : null;
   const logBox = h("input", { type: "checkbox", checked: log, onchange: () => { isLog = logBox.checked; build(); } });
   const rangeSelect = h("select", { "aria-label": `${title}: how much is shown`, onchange: () => { lastUpdates = Number(rangeSelect.value); redraw(); } },
     [[0, "all"], [1000, "last 1,000"], [200, "last 200"], [50, "last 50"]].map(([value, text]) => h("option", { value }, text)));
@@ -39,7 +40,7 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
       h("span", { class: "chart-title" }, title),
       h("div", { class: "chart-tools" }, h("span", { class: "legend" }, legend && lines.length > 1 && lines.map((line) => h("span", {}, swatch(line), line.label))),
       tools && h("label", { class: "tool" }, logBox, "log"), tools && rangeSelect)),
-    plotContainer, summary);
+    plotContainer, values, summary);
 
   function build() {
     plot?.destroy();
@@ -48,8 +49,8 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
     const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 }, font };
     plot = new uPlot({
       width: Math.max(plotContainer.clientWidth, 120), height: scaledHeight(),
-      hooks: { draw: [(/** @type {uPlot} */ self) => drawMarks(self, marks)] },
-      legend: { show: false }, cursor: { drag: { x: true, y: false }, points: { size: 6 } },
+      hooks: { draw: [(/** @type {uPlot} */ self) => drawMarks(self, marks)], setCursor: [showValues] },
+      legend: { show: false }, cursor: { drag: { x: true, y: false }, points: { size: 6 }, ...(cursor && { sync: { key: cursor } }) },
       scales: { x: { time: false }, y: isLog ? { distr: 3 } : span ? { range: span } : {} },
       axes: [{ ...axis, label: x, labelSize: 16 + extra, labelFont: font, size: 28 + extra, space: 50 + 5 * extra },
         { ...axis, size: 52 + 3 * extra, space: 22 + extra, label: y || undefined, labelSize: 14 + extra, labelFont: font, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : formatTick(tick))) }],
@@ -57,6 +58,13 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
         ...lines.map((line) => ({ label: line.label, stroke: colour(line.colour), width: line.width ?? 2, dash: line.dash, spanGaps: line.points || line.joined || false, points: { show: line.points || hasOneValue, size: 5 } })),
         ...ghosts.map((ghost) => ({ label: ghost.label, stroke: colour("--ghost"), width: 1.3, dash: ghost.dash, spanGaps: true, points: { show: false } }))],
     }, visibleData(), plotContainer);
+  }
+
+  /** Show the values at the cursor. @param {uPlot} self */
+  function showValues({ cursor: { idx }, data: columns }) {
+    if (!values) return;
+    const texts = idx === null || idx === undefined ? [] : lines.map(({ label }, i) => [label, nearest(columns[i + 1], idx)]).filter(([, value]) => value !== null).map(([label, value]) => `${label} ${formatNumber(/** @type {number} */ (value))}`);
+    values.textContent = texts.length ? `${x} ${formatNumber(/** @type {any} */ (columns[0])[/** @type {number} */ (idx)])}: ${texts.join(", ")}` : "\u00a0";
   }
 
   function visibleData() {
@@ -131,6 +139,12 @@ function drawMarks({ ctx, bbox, valToPos }, marks) {
     }
   });
   ctx.restore();
+}
+
+/** Return the value of a line at an index, or next to it if it has none there. @param {any} column @param {number} index */
+function nearest(column, index) {
+  for (let distance = 0; distance < column.length; distance++) for (const at of [index - distance, index + distance]) if (typeof column[at] === "number") return column[at];
+  return null;
 }
 
 /** Return true if a line has only one value, which is then drawn as a point. @param {uPlot} plot @param {number} line */

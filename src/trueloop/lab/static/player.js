@@ -5,10 +5,11 @@ import { h } from "./dom.js";
 /** Return true if the user prefers reduced motion. */
 export const prefersReducedMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
-/** @param {{count: () => number, ready?: () => boolean, show: (step: number) => void, label?: string, perStep_ms?: number, loop?: boolean}} options
+/** @param {{count: () => number, ready?: () => boolean, show: (step: number) => void, label?: string, perStep_ms?: number, loop?: boolean, onplay?: () => void}} options
  *   ready() returns true if there are steps to show; buttons pressed before take effect when the page first calls go()
+ *   onplay() is called when it starts to play
  *   show(step) draws a step from 0 to count() - 1; steps can come in any order */
-export function player({ count, ready = () => true, show, label = "Animation", perStep_ms = 900, loop = false }) {
+export function player({ count, ready = () => true, show, label = "Animation", perStep_ms = 900, loop = false, onplay }) {
   let step = 0, timer = 0, speed = 1, pendingSteps = 0, startWhenReady = false;
   const playing = () => timer !== 0 || startWhenReady;
   const play = h("button", { type: "button", onclick: () => (playing() ? pause() : start()) }, "▶ Play");
@@ -42,7 +43,8 @@ export function player({ count, ready = () => true, show, label = "Animation", p
     timer = setTimeout(tick, perStep_ms / speed);
   }
   function start() {
-    play.textContent = "⏸ Pause";
+    onplay?.();
+    play.textContent = "‖ Pause";
     startWhenReady = !ready();
     if (startWhenReady) return;
     if (step + 1 >= count()) go(0);

@@ -1,5 +1,6 @@
 """Generates the script of a simulation in plain PyTorch, which the page shows and the simulator runs."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -121,7 +122,7 @@ def teaching_loop(simulation: Simulation | None = None, added: Sequence[AddedPoi
         else "for inputs, targets in train_loader:",
         window_condition="if (number + 1) % window == 0 or number + 1 == len(train_loader):" if accumulates else "",
         after_training="model.load_state_dict(best_weights)" if settings.keep_best else "",
-        settings=asdict(settings),
+        settings=asdict(settings) | {"batches": math.ceil((settings.training_points + len(added)) / settings.batch)},
     )
 
 

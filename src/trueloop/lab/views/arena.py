@@ -30,7 +30,7 @@ _Number = Annotated[int, Bounds(0, 1 << 53)]
 class Query:
     """A request of the page."""
 
-    do: Literal["tracks", "board", "script", "practise", "poll", "submit", "entry", "replay"] = "tracks"
+    do: Literal["tracks", "board", "script", "practise", "poll", "submit", "withdraw", "entry", "replay"] = "tracks"
     track: Annotated[str, Bounds(1, 32), "name of the task"] = "digits"
     entry: Entry = field(default_factory=Entry)
     seed: Annotated[int, Bounds(0, MAX_SEED), "random seed of a practice run"] = 1
@@ -79,7 +79,9 @@ def _board(query: Query) -> dict[str, Any]:
     return {
         "track": track.name,
         "best": {each.name: _best(board, each) for each in TRACKS.values()},
-        "boards": {criterion: [_standing(row) for row in rows[:MAX_SHOWN]] for criterion, rows in boards.items()},
+        "boards": {
+            criterion: [_standing(row, track) for row in rows[:MAX_SHOWN]] for criterion, rows in boards.items()
+        },
         "curves": [curve for row in baseline + leaders if (curve := _median_curve(board, row)) is not None],
         "queue": [_entry_state(board, row) for row in board.open_entries()],
         "refused": [asdict(each) for each in board.damaged_rows(track.name)[:MAX_SHOWN]],
@@ -91,12 +93,18 @@ def _best(board: Leaderboard, track: Track) -> float | None:
     return leader.updates.median if leader is not None and leader.rank and leader.updates else None
 
 
-def _standing(row: Standing) -> dict[str, Any]:
+def _standing(row: Standing, track: Track) -> dict[str, Any]:
     return {
         **asdict(row),
         "config": json.loads(row.config),
         "changes": parse_entry(json.loads(row.config)).non_default_settings(),
+        "lines": _count_lines(write_script(track, parse_entry(json.loads(row.config)), 0)),
     }
+
+
+def _count_lines(script: str) -> int:
+    """Return the number of lines of a script that are not empty."""
+    return sum(bool(line.strip()) for line in script.splitlines())
 
 
 def _median_curve(board: Leaderboard, row: Standing) -> dict[str, Any] | None:
@@ -176,6 +184,8 @@ def _entry(query: Query) -> dict[str, Any]:
         "open": row.is_open,
         "baseline": row.baseline,
         "rank": standing.rank if standing else None,
+        "confirmed": standing.confirmed if standing else True,
+        "row_name": standing.name if standing else row.name,
         "pooled_entries": len(standing.ids) if standing else 1,
         "submitted": row.submitted,
         "seeds": row.seeds,
@@ -185,6 +195,12 @@ def _entry(query: Query) -> dict[str, Any]:
         "curves": [{"seed": seed, "points": points} for seed, points in board.curves(row.id).items()],
         "script": highlight(write_script(track, entry, row.seeds[0])) if track is not None and is_current else None,
     }
+
+
+def _withdraw(query: Query) -> dict[str, Any]:
+    if not _submission_queue().leaderboard.withdraw(query.id):
+        raise BoardError(f"Entry {query.id} is being judged or was judged, and can no longer be withdrawn.")
+    return {"withdrawn": query.id}
 
 
 def _replay(query: Query) -> dict[str, Any]:
@@ -198,6 +214,7 @@ _ANSWERS: Final[Mapping[str, Callable[[Query], dict[str, Any]]]] = {
     "practise": _practise,
     "poll": _poll,
     "submit": _submit,
+    "withdraw": _withdraw,
     "entry": _entry,
     "replay": _replay,
 }

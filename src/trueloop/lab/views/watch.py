@@ -39,6 +39,7 @@ class Query:
     what: Literal["list", "poll", "code"] = "list"
     search: Annotated[str, Bounds(0, 80), "text in a run's name, recipe or state"] = ""
     runs: Annotated[tuple[Annotated[str, Bounds(1, 300)], ...], Bounds(0, 6), "ids of runs"] = ()
+    smoothing: Annotated[float, Bounds(0, 20), "factor of the default smoothing of the curves"] = 1.0
     versions: Annotated[tuple[Annotated[str, Bounds(0, 64)], ...], Bounds(0, 6), "versions that the page shows"] = ()
 
 
@@ -48,7 +49,7 @@ def answer(query: Query, runs: VisibleRuns) -> dict[str, Any]:
         return runs.list_runs(query.search)
     if query.what == "code":
         return {"code": highlight(_reading_code(query, runs))}
-    return runs.poll(query.runs, query.versions)
+    return runs.poll(query.runs, query.versions, query.smoothing)
 
 
 def _reading_code(query: Query, runs: VisibleRuns) -> str:

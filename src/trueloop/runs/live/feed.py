@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from trueloop.core.downsampling import DownsampledSeries
+from trueloop.core.downsampling import DownsampledSeries, max_points
 from trueloop.core.errors import InvalidData
 from trueloop.core.json_text import parse_json
 from trueloop.runs.live.columns import LayerNorms
@@ -16,7 +16,6 @@ from trueloop.runs.live.tail import Tail
 from trueloop.runs.live.writer import MAX_FINDINGS, SCHEMA
 
 MAX_SERIES: Final = 24  # further series are ignored
-MAX_POINTS: Final = 4096
 MAX_COUNT: Final = 2**53
 
 
@@ -143,7 +142,7 @@ class FeedReader:
             if name not in self.series:
                 if len(self.series) >= MAX_SERIES:
                     continue
-                self.series[name] = DownsampledSeries(MAX_POINTS)
+                self.series[name] = DownsampledSeries(2 * max_points(name))
             for update, value in zip(updates, values, strict=True):
                 self.series[name].add(_parse_update(update), float(value))
         if "layers" in record:

@@ -27,8 +27,8 @@ NO_NORMS_MESSAGES: Final = {
 }
 
 
-def run_page(run: JournalReader) -> dict[str, Any]:
-    """Return the page data of a run of `trueloop train`."""
+def run_page(run: JournalReader, smoothing: float = 1.0) -> dict[str, Any]:
+    """Return the page data of a run of `trueloop train`, whose curves have this factor of the default smoothing."""
     started, split = run.started, run.time_split()
     state, tone, sentence = _describe_state(run)
     spent = [(name, label, getattr(split, name)) for name, label in TIME_LABELS.items()]
@@ -47,7 +47,7 @@ def run_page(run: JournalReader) -> dict[str, Any]:
         "updates": started.updates if started else None,
         "epoch": run.epoch,
         "epochs": started.epochs if started else None,
-        "panels": [panel_json(panel) for panel in run_panels(run)],
+        "panels": [panel_json(panel) for panel in run_panels(run, smoothing)],
         "layers": run.layers.to_heatmap(),
         "no_layers": NO_NORMS_MESSAGES["trained"],
         "spent": [
@@ -68,8 +68,8 @@ def run_page(run: JournalReader) -> dict[str, Any]:
     }
 
 
-def feed_page(feed: FeedReader) -> dict[str, Any]:
-    """Return the page data of a program under `trueloop run --lab`."""
+def feed_page(feed: FeedReader, smoothing: float = 1.0) -> dict[str, Any]:
+    """Return the page data of a program under `trueloop run --lab`; for ``smoothing``, see `run_page`."""
     status, report = feed.status(), feed.report or {}
     shares = {name.removesuffix("_share"): value for name, value in (status.timing or {}).items()}
     update_s = shares.pop("update_s", 0.0)
@@ -90,7 +90,7 @@ def feed_page(feed: FeedReader) -> dict[str, Any]:
         "updates": None,
         "epoch": None,
         "epochs": None,
-        "panels": [panel_json(panel) for panel in feed_panels(feed)],
+        "panels": [panel_json(panel) for panel in feed_panels(feed, smoothing)],
         "layers": feed.layers.to_heatmap(),
         "no_layers": NO_NORMS_MESSAGES["watched"],
         "spent": [

@@ -30,36 +30,46 @@ SERIES_TITLES: Final[Mapping[str, tuple[str, Role]]] = {
 }
 
 
-def run_panels(run: JournalReader) -> list[Panel]:
-    """Build the panels of a journal: loss, each metric, learning rate, gradient norm, speed, waiting, memory."""
+def run_panels(run: JournalReader, smoothing: float = 1.0) -> list[Panel]:
+    """Build the panels of a journal: loss, each metric, learning rate, gradient norm, speed, waiting, memory.
+
+    Args:
+        run: the journal.
+        smoothing: factor of the default smoothing span; 0 = no smoothing.
+    """
     panels = [
-        _loss_panel(run),
+        _loss_panel(run, smoothing),
         *_metric_panels(run),
         _rate_panel(run),
-        _norm_panel(run),
-        *_speed_panels(run),
+        _norm_panel(run, smoothing),
+        *_speed_panels(run, smoothing),
         _series_panel("memory_mib", run.memory),
     ]
     return [panel for panel in panels if any(curve.y for curve in panel.curves)]
 
 
-def feed_panels(feed: FeedReader) -> list[Panel]:
-    """Build the panels of a feed: loss, learning rate, gradient norm, speed, memory, graphs."""
+def feed_panels(feed: FeedReader, smoothing: float = 1.0) -> list[Panel]:
+    """Build the panels of a feed: loss, learning rate, gradient norm, speed, memory, graphs.
+
+    Args:
+        feed: the feed.
+        smoothing: as for `run_panels`.
+    """
     series = feed.series
     panels = [
-        _sampled_panel("loss", "Loss", "train", series.get("loss")),
+        _sampled_panel("loss", "Loss", "train", series.get("loss_read") or series.get("loss"), smoothing),
         _series_panel("lr", series.get("lr")),
-        _sampled_panel("grad_norm", "Gradient norm", "norm", series.get("grad_norm"), log=True),
+        _sampled_panel("grad_norm", "Gradient norm", "norm", series.get("grad_norm"), smoothing, log=True),
         _pace_panel(series.get("seconds")),
         *(_series_panel(name, series.get(name)) for name in ("memory_mib", "live_graphs")),
     ]
     return [panel for panel in panels if any(curve.y for curve in panel.curves) or panel.marks]
 
 
-def _loss_panel(run: JournalReader) -> Panel:
+def _loss_panel(run: JournalReader, smoothing: float) -> Panel:
     rows = run.rows.rows
     updates = [row.update for row in rows]
-    line = smooth([row.loss for row in rows], default_span(len(rows)))
+    line = smooth([row.loss for row in rows], smoothing * default_span(len(rows)))
     curves = [
         _range_curve("train, every update", "train", updates, [(row.loss_low, row.loss_high) for row in rows]),
         _curve("train", "train", updates, line),
@@ -100,11 +110,11 @@ def _rate_panel(run: JournalReader) -> Panel:
     return Panel(name="lr", title="Learning rate", caption=_range_caption(curves), curves=curves)
 
 
-def _norm_panel(run: JournalReader) -> Panel:
+def _norm_panel(run: JournalReader, smoothing: float) -> Panel:
     rows = run.rows.rows
     updates = [row.update for row in rows]
     lowest, highest = positive_or_nan([row.norm_low for row in rows]), positive_or_nan([row.norm_high for row in rows])
-    line = smooth(positive_or_nan([row.norm for row in rows]), default_span(len(rows)))
+    line = smooth(positive_or_nan([row.norm for row in rows]), smoothing * default_span(len(rows)))
     curves = [
         _range_curve("norm, every update", "norm", updates, list(zip(lowest, highest, strict=True))),
         _curve("norm", "norm", updates, line),
@@ -119,9 +129,9 @@ def _norm_panel(run: JournalReader) -> Panel:
     )
 
 
-def _speed_panels(run: JournalReader) -> Iterator[Panel]:
+def _speed_panels(run: JournalReader, smoothing: float) -> Iterator[Panel]:
     rows = [row for row in run.rows.rows if row.total_s > 0]
-    updates, span = [row.update for row in rows], default_span(len(rows))
+    updates, span = [row.update for row in rows], smoothing * default_span(len(rows))
     speeds = smooth([row.examples / row.total_s for row in rows], span)
     curves = [_curve("examples/s", "speed", updates, speeds)]
     yield Panel(name="throughput", title="Examples per second", caption=_range_caption(curves), curves=curves)
@@ -133,12 +143,12 @@ def _speed_panels(run: JournalReader) -> Iterator[Panel]:
 
 
 def _sampled_panel(
-    name: str, title: str, role: Role, series: DownsampledSeries[float] | None, *, log: bool = False
+    name: str, title: str, role: Role, series: DownsampledSeries[float] | None, smoothing: float, *, log: bool = False
 ) -> Panel:
     """Build the panel of a series that was sampled in bursts; non-finite values are marked."""
     updates, values = (series.updates, series.values) if series else ([], [])
     drawable = positive_or_nan(values) if log else values
-    line = smooth(drawable, default_span(len(drawable)))
+    line = smooth(drawable, smoothing * default_span(len(drawable)))
     label = {"grad_norm": "norm"}.get(name, name)
     curves = [_curve(f"{label}, not smoothed", role, updates, drawable, kind="raw"), _curve(label, role, updates, line)]
     nonfinite = [update for update, value in zip(updates, values, strict=True) if not math.isfinite(value)]
@@ -146,7 +156,7 @@ def _sampled_panel(
     return Panel(
         name=name,
         title=title,
-        caption=_newest_caption(curves[1:]) + remark,
+        caption=_ends_caption(drawable) + remark,
         curves=curves,
         log=log or values_suit_log_scale(line),
         marks=subsample_marks(nonfinite),
@@ -186,6 +196,11 @@ def _range_curve(label: str, role: Role, updates: Sequence[int], ranges: Sequenc
 def _newest_caption(curves: Sequence[Curve]) -> str:
     newest = ", ".join(f"{curve.label} {format_float(curve.y[-1])}" for curve in curves if curve.y)
     return f"Newest: {newest}." if newest else "No finite value yet."
+
+
+def _ends_caption(values: Sequence[float]) -> str:
+    ends = [format_float(value) for value in values if math.isfinite(value)]
+    return f"From {ends[0]} to {ends[-1]}." if ends else "No finite value yet."
 
 
 def _range_caption(curves: Sequence[Curve]) -> str:

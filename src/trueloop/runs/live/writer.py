@@ -13,7 +13,7 @@ from pathlib import Path
 from time import perf_counter, time
 from typing import Any, Final, Protocol
 
-from trueloop.core.downsampling import DownsampledSeries
+from trueloop.core.downsampling import DownsampledSeries, max_points
 from trueloop.runs.journal_lines import encode_line
 from trueloop.runs.live.columns import MAX_COLUMNS, round_norms
 from trueloop.runs.live.folder import (
@@ -91,7 +91,7 @@ class LiveWriter:
         """
         values = self._series.get(series)
         if values is None:
-            values = self._series[series] = DownsampledSeries()
+            values = self._series[series] = DownsampledSeries(max_points(series))
         if values.add(update, value):
             points = self._unwritten.setdefault(series, [[], []])
             points[0].append(update)

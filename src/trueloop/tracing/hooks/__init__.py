@@ -16,6 +16,7 @@ from trueloop.tracing.hooks.loss_lines import LossLines
 from trueloop.tracing.hooks.modes import Modes
 from trueloop.tracing.hooks.module_calls import ModuleCalls
 from trueloop.tracing.hooks.optimizers import Clearing, Steps
+from trueloop.tracing.hooks.readings import Readings
 from trueloop.tracing.hooks.registrations import Registrations
 from trueloop.tracing.hooks.replicas import Replicas
 from trueloop.tracing.hooks.scaling import Scaling
@@ -64,4 +65,5 @@ def all_hooks(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
         GraphCuts(stream, program),
         InformationFlow(stream, program),
         WeightAverages(stream, program),
+        Readings(stream, program),
     ]

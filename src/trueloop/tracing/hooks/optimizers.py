@@ -235,7 +235,7 @@ class Steps:
         """Record an optimizer as the latest; return False on another thread than the training thread."""
         if self._is_other_thread():
             return False
-        self._latest = weakref.ref(optimizer)
+        self._latest = self._program.latest_optimizer = weakref.ref(optimizer)
         self._state = self._program.optimizers.get(optimizer) or self._register_late(optimizer)
         self._state.in_training_thread = True
         return True
@@ -258,7 +258,7 @@ class Steps:
         refs, parameters = registry.ordered_refs(tensors)
         live = dict(zip(refs, tensors, strict=True))
         closure = bool(options.get("closure") or (len(args) > 1 and callable(args[1])))
-        with_gradient, norms = (NO_REFS, {}) if closure else _read_gradients(live, parameters)
+        with_gradient, norms = (NO_REFS, {}) if closure else read_gradients(live, parameters)
         if not all(map(math.isfinite, norms.values())) and self._program.stepping_scaler is None:
             self._locate(self._stream, self._program)
         event = StepStarted(
@@ -284,7 +284,7 @@ class Steps:
         seconds = perf_counter() - before.start_s
         parameters, live, with_gradient, norms = before[1:5]
         if before.closure:  # the closure has computed the gradients
-            with_gradient, norms = _read_gradients(live, parameters)
+            with_gradient, norms = read_gradients(live, parameters)
         stream, ref, location = self._stream, before.event.optimizer, location or before.event.location
         if state.fully_traced:
             scaler = self._program.stepping_scaler and self._program.stepping_scaler()
@@ -373,7 +373,7 @@ def depth_of_step() -> int:
     return max(1, depth)
 
 
-def _read_gradients(live_parameters: Mapping[Ref, Tensor], parameters: Refs) -> tuple[Refs, Mapping[Ref, float]]:
+def read_gradients(live_parameters: Mapping[Ref, Tensor], parameters: Refs) -> tuple[Refs, Mapping[Ref, float]]:
     """Return the parameters with a gradient, and the norms; {} for a GPU, which would have to be synchronised."""
     gradients = {ref: each.grad for ref, each in live_parameters.items() if each.grad is not None}
     norms = gradient_norms(list(gradients.values())) or ()

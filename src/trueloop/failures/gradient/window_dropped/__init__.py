@@ -49,7 +49,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
-from trueloop.failures.teaching_script import TeachingLoop
+from trueloop.failures.teaching_script import CannotInject, TeachingLoop
 from trueloop.tracing.events import Event, GradientsCleared, Ref, StepTaken, TracingGap
 
 MIN_EPOCHS: Final = 3  # ends of epochs with as many batches left over
@@ -263,6 +263,11 @@ RULE = Rule(required_words=("backward(", ".step(", "%"), find=find)
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
     loop.require(bool(loop.window_condition), "Nothing is accumulated: there is no window to drop.", accumulation=3)
+    window, batches = loop.settings.get("accumulation", 0), loop.settings.get("batches", 0)
+    if batches and window and batches % window == 0:  # no window would be incomplete
+        other = next((size for size in range(window + 1, batches) if batches % size), 0)
+        settings: dict[str, Any] = {"accumulation": other} if other else {}
+        raise CannotInject(f"The {batches} batches of an epoch divide evenly into windows of {window}.", **settings)
     loop.window_condition = loop.window_condition.replace(" or number + 1 == len(train_loader)", "")
 
 

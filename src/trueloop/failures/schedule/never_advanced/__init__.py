@@ -227,6 +227,9 @@ RULE = Rule(
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
+    epochs = MIN_EPOCHS + 1
+    reason = f"A schedule that is never advanced is found after {MIN_EPOCHS} full epochs."
+    loop.require(loop.settings.get("epochs", epochs) >= epochs, reason, epochs=epochs)
     loop.leave_out(Piece.SCHEDULER_STEP)
 
 

@@ -62,7 +62,7 @@ export async function mount(root, { params, setParams, announce }) {
   const networkCode = codePanel({ title: "The network (fixed)", file: "network.py" });
   const code = codePanel({ title: "Show the code", file: "entry.py", note: "What practice runs: plain PyTorch. `trueloop run entry.py` checks it the same way. The judge runs this text too, with fresh seeds and the second held-out split." });
   const fetchScript = latestOnly("arena");
-  const entryDetails = entryPanel({ onuse: (config, trackName) => loadSettings(config, trackName), announce });
+  const entryDetails = entryPanel({ onuse: (config, trackName) => loadSettings(config, trackName), onreplayed: () => refresh(), announce });
   const leaderboard = leaderboards({ open: (id) => entryDetails.show(id), announce });
   const submission = submissionPanel({ query: () => ({ track: track.name, entry: values }), onjudged: async (id) => { await refresh(); await entryDetails.show(id); }, announce });
 
@@ -139,7 +139,9 @@ export async function mount(root, { params, setParams, announce }) {
     refusal.hidden = !error;
     refusal.textContent = error ? error.message : "";
     refused = Boolean(error);
-    submission.button.disabled = refused;
+    const isBaseline = Object.entries({ ...defaults, ...track.baseline }).every(([name, value]) => values[name] === value);
+    submission.button.disabled = refused || isBaseline;
+    submission.hint(isBaseline ? "These are the baseline's settings: change one to submit an entry." : "");
     updateButton();
     groups.forEach(({ groupForm, only }) => { for (const name of only) groupForm.field(/** @type {string} */ (name)).classList.toggle("refused", mentions(error?.problem?.what, /** @type {string} */ (name))); });
   }

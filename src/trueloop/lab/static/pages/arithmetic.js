@@ -37,11 +37,12 @@ export async function mount(root, { params, setParams, announce }) {
   const notes = h("ul", { class: "notes" });
   const notesPanel = h("section", { class: "panel", "aria-labelledby": "arithmetic-notes" }, h("h2", { id: "arithmetic-notes" }, "To notice"), notes);
   const code = codePanel({ file: "counts.py", note: "Needs pip install 'trueloop[train]'. The last lines give the same sizes to a real DataLoader and check that it agrees." });
-  const line = timeline({ go: (to) => { Object.assign(position, to); return update(); }, announce });
+  const line = timeline({ go: (to) => { Object.assign(position, to); return update(); }, announce, onplay: () => step.pause() });
   const step = oneStep({
     announce,
     lr: Number(params.get("lr")) || DEFAULT_RATE,
     onrate: () => remember(),
+    onplay: () => line.pause(), // the next iteration of the run would replace the update that is shown
     next: () => { Object.assign(position, latest.targets.update); return update(); },
   });
   fill(root,

@@ -50,6 +50,7 @@ class View {
     this.pendingSteps = 0; // number of steps requested while a run was starting
     this.trainWhenStarted = false;
     this.frames = 0;
+    /** @type {Record<string, [any, any]>} name of a setting that a switch has set -> its value before and since */ this.setBySwitches = {};
     this.firstDifference = firstDifference();
     this.request = latestOnly("simulator");
     this.pacer = createPacer(() => this.runs);
@@ -88,7 +89,7 @@ class View {
       address: () => location.href,
     });
     this.knobs = knobs(this.fields, { config: setup.config, onchange: (name, value) => this.changeSetting(name, value) });
-    this.bugs = bugs({ onchange: (codes) => this.change({ bugs: codes }, { train: true }) });
+    this.bugs = bugs({ onchange: (codes) => this.change({ bugs: codes, config: this.ownConfig() }, { train: true }) });
     this.findings = findings({ onpick: (line) => this.code.toLine(line) });
     this.curves = curves();
     this.numbers = numbers();
@@ -171,8 +172,19 @@ class View {
       this.showStatus(state === "idle" ? reason : "The connection to the lab is lost. The page reconnects by itself.");
     } else if (state === "busy") this.showStatus(reason);
     if (reconnected && this.twins) this.begin({ train: this.trainWhenStarted, keep: false }); // both runs restart, so that they stay synchronised
-    if (reconnected) this.showStatus("Reconnected. Restarted with the same settings.");
+    if (reconnected) {
+      this.showStatus("Reconnected. Restarted with the same settings.");
+      this.findings.show(this.runs[0]);
+      this.paint();
+    }
     this.show();
+  }
+
+  /** Return the settings without the values that switches have set; the server sets those again that are still needed. */
+  ownConfig() {
+    const config = { ...this.requested.config };
+    for (const [name, [before, set]] of Object.entries(this.setBySwitches)) if (equal(config[name], set)) config[name] = before;
+    return config;
   }
 
   /** Restart with changed settings. @param {Partial<Setup>} changes @param {{train?: boolean, message?: string}} [applyOptions] */
@@ -206,6 +218,8 @@ class View {
     const previous = this.setup, isFirst = !this.injectable;
     const trainNow = train || this.pacer.training || this.trainWhenStarted;
     if (!isFirst) this.keepCurves();
+    this.setBySwitches = Object.fromEntries([...Object.entries(this.setBySwitches), ...changed.map((name) => [name, [next.config[name], answer.config[name]]])]
+      .filter(([name, [, set]]) => equal(answer.config[name], set)));
     this.setup = this.requested = { config: answer.config, bugs: next.bugs, points: next.points };
     this.injectable = answer.bugs;
     this.knobs.refuse(null);

@@ -21,23 +21,27 @@ export async function mount(root, { params, setParams, announce }) {
   let chosen = (params.get("runs") ?? "").split(",").filter(Boolean).map(decodeName).slice(0, MAX_RUNS);
   /** @type {Map<string, any>} */
   const runsById = new Map();
-  let focusedId = chosen[0] ?? "", timer = 0, listTimer = 0, unmounted = false, pollCount = 0;
+  let focusedId = chosen[0] ?? "", timer = 0, listTimer = 0, unmounted = false, pollCount = 0, hasChosen = chosen.length > 0;
 
+  const smoothing = h("select", { id: "watch-smoothing", onchange: () => { runsById.forEach((run) => { run.version = ""; }); follow(); } },
+    [[1, "default"], [0, "none"], [5, "strong"], [20, "very strong"]].map(([factor, text]) => h("option", { value: factor }, text)));
   const runs = list({ chosen, maxRuns: MAX_RUNS, onchoose: choose, onsearch: refreshList });
   const plotPanel = plots(), comparison = compare();
   const detailPanel = details({ announce });
   const code = codePanel({ title: "Show the code", file: "read_run.py", note: "Everything drawn here comes from a file with one JSON object per line." });
   const focusSelect = h("select", { id: "watch-focus", onchange: () => { focusedId = focusSelect.value; show(); showCode(); } });
-  const legend = h("div", { class: "row watch-chosen", hidden: true });
+  const legend = h("span", { class: "row" });
+  const tools = h("div", { class: "row watch-chosen", hidden: true }, legend, h("span", { class: "row" }, h("label", { for: "watch-smoothing" }, "Smoothing"), smoothing));
   const errorNote = h("p", { class: "error", role: "alert", hidden: true });
   const emptyPanel = h("div", { class: "panel" }, h("h2", {}, "No run chosen"),
     h("p", {}, "Choose a run on the left, or start one: ", h("code", {}, "trueloop run --lab train.py"), " shows an unmodified script here while it runs under the sanitizer; ",
       h("code", {}, "trueloop train digits"), " trains a recipe; the lab shows its runs when started with their folder: ", h("code", {}, "trueloop lab runs"), "."));
   const hint = h("p", { class: "look" }, "What to look for: does the held-out loss still follow the training loss? Does the gradient norm stay within one order of magnitude, in every layer? How much of an update is spent waiting for data?");
-  const main = h("div", {}, hint, errorNote, legend, emptyPanel, detailPanel.head, plotPanel.element, comparison.element, detailPanel.element, code.element);
+  const main = h("div", {}, hint, errorNote, emptyPanel, detailPanel.head, tools, plotPanel.element, comparison.element, detailPanel.element, code.element);
   fill(root, h("div", { class: "columns" }, h("div", { class: "panel watch-side" }, runs.element), main));
 
   function choose(/** @type {string[]} */ ids) {
+    hasChosen ||= ids.length > 0;
     chosen = ids;
     for (const id of [...runsById.keys()]) if (!ids.includes(id)) runsById.delete(id);
     if (!ids.includes(focusedId)) focusedId = ids[0] ?? "";
@@ -51,7 +55,13 @@ export async function mount(root, { params, setParams, announce }) {
     clearTimeout(listTimer);
     try {
       const runList = await ask("watch", { what: "list", search: runs.search });
-      if (!unmounted) runs.show(runList);
+      if (unmounted) return;
+      runs.show(runList);
+      const running = runList.runs.filter((/** @type {any} */ run) => run.state === "running");
+      if (!hasChosen && running.length) {
+        runs.choose([running[0].id]);
+        choose([running[0].id]);
+      }
     } catch (error) {
       if (!unmounted) runs.refuse(String(error instanceof Error ? error.message : error));
     }
@@ -64,7 +74,7 @@ export async function mount(root, { params, setParams, announce }) {
     if (!ids.length || document.hidden || unmounted) return;
     let wait = RETRY_MS;
     try {
-      const answer = await ask("watch", { what: "poll", runs: ids, versions: ids.map((id) => runsById.get(id)?.version ?? "") });
+      const answer = await ask("watch", { what: "poll", runs: ids, versions: ids.map((id) => runsById.get(id)?.version ?? ""), smoothing: Number(smoothing.value) });
       if (unmounted || thisPoll !== pollCount) return;
       wait = answer.poll_interval_ms;
       errorNote.hidden = true;
@@ -87,7 +97,8 @@ export async function mount(root, { params, setParams, announce }) {
     comparison.show(existingRuns, (index) => plotPanel.swatch(chosen.indexOf(existingRuns[index].id)));
     detailPanel.show(runsById.get(focusedId) ?? (chosen.length ? { loading: true, name: focusedId } : null));
     code.element.hidden = !chosen.length;
-    legend.hidden = chosen.length < 2;
+    tools.hidden = !existingRuns.length;
+    fill(legend);
     if (chosen.length > 1) {
       fill(focusSelect, ...chosen.map((id) => h("option", { value: id, selected: id === focusedId }, runsById.get(id)?.name ? `${runsById.get(id).name} (${id.split("/")[1]})` : id)));
       fill(legend, ...chosen.map((id, index) => h("span", {}, plotPanel.swatch(index), id.split("/")[1])), h("span", { class: "row" }, h("label", { for: "watch-focus" }, "Details of"), focusSelect));
@@ -107,8 +118,8 @@ export async function mount(root, { params, setParams, announce }) {
     follow();
   };
   document.addEventListener("visibilitychange", onVisible);
-  await refreshList();
   choose(chosen);
+  await refreshList();
   return () => {
     unmounted = true;
     clearTimeout(timer);

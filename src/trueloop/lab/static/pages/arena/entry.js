@@ -10,8 +10,8 @@ import { describeResult } from "./submission_panel.js";
 const COLOURS = ["--c0", "--c1", "--c2", "--c3", "--c6"];
 const DASHES = [undefined, [8, 4], [3, 3], [8, 3, 2, 3], [1, 3]];
 
-/** @param {{onuse: (config: Record<string, any>, track: string) => void, announce: (text: string) => void}} handlers */
-export function entryPanel({ onuse, announce }) {
+/** @param {{onuse: (config: Record<string, any>, track: string) => void, onreplayed: () => Promise<void>, announce: (text: string) => void}} handlers */
+export function entryPanel({ onuse, onreplayed, announce }) {
   let shownId = 0, replayId = 0;
   /** @type {ReturnType<typeof chart> | null} */
   let plot = null;
@@ -69,7 +69,10 @@ export function entryPanel({ onuse, announce }) {
         const answer = await ask("arena", { do: "poll", id: started.id });
         if (shownId !== id || replayId !== started.id) return;
         fill(status, h("ul", {}, answer.seeds.map(replayResult)), answer.done && replaySummary(answer));
-        if (answer.done) break;
+        if (answer.done) {
+          await onreplayed();
+          break;
+        }
         await new Promise((wake) => setTimeout(wake, 250));
       }
     } catch (error) {
@@ -103,7 +106,7 @@ function replayResult({ stored, repeated, same }) {
 function replaySummary({ same, error, differing }) {
   if (error) return h("p", { class: "error" }, `${error.what} ${error.fix}`);
   const versionChanges = Object.entries(differing).map(([name, [stored, current]]) => ` ${name} was ${stored}, now ${current}.`);
-  return h("p", {}, h("span", { class: same ? "badge good" : "badge error" }, same ? "✓ bitwise equal" : "✗ different"), versionChanges);
+  return h("p", {}, h("span", { class: same ? "badge good" : "badge error" }, same ? "✓ bitwise equal" : "✗ different"), versionChanges, !same && !versionChanges.length && " This entry is no longer ranked.");
 }
 
 /** Return a value for each x: the latest point's, or null outside the curve. @param {[number, number, number][]} points @param {number[]} xs */

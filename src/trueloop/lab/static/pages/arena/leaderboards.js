@@ -3,7 +3,15 @@
 import { fill, h, formatNumber, svg } from "../../dom.js";
 
 const CRITERIA = { updates: "Fewest updates", examples: "Fewest examples", time: "Least time per example" };
-const UNITS = { updates: "updates", examples: "examples", time: "× the reference" };
+const UNITS = { updates: "steps to target", examples: "examples to target", time: "time per example, × the baseline" };
+/** The other columns: title with its unit, and text of a row. @type {[string, (row: any) => string][]} */
+const COLUMNS = [
+  ["final accuracy, %", (row) => row.accuracy ? (100 * row.accuracy.median).toFixed(1) : "–"],
+  ["time per step, ms", (row) => row.step_ms ? formatNumber(row.step_ms.median, 2) : "–"],
+  ["peak memory, MiB", (row) => row.memory_mib ? formatNumber(row.memory_mib.median, 3) : "–"],
+  ["lines", (row) => String(row.lines)],
+  ["seeds", (row) => String(row.seeds)],
+];
 
 /** @param {{open: (id: number) => void, announce: (text: string) => void}} handlers */
 export function leaderboards({ open, announce }) {
@@ -21,27 +29,26 @@ export function leaderboards({ open, announce }) {
     if (!answer) return;
     const rows = answer.boards[criterion];
     const scaleMax = Math.max(...rows.map((/** @type {any} */ row) => row[criterion]?.highest ?? 0));
-    const others = Object.keys(CRITERIA).filter((name) => name !== criterion);
     fill(body, rows.length
       ? h("table", {},
-        h("thead", {}, h("tr", {}, h("th", { class: "number", scope: "col" }, "#"), h("th", { scope: "col" }, "name"), h("th", { class: "number", scope: "col" }, `${UNITS[criterion]}, median`), h("th", { scope: "col" }, "over the seeds"),
-          others.map((name) => h("th", { class: "number", scope: "col" }, UNITS[name])), h("th", { class: "number", scope: "col" }, "seeds"))),
-        h("tbody", {}, rows.map((/** @type {any} */ row) => line(row, scaleMax, others))))
+        h("thead", {}, h("tr", {}, h("th", { class: "number", scope: "col" }, "#"), h("th", { scope: "col" }, "name"), h("th", { class: "number", scope: "col" }, UNITS[criterion]), h("th", { scope: "col" }, "over the seeds"),
+          COLUMNS.map(([name]) => h("th", { class: "number", scope: "col" }, name)))),
+        h("tbody", {}, rows.map((/** @type {any} */ row) => line(row, scaleMax))))
       : h("p", { class: "muted" }, "No entries on this track yet. The baseline is judged with the first entry."));
   }
 
-  /** @param {any} row @param {number} scaleMax @param {string[]} others */
-  function line(row, scaleMax, others) {
+  /** @param {any} row @param {number} scaleMax */
+  function line(row, scaleMax) {
     const verdict = row.disqualified ? h("span", { class: "badge error" }, `✗ ${row.disqualified}`)
-      : row.missed ? h("span", { class: "badge warning" }, `did not reach on ${row.missed} of ${row.seeds}`) : null;
+      : row.missed ? h("span", { class: "badge warning" }, `did not reach on ${row.missed} of ${row.seeds}`) 
+        : row.confirmed ? null : h("span", { class: "badge warning" }, "not confirmed: replay it");
     return h("tr", { class: row.rank ? "" : "unranked" },
       h("td", { class: "number" }, row.rank ?? "–"),
       h("td", {}, h("button", { type: "button", class: "quiet name", "aria-label": `${row.name}: show the entry`, onclick: () => open(row.ids.at(-1)) }, row.name), row.baseline && h("span", { class: "badge" }, "to beat"),
         h("small", { class: "settings mono" }, formatSettings(row.changes, row.config))),
       h("td", { class: "number strong" }, row[criterion] ? formatNumber(row[criterion].median, 3) : "–"),
       h("td", {}, verdict ?? (row[criterion] && spread(row[criterion], scaleMax, criterion))),
-      others.map((name) => h("td", { class: "number muted" }, row[name] ? formatNumber(row[name].median, 3) : "–")),
-      h("td", { class: "number muted" }, row.seeds));
+      COLUMNS.map(([, text]) => h("td", { class: "number muted" }, text(row))));
   }
 
   return {

@@ -8,10 +8,11 @@ export function submissionPanel({ query, onjudged, announce }) {
   let waitingForId = 0, previousText = "";
   const name = h("input", { type: "text", id: "arena-name", maxlength: 32, autocomplete: "nickname", value: localStorage.getItem("trueloop-arena-name") ?? "", placeholder: "anonymous" });
   const button = h("button", { type: "button", onclick: submit }, "Submit");
+  const withdrawButton = h("button", { type: "button", class: "quiet", hidden: true, onclick: withdraw }, "Withdraw");
   const seedList = h("ol", { class: "seeds", hidden: true });
   const statusText = h("p", { class: "says", role: "status" });
   const element = h("section", { class: "panel", "aria-label": "Submit" },
-    h("div", { class: "row" }, h("h2", {}, "Submit"), h("label", { for: "arena-name" }, "name on the leaderboard"), name, button), statusText, seedList);
+    h("div", { class: "row" }, h("h2", {}, "Submit"), h("label", { for: "arena-name" }, "name on the leaderboard"), name, button, withdrawButton), statusText, seedList);
 
   async function submit() {
     button.disabled = true;
@@ -25,12 +26,27 @@ export function submissionPanel({ query, onjudged, announce }) {
     button.disabled = false;
   }
 
+  async function withdraw() {
+    const id = waitingForId;
+    withdrawButton.hidden = true;
+    try {
+      await ask("arena", { do: "withdraw", id });
+      waitingForId = 0;
+      statusText.textContent = `Entry ${id} is withdrawn.`;
+    } catch (error) {
+      statusText.textContent = /** @type {Error} */ (error).message;
+    }
+  }
+
   /** @param {number} id */
   async function follow(id) {
     waitingForId = id;
     while (waitingForId === id) {
-      const row = await ask("arena", { do: "entry", id });
+      const row = await ask("arena", { do: "entry", id }).catch((error) => {
+        if (waitingForId === id) throw error; // not if it was withdrawn meanwhile
+      });
       if (waitingForId !== id) return;
+      withdrawButton.hidden = row.state !== "queued";
       if (!row.open) {
         seedList.hidden = true;
         fill(statusText, ...describeResult(row));
@@ -57,14 +73,19 @@ export function submissionPanel({ query, onjudged, announce }) {
     }));
   }
 
-  return { element, button, unmount() { waitingForId = 0; } };
+  return {
+    element, button,
+    /** Say why nothing can be submitted. @param {string} text */
+    hint(text) { if (!waitingForId && (text || statusText.textContent?.startsWith("These are"))) statusText.textContent = text; },
+    unmount() { waitingForId = 0; },
+  };
 }
 
 /** Describe the result of an entry. @param {any} row @returns {any[]} */
-export function describeResult({ id, state, why, trials, rank, pooled_entries: entryCount }) {
+export function describeResult({ id, name, row_name: rowName, confirmed, state, why, trials, rank, pooled_entries: entryCount }) {
   const reached = trials.filter((/** @type {any} */ trial) => trial.end === "reached").map((/** @type {any} */ trial) => trial.updates);
-  const pooled = entryCount > 1 ? ` ${entryCount} entries have this configuration; their seeds are pooled.` : "";
-  const rankText = rank ? ` Rank ${rank} in fewest updates.` : "";
+  const pooled = entryCount > 1 ? ` ${entryCount} entries have this configuration; their seeds are pooled${rowName === name ? "" : ` under the first name, ${rowName}`}.` : "";
+  const rankText = !confirmed ? " It is not ranked: its row was not written by the judge, or a replay had another result. Replay it." : rank ? ` Rank ${rank} in fewest updates.` : "";
   if (state === "reached") return [h("span", { class: "badge good" }, "✓ reached"), ` Entry ${id} reached the target on all ${reached.length} seeds, after ${reached.join(", ")} updates.${rankText}${pooled}`];
   if (state === "disqualified") return [h("span", { class: "badge error" }, "✗ disqualified"), ` Entry ${id}: the sanitizer found ${why}`];
   if (state === "not reached") return [h("span", { class: "badge warning" }, "not reached"), ` Entry ${id}: ${why} It is listed but not ranked.${pooled}`];

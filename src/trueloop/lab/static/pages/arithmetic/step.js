@@ -10,8 +10,8 @@ const WIDTH = 300, HEIGHT = 200;
 
 export const DEFAULT_RATE = 0.3;
 
-/** @param {{announce: (text: string) => void, next: () => any, lr: number, onrate: () => void}} page lr: the initial learning rate */
-export function oneStep({ announce, next, lr, onrate }) {
+/** @param {{announce: (text: string) => void, next: () => any, lr: number, onrate: () => void, onplay: () => void}} page lr: the initial learning rate; onplay is called when the slow motion starts */
+export function oneStep({ announce, next, lr, onrate, onplay }) {
   const fetchUpdate = latestOnly("one_step");
   /** @type {any} */
   let computed = null;
@@ -30,7 +30,7 @@ export function oneStep({ announce, next, lr, onrate }) {
   const code = codePanel({ title: "Show the code of this update", file: "one_update.py", note: "The numbers above are what this program computed." });
   const rate = h("input", { id: "step-lr", type: "range", min: 0.02, max: 1.4, step: 0.02, value: lr, oninput: () => { rateText.textContent = rate.value; onrate(); refetchLater(); } });
   const rateText = h("output", { for: "step-lr" }, rate.value);
-  const stages = player({ count: () => computed?.stages.length ?? 1, show: draw, label: "One update", perStep_ms: 1500 });
+  const stages = player({ count: () => computed?.stages.length ?? 1, show: draw, label: "One update", perStep_ms: 1500, onplay });
   const keepWeights = h("button", { type: "button", class: "quiet", onclick: keepWeightsAndContinue }, "Keep the weights, next update");
   const reset = h("button", { type: "button", class: "quiet", onclick: () => { weights = { weight: 0, bias: 0 }; fetchStep(); } }, "Reset the weights to 0");
   const waiting = h("p", { class: "muted" }, "Computing …");
@@ -75,8 +75,10 @@ export function oneStep({ announce, next, lr, onrate }) {
       if (answer.too_large) return;
       computed = answer;
       code.show(answer.code);
+      const playing = stages.playing();
       if (!keepStage) stages.pause();
       stages.go(keepStage ? stages.step : 0);
+      if (playing && !keepStage) stages.start(); // the update was requested before the slow motion was started
     } catch (error) {
       if (!(error instanceof RequestError)) throw error;
       refused.hidden = false;
@@ -162,5 +164,5 @@ export function oneStep({ announce, next, lr, onrate }) {
       svg("text", { x: 14, y: 16, class: "label" }, stage.kind === "update" ? "dashed: before, solid: after" : "the model before the update"));
   }
 
-  return { element, setSizes, get lr() { return Number(rate.value); }, unmount: () => stages.unmount() };
+  return { element, setSizes, get lr() { return Number(rate.value); }, pause: () => stages.pause(), unmount: () => stages.unmount() };
 }

@@ -5,8 +5,8 @@ import { prefersReducedMotion } from "../../player.js";
 
 const TICK_PX = 11; // width of a mark with its margin
 
-/** @param {{go: (position: {epoch: number, iteration: number}) => Promise<any> | any, announce: (text: string) => void}} page */
-export function timeline({ go, announce }) {
+/** @param {{go: (position: {epoch: number, iteration: number}) => Promise<any> | any, announce: (text: string) => void, onplay: () => void}} page */
+export function timeline({ go, announce, onplay }) {
   /** @type {any} */
   let answer = null;
   let playing = 0;
@@ -44,7 +44,8 @@ export function timeline({ go, announce }) {
   async function start() {
     const thisPlay = ++playCount;
     playing = thisPlay;
-    play.textContent = "⏸ Pause";
+    onplay();
+    play.textContent = "‖ Pause";
     if (answer && answer.timeline.share_of_run === 1) await moveTo("first");
     while (playing === thisPlay) {
       await new Promise((done) => setTimeout(done, prefersReducedMotion() ? Number(rate.value) * 2 : Number(rate.value)));

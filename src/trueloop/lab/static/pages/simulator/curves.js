@@ -86,7 +86,7 @@ export function curves() {
     for (const { key, title, height, lines, x } of CHARTS) {
       charts[key]?.unmount();
       const chartLines = runCount === 1 ? lines.map(([label, colour]) => line(key, label, colour, false))
-        : [...lines.map(([label, colour]) => line(key, label === "held out" ? label : "broken", colour, false)), ...lines.map(([label]) => line(key, label === "held out" ? label : "without", label === "held out" ? "--c6" : "--update", true))];
+        : [["broken", false], ["without", true]].flatMap(([run, isTwin]) => lines.map(([label, colour]) => line(key, label === "held out" ? `held out, ${run}` : String(run), !isTwin ? colour : label === "held out" ? "--c6" : "--update", Boolean(isTwin))));
       charts[key] = chart({ title, lines: chartLines, height, x });
       fill(containers[key], charts[key].element);
     }
@@ -94,7 +94,7 @@ export function curves() {
   }
 
   function line(/** @type {string} */ key, /** @type {string} */ label, /** @type {string} */ colour, /** @type {boolean} */ isTwin) {
-    const sparse = label === "held out" || key === "accuracy";
+    const sparse = label.startsWith("held out") || key === "accuracy";
     return { label, colour, width: sparse ? 1.6 : 1.2, points: sparse, ...(isTwin ? { dash: [6, 4] } : {}) };
   }
 

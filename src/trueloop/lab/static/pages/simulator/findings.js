@@ -42,8 +42,10 @@ export function findings({ onpick }) {
     /** @param {any} run */
     showVerdict(run) {
       const problemCount = run.findings.filter((/** @type {any} */ { finding }) => finding.severity !== "note").length;
-      verdict.className = `verdict ${problemCount ? "bad" : run.update ? "good" : ""}`;
-      const text = run.findings.length ? `The sanitizer found ${run.findings.length === 1 ? "this" : run.findings.length}:`
+      const unseen = (run.started?.bugs ?? []).filter((/** @type {string} */ code) => !run.findings.some((/** @type {any} */ { finding }) => finding.code === code)).join(", ");
+      verdict.className = `verdict ${problemCount ? "bad" : run.update && !unseen ? "good" : ""}`;
+      const unseenText = run.ended ? `The sanitizer has not found ${unseen} in this run.` : `Not found yet: ${unseen}. Some failures show only after two epochs, or at an evaluation.`;
+      const text = unseen && run.update && !run.findings.length ? unseenText : run.findings.length ? `The sanitizer found ${run.findings.length === 1 ? "this" : run.findings.length}:`
         : run.ended ? `✓ ${run.ended.headline ?? "The sanitizer found nothing."}`
           : run.update ? "✓ No findings so far." : "The sanitizer will check this run.";
       if (verdict.textContent !== text) verdict.textContent = text;

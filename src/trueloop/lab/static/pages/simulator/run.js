@@ -161,6 +161,7 @@ export class Run {
     this.connection = state;
     if (state === "connecting") return;
     const reconnected = state === "open" && this.lost;
+    if (reconnected) this.clear(); // until the new worker starts: numbers of the old one would look like its own
     if (state === "open") this.lost = false;
     else {
       this.lost ||= state !== "closed";

@@ -47,6 +47,11 @@ export function list({ chosen, maxRuns, onchoose, onsearch }) {
   }
   return {
     element,
+    /** Check the boxes of these runs. @param {string[]} newIds */
+    choose(newIds) {
+      ids = newIds;
+      for (const each of /** @type {NodeListOf<HTMLElement>} */ (items.querySelectorAll("li"))) each.querySelector("input").checked = ids.includes(each.dataset.id ?? "");
+    },
     get search() { return search.value.trim(); },
     /** @param {{runs: any[], more: number, folder: string}} runList */
     show(runList) {

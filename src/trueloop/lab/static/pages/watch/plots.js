@@ -41,7 +41,7 @@ export function plots() {
     let entry = charts.get(name);
     if (entry?.shape !== shape) {
       entry?.drawn.unmount();
-      const drawn = chart({ title, lines: lines.length ? lines : [{ label: title, colour: "--data" }], log, height: 190, legend: !overlaid });
+      const drawn = chart({ title, lines: lines.length ? lines : [{ label: title, colour: "--data" }], log, height: 190, legend: !overlaid, cursor: "watch" });
       const caption = h("p", { class: "caption" });
       drawn.element.append(caption);
       entry?.element.remove();
