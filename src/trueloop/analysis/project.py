@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple, cast
 
 from trueloop.analysis.interpreter.qualified_names import HARMLESS_PACKAGES
-from trueloop.analysis.interpreter.roles_by_use import CallIndex, children, walk
+from trueloop.analysis.interpreter.roles_by_use import CallIndex, children
 from trueloop.core.source_text import SourceText
 
 MAX_LINKED_FILES: Final = 30  # files that one file imports, directly or indirectly, and that are searched for words
@@ -41,18 +41,11 @@ class Module:
         path: path of the file.
         text: text of the file.
         tree: syntax tree of the file, with the line numbers of the text.
+        nodes: all nodes of the syntax tree, level by level.
     """
 
-    def __init__(self, path: str, text: SourceText, tree: ast.Module) -> None:
-        self.path, self.text, self.tree = path, text, tree
-
-    @cached_property
-    def nodes(self) -> list[ast.AST]:
-        """All nodes of the syntax tree, level by level."""
-        found: list[ast.AST] = [self.tree]
-        for node in found:
-            found += children(node)
-        return found
+    def __init__(self, path: str, text: SourceText, tree: ast.Module, nodes: list[ast.AST]) -> None:
+        self.path, self.text, self.tree, self.nodes = path, text, tree, nodes
 
     @cached_property
     def parents(self) -> dict[int, ast.AST]:
@@ -73,7 +66,7 @@ class Module:
     @cached_property
     def calls(self) -> CallIndex:
         """The calls in the file."""
-        return CallIndex(self.tree)
+        return CallIndex(self.nodes)
 
     @cached_property
     def bindings(self) -> dict[str, ast.stmt | None]:
@@ -267,15 +260,27 @@ def parse_module(file: str, source: str, lines_before: int = 0) -> Module:
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: the text cannot be parsed.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes in the file
-        tree = ast.parse(source)
-    for node in walk(tree) if lines_before else ():
+    tree = parse_tree(source)
+    nodes: list[ast.AST] = [tree]
+    for node in nodes:
+        nodes += children(node)
+    for node in nodes if lines_before else ():
         position: dict[str, Any] = vars(node)
         if "lineno" in position:
             position["lineno"] += lines_before
             position["end_lineno"] += lines_before
-    return Module(file, SourceText(source, lines_before), tree)
+    return Module(file, SourceText(source, lines_before), tree, nodes)
+
+
+def parse_tree(source: str) -> ast.Module:
+    """Return the syntax tree of a text.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: the text cannot be parsed.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # invalid escapes in the file
+        return ast.parse(source)
 
 
 def _bound_names(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:

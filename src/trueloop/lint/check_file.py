@@ -9,7 +9,7 @@ from functools import cache
 from typing import NamedTuple
 
 from trueloop.analysis.interpreter.interpreter import interpret
-from trueloop.analysis.project import Project, parse_module
+from trueloop.analysis.project import Project, parse_module, parse_tree
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Finding, SourceLocation
 from trueloop.core.source_text import cuts_graph
@@ -55,17 +55,18 @@ def lint_text(
         project: files into which imports are followed; findings may be in any of them.
     """
     file = os.path.abspath(path)  # noqa: PTH100
-    try:
-        module = parse_module(file, source) if project is None else project.parse(file, source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return _syntax_problem(path, error)
     rules = list(rules)
     imported = project.imported_files(file, source) if project is not None else []
     contains = _word_search(source, imported, project)
     applicable = [each for each in rules if each.rule.may_match(contains)]
     codes = frozenset(each.failure.code for each in rules)
-    if not applicable:
-        return _apply_pragmas(path, (), {path: find_pragmas(source)}, codes)
+    try:
+        if not applicable:
+            parse_tree(source)
+            return _apply_pragmas(path, (), {path: find_pragmas(source)}, codes)
+        module = parse_module(file, source) if project is None else project.parse(file, source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return _syntax_problem(path, error)
     try:
         program = interpret(module, notebook=notebook, project=project if imported else None)
         found = _apply_rules(applicable, program, path, project)

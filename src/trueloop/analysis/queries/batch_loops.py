@@ -3,12 +3,15 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import dotted_name
 
 _LOADER_NAME: Final = re.compile(r"load|batches|(^|_)dl($|_)|iterator|_iter$", re.IGNORECASE)
+LOADER_WORDS: Final = "loader|Loader|batches|load:|load)|dl:|dl)|dl,|iterator|_iter"
+"""One of these words is in every file with a loop over batches."""
 _TRANSPARENT: Final = frozenset(("enumerate", "tqdm", "trange", "iter", "progress_bar", "track", "prefetch", "Bar"))
 """Functions that return the items of their first argument."""
 _CONVERSIONS: Final = frozenset((
@@ -36,8 +39,13 @@ class BatchLoop(NamedTuple):
         return is_len and ast.unparse(node.args[0]) == ast.unparse(self.loader)  # type: ignore[attr-defined]
 
 
-def batch_loops(source: SourceFile) -> Iterator[BatchLoop]:
-    """Yield the loops over a data loader, by what creates it or by its name."""
+@lru_cache(maxsize=1)  # rules of one file follow each other
+def batch_loops(source: SourceFile) -> tuple[BatchLoop, ...]:
+    """Return the loops over a data loader, by what creates it or by its name."""
+    return tuple(_batch_loops(source))
+
+
+def _batch_loops(source: SourceFile) -> Iterator[BatchLoop]:
     for node in source.nodes:
         if not isinstance(node, ast.For):
             continue
@@ -60,16 +68,19 @@ def function_of(source: SourceFile, node: ast.AST) -> Any:
 
 def created_loader(source: SourceFile, loader: ast.expr) -> ast.Call | None:
     """Return the call of ``DataLoader`` that creates a loader; None unless there is exactly one for its name."""
-    name = last_name(loader)
-    found = [
-        each.value
-        for each in source.nodes
-        if isinstance(each, ast.Assign)
-        and isinstance(each.value, ast.Call)
-        and last_name(each.value.func).endswith("DataLoader")
-        and any(last_name(target) == name for target in each.targets)
-    ]
+    found = _created_loaders(source).get(last_name(loader), [])
     return found[0] if len(found) == 1 else None
+
+
+@lru_cache(maxsize=1)
+def _created_loaders(source: SourceFile) -> dict[str, list[ast.Call]]:
+    found: dict[str, list[ast.Call]] = {}
+    for each in source.nodes:
+        value = each.value if isinstance(each, ast.Assign) else None
+        if isinstance(value, ast.Call) and last_name(value.func).endswith("DataLoader"):
+            for name in {last_name(target) for target in each.targets}:  # type: ignore[attr-defined]
+                found.setdefault(name, []).append(value)
+    return found
 
 
 def has_batches_of_one(source: SourceFile, loop: BatchLoop) -> bool:

@@ -35,6 +35,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import (
+    LOADER_WORDS,
     BatchLoop,
     assigned_in,
     batch_loops,
@@ -161,7 +162,7 @@ def _is_reduced(source: SourceFile, loop: BatchLoop, node: ast.expr) -> bool:
     return bool(name) and any(name in {dotted_name(inner) for inner in ast.walk(each)} for each in uses)
 
 
-RULE = Rule(required_words=("max(", "==|.eq(", "load|batches|dl|iter"), find=find)
+RULE = Rule(required_words=("max(", "==|.eq(", LOADER_WORDS, "correct|acc|total|sum(|mean(|err"), find=find)
 
 BAD = """
 import torch

@@ -36,6 +36,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import (
+    LOADER_WORDS,
     BatchLoop,
     assigned_in,
     batch_loops,
@@ -158,7 +159,12 @@ def _evaluates(loop: BatchLoop) -> bool:
     return not trains and bool(name_words(getattr(loop.function, "name", "")) & _EVALUATING)
 
 
-RULE = Rule(required_words=("for ", "load|batches|dl|iter", "oss|entropy|mean("), find=find)
+RULE = Rule(
+    required_words=(
+        "for ", LOADER_WORDS, "oss|entropy|mean(", "backward|no_grad|eval()|inference_mode|crit|entropy|model(",
+    ),
+    find=find,
+)  # fmt: skip
 
 BAD = """
 import torch

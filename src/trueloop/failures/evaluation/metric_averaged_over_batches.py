@@ -40,7 +40,13 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.analysis.queries.batch_loops import BatchLoop, batch_loops, has_batches_of_one, without_conversions
+from trueloop.analysis.queries.batch_loops import (
+    LOADER_WORDS,
+    BatchLoop,
+    batch_loops,
+    has_batches_of_one,
+    without_conversions,
+)
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -160,7 +166,12 @@ def _mean(loop: BatchLoop, name: str) -> ast.AST | None:
 
 
 RULE = Rule(
-    required_words=("f1|F1|precision|recall|auc|AUC|auroc|r2|kappa|corrcoef|spearman|pearson|fbeta",), find=find
+    required_words=(
+        "f1|F1|precision|recall|auc|AUC|auroc|r2|kappa|corrcoef|spearman|pearson|fbeta",
+        LOADER_WORDS,
+        "+=|append|mean(|/|update(",
+    ),
+    find=find,
 )
 
 BAD = """

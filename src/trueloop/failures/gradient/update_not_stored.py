@@ -178,7 +178,7 @@ def _is_stored(loop: ast.For, name: str) -> bool:
     return False
 
 
-RULE = Rule(required_words=("grad", "for "), find=find)
+RULE = Rule(required_words=(".grad|grads|grad(", "for ", "parameters(|zeros"), find=find)
 
 BAD = """
 import torch

@@ -78,7 +78,9 @@ def _gets_prediction(created: Op) -> bool:
     return created.inputs[1].kind is ValueKind.TENSOR or is_label(arguments[1])
 
 
-RULE = Rule(required_words=("nn.|torch.nn",), find=find)
+RULE = Rule(
+    required_words=("LU(|Sigmoid(|Tanh(|oftmax|Mish(|Softplus(|swish(|Flatten(|Dropout|Pool|Loss", "nn"), find=find
+)
 
 BAD = """
 import torch

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import (
+    LOADER_WORDS,
     BatchLoop,
     assigned_in,
     batch_loops,
@@ -189,4 +190,4 @@ def _resolved(loop: BatchLoop, node: ast.expr) -> ast.expr:
     return values[0] if len(values) == 1 else node
 
 
-RULE = Rule(required_words=("+=", "len(|enumerate(", "load|batches|dl|iter", "/"), find=find)
+RULE = Rule(required_words=("+=", "len(|enumerate(", LOADER_WORDS, "/", "oss|acc|correct|total|metric|err"), find=find)

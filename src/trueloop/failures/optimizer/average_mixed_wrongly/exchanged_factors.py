@@ -158,5 +158,11 @@ def _values(source: SourceFile, name: str) -> Iterator[float | None]:
 
 
 RULE = Rule(
-    required_words=("for ", "parameters()|state_dict|state", "1 -|1-|1.0 -|1.0-|1. -|lerp_|mul_(|* "), find=find
+    required_words=(
+        "for ",
+        "parameters()|state_dict|state",
+        "1 -|1-|1.0 -|1.0-|1. -|lerp_|mul_(",
+        "ema|EMA|ecay|alpha|tau|oment|avg|verage|olyak|shadow|arget|eacher|beta|slow",
+    ),
+    find=find,
 )
