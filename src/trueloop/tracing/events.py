@@ -487,6 +487,8 @@ class MeasuredLoss(NamedTuple):
     """Where a Huber or smooth L1 loss becomes linear."""
     last_operation: tuple[str, int]
     """The operation that made the answers ("Softmax"), and the number of values that a softmax normalises."""
+    positive_weight: Any = None
+    """Weights of positive targets; None = all are 1."""
 
 
 class GraphNode(NamedTuple):

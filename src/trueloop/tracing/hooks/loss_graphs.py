@@ -123,6 +123,7 @@ class LossGraphs(Hook):
             ignore_index=getattr(core, "_saved_ignore_index", None),
             delta=getattr(core, "_saved_beta", getattr(core, "_saved_delta", 1.0)),
             last_operation=_last_operation(found.source),
+            positive_weight=saved_tensor(core, "pos_weight"),
         )
 
     def _pair_of_difference(self, core: Any) -> tuple[Tensor, Tensor] | None:

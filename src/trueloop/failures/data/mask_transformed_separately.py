@@ -1,0 +1,218 @@
+"""Random flips, crops or rotations are drawn separately for an image and for its mask.
+
+What you see
+    The segmentation never becomes sharp: the training loss stays high, and overfitting a few samples fails. Without
+    augmentation the same model learns.
+
+Why it happens
+    Each call of a random transform draws new numbers. ``transform(image)`` and ``transform(mask)`` flip the image in
+    half of the samples, and the mask in another half, so that in every second sample they do not fit.
+
+Fix
+    Draw once and apply the same change to both: transform them together, or stacked as channels.
+
+        both = transform(torch.cat([image, mask]))
+        image, mask = both[:3], both[3:]
+
+    ``torchvision.transforms.v2`` and albumentations take both in one call.
+
+When this is fine
+    - The transform of the image changes only its colours, or nothing at random.
+    - The random generator is set to the same seed before both calls.
+    - Two views of one image are augmented separately, as in contrastive learning.
+
+How it is detected
+    Only the linter finds it: a function calls a transform that contains a random flip, crop, rotation or the like once
+    with an image and once with something called a mask or a segmentation, and sets no seed. Or it flips each of them
+    under a condition with a random number of its own.
+
+References
+    torchvision.transforms.v2, "Getting started", https://docs.pytorch.org/vision/stable/transforms.html
+    pytorch/vision#9, "Random transforms for both input and target", https://github.com/pytorch/vision/issues/9
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_RANDOM: Final = frozenset((
+    "ElasticTransform", "RandomAffine", "RandomCrop", "RandomHorizontalFlip", "RandomPerspective", "RandomResizedCrop",
+    "RandomRotation", "RandomVerticalFlip", "RandomZoomOut",
+))  # fmt: skip
+_MASK: Final = frozenset(("mask", "masks", "msk", "seg", "segmentation"))
+_IMAGE: Final = frozenset(("image", "images", "img", "imgs", "input", "inputs", "x", "frame", "picture", "photo", "im"))
+_SEEDS: Final = frozenset(("manual_seed", "seed", "set_rng_state", "setstate", "set_state", "fork_rng"))
+_DRAWS: Final = re.compile(r"\brand(om|int|n)?\(|\brandom\.|\buniform\(|\bbernoulli\(")
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each second call of a random transform in a function."""
+    randomised = _random_transforms(source)
+    for function in source.nodes:
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        calls = [each for each in ast.walk(function) if isinstance(each, ast.Call)]
+        if any(last_name(each.func) in _SEEDS for each in calls):
+            continue
+        images = [each for each in calls if _is_about(each.args, _IMAGE) and _is_random(each, randomised)]
+        masks = [each for each in calls if _is_about(each.args, _MASK) and _is_random(each, randomised)]
+        for call in masks:
+            other = next((each for each in images if _same_transform(each, call)), None)
+            if other is not None:
+                yield _hit(call, other, f"`{ast.unparse(call)}` draws its own random numbers")
+        yield from _separate_conditions(function)
+
+
+def _hit(node: Any, other: Any, what: str) -> Hit:
+    return Hit(
+        message=f"{what}: the mask is not flipped or cropped where the image is.",
+        node=node,
+        related=((other, "the image is transformed here"),),
+    )
+
+
+def _random_transforms(source: SourceFile) -> set[str]:
+    """Return the names of variables and attributes that contain a random change of position."""
+    names: set[str] = set()
+    for each in source.nodes:
+        if isinstance(each, ast.Assign) and _contains_random(each.value):
+            names |= {last_name(target) for target in each.targets}
+    for call in source.all_calls:  # Data(transform=train_transform), Data(train_transform)
+        names |= {
+            each.arg
+            for each in call.keywords
+            if each.arg and (last_name(each.value) in names or _contains_random(each.value))
+        }
+        callee = next((n for n in source.nodes if isinstance(n, ast.ClassDef) and n.name == last_name(call.func)), None)
+        init = (
+            next((n for n in callee.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
+            if callee
+            else None
+        )
+        for parameter, given in zip(init.args.args[1:] if init else [], call.args, strict=False):
+            if last_name(given) in names or _contains_random(given):
+                names.add(parameter.arg)
+    for each in source.nodes:  # self.transform = transform
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Name) and each.value.id in names:
+            names |= {last_name(target) for target in each.targets}
+    return names - {""}
+
+
+def _contains_random(node: ast.expr) -> bool:
+    return any(isinstance(each, ast.Call) and last_name(each.func) in _RANDOM for each in ast.walk(node))
+
+
+def _is_random(call: ast.Call, randomised: set[str]) -> bool:
+    return last_name(call.func) in randomised and len(call.args) == 1 and not call.keywords
+
+
+def _same_transform(first: ast.Call, second: ast.Call) -> bool:
+    return ast.unparse(first.func) == ast.unparse(second.func) and first is not second
+
+
+def _is_about(nodes: list[ast.expr], words: frozenset[str]) -> bool:
+    """Return True if the only argument is named by one of some words, and not by one of the other kind."""
+    if len(nodes) != 1:
+        return False
+    found = {
+        word
+        for each in ast.walk(nodes[0])
+        if isinstance(each, ast.Name | ast.Attribute)
+        for word in name_words(last_name(each))
+    }
+    return bool(found & words) and not found & ((_MASK | _IMAGE) - words)
+
+
+def _separate_conditions(function: ast.FunctionDef) -> Iterator[Hit]:
+    """Yield each ``if random(): mask = f(mask)`` that follows an ``if random(): image = f(image)``."""
+    changes = [
+        (each, statement.value)
+        for each in ast.walk(function)
+        if isinstance(each, ast.If) and not each.orelse and _DRAWS.search(ast.unparse(each.test))
+        for statement in each.body
+        if len(each.body) == 1 and isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
+    ]
+    for condition, call in changes:
+        for other, other_call in changes:
+            if other is condition or not _same_operation(call, other_call):
+                continue
+            if _is_about([_subject(call)], _MASK) and _is_about([_subject(other_call)], _IMAGE):
+                yield _hit(
+                    condition, other, f"`{ast.unparse(condition.test)}` draws a random number for the mask alone"
+                )
+
+
+def _subject(call: ast.Call) -> ast.expr:
+    """Return what an operation changes: its first argument, or the object whose method is called."""
+    is_method = isinstance(call.func, ast.Attribute) and not (
+        isinstance(call.func.value, ast.Name) and call.func.value.id in ("torch", "np", "TF", "F", "cv2", "functional")
+    )
+    if is_method or not call.args:
+        return call.func.value if isinstance(call.func, ast.Attribute) else call.func
+    return call.args[0]
+
+
+def _same_operation(first: ast.Call, second: ast.Call) -> bool:
+    return last_name(first.func) == last_name(second.func) != ""
+
+
+RULE = Rule(required_words=("mask|seg", "Random|ElasticTransform|rand"), find=find)
+
+BAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class RandomHorizontalFlip:
+    def __call__(self, x):
+        return x.flip(-1) if torch.rand(1) < 0.5 else x
+
+
+class Shapes(Dataset):
+    def __init__(self, count, transform):
+        self.images = torch.randn(count, 3, 8, 8)
+        self.masks = (self.images.sum(1, keepdim=True) > 1).float()
+        self.transform = transform
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        image, mask = self.images[index], self.masks[index]
+        image = self.transform(image)
+        mask = self.transform(mask)
+        return image, mask
+
+
+torch.manual_seed(0)
+loader = DataLoader(Shapes(64, RandomHorizontalFlip()), batch_size=16, shuffle=True)
+model = nn.Conv2d(3, 1, 3, padding=1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for epoch in range(2):
+    for images, masks in loader:
+        optimizer.zero_grad()
+        nn.functional.binary_cross_entropy_with_logits(model(images), masks).backward()
+        optimizer.step()
+"""
+
+FAILURE = Failure(
+    code="DAT032",
+    title="Image and mask are augmented separately",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "image = self.transform(image)": "both = self.transform(torch.cat([image, mask]))",
+            "mask = self.transform(mask)": "image, mask = both[:3], both[3:]",
+        },
+    ),
+    fix="Transform image and mask together, with the same random numbers.",
+    rule=RULE,
+)

@@ -1,0 +1,219 @@
+"""Features are selected with the labels of all samples, or samples are multiplied, before the split.
+
+What you see
+    The validation score, or the score of the cross-validation, is far better than the score on new data. With many
+    features and few samples, even random labels are "predicted" well.
+
+Why it happens
+    ``SelectKBest(...).fit_transform(x, y)`` keeps the features that correlate with the labels, also by chance, and also
+    in the samples that are held out afterwards. ``SMOTE().fit_resample(x, y)`` before the split creates training
+    samples between two held-out ones, and copies land on both sides.
+
+Fix
+    Split first. Fit the selection on the training part, and oversample only that part.
+
+        x_train, x_test, y_train, y_test = train_test_split(x, y)
+        selector = SelectKBest(k=20).fit(x_train, y_train)
+        x_train, x_test = selector.transform(x_train), selector.transform(x_test)
+
+When this is fine
+    - The selection is fitted on the training part alone.
+    - It is part of a pipeline that is fitted in each fold.
+    - The features are selected without labels, such as by their variance.
+
+How it is detected
+    Only the linter finds it: a selection that is fitted with labels, or an oversampling, whose result the same function
+    splits afterwards into training and held-out samples.
+
+References
+    scikit-learn, "Common pitfalls", https://scikit-learn.org/stable/common_pitfalls.html
+    Ambroise and McLachlan, "Selection bias in gene extraction", PNAS 99, 2002, https://doi.org/10.1073/pnas.102102699
+    imbalanced-learn, "Common pitfalls", https://imbalanced-learn.org/stable/common_pitfalls.html
+"""
+
+import ast
+from collections.abc import Iterator
+from typing import Final
+
+from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_SELECTORS: Final = frozenset((
+    "GenericUnivariateSelect", "RFE", "RFECV", "SelectFdr", "SelectFpr", "SelectFromModel", "SelectFwe", "SelectKBest",
+    "SelectPercentile", "SequentialFeatureSelector",
+))  # fmt: skip
+_OVERSAMPLERS: Final = frozenset((
+    "ADASYN", "BorderlineSMOTE", "KMeansSMOTE", "RandomOverSampler", "SMOTE", "SMOTEENN", "SMOTENC", "SMOTETomek",
+    "SVMSMOTE",
+))  # fmt: skip
+_SPLITS: Final = frozenset(
+    ("cross_val_predict", "cross_val_score", "cross_validate", "random_split", "split", "train_test_split")
+)
+_TRAINING: Final = frozenset(("train", "training", "tr", "trn", "fit"))
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each selection or oversampling whose result is split afterwards."""
+    made = _created(source)
+    scopes = [source.tree, *(each for each in source.nodes if isinstance(each, ast.FunctionDef))]
+    for scope in scopes:
+        yield from _in_scope(scope.body, made)
+
+
+def _created(source: SourceFile) -> dict[str, str]:
+    """Return the class of each variable that is a selector or an oversampler."""
+    return {
+        ast.unparse(target): last_name(each.value.func)
+        for each in source.nodes
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Call)
+        for target in each.targets
+        if last_name(each.value.func) in _SELECTORS | _OVERSAMPLERS
+    }
+
+
+def _in_scope(body: list[ast.stmt], made: dict[str, str]) -> Iterator[Hit]:
+    """Follow the results through the statements of a function."""
+    derived: dict[str, ast.Call] = {}
+    fitted: dict[str, ast.Call] = {}
+    reported: set[int] = set()
+    for statement in _statements(body):
+        for call in [each for each in ast.walk(statement) if isinstance(each, ast.Call)]:
+            origin = next((derived[n] for each in call.args for n in _names(each) if n in derived), None)
+            if origin is not None and last_name(call.func) in _SPLITS and id(origin) not in reported:
+                reported.add(id(origin))
+                yield _hit(origin, call, made)
+            if _kind(call, made) and last_name(call.func) == "fit" and isinstance(call.func, ast.Attribute):
+                fitted[ast.unparse(call.func.value)] = call
+        if isinstance(statement, ast.Assign):
+            origin = _origin(statement.value, made, fitted, derived)
+            is_split = any(
+                last_name(each.func) in _SPLITS for each in ast.walk(statement.value) if isinstance(each, ast.Call)
+            )
+            for target in [name for each in statement.targets for name in _names(each)]:
+                derived.pop(target, None)
+                if origin is not None and not is_split:
+                    derived[target] = origin
+
+
+def _origin(
+    value: ast.expr, made: dict[str, str], fitted: dict[str, ast.Call], derived: dict[str, ast.Call]
+) -> ast.Call | None:
+    """Return the call from which an assigned value results."""
+    for call in [each for each in ast.walk(value) if isinstance(each, ast.Call)]:
+        if _kind(call, made) and last_name(call.func) in ("fit_transform", "fit_resample", "fit_sample"):
+            return call
+        owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+        if owner is not None and last_name(call.func) == "transform":
+            if ast.unparse(owner) in fitted:
+                return fitted[ast.unparse(owner)]
+            if isinstance(owner, ast.Call) and _kind(owner, made):
+                return owner
+        if owner is not None and last_name(call.func) == "get_support" and ast.unparse(owner) in fitted:
+            return fitted[ast.unparse(owner)]
+    return next((derived[name] for name in _names(value) if name in derived), None)
+
+
+def _kind(call: ast.Call, made: dict[str, str]) -> str:
+    """Return the class if a call fits a selector with labels, or oversamples, data that is not training data."""
+    if not isinstance(call.func, ast.Attribute) or not call.func.attr.startswith("fit") or not call.args:
+        return ""
+    owner = call.func.value
+    name = last_name(owner.func) if isinstance(owner, ast.Call) else made.get(ast.unparse(owner), "")
+    labels = len(call.args) > 1 or any(each.arg == "y" for each in call.keywords)
+    words = {word for each in _names(call.args[0]) for word in name_words(each)}
+    is_part = bool(words & _TRAINING) or any(isinstance(each, ast.Slice) for each in ast.walk(call.args[0]))
+    return name if name in _SELECTORS | _OVERSAMPLERS and labels and not is_part else ""
+
+
+def _hit(origin: ast.Call, split: ast.Call, made: dict[str, str]) -> Hit:
+    kind = _kind(origin, made)
+    harm = (
+        "held-out samples are copied or interpolated into the training set"
+        if kind in _OVERSAMPLERS
+        else "the labels of held-out samples decide which features are kept"
+    )
+    return Hit(
+        message=f"`{ast.unparse(origin.func)}` gets all samples before `{ast.unparse(split.func)}` splits them: "
+        f"{harm}.",
+        node=origin,
+        related=((split, "split here"),),
+    )
+
+
+def _names(node: ast.AST) -> list[str]:
+    return [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the simple statements of a block, and the heads of loops, in order."""
+    for each in body:
+        if isinstance(each, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            continue
+        inner = [getattr(each, name, []) for name in ("body", "orelse", "finalbody")]
+        if not any(inner):
+            yield each
+        elif isinstance(each, ast.For):
+            yield ast.copy_location(ast.Expr(each.iter), each)
+        for part in inner:
+            yield from _statements(part)
+
+
+RULE = Rule(
+    required_words=(
+        "fit_transform(|fit_resample(|fit_sample(|.fit(",
+        "Select|RFE|SMOTE|ADASYN|RandomOverSampler|SequentialFeature",
+        "split|cross_val",
+    ),
+    find=find,
+)
+
+BAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset, random_split
+
+
+class SelectKBest:
+    def __init__(self, k):
+        self.k = k
+
+    def fit_transform(self, x, y):
+        self.columns = torch.corrcoef(torch.cat([x, y], 1).T)[-1, :-1].abs().topk(self.k).indices
+        return x[:, self.columns]
+
+
+torch.manual_seed(0)
+x = torch.randn(120, 200)
+y = torch.randn(120, 1)
+selected = SelectKBest(k=10).fit_transform(x, y)
+train, test = random_split(TensorDataset(selected, y), [90, 30])
+model = nn.Linear(10, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for epoch in range(3):
+    for inputs, targets in DataLoader(train, batch_size=30, shuffle=True):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+"""
+
+FAILURE = Failure(
+    code="DAT033",
+    title="Feature selection or oversampling precedes the split",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "selected = SelectKBest(k=10).fit_transform(x, y)\n": "",
+            "train, test = random_split(TensorDataset(selected, y), [90, 30])": (
+                "rows = torch.randperm(120)\n"
+                "x_train, y_train = x[rows[:90]], y[rows[:90]]\n"
+                "train = TensorDataset(SelectKBest(k=10).fit_transform(x_train, y_train), y_train)"
+            ),
+            ", random_split\n": "\n",
+        },
+    ),
+    fix="Split first; fit the selection, or oversample, on the training part only.",
+    rule=RULE,
+)

@@ -1,0 +1,108 @@
+"""A triplet loss gets the negative sample in the place of the positive one.
+
+What you see
+    The loss falls, and the embeddings separate, but similar samples are far from each other and different ones close:
+    the retrieval accuracy is worse than with an untrained model.
+
+Why it happens
+    ``triplet_margin_loss(anchor, positive, negative)`` takes three tensors of the same shape, so the order of the last
+    two cannot be checked.
+
+Fix
+    Pass the positive sample second.
+
+        loss = nn.functional.triplet_margin_loss(anchor, positive, negative)
+
+When this is fine
+    - A loss of your own has its parameters in another order.
+
+How it is detected
+    Only the linter finds it, by the names of the arguments of PyTorch's triplet losses: the second one is called
+    negative, and the third one positive.
+
+References
+    torch.nn.TripletMarginLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.TripletMarginLoss.html
+    Schroff et al., "FaceNet: A Unified Embedding for Face Recognition and Clustering", 2015, arXiv:1503.03832
+"""
+
+import ast
+from collections.abc import Iterator
+from typing import Final
+
+from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import Fix
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_FUNCTIONS: Final = ("triplet_margin_loss", "triplet_margin_with_distance_loss")
+_MODULES: Final = ("TripletMarginLoss", "TripletMarginWithDistanceLoss")
+_NEGATIVE: Final = frozenset(("neg", "negs", "negative", "negatives"))
+_POSITIVE: Final = frozenset(("pos", "positive", "positives"))
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each triplet loss whose positive and negative are swapped."""
+    criteria = {
+        ast.unparse(target)
+        for node in source.nodes
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        for target in node.targets
+        if last_name(node.value.func) in _MODULES
+    }
+    for call in source.all_calls:
+        inner = last_name(call.func.func) if isinstance(call.func, ast.Call) else ""
+        if last_name(call.func) not in _FUNCTIONS and ast.unparse(call.func) not in criteria and inner not in _MODULES:
+            continue
+        given = {each.arg: each.value for each in call.keywords}
+        second = call.args[1] if len(call.args) > 1 else given.get("positive")
+        third = call.args[2] if len(call.args) > 2 else given.get("negative")
+        if second is not None and third is not None and _is(second, _NEGATIVE) and _is(third, _POSITIVE):
+            edits = (
+                source.text.replace(second, ast.unparse(third)),
+                source.text.replace(third, ast.unparse(second)),
+            )
+            yield Hit(
+                message=f"`{ast.unparse(second)}` is passed as the positive sample and `{ast.unparse(third)}` as the "
+                "negative one: the loss moves different samples together.",
+                node=call,
+                fix=Fix(edits, safe=False, description="Swap the two arguments"),
+            )
+
+
+def _is(node: ast.expr, words: frozenset[str]) -> bool:
+    """Return True if the names in an expression contain one of the words, and none of its opposite."""
+    names = [last_name(each) for each in ast.walk(node) if isinstance(each, ast.Name | ast.Attribute)]
+    found = {word for name in names for word in name_words(name)} & (_NEGATIVE | _POSITIVE)
+    return bool(found) and found <= words
+
+
+RULE = Rule(required_words=("triplet_margin|TripletMargin",), find=find)
+
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+inputs = torch.randn(200, 8)
+same = inputs + 0.1 * torch.randn(200, 8)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+criterion = nn.TripletMarginLoss(margin=1.0)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+for step in range(10):
+    rows = torch.randperm(200)[:32]
+    anchor, positive, negative = model(inputs[rows]), model(same[rows]), model(inputs[rows.roll(1)])
+    loss = criterion(anchor, negative, positive)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+FAILURE = Failure(
+    code="LOS034",
+    title="Positive and negative of a triplet loss are swapped",
+    severity=Severity.ERROR,
+    bad=BAD,
+    good=changed(BAD, {"criterion(anchor, negative, positive)": "criterion(anchor, positive, negative)"}),
+    fix="Pass the positive sample second and the negative one third.",
+    rule=RULE,
+)

@@ -1,0 +1,105 @@
+"""DAT032: an image and its mask with random changes of their own."""
+
+import pytest
+
+HEAD = """
+import random
+import torch
+import torchvision.transforms.functional as TF
+from torchvision import transforms
+from torch.utils.data import Dataset
+
+"""
+
+FAULTY = {
+    "a composition in the class": """
+class Data(Dataset):
+    def __init__(self, images, masks):
+        self.images, self.masks = images, masks
+        self.tf = transforms.Compose([transforms.RandomRotation(30), transforms.ToTensor()])
+
+    def __getitem__(self, i):
+        return self.tf(self.images[i]), self.tf(self.masks[i])  # <- DAT032
+""",
+    "passed to the dataset": """
+train_tf = transforms.Compose([transforms.Resize(64), transforms.RandomCrop(32), transforms.ToTensor()])
+
+class Data(Dataset):
+    def __init__(self, images, transform=None):
+        self.images, self.transform = images, transform
+
+    def __getitem__(self, i):
+        img, seg_map = self.images[i]
+        if self.transform is not None:
+            img = self.transform(img)
+            seg_map = self.transform(seg_map)  # <- DAT032
+        return img, seg_map
+
+data = Data([], transform=train_tf)
+""",
+    "two conditions": """
+def augment(image, mask):
+    if random.random() > 0.5:
+        image = TF.hflip(image)
+    if random.random() > 0.5:  # <- DAT032
+        mask = TF.hflip(mask)
+    return image, mask
+""",
+}
+
+CORRECT = {
+    "one condition": """
+def augment(image, mask):
+    if random.random() > 0.5:
+        image = TF.hflip(image)
+        mask = TF.hflip(mask)
+    return image, mask
+""",
+    "the same seed": """
+tf = transforms.RandomHorizontalFlip()
+
+def augment(image, mask):
+    seed = random.randrange(1000)
+    torch.manual_seed(seed)
+    image = tf(image)
+    torch.manual_seed(seed)
+    return image, tf(mask)
+""",
+    "no random change of position": """
+tf = transforms.Compose([transforms.Resize(64), transforms.ToTensor()])
+color = transforms.Compose([transforms.ColorJitter(), transforms.RandomHorizontalFlip(0)])
+
+def load(image, mask):
+    return tf(image), tf(mask)
+""",
+    "two views": """
+tf = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
+
+def views(image):
+    return tf(image), tf(image)
+""",
+    "together": """
+from torchvision.transforms import v2
+
+tf = v2.Compose([v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32)])
+
+def load(image, mask):
+    return tf(image, mask)
+""",
+    "an attention mask": """
+def drop(x, attention_mask):
+    if torch.rand(1) < 0.1:
+        x = torch.zeros_like(x)
+    return x, attention_mask
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
+def test_lint_reports_faulty_scripts(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_lint_accepts_correct_scripts(lint_is_clean, script):
+    lint_is_clean(HEAD + script)

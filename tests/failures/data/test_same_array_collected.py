@@ -1,0 +1,123 @@
+"""DAT034: one array that is stored again and again while it changes."""
+
+import pytest
+
+HEAD = """
+import numpy as np
+import torch
+from torch import nn
+
+"""
+
+FAULTY = {
+    "in a tuple, with NumPy": """
+state, memory = np.zeros(4), []
+for t in range(9):
+    memory.append((state, t))  # <- DAT034
+    state += np.random.randn(4)
+x = torch.tensor(np.array([s for s, _ in memory]))
+""",
+    "a method in place": """
+def rollout():
+    window, windows = torch.zeros(8), []
+    while len(windows) < 9:
+        window.add_(torch.randn(8))
+        windows.append(window)  # <- DAT034
+    return torch.stack(windows)
+""",
+    "an environment that returns its state": """
+class Env:
+    def __init__(self):
+        self.state = np.zeros(4, dtype=np.float32)
+
+    def step(self, action):
+        self.state += action
+        return self.state, 1.0  # <- DAT034
+
+env, buffer = Env(), []
+for t in range(9):
+    state, reward = env.step(0.5)
+    buffer.append((state, reward))
+x = torch.tensor(np.array([s for s, _ in buffer]))
+""",
+}
+
+CORRECT = {
+    "a copy": """
+state, memory = np.zeros(4), []
+for t in range(9):
+    memory.append(state.copy())
+    state += np.random.randn(4)
+x = torch.tensor(np.array(memory))
+""",
+    "a new array in each iteration": """
+state, memory = torch.zeros(4), []
+for t in range(9):
+    state = state + torch.randn(4)
+    memory.append(state)
+x = torch.stack(memory)
+""",
+    "filled within the iteration": """
+rows, row = [], torch.zeros(4)
+for t in range(9):
+    row = torch.zeros(4)
+    row[t % 4] = 1
+    rows.append(row)
+x = torch.stack(rows)
+""",
+    "numbers": """
+total, totals = 0.0, []
+for t in range(9):
+    total += 0.5
+    totals.append(total)
+x = torch.tensor(totals)
+""",
+    "not changed in the loop": """
+mask, masks = torch.zeros(4), []
+mask[0] = 1
+for t in range(9):
+    masks.append(mask)
+x = torch.stack(masks)
+""",
+    "an environment that returns a copy": """
+class Env:
+    def __init__(self):
+        self.state = np.zeros(4, dtype=np.float32)
+
+    def step(self, action):
+        self.state += action
+        return self.state.copy(), 1.0
+
+env, buffer = Env(), []
+for t in range(9):
+    state, reward = env.step(0.5)
+    buffer.append((state, reward))
+x = torch.tensor(np.array([s for s, _ in buffer]))
+""",
+    "an environment with a new state": """
+class Env:
+    def __init__(self):
+        self.state = np.zeros(4, dtype=np.float32)
+
+    def step(self, action):
+        self.state = self.state + action
+        self.state[0] = 1
+        return self.state, 1.0
+
+env, buffer = Env(), []
+for t in range(9):
+    state, reward = env.step(0.5)
+    buffer.append((state, reward))
+x = torch.tensor(np.array([s for s, _ in buffer]))
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
+def test_lint_reports_faulty_scripts(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_lint_accepts_correct_scripts(lint_is_clean, script):
+    lint_is_clean(HEAD + script)

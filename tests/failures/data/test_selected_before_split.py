@@ -1,0 +1,83 @@
+"""DAT033: feature selection or oversampling before the split."""
+
+import pytest
+
+HEAD = """
+import torch
+from sklearn.feature_selection import RFE, SelectKBest, VarianceThreshold
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import KFold, cross_val_score, train_test_split
+from imblearn.over_sampling import SMOTE
+
+"""
+
+FAULTY = {
+    "before a split": """
+def load(X, y):
+    X_new = SelectKBest(k=20).fit_transform(X, y)  # <- DAT033
+    X_train, X_test, y_train, y_test = train_test_split(X_new, y)
+    return torch.tensor(X_train), torch.tensor(X_test)
+""",
+    "fit, then transform": """
+def load(X, y):
+    selector = RFE(LogisticRegression(), n_features_to_select=8)
+    selector.fit(X, y)  # <- DAT033
+    X = selector.transform(X)  # <- DAT002
+    X = torch.tensor(X)
+    return train_test_split(X, y)
+""",
+    "before cross-validation": """
+def score(X, y, model):
+    X_sel = SelectKBest(k=20).fit_transform(X, y)  # <- DAT033
+    for train, test in KFold(5).split(X_sel):
+        model.fit(X_sel[train], y[train])
+""",
+    "oversampled": """
+def load(X, y):
+    smote = SMOTE()
+    X_res, y_res = smote.fit_resample(X, y)  # <- DAT033
+    return train_test_split(X_res, y_res)
+""",
+}
+
+CORRECT = {
+    "on the training part": """
+def load(X, y):
+    X_train, X_test, y_train, y_test = train_test_split(X, y)
+    selector = SelectKBest(k=20)
+    X_train = selector.fit_transform(X_train, y_train)
+    return X_train, selector.transform(X_test)
+""",
+    "in each fold": """
+def score(X, y, model):
+    for train, test in KFold(5).split(X):
+        selector = SelectKBest(k=20).fit(X[train], y[train])
+        model.fit(selector.transform(X[train]), y[train])
+""",
+    "oversampled after the split": """
+def load(X, y):
+    a, b, c, d = train_test_split(X, y)
+    a, c = SMOTE().fit_resample(a, c)
+    return a, b, c, d
+""",
+    "without labels": """
+def load(X, y):
+    X = VarianceThreshold(0.1).fit_transform(X)
+    return train_test_split(X, y)
+""",
+    "another split": """
+def load(X, y, line):
+    X = SelectKBest(k=20).fit_transform(X, y)
+    return X, line.split(",")
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
+def test_lint_reports_faulty_scripts(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_lint_accepts_correct_scripts(lint_is_clean, script):
+    lint_is_clean(HEAD + script)

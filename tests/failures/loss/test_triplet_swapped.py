@@ -1,0 +1,60 @@
+"""LOS034: a triplet loss with the negative in the place of the positive."""
+
+import pytest
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+model = nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+anchor, pos_emb, neg_emb = model(torch.randn(8, 8)), model(torch.randn(8, 8)), model(torch.randn(8, 8))
+"""
+
+TAIL = """
+loss.backward()
+optimizer.step()
+"""
+
+FAULTY = {
+    "function": """
+loss = F.triplet_margin_loss(anchor, neg_emb, pos_emb, margin=0.5)  # <- LOS034
+""",
+    "keywords": """
+loss = F.triplet_margin_loss(anchor, negative=pos_emb, positive=neg_emb)  # <- LOS034
+""",
+    "module": """
+loss = nn.TripletMarginWithDistanceLoss()(anchor, neg_emb, pos_emb)  # <- LOS034
+""",
+}
+
+CORRECT = {
+    "in order": """
+loss = F.triplet_margin_loss(anchor, pos_emb, neg_emb)
+""",
+    "a function with another order": """
+def triplet_loss(anchor, negative, positive):
+    return F.triplet_margin_loss(anchor, positive, negative)
+
+loss = triplet_loss(anchor, neg_emb, pos_emb)
+""",
+    "names that say nothing": """
+a, b, c = anchor, pos_emb, neg_emb
+loss = nn.TripletMarginLoss()(a, b, c)
+""",
+    "both words in a name": """
+pos_or_neg = pos_emb
+loss = F.triplet_margin_loss(anchor, pos_or_neg, neg_emb)
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
+def test_lint_reports_faulty_scripts(lint_reports, script):
+    lint_reports(HEAD + script + TAIL)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_lint_accepts_correct_scripts(lint_is_clean, script):
+    lint_is_clean(HEAD + script + TAIL)

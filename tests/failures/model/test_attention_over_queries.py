@@ -1,0 +1,182 @@
+"""MDL030: attention weights that do not add up to 1 over the keys."""
+
+import pytest
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+x = torch.randn(64, 6, 8)
+y = x[:, 0, :3].argmax(1)
+
+
+class Base(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.slots = nn.Parameter(torch.randn(4, 8))
+        self.out = nn.Linear(8, 3)
+        self.drop = nn.Dropout(0.1)
+
+
+def heads(x):
+    return x.view(len(x), x.shape[1], 2, 4).transpose(1, 2)
+
+"""
+
+TAIL = """
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(6):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+
+FAULTY = {
+    "queries": """
+class Net(Base):
+    def forward(self, x):
+        scores = torch.bmm(self.q(x), self.k(x).permute(0, 2, 1)) / 8**0.5
+        return self.out(torch.bmm(F.softmax(scores, dim=1), self.v(x))[:, 0])  # <- MDL030
+""",
+    "heads, with a mask and dropout": """
+class Net(Base):
+    def forward(self, x):
+        q, k, v = heads(self.q(x)), heads(self.k(x)), heads(self.v(x))
+        scores = (q @ k.transpose(-2, -1) / 2).masked_fill(torch.ones(6, 6).triu(1) == 1, -1e9)
+        weights = self.drop(scores.softmax(dim=1))  # <- MDL030
+        return self.out((weights @ v).transpose(1, 2).reshape(len(x), 6, 8)[:, -1])
+""",
+    "einsum with heads last": """
+class Net(Base):
+    def forward(self, x):
+        q, k, v = (each(x).view(len(x), 6, 2, 4) for each in (self.q, self.k, self.v))
+        scores = torch.einsum("bqhd,bkhd->bqkh", q, k)
+        weights = torch.softmax(scores, dim=-1)  # <- MDL030
+        return self.out(torch.einsum("bqkh,bkhd->bqhd", weights, v).reshape(len(x), 6, 8)[:, 0])
+""",
+    "a module, and other numbers of queries and keys": """
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.softmax = nn.Softmax(dim=-2)  # <- MDL030
+
+    def forward(self, x):
+        scores = self.q(x[:, :2]).matmul(self.k(x).transpose(1, 2)) + torch.randn(2, 6)
+        return self.out(torch.matmul(self.softmax(scores), self.v(x)).mean(1))
+""",
+}
+
+ADDITIVE = {
+    "a softmax over the only score of each position": """
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.score = nn.Linear(8, 1)
+
+    def forward(self, x):
+        weights = F.softmax(torch.tanh(self.score(x)), dim=-1)  # <- MDL030
+        return self.out((weights * self.v(x)).sum(1))
+""",
+}
+
+ADDITIVE_CORRECT = {
+    "a softmax over the positions": """
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.score = nn.Linear(8, 1)
+
+    def forward(self, x):
+        weights = F.softmax(self.score(x), dim=1)
+        return self.out((weights * self.v(x)).sum(1))
+""",
+}
+
+CORRECT = {
+    "keys": """
+class Net(Base):
+    def forward(self, x):
+        weights = F.softmax(torch.bmm(self.q(x), self.k(x).permute(0, 2, 1)), dim=2)
+        return self.out(torch.bmm(self.drop(weights), self.v(x))[:, 0])
+""",
+    "slot attention: normalised again over the inputs": """
+class Net(Base):
+    def forward(self, x):
+        slots = self.q(self.slots).expand(len(x), 4, 8)
+        weights = torch.softmax(slots @ self.k(x).transpose(1, 2), dim=1) + 1e-8
+        weights = weights / weights.sum(-1, keepdim=True)
+        return self.out((weights @ self.v(x)).mean(1))
+""",
+    "the sum is divided by the weights": """
+class Net(Base):
+    def forward(self, x):
+        weights = torch.softmax(self.q(x[:, :3]) @ self.k(x).transpose(1, 2), dim=1)
+        return self.out(((weights @ self.v(x)) / weights.sum(-1, keepdim=True)).mean(1))
+""",
+    "co-attention": """
+class Net(Base):
+    def forward(self, x):
+        a, b = self.q(x[:, :2]), self.k(x[:, 2:])
+        scores = a @ b.transpose(1, 2)
+        first = torch.softmax(scores, dim=2) @ b
+        second = torch.softmax(scores, dim=1).transpose(1, 2) @ a
+        return self.out(first.mean(1) + second.mean(1))
+""",
+    "clusters that are parameters": """
+class Net(Base):
+    def forward(self, x):
+        assignment = torch.softmax(self.k(x) @ self.slots.t(), dim=-1)
+        return self.out((assignment.transpose(1, 2) @ self.v(x)).mean(1))
+""",
+    "linear attention": """
+class Net(Base):
+    def forward(self, x):
+        q, k = self.q(x).softmax(dim=-1), self.k(x).softmax(dim=1)
+        return self.out((q @ (k.transpose(1, 2) @ self.v(x)))[:, 0])
+""",
+    "keys in the second dimension, summed by einsum": """
+class Net(Base):
+    def forward(self, x):
+        scores = torch.einsum("bqd,bkd->bkq", self.q(x), self.k(x))
+        return self.out(torch.einsum("bkq,bkd->bqd", scores.softmax(dim=1), self.v(x))[:, 0])
+""",
+    "values on the left": """
+class Net(Base):
+    def forward(self, x):
+        f, g, h = (each(x).transpose(1, 2) for each in (self.q, self.k, self.v))
+        return self.out(torch.bmm(h, torch.bmm(f.transpose(1, 2), g).softmax(dim=1)).mean(2))
+""",
+    "built-in attention": """
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.out(self.attention(x, x, x)[0].mean(1))
+""",
+}
+
+
+FAULTY_ALL, CORRECT_ALL = FAULTY | ADDITIVE, CORRECT | ADDITIVE_CORRECT
+LINTED = ("queries", "heads, with a mask and dropout")
+
+
+@pytest.mark.parametrize("script", [FAULTY["queries"], FAULTY["heads, with a mask and dropout"]], ids=LINTED)
+def test_lint_reports_faulty_scripts(lint_reports, script):
+    lint_reports(HEAD + script.replace("transpose(-2, -1)", "transpose(2, 3)") + TAIL, fixes=True)
+
+
+@pytest.mark.parametrize("script", FAULTY_ALL.values(), ids=FAULTY_ALL.keys())
+def test_run_reports_faulty_scripts(run_reports, script):
+    run_reports(HEAD + script + TAIL)
+
+
+@pytest.mark.parametrize("script", CORRECT_ALL.values(), ids=CORRECT_ALL.keys())
+def test_accepts_correct_scripts(run_is_clean, lint_is_clean, script):
+    lint_is_clean(HEAD + script + TAIL)
+    run_is_clean(HEAD + script + TAIL)
