@@ -81,7 +81,7 @@ class Detector(BaseDetector):
 
     def on_step_started(self, event: StepStarted) -> None:
         """Find the rows that were set to zero."""
-        self._masked = {}
+        self._masked.clear()
         if self._steps >= MAX_COMPARED:
             return
         for ref, rows in self._received.items():
