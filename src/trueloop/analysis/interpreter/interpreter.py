@@ -296,11 +296,11 @@ class Interpreter:
 
     def _global(self, node: ast.Global) -> None:
         for name in node.names:
-            self.scope.declare(name, everywhere=True)
+            self.scope.declare(name, is_global=True)
 
     def _nonlocal(self, node: ast.Nonlocal) -> None:
         for name in node.names:
-            self.scope.declare(name, everywhere=False)
+            self.scope.declare(name, is_global=False)
 
     def _expr(self, node: ast.Expr) -> None:
         self.evaluator.evaluate(node.value)
