@@ -34,8 +34,10 @@ def test_lines_of_a_paragraph_are_joined():
 
 
 def test_each_reference_keeps_its_own_line():
-    text = "A, https://a.org/x.\nB, of two\nlines, https://b.org/y\nC, without one.\n"
-    assert join_wrapped_lines(text) == "A, https://a.org/x.\nB, of two lines, https://b.org/y\nC, without one."
+    text = "A, https://a.org/x.\nB, of two\nlines, https://b.org/y\nC, arXiv:1711.05101\nD, without one.\n"
+    assert join_wrapped_lines(text) == (
+        "A, https://a.org/x.\nB, of two lines, https://b.org/y\nC, arXiv:1711.05101\nD, without one."
+    )
 
 
 def test_markdown_has_headings_and_joined_paragraphs():

@@ -19,7 +19,7 @@ MAX_PARSED_FILES: Final = 64  # syntax trees in memory
 MAX_TEXTS: Final = 256  # texts in memory
 MAX_LINES: Final = 10_000_000  # more than any file has that is checked
 LIBRARIES: Final = sys.stdlib_module_names | {"torch", "numpy"}
-"""Modules whose names no file of a project takes."""
+"""Modules that are never imported from a file of the project."""
 _IMPORT: Final = re.compile(
     r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(?:\(([^)]*)\)|([^#\n(]*))|import[ \t]+([\w., \t]+))", re.M
 )
@@ -27,7 +27,7 @@ _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.
 
 
 class ImportedName(NamedTuple):
-    """What an import statement gives a name: a name of a file of the project, or the file itself."""
+    """What an imported name refers to: a name in a file of the project, or the file itself."""
 
     file: str
     name: str = ""
@@ -93,6 +93,7 @@ class Project:
 
     def __init__(self, files: Iterable[str], read: Callable[[str], str], folders: Iterable[str] = ()) -> None:
         self._read = read
+        # both: absolute path -> path as the user named it
         self._names = {os.path.abspath(each): each for each in files if each.endswith((".py", ".pyw"))}
         self._named_folders = {os.path.abspath(each): each for each in folders}
         root = os.path.commonpath(list(map(os.path.dirname, self._names))) if self._names else ""
@@ -103,8 +104,9 @@ class Project:
         self._imports: dict[str, tuple[str, ...]] = {}
         self._texts: dict[str, str] = {}
         self._words: dict[tuple[str, str], bool] = {}
+        """File and word -> whether the file contains the word."""
         self._numbers = {file: number for number, file in enumerate(sorted(self._names), 1)}
-        """Number of each file, by which its lines differ from those of all others."""
+        """Number of each file. Its line numbers start at this times `MAX_LINES`, so no two files have equal ones."""
         self.read_files: set[str] = set()
         """Files whose text or syntax tree was asked for since the user last cleared this set."""
 
@@ -227,7 +229,7 @@ class Project:
         return list(found)
 
     def _imports_in(self, file: str, text: str) -> Iterator[str]:
-        for dots, module, several, names, modules in _IMPORT.findall(text):
+        for dots, module, names_in_parentheses, names, modules in _IMPORT.findall(text):
             if modules:
                 yield from filter(
                     None, (self.find(each.split()[0], file) for each in modules.split(",") if each.strip())
@@ -236,7 +238,7 @@ class Project:
             origin = self.find(module, file, len(dots))
             if origin.endswith(".py"):
                 yield origin
-            for each in (several or names).split(",") if origin else ():
+            for each in (names_in_parentheses or names).split(",") if origin else ():
                 inner = self.submodule(origin, each.split()[0]) if each.split() else ""
                 if inner.endswith(".py") and inner != origin:
                     yield inner

@@ -90,7 +90,7 @@ def find_failure(code_or_slug: str) -> Entry | None:
 
 
 def failure_hooks() -> list[Callable[[Any, Any], Any]]:
-    """Return what creates the hooks that only one failure needs: ``HOOK`` in the file ``hook.py`` of its folder.
+    """Return the classes of the hooks that only one failure needs: ``HOOK`` in the file ``hook.py`` of its folder.
 
     The files are imported here, because they import PyTorch. A hook is created with the event stream and the state of
     the program; see `trueloop.tracing.attach.Hook`.

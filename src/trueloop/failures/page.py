@@ -24,7 +24,7 @@ def split_sections(doc: str) -> Iterator[tuple[str, str]]:
 def join_wrapped_lines(text: str) -> str:
     """Join the lines of each paragraph; lists and indented code are unchanged.
 
-    A line that ends with an address is not joined with the next one: each reference keeps its own line.
+    A line that ends with an address or an arXiv number is not joined with the next one: each reference keeps its line.
     """
     lines = list[str]()
     for line in text.splitlines():
@@ -54,4 +54,5 @@ def first_reference_url(doc: str) -> str | None:
 
 
 def _ends_with_address(line: str) -> bool:
-    return bool(_ADDRESS.fullmatch(line.rsplit(" ", 1)[-1]))
+    last_word = line.rsplit(" ", 1)[-1]
+    return bool(_ADDRESS.fullmatch(last_word)) or last_word.startswith("arXiv:")

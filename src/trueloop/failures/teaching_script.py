@@ -31,14 +31,14 @@ class Piece(StrEnum):
     TRAIN_MODE = "train_mode"
     FORWARD = "forward"
     LOSS = "loss"
-    RECORD_LOSS = "keep"
-    DIVIDE_LOSS = "share"
+    RECORD_LOSS = "record_loss"
+    DIVIDE_LOSS = "divide_loss"
     BACKWARD = "backward"
     UNSCALE = "unscale"
     CLIP = "clip"
-    OPTIMIZER_STEP = "update"
-    SCHEDULER_STEP = "schedule"
-    ZERO_GRAD = "clear"
+    OPTIMIZER_STEP = "optimizer_step"
+    SCHEDULER_STEP = "scheduler_step"
+    ZERO_GRAD = "zero_grad"
     EVALUATE = "evaluate"
     KEEP_BEST = "keep_best"
 
@@ -214,15 +214,12 @@ class TeachingLoop:
     def _loop_text(self) -> str:
         window = self._lines(self.each_window)
         if self.window_condition:
-            window = [self.window_condition, *(INDENT + line if line else "" for line in window)] if window else []
-        batch = [
-            self.batch_loop_head,
-            *(INDENT + line if line else "" for line in [*self._lines(self.each_batch), *window]),
-        ]
+            window = [self.window_condition, *_indent(window)] if window else []
+        batch = [self.batch_loop_head, *_indent([*self._lines(self.each_batch), *window])]
         if self.epoch_context_head:
-            batch = [self.epoch_context_head, *(INDENT + line if line else "" for line in batch)]
+            batch = [self.epoch_context_head, *_indent(batch)]
         epoch = [*self._lines(self.each_epoch), *batch, *self._lines(self.after_epoch)]
-        return "\n".join([self.epoch_loop_head, *(INDENT + line if line else "" for line in epoch)])
+        return "\n".join([self.epoch_loop_head, *_indent(epoch)])
 
     def _lines(self, operations: list[Piece]) -> list[str]:
         return [line for each in operations for line in self.pieces.get(each, "").splitlines()]
@@ -268,6 +265,10 @@ def _inject_line(loop: TeachingLoop, *, where: Piece, line: str) -> None:
 
 def _inject_repetition(loop: TeachingLoop, *, piece: Piece, at: Piece) -> None:
     loop.pieces[at] += "\n" + loop.pieces[piece]
+
+
+def _indent(lines: list[str]) -> list[str]:
+    return [INDENT + line if line else "" for line in lines]
 
 
 def _changed_lines(before: list[str], after: list[str], line: int) -> Iterator[ChangedLine]:

@@ -29,8 +29,8 @@ class LoaderPass:
     """Number of batches returned."""
     length: int | None = None
     """Number of batches in the pass, for PyTorch's own samplers."""
-    first_s: float = 0.0
-    """Time of the first batch."""
+    first_batch_s: float = 0.0
+    """Time at which the first batch was returned, by ``perf_counter``."""
     wait_s: float = 0.0
     needs_batches: set[object] = field(default_factory=set[object])
     """Detectors that need all batches of the pass, also in sampled tracing."""
@@ -40,7 +40,7 @@ class LoaderPass:
 def current_loader_pass() -> LoaderPass | None:
     """Return the pass over a loader that is fetching a batch on this thread.
 
-    The pass is searched on the stack, so that batches, which are far more frequent than calls of this, have no cost.
+    The pass is searched on the stack, so that recording it costs nothing for each batch: this is called rarely.
     """
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
     while frame is not None:

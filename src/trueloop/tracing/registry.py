@@ -47,7 +47,7 @@ def _variables(frame: FrameType | None) -> Iterator[Any]:
         frame = frame.f_back
 
 
-MAX_SETS: Final = 256
+MAX_SETS: Final = 256  # cached sets of refs
 MAX_REGISTRATIONS: Final = 100_000  # parameters
 
 
@@ -62,7 +62,7 @@ class Registry:
         """Id of an object -> keys of the cached sets that contain it."""
         self._counts: dict[str, int] = {}
         self._stacks: dict[tuple[CodePosition, ...], tuple[CodePosition, ...]] = {}
-        """One copy of each stack in the next field."""
+        """One copy of each stack in `_registered_at`."""
         self._registered_at: dict[int, tuple[CodePosition, ...]] = {}
         """Id of a parameter -> lines that gave it to its module. Not weakly referenced, since ``swap_tensors``, with
         which modules convert some parameters, refuses tensors that are; a new parameter replaces an entry."""

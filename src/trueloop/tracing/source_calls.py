@@ -47,9 +47,9 @@ def call_at(frame: FrameType) -> ast.Call | None:
     return found if isinstance(found, ast.Call) else None
 
 
-def resolve_global(node: ast.expr, space: Mapping[str, Any]) -> Any:
-    """Return the value of a global variable, or of an attribute of a module; None for other expressions."""
+def resolve_global(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """Return the value of one of a file's global ``names``, or of an attribute of a module; None otherwise."""
     if isinstance(node, ast.Attribute):
-        inside = resolve_global(node.value, space)
-        return vars(inside).get(node.attr) if isinstance(inside, ModuleType) else None
-    return space.get(node.id) if isinstance(node, ast.Name) else None
+        module = resolve_global(node.value, names)
+        return vars(module).get(node.attr) if isinstance(module, ModuleType) else None
+    return names.get(node.id) if isinstance(node, ast.Name) else None

@@ -51,7 +51,7 @@ def frames(line: str, folder: Path) -> list[Frame]:
 )
 def test_operands_of_an_expression(line: str, texts: list[str], tmp_path: Path):
     last = frames(line, tmp_path)[-1]
-    assert last.is_users
+    assert last.in_user_code
     assert not last.raises
     assert [text for text, _, _ in operands(last)] == texts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from trueloop.analysis.abstract_value import (
@@ -40,7 +41,7 @@ USUAL_NAMES: Final = {
     "Variable": "torch.autograd.Variable",
     "models": "torchvision.models",
 }
-"""What names without a definition refer to: of a fragment, a cell, or a file with a star import of another file."""
+"""Meaning of names that a file uses but does not define, as in a notebook cell or after ``from x import *``."""
 METADATA_ATTRIBUTES: Final = frozenset(
     ("shape", "dtype", "device", "ndim", "grad_fn", "requires_grad", "is_cuda", "itemsize")
 )
@@ -185,10 +186,7 @@ class Evaluator:
         if isinstance(node.op, ast.Or):  # options or {}
             *others, last = values
             values = [each for each in others if each.kind is not ValueKind.CONSTANT or each.value is not None] + [last]
-        result = values[0]
-        for each in values[1:]:
-            result = join_values(result, each)
-        return result
+        return reduce(join_values, values)
 
     def _lambda(self, node: ast.Lambda) -> AbstractValue:
         return AbstractValue(kind=ValueKind.FUNCTION, name="<lambda>", node=node, scope=self.interpreter.scope)
@@ -220,10 +218,10 @@ class Evaluator:
 
     def _compare(self, node: ast.Compare) -> AbstractValue:
         parts = [self.evaluate(each) for each in (node.left, *node.comparators)]
-        plain = any(isinstance(each, ast.Is | ast.IsNot | ast.In | ast.NotIn) for each in node.ops)
+        is_python_bool = any(isinstance(each, ast.Is | ast.IsNot | ast.In | ast.NotIn) for each in node.ops)
         kind = (
             ValueKind.TENSOR
-            if not plain and any(each.kind is ValueKind.TENSOR for each in parts)
+            if not is_python_bool and any(each.kind is ValueKind.TENSOR for each in parts)
             else ValueKind.UNKNOWN
         )
         return AbstractValue(kind=kind, name="compare", node=node, sources=tuple(parts), facts={NO_GRAPH})
@@ -325,7 +323,7 @@ class Evaluator:
         if owner.kind in (ValueKind.SEQUENCE, ValueKind.UNKNOWN, ValueKind.LOADER) and not isinstance(
             node.slice, ast.Slice
         ):
-            value = element(owner, node) if owner.kind is not ValueKind.UNKNOWN else unknown_value(node, owner)
+            value = element(owner, node)
             if isinstance(index, str | int):
                 owner.attributes[key] = value
             return value
@@ -348,7 +346,7 @@ class Evaluator:
         if isinstance(test, ast.Constant):
             return bool(test.value)
         if isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__":
-            return self.interpreter.scope.module_scope is self.interpreter.module  # which is run as a program
+            return self.interpreter.scope.module_scope is self.interpreter.module_scope  # which is run as a program
         if isinstance(test, ast.Compare):
             return self._compare_to_constant(test)
         if isinstance(test, ast.Name):
@@ -406,10 +404,7 @@ def element(iterable: AbstractValue, node: Any) -> AbstractValue:
         case ValueKind.LOADER | ValueKind.DATASET:
             return AbstractValue(kind=ValueKind.TENSOR, name="batch", node=node, sources=(iterable,), facts={NO_GRAPH})
         case ValueKind.SEQUENCE if iterable.sources:
-            result = iterable.sources[0]
-            for each in iterable.sources[1:]:
-                result = join_values(result, each)
-            return result
+            return reduce(join_values, iterable.sources)
         case ValueKind.PARAMETERS:
             return iterable
         case ValueKind.TENSOR:
@@ -435,10 +430,7 @@ def item_at(value: AbstractValue, number: int) -> AbstractValue | None:
     found = [each for each in items if each is not None]
     if not found or len(found) < len(items):
         return None
-    result = found[0]
-    for each in found[1:]:
-        result = join_values(result, each)
-    return result
+    return reduce(join_values, found)
 
 
 def _first_of_kind(values: tuple[AbstractValue, ...], kind: ValueKind) -> AbstractValue | None:

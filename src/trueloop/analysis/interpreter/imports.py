@@ -48,13 +48,13 @@ class Imports:
 
     def resolve(self, value: AbstractValue) -> AbstractValue:
         """Return what an imported name refers to; the value itself if it is a library's, a module, or unknown."""
-        name = value.scope
-        if not isinstance(name, ImportedName) or not name.name:
+        imported = value.scope
+        if not isinstance(imported, ImportedName) or not imported.name:
             return value
-        if name not in self._resolved:
-            self._resolved[name] = None  # while it is looked up: files may import each other
-            self._resolved[name] = self._look_up(name, value)
-        return self._resolved[name] or value
+        if imported not in self._resolved:
+            self._resolved[imported] = None  # while it is looked up: files may import each other
+            self._resolved[imported] = self._look_up(imported, value)
+        return self._resolved[imported] or value
 
     def attribute(self, owner: AbstractValue, name: str) -> AbstractValue | None:
         """Return an attribute of an imported module of the project; None if unknown."""
@@ -99,14 +99,14 @@ class Imports:
         """Return the files whose functions or statements were interpreted; the first one is the file itself."""
         return [each.module for each in self.scopes.values() if each.has_run]
 
-    def _look_up(self, name: ImportedName, value: AbstractValue) -> AbstractValue | None:
+    def _look_up(self, imported: ImportedName, value: AbstractValue) -> AbstractValue | None:
         """Return the value of a name in another file; None if unknown."""
         assert self.project is not None
-        scope = self._scope(name.file)
-        found = scope.get(name.name) if scope is not None else None
+        scope = self._scope(imported.file)
+        found = scope.get(imported.name) if scope is not None else None
         if found is not None:
             return self.resolve(found) if found.kind is ValueKind.NAME else found
-        inner = self.project.submodule(name.file, name.name)
+        inner = self.project.submodule(imported.file, imported.name)
         if not inner:
             return None
         module = AbstractValue(kind=ValueKind.NAME, name=value.name, node=value.node)

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator, Sequence, Set
+from functools import reduce
 from typing import Any, Final
 
 from trueloop.analysis.abstract_value import EXTERNAL, GRAD, AbstractValue, ValueKind, join_values, unknown_value
@@ -12,7 +13,7 @@ from trueloop.analysis.interpreter.evaluator import Evaluator, element
 from trueloop.analysis.interpreter.imports import Imports
 from trueloop.analysis.interpreter.recording import (
     MAX_CALL_DEPTH,
-    MAX_LINKED_STATEMENTS,
+    MAX_STATEMENTS_WITH_IMPORTS,
     LimitExceeded,
     Recording,
 )
@@ -57,8 +58,8 @@ class Interpreter:
         self.recording = Recording()
         self.imports = Imports(self, project)
         self.scope: Scope = ModuleScope(module, self.imports)
-        self.module = self.imports.scopes[module.path] = self.scope
-        self.module.is_complete = self.module.has_run = self._follows_imports = True
+        self.module_scope = self.imports.scopes[module.path] = self.scope
+        self.module_scope.is_complete = self.module_scope.has_run = self._follows_imports = True
         self.evaluator = Evaluator(self)
         self.calls = Calls(self)
         self.assignments = Assignments(self)
@@ -74,18 +75,18 @@ class Interpreter:
 
     def run(self) -> None:
         """Run the module, then every function that the file does not call, since other files may call it."""
-        module = self.module.module
+        module = self.module_scope.module
         self.run_block(module.tree.body)
         called = {getattr(node.func, "attr", getattr(node.func, "id", "")) for node in module.calls.calls}
-        self._imported = self.imports.imported_names(self.module)
-        for only_uncalled in (True, False):
+        self._imported = self.imports.imported_names(self.module_scope)
+        for only_uncalled in (True, False):  # the rest is called only by code that was not interpreted
             for value, node in list(self._definitions()):
                 if not only_uncalled or (node.name not in called and node.name != "__init__"):
                     self._run_uncalled(value, node)
 
     def _definitions(self) -> Iterator[tuple[AbstractValue, Function]]:
         """Yield the value and definition of every function of the module; for a method, its class and definition."""
-        for value in self.module.names.values():
+        for value in self.module_scope.names.values():
             if value.kind is ValueKind.FUNCTION and isinstance(value.node, Function):
                 yield value, value.node
             elif value.kind is ValueKind.CLASS:
@@ -93,7 +94,7 @@ class Interpreter:
 
     def _run_uncalled(self, value: AbstractValue, node: Function) -> None:
         """Run a function that the file does not call; the kinds of its arguments are inferred from their use."""
-        calls = self.module.module.calls
+        calls = self.module_scope.module.calls
         if node in self.executed or not (node.name in ("forward", "__init__") or calls.may_train(node, self._imported)):
             return
         self.recording.entry_point += 1
@@ -117,7 +118,7 @@ class Interpreter:
 
     def may_follow_imports(self) -> bool:
         """Return False in an uncalled function that neither trains nor evaluates, and after many statements."""
-        return self._follows_imports and self.recording.statements < MAX_LINKED_STATEMENTS
+        return self._follows_imports and self.recording.statements < MAX_STATEMENTS_WITH_IMPORTS
 
     # Functions -------------------------------------------------------------------------------------------------------
 
@@ -130,8 +131,8 @@ class Interpreter:
     ) -> AbstractValue:
         """Run a function of the file, and return its return value."""
         node: Any = function.node
-        outer: Scope = function.scope or self.module  # a union of functions has no scope
-        is_limited = outer.module_scope is not self.module and not self.may_follow_imports()
+        outer: Scope = function.scope or self.module_scope  # a union of functions has no scope
+        is_limited = outer.module_scope is not self.module_scope and not self.may_follow_imports()
         if len(self._call_stack) >= MAX_CALL_DEPTH or node in self._call_stack or is_limited:
             self.recording.add(OpKind.ESCAPE, call, function, *positional, *keyword.values(), *function.sources)
             return unknown_value(call, *positional, *keyword.values())
@@ -156,13 +157,13 @@ class Interpreter:
                 self.scope, self._returns, self._yields = before
         if yielded:
             return self._generator(node, call, yielded)
-        return _joined(returned) if returned else AbstractValue(kind=ValueKind.CONSTANT, node=call)
+        return reduce(join_values, returned) if returned else AbstractValue(kind=ValueKind.CONSTANT, node=call)
 
     def _generator(self, node: Any, call: ast.AST, yielded: Sequence[AbstractValue]) -> AbstractValue:
         """Return what a generator function returns: a sequence of its yielded values, or a context manager's value."""
         decorators = {ast.unparse(each).rpartition(".")[2] for each in node.decorator_list}
         if decorators & {"contextmanager", "asynccontextmanager", "fixture"}:
-            return _joined(yielded)
+            return reduce(join_values, yielded)
         return AbstractValue(kind=ValueKind.SEQUENCE, name="generator", node=call, sources=tuple(yielded))
 
     def _bind_arguments(
@@ -296,11 +297,11 @@ class Interpreter:
 
     def _global(self, node: ast.Global) -> None:
         for name in node.names:
-            self.scope.declare(name, everywhere=True)
+            self.scope.declare(name, is_global=True)
 
     def _nonlocal(self, node: ast.Nonlocal) -> None:
         for name in node.names:
-            self.scope.declare(name, everywhere=False)
+            self.scope.declare(name, is_global=False)
 
     def _expr(self, node: ast.Expr) -> None:
         self.evaluator.evaluate(node.value)
@@ -401,14 +402,6 @@ class Interpreter:
             self.run_block(node.body)
 
     _asyncwith = _with
-
-
-def _joined(values: Sequence[AbstractValue]) -> AbstractValue:
-    """Return the union of several values."""
-    result = values[0]
-    for each in values[1:]:
-        result = join_values(result, each)
-    return result
 
 
 def _leaves_block(arm: Sequence[ast.stmt]) -> bool:

@@ -91,7 +91,7 @@ def _torch_kind(package: str, last: str) -> ValueKind | None:
 
 
 def _third_party_kind(root: str, package: str, last: str) -> ValueKind | None:
-    if package.startswith(("torchvision.models", "segmentation_models_pytorch")) and last[:1].islower() is True:
+    if package.startswith(("torchvision.models", "segmentation_models_pytorch")) and last[:1].islower():
         return ValueKind.MODEL if not last.startswith(("list_", "get_")) or last == "get_model" else None
     if (root, last) in {("timm", "create_model"), ("transformers", "from_pretrained"), ("transformers", "from_config")}:
         return ValueKind.MODEL if root == "timm" or "Model" in package or "For" in package else None

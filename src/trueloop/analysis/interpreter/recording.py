@@ -10,7 +10,7 @@ from trueloop.analysis.operations import Branch, Loop, Op, OpKind
 
 MAX_OPERATIONS: Final = 20_000
 MAX_STATEMENTS: Final = 60_000
-MAX_LINKED_STATEMENTS: Final = 2_000  # after so many statements no more code of other files is interpreted
+MAX_STATEMENTS_WITH_IMPORTS: Final = 2_000  # after so many statements, no more imported files are interpreted
 MAX_CALL_DEPTH: Final = 8  # levels of nested function calls
 
 

@@ -40,10 +40,10 @@ class Scope:
         """Assign a value to a name."""
         self.outer.get(name, self).names[name] = value
 
-    def declare(self, name: str, *, everywhere: bool) -> None:
-        """Declare a name global (if ``everywhere``) or nonlocal."""
+    def declare(self, name: str, *, is_global: bool) -> None:
+        """Declare a name global or nonlocal."""
         scope = self.parent
-        while scope is not None and scope.parent is not None and (everywhere or name not in scope.names):
+        while scope is not None and scope.parent is not None and (is_global or name not in scope.names):
             scope = scope.parent
         if scope is not None:
             self.outer[name] = scope

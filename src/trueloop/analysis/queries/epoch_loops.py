@@ -15,15 +15,15 @@ def epoch_loops(source: SourceFile) -> Iterator[tuple[Op, AbstractValue]]:
     creates the model or the optimizer nor loads their states.
     """
     for start in source.ops(OpKind.ITERATE):
-        loader = iterated_loader(Loop(start.node, start.subject))
+        batch_loop = Loop(start.node, start.subject)
+        loader = iterated_loader(batch_loop)
         if loader is None or not start.loops or MANAGED in loader.facts or start.loops[-1].runs_at_most_once():
             continue
         inside = source.ops_in_loop(start.loops[-1], root=start.entry_point)
         restarting = (OpKind.CREATE, OpKind.LOAD_STATE_DICT)
-        recreated = [
+        restarted = [
             each.subject for each in inside if each.kind in restarting and each.subject.kind is not ValueKind.LOADER
         ]
-        batch_loop = Loop(start.node, None)
         optimizers = [each.subject for each in inside if each.kind is OpKind.STEP and each.is_inside(batch_loop)]
-        if optimizers and not any(new.may_alias(each) or new.covers(each) for new in recreated for each in optimizers):
+        if optimizers and not any(new.may_alias(each) or new.covers(each) for new in restarted for each in optimizers):
             yield start, loader

@@ -231,12 +231,10 @@ def _torch_layer_depends(source: SourceFile, model: AbstractValue, name: str, se
     if name in _WITH_DROPOUT:
         return _has_dropout(model, "dropout", "", default=0.0)
     argument_count = len(getattr(model.node, "args", ())) + len(getattr(model.node, "keywords", ()))
-    if name in ("Sequential", "ModuleList", "ModuleDict"):
-        return _any_true(
-            [None] * (argument_count > 0 and not model.sources),
-            (_depends_on_mode(source, each, seen) for each in model.sources),
-        )
-    return False
+    is_container = name in ("Sequential", "ModuleList", "ModuleDict")
+    if is_container and argument_count and not model.sources:
+        return None  # its layers are unknown
+    return is_container and _any_true(_depends_on_mode(source, each, seen) for each in model.sources)
 
 
 def _has_dropout(model: AbstractValue, name: str, position: str, *, default: float) -> bool:
@@ -263,7 +261,7 @@ def _class_depends(source: SourceFile, model: AbstractValue, kind: AbstractValue
             answers.append(_depends_on_mode(source, part, seen))
         elif part.kind is ValueKind.UNKNOWN and name in called:
             answers.append(None)  # it is called, so it may be a module
-    return _any_true(answers, ())
+    return _any_true(answers)
 
 
 def _has_nonzero_rate(call: ast.Call) -> bool:
@@ -279,6 +277,6 @@ def _class_hierarchy(kind: AbstractValue) -> list[AbstractValue]:
     return found
 
 
-def _any_true(first: Iterable[bool | None], second: Iterable[bool | None]) -> bool | None:
-    answers = {*first, *second}
-    return True if True in answers else None if None in answers else False
+def _any_true(answers: Iterable[bool | None]) -> bool | None:
+    known = set(answers)
+    return True if True in known else None if None in known else False

@@ -35,18 +35,20 @@ def plain_calls(source: SourceFile) -> Iterator[list[PlainCall | None]]:
         for name in ("body", "orelse"):
             block: Any = getattr(node, name, None)
             if isinstance(block, list) and len(block) > 2:
-                found = [each for statement in block for each in _role(statement)]
+                found = [each for statement in block for each in _plain_call(statement)]
                 if sum(each is not None for each in found) > 2:
                     yield found
 
 
-def _role(statement: ast.stmt) -> list[PlainCall | None]:
+def _plain_call(statement: ast.stmt) -> list[PlainCall | None]:
     """Return the call of a statement; [] if it does not matter, [None] if it may change gradients."""
     match statement:
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr=attr, value=owner)) as call) if attr in _ROLES:
             role = _ROLES[attr]
-            if role == "step" and (call.args or call.keywords or "sched" in ast.unparse(owner).lower()):
-                return [] if "sched" in ast.unparse(owner).lower() else [None]
+            if role == "step" and "sched" in ast.unparse(owner).lower():
+                return []
+            if role == "step" and (call.args or call.keywords):
+                return [None]
             return [PlainCall(role, dotted_name(owner), statement, call)]
         case ast.Expr(value=ast.Constant()) | ast.Pass() | ast.Import():
             return []

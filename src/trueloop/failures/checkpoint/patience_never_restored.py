@@ -53,7 +53,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         for bad, good in ((node.orelse, node.body), (node.body, node.orelse)):
             best = next((target for target, _ in stores(good) if _is_best(target)), None)
-            counter = next((each for each in map(_incremented, bad) if each is not None), None)
+            counter = next((each for each in map(_incremented_variable, bad) if each is not None), None)
             if best is None or counter is None or _is_set_back(source, node, counter):
                 continue
             if any(_stops_at_limit(each, counter) for each in source.nodes):
@@ -62,7 +62,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 yield Hit(
                     message=f"`{name}` counts all epochs without an improvement, not those in a row: it is never set "
                     f"back to 0 when `{ast.unparse(best)}` improves.",
-                    node=next(each for each in bad if _incremented(each) is not None),
+                    node=next(each for each in bad if _incremented_variable(each) is not None),
                     related=((node.test, "compared with the best value here"),),
                     fix=Fix((edit,), safe=False, description="Set the counter back") if edit else None,
                 )
@@ -77,7 +77,7 @@ def _is_best(node: ast.AST) -> bool:
     return isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and "best" in name_words(metric_name(node))
 
 
-def _incremented(statement: ast.stmt) -> ast.expr | None:
+def _incremented_variable(statement: ast.stmt) -> ast.expr | None:
     """Return the variable of ``waited += 1``; None for other statements."""
     match statement:
         case ast.AugAssign(target=ast.Name() | ast.Attribute() as target, op=ast.Add(), value=ast.Constant(value=1)):
@@ -96,7 +96,7 @@ def _is_set_back(source: SourceFile, check: ast.If, counter: ast.expr) -> bool:
     while parent is not None and not isinstance(parent, LOOPS):
         parent = source.parents.get(id(parent))
     for target, value in stores(source.nodes):
-        if not is_same(target, counter) or _incremented_by(source, target):
+        if not is_same(target, counter) or _is_increment(source, target):
             continue
         if initial_number(value) is None:  # a copy, or the counter of a checkpoint
             return True
@@ -107,9 +107,9 @@ def _is_set_back(source: SourceFile, check: ast.If, counter: ast.expr) -> bool:
     return parent is None and isinstance(counter, ast.Name)
 
 
-def _incremented_by(source: SourceFile, target: ast.expr) -> bool:
+def _is_increment(source: SourceFile, target: ast.expr) -> bool:
     statement = source.parents.get(id(target))
-    return isinstance(statement, ast.stmt) and _incremented(statement) is not None
+    return isinstance(statement, ast.stmt) and _incremented_variable(statement) is not None
 
 
 def _is_in_constructor(source: SourceFile, target: ast.expr) -> bool:

@@ -22,7 +22,7 @@ When this is fine
     - Only the last few updates are undone.
 
 How it is detected
-    The first values of all weights are remembered at the first update. The sanitizer reports a state that was loaded
+    At the first update, the sanitizer stores a few values of each weight. It reports a state that was loaded
     into the trained model after 10 or more updates, is equal to these values, and is not trained again. It also
     reports a copy of the model with these values that is called for the first time after the last update.
 

@@ -84,9 +84,9 @@ def _unconditional_return(source: SourceFile, loop: Any) -> ast.Return | None:
     last = loop.body[-1]
     while isinstance(last, ast.With):
         last = last.body[-1]
-    others = (ast.Continue, ast.Break, ast.Yield, ast.YieldFrom)
+    intended = (ast.Continue, ast.Break, ast.Yield, ast.YieldFrom)
     function = enclosing_definition(source, loop, FUNCTIONS)
-    if not isinstance(last, ast.Return) or any(isinstance(each, others) for each in ast.walk(function)):
+    if not isinstance(last, ast.Return) or any(isinstance(each, intended) for each in ast.walk(function)):
         return None
     return None if _is_conditional(function, loop) or _handles_empty_loader(source, loop) else last
 

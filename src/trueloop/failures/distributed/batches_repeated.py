@@ -62,7 +62,9 @@ class _Model:
 
     wrapped_at: CodePosition | None
     compared: int = 0
+    """Number of updates in which it was compared with that of another rank."""
     inputs: set[tuple[float, ...]] = field(default_factory=set[tuple[float, ...]])
+    """Digests of its inputs in these updates."""
     decided: bool = False
     """Whether the model was reported or its ranks differed."""
 

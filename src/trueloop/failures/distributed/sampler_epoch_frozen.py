@@ -76,7 +76,9 @@ class Detector(BaseDetector):
 
     def __init__(self) -> None:
         self._epochs: dict[Ref, tuple[_Epoch | None, _Epoch]] = {}
+        """Dataset -> its previous and its current epoch."""
         self._key: dict[Ref, Ref] = {}
+        """Loader -> its dataset, or the loader itself if the dataset is unknown."""
         self._started: dict[Ref, tuple[LoaderStarted, weakref.ref[Any]]] = {}
         """Loader that has not returned its first batch -> its start and its sampler."""
         self._generation = 0

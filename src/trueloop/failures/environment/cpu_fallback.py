@@ -13,7 +13,7 @@ Fix
 
         device = torch.device("cuda")
 
-    With ``TRUELOOP_REQUIRE_GPU=1`` in the environment, `trueloop train` and the entrypoint of the trueloop containers
+    With ``TRUELOOP_REQUIRE_GPU=1`` in the environment, ``trueloop train`` and the entrypoint of the trueloop containers
     need a GPU to start.
 
 When this is fine
@@ -21,7 +21,7 @@ When this is fine
     - The model is small enough for the CPU.
 
 How it is detected
-    `trueloop doctor` checks the device files, the driver, and the settings of the batch system. A run is not checked,
+    ``trueloop doctor`` checks the device files, the driver, and the settings of the batch system. A run is not checked,
     because the sanitizer cannot know which device you intended.
 
 References

@@ -14,7 +14,7 @@ Fix
         with torch.inference_mode():
             scores = model(inputs)
 
-    This is even a little faster than ``torch.no_grad()`` (EVL007). `trueloop serve` does it for every request, and
+    This is even a little faster than ``torch.no_grad()`` (EVL007). ``trueloop serve`` does it for every request, and
     benchmarks/serving.py compares the speed.
 
 When this is fine

@@ -21,7 +21,7 @@ When this is fine
     - The bus error has another cause, such as a memory-mapped file that became shorter during the run.
 
 How it is detected
-    `trueloop doctor` compares the size of /dev/shm with the size that a run needs: the number of workers times
+    ``trueloop doctor`` compares the size of /dev/shm with the size that a run needs: the number of workers times
     ``prefetch_factor`` times the size of a batch.
 
 References

@@ -15,13 +15,13 @@ Fix
         cores = len(os.sched_getaffinity(0))
         loader = DataLoader(data, batch_size=64, num_workers=(cores - 1) // processes)
 
-    In a container with a CPU quota, use the number of usable cores that `trueloop doctor` prints.
+    In a container with a CPU quota, use the number of usable cores that ``trueloop doctor`` prints.
 
 When this is fine
     - The workers mostly wait for a network or an object store. Measure whether more workers than cores are faster.
 
 How it is detected
-    `trueloop doctor` counts the cores that this process may use, including quotas. A run is not checked. Workers that
+    ``trueloop doctor`` counts the cores that this process may use, including quotas. A run is not checked. Workers that
     mostly wait do not need their own cores, so this is a warning.
 
 References

@@ -1,7 +1,7 @@
 """The averaged weights are put into the model for an evaluation, and training continues with them.
 
 What you see
-    The loss jumps after each evaluation, momentum no longer fits to the weights, and the run is slower than without the
+    The loss jumps after each evaluation, momentum no longer fits the weights, and the run is slower than without the
     average: each evaluation throws the newest weights away.
 
 Why it happens

@@ -24,9 +24,10 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports a model that was trained in train mode with active dropout or BatchNorm, was then
-    set to eval mode and evaluated, and was then updated three times with all of its modules in eval mode. If the
-    program calls only the submodules of a model, these are checked until any module is set to train mode. The same
-    holds if only a part was set back, so that dropout or BatchNorm is no longer active. A model that was never updated
+    set to eval mode and evaluated, and was then updated three times with all of its modules in eval mode. It also
+    reports a model of which only some modules were set back to train mode, so that dropout or BatchNorm is no longer
+    active. If the program calls only the submodules of a model, these are checked until any module is set to train
+    mode. A model that was never updated
     in another mode is reported as a warning, after eight updates, if the program called ``eval()``, the optimizer holds
     all of its parameters, and no weights were loaded. The linter reports a loop in which a model is updated, then set
     to eval mode and never set back. If it does not know whether the model has dropout or BatchNorm layers, the finding
@@ -300,7 +301,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         )
 
 
-def _trained_in_eval_mode(source: SourceFile) -> Iterator[Hit]:
+def _find_trained_in_eval_mode(source: SourceFile) -> Iterator[Hit]:
     """Yield the calls in eval mode whose outputs are trained on, if train mode is set again only after the call."""
     modes, calls = source.ops(OpKind.SET_MODE), source.ops(OpKind.MODEL_CALL)
     call_nodes = {id(each.node) for each in calls}
@@ -339,7 +340,7 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     yield from uncalled(source, "train", "the model stays in eval mode", "eval", "", "parameters", "to", "state_dict")
     yield from _find_dropout_turned_off(source)
     yield from find(source)
-    yield from _trained_in_eval_mode(source)
+    yield from _find_trained_in_eval_mode(source)
 
 
 def _find_dropout_turned_off(source: SourceFile) -> Iterator[Hit]:

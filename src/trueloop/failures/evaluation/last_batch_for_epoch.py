@@ -1,7 +1,8 @@
 """A decision about an epoch rests on the loss or accuracy of its last batch.
 
 What you see
-    A validation loss that jumps up and down; the "best" checkpoint, early stopping or the learning rate follow chance.
+    A validation loss that jumps up and down; the "best" checkpoint, early stopping or the learning rate depend on
+    chance.
 
 Why it happens
     A variable that the loop over the loader assigns in each iteration holds, after the loop, the value of the last
@@ -24,7 +25,7 @@ How it is detected
     Only the linter finds it, from the source code: a loop over a loader that computes a loss, or a share of right
     predictions, assigns it to a variable and uses this variable at most to print or log it. After the loop the variable
     is compared with the best value, given to ``scheduler.step()``, or returned by a function that evaluates. Loaders
-    whose batch size is a length are not reported.
+    of a single batch, with a ``batch_size`` such as ``len(data)``, are not reported.
 
 References
     PyTorch quickstart, whose test loop adds the losses up,
@@ -61,7 +62,7 @@ _EVALUATING: Final = frozenset(("val", "valid", "validate", "validation", "eval"
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each decision about an epoch that uses the value of its last batch."""
     for loop in batch_loops(source):
-        if _has_one_batch(source, loop) or _is_left(loop):
+        if _has_one_batch(source, loop) or _may_end_early(loop):
             continue
         for statement in ast.walk(loop.node):
             if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
@@ -99,7 +100,7 @@ def _is_result_of_batch(source: SourceFile, loop: BatchLoop, value: ast.expr) ->
     return is_mean and any(len(compared_sides(each)) == 2 for each in ast.walk(inner) if isinstance(each, ast.expr))
 
 
-def _is_left(loop: BatchLoop) -> bool:
+def _may_end_early(loop: BatchLoop) -> bool:
     return any(isinstance(each, ast.Break | ast.Return) for each in ast.walk(loop.node))
 
 

@@ -61,7 +61,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if compared is not None and _is_logit(source, compared, calls, 0):
             rounds = isinstance(node, ast.Call)
             yield Hit(
-                message=f"`{ast.unparse(node)}` takes the raw outputs of a model that is trained with logits for "
+                message=f"`{ast.unparse(node)}` treats the raw outputs of a model that is trained with logits as "
                 f"probabilities: {'rounding' if rounds else 'a logit of 0.5'} is a threshold at a probability of 0.62.",
                 node=node,
                 fix=None if rounds else _with_sigmoid(source, compared),

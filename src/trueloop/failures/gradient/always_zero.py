@@ -24,7 +24,7 @@ How it is detected
     updates, spread over at least 64), if other parameters of the same optimizer had nonzero gradients. It does not
     report a bias if the weight of the same layer has nonzero gradients, and does not check gradients on a GPU. A zero
     gradient may be intended, so this is a note. It is a warning if all gradients of an optimizer were zero in
-    all of them: then nothing is trained.
+    all of these updates: then nothing is trained.
 
 References
     Lu et al., 2019, "Dying ReLU and Initialization: Theory and Numerical Examples", arXiv:1903.06733

@@ -44,7 +44,7 @@ class Detector(BaseDetector):
 
     def __init__(self) -> None:
         self._loss = ""
-        """Kind of the loss of the latest backward pass if it is minimised everywhere; "" = it is unknown."""
+        """Kind of the only loss of the latest backward pass, if its weight is positive; "" = unknown."""
         self._first: float | None = None
         self._last: float | None = None
         self._updates: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()

@@ -20,9 +20,9 @@ When this is fine
     - The distribution has no ``rsample``, as ``Categorical`` has none.
 
 How it is detected
-    Only the linter finds it, from the source code: in a class of a module, a sample of a ``Normal``, ``Laplace``,
-    ``Beta``, ``Gamma``, ``Dirichlet`` or ``MultivariateNormal`` whose parameters are computed, which is passed to a
-    layer of the module. Files that call ``log_prob`` are not reported, nor are fixed distributions.
+    Only the linter finds it, from the source code: a module draws a sample of a distribution that has ``rsample``, such
+    as ``Normal``, ``Beta`` or ``MultivariateNormal``, and passes it to one of its layers, and a layer has computed the
+    parameters of the distribution. Files that call ``log_prob`` are not reported, nor are fixed distributions.
 
 References
     torch.distributions, https://docs.pytorch.org/docs/stable/distributions.html
@@ -55,11 +55,11 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if isinstance(created, ast.Name):
             values = assigned_in(function, created.id)
             created = values[0] if len(values) == 1 else created
-        made_by = function
+        creator = function
         if isinstance(created, ast.Call) and dotted_name(created.func).startswith("self."):
-            made_by, created = _returned(source, last_name(created.func)) or (function, created)
+            creator, created = _return_value(source, last_name(created.func)) or (function, created)
         is_known = isinstance(created, ast.Call) and last_name(created.func) in _REPARAMETRISED
-        if not is_known or not _is_computed(made_by, created) or _is_without_gradients(source, call):
+        if not is_known or not _is_computed(creator, created) or _is_without_gradients(source, call):
             continue
         layer = _layer(source, function, call)
         if layer is not None:
@@ -75,7 +75,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
-def _returned(source: SourceFile, name: str) -> tuple[ast.FunctionDef, ast.expr] | None:
+def _return_value(source: SourceFile, name: str) -> tuple[ast.FunctionDef, ast.expr] | None:
     """Return the only method of a name and the value that it returns; None unless it returns once."""
     methods = [each for each in source.nodes if isinstance(each, ast.FunctionDef) and each.name == name]
     found = [each.value for method in methods for each in ast.walk(method) if isinstance(each, ast.Return)]
@@ -91,7 +91,7 @@ def _in_module(source: SourceFile, node: ast.AST) -> bool:
 
 
 def _is_computed(function: Any, created: Any) -> bool:
-    """Return True if a parameter of the distribution is a variable that a layer computes, or such a call."""
+    """Return True if a layer computes a parameter of the distribution, directly or through a variable."""
     for each in (*created.args, *(keyword.value for keyword in created.keywords)):
         names = [part.id for part in ast.walk(each) if isinstance(part, ast.Name)]
         if any("self." in ast.unparse(value) for value in (each, *_values(function, names))):

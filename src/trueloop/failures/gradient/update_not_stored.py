@@ -112,7 +112,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for loop in source.nodes:
         if not isinstance(loop, ast.For):
             continue
-        pairs = dict(_bound(loop.target, loop.iter))
+        pairs = dict(_loop_variables(loop.target, loop.iter))
         for node in ast.walk(loop):
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in pairs and _reads(value, name):
@@ -132,16 +132,16 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 )
 
 
-def _bound(target: ast.expr, items: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+def _loop_variables(target: ast.expr, items: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     """Yield the variables of a loop with what they iterate over, also through ``zip`` and ``enumerate``."""
     match target, items:
         case ast.Name(id=name), _:
             yield name, items
         case ast.Tuple(elts=[_, inner]), ast.Call(func=ast.Name(id="enumerate"), args=[counted]):
-            yield from _bound(inner, counted)
+            yield from _loop_variables(inner, counted)
         case ast.Tuple(elts=targets), ast.Call(func=ast.Name(id="zip"), args=parts) if len(targets) == len(parts):
             for each, part in zip(targets, parts, strict=True):
-                yield from _bound(each, part)
+                yield from _loop_variables(each, part)
         case _:
             pass
 

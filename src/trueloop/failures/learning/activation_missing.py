@@ -14,14 +14,14 @@ Fix
         nn.Sequential(nn.Linear(2, 24), nn.ReLU(), nn.Linear(24, 1))
 
 When this is fine
-    - A linear model is enough: its loss is below that of a constant answer.
+    - A linear model is enough: its loss is below that of a constant prediction.
     - A layer is narrower than the inputs and the outputs of the model, as in LoRA and linear autoencoders.
     - Another part of the model is not linear.
 
 How it is detected
     In a run, the sanitizer reads the operations between the data and the loss. It reports a model of two or more linear
-    layers or convolutions without any other operation between them, if the loss did not come clearly below that of the
-    best constant answer in 30 or more updates.
+    layers or convolutions without any other operation between them, if the loss of 30 or more updates did not fall
+    clearly below that of the best constant prediction.
 
 References
     Goodfellow, Bengio, Courville, 2016, "Deep Learning", section 6.1, https://www.deeplearningbook.org/contents/mlp.html
@@ -40,11 +40,11 @@ from trueloop.tracing.events import GraphNode, LossGraphRead, WatchEnded
 if TYPE_CHECKING:
     from trueloop.tracing.trackers.learning_progress import LearningProgress
 
+# Operations of the autograd graph, without "Backward0".
 LAYERS = ("Addmm", "Mm", "Convolution")
 VIEWS = ("T", "Transpose", "Permute", "View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone")
 LINEAR = {*LAYERS, *VIEWS, "leaf", "Alias", "Select", "Slice", "NativeDropout", "NativeBatchNorm"}
 MIN_READ = 4  # graphs
-
 MAX_READ = 16
 
 

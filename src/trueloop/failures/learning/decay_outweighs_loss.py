@@ -1,11 +1,11 @@
 """Weight decay is stronger than the gradient of the loss, so the weights shrink and the run does not learn.
 
 What you see
-    The training loss stays at that of always answering the mean, and the norm of the weights falls towards 0. Other
-    learning rates and architectures do not help.
+    The training loss stays at that of a model that always predicts the mean, and the norm of the weights falls towards
+    0. Other learning rates and architectures do not help.
 
 Why it happens
-    `weight_decay` adds ``weight_decay * weight`` to every gradient. A value of 0.01 to 0.1 is usual for AdamW, which
+    ``weight_decay`` adds ``weight_decay * weight`` to every gradient. A value of 0.01 to 0.1 is usual for AdamW, which
     multiplies it by the learning rate; in Adam and SGD it competes with the gradient of the loss, where 1e-4 is usual.
 
 Fix
@@ -21,8 +21,8 @@ When this is fine
 How it is detected
     In a run, the sanitizer compares ``weight_decay`` times the norm of the weights with the norm of the gradients in
     every seventh fully traced update. It reports a median of 0.3 or more, if the norm of the weights fell below half of
-    what it was, and the loss did not come clearly below that of the best constant answer in 30 or more updates. It does
-    not read weights on a GPU.
+    what it was, and if the loss of 30 or more updates did not fall clearly below that of the best constant prediction.
+    It does not read weights on a GPU.
 
 References
     Loshchilov and Hutter, 2019, "Decoupled Weight Decay Regularization", arXiv:1711.05101

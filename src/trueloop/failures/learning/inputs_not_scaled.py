@@ -1,8 +1,8 @@
 """The inputs of the first layer are far from unit scale, and the run does not learn.
 
 What you see
-    The loss starts in the thousands or millions, falls for a while, and stays above that of always answering the mean.
-    Smaller learning rates make it slower, larger ones make it diverge.
+    The loss starts in the thousands or millions, falls for a while, and stays above that of a model that always
+    predicts the mean. Smaller learning rates make it slower, larger ones make it diverge.
 
 Why it happens
     Initial weights and the default learning rates suit inputs with a mean near 0 and a standard deviation near 1. With
@@ -23,8 +23,8 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer computes the root mean square of each column (or channel) of the data that linear layers and
-    convolutions get. It reports a largest value of 30 or more, if the loss did not come clearly below that of the best
-    constant answer in 30 or more updates. Models with a normalisation layer and data on a GPU are not judged.
+    convolutions get. It reports a largest value of 30 or more, if the loss of 30 or more updates did not fall clearly
+    below that of the best constant prediction. Models with a normalisation layer and data on a GPU are not judged.
 
 References
     LeCun et al., 1998, "Efficient BackProp", section 4.3, http://yann.lecun.com/exdb/publis/pdf/lecun-98b.pdf

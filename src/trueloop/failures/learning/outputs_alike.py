@@ -1,8 +1,8 @@
 """The model gives the same answer for every input, because units are dead or saturated, or gradients vanish.
 
 What you see
-    The loss stays at that of always answering the mean, or the most frequent class: 0.693 for two classes, 2.303 for
-    ten. The predictions for different inputs are equal to many digits.
+    The loss stays at that of a model that always predicts the mean, or the most frequent class: 0.693 for two classes,
+    2.303 for ten. The predictions for different inputs are equal to many digits.
 
 Why it happens
     The signal is lost between input and output. A ReLU whose inputs are negative for all samples gives 0 and has no
@@ -21,8 +21,8 @@ When this is fine
 How it is detected
     In a run, the sanitizer compares the answers of a model for the samples of a batch. It reports answers whose
     standard deviation is at most a thousandth of that of the targets (for class scores: at most 0.001) in each of the
-    last four batches that it read, if the loss did not come clearly below that of the best constant answer in 30 or
-    more updates. It does not read answers on a GPU.
+    last four batches that it read, if the loss of 30 or more updates did not fall clearly below that of the best
+    constant prediction. It does not read answers on a GPU.
 
 References
     Lu et al., 2019, "Dying ReLU and Initialization: Theory and Numerical Examples", arXiv:1903.06733

@@ -1,8 +1,8 @@
 """The learning rate is too low or too high for this optimizer and model, and the run does not learn.
 
 What you see
-    Too low: the loss hardly moves, or falls to that of always answering the mean and stays there. Too high: the loss
-    rises, jumps, or ends at a value above that of the first update.
+    Too low: the loss hardly moves, or falls to that of a model that always predicts the mean and stays there. Too high:
+    the loss rises, jumps, or ends at a value above that of the first update.
 
 Why it happens
     A good learning rate depends on the optimizer, the initial weights and the scale of the loss. 0.01 is common for SGD
@@ -16,18 +16,17 @@ Fix
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)  # and for SGD
 
 When this is fine
-    - A model is fine-tuned at a very low rate: its loss is below that of a constant answer.
+    - A model is fine-tuned at a very low rate: its loss is below that of a constant prediction.
     - A warm-up has not ended, or a search for the rate raises it until the loss diverges.
     - Labels are random, or an adversary keeps the loss up.
 
 How it is detected
     In a run, the sanitizer compares a sample of each weight before and after every seventh fully traced update. If the
-    loss did not come clearly below that of the best constant answer, it reports a rate as too low if 100 or more
+    loss did not fall clearly below that of the best constant prediction, it reports a rate as too low if 100 or more
     updates changed no weight by more than 2 % in total, or if the latest updates changed weights behind sigmoids by
     less than 0.01 % each, at a rate that was not lowered. It reports a rate as too high if the loss ended 20 % above
-    its start and above that of a constant answer, and early updates changed weights by 30 % or more, or if they
-    changed them by 500 %. It does not read
-    weights on a GPU, and does not judge while the rate rises.
+    its start and above that of a constant prediction, and early updates changed weights by 30 % or more, or if they
+    changed them by 500 %. It does not read weights on a GPU, and does not judge while the rate rises.
 
 References
     Andrej Karpathy, 2015, "CS231n: ratio of weights:updates", https://cs231n.github.io/neural-networks-3/#ratio
@@ -54,9 +53,8 @@ LOW_MOVED = 0.02  # of the norm of a weight, over the whole run
 LOW_RATIO = 1e-4  # of the norm of a weight, in one update: ten times less than is usual
 HIGH_RATIO = 0.3  # of the norm of a weight; 0.1 is common in the first update of a small model
 EXTREME_RATIO = 5.0  # of the norm of a weight: nothing is left of its first values
-WORSE = 1.2  # times the loss at the start, and times that of the best constant answer
+WORSE = 1.2  # times the loss at the start, and times that of the best constant prediction
 RISING = 2.0  # times its first value; a rate that has risen this much is a warm-up or a search
-
 MAX_OPTIMIZERS = 8  # as many as the tracker compares
 
 

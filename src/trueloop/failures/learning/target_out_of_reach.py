@@ -14,7 +14,8 @@ Fix
 
         self.head = nn.Linear(64, 1)  # not nn.Sequential(nn.Linear(64, 1), nn.Sigmoid())
 
-    With one output for two classes, use `nn.BCEWithLogitsLoss`; `nn.CrossEntropyLoss` needs one output for each class.
+    With one output for two classes, use ``nn.BCEWithLogitsLoss``; ``nn.CrossEntropyLoss`` needs one output for each
+    class.
 
 When this is fine
     - The targets lie in the range, or the output is scaled after the activation.
@@ -22,9 +23,9 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reads the last operation before a squared, absolute or Huber loss from the graph. It reports
-    it if 20 % or more of the targets are out of its range, and the loss did not come clearly below that of the best
-    constant answer in 30 or more updates. It reports a softmax over one value and a cross-entropy over one class. It
-    does not read targets on a GPU.
+    it if 20 % or more of the targets are out of its range, and the loss of 30 or more updates did not fall clearly
+    below that of the best constant prediction. It reports a softmax over one value and a cross-entropy over one class.
+    It does not read targets on a GPU.
 
 References
     torch.nn.Sigmoid, https://docs.pytorch.org/docs/stable/generated/torch.nn.Sigmoid.html

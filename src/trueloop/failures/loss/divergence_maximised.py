@@ -5,8 +5,8 @@ What you see
     codes grow without a limit.
 
 Why it happens
-    ``0.5 * sum(1 + logvar - mu**2 - exp(logvar))`` is minus the divergence, the term of the lower bound that is
-    maximised. A loss is minimised, so the divergence has to be added to it.
+    ``0.5 * sum(1 + logvar - mu**2 - exp(logvar))`` is minus the divergence. Papers add it to the lower bound, which is
+    maximised. A loss is minimised, so the divergence itself has to be added to it.
 
 Fix
     Add the divergence with a positive sign:
@@ -20,9 +20,10 @@ When this is fine
     - The encoder of an adversarial model pushes codes away from the prior on purpose.
 
 How it is detected
-    Only the linter finds it, from the source code: a sum with a logarithm of the variance, its exponential and a
-    square, whose sign is followed through factors, ``sum``, ``mean`` and variables into a sum with a reconstruction
-    loss that is called a loss, is returned by a function that is called so, or is the root of ``backward()``.
+    Only the linter finds it, from the source code. It recognises the divergence by its terms: a logarithm of the
+    variance, its exponential and a square. It follows the sign through factors, ``sum``, ``mean`` and variables, and
+    reports a sum of minus the divergence and a reconstruction loss, if "loss" is in the name of the sum or of the
+    function that returns it, or if ``backward()`` is called on the sum.
 
 References
     Kingma and Welling, 2013, "Auto-Encoding Variational Bayes", appendix B, arXiv:1312.6114
@@ -53,14 +54,14 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if not isinstance(node, ast.BinOp) or isinstance(source.parents.get(id(node)), ast.BinOp):
             continue
         sign = _divergence_sign(node)
-        total = _minimised(source, node, sign, 0) if sign else None
+        total = _containing_loss(source, node, sign, 0) if sign else None
         if total is not None:
             yield Hit(
                 message=f"`{ast.unparse(total)}` contains minus the KL divergence, so training makes the divergence "
                 "larger: add it with a positive sign.",
                 node=node,
                 related=((total, "the loss"),),
-                fix=_negated(source, node),
+                fix=_negate_fix(source, node),
             )
 
 
@@ -70,8 +71,8 @@ def _divergence_sign(node: ast.expr) -> int:
     logarithms = [(sign, ast.unparse(each)) for sign, each in terms if isinstance(each, ast.Name | ast.Attribute)]
     squares = [sign for sign, each in terms if _is_square(each)]
     for sign, each in terms:
-        of = _exponent(each)
-        if of and (-sign, of) in logarithms and squares == [sign] and len(terms) in (3, 4):
+        logvar = _exponent(each)
+        if logvar and (-sign, logvar) in logarithms and squares == [sign] and len(terms) in (3, 4):
             return sign
     return 0
 
@@ -113,13 +114,13 @@ def _is_square(node: ast.expr) -> bool:
             return False
 
 
-def _minimised(source: SourceFile, node: ast.expr, sign: int, depth: int) -> ast.expr | None:
+def _containing_loss(source: SourceFile, node: ast.expr, sign: int, depth: int) -> ast.expr | None:
     """Return the loss that contains an expression with a negative sign; None if there is none."""
     for _ in range(_MAX_DEPTH - depth):
         parent: Any = source.parents.get(id(node))
         if isinstance(parent, ast.Assign):
             name = dotted_name(parent.targets[0])
-            return _through_variable(source, parent, name, sign, depth) if name.isidentifier() else None
+            return _loss_of_variable(source, parent, name, sign, depth) if name.isidentifier() else None
         sign *= _factor(parent, node)
         if sign < 0 and _is_sum_with_loss(parent, node) and _is_loss(source, parent):
             return parent
@@ -164,7 +165,7 @@ def _is_sum_with_loss(parent: Any, node: ast.expr) -> bool:
     return is_loss and is_positive
 
 
-def _through_variable(source: SourceFile, statement: ast.Assign, name: str, sign: int, depth: int) -> ast.expr | None:
+def _loss_of_variable(source: SourceFile, statement: ast.Assign, name: str, sign: int, depth: int) -> ast.expr | None:
     """Return the loss that contains a variable with a negative sign."""
     function = function_of(source, statement)
     if len(assigned_in(function, name)) > 1:
@@ -174,7 +175,7 @@ def _through_variable(source: SourceFile, statement: ast.Assign, name: str, sign
         for each in ast.walk(function)
         if isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Load)
     ]
-    found = (_minimised(source, each, sign, depth + 1) for each in uses)
+    found = (_containing_loss(source, each, sign, depth + 1) for each in uses)
     return next((each for each in found if each is not None), None)
 
 
@@ -197,7 +198,7 @@ def _is_loss(source: SourceFile, total: ast.expr) -> bool:
     return isinstance(parent, ast.Attribute) and parent.attr == "backward"
 
 
-def _negated(source: SourceFile, node: ast.expr) -> Fix | None:
+def _negate_fix(source: SourceFile, node: ast.expr) -> Fix | None:
     """Return the fix that changes the sign of the divergence."""
     text = f"-({source.text.segment(node)})"
     parent = source.parents.get(id(node))

@@ -40,7 +40,7 @@ from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import BackwardLosses, ModelCalled
 
-MIN_PAIRS: Final = 3  # backward passes; what is compared with each prediction may by chance be as many as the samples
+MIN_PAIRS: Final = 3  # backward passes; the number of prototypes, say, may by chance be the number of samples
 MIN_SAMPLES: Final = 8  # fewer targets prove nothing
 MAX_SAMPLES: Final = 1024  # checking more would take longer than 20 ms
 TOLERANCE: Final = 1e-4  # for rounding; relative to the largest target
@@ -54,7 +54,7 @@ class Detector(BaseDetector):
         self._pairs = 0
         """Number of hand-written losses over pairs."""
         self._checked = False
-        self._unread = ""
+        self._unreadable_reason = ""
 
     def on_model_called(self, event: ModelCalled) -> None:
         """Record the call of the model."""
@@ -66,7 +66,7 @@ class Detector(BaseDetector):
             self._checked = True
             if loss.broadcast is None:
                 if loss.kind == "l1" and loss.location is None:  # a loss that is written by hand
-                    self._unread = loss.unreadable_reason
+                    self._unreadable_reason = loss.unreadable_reason
                 continue
             prediction, target = loss.broadcast
             samples = prediction[0] if prediction else 0
@@ -84,7 +84,7 @@ class Detector(BaseDetector):
             self._pairs += by_hand
             if by_hand and self._pairs != MIN_PAIRS:
                 continue
-            last = "predictions" if len(prediction) == 2 else "targets"
+            has_column = "predictions" if len(prediction) == 2 else "targets"
             yield Evidence(
                 severity=Severity.WARNING if by_hand else None,
                 message=f"Predictions {_shape(prediction)} and targets {_shape(target)} are broadcast against each "
@@ -93,13 +93,13 @@ class Detector(BaseDetector):
                 related=((event.location, "`backward()`"),) if loss.location and event.location else (),
                 fix=f"The targets were computed from ({samples}, 1) and ({samples},): give these the same shape."
                 if broadcast_before
-                else f"Give both the same shape: call squeeze(1) on the {last}.",
+                else f"Give both the same shape: call squeeze(1) on the {has_column}.",
                 dedup_key=loss.kind,
             )
 
     def inconclusive(self) -> str:
         """Return a reason if no PyTorch loss was found."""
-        return self._unread or ("" if self._checked else "no PyTorch loss was found in a graph")
+        return self._unreadable_reason or ("" if self._checked else "no PyTorch loss was found in a graph")
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -21,7 +21,7 @@ When this is fine
 
 How it is detected
     In a run, if a loss is a sum with a term that has no graph, the sanitizer records the operations of a few updates.
-    It reports a number that depends on trained parameters only through an operation that cuts the graph, and that is
+    It reports a term that depends on trained parameters only through an operation that cuts the graph, and that is
     added to a loss in at least two recorded updates, up to the last one. Numbers that leave PyTorch are followed by the
     names of variables within one function. Operations of compiled programs are not recorded.
 

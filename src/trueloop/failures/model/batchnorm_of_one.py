@@ -46,6 +46,7 @@ class Detector(BaseDetector):
 
     def on_layer_called(self, event: LayerCalled) -> Evidence | None:
         """Return evidence for the first batch of one sample that follows a larger one."""
+        # Only recurrent layers have a batch_first.
         if event.batch_first is not None or self._batch_sizes.get(event.layer) == 0:
             return None
         samples, _, *positions = event.shape

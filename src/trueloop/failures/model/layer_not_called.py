@@ -19,9 +19,9 @@ When this is fine
     - The tensor is a setting: the weights of the classes in ``nn.CrossEntropyLoss(weights)``.
 
 How it is detected
-    Only the linter finds it, from the source code: a call of a class of ``torch.nn`` whose first argument is the result
-    of a PyTorch operation or layer, for activations, dropout and pooling, or whose second argument is a tensor or has
-    the name of labels, for losses.
+    Only the linter finds it, from the source code. It reports an activation, dropout or pooling layer that is created
+    with the result of a PyTorch operation or layer, and a loss whose second setting is a tensor or has a name of
+    labels.
 
 References
     torch.nn.Module, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html

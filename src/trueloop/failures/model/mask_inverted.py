@@ -32,10 +32,9 @@ How it is detected
 
 References
     rasbt/LLMs-from-scratch#1061, "it means that future tokens can be attended to", in a book's own code,
-    https://github.com/rasbt/LLMs-from-scratch/issues/1061
-    pytorch/examples#649, "Transformer Language Model Example Wrong Mask", https://github.com/pytorch/examples/issues/649
-    pytorch/pytorch#120668, on the two opposite definitions, https://github.com/pytorch/pytorch/pull/120668
-    torch.nn.functional.scaled_dot_product_attention,
+    https://github.com/rasbt/LLMs-from-scratch/issues/1061 pytorch/examples#649, "Transformer Language Model Example
+    Wrong Mask", https://github.com/pytorch/examples/issues/649 pytorch/pytorch#120668, on the two opposite definitions,
+    https://github.com/pytorch/pytorch/pull/120668 torch.nn.functional.scaled_dot_product_attention,
     https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
 """
 
@@ -178,8 +177,8 @@ def _parse_call(source: SourceFile, node: ast.Call, depth: int) -> _Mask | None:
 
 def _keeps_dtype(source: SourceFile, node: ast.Call, word: str) -> bool:
     """Return True if a method certainly does not convert floating-point numbers to booleans or integers."""
-    to_device = [each.arg == "device" for each in node.keywords]
-    to_device += ["device" in (text := source.text.segment(each)) or "cuda" in text for each in node.args]
+    arguments = map(source.text.segment, node.args)
+    to_device = [each.arg == "device" for each in node.keywords] + ["device" in a or "cuda" in a for a in arguments]
     return word not in ("bool", "type", "type_as") and (word != "to" or all(to_device))
 
 

@@ -28,10 +28,10 @@ How it is detected
     In one of the first updates, the sanitizer looks for padding by value: rows that end in the same token, which occurs
     nowhere else, or in zeros. It repeats the call of the model in eval mode on a copy of its state, with the short
     samples only, and once more without the columns that are padding for all of them. Masks and lengths are cut too. It
-    is reported if the outputs of at least half of them change, or of those without padding. It is a warning if the
-    outputs change by more than 5 % of their spread, and if a recurrent layer runs over the padding, the length varies
-    between batches, or the model is given lengths or a mask; otherwise a note. A tagger with a recurrent layer in both
-    directions gets a note. Models that accept one length only, and models on a GPU, are not judged.
+    is reported if the outputs change for at least half of these samples, or for all that have no padding left. It is a
+    warning if the outputs change by more than 5 % of their spread, and if a recurrent layer runs over the padding, the
+    length varies between batches, or the model is given lengths or a mask; otherwise a note. A tagger with a recurrent
+    layer in both directions gets a note. Models that accept one length only, and models on a GPU, are not judged.
 
 References
     torch.nn.utils.rnn.pack_padded_sequence,

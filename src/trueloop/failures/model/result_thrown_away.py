@@ -36,7 +36,7 @@ References
     torch.nn.functional.relu, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.relu.html
     torch.Tensor.to, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.to.html
     evintunador/templateGPT#1, "Dropout is not applied", https://github.com/evintunador/templateGPT/issues/1
-    huggingface/accelerate#2251, "`.to` is not in-place", https://github.com/huggingface/accelerate/issues/2251
+    huggingface/accelerate#2251, "``.to`` is not in-place", https://github.com/huggingface/accelerate/issues/2251
     Cadene/pretrained-models.pytorch#79, "the output of the Relu function is never used",
     https://github.com/Cadene/pretrained-models.pytorch/issues/79
 """

@@ -123,18 +123,20 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if each.kind is not OpKind.STEP or each.value is not None or not _is_plain_step(each):
             continue
         key = each.entry_point, id(each.subject)
-        first, latest[key] = latest.get(key), each
-        if first is None or not first.same_iteration_as(each) or not first.implied_by(each) or first.node is each.node:
+        previous, latest[key] = latest.get(key), each
+        if previous is None or previous.node is each.node:
+            continue
+        if not previous.same_iteration_as(each) or not previous.implied_by(each):
             continue
         if not any(
-            operation.kind is OpKind.BACKWARD and operation.same_iteration_as(first)
+            operation.kind is OpKind.BACKWARD and operation.same_iteration_as(previous)
             for operation in source.ops_of_run(each)[: each.index]
         ):
             continue
         yield Hit(
             message=f"`{source.text.segment(each.node)}` uses gradients that the previous step has already used.",
             node=each.node,
-            related=((first.node, "the previous step"),),
+            related=((previous.node, "the previous step"),),
             fix=_remove_step(source, each),
         )
 

@@ -4,6 +4,7 @@ Common causes are a linear layer after ``flatten`` that was built for another im
 wrong position, or a last batch with fewer samples.
 """
 
+import math
 import re
 
 from trueloop.failures.pytorch_error import Explanation, KnownError, ModuleDescription, RaisedError, TensorDescription
@@ -108,7 +109,7 @@ def _explain_layer(
     related = ((module.created_at, "the layer is created here"),) if module.created_at else ()
     if got is None or got == expected:
         return Explanation(meaning=f"{mismatch}.", fix=_FIX, tensor=inputs, related=related)
-    if attribute == "in_features" and inputs.shape_text and _element_count(inputs.shape[1:]) == expected:
+    if attribute == "in_features" and inputs.shape_text and math.prod(inputs.shape[1:]) == expected:
         fix = f"{name} has {expected} numbers per sample after flattening: call torch.flatten(x, 1) before this layer."
     elif expected in inputs.shape:
         fix = f"Another dimension has the size {expected}: if it is the right one, use transpose or permute."
@@ -119,13 +120,6 @@ def _explain_layer(
 
 def _module_name(module: ModuleDescription) -> str:
     return f"{module}"[:1].upper() + f"{module}"[1:]
-
-
-def _element_count(shape: tuple[int, ...]) -> int:
-    product = 1
-    for each in shape:
-        product *= each
-    return product
 
 
 ERROR = KnownError(

@@ -30,9 +30,9 @@ How it is detected
     had exactly ``steps_per_epoch`` updates or batches (at least two). It also reports, as a warning, a learning rate
     that three times, after equal numbers of updates, rises for at least four updates and then falls to less than half
     in a single one. At the end of the program it reports a schedule whose length equals the number of updates but that
-    made at most half as many steps, and one that was stepped once per update and fell to less than half for the last
-    time in the first 15 % of at least 60 updates. The linter reports a scheduler whose length has ``len(loader)`` as a
-    factor and that is stepped outside the loop over this loader.
+    made at most half as many steps, and one that was stepped once per update, reached less than half of the highest
+    rate within the first 15 % of at least 60 updates, and has not changed since. The linter reports a scheduler whose
+    length has ``len(loader)`` as a factor and that is stepped outside the loop over this loader.
 
 References
     OneCycleLR, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html
@@ -67,9 +67,9 @@ from trueloop.tracing.trackers.schedule_courses import ScheduleCourse, ScheduleC
 MIN_PLANNED: Final = 50  # steps; a shorter length may equal the number of updates by chance, except in a OneCycleLR
 MIN_UPDATES: Final = 60  # of a run in which a schedule ends early
 EARLY: Final = 0.15  # share of the updates
-MIN_RISES: Final = 4  # updates
-MIN_PERIODS: Final = 3
-DROP: Final = 0.5  # share of the highest rate
+MIN_RISES: Final = 4  # updates in which the rate rises, before it falls
+MIN_PERIODS: Final = 3  # rises of equal length
+DROP: Final = 0.5  # share of the rate before; less is an abrupt fall
 _SETS_RATE: Final = re.compile(r"""\[["']lr["']\]\s*=[^=]""")
 
 

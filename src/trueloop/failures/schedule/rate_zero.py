@@ -25,8 +25,8 @@ How it is detected
     In a run, the sanitizer reports two or more updates with a learning rate of zero in all parameter groups, or 16 or
     more updates with at most 1e-12 of the highest learning rate, while no other optimizer trains. At the end of the
     program it reports a schedule that was stepped once per update and for more than half of at least 60 updates had at
-    most 1e-4 of its highest learning rate. Updates that are made
-    only to change BatchNorm statistics are reported too, so this is a warning.
+    most 1e-4 of its highest learning rate. Updates that are made only to change BatchNorm statistics are reported too,
+    so this is a warning.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -57,7 +57,9 @@ class Detector(BaseDetector):
 
     def __init__(self) -> None:
         self._last: weakref.WeakKeyDictionary[Ref, tuple[int, int]] = weakref.WeakKeyDictionary()
+        """Numbers of scheduler steps and of updates at each scheduler's latest step."""
         self._zero: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
+        """Number of successive updates of each scheduler's optimizer with a rate of almost zero."""
         self._highest: weakref.WeakKeyDictionary[Ref, float] = weakref.WeakKeyDictionary()
         """The highest rate of each scheduler so far."""
         self._training = WeakIdDict[Ref, bool]()

@@ -27,7 +27,7 @@ NEAR_UNIT: Final = (0.5, 2.0)  # standard deviations for which standardised colu
 MAX_MEAN: Final = 0.5  # in standard deviations
 DEFAULT_SCALE: Final = (0.7, 1.4)  # of PyTorch's own initialisation
 MIN_WEIGHTS: Final = 16  # values of a weight, to compare its scale
-ADAM_RATE, SGD_RATE, MOMENTUM = 3e-3, 0.1, 0.9
+ADAM_RATE, SGD_RATE, MOMENTUM = 3e-3, 0.1, 0.9  # of the other optimizer that is tried
 MAX_STATISTICS_BATCHES: Final = 16  # from which means and deviations of the inputs are computed
 ACTIVATIONS: Final = {"Sigmoid": "sigmoid", "Softmax": "softmax", "Relu": "ReLU", "Tanh": "tanh"}
 FUNCTIONS: Final = {
@@ -165,7 +165,7 @@ def _targets(site: TrainingSite) -> Iterable[Change]:
             mean_here, scale = mean.to(output), deviation.to(output)
             scaled = output * 1
             if scaled.requires_grad:
-                scaled.register_hook(partial(_divided, scale**power))
+                scaled.register_hook(partial(_divide, scale**power))
 
             return mean_here + scale * scaled
         return output
@@ -181,7 +181,7 @@ def _targets(site: TrainingSite) -> Iterable[Change]:
     )
 
 
-def _divided(divisor: Tensor, gradient: Tensor) -> Tensor:
+def _divide(divisor: Tensor, gradient: Tensor) -> Tensor:
     return gradient / divisor
 
 
@@ -210,7 +210,7 @@ def _repeat_batch(site: TrainingSite) -> None:
 def can_repeat_batch(site: TrainingSite) -> bool:
     """Return True if the program can be given one batch again and again."""
     is_measured = len(site.losses) == 1 and any(is_data(each) for each in site.inputs)
-    return site.batch is not None or (is_measured and site.losses[0].kind not in ("l1",))
+    return site.batch is not None or (is_measured and site.losses[0].kind != "l1")
 
 
 def can_shuffle_labels(site: TrainingSite) -> bool:
@@ -234,7 +234,7 @@ def _random_labels(site: TrainingSite) -> None:
         if width not in weights:
             weights[width] = torch.rand(width, dtype=torch.double, generator=generator)
         scores = flat @ weights[width]
-        numbers = (torch.frexp(scores).mantissa * 7919).frac().abs()  # alike to random numbers, but the same every time
+        numbers = (torch.frexp(scores).mantissa * 7919).frac().abs()  # like random numbers, but the same every time
         return pool[(numbers * len(pool)).long().clamp(max=len(pool) - 1).to(pool.device)]
 
     site.change_targets(change)
@@ -404,7 +404,7 @@ class _WithoutLast(TorchFunctionMode):
 
 
 def _last_activation(site: TrainingSite) -> Iterable[Change]:
-    loss = next((each for each in site.losses), None)
+    loss = next(iter(site.losses), None)
     name = site.last_operation or (loss.last_operation[0] if loss else "")
     if loss is None or name not in ACTIVATIONS or loss.kind in NEEDS_PROBABILITIES:
         return
@@ -429,7 +429,7 @@ def _last_activation(site: TrainingSite) -> Iterable[Change]:
 
 
 class _Counting(_WithoutLast):
-    """Counts the activations in the first call; a negative number tells the calls that follow."""
+    """Counts the activations in a call, and appends the negated count, by which later calls find the last one."""
 
     def __init__(self, functions: Sequence[Any], counts: list[int]) -> None:
         super().__init__(functions, None)

@@ -118,7 +118,7 @@ def _origin_message(tensor: TensorDescription) -> str:
 def _describe_error(frames: Sequence[Frame], error: BaseException, message: str, context: Context) -> RaisedError:
     causes = [str(each) for each in _causes(error) if type(each).__module__ == "builtins"]
     describer = Describer(frames, context.models)
-    users = [frame for frame in frames if frame.is_users] or [frame for frame in frames if not torch_file(frame)]
+    users = [frame for frame in frames if frame.in_user_code] or [frame for frame in frames if not torch_file(frame)]
     roots = _backward_roots(frames)
     freed_graph, freed_operation = find_freed_part(roots, context.recent.backward_order)
     return RaisedError(

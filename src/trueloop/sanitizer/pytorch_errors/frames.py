@@ -38,7 +38,7 @@ class Frame(NamedTuple):
         return self.position.source_location
 
     @property
-    def is_users(self) -> bool:
+    def in_user_code(self) -> bool:
         """Whether the function belongs to the user's code."""
         return is_user_code(self.code)
 
@@ -79,10 +79,10 @@ def operands(frame: Frame) -> list[tuple[str, Tensor, Any]]:
     """
     found: list[tuple[str, Tensor, Any]] = []
     for expression in _argument_expressions(_running_expression(frame)):
-        value, holder = _resolve(expression, frame, _MAX_DEPTH)
+        value, owner = _resolve(expression, frame, _MAX_DEPTH)
         text = ast.unparse(expression)
         if isinstance(value, Tensor):
-            found.append((text, value, holder))
+            found.append((text, value, owner))
         elif type(value) in (tuple, list):
             found += [(f"{text}[{i}]", each, None) for i, each in enumerate(value[:8]) if isinstance(each, Tensor)]
     return found

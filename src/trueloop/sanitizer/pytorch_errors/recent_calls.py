@@ -60,6 +60,7 @@ class RecentCalls:
         self._backward: CodePosition | None = None
         self._step: CodePosition | None = None
         self._grad_mode: bool | None = None
+        """Whether gradients were enabled in some model call since the latest backward pass; None = no call since."""
         self._step_after_forward = self._inference_mode = self._forward_after_backward = False
         self.backward_order: int | None = None
         """Sequence number of the root of the latest backward pass in its thread."""

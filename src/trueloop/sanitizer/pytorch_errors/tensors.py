@@ -23,7 +23,7 @@ class Describer:
     """
 
     def __init__(self, frames: Sequence[Frame], models: Iterable[nn.Module]) -> None:
-        self._user_frames = [frame for frame in frames if frame.is_users]
+        self._user_frames = [frame for frame in frames if frame.in_user_code]
         self.chain = [(frame, own) for frame in frames if (own := own_module(frame)) is not None]
         running = [self.chain[0][1]] if self.chain else []
         self.models = [*running, *(model for model in models if all(model is not each for each in running))]

@@ -58,7 +58,7 @@ class Dropouts(Hook):
         self._check = stream.isolated_inner("functional dropout", self._check_source)
 
     def install_always(self, patches: Patches) -> None:
-        """Forget earlier watches; the functions are replaced when a called model uses them."""
+        """Wait for models that call the functions; only then are the functions replaced."""
         self._patches = patches
         self._stream.subscribe(self._check, ModelCalled)
         patches.add_handle(self)
@@ -77,11 +77,11 @@ class Dropouts(Hook):
             return
         self._checked_models.put(model, True)
         modules = list(model.modules())
-        kinds = {type(module) for module in modules}
-        files = dict(each for kind in kinds for each in _sources(kind) if each[0] not in self._irrelevant_files)
+        classes = {type(module) for module in modules}
+        files = dict(each for class_ in classes for each in _sources(class_) if each[0] not in self._irrelevant_files)
         if not files or any(map(_is_compiled, modules)):
             return
-        if any(_kind(call, space) for file, space in files.items() for call in calls_in(file, *WORDS)):
+        if any(_kind(call, names) for file, names in files.items() for call in calls_in(file, *WORDS)):
             self._replace()
         self._irrelevant_files |= files.keys()
 
@@ -93,7 +93,7 @@ class Dropouts(Hook):
                     patches.swap_code(function, self._replacement)  # pyright: ignore[reportArgumentType]
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        stream, program, known, trace_call = self._stream, self._program, self._call_kinds, self._trace_call
+        stream, program, kinds, trace_call = self._stream, self._program, self._call_kinds, self._trace_call
 
         def dropout(*args: Any) -> Any:
             # This condition comes first, so that dynamo sees no other internal code.
@@ -105,7 +105,7 @@ class Dropouts(Hook):
                 and stream.active
             ):
                 frame = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-                if known.get(CodePosition(frame.f_code, frame.f_lasti)) != "" and not program.is_other_thread():
+                if kinds.get(CodePosition(frame.f_code, frame.f_lasti)) != "" and not program.is_other_thread():
                     trace_call(frame, args[0], args[1])
             return original(*args)
 
@@ -113,18 +113,18 @@ class Dropouts(Hook):
 
     def _on_call(self, frame: FrameType, tensor: Any, probability: Any) -> None:
         call = CodePosition(frame.f_code, frame.f_lasti)
-        function = self._call_kinds.get(call)
-        if function is None:
-            function = self._call_kinds[call] = _classify_call(frame)
-        if not function or self._program.backward_depth or not isinstance(tensor, Tensor):
+        kind = self._call_kinds.get(call)
+        if kind is None:
+            kind = self._call_kinds[call] = _classify_call(frame)
+        if not kind or self._program.backward_depth or not isinstance(tensor, Tensor):
             return
         if type(probability) not in (int, float) or not probability > 0:
             return
-        if function == BY_MODE:
+        if kind == BY_MODE:
             self._program.functional_dropout_active = True
             return
         for report in self._program.on_unflagged_dropout:
-            report(frame, function, tensor, float(probability))
+            report(frame, kind, tensor, float(probability))
 
 
 def _classify_call(frame: FrameType) -> str:
@@ -137,9 +137,9 @@ def _classify_call(frame: FrameType) -> str:
     return "" if own & set(ast.unparse(call.func).split(".")[:1]) else _kind(call, frame.f_globals)
 
 
-def _kind(call: ast.Call, space: dict[str, Any]) -> str:
+def _kind(call: ast.Call, names: dict[str, Any]) -> str:
     """Return the function's name if a call does not pass the flag, `BY_MODE` if it passes a module's mode, else ""."""
-    function = resolve_global(call.func, space)
+    function = resolve_global(call.func, names)
     if not any(function is each for each in FUNCTIONS):
         return ""
     if any(isinstance(each, ast.Starred) for each in call.args) or any(word.arg is None for word in call.keywords):
@@ -150,9 +150,9 @@ def _kind(call: ast.Call, space: dict[str, Any]) -> str:
     return BY_MODE if isinstance(flags[0], ast.Attribute) and flags[0].attr == "training" else ""
 
 
-def _sources(kind: type[nn.Module]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _sources(class_: type[nn.Module]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the files of a user class and its user base classes, with the global variables of each file."""
-    for each in kind.__mro__:
+    for each in class_.__mro__:
         for function in vars(each).values():
             if isinstance(function, FunctionType) and is_user_code(function.__code__):
                 yield function.__code__.co_filename, function.__globals__

@@ -38,7 +38,7 @@ from trueloop.tracing.user_location import ISOLATED_CALLER_DEPTH, user_location
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 FIRST_STEP: Final = 3  # step after which an update is recorded; then again whenever the number of steps has doubled
-LONG_RUN: Final = 2048  # updates after which values are compared, in case the program runs for days
+LONG_RUN: Final = 2048  # updates after which cuts are reported, since the program may run for days
 COMPARED_VALUES: Final = 256  # values of a parameter that are compared
 COPY_DISTANCE: Final = 0.5  # of a weight's norm: independent initial weights have a distance of 1.4
 _FUSED_IN_EVAL: Final = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
@@ -87,13 +87,13 @@ class GraphCuts(Hook):
         self._constant_terms: dict[CodePosition | None, bool] = {}
         """Line of a backward pass -> whether a term of its latest loss had no graph."""
         self._lines_with_terms: set[CodePosition | None] = set()
-        """Lines of backward passes of losses with a detached term."""
+        """Lines of backward passes for which a detached term was reported."""
         self._samples = WeakIdDict[Tensor, Tensor]()
         """Parameter without a gradient -> its first values when an update was first recorded."""
         self._groups: dict[CodePosition | None, Refs] = {}
         """Location of a cut -> the parameters behind it that never had a gradient."""
         self._excluded: set[Ref] = set()
-        """Parameters that something else has changed, or nearly equal to trained ones, as in a target network."""
+        """Parameters that change without a gradient, or are copies of trained ones, as in a target network."""
         self._numbers: set[Ref] = set()
         """Parameters with one element, such as a temperature."""
         self._is_ended = False
@@ -197,7 +197,7 @@ class GraphCuts(Hook):
         self._recorder = CutRecorder(
             {id(parameter): ref for ref, parameter in owned.items()}, lambda: self._program.gradients_off_at
         )
-        # PyTorch's warnings name the file that called it: those of recorded calls were shown at the program's lines
+        # PyTorch would warn again, at a line of cut_recorder, of what earlier updates did at a line of the program.
         warnings.filterwarnings("ignore", module=r"trueloop\.tracing\.cut_recorder")
         for kind in _FUSED_IN_EVAL:
             self._fused.replace(kind, "forward", self._fused_forward)

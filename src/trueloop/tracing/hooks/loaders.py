@@ -171,7 +171,7 @@ class Loaders(Hook):
         if current.index:
             current.wait_s += wait_s
         else:
-            current.first_s = start_s + wait_s
+            current.first_batch_s = start_s + wait_s
 
     def _on_start(self, loader: Any) -> LoaderPass:
         stream = self._stream
@@ -228,7 +228,7 @@ class Loaders(Hook):
             location=user_location(), loader=current.loader, epoch=current.epoch, batches=current.index,
             pending_backwards=stream.backward_count - stream.backward_count_at_step,
             backwards=stream.backward_count - current.backward_count_at_start,
-            wait_s=current.wait_s, seconds=perf_counter() - current.first_s if current.index else 0.0,
+            wait_s=current.wait_s, seconds=perf_counter() - current.first_batch_s if current.index else 0.0,
             workers=current.workers,
         ))  # fmt: skip
 

@@ -52,8 +52,10 @@ class _Replica:
     ref: Ref
     refs: Refs
     ids: frozenset[int]
+    """Ids of the parameters in ``refs``: those that the wrapper synchronises."""
     names: Sequence[str]
     parameters: Sequence[weakref.ref[Tensor]]
+    """The parameters that are compared, in the order of ``names``."""
     name: str
     """Unique name of the model, the same in every process."""
     rounds: int = 0
@@ -65,6 +67,7 @@ class _Replica:
     synchronised: bool = True
     """Whether there was a round before each step, which is not so in local SGD."""
     equal_at: int | None = None
+    """The latest update after which another rank had equal parameters."""
     stepped: dict[int, int] = field(default_factory=dict[int, int])
     """Id of an optimizer -> the round of its latest step."""
     work: RoundWork | None = None
@@ -284,15 +287,19 @@ class Replicas(Hook):
             return
         number = _comparison_number(replica.rounds)
         other = (1 + number % (size - 1) if rank == 0 else 0) if self._stream.active else None
-        context = other is not None and _Context(
-            replica=replica,
-            update=self._stream.update,
-            location=user_location(),
-            names=replica.names,
-            rounds=replica.rounds,
-            loader=replica.loader,
-            ranks=(_global_rank(group, rank), _global_rank(group, other)),
-            epsilons=list(map(epsilon_of, parameters)),
+        context = (
+            None
+            if other is None
+            else _Context(
+                replica=replica,
+                update=self._stream.update,
+                location=user_location(),
+                names=replica.names,
+                rounds=replica.rounds,
+                loader=replica.loader,
+                ranks=(_global_rank(group, rank), _global_rank(group, other)),
+                epsilons=list(map(epsilon_of, parameters)),
+            )
         )
         self._digests.send(
             RankDigest(

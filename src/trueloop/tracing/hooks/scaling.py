@@ -17,7 +17,7 @@ from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import is_trueloop_code, user_location
 
-KEY: Final = "trueloop_scaled"
+METADATA_KEY: Final = "trueloop_scaled"  # of the graph node of a scaled loss
 MAX_NODES: Final = 8  # nodes between the root and the scaled loss, such as a division by the window size, or a sum
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
@@ -29,7 +29,7 @@ def is_scaled(root: Tensor) -> bool:
     for node in queue:
         if node is None or len(queue) > MAX_NODES:
             continue
-        if KEY in node.metadata:
+        if METADATA_KEY in node.metadata:
             return True
         queue.extend(follower for follower, _ in node.next_functions)
     return False
@@ -124,7 +124,7 @@ class Scaling:
         self._program.scaler = weakref.ref(scaler)
         if not isinstance(scaled, Tensor) or scaled.grad_fn is None:
             return
-        cast("Any", scaled.grad_fn).metadata[KEY] = True
+        cast("Any", scaled.grad_fn).metadata[METADATA_KEY] = True
         if self._stream.full_tracing:
             self._stream.emit(
                 LossScaled(

@@ -3,7 +3,6 @@
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final, Literal, cast
 
@@ -19,6 +18,7 @@ from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 _UNPICKLED: Final = cast("Any", torch.storage)._load_from_bytes.__code__  # noqa: SLF001
 """Code by which pickle reads a tensor that is not in a file, as when ranks exchange objects."""
@@ -26,32 +26,8 @@ StateKind = Literal["model", "optimizer", "scheduler", "scaler"]
 
 MAX_DEPTH: Final = 4  # levels of dictionaries and lists in a checkpoint
 MAX_ITEMS: Final = 20_000  # items of a checkpoint that are inspected
-FIRST_REQUESTS: Final = 4
-UPDATES_PER_REQUEST: Final = 300
-
-
-class TensorDict:
-    """A dictionary keyed by the identity of existing tensors."""
-
-    def __init__(self) -> None:
-        self._entries: dict[int, tuple[weakref.ref[Tensor], Any]] = {}
-
-    def add(self, tensor: Tensor, value: Any) -> None:
-        """Set the value of a tensor."""
-        key, entries = id(tensor), self._entries
-
-        def forget(dead: weakref.ref[Tensor]) -> None:
-            if key in entries and entries[key][0] is dead:
-                del entries[key]
-
-        entries[key] = (weakref.ref(tensor, forget), value)
-
-    def __getitem__(self, tensor: Tensor) -> Any:
-        entry = self._entries.get(id(tensor))
-        return entry[1] if entry is not None and entry[0]() is tensor else None
-
-    def __bool__(self) -> bool:
-        return bool(self._entries)
+FIRST_REQUESTS: Final = 4  # number of loaded states after which full tracing is requested in any case
+UPDATES_PER_REQUEST: Final = 300  # updates after which it is requested for one more loaded state
 
 
 class States(Hook):
@@ -61,7 +37,8 @@ class States(Hook):
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
-        self._files = TensorDict()
+        self._files = WeakIdDict[Tensor, Ref]()
+        """Tensor that was read from a file -> the file."""
         self._local = threading.local()
         self._requests, self._first_update = 0, 0
 
@@ -71,9 +48,9 @@ class States(Hook):
         patches.replace(nn.Module, "load_state_dict", self._replace_load_state_dict("model"))
         patches.replace(Optimizer, "load_state_dict", self._replace_load_state_dict("optimizer"))
         patches.replace(torch.amp.GradScaler, "load_state_dict", self._replace_load_state_dict("scaler"))
-        for kind in vars(schedulers).values():
-            if isinstance(kind, type) and issubclass(kind, schedulers.LRScheduler) and "load_state_dict" in vars(kind):
-                patches.replace(kind, "load_state_dict", self._replace_load_state_dict("scheduler"))
+        for each in vars(schedulers).values():
+            if isinstance(each, type) and issubclass(each, schedulers.LRScheduler) and "load_state_dict" in vars(each):
+                patches.replace(each, "load_state_dict", self._replace_load_state_dict("scheduler"))
         for module in (torch, torch.serialization):
             patches.replace(module, "save", self._replace_save)
             patches.replace(module, "load", self._replace_load)
@@ -139,7 +116,7 @@ class States(Hook):
     def _on_loaded(self, what: StateKind, target: Any, state: Any, result: Any) -> None:
         file = None
         for tensor in tensors_in_state(state) if self._files else ():
-            file = self._files[tensor]
+            file = self._files.get(tensor)
             if file is not None:
                 break
         self._stream.emit(StateLoaded(
@@ -154,7 +131,7 @@ class States(Hook):
             self._stream.request_full_tracing()
 
     def _on_saved(self, obj: Any, file: Any) -> None:
-        states = list(_states(obj, MAX_DEPTH))
+        states = list(_states(obj))
         holds = {kind for kind, _ in states}
         empty = [_group_settings(state) for kind, state in states if kind == "optimizer" and not state["state"]]
         self._stream.emit(CheckpointWritten(
@@ -170,10 +147,10 @@ class States(Hook):
     def _on_read(self, file: Any, content: Any, weights_only: bool | None) -> None:
         path = _path(file)
         ref = Ref("file", os.path.basename(path) or type(file).__name__)  # noqa: PTH119
-        states = list(_states(content, MAX_DEPTH))
+        states = list(_states(content))
         for _, state in states:
             for _, tensor in sample_tensors(state):
-                self._files.add(tensor, ref)
+                self._files.put(tensor, ref)
         holds = {kind for kind, _ in states}
         self._stream.emit(CheckpointRead(
             location=user_location(), path=path, file=ref, weights_only=weights_only, holds_model="model" in holds,
@@ -232,14 +209,14 @@ def sample_tensors(state: Any) -> list[tuple[str, Tensor]]:
 
 def tensors_in_state(tree: Any) -> Iterator[Tensor]:
     """Yield the tensors in nested dictionaries and lists."""
-    for part in _walk(tree, MAX_DEPTH):
+    for part in _walk(tree):
         if isinstance(part, Tensor):
             yield part
 
 
-def _walk(tree: Any, depth: int) -> Iterator[Any]:
+def _walk(tree: Any) -> Iterator[Any]:
     """Yield an object and the items of nested dictionaries and lists in it, at most `MAX_ITEMS`."""
-    pending, seen = [(tree, depth)], 0
+    pending, seen = [(tree, MAX_DEPTH)], 0
     while pending and seen < MAX_ITEMS:
         part, left = pending.pop()
         seen += 1
@@ -250,9 +227,9 @@ def _walk(tree: Any, depth: int) -> Iterator[Any]:
             pending.extend((value, left - 1) for value in part[:MAX_ITEMS])
 
 
-def _states(tree: Any, depth: int) -> Iterator[tuple[StateKind, Any]]:
+def _states(tree: Any) -> Iterator[tuple[StateKind, Any]]:
     """Yield the states in a checkpoint, recognised by their keys, each with its kind."""
-    for part in _walk(tree, depth):
+    for part in _walk(tree):
         if isinstance(part, nn.Module):
             yield "model", part
         if not isinstance(part, Mapping) or not part:

@@ -15,7 +15,7 @@ from trueloop.tracing.events import MeasuredLoss, SamplesMixed
 from trueloop.tracing.information_flow.reruns import Operation, Reruns, Run, differs, find_culprit, keeps_slices
 
 MIN_ROWS: Final = 4
-MOST: Final = 0.75  # of the unchanged samples, whose output changes: routing with a capacity affects a few only
+MIN_AFFECTED_SHARE: Final = 0.75  # of the unchanged samples; routing with a capacity affects only a few of them
 _BATCH_NORMS: Final = ("batch_norm", "instance_norm")
 
 
@@ -64,7 +64,7 @@ def judge_batch(reruns: Reruns, batch: Batch) -> BatchVerdict:
     if not effective:
         return NOT_JUDGED
     share = min(each[0] for each in effective)
-    if share < MOST:
+    if share < MIN_AFFECTED_SHARE:
         return BatchVerdict(judged=True, mixed=None)
     mixed = _describe(effective[0][1], (rows, len(kept), round(share * len(kept))))
     is_known = mixed.operation not in _BATCH_NORMS and (is_sure or not _is_flat(mixed.shape, rows))
@@ -100,11 +100,11 @@ def _is_batch(content: Tensor, batch: Batch) -> tuple[bool, bool]:
         return False, False  # the targets of a discriminator or of a contrastive loss are all equal
     if batch.loader_size is not None:
         is_sure = batch.loader_size == rows and batch.shuffled
-        return is_sure, batch.loader_size == rows and (is_sure or _has_dimensions(content))
-    return False, _has_dimensions(content)
+        return is_sure, batch.loader_size == rows and (is_sure or _has_structured_samples(content))
+    return False, _has_structured_samples(content)
 
 
-def _has_dimensions(content: Tensor) -> bool:
+def _has_structured_samples(content: Tensor) -> bool:
     """Return True if each sample has several dimensions, or is a row of tokens."""
     return content.dim() > 2 or not content.is_floating_point()
 
@@ -145,10 +145,10 @@ def _judge(
         return None
     different = differs(output.detach(), counterpart.detach()).reshape(len(leaf), -1).any(1)
     share = different[kept].double().mean().item()
-    if different[changed].double().mean().item() < 0.5 and share < MOST:
+    if different[changed].double().mean().item() < 0.5 and share < MIN_AFFECTED_SHARE:
         return None
 
     def is_mixed(values: Tensor, others: Tensor) -> bool:
         return not keeps_slices(values, others, lambda size: 0.6 * size * len(kept) / len(leaf))
 
-    return share, find_culprit(run, other, output, is_mixed) if share >= MOST else None
+    return share, find_culprit(run, other, output, is_mixed) if share >= MIN_AFFECTED_SHARE else None

@@ -128,10 +128,10 @@ def _cut(reruns: Reruns, padded: _Padded, rows: Tensor, length: int) -> dict[int
 
 
 def _compare(
-    runs: tuple[Run, Run], output: Tensor, padded: _Padded, rows: Tensor, at: tuple[int, bool], reruns: Reruns
+    runs: tuple[Run, Run], output: Tensor, padded: _Padded, rows: Tensor, lengths: tuple[int, bool], reruns: Reruns
 ) -> PaddingVerdict:
     alone, trimmed = runs
-    longest, length_varies = at
+    longest, length_varies = lengths
     total = padded.leaf.shape[1]
     before, after = output.detach(), alone.counterpart(trimmed, output).detach()
     valid = torch.ones(len(rows), 1, dtype=torch.bool)
@@ -147,7 +147,7 @@ def _compare(
     change = change.where(valid, 0.0).sum(1) / valid.sum(1)
     is_affected, is_full = change > NOTICEABLE, padded.lengths[rows] == longest
     affected, broken = is_affected.double().mean().item(), int(change.isinf().sum())
-    # where only those change that have no padding left, equal paddings are read, however many there are
+    # If all samples without remaining padding change, the model reads padding, however much of it there is.
     if affected < 0.5 and not bool(is_affected[is_full].all()):
         return PaddingVerdict(judged=True, padding=None)
     culprit = find_culprit(alone, trimmed, output, _differs_in_common)

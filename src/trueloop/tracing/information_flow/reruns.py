@@ -91,7 +91,7 @@ class Reruns:
         """All arguments: tensors, lists of integers and single values."""
 
     def tensors(self) -> list[tuple[int, Tensor]]:
-        """Return the tensors among the arguments, with their place."""
+        """Return the tensors among the arguments, with their place: the index in `leaves`."""
         return [(place, each) for place, each in enumerate(self.leaves) if isinstance(each, Tensor)]
 
     def run(self, changes: Mapping[int, Any], *, evaluating: bool, as_it_was: bool = True) -> Run:

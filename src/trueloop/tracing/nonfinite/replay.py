@@ -175,9 +175,9 @@ def record_call(
         values, named_values = _record_value(args, 0), _record_value(options, 0) if options else options
     except CannotReplayError:
         return None
-    kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
     state = torch.default_generator.get_state() if record_generator else None
-    return RecordedCall(weakref.ref(module), values, named_values, state, kind, update, backward_count, [], thread)
+    return RecordedCall(weakref.ref(module), values, named_values, state, autocast, update, backward_count, [], thread)
 
 
 def record_output(call: RecordedCall, output: Any) -> None:
@@ -196,7 +196,7 @@ def replay(calls: Sequence[RecordedCall]) -> Replay:
     """
     if is_observable():
         return Replay(None, finite=False)
-    hidden = infinite_derivative = None
+    first_inside = infinite_derivative = None
     replayed_tensors: dict[tuple[int, int], Tensor] = {}
     finite, ran = True, False
     for call in calls:
@@ -212,12 +212,15 @@ def replay(calls: Sequence[RecordedCall]) -> Replay:
             continue
         if found is not None:
             return Replay(found, finite=False)
-        hidden, infinite_derivative = hidden or tracer.first, infinite_derivative or tracer.infinite_derivative
+        first_inside, infinite_derivative = (
+            first_inside or tracer.first,
+            infinite_derivative or tracer.infinite_derivative,
+        )
         ran, finite = ran or has_parameters, finite and output_is_finite
     return Replay(
-        hidden if finite else None,
+        first_inside if finite else None,
         finite=finite and ran,
-        infinite_derivative=infinite_derivative if finite and not hidden else None,
+        infinite_derivative=infinite_derivative if finite and not first_inside else None,
     )
 
 
@@ -251,8 +254,8 @@ def _replay_call(
         output_muted(),
         compilation_disabled(),
     ):
-        kind = call.autocast
-        with torch.enable_grad(), torch.autocast("cpu", kind, enabled=kind is not None, cache_enabled=False):
+        dtype = call.autocast
+        with torch.enable_grad(), torch.autocast("cpu", dtype, enabled=dtype is not None, cache_enabled=False):
             tracer.register_parameters(module)
             with tracer:
                 output = module(*args, **options)

@@ -22,7 +22,7 @@ from trueloop.tracing.replicas.tensor_digest import WIDTH, TensorDigest
 
 RESPONSE_TIMEOUT_S: Final = 60.0  # time after which a response counts as missing
 DETACH_TIMEOUT_S: Final = 0.5  # wait for digests in flight at the end of the watch
-TIMEOUT: Final = timedelta(seconds=10)  # of operations on the connection
+CONNECTION_TIMEOUT: Final = timedelta(seconds=10)  # for one operation on the store
 POLL_INTERVALS_S: Final = (0.002, 0.5)  # first and longest interval between two polls of the store
 MAX_IN_FLIGHT: Final = 16  # digests that are sent or awaited at a time
 SLOTS: Final = 4  # keys of each rank for one model, which are reused in turn
@@ -149,12 +149,14 @@ class StoreConnection:
         if not isinstance(store, dist.TCPStore):
             return lambda: store
         address = (store.host, store.port)
-        return lambda: self._connected(address)
+        return lambda: self._connect(address)
 
-    def _connected(self, address: tuple[str, int]) -> Any:
+    def _connect(self, address: tuple[str, int]) -> Any:
         if self._address != address:
             host, port = address
-            self._client = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=TIMEOUT)
+            self._client = dist.TCPStore(
+                host, port, is_master=False, wait_for_workers=False, timeout=CONNECTION_TIMEOUT
+            )
             self._address = address
         return self._client
 

@@ -151,10 +151,10 @@ def integers(indices: Any) -> Tensor | None:
         indices = indices.tolist()
     if isinstance(indices, range):
         return torch.arange(indices.start, indices.stop, indices.step, device="cpu")
-    several = list(cast("Sequence[Any]", indices))
-    if not all(isinstance(index, int) for index in several[:64]):
-        several = [int(index) for index in several]
-    return torch.tensor(several, dtype=torch.int64, device="cpu")
+    numbers = list(cast("Sequence[Any]", indices))
+    if not all(isinstance(number, int) for number in numbers[:64]):
+        numbers = [int(number) for number in numbers]
+    return torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
 
 def in_memory_tables(dataset: Any) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Keeps how the learning rate of each scheduler went, for failures that are judged at the end of the program."""
+"""Records the course of each scheduler's learning rate, for failures that are judged at the end of the program."""
 
 from dataclasses import dataclass
 from typing import Final

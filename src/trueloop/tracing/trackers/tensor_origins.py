@@ -12,7 +12,7 @@ class TensorOrigins(Tracker):
 
     def __init__(self) -> None:
         self._cuts: dict[Ref, GraphCut] = {}
-        """Parameter -> the first cut through which its values reached a loss, with the expressions known latest."""
+        """Parameter -> its first cut in the latest recorded loss that it reached through a cut."""
         self._traces: dict[Ref, int] = {}
         """Parameter -> number of recorded losses that its values reached through a cut."""
         self._terms: dict[CodePosition | None, tuple[int, Sequence[DetachedTerm]]] = {}
@@ -33,9 +33,9 @@ class TensorOrigins(Tracker):
             self._terms[event.location] = count + bool(event.detached_terms), event.detached_terms
 
     def cut_before(self, parameter: Ref, min_losses: int) -> GraphCut | None:
-        """Return the cut between a parameter and the loss; None if it was seen in fewer losses than that."""
+        """Return the cut between a parameter and the loss; None if fewer than ``min_losses`` losses had one."""
         return self._cuts[parameter] if self._traces.get(parameter, 0) >= min_losses else None
 
     def detached_terms(self, min_losses: int) -> Sequence[DetachedTerm]:
-        """Return the terms of losses that never had a graph, in at least so many recorded losses of a line."""
+        """Return the latest detached terms of each line on which at least ``min_losses`` losses had some."""
         return [term for count, terms in self._terms.values() if count >= min_losses for term in terms]

@@ -13,11 +13,12 @@ from trueloop.failures.checkpoint.best_by_reference import StateDictUsed
 from trueloop.tracing.attach import Hook
 from trueloop.tracing.events import CheckpointWritten, Event
 from trueloop.tracing.gradients import parameters_of
-from trueloop.tracing.hooks.states import TensorDict, sample_tensors, tensors_in_state
+from trueloop.tracing.hooks.states import sample_tensors, tensors_in_state
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 
 class _Tracked(NamedTuple):
@@ -44,7 +45,7 @@ class StateDicts(Hook):
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
-        self._created = TensorDict()
+        self._created = WeakIdDict[Tensor, _StateDict]()
         """Tensor of a state dictionary -> its `_StateDict`."""
         self._local = threading.local()
         self._report = stream.isolated("uses of state dictionaries", self._on_used)
@@ -98,7 +99,7 @@ class StateDicts(Hook):
         own = next((own for key, _ in tensors if (own := _parameter(module, key)) is not None), None)
         created = _StateDict(weakref.ref(module), self._has_stepped(own), user_location(), self._stream.update, tracked)
         for _, tensor in tensors:
-            self._created.add(tensor, created)
+            self._created.put(tensor, created)
 
     def _has_stepped(self, parameter: Tensor | None) -> bool:
         return any(
@@ -109,7 +110,7 @@ class StateDicts(Hook):
     def _on_used(self, how: str, state: Any, target: nn.Module | None) -> None:
         reported: list[_StateDict] = []
         for tensor in tensors_in_state(state) if self._created else ():
-            created: _StateDict | None = self._created[tensor]
+            created = self._created.get(tensor)
             if created is None or created in reported:
                 continue
             reported.append(created)

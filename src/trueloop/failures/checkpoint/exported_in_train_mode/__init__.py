@@ -9,7 +9,7 @@ Why it happens
     and batch statistics. Only recent versions of ``torch.onnx.export`` warn about it.
 
 Fix
-    Call ``model.eval()`` first. `trueloop export` does so, restores the modes afterwards, and compares the outputs.
+    Call ``model.eval()`` first. ``trueloop export`` does so, restores the modes afterwards, and compares the outputs.
 
         model.eval()
         program = torch.export.export(model, (example,))

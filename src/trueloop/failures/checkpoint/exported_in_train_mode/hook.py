@@ -39,14 +39,14 @@ class Exports(Hook):
     def install_always(self, patches: Patches) -> None:
         """Replace all functions, since calls of them are rare."""
         self._unsaved.clear()
-        patches.replace(torch.jit, "trace", self._recording("torch.jit.trace"))
-        patches.replace(torch.export, "export", self._recording("torch.export.export"))
-        patches.replace(torch.export, "save", self._saving)
+        patches.replace(torch.jit, "trace", self._replace_export("torch.jit.trace"))
+        patches.replace(torch.export, "export", self._replace_export("torch.export.export"))
+        patches.replace(torch.export, "save", self._replace_save)
         for kind in (torch.jit.ScriptModule, cast("Any", torch.jit).RecursiveScriptModule):
             for name in ("save", "save_to_buffer"):
-                patches.replace(kind, name, self._saving)
+                patches.replace(kind, name, self._replace_save)
 
-    def _recording(self, how: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def _replace_export(self, how: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         stream = self._stream
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,7 +64,7 @@ class Exports(Hook):
 
         return make
 
-    def _saving(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _replace_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def save(result: Any, *args: Any, **options: Any) -> Any:
             saved = original(result, *args, **options)
             if self._stream.active:

@@ -24,9 +24,9 @@ How it is detected
     the optimizer's state, which is in the same file. (2) The program loads a checkpoint into a model that it has not
     trained yet, and goes on: a loop starts at the epoch or step that was read from the file (unless the function that
     loads is about fine-tuning or a reset), or the file is overwritten with a new checkpoint that includes an optimizer.
-    An overwritten file counts only if the program has not trained another model before, or reads an epoch or a step
-    where it loads. An optimizer whose state is restored without ``load_state_dict`` is reported too, so this is a
-    warning. The linter reports case 1.
+    The overwritten file is not reported if the program has trained another model before, unless it also reads an epoch
+    or a step from the file. An optimizer whose state is restored without ``load_state_dict`` is reported too, so this
+    is a warning. The linter reports case 1.
 
 References
     PyTorch tutorial "Saving & Loading a General Checkpoint for Inference and/or Resuming Training",
@@ -66,10 +66,10 @@ class _ResumedFile:
     read_at: CodePosition | None
     model_at: CodePosition | None = None
     model_loaded: bool = False
-    goes_on: bool = False
-    """Whether the model was not trained in this process, and nothing else was, or its number of epochs is loaded."""
-    continues: bool = False
-    """Whether the model was not trained in this process, and a loop starts at a number that was read from the file."""
+    resumes_if_overwritten: bool = False
+    """Whether a new checkpoint in the same file shows that the run was resumed, see "How it is detected"."""
+    resumes_count: bool = False
+    """Whether a loop starts at the epoch or step of the file, and the model was not trained before it was loaded."""
     model: Ref | None = None
     companion: str = ""
     """Kind of another loaded state, which only a resumed run needs: "scheduler" or "scaler"; "" = none so far."""
@@ -109,7 +109,7 @@ class Detector(BaseDetector):
         self._stepped = True
         self._stepped_since |= event.optimizer in self._stateful
         newest = self._newest
-        if newest is None or event.optimizer not in self._stateful or not (newest.companion or newest.continues):
+        if newest is None or event.optimizer not in self._stateful or not (newest.companion or newest.resumes_count):
             return None
         return self._evidence(newest, event.optimizer.kind)
 
@@ -119,7 +119,7 @@ class Detector(BaseDetector):
         if newest is None or not event.holds_optimizer or not event.path or event.path != newest.path:
             return None
         optimizer = next(iter(self._stateful), None)
-        if not newest.goes_on or not self._stepped_since or optimizer is None:
+        if not newest.resumes_if_overwritten or not self._stepped_since or optimizer is None:
             return None
         return self._evidence(newest, optimizer.kind, event.location)
 
@@ -134,8 +134,10 @@ class Detector(BaseDetector):
             newest.model_loaded, newest.model_at, newest.model = True, event.location, event.target
             is_counted = event.location is not None and not COUNTERS.isdisjoint(_constants(event.location))
             is_new = event.target not in self._trained
-            newest.goes_on = is_new and (not self._stepped or is_counted)
-            newest.continues = is_new and is_counted and event.location is not None and _continues_count(event.location)
+            newest.resumes_if_overwritten = is_new and (not self._stepped or is_counted)
+            newest.resumes_count = (
+                is_new and is_counted and event.location is not None and _continues_count(event.location)
+            )
         elif event.what in {"scheduler", "scaler"}:
             newest.companion, newest.companion_at = event.what, event.location
 

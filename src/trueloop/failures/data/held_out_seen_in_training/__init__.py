@@ -31,16 +31,21 @@ How it is detected
     training loader uses the full dataset, the evaluation loader uses a ``Subset`` of it in at least two passes, and the
     ``Subset`` with exactly the other samples exists but is not used. (3) Two tables have at least 20 rows of 8 or more
     numbers in common, but not all rows, and more than four times as many as are repeated within each table, so natural
-    duplicates do not explain them. It also compares the values of the samples on the CPU that the model was called
-    with, batched in whatever way. It reports an evaluation on training samples if its variables are called held out
-    (``val_loader``, ``x_test``, ``self.dev_set``) and not also training data, or if each of its batches mixes training
-    samples with samples that are never trained on, and other training samples are left out. It reports an evaluation on
-    windows of series if for 30 % of them, at least 16, nearly all runs of 4 to 8 steps are also in training samples, at
-    other steps; windows at the border to a later test period have new steps. Datasets that read files are compared by
-    index only. A program that evaluates on a mixture of seen and unseen samples on purpose is reported too, so this is
-    a warning. The linter reports a held-out loader, by its name, of a dataset that is called training data, and a
-    training loader of all samples, or of ``part.dataset``, where another loader reads a part that ``random_split`` put
-    aside, and data that is split at random twice, with one part used of each split.
+    duplicates do not explain them.
+
+    It also compares the values of the samples on the CPU that the model was called with, with or without a loader. It
+    reports an evaluation on training samples if its variables are called held out (``val_loader``, ``x_test``,
+    ``self.dev_set``) and not also training data, or if each of its batches mixes training samples with samples that are
+    never trained on, and other training samples are left out. It reports an evaluation on windows of a series if 30 %
+    of the windows, at least 16, overlap with training windows: nearly all of their runs of 4 to 8 steps are also in a
+    training window, at another position.
+
+    Datasets that read files are compared by index only. A program that evaluates on a mixture of seen and unseen
+    samples on purpose is reported too, so this is a warning.
+
+    The linter reports three cases. (1) A loader with the name of a held-out loader reads a dataset with the name of
+    training data. (2) A training loader reads all samples, or ``part.dataset``, while another loader reads a part that
+    ``random_split`` put aside. (3) Data is split at random twice, and one part of each split is used.
 
 References
     torch.utils.data.random_split, https://docs.pytorch.org/docs/stable/data.html

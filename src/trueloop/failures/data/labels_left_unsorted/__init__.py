@@ -24,14 +24,15 @@ When this is fine
 How it is detected
     In a run, the sanitizer compares what a collate function gets with what it returns, in the first batches of a loader
     without workers. It reports two batches in which all samples are found in another order than the function got them,
-    while the labels, one number for each sample, have exactly the original order. No correct program is known that does
-    this without returning the order, which is not reported, so this is an error.
+    while the labels, one number for each sample, have exactly the original order. A function that also returns the new
+    order is not reported. No other correct program is known that does this, so this is an error.
 
 References
     torch.nn.utils.rnn.pack_padded_sequence, https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.rnn.pack_padded_sequence.html
     torch.utils.data, "Working with collate_fn", https://docs.pytorch.org/docs/stable/data.html
 """
 
+import math
 from dataclasses import dataclass
 
 from trueloop.core.findings import Evidence
@@ -55,12 +56,13 @@ class Detector(BaseDetector):
     """Counts the batches in which the labels do not follow the inputs."""
 
     def __init__(self) -> None:
-        self._batches: dict[str, int] = {}
+        self._batches: dict[str, float] = {}
+        """Function -> number of batches in which its labels did not follow; -inf = they do follow."""
 
     def on_inputs_reordered(self, event: InputsReordered) -> Evidence | None:
         """Return evidence in the second batch."""
         if event.labels_follow:
-            self._batches[event.function] = -(1 << 30)
+            self._batches[event.function] = -math.inf
             return None
         self._batches[event.function] = count = self._batches.get(event.function, 0) + 1
         if count != MIN_BATCHES:

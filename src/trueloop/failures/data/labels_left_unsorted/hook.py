@@ -35,7 +35,7 @@ class CollateFunctions(Hook):
         self._stream = stream
 
     def install_always(self, patches: Patches) -> None:
-        """Replace the method that creates what reads the samples of a batch."""
+        """Replace the constructor of the object that fetches the samples of a batch."""
         patches.replace(_fetch._MapDatasetFetcher, "__init__", self._replacement)  # noqa: SLF001
 
     def _replacement(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -45,8 +45,8 @@ class CollateFunctions(Hook):
         def __init__(fetcher: Any, *args: Any, **options: Any) -> None:  # noqa: N807
             original(fetcher, *args, **options)
             function = fetcher.collate_fn
-            plain = _plain(function)
-            if stream.active and plain is not None and is_user_code(plain.__code__):
+            target = _python_function(function)
+            if stream.active and target is not None and is_user_code(target.__code__):
                 batches = 0
 
                 def collate(samples: Any) -> Any:
@@ -56,7 +56,7 @@ class CollateFunctions(Hook):
                         return function(samples)
                     before = list(cast("list[Any]", samples))  # the function may sort the list itself
                     batch = function(samples)
-                    report(plain, before, batch)
+                    report(target, before, batch)
                     return batch
 
                 fetcher.collate_fn = collate
@@ -86,7 +86,7 @@ class CollateFunctions(Hook):
                 ))  # fmt: skip
 
 
-def _plain(function: Any) -> FunctionType | None:
+def _python_function(function: Any) -> FunctionType | None:
     """Return the function of a method or of a callable object; None if it is not written in Python."""
     found = getattr(function, "__func__", function)
     found = found if isinstance(found, FunctionType) else vars(type(found)).get("__call__")
@@ -99,8 +99,8 @@ def _fields(value: Any) -> list[Any]:
         value = list(cast("dict[Any, Any]", value).values())
     if not isinstance(value, tuple | list):
         return [value]
-    several = list(cast("list[Any]", value))
-    return [part for each in several for part in (_fields(each) if isinstance(each, tuple | dict) else [each])]
+    parts = list(cast("list[Any]", value))
+    return [part for each in parts for part in (_fields(each) if isinstance(each, tuple | dict) else [each])]
 
 
 def _lists(batch: Any) -> Iterator[list[Any]]:

@@ -22,7 +22,7 @@ When this is fine
     - The loader has a ``DistributedSampler``, which DST003 checks.
 
 How it is detected
-    In a run, the sanitizer compares the first samples of each two successive epochs over a dataset. It reports epochs
+    In a run, the sanitizer compares the first samples of every two successive epochs over a dataset. It reports epochs
     that begin with the same 12 or more samples in the same order, if a sampler of PyTorch or Accelerate shuffles them
     and the same optimizer steps in both epochs. Nothing is reported if an optimizer is built or weights are loaded
     between the epochs. Without a loader it compares the first 3 batches after each call that sets the same seed, in a

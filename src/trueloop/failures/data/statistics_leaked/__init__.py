@@ -15,7 +15,7 @@ Fix
 
 When this is fine
     - Both parts are scaled with the mean and deviation of the training part.
-    - You scale with fixed constants, such as those of ImageNet or 1/255, whose ends the training samples reach.
+    - You scale with fixed constants, such as those of ImageNet, or 1/255 where training samples have values 0 and 255.
     - The features have mean 0 by nature or by design (+1 and -1).
     - You scale a table of which no sample is held out.
 
@@ -32,7 +32,8 @@ How it is detected
 References
     scikit-learn, "Common pitfalls: data leakage during pre-processing",
     https://scikit-learn.org/stable/common_pitfalls.html
-    Kaufman et al., "Leakage in data mining: formulation, detection, and avoidance", ACM TKDD 2012
+    Kaufman et al., "Leakage in data mining: formulation, detection, and avoidance", ACM TKDD 2012,
+    https://doi.org/10.1145/2382577.2382579
     Hastie, Tibshirani and Friedman, "The Elements of Statistical Learning", 2009, section 7.10.2
 """
 
@@ -79,7 +80,7 @@ class Detector(BaseDetector):
             self._scaled = [*self._scaled[-15:], scaling]
 
     def on_held_out_evaluated(self, event: HeldOutEvaluated) -> Evidence | None:
-        """Return evidence at the end of the first such pass."""
+        """Return evidence at the end of the first such evaluation pass."""
         self._compared = True
         return self._compare(event.training_loader, event.loader)
 

@@ -13,7 +13,7 @@ SPLITS: Final = frozenset(("train_test_split", "random_split"))
 WORDS: Final = re.compile(r"(?<![a-z])(train|val|valid|validation|test|held_?out|holdout)(?![a-z])", re.IGNORECASE)
 TRAINING: Final = re.compile(r"train|(?<![a-z])tr(?![a-z])", re.IGNORECASE)
 TARGET: Final = re.compile(r"(y|ys|targets?|labels?)(_\w+)?", re.IGNORECASE)
-"""Names of what is predicted: its scale says hardly anything about single samples, and is taken back for the score."""
+"""Names of targets: their scale reveals little about single samples, and predictions are scaled back for the score."""
 PER_FEATURE: Final = frozenset(("", "0", "(0,)", "(0, 1)", "[0, 1]"))
 """Values of ``axis`` that include all samples."""
 Block = list[ast.stmt]
@@ -53,6 +53,7 @@ class _Scope:
         """Datasets of which there is one `Subset` so far."""
         self._scalers: set[str] = set()
         self._heads: dict[tuple[str, str], ast.stmt] = {}
+        """Variable and position of ``x[:n]`` -> the latest statement that uses this part."""
 
     def hits(self, block: Block) -> Iterator[Hit]:
         """Yield the scalings before a split."""

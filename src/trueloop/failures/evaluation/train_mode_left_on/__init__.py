@@ -24,11 +24,11 @@ How it is detected
     In a run, the sanitizer reports a trained model with dropout that was called once per batch of an evaluation loader,
     up to the end of the loader, with all of its modules in train mode. It does not report a loader that is read again,
     or a model that is also called in eval mode, before the next update. If the model has only BatchNorm layers, two
-    such passes are needed. Without a DataLoader it reports, as a warning, calls without gradients that come now and
-    then, on samples that the model is not trained on or after the training; and a model that only got loaded weights
+    such passes are needed. Without a DataLoader it reports, as a warning, occasional calls without gradients, on
+    samples that the model is not trained on, or after the training; and a model with loaded weights that is not trained
     and is never called in eval mode. The linter reports a model with dropout or BatchNorm layers that is trained and
-    then evaluated on another loader without gradients, in a program that never sets eval mode, or sets it only outside
-    the loop that sets train mode, trains and evaluates. It also reports ``model.eval`` without parentheses.
+    then evaluated on another loader without gradients, in a program that never sets eval mode, or sets it only before
+    or after a loop that sets train mode, trains and evaluates. It also reports ``model.eval`` without parentheses.
 
 References
     torch.nn.Module.eval, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html

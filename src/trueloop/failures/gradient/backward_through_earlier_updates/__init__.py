@@ -6,8 +6,8 @@ What you see
 
 Why it happens
     The hidden state that an RNN returned for one batch is passed in with the next one. It still has the graph of its
-    batch, and that one the graph of the batch before: backpropagation through time without an end, through weights
-    that have changed in the meantime.
+    batch, which contains the graph of the batch before it, and so on. Each backward pass goes through all of them, with
+    weights that have changed in the meantime.
 
 Fix
     Detach the state between two updates, and remove ``retain_graph=True``.
@@ -24,7 +24,7 @@ When this is fine
 
 How it is detected
     The sanitizer counts the nodes of the graphs that are retained. It reports a line whose graph grew by the same
-    number of nodes in 8 updates in a row, by at least half of the first graph each time.
+    number of nodes in 8 updates in a row, if that number is at least half of the first graph's.
 
 References
     PyTorch tutorial "Sequence Models and LSTM Networks",
@@ -47,7 +47,9 @@ class GraphsGrowing(Event):
     """RARE. The graph of a line's backward pass grew by the same number of nodes in several updates in a row."""
 
     first: int
+    """Nodes of the graph in the first of these updates."""
     last: int
+    """Nodes of the graph in the last of these updates."""
     updates: int
 
 
@@ -70,7 +72,7 @@ class Detector(BaseDetector):
             message=f"Each backward pass also goes through the graphs of all earlier updates{what}. In {event.updates} "
             f"updates the graph grew from {event.first} to {event.last} operations.",
             location=state[0] if state else event.location,
-            related=((event.location, "retain_graph=True keeps them"),) if event.location and state else (),
+            related=((event.location, "retain_graph=True keeps the graphs"),) if event.location and state else (),
         )
 
     def inconclusive(self) -> str:

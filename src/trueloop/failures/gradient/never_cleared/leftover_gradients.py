@@ -45,12 +45,12 @@ class _Account:
     leftover: _Backward | None = None
     """A backward pass after which another optimizer stepped."""
     present: Any = None
-    """Whether the leftover gradients were not zero when its own backward pass started, on their device."""
+    """Whether the leftover gradients were nonzero when its own backward pass started: a tensor on their device."""
     is_added: bool = False
     """Whether its own backward pass has added to the leftover gradients."""
     steps: int = 0
     steps_present: Any = 0
-    """Number of ``steps`` in which they were present, on their device."""
+    """Number of ``steps`` in which they were nonzero: a tensor on their device."""
 
     def close(self) -> None:
         """Forget the gradients, which were cleared or used."""

@@ -1,7 +1,7 @@
 """Finds steps of optimizers that come from outside the file, if nothing in the program clears gradients.
 
 A function ``train(model, loader, optimizer)``, a class that gets its optimizer, or a fragment of a notebook does not
-show what the optimizer is. What is done with it does, and its name.
+show what the optimizer is. It is recognised by its name and its use.
 """
 
 import ast
@@ -42,7 +42,7 @@ def steps_without_clearing(source: SourceFile) -> Iterator[PassedStep]:
         backward = next((each for each in calls if _method(each) == "backward"), None)
         for call in calls:
             is_later = backward is not None and call.lineno >= backward.lineno and id(call) not in known
-            if backward is None or not is_later or not _is_step(call) or not _repeats(scope, call):
+            if backward is None or not is_later or not _is_step(call) or not _is_repeated(scope, call):
                 continue
             if not any(_passes_on(each, call, defined) for each in source.all_calls):
                 yield PassedStep(call, backward)
@@ -90,7 +90,7 @@ def _passes_on(call: ast.Call, step: ast.Call, defined: set[str]) -> bool:
     return not is_here and any(dotted_name(each).rpartition(".")[2] == name for each in passed)
 
 
-def _repeats(scope: Any, call: ast.Call) -> bool:
+def _is_repeated(scope: Any, call: ast.Call) -> bool:
     """Return True if a loop of the scope contains a call, or the scope is a function that gets a batch."""
     loops = [each for each in ast.walk(scope) if isinstance(each, ast.For | ast.While)]
     return any(call in ast.walk(loop) for loop in loops) or isinstance(scope, ast.FunctionDef)

@@ -26,9 +26,11 @@ How it is detected
     In a run, the sanitizer adds up the losses of each training epoch. At its end it looks for a variable of the loop
     that is equal to the sum of the batch means, or to the sum over samples, and for a division of this variable in the
     source code. It reports a divisor that is the number of samples for the first, and one that is the number of
-    batches, or of more samples than were loaded, for the second. The linter reports a variable to which a loop over a
-    loader adds the number of equal predictions and labels, a loss, or a loss times a batch size, and that is divided by
-    the length of this loader, its counter, the length of its dataset, or of a dataset of which a sampler draws a part.
+    batches, or of more samples than were loaded, for the second.
+
+    The linter reports a variable to which a loop over a loader adds a number of correct predictions, a loss, or a loss
+    times a batch size, and that is divided by a number of something else: the length of the loader, a counter of the
+    loop, or the length of the dataset. It also reports the length of a dataset of which a sampler draws only a part.
 
 References
     PyTorch Forums, "On running loss and average loss", https://discuss.pytorch.org/t/on-running-loss-and-average-loss/107890

@@ -34,7 +34,7 @@ class _Epoch:
     loader: Ref
     sizes: list[int] = field(default_factory=list[int])
     losses: list[float] = field(default_factory=list[float])
-    is_sum: bool = False
+    has_sum: bool = False
     """Whether a loss is not a mean."""
     steps: int = 0
 
@@ -71,7 +71,7 @@ class EpochLosses(Hook):
             epoch.steps += 1
         elif isinstance(event, BackwardEnded):
             epoch.losses.append(math.nan if event.root_value is None else event.root_value)
-            epoch.is_sum |= any(each.reduction != "mean" for each in event.losses) or not event.losses
+            epoch.has_sum |= any(each.reduction != "mean" for each in event.losses) or not event.losses
         elif event.loader is epoch.loader:
             self._epoch = None
             if MIN_BATCHES <= event.batches == len(epoch.sizes) == len(epoch.losses) and all(epoch.sizes):
@@ -89,7 +89,7 @@ class EpochLosses(Hook):
         for name, value in list(values.items()):
             number = _number(value)
             matches = [number is not None and math.isclose(number, each, rel_tol=TOLERANCE) for each in sums]
-            if number is None or matches.count(True) != 1 or (matches[0] and epoch.is_sum):
+            if number is None or matches.count(True) != 1 or (matches[0] and epoch.has_sum):
                 continue
             for node, divisor in _divisions(tree, frame, name):
                 size = _evaluate(divisor, {**frame.f_globals, **values})

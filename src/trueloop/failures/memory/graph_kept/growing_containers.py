@@ -1,4 +1,4 @@
-"""Decides from the source code whether a list, a dictionary or a sum grows in every iteration of a loop."""
+"""Decides from the source code whether a container or sum grows in every iteration, and whether it holds graphs."""
 
 import ast
 from collections.abc import Iterator
@@ -130,8 +130,8 @@ def _is_created_in_iteration(source: SourceFile, store: Op, loop: Loop) -> bool:
     if any(_is_created_by_loop(each, loop) for each in (store.subject, *owners)):
         return True
     scopes = (loop.node, *_functions_of_iteration(store, loop))
-    sequence = store.kind is OpKind.STORE_ITEM and store.subject.kind is ValueKind.SEQUENCE
-    return sequence and any(encloses(each, store.subject.node) for each in scopes)
+    is_sequence = store.kind is OpKind.STORE_ITEM and store.subject.kind is ValueKind.SEQUENCE
+    return is_sequence and any(encloses(each, store.subject.node) for each in scopes)
 
 
 def _is_created_by_loop(stored: AbstractValue, loop: Loop) -> bool:

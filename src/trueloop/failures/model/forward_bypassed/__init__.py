@@ -86,7 +86,7 @@ class Detector(BaseDetector):
         """Direct calls of ``forward`` that no backward pass has reached yet, by model."""
         self._trained_times: dict[Ref, int] = {}
         self._backwards = 0
-        self._steps_without: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
+        self._steps_without_gradient: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         """Optimizer -> successive steps without a gradient for a parameter from which a pre-hook computes a weight."""
 
     def on_forward_bypassed(self, event: ForwardBypassed) -> None:
@@ -111,7 +111,9 @@ class Detector(BaseDetector):
         """Return evidence of weights that a skipped pre-hook would compute: they never get a gradient."""
         computed = {ref for ref in event.parameters if ref.name.rpartition(".")[2] in COMPUTED_FROM}
         missing = computed - event.with_gradient
-        self._steps_without[event.optimizer] = steps = (self._steps_without.get(event.optimizer, 0) + 1) * bool(missing)
+        self._steps_without_gradient[event.optimizer] = steps = (
+            self._steps_without_gradient.get(event.optimizer, 0) + 1
+        ) * bool(missing)
         if steps != MIN_STEPS or not event.with_gradient:
             return None
         place = next(_direct_calls(user_modules().values()), None)

@@ -1,7 +1,7 @@
 """Traces calls of ``model.forward(x)`` that should be ``model(x)``.
 
-A call of ``forward`` cannot be hooked. But it calls the submodules as outermost modules, and then the ``forward`` of
-another module is on the stack without its ``__call__``.
+A call of ``forward`` cannot be hooked, but the submodules that it calls can. While they run, the ``forward`` of the
+module is on the stack without its ``__call__``.
 """
 
 import sys
@@ -20,7 +20,7 @@ from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import ISOLATED_CALLER_DEPTH, is_user_code
 
-HOOKS: Final = {
+HOOK_KINDS: Final = {
     "_forward_pre_hooks": "forward pre-hook",
     "_forward_hooks": "forward hook",
     "_backward_pre_hooks": "backward pre-hook",
@@ -48,14 +48,14 @@ class ForwardBypasses(Hook):
         program.on_model_called.append(stream.isolated_inner("direct calls of forward", self._on_model_called))
         self._latest_call: tuple[CodeType, int, int] | None = None
         self._normal_calls: dict[CodePosition | None, int] = {}
-        """Line that calls a model -> number of normal calls in a row."""
+        """Line that calls a model -> number of calls in a row without a direct call of ``forward``."""
 
     def install_full_tracing(self, patches: Patches) -> None:
         """Forget all lines, so that their first calls are checked again."""
         self._normal_calls.clear()
 
     def _on_model_called(self, event: ModelCalled) -> None:
-        """Check how the module was called that has just returned to a line."""
+        """Check whether the module was called within a ``forward`` that the program called directly."""
         if not event.has_graph or event.recomputed:
             return
         location = event.location
@@ -79,7 +79,7 @@ class ForwardBypasses(Hook):
                 return
 
     def _report(self, owner: nn.Module, caller: FrameType) -> None:
-        hooks = tuple(kind for name, kind in HOOKS.items() if getattr(owner, name, None))
+        hooks = tuple(kind for name, kind in HOOK_KINDS.items() if getattr(owner, name, None))
         if not hooks or runs_method_of(owner, caller):
             return
         registry = self._stream.registry

@@ -29,7 +29,7 @@ How it is detected
     sizes come in another order, or if a dimension is split or merged around another one, so that (B, T, H * D) becomes
     (B, H, T, D). Dimensions of equal size cannot be distinguished. If samples are mixed by it, MDL015 says so. The
     linter reports a call whose arguments are sizes of the same tensor, named or read from its shape in the same
-    function, in another order, or with another size before them.
+    function, if they come in another order, or with a new size between them.
 
 References
     zhouhaoyi/Informer2020#59, https://github.com/zhouhaoyi/Informer2020/issues/59
@@ -52,14 +52,13 @@ class Detector(BaseDetector):
         self._judged, self._obstacle = False, ""
 
     def on_information_flow_probed(self, event: InformationFlowProbed) -> Iterator[Evidence]:
-        """Return evidence for each of them."""
+        """Return evidence for each such reshape."""
         self._judged |= not event.obstacle
         self._obstacle = event.obstacle or self._obstacle
         for each in event.exchanged:
             yield Evidence(
                 message=f"`{each.operation or 'view'}` from shape {each.before} to {each.after} does not exchange "
-                f"dimensions: the slices of the dimension of size {each.size} are cut into others, each with numbers "
-                "of several of them.",
+                f"dimensions: along the dimension of size {each.size}, each new slice has numbers of several old ones.",
                 location=each.location or event.called_at,
             )
 

@@ -6,8 +6,8 @@ What you see
 
 Why it happens
     ``self.decoder.weight = self.encoder.weight`` gives one parameter two names. An initialisation that assigns a new
-    ``nn.Parameter`` to one of the names, or ``load_state_dict(..., assign=True)``, leaves the old one to the other
-    name.
+    ``nn.Parameter`` to one of the names, or ``load_state_dict(..., assign=True)``, changes this name only: the other
+    one keeps the old parameter.
 
 Fix
     Initialise in place, or tie the weights after everything that assigns parameters.

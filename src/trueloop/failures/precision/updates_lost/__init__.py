@@ -23,7 +23,7 @@ When this is fine
 How it is detected
     In a run, the sanitizer compares up to 256 entries each of up to eight weights in bfloat16 or float16 before and
     after 48 updates of one optimizer. It reports an optimizer with a learning rate above zero if at least 90 % of the
-    entries never changed, of those whose gradient was not zero in any of the updates.
+    entries never changed. Entries whose gradient was zero in some update do not count.
 
 References
     Zamirai et al., "Revisiting BFloat16 Training", 2020, arXiv:2010.06192

@@ -22,7 +22,7 @@ class WeightEntries:
     start: Tensor
     has_changed: Tensor
     has_gradient: Tensor
-    """Whether the gradient was not zero in any update so far."""
+    """Whether the gradient was nonzero in every update so far."""
 
     def add(self, parameter: Tensor) -> None:
         """Add the state after one update."""

@@ -37,7 +37,7 @@ _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 class _CreatedScheduler:
     """One scheduler, and the state of the program when it was created."""
 
-    schedule: weakref.ref[Any]
+    scheduler: weakref.ref[Any]
     steps: int
     event: SchedulerNeverStepped
     """The event to emit if the scheduler is never stepped."""
@@ -100,9 +100,9 @@ class UnsteppedSchedules(Hook):
         is_pending = any(not each.stepped for each in self._by_optimizer.values())
         self._program.on_scheduler_step = [*others, self._record_step] if is_pending else others
 
-    def _on_created(self, schedule: Any) -> None:
+    def _on_created(self, scheduler: Any) -> None:
         """Record a scheduler at the end of its constructor."""
-        state = self._program.optimizers.get(schedule.optimizer)
+        state = self._program.optimizers.get(scheduler.optimizer)
         if state is None or len(self._by_optimizer) >= MAX_OPTIMIZERS or self._program.is_other_thread():
             return
         schedulers = self._by_optimizer.get(id(state))
@@ -111,23 +111,25 @@ class UnsteppedSchedules(Hook):
             self._update_callbacks()
         if schedulers.stepped:
             return
-        parts = getattr(schedule, "_schedulers", ())
-        schedulers.created = [each for each in schedulers.created if all(each.schedule() is not part for part in parts)]
+        parts = getattr(scheduler, "_schedulers", ())
+        schedulers.created = [
+            each for each in schedulers.created if all(each.scheduler() is not part for part in parts)
+        ]
         stack = program_stack()
-        by_user = bool(stack) and is_user_code(stack[-1].f_code) and type(schedule).__module__.startswith("torch.")
+        by_user = bool(stack) and is_user_code(stack[-1].f_code) and type(scheduler).__module__.startswith("torch.")
         event = SchedulerNeverStepped(
-            location=user_location(), kind=type(schedule).__name__, created_backward_count=self._stream.backward_count
+            location=user_location(), kind=type(scheduler).__name__, created_backward_count=self._stream.backward_count
         )
         schedulers.created.append(_CreatedScheduler(
-            weakref.ref(schedule), state.steps, event, [id(each) for each in stack], user_files(stack),
-            run_by_library=None if by_user and not getattr(schedule, "last_epoch", 0) else True,
+            weakref.ref(scheduler), state.steps, event, [id(each) for each in stack], user_files(stack),
+            run_by_library=None if by_user and not getattr(scheduler, "last_epoch", 0) else True,
         ))  # fmt: skip
         if self._check_caller not in self._stream.periodic_checks:
             self._stream.periodic_checks = [*self._stream.periodic_checks, self._check_caller]
 
-    def _on_stepped(self, schedule: Any) -> None:
+    def _on_stepped(self, scheduler: Any) -> None:
         """Record a step, by the program or by another scheduler."""
-        optimizer: Any = getattr(schedule, "optimizer", None)
+        optimizer: Any = getattr(scheduler, "optimizer", None)
         state = self._program.optimizers.get(optimizer)
         schedulers = None if state is None else self._by_optimizer.get(id(state))
         if schedulers is not None and not schedulers.stepped:

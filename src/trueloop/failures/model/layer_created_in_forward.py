@@ -24,8 +24,8 @@ When this is fine
 
 How it is detected
     Only the linter finds it, from the source code: a layer with random weights that ``forward`` creates without a
-    condition and only calls. Random weights may be intended as an augmentation, so this is a warning. A run cannot show
-    it, because meta-learning copies models in a similar way.
+    condition, and uses in no other way than to call it. Random weights may be intended as an augmentation, so this is a
+    warning. A run cannot show it, because meta-learning copies models in a similar way.
 
 References
     wangyida/softpool#11, "I've been debugging for more than 3 days", https://github.com/wangyida/softpool/issues/11
