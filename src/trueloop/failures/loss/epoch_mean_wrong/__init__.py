@@ -20,6 +20,7 @@ When this is fine
     - The loss of a batch is a sum (``reduction="sum"``): the number of samples is right.
     - Every batch has one sample.
     - You divide by the batch size as well: ``correct / len(loader) / batch_size``.
+    - Two names are one loader, or two loaders read one dataset.
     - ``drop_last=True`` leaves out a few samples.
 
 How it is detected
@@ -29,6 +30,7 @@ How it is detected
     batches, or of more samples than were loaded, for the second. The linter reports a variable to which a loop over a
     loader adds the number of equal predictions and labels, a loss, or a loss times a batch size, and that is divided by
     the length of this loader, its counter, the length of its dataset, or of a dataset of which a sampler draws a part.
+    It also reports the length of a loader or dataset of another split, by its name: ``val_loss / len(train_loader)``.
 
 References
     PyTorch Forums, "On running loss and average loss", https://discuss.pytorch.org/t/on-running-loss-and-average-loss/107890
