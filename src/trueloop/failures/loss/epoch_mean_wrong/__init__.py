@@ -34,6 +34,8 @@ How it is detected
 
 References
     PyTorch Forums, "On running loss and average loss", https://discuss.pytorch.org/t/on-running-loss-and-average-loss/107890
+    Project-MONAI/tutorials, a validation loss divided by ``len(train_loader)``,
+    https://github.com/Project-MONAI/tutorials/blob/main/generation/classifier_free_guidance/2d_ddpm_classifier_free_guidance_tutorial.ipynb
     PyTorch quickstart, which divides by both, https://docs.pytorch.org/tutorials/beginner/basics/quickstart_tutorial.html
 """
 
