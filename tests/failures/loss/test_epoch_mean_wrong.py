@@ -86,3 +86,170 @@ def test_run_reports_faulty_scripts(run_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
+
+
+TWO_LOADERS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+x, y = torch.randn(160, 8), torch.randint(0, 2, (160,))
+train_data, val_data = TensorDataset(x[:120], y[:120]), TensorDataset(x[120:], y[120:])
+train_loader = DataLoader(train_data, batch_size=16, shuffle=True)
+val_loader = DataLoader(val_data, batch_size=16)
+model, criterion = nn.Linear(8, 2), nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def train():
+    model.train()
+    for a, b in train_loader:
+        optimizer.zero_grad()
+        criterion(model(a), b).backward()
+        optimizer.step()
+"""
+OTHER_LOADER = {
+    "of the training loader": """
+for epoch in range(2):
+    train()
+    model.eval()
+    val_loss = 0.0
+    with torch.no_grad():
+        for a, b in val_loader:
+            val_loss += criterion(model(a), b).item()
+    print(val_loss / len(train_loader))  # <- LOS012
+""",
+    "a function": """
+def validate(net, loader):
+    total = 0.0
+    net.eval()
+    with torch.no_grad():
+        for a, b in loader:
+            total += criterion(net(a), b).item()
+    return total / len(train_loader)  # <- LOS012
+train()
+validate(model, val_loader)
+""",
+    "a class": """
+class Trainer:
+    def __init__(self, train_loader, val_loader):
+        self.train_loader, self.val_loader = train_loader, val_loader
+    def evaluate(self):
+        model.eval()
+        correct = 0
+        with torch.no_grad():
+            for a, b in self.val_loader:
+                pred = model(a).argmax(1)
+                correct += (pred == b).sum().item()
+        return correct / len(self.train_loader.dataset)  # <- LOS012
+train()
+Trainer(train_loader, val_loader).evaluate()
+""",
+    "the dataset": """
+train()
+model.eval()
+correct = 0
+with torch.no_grad():
+    for a, b in val_loader:
+        pred = model(a).argmax(1)
+        correct += (pred == b).sum().item()
+accuracy = 100.0 * correct / len(train_data)  # <- LOS012
+""",
+    "a list": """
+train()
+model.eval()
+losses = []
+with torch.no_grad():
+    for i, (a, b) in enumerate(val_loader):
+        loss = criterion(model(a), b)
+        losses.append(loss.item())
+print(sum(losses) / len(train_loader))  # <- LOS012
+""",
+    "a number": """
+batches = len(train_loader)
+train()
+model.eval()
+val_loss = 0.0
+with torch.no_grad():
+    for a, b in val_loader:
+        val_loss += criterion(model(a), b).item()
+val_loss /= batches  # <- LOS012
+""",
+}
+OWN_LOADER = {
+    "one variable for two loops": """
+total = 0.0
+for a, b in train_loader:
+    optimizer.zero_grad()
+    loss = criterion(model(a), b)
+    loss.backward()
+    optimizer.step()
+    total += loss.item()
+print(total / len(train_loader))
+total = 0.0
+model.eval()
+with torch.no_grad():
+    for a, b in val_loader:
+        total += criterion(model(a), b).item()
+print(total / len(val_loader))
+""",
+    "a function that gets the loader": """
+def evaluate(loader):
+    total = 0.0
+    model.eval()
+    with torch.no_grad():
+        for a, b in loader:
+            total += criterion(model(a), b).item()
+    return total / len(val_loader)
+train()
+evaluate(val_loader)
+""",
+    "an alias": """
+test_loader = val_loader
+train()
+model.eval()
+total = 0.0
+with torch.no_grad():
+    for a, b in test_loader:
+        total += criterion(model(a), b).item()
+print(total / len(val_loader), total / len(test_loader))
+""",
+    "a progress bar": """
+from tqdm import tqdm
+train()
+val_batches = tqdm(val_loader, disable=True)
+model.eval()
+total = 0.0
+with torch.no_grad():
+    for a, b in val_batches:
+        total += criterion(model(a), b).item()
+print(total / len(val_loader))
+""",
+    "a loader for the same data": """
+eval_train_loader = DataLoader(train_data, batch_size=64)
+train()
+model.eval()
+correct = 0
+with torch.no_grad():
+    for a, b in eval_train_loader:
+        correct += (model(a).argmax(1) == b).sum().item()
+print(correct / len(train_loader.dataset), correct / len(train_data))
+""",
+    "validation samples out of the training set": """
+train()
+test_loader = DataLoader(val_data, batch_size=8)
+model.eval()
+correct = 0
+with torch.no_grad():
+    for a, b in test_loader:
+        correct += (model(a).argmax(1) == b).sum().item()
+print(correct / len(val_data))
+""",
+}
+
+
+@pytest.mark.parametrize("script", OTHER_LOADER.values(), ids=OTHER_LOADER)
+def test_lint_reports_the_length_of_another_loader(lint_reports, script):
+    lint_reports(TWO_LOADERS + script)
+
+
+@pytest.mark.parametrize("script", OWN_LOADER.values(), ids=OWN_LOADER)
+def test_lint_accepts_the_length_of_the_own_loader(lint_is_clean, script):
+    lint_is_clean(TWO_LOADERS + script, "LOS012")

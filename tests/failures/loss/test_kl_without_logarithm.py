@@ -131,3 +131,77 @@ def test_fix_replaces_softmax_by_log_softmax(written, fixed):
     text = DATA + "net = nn.Linear(6, 4)\nF.kl_div({}, wanted, reduction='sum').backward()\n"
     rules = [ActiveRule(entry.failure, entry.slug, entry.failure.rule)]
     assert fix_text(text.format(written), "a.py", rules, unsafe=True).text == text.format(fixed)
+
+
+TARGETS = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+x = torch.randn(64, 6)
+teacher, student = nn.Linear(6, 3), nn.Linear(6, 3)
+optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+def distil(loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+WRONG_TARGET = {
+    "a log-softmax": """
+with torch.no_grad():
+    target = F.log_softmax(teacher(x), 1)
+distil(F.kl_div(F.log_softmax(student(x), 1), target, reduction="batchmean"))  # <- LOS006
+""",
+    "a logarithm": """
+target = torch.log(teacher(x).softmax(1).detach())
+criterion = nn.KLDivLoss(reduction="batchmean")
+distil(criterion(student(x).log_softmax(1), target))  # <- LOS006
+""",
+    "a teacher that returns logarithms": """
+class Teacher(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 3)
+    def forward(self, x):
+        return self.fc(x).log_softmax(-1)
+guide = Teacher()
+distil(F.kl_div(student(x).log_softmax(-1), guide(x).detach(), reduction="sum"))  # <- LOS006
+""",
+    "probabilities with log_target": """
+target = F.softmax(teacher(x), dim=1).detach()
+log_p = F.log_softmax(student(x), 1)
+distil(F.kl_div(log_p, target, reduction="batchmean", log_target=True))  # <- LOS006
+""",
+}
+RIGHT_TARGET = {
+    "probabilities": """
+target = F.softmax(teacher(x), dim=1).detach()
+distil(F.kl_div(F.log_softmax(student(x), 1), target, reduction="batchmean"))
+""",
+    "logarithms with log_target": """
+target = F.log_softmax(teacher(x), dim=1).detach()
+distil(F.kl_div(F.log_softmax(student(x), 1), target, reduction="batchmean", log_target=True))
+""",
+    "a module with log_target": """
+criterion = nn.KLDivLoss(reduction="batchmean", log_target=True)
+distil(criterion(student(x).log_softmax(1), teacher(x).log_softmax(1).detach()))
+""",
+    "the exponential of a logarithm": """
+target = F.log_softmax(teacher(x), dim=1).exp().detach()
+distil(F.kl_div(F.log_softmax(student(x), 1), target, reduction="batchmean"))
+""",
+    "a setting": """
+is_log = bool(x.numel() > 3)
+target = F.log_softmax(teacher(x), dim=1).detach()
+distil(F.kl_div(F.log_softmax(student(x), 1), target, reduction="batchmean", log_target=is_log))
+""",
+}
+
+
+@pytest.mark.parametrize("script", WRONG_TARGET.values(), ids=WRONG_TARGET)
+def test_lint_reports_a_target_of_the_wrong_form(lint_reports, script):
+    lint_reports(TARGETS + script)
+
+
+@pytest.mark.parametrize("script", RIGHT_TARGET.values(), ids=RIGHT_TARGET)
+def test_lint_accepts_targets_of_the_right_form(lint_is_clean, script):
+    lint_is_clean(TARGETS + script, "LOS006")

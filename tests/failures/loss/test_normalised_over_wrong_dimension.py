@@ -114,3 +114,93 @@ def test_run_accepts_correct_scripts(run_is_clean, script):
 def test_run_reports_faulty_scripts(run_reports, script):
     (found,) = run_reports(DATA + script).findings
     assert "normalises over the " in found.message
+
+
+LINT_HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.randn(64, 6), torch.randint(0, 3, (64,)))
+loader = DataLoader(data, batch_size=16, shuffle=True)
+def train(net, loss_of, batches):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss_of(net(x), y).backward()
+        optimizer.step()
+"""
+OVER_SAMPLES = {
+    "in a Sequential": """
+net = nn.Sequential(
+    nn.Linear(6, 3),
+    nn.LogSoftmax(dim=0),  # <- LOS007
+)
+train(net, F.nll_loss, loader)
+train(net, lambda out, y: F.nll_loss(out, y), loader)
+""",
+    "in a forward": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 3)
+    def forward(self, x):
+        return F.log_softmax(self.fc(x), dim=0)  # <- LOS007
+criterion = nn.NLLLoss()
+train(Net(), lambda out, y: criterion(out, y), loader)
+""",
+    "a softmax": """
+one_hot = lambda y: F.one_hot(y, 3).float()
+train(nn.Linear(6, 3), lambda out, y: F.mse_loss(torch.softmax(out, 0), one_hot(y)), loader)  # <- LOS007
+""",
+    "slices": """
+net, x, y = nn.Linear(6, 3), torch.randn(64, 6), torch.randint(0, 3, (64,))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for i in range(0, 64, 16):
+    optimizer.zero_grad()
+    F.nll_loss(net(x[i : i + 16]).log_softmax(0), y[i : i + 16]).backward()  # <- LOS007
+    optimizer.step()
+""",
+}
+OVER_CLASSES = {
+    "single samples": """
+train(nn.Linear(6, 3), lambda out, y: F.nll_loss(F.log_softmax(out, dim=0), y), data)
+""",
+    "a sample of the batch": """
+net = nn.Linear(6, 3)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    F.nll_loss(F.log_softmax(net(x[0]), dim=0), y[0]).backward()
+    optimizer.step()
+""",
+    "the classes": """
+train(nn.Linear(6, 3), lambda out, y: F.nll_loss(F.log_softmax(out, dim=1), y), loader)
+""",
+    "a contrastive loss": """
+def loss_of(out, y):
+    similarity = out @ out.t()
+    return F.nll_loss(F.log_softmax(similarity, dim=0), torch.arange(len(out)))
+train(nn.Linear(6, 3), loss_of, loader)
+""",
+    "attention": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.score, self.out = nn.Linear(6, 1), nn.Linear(6, 3)
+    def forward(self, x):
+        weights = torch.softmax(self.score(x), dim=0)
+        return self.out(weights * x)
+train(Net(), F.cross_entropy, loader)
+""",
+}
+
+
+@pytest.mark.parametrize("script", OVER_SAMPLES.values(), ids=OVER_SAMPLES)
+def test_lint_reports_a_softmax_over_the_batch(lint_reports, script):
+    lint_reports(LINT_HEAD + script)
+
+
+@pytest.mark.parametrize("script", OVER_CLASSES.values(), ids=OVER_CLASSES)
+def test_lint_accepts_other_softmaxes(lint_is_clean, script):
+    lint_is_clean(LINT_HEAD + script, "LOS007")

@@ -60,3 +60,94 @@ def test_lint_reports_faulty_scripts(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(script)
+
+
+SOFTMAX_HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+x = torch.randn(64, 6)
+y = (x.sum(1) > 0).float()
+def train(net, loss_of):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss_of(net(x)).backward()
+        optimizer.step()
+"""
+SOFTMAX_OF_ONE = {
+    "in a Sequential": """
+net = nn.Sequential(
+    nn.Linear(6, 1),
+    nn.Softmax(dim=1),  # <- LOS010
+)
+train(net, lambda out: F.binary_cross_entropy(out.squeeze(1), y))
+""",
+    "in a forward": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 1)
+    def forward(self, x):
+        return torch.softmax(self.fc(x), dim=1)  # <- LOS010
+train(Net(), lambda out: nn.BCELoss()(out, y.unsqueeze(1)))
+""",
+    "over the last dimension": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 1)
+    def forward(self, x):
+        score = self.fc(x)
+        return score.softmax(-1) * 2  # <- LOS010
+train(Net(), lambda out: F.mse_loss(out, y[:, None]))
+""",
+    "a map with one channel": """
+class Segment(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Conv2d(3, 1, 1)
+    def forward(self, x):
+        return F.softmax(self.out(x), dim=1)  # <- LOS010
+Segment()(torch.randn(2, 3, 4, 4))
+""",
+}
+SOFTMAX_OF_MORE = {
+    "attention": """
+class Pool(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.score, self.out = nn.Linear(6, 1), nn.Linear(6, 1)
+    def forward(self, x):
+        h = x.unsqueeze(1).repeat(1, 3, 1)
+        weights = torch.softmax(self.score(h), dim=1)
+        return self.out((weights * h).sum(1))
+train(Pool(), lambda out: F.mse_loss(out.squeeze(1), y))
+""",
+    "attention as a Sequential": """
+score = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1), nn.Softmax(dim=1))
+h = x.unsqueeze(1).repeat(1, 3, 1)
+pooled = (score(h) * h).sum(1)
+""",
+    "squeezed before": """
+weights = F.softmax(nn.Linear(6, 1)(x).squeeze(-1), dim=-1)
+""",
+    "two outputs": """
+train(nn.Sequential(nn.Linear(6, 2), nn.Softmax(dim=1)), lambda out: F.binary_cross_entropy(out[:, 1], y))
+""",
+    "positions of a map": """
+conv = nn.Conv2d(3, 1, 1)
+heat = conv(torch.randn(2, 3, 4, 4))
+where = F.softmax(heat.view(2, 1, -1), dim=-1)
+""",
+}
+
+
+@pytest.mark.parametrize("script", SOFTMAX_OF_ONE.values(), ids=SOFTMAX_OF_ONE)
+def test_lint_reports_a_softmax_of_one_output(lint_reports, script):
+    lint_reports(SOFTMAX_HEAD + script)
+
+
+@pytest.mark.parametrize("script", SOFTMAX_OF_MORE.values(), ids=SOFTMAX_OF_MORE)
+def test_lint_accepts_other_softmaxes(lint_is_clean, script):
+    lint_is_clean(SOFTMAX_HEAD + script, "LOS010")

@@ -745,3 +745,118 @@ def test_lint_reports_built_in_a_function_per_epoch(lint_reports, name):
 @pytest.mark.parametrize("name", BUILT_IN_A_FUNCTION_PER_EPOCH_FINE)
 def test_lint_accepts_built_in_a_function_per_epoch(lint_is_clean, name):
     lint_is_clean(BUILT_IN_A_FUNCTION_PER_EPOCH_HEAD + BUILT_IN_A_FUNCTION_PER_EPOCH_FINE[name])
+
+
+SCHEDULED = """
+import torch
+from torch import nn, optim
+from torch.optim.lr_scheduler import CosineAnnealingLR, StepLR
+x, y = torch.randn(96, 6), torch.randint(0, 3, (96,))
+model = nn.Linear(6, 3)
+def train(net, opt):
+    for i in range(0, 96, 32):
+        opt.zero_grad()
+        nn.functional.cross_entropy(net(x[i : i + 32]), y[i : i + 32]).backward()
+        opt.step()
+"""
+WRONG_OPTIMIZER = {
+    "two optimizers": """
+warm = optim.SGD(model.parameters(), lr=0.1)
+optimizer = optim.Adam(model.parameters(), lr=0.001)
+scheduler = CosineAnnealingLR(warm, 5)  # <- OPT004
+for epoch in range(5):
+    train(model, optimizer)
+    scheduler.step()
+""",
+    "replaced after the scheduler": """
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+scheduler = StepLR(optimizer, 2)  # <- OPT004
+optimizer = optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+for epoch in range(5):
+    train(model, optimizer)
+    scheduler.step()
+""",
+    "a class": """
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+        self.sgd = optim.SGD(net.parameters(), lr=0.1)
+        self.adam = optim.Adam(net.parameters(), lr=0.001)
+        self.schedule = optim.lr_scheduler.ExponentialLR(self.sgd, 0.9)  # <- OPT004
+    def fit(self):
+        for epoch in range(4):
+            for i in range(3):
+                self.adam.zero_grad()
+                nn.functional.cross_entropy(self.net(x), y).backward()
+                self.adam.step()
+            self.schedule.step()
+Trainer(model).fit()
+""",
+    "in a function": """
+def fit(net, epochs=4):
+    unused = optim.SGD(net.parameters(), lr=0.1)
+    used = optim.SGD(net.parameters(), lr=0.1)
+    sched = StepLR(unused, 1)  # <- OPT004
+    for _ in range(epochs):
+        train(net, used)
+        sched.step()
+fit(model)
+""",
+}
+RIGHT_OPTIMIZER = {
+    "two stages": """
+first, second = optim.SGD(model.parameters(), lr=0.1), optim.Adam(model.parameters(), lr=0.001)
+schedules = [StepLR(first, 2), StepLR(second, 2)]
+for stage, (optimizer, scheduler) in enumerate(zip([first, second], schedules)):
+    for epoch in range(3):
+        train(model, optimizer)
+        scheduler.step()
+""",
+    "switched after some epochs": """
+sgd, adam = optim.SGD(model.parameters(), lr=0.1), optim.Adam(model.parameters(), lr=0.001)
+scheduler = StepLR(sgd, 2)
+for epoch in range(6):
+    train(model, adam if epoch < 3 else sgd)
+    scheduler.step()
+""",
+    "the rate is copied": """
+dummy = optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+scheduler = CosineAnnealingLR(dummy, 5)
+optimizer = optim.Adam(model.parameters(), lr=0.001)
+for epoch in range(5):
+    for group in optimizer.param_groups:
+        group["lr"] = scheduler.get_last_lr()[0]
+    train(model, optimizer)
+    scheduler.step()
+""",
+    "a generator and a discriminator": """
+other = nn.Linear(6, 3)
+opt_a, opt_b = optim.Adam(model.parameters()), optim.Adam(other.parameters())
+sched_a, sched_b = StepLR(opt_a, 2), StepLR(opt_b, 2)
+for epoch in range(4):
+    train(model, opt_a)
+    train(other, opt_b)
+    sched_a.step()
+    sched_b.step()
+""",
+    "passed to a library": """
+import mylib
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+scheduler = StepLR(optimizer, 2)
+extra = optim.Adam(model.parameters(), lr=0.001)
+for epoch in range(4):
+    train(model, extra)
+    mylib.train(model, optimizer)
+    scheduler.step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", WRONG_OPTIMIZER.values(), ids=WRONG_OPTIMIZER)
+def test_lint_reports_a_scheduler_of_an_optimizer_that_never_steps(lint_reports, script):
+    lint_reports(SCHEDULED + script)
+
+
+@pytest.mark.parametrize("script", RIGHT_OPTIMIZER.values(), ids=RIGHT_OPTIMIZER)
+def test_lint_accepts_other_schedulers(lint_is_clean, script):
+    lint_is_clean(SCHEDULED + script, "OPT004")

@@ -359,3 +359,159 @@ def test_lint_reports_the_marked_line(lint_reports, script: str):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_ignores_correct_programs(lint_is_clean, script: str):
     lint_is_clean(HEAD + script)
+
+
+RATE = """
+import torch
+from torch import nn, optim
+x, y = torch.randn(64, 4), torch.randint(0, 2, (64,))
+model = nn.Linear(4, 2)
+def train(opt):
+    opt.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    opt.step()
+"""
+CHANGED_VARIABLE = {
+    "a condition": """
+lr = 1e-3
+opt = optim.Adam(model.parameters(), lr=lr)
+for epoch in range(6):
+    if epoch == 3:
+        lr = lr * 0.1  # <- OPT007
+    train(opt)
+    print(epoch, lr)
+""",
+    "in place": """
+rate = 0.1
+opt = optim.SGD(model.parameters(), rate)
+for epoch in range(6):
+    train(opt)
+    rate *= 0.9  # <- OPT007
+    print(f"epoch {epoch}: learning rate {rate}")
+""",
+    "an attribute of the options": """
+import argparse
+args = argparse.Namespace(lr=0.1, epochs=5)
+opt = optim.SGD(model.parameters(), lr=args.lr)
+for epoch in range(args.epochs):
+    train(opt)
+    if epoch % 2:
+        args.lr /= 10  # <- OPT007
+""",
+    "a class": """
+class Trainer:
+    def __init__(self, lr):
+        self.lr = lr
+        self.optimizer = optim.SGD(model.parameters(), lr=self.lr)
+    def decay(self):
+        self.lr *= 0.5  # <- OPT007
+    def fit(self):
+        for epoch in range(3):
+            train(self.optimizer)
+            self.decay()
+Trainer(0.1).fit()
+""",
+    "a function": """
+def fit(lr=0.1):
+    opt = optim.SGD(model.parameters(), lr=lr)
+    best = 1.0
+    for epoch in range(4):
+        train(opt)
+        if best < 2.0:
+            lr = max(lr * 0.5, 1e-5)  # <- OPT007
+fit()
+""",
+    "a table": """
+lr = 0.1
+opt = optim.SGD(model.parameters(), lr=lr)
+rates = [0.1, 0.01, 0.001]
+for epoch in range(3):
+    lr = rates[epoch]  # <- OPT007
+    train(opt)
+""",
+}
+USED_VARIABLE = {
+    "set in the groups": """
+lr = 0.1
+opt = optim.SGD(model.parameters(), lr=lr)
+for epoch in range(4):
+    lr *= 0.9
+    for group in opt.param_groups:
+        group["lr"] = lr
+    train(opt)
+""",
+    "passed to a function": """
+def set_rate(opt, lr):
+    for group in opt.param_groups:
+        group.update(lr=lr)
+lr = 0.1
+opt = optim.SGD(model.parameters(), lr=lr)
+for epoch in range(4):
+    lr *= 0.9
+    set_rate(opt, lr)
+    train(opt)
+""",
+    "a new optimizer in each stage": """
+lr = 0.1
+for stage in range(3):
+    opt = optim.SGD(model.parameters(), lr=lr)
+    train(opt)
+    lr *= 0.1
+""",
+    "a second optimizer": """
+lr = 0.1
+opt = optim.SGD(model.parameters(), lr=lr)
+for epoch in range(3):
+    train(opt)
+    lr *= 0.5
+opt = optim.SGD(model.parameters(), lr=lr)
+train(opt)
+""",
+    "updates by hand": """
+lr = 0.1
+opt = optim.SGD(model.parameters(), lr=lr)
+head = nn.Linear(2, 2)
+for epoch in range(3):
+    train(opt)
+    lr *= 0.5
+    with torch.no_grad():
+        for p in head.parameters():
+            p -= lr * p
+""",
+    "another variable of this name": """
+lr = 0.1
+opt = optim.SGD(model.parameters(), lr=lr)
+def rates(n):
+    lr = 1.0
+    for _ in range(n):
+        lr *= 0.5
+        yield lr
+for epoch, value in enumerate(rates(3)):
+    train(opt)
+""",
+    "before the optimizer": """
+lr = 0.1
+for _ in range(2):
+    lr *= 0.5
+opt = optim.SGD(model.parameters(), lr=lr)
+for epoch in range(3):
+    train(opt)
+""",
+    "a tensor": """
+lr = torch.tensor(0.1)
+opt = optim.Adam(model.parameters(), lr=lr, capturable=False, foreach=False)
+for epoch in range(3):
+    train(opt)
+    lr *= 0.5
+""",
+}
+
+
+@pytest.mark.parametrize("script", CHANGED_VARIABLE.values(), ids=CHANGED_VARIABLE)
+def test_lint_reports_a_changed_variable(lint_reports, script: str):
+    lint_reports(RATE + script)
+
+
+@pytest.mark.parametrize("script", USED_VARIABLE.values(), ids=USED_VARIABLE)
+def test_lint_accepts_variables_that_are_read(lint_is_clean, script: str):
+    lint_is_clean(RATE + script, "OPT007")

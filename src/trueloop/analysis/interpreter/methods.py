@@ -270,7 +270,8 @@ class Methods:
         if name in CONVERTING_METHODS:
             return owner
         if name in DETACHING_METHODS:
-            return AbstractValue(kind=ValueKind.TENSOR, name=name, node=node, sources=(owner,), facts={NO_GRAPH})
+            sources = (owner, *arguments.positional) if name in ("eq", "ne") else (owner,)
+            return AbstractValue(kind=ValueKind.TENSOR, name=name, node=node, sources=sources, facts={NO_GRAPH})
         return self.interpreter.calls.torch_result(f"torch.Tensor.{name}", node, arguments, owner)
 
     def _parameters(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:

@@ -11,6 +11,9 @@ SOFTMAX: Final = frozenset((
     "torch.softmax", "torch.nn.functional.softmax", "torch.Tensor.softmax", "torch.special.softmax",
     "torch.nn.Softmax", "torch.nn.Softmax2d",
 ))  # fmt: skip
+LOG_SOFTMAX: Final = frozenset((
+    "torch.log_softmax", "torch.nn.functional.log_softmax", "torch.Tensor.log_softmax", "torch.nn.LogSoftmax",
+))  # fmt: skip
 SIGMOID: Final = frozenset((
     "torch.sigmoid", "torch.nn.functional.sigmoid", "torch.Tensor.sigmoid", "torch.special.expit", "torch.nn.Sigmoid",
 ))  # fmt: skip
@@ -28,6 +31,18 @@ def is_affine(origin: AbstractValue) -> bool:
     """Return True for the output of a convolution or of a linear layer with a bias."""
     bias = origin.arguments.get("bias") or origin.arguments.get("2")
     return origin.name in _LAYERS and (origin.name != "torch.nn.Linear" or bias is None or bias.constant() is True)
+
+
+def layer_before(activation: AbstractValue) -> AbstractValue | None:
+    """Return the layer whose result an activation gets directly."""
+    parent = next(
+        (each for each in activation.owners if len(each.sources) > 1 and each.sources[-1] is activation), None
+    )
+    if parent is not None:
+        return parent.sources[-2] if is_affine(parent.sources[-2]) else None
+    tensor = next((each for each in activation.sources if each.kind is ValueKind.TENSOR), None)
+    origin = None if tensor is None else tensor.origin()
+    return origin if origin is not None and is_affine(origin) else None
 
 
 def remove_activation_fix(source: SourceFile, origin: AbstractValue, name: str) -> Fix | None:

@@ -54,7 +54,7 @@ def _batch_loops(source: SourceFile) -> Iterator[BatchLoop]:
             is_counted = last_name(iterable.func) == "enumerate" and isinstance(node.target, ast.Tuple)
             counter = getattr(node.target.elts[0], "id", "") if is_counted else counter  # type: ignore[attr-defined]
             iterable = iterable.args[0]
-        if isinstance(iterable, ast.Name | ast.Attribute | ast.Subscript) and _is_loader(source, iterable):
+        if isinstance(iterable, ast.Name | ast.Attribute | ast.Subscript) and is_loader(source, iterable):
             yield BatchLoop(node, iterable, counter, function_of(source, node))
 
 
@@ -151,6 +151,7 @@ def is_loss_call(source: SourceFile, node: ast.expr) -> bool:
     return bool(_LOSS_NAME.search(name.rpartition(".")[2]))
 
 
-def _is_loader(source: SourceFile, node: ast.expr) -> bool:
+def is_loader(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for a data loader, by what creates it or by its name."""
     words = ast.unparse(node) if isinstance(node, ast.Subscript) else last_name(node)
     return bool(_LOADER_NAME.search(words)) or created_loader(source, node) is not None

@@ -12,6 +12,8 @@ from trueloop.lint.check_tree import LintJob, lint_files
 from trueloop.tracing.user_location import is_user_file
 
 MAX_FILES: Final = 64
+UNKNOWN: Final = (Verdict.NOT_JUDGED, Verdict.NOT_APPLICABLE)
+"""Verdicts on failures that the run has not shown to be absent: it saw nothing that it could judge."""
 
 
 def add_lint_findings(report: Report, selection: FailureSelection) -> Report:
@@ -32,7 +34,7 @@ def add_lint_findings(report: Report, selection: FailureSelection) -> Report:
                 each
                 for each in linted.result.findings
                 if each.severity is Severity.ERROR
-                or (each.severity is Severity.WARNING and verdicts.get(each.code) is Verdict.NOT_JUDGED)
+                or (each.severity is Severity.WARNING and verdicts.get(each.code) in UNKNOWN)
             ]
     except Exception as error:  # noqa: BLE001 - the report of the run must not be lost
         problems.append(f"the program's files could not be linted: {type(error).__name__}: {error}")

@@ -1,12 +1,14 @@
-"""``kl_div`` gets probabilities or logits as its input instead of log-probabilities.
+"""``kl_div`` gets probabilities where it expects log-probabilities, or log-probabilities as its target.
 
 What you see
     The loss falls below zero, or it falls although the two distributions become more different. If the input is the
-    result of a softmax, the trained model becomes certain of one class, whatever the target says.
+    result of a softmax, the trained model becomes certain of one class, whatever the target says. If the target is a
+    logarithm, the loss is NaN or negative, and the gradient pushes the model away from the target.
 
 Why it happens
     ``kl_div(input, target)`` computes ``target * (log(target) - input)`` for each element and accepts any numbers as
-    ``input``. Only the documentation says that ``input`` must be logarithms, while ``target`` must be probabilities.
+    ``input``. Only the documentation says that ``input`` must be logarithms, while ``target`` must be probabilities,
+    unless ``log_target=True``.
 
 Fix
     Pass ``log_softmax`` of the trained model's output as input, and probabilities as target. Use
@@ -24,7 +26,8 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a ``kl_div`` whose input is the direct result of a softmax, sigmoid, ReLU, linear
     layer or convolution; reshaping and changes of the dtype in between do not matter. The linter reports the same if
-    this layer or function is in the same file.
+    this layer or function is in the same file, and a target that comes directly from a log-softmax or logarithm without
+    ``log_target=True``, or from a softmax or sigmoid with it.
 
 References
     torch.nn.KLDivLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.KLDivLoss.html
@@ -37,8 +40,8 @@ import ast
 from collections.abc import Iterator
 
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue
-from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.activations import RELU, SIGMOID, SOFTMAX, VIEWS, is_affine
+from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.activations import LOG_SOFTMAX, RELU, SIGMOID, SOFTMAX, VIEWS, is_affine
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
@@ -46,6 +49,7 @@ from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, cha
 from trueloop.tracing.events import BackwardLosses
 
 LOSSES = frozenset(("torch.nn.KLDivLoss", "torch.nn.functional.kl_div"))
+LOGARITHMS = frozenset(("torch.log", "torch.Tensor.log", "torch.nn.functional.logsigmoid", "torch.nn.LogSigmoid"))
 LINEAR = frozenset(("addmm", "linear", "convolution", "mkldnn_convolution", "cudnn_convolution"))
 NEVER_NEGATIVE = frozenset(("softmax", "softmax_elsewhere", "sigmoid", "relu", "exp"))
 
@@ -82,10 +86,39 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         origin = loss.inputs[0].origin(VIEWS)
         if origin is None or not (origin.name in SOFTMAX | SIGMOID | RELU or is_affine(origin)):
+            yield from _wrong_target(source, loss)
             continue
         producer = "a linear layer" if is_affine(origin) else f"a {origin.name.rpartition('.')[2].lower()}"
         fix = _use_log_softmax(source, origin) if origin.name in SOFTMAX else None
         yield Hit(message=_message(producer), node=loss.node, related=((origin.node, "the input"),), fix=fix)
+
+
+def _wrong_target(source: SourceFile, loss: Op) -> Iterator[Hit]:
+    """Yield a KL divergence whose target is a logarithm without ``log_target=True``, or the other way round."""
+    origin = loss.inputs[1].origin(VIEWS | {"detach"}) if len(loss.inputs) > 1 else None
+    argument = loss.arguments.get("log_target") or loss.arguments.get("5")
+    log_target = False if argument is None else argument.constant()
+    if origin is None or not isinstance(log_target, bool):
+        return
+    is_logarithm = origin.name in LOG_SOFTMAX | LOGARITHMS
+    if is_logarithm and not log_target:
+        text = f"`{ast.unparse(origin.node)}` gives logarithms, and `log_target=True` is not set"
+        created = loss.node if argument is None and isinstance(loss.node, ast.Call) else None
+        is_function = created is not None and source.qualified_name(created.func) == "torch.nn.functional.kl_div"
+        end = source.text.span(created)[1] - 1 if created is not None and is_function else 0
+        edits = (Edit(end, end, ", log_target=True"),) if end else ()
+    elif log_target and origin.name in SOFTMAX | SIGMOID:
+        text = f"`{ast.unparse(origin.node)}` gives probabilities, but `log_target=True` expects logarithms"
+        flag = next((each for each in getattr(loss.node, "keywords", ()) if each.arg == "log_target"), None)
+        edits = (source.text.replace(flag.value, "False"),) if flag is not None else ()
+    else:
+        return
+    yield Hit(
+        message=f"The target of `kl_div` has the wrong form: {text}.",
+        node=loss.node,
+        related=((origin.node, "the target"),),
+        fix=Fix(edits, safe=False, description="Say whether the target is a logarithm") if edits else None,
+    )
 
 
 def _message(producer: str) -> str:
@@ -128,7 +161,7 @@ print(f"loss {loss.item():.3f}")
 
 FAILURE = Failure(
     code="LOS006",
-    title="KL divergence input is not log-probabilities",
+    title="KL divergence gets probabilities for logarithms, or vice versa",
     severity=Severity.ERROR,
     bad=BAD,
     good=changed(

@@ -24,7 +24,9 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports an ``nll_loss`` whose input comes from a ``log_softmax`` over another dimension than
-    the classes, with nothing but reshapes in between. The linter does not know how many dimensions a tensor has.
+    the classes, with nothing but reshapes in between. The linter reports a softmax or log-softmax with ``dim=0`` of a
+    linear layer's result, directly before a loss or at the end of a model in the same file, if the model gets whole
+    batches: of a loader with a batch size above 1, a slice of a tensor, or a tensor that is created with two sizes.
 
 References
     fxia22/pointnet.pytorch#27, "Dim0 means the dimension of batch. However, the log_softmax should be applied along
@@ -35,10 +37,16 @@ References
     torch.nn.LogSoftmax, https://docs.pytorch.org/docs/stable/generated/torch.nn.LogSoftmax.html
 """
 
+import ast
 from collections.abc import Iterator
 
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
+from trueloop.analysis.operations import OpKind
+from trueloop.analysis.queries.activations import LOG_SOFTMAX, SOFTMAX, layer_before
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.core.source_text import Fix
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardLosses
 
@@ -67,6 +75,64 @@ class Detector(BaseDetector):
     def inconclusive(self) -> str:
         """Return a reason if no log-softmax was found before a loss."""
         return "" if self._checked else "no log_softmax before a PyTorch loss was found in a graph"
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each loss whose input is normalised over the samples of a batch."""
+    for loss in source.ops(OpKind.LOSS):
+        value = loss.inputs[0] if loss.inputs else None
+        softmax = None if value is None else value.origin()
+        if softmax is None or value is None or softmax.name not in SOFTMAX | LOG_SOFTMAX:
+            continue
+        layer = layer_before(softmax)
+        if layer is None or layer.name != "torch.nn.Linear" or _dimension(softmax) != 0 or not _is_batched(value):
+            continue
+        call = softmax.node
+        number = next((each for each in ast.walk(call) if isinstance(each, ast.Constant) and each.value == 0), None)
+        edit = source.text.replace(number, "1") if number is not None else None
+        yield Hit(
+            message=f"`{ast.unparse(call)}` normalises over the samples of the batch: the classes are dimension 1.",
+            node=call,
+            related=((loss.node, "the loss"),),
+            severity=Severity.WARNING,
+            fix=Fix((edit,), safe=False, description="Normalise over the classes") if edit else None,
+        )
+
+
+def _dimension(softmax: AbstractValue) -> object:
+    """Return the dimension of a softmax or log-softmax, if it is a constant."""
+    position = "1" if softmax.name.startswith(("torch.softmax", "torch.log_softmax", "torch.nn.functional")) else "0"
+    dim = softmax.arguments.get("dim") or softmax.arguments.get(position)
+    return None if dim is None else dim.constant()
+
+
+def _is_batched(value: AbstractValue) -> bool:
+    """Return True if a tensor is certainly computed from whole batches, of which no single sample is taken."""
+    found = False
+    for each in value.ancestors():
+        is_tensor = each.kind is ValueKind.TENSOR
+        index = each.node.slice if is_tensor and isinstance(each.node, ast.Subscript) else None
+        if isinstance(index, ast.Constant | ast.Name) or (each.name == "batch" and _is_sample(each)):
+            return False
+        if each.kind is ValueKind.LOADER:
+            size = each.arguments.get("batch_size") or each.arguments.get("1")
+            plain = each.name == "torch.utils.data.DataLoader" and "collate_fn" not in each.arguments
+            number = None if size is None else size.constant()
+            found |= plain and isinstance(number, int) and number > 1
+        elif is_tensor and (isinstance(index, ast.Slice) or each.name in ("torch.randn", "torch.rand")):
+            sizes = [each.arguments[key].constant() for key in ("0", "1") if key in each.arguments]
+            found |= isinstance(index, ast.Slice) or (
+                len(sizes) == 2 and all(isinstance(n, int) and n > 1 for n in sizes)
+            )
+    return found
+
+
+def _is_sample(value: AbstractValue) -> bool:
+    """Return True for an item of a dataset, without a loader."""
+    return any(each.kind is ValueKind.DATASET for each in value.sources)
+
+
+RULE = Rule(required_words=("oftmax", "oss|entropy", "0"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -108,6 +174,7 @@ FAILURE = Failure(
         },
     ),
     fix="Normalise over the classes: log_softmax(x, dim=1), or use cross_entropy on the logits.",
+    rule=RULE,
     detector=Detector,
     inject=inject,
 )

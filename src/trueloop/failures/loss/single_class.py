@@ -1,12 +1,13 @@
-"""Cross-entropy gets a single output per sample, so the loss is always zero, or not a loss at all.
+"""A softmax is over a single output per sample, so it is always one, and a cross-entropy always zero.
 
 What you see
     The loss is exactly 0 from the first batch on and no weight changes, or, with labels as floating-point numbers, it
-    is 0 times the label. The accuracy stays that of always predicting class 0.
+    is 0 times the label. The accuracy stays that of always predicting class 0. With a softmax layer and another loss,
+    all outputs are exactly 1.
 
 Why it happens
     ``CrossEntropyLoss`` applies a softmax over the classes. The softmax of one number is 1, whatever the number is, and
-    its logarithm is 0. An output layer with one unit belongs to ``BCEWithLogitsLoss``.
+    its logarithm is 0. An output layer with one unit belongs to ``BCEWithLogitsLoss``, or a sigmoid follows it.
 
 Fix
     Use the binary loss, or one output per class:
@@ -16,10 +17,13 @@ Fix
 
 When this is fine
     - The single output is a score per candidate, and is reshaped to one row of candidates before the loss.
+    - A softmax over positions gets one score per position, as in attention: ``softmax(self.score(h), dim=1)``.
 
 How it is detected
     Only the linter finds it, from the source code: the prediction of a cross-entropy comes directly, or through an
-    activation, from a linear layer or convolution with the constant 1 as its number of outputs.
+    activation, from a linear layer or convolution with the constant 1 as its number of outputs. It also reports a
+    softmax over the dimension of such outputs: the last one of a linear layer, the second one of a convolution, and the
+    second one of a linear layer if the result goes into a loss.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -32,7 +36,7 @@ from collections.abc import Iterator
 
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.activations import RELU, SIGMOID, SOFTMAX, is_affine
+from trueloop.analysis.queries.activations import LOG_SOFTMAX, RELU, SIGMOID, SOFTMAX, VIEWS, is_affine, layer_before
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -41,10 +45,64 @@ LOSSES = {
     "torch.nn.CrossEntropyLoss": "BCEWithLogitsLoss",
     "torch.nn.functional.cross_entropy": "binary_cross_entropy_with_logits",
 }
+NORMALISING = SOFTMAX | LOG_SOFTMAX
 ACTIVATIONS = RELU | SIGMOID | SOFTMAX | {"torch.tanh", "torch.nn.functional.tanh", "torch.nn.Tanh"}
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each cross-entropy and each softmax of a single output."""
+    yield from _cross_entropies(source)
+    yield from _softmaxes(source)
+
+
+def _softmaxes(source: SourceFile) -> Iterator[Hit]:
+    """Yield each softmax over the only output of a layer."""
+    seen = set[int]()
+    results = [each.result for each in source.ops(OpKind.TORCH_CALL, OpKind.MODEL_CALL)]
+    in_losses = [loss.inputs[0] for loss in source.ops(OpKind.LOSS) if loss.inputs and loss.name not in LOSSES]
+    for is_loss, values in ((True, in_losses), (False, results)):
+        for value in values:
+            softmax = None if value is None else value.origin(VIEWS if is_loss else ())
+            if softmax is None or softmax.name not in NORMALISING or id(softmax.node) in seen:
+                continue
+            layer = layer_before(softmax)
+            if layer is not None and _outputs(layer) == 1 and _is_over_outputs(softmax, layer, is_loss=is_loss):
+                seen.add(id(softmax.node))
+                yield Hit(
+                    message=f"`{ast.unparse(softmax.node)}` is over a single output, so its result does not depend on "
+                    "the input: the softmax of one number is 1.",
+                    node=softmax.node,
+                    related=((layer.node, "the layer with one output"),),
+                    fix=_use_sigmoid(source, softmax),
+                )
+
+
+def _is_over_outputs(softmax: AbstractValue, layer: AbstractValue, *, is_loss: bool) -> bool:
+    """Return True if a softmax is over the dimension of a layer's outputs."""
+    position = "1" if softmax.name.startswith(("torch.softmax", "torch.log_softmax", "torch.nn.functional")) else "0"
+    argument = softmax.arguments.get("dim") or softmax.arguments.get(position)
+    dimension = 1 if argument is None or argument.kind is ValueKind.TENSOR else argument.constant()
+    if layer.name != "torch.nn.Linear":
+        return dimension == 1
+    return dimension == -1 or (is_loss and dimension == 1)
+
+
+def _use_sigmoid(source: SourceFile, softmax: AbstractValue) -> Fix | None:
+    """Return the fix that uses a sigmoid; None for a log-softmax."""
+    call, owner = softmax.node, softmax.name.rpartition(".")[0]
+    function = call.func if isinstance(call, ast.Call) else None
+    if not isinstance(function, ast.Attribute) or "og" in function.attr:
+        return None
+    if softmax.kind is ValueKind.MODEL:
+        text = f"{source.text.segment(function.value)}.Sigmoid()"
+    elif owner == "torch.Tensor":
+        text = f"{source.text.segment(function.value)}.sigmoid()"
+    else:
+        text = f"torch.sigmoid({source.text.segment(call.args[0])})" if call.args else ""
+    return Fix((source.text.replace(call, text),), safe=False, description="Use a sigmoid") if text else None
+
+
+def _cross_entropies(source: SourceFile) -> Iterator[Hit]:
     """Yield each cross-entropy whose prediction has a single output."""
     for loss in source.ops(OpKind.LOSS):
         if loss.name not in LOSSES or not loss.inputs or (loss.result and NO_GRAPH in loss.result.facts):
@@ -96,7 +154,7 @@ def _use_binary_loss(source: SourceFile, call: ast.Call, created: object, name: 
     return Fix((edit,), safe=False, description=f"Use `{LOSSES[name]}`")
 
 
-RULE = Rule(required_words=("CrossEntropyLoss|cross_entropy", "Linear|Conv"), find=find)
+RULE = Rule(required_words=("CrossEntropyLoss|cross_entropy|oftmax", "Linear|Conv"), find=find)
 
 BAD = """
 import torch
@@ -117,7 +175,7 @@ for step in range(8):
 
 FAILURE = Failure(
     code="LOS010",
-    title="Cross-entropy of a single output is always zero",
+    title="Softmax or cross-entropy of a single output is constant",
     severity=Severity.ERROR,
     bad=BAD,
     good=changed(BAD, {"nn.CrossEntropyLoss()": "nn.BCEWithLogitsLoss()"}),

@@ -32,8 +32,9 @@ How it is detected
     of a run, the sanitizer also reports a scheduler that was stepped three times for an optimizer that never stepped,
     while another optimizer made at least eight updates of the same parameters with one learning rate. The same holds
     for an optimizer whose state was saved after these updates, or was loaded before (with the learning rate of the
-    other one), if both are of one class. A program that resets the averages in every epoch on purpose is reported too,
-    so this is a warning.
+    other one), if both are of one class. The linter reports a scheduler that a loop steps, whose optimizer nothing
+    steps, while another optimizer of the same model steps in that loop. A program that resets the averages in every
+    epoch on purpose is reported too, so this is a warning.
 
 References
     Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, arXiv:1412.6980
@@ -55,9 +56,11 @@ from trueloop.analysis.loop_invariance import (
 )
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import is_batch_loop, is_over_range
+from trueloop.analysis.queries.optimizer_settings import sets_in_groups
 from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
+from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, repetition_injector
 from trueloop.tracing.events import (
@@ -387,6 +390,12 @@ RESETTING: Final = frozenset(("apply", "reset_parameters", "copy_", "set_rng_sta
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each optimizer that replaces another one in every iteration, or whose scheduler belongs to another one."""
+    yield from _scheduled_in_vain(source)
+    yield from _built_in_loop(source)
+
+
+def _built_in_loop(source: SourceFile) -> Iterator[Hit]:
     """Yield each optimizer with moments that every iteration of a loop builds for the same model and one pass."""
     for creation in source.ops(OpKind.CREATE):
         if creation.subject.kind is not ValueKind.OPTIMIZER or not creation.loops or not _has_moments(creation.subject):
@@ -407,6 +416,62 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 node=creation.node,
                 fix=move_out_of_loop_fix(source, creation, loop, "Build the optimizer once, before the loop"),
             )
+
+
+def _scheduled_in_vain(source: SourceFile) -> Iterator[Hit]:
+    """Yield each scheduler that is stepped for an optimizer that never steps, while another one trains the model."""
+    steps = source.ops(OpKind.STEP)
+    advances = source.ops(OpKind.SCHEDULER_STEP)
+    for creation in source.ops(OpKind.CREATE) if steps and not sets_in_groups(source.tree, "lr") else ():
+        scheduler = creation.subject
+        optimizer = scheduler.sources[0] if scheduler.kind is ValueKind.SCHEDULER and scheduler.sources else None
+        if optimizer is None or not _never_steps(source, optimizer, steps):
+            continue
+        advance = next((each for each in advances if each.subject is scheduler and each.loops), None)
+        others = [each.subject for each in steps if advance is not None and each.is_inside(advance.loops[0])]
+        other = next((each for each in others if each.covers(optimizer) and optimizer.covers(each)), None)
+        if advance is None or other is None or any(each.subject.sources[:1] == (other,) for each in advances):
+            continue
+        names = [_variable(source, each) for each in (scheduler, optimizer, other)]
+        right = _creation(source, other)
+        is_known = bool(names[2]) and right is not None and right.index < creation.index and bool(creation.node.args)
+        fix = (
+            Fix(
+                (source.text.replace(creation.node.args[0], names[2]),),
+                safe=False,
+                description="Schedule the optimizer that steps",
+            )
+            if is_known
+            else None
+        )
+        yield Hit(
+            message=f"`{names[0] or 'The scheduler'}` changes the learning rate of `{names[1] or 'an optimizer'}`, "
+            f"which never steps: `{names[2] or 'another optimizer'}` trains the model with one learning rate.",
+            node=creation.node,
+            related=((optimizer.node, "the optimizer that never steps"), (other.node, "the optimizer that steps")),
+            fix=fix,
+        )
+
+
+def _never_steps(source: SourceFile, optimizer: AbstractValue, steps: list[Op]) -> bool:
+    is_known = optimizer.kind is ValueKind.OPTIMIZER and not optimizer.union and MANAGED not in optimizer.facts
+    if not is_known or not optimizer.models() or not isinstance(optimizer.node, ast.Call):
+        return False
+    if any(each.subject.may_alias(optimizer) or each.subject.kind is not ValueKind.OPTIMIZER for each in steps):
+        return False
+    passed = (each for each in source.operations if each.kind is OpKind.ESCAPE)
+    return not any(value.may_alias(optimizer) for each in passed for value in each.inputs)
+
+
+def _creation(source: SourceFile, value: AbstractValue) -> Op | None:
+    return next((each for each in source.ops(OpKind.CREATE) if each.subject is value), None)
+
+
+def _variable(source: SourceFile, value: AbstractValue) -> str:
+    """Return the variable or attribute to which the program assigns a new value; "" if there is none."""
+    created = _creation(source, value)
+    targets = created.statement.targets if created is not None and isinstance(created.statement, ast.Assign) else []
+    return dotted_name(targets[0]) if len(targets) == 1 else ""
 
 
 def _has_moments(optimizer: AbstractValue) -> bool:

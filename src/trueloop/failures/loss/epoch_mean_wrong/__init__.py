@@ -20,6 +20,7 @@ When this is fine
     - The loss of a batch is a sum (``reduction="sum"``): the number of samples is right.
     - Every batch has one sample.
     - You divide by the batch size as well: ``correct / len(loader) / batch_size``.
+    - Two names are one loader, or two loaders read one dataset.
     - ``drop_last=True`` leaves out a few samples.
 
 How it is detected
@@ -31,9 +32,12 @@ How it is detected
     The linter reports a variable to which a loop over a loader adds a number of correct predictions, a loss, or a loss
     times a batch size, and that is divided by a number of something else: the length of the loader, a counter of the
     loop, or the length of the dataset. It also reports the length of a dataset of which a sampler draws only a part.
+    It reports the length of a loader or dataset of another split, by its name, too: ``val_loss / len(train_loader)``.
 
 References
     PyTorch Forums, "On running loss and average loss", https://discuss.pytorch.org/t/on-running-loss-and-average-loss/107890
+    Project-MONAI/tutorials, a validation loss divided by ``len(train_loader)``,
+    https://github.com/Project-MONAI/tutorials/blob/main/generation/classifier_free_guidance/2d_ddpm_classifier_free_guidance_tutorial.ipynb
     PyTorch quickstart, which divides by both, https://docs.pytorch.org/tutorials/beginner/basics/quickstart_tutorial.html
 """
 

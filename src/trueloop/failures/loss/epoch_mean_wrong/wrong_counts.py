@@ -13,8 +13,10 @@ from trueloop.analysis.queries.batch_loops import (
     batch_loops,
     compared_sides,
     created_loader,
+    function_of,
     has_batches_of_one,
     is_label,
+    is_loader,
     is_loss_call,
     without_conversions,
 )
@@ -24,6 +26,12 @@ from trueloop.failures.failure import Rule, Severity
 
 _SIZE: Final = re.compile(r"\.size\(0\)|\.shape\[0\]|\blen\(|batch_?size|\bbs\b", re.IGNORECASE)
 _OTHER_REDUCTION: Final = re.compile(r"reduction\s*=\s*[\"'](?:sum|none)|size_average\s*=\s*False|reduce\s*=\s*False")
+_WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_SPLITS: Final = {
+    "train": frozenset(("train", "training", "tr", "trn", "trainloader", "trainset", "traindata")),
+    "val": frozenset(("val", "valid", "validation", "dev", "valloader", "validloader", "valset", "validset")),
+    "test": frozenset(("test", "testing", "testloader", "testset", "testdata")),
+}
 
 
 class Term(Enum):
@@ -37,18 +45,107 @@ class Term(Enum):
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each division of a total by the number of something else than its terms."""
     for loop in batch_loops(source):
-        for statement in ast.walk(loop.node):
-            if not isinstance(statement, ast.AugAssign) or not isinstance(statement.op, ast.Add):
-                continue
-            name, term = dotted_name(statement.target), _term(source, loop, statement.value)
+        for statement, name, value in _additions(loop):
+            term = _term(source, loop, value)
             if not name or term is None or _is_inner(loop, statement):
                 continue
             for division, divisor in _divisions(source, loop, name):
-                yield from _judge(source, loop, statement, term, division, divisor)
+                if _is_of_other_loader(source, loop, divisor) and _is_latest(loop, name, division):
+                    yield _other_loader(source, loop, statement, term, division, divisor)
+                else:
+                    yield from _judge(source, loop, statement, term, division, divisor)
+
+
+def _additions(loop: BatchLoop) -> Iterator[tuple[ast.stmt, str, ast.expr]]:
+    """Yield each statement of a loop that adds to a total or a list, the text of the total, and the added value."""
+    for each in ast.walk(loop.node):
+        match each:
+            case ast.AugAssign(target=target, op=ast.Add(), value=value):
+                yield each, dotted_name(target), value
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=target, attr="append"), args=[value])):
+                yield each, f"sum({dotted_name(target)})", value
+            case _:
+                pass
+
+
+def _other_loader(
+    source: SourceFile, loop: BatchLoop, statement: ast.stmt, term: Term, division: Any, divisor: ast.expr
+) -> Hit:
+    loader = ast.unparse(loop.loader)
+    right = f"len({loader})" if term is Term.MEAN else f"len({loader}.dataset)"
+    fix = Fix((source.text.replace(divisor, right),), safe=False, description=f"Divide by {right}")
+    return Hit(
+        message=f"`{ast.unparse(division)}` divides by the length of another loader or dataset: "
+        f"`{ast.unparse(statement)}` {term.value} of `{loader}`.",
+        node=division,
+        related=((statement, "added up here"),),
+        fix=fix,
+        severity=Severity.WARNING,
+    )
+
+
+def _is_of_other_loader(source: SourceFile, loop: BatchLoop, divisor: ast.expr) -> bool:
+    """Return True for the length of a loader, or of its dataset, that certainly is not the one of a loop."""
+    counted = _resolved(loop, without_conversions(divisor))
+    if isinstance(counted, ast.Name):
+        values = assigned_in(source.tree, counted.id)
+        counted = values[0] if len(values) == 1 else counted
+    match counted:
+        case ast.Call(func=ast.Name(id="len"), args=[ast.Attribute(value=other, attr="dataset" | "sampler")]):
+            pass
+        case ast.Call(func=ast.Name(id="len"), args=[other]):
+            pass
+        case _:
+            return False
+    own = _names(source, loop.loader)
+    datasets = {
+        ast.unparse(each.args[0]) for each in source.all_calls if "Loader" in last_name(each.func) and each.args
+    }
+    if not is_loader(source, other) and ast.unparse(other) not in datasets:
+        return False
+    if any(last_name(other) in re.findall(r"\w+", each) for each in own):
+        return False
+    own_splits, splits = ({_split(each) for each in names} - {""} for names in (own, _names(source, other)))
+    return len(own_splits) == len(splits) == 1 and own_splits != splits
+
+
+def _names(source: SourceFile, loader: ast.expr) -> set[str]:
+    """Return the text of a loader or dataset, and of what the program assigns to it or passes for it."""
+    name, function = last_name(loader), function_of(source, loader)
+    created = created_loader(source, loader)
+    found = [loader, *(created.args[:1] if created is not None else ())]
+    found += [each for each in assigned_in(source.tree, ast.unparse(loader)) if each is not created]
+    arguments: Any = getattr(function, "args", None)
+    parameters = [each.arg for each in arguments.args] if arguments is not None else []
+    if isinstance(loader, ast.Name) and name in parameters:
+        position = parameters.index(name) - (parameters[:1] == ["self"])
+        calls = [each for each in source.all_calls if last_name(each.func) == function.name]
+        found += [each.args[position] for each in calls if len(each.args) > position]
+        found += [keyword.value for each in calls for keyword in each.keywords if keyword.arg == name]
+    return {ast.unparse(each) for each in found}
+
+
+def _split(text: str) -> str:
+    """Return "train", "val" or "test" for a loader or dataset that is named after its split; else ""."""
+    words = {word.lower() for word in _WORD.findall(text)}
+    found = [split for split, names in _SPLITS.items() if words & names]
+    return found[0] if len(found) == 1 else ""
+
+
+def _is_latest(loop: BatchLoop, name: str, division: Any) -> bool:
+    """Return True if nothing else is stored in a total between its loop and its division."""
+    name = name.removeprefix("sum(").rstrip(")")
+    return not any(
+        isinstance(each, ast.Name | ast.Attribute)
+        and isinstance(each.ctx, ast.Store)
+        and dotted_name(each) == name
+        and (loop.node.end_lineno or 0) < each.lineno < division.lineno
+        for each in ast.walk(loop.function)
+    )
 
 
 def _judge(
-    source: SourceFile, loop: BatchLoop, statement: ast.AugAssign, term: Term, division: Any, divisor: ast.expr
+    source: SourceFile, loop: BatchLoop, statement: ast.stmt, term: Term, division: Any, divisor: ast.expr
 ) -> Iterator[Hit]:
     batches, samples = _counts_batches(loop, divisor), _counts_samples(loop, divisor)
     if samples and term is not Term.MEAN:
@@ -161,7 +258,7 @@ def _is_only_factor(node: ast.expr, name: str) -> bool:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         sides = (node.left, node.right)
         return any(_is_only_factor(one, name) and _is_constant(other) for one, other in (sides, sides[::-1]))
-    return dotted_name(node) == name
+    return ast.unparse(node) == name
 
 
 def _is_constant(node: ast.expr) -> bool:
@@ -190,4 +287,6 @@ def _resolved(loop: BatchLoop, node: ast.expr) -> ast.expr:
     return values[0] if len(values) == 1 else node
 
 
-RULE = Rule(required_words=("+=", "len(|enumerate(", LOADER_WORDS, "/", "oss|acc|correct|total|metric|err"), find=find)
+RULE = Rule(
+    required_words=("+=|append(", "len(|enumerate(", LOADER_WORDS, "/", "oss|acc|correct|total|metric|err"), find=find
+)

@@ -4,7 +4,8 @@ What you see
     A learning rate decay, a warm-up or a new weight decay that the program sets has no effect.
 
 Why it happens
-    A PyTorch optimizer reads its settings only from ``optimizer.param_groups``. ``optimizer.lr = ...`` creates a new
+    A PyTorch optimizer reads its settings only from ``optimizer.param_groups``. It does not see a later change of the
+    variable with which it was created. ``optimizer.lr = ...`` creates a new
     attribute that nothing reads. ``optimizer.defaults["lr"]`` is used only for parameter groups that are added later.
     ``optimizer.state_dict()`` returns copies of the groups, so changing them does not change the optimizer.
 
@@ -23,9 +24,10 @@ When this is fine
 
 How it is detected
     The linter reports the assignment if the object is certainly an optimizer or scheduler of PyTorch, and nothing in
-    the file reads this attribute of an optimizer or sets this value in a parameter group. In a run, the sanitizer
-    reports an attribute that differs from the parameter groups at the starts of two epochs with steps in between, if
-    nothing in any file of the program reads it.
+    the file reads this attribute of an optimizer or sets this value in a parameter group. It also reports a change of
+    the variable that the optimizer got as its learning rate, ``lr *= 0.1``, if nothing but a message reads the new
+    value. In a run, the sanitizer reports an attribute that differs from the parameter groups at the starts of two
+    epochs with steps in between, if nothing in any file of the program reads it.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -48,6 +50,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.optimizer.setting_ignored.changed_variable import changed_variables
 from trueloop.tracing.events import Event, Ref
 
 SETTINGS = frozenset(("lr", "weight_decay", "momentum", "betas", "eps", "nesterov", "amsgrad", "dampening"))
@@ -92,6 +95,12 @@ class Detector(BaseDetector):
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each assignment of a setting, or of a variable with the learning rate, that no optimizer reads."""
+    yield from changed_variables(source)
+    yield from _ignored_settings(source)
+
+
+def _ignored_settings(source: SourceFile) -> Iterator[Hit]:
     """Yield each assignment of a setting that the optimizer or the scheduler never reads."""
     assignments: dict[int, tuple[Op, str]] = {}
     for each in source.ops(OpKind.SET_ATTRIBUTE, OpKind.STORE_ITEM):
@@ -245,7 +254,7 @@ ASSIGNMENTS = (
     ".defaults[",
     ".state_dict()[",
 )
-RULE = Rule(required_words=("optim", "|".join(ASSIGNMENTS)), find=find)
+RULE = Rule(required_words=("optim", "|".join((*ASSIGNMENTS, "lr", "rate"))), find=find)
 
 BAD = """
 import torch

@@ -1,0 +1,157 @@
+"""Reads the shapes of the tensors that a loop over a loader compares, once for each loop."""
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from types import CodeType, FrameType
+from typing import Any, ClassVar, Final
+
+from torch import Tensor, nn
+
+from trueloop.analysis.queries.batch_loops import assigned_in, without_conversions
+from trueloop.core.findings import SourceLocation
+from trueloop.failures.evaluation.compared_with_all_labels import OutputsCompared
+from trueloop.failures.evaluation.compared_with_all_labels.rule import ELEMENTWISE
+from trueloop.tracing.attach import Hook
+from trueloop.tracing.events import BatchLoaded, Event, LoaderStarted
+from trueloop.tracing.frame_variables import variables
+from trueloop.tracing.patch import Patches
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.source_calls import tree_of
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import is_user_code
+
+MAX_LOOPS: Final = 64
+MAX_DEPTH: Final = 8
+
+
+class ComparedShapes(Hook):
+    """Emits `OutputsCompared`.
+
+    Cost: 1 us for each fully traced batch; some ms for each loop of the program, at its second batch.
+    """
+
+    emits: ClassVar[tuple[type[Event], ...]] = (OutputsCompared,)
+
+    def __init__(self, stream: EventStream, program: ProgramState) -> None:
+        self._stream = stream
+        self._loops: dict[tuple[CodeType, int], int] = {}
+        """Function and line of a loop -> number of batches seen."""
+        self._record = stream.isolated_inner("compared shapes", self._on_event)
+
+    def install_always(self, patches: Patches) -> None:
+        """Receive the batches."""
+        self._loops.clear()
+        patches.add_undo(lambda: self._stream.unsubscribe(self._record))
+        self._stream.subscribe(self._record, LoaderStarted, BatchLoaded)
+
+    def _on_event(self, event: Any) -> None:
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        while frame is not None and not is_user_code(frame.f_code):
+            frame = frame.f_back
+        if frame is None or len(self._loops) >= MAX_LOOPS:
+            return
+        seen = self._loops.get((frame.f_code, frame.f_lineno), 0)
+        if isinstance(event, LoaderStarted):
+            if seen < 2:
+                event.needs_batches.add(self)
+        elif seen < 2:
+            self._loops[frame.f_code, frame.f_lineno] = seen + 1
+            if seen == 1:
+                self._read(frame)
+        else:
+            event.needs_batches.discard(self)
+
+    def _read(self, frame: FrameType) -> None:
+        """Emit the shapes of the comparisons of the loop that a frame is in."""
+        file = frame.f_code.co_filename
+        tree = tree_of(file, "for ")
+        loops = [each for each in ast.walk(tree) if isinstance(each, ast.For)] if tree is not None else []
+        loop = next((each for each in loops if each.lineno == frame.f_lineno), None)
+        if loop is None:
+            return
+        values = {**frame.f_globals, **variables(frame)}
+        batch = {each.id for each in ast.walk(loop.target) if isinstance(each, ast.Name)}
+        for compared, sides in _comparisons(loop):
+            for output, label in (sides, sides[::-1]):
+                shapes = [_shape(loop, each, values) for each in (output, label)]
+                is_labelled = _comes_from(loop, label, batch, {})
+                if all(shapes) and is_labelled and _comes_from(loop, output, set(), values):
+                    self._stream.emit(OutputsCompared(
+                        text=ast.unparse(compared), compared_at=SourceLocation(file, compared.lineno),
+                        output_shape=shapes[0], label_shape=shapes[1],
+                    ))  # fmt: skip
+
+
+def _comparisons(loop: ast.For) -> Iterator[tuple[ast.expr, tuple[ast.expr, ast.expr]]]:
+    """Yield each comparison or difference in a loop that is summed or averaged, with its sides."""
+    for node in ast.walk(loop):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="sum" | "mean", value=ast.Name(id="torch" | "np")), args=[inner]):
+                pass
+            case ast.Call(func=ast.Attribute(attr="sum" | "mean", value=inner), args=[], keywords=[]):
+                pass
+            case _:
+                continue
+        compared = _peeled(loop, inner)
+        match compared:
+            case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq()], comparators=[right]):
+                yield compared, (left, right)
+            case ast.BinOp(left=left, op=ast.Sub(), right=right):
+                yield compared, (left, right)
+            case ast.Call(func=ast.Attribute(attr="eq" | "ne", value=left), args=[right]):
+                yield compared, (left, right)
+            case ast.Call(func=ast.Attribute(attr="eq" | "ne"), args=[left, right]):
+                yield compared, (left, right)
+            case _:
+                pass
+
+
+def _peeled(loop: ast.For, node: ast.expr, *, names: bool = True) -> ast.expr:
+    """Return the expression from which elementwise operations compute a value, also through variables of the loop."""
+    for _ in range(MAX_DEPTH):
+        node = without_conversions(node)
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="torch" | "F" | "np"), attr=attr), args=[inner, *_]):
+                is_elementwise = attr in ELEMENTWISE
+            case ast.Call(func=ast.Attribute(value=inner, attr=attr)):
+                is_elementwise = attr in ELEMENTWISE
+            case ast.Compare(left=inner, comparators=[ast.Constant()]) | ast.BinOp(left=inner, right=ast.Constant()):
+                is_elementwise = True
+            case ast.Name(id=name) if names:
+                found = assigned_in(loop, name)
+                is_elementwise, inner = len(found) == 1, found[0] if found else node
+            case _:
+                return node
+        if not is_elementwise:
+            return node
+        node = inner
+    return node
+
+
+def _shape(loop: ast.For, node: ast.expr, values: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the shape of a variable of the loop, perhaps after elementwise operations; () if unknown."""
+    node = _peeled(loop, node, names=False)
+    value = values.get(node.id) if isinstance(node, ast.Name) and len(assigned_in(loop, node.id)) < 2 else None
+    return tuple(value.shape) if isinstance(value, Tensor) else ()
+
+
+def _comes_from(loop: ast.For, node: ast.expr, names: set[str], values: Mapping[str, Any]) -> bool:
+    """Return True for a variable of the batch, or for the result of a call of a module, after elementwise steps."""
+    node = _peeled(loop, node)
+    if not isinstance(node, ast.Call):
+        return isinstance(node, ast.Name) and node.id in names
+    return isinstance(_resolved(node.func, values), nn.Module)
+
+
+def _resolved(node: ast.expr, values: Mapping[str, Any]) -> Any:
+    """Return the value of a variable, or of an attribute of an object: ``self.model``."""
+    if isinstance(node, ast.Name):
+        return values.get(node.id)
+    owner = _resolved(node.value, values) if isinstance(node, ast.Attribute) else None
+    own: dict[str, Any] = getattr(owner, "__dict__", {})
+    modules: dict[str, Any] = own.get("_modules", {}) if isinstance(owner, nn.Module) else {}
+    return own.get(node.attr, modules.get(node.attr)) if isinstance(node, ast.Attribute) else None
+
+
+HOOK: Final = ComparedShapes

@@ -1,0 +1,127 @@
+"""A ReLU is the last operation before a loss that takes logits, so no output can be negative.
+
+What you see
+    The accuracy stays below what the data allow, or the loss stops falling early: outputs are exactly 0 for many
+    samples, and these have no gradient. With ``BCEWithLogitsLoss`` no probability is below 0.5.
+
+Why it happens
+    ``cross_entropy`` and ``BCEWithLogitsLoss`` take any real numbers. A ReLU after the last layer sets negative ones to
+    0: a class that is wrong cannot get less than 0, and where the ReLU is closed, the layer does not learn.
+
+Fix
+    Return the result of the last layer.
+
+        nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2))  # no ReLU at the end
+
+When this is fine
+    - A layer follows the ReLU, or its result is scaled, shifted or negated before the loss.
+    - The loss compares numbers that are never negative, such as counts, with ``mse_loss`` or ``PoissonNLLLoss``.
+
+How it is detected
+    In a run, the sanitizer reports a cross-entropy or a binary cross-entropy with logits whose input is the direct
+    result of a ReLU or ReLU6, in 3 backward passes; reshaping in between does not matter. The linter reports a ReLU
+    directly before the loss, or at the end of a model in the same file.
+
+References
+    torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
+    torch.nn.BCEWithLogitsLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.BCEWithLogitsLoss.html
+"""
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from trueloop.analysis.abstract_value import NO_GRAPH
+from trueloop.analysis.operations import OpKind
+from trueloop.analysis.queries.activations import RELU, VIEWS, remove_activation_fix
+from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.findings import CodePosition, Evidence
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.tracing.events import BackwardLosses
+
+LOSSES: Final = frozenset((
+    "torch.nn.CrossEntropyLoss", "torch.nn.functional.cross_entropy",
+    "torch.nn.BCEWithLogitsLoss", "torch.nn.functional.binary_cross_entropy_with_logits",
+))  # fmt: skip
+CLIPPING: Final = RELU | {"torch.nn.ReLU6", "torch.nn.functional.relu6"}
+MIN_TIMES: Final = 3
+
+
+class Detector(BaseDetector):
+    """Checks which operation produced the input of each loss that takes logits."""
+
+    def __init__(self) -> None:
+        self._times = Counter[CodePosition | None]()
+        self._checked = False
+
+    def on_backward_losses(self, event: BackwardLosses) -> Iterator[Evidence]:
+        """Return evidence for the third loss of a line whose input is the result of a ReLU."""
+        for loss in event.losses:
+            takes_logits = loss.kind in ("cross_entropy", "bce_with_logits")
+            self._checked |= takes_logits
+            if not takes_logits or loss.input_operations[:1] not in (("relu",), ("hardtanh",)):
+                continue
+            location = loss.location or event.location
+            self._times[location] += 1
+            if self._times[location] == MIN_TIMES:
+                yield Evidence(
+                    message=_message(loss.kind.replace("bce", "binary_cross_entropy"), "a ReLU"),
+                    location=location,
+                    related=((event.location, "`backward()`"),) if loss.location and event.location else (),
+                )
+
+    def inconclusive(self) -> str:
+        """Return a reason if no such loss was found."""
+        return "" if self._checked else "no loss that takes logits was found in a graph"
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the losses that take logits and get the result of a ReLU."""
+    for loss in source.ops(OpKind.LOSS):
+        if loss.name not in LOSSES or not loss.inputs or (loss.result and NO_GRAPH in loss.result.facts):
+            continue
+        origin = loss.inputs[0].origin(VIEWS)
+        if origin is not None and origin.name in CLIPPING:
+            yield Hit(
+                message=_message(ast.unparse(loss.node.func), "a ReLU"),
+                node=loss.node,
+                related=((origin.node, "the ReLU"),),
+                fix=remove_activation_fix(source, origin, "ReLU"),
+            )
+
+
+def _message(loss: str, producer: str) -> str:
+    return f"`{loss}` takes logits of any sign, but its input is the result of {producer}: no output can be negative."
+
+
+RULE = Rule(required_words=("elu(|eLU|elu6|ReLU6", "ross_entropy|CrossEntropyLoss|BCEWithLogitsLoss"), find=find)
+
+
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+inputs = torch.randn(256, 10)
+labels = inputs[:, :4].argmax(dim=1)
+model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 4), nn.ReLU())
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(20):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(inputs), labels)
+    loss.backward()
+    optimizer.step()
+print(f"loss {loss.item():.3f}")
+"""
+
+FAILURE = Failure(
+    code="LOS014",
+    title="A ReLU is applied to the logits",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"nn.Linear(32, 4), nn.ReLU())": "nn.Linear(32, 4))"}),
+    fix="Remove the ReLU after the last layer.",
+    rule=RULE,
+    detector=Detector,
+)

@@ -1,0 +1,146 @@
+"""Finds learning rates in variables that the program changes after the optimizer was created from them."""
+
+import ast
+from collections.abc import Iterator
+from typing import Any, Final
+
+from trueloop.analysis.abstract_value import ValueKind
+from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.layer_arguments import argument_node
+from trueloop.analysis.queries.optimizer_settings import sets_in_groups
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import Fix, dotted_name, encloses
+from trueloop.failures.failure import Severity
+
+_SHOWING: Final = frozenset((
+    "print", "log", "info", "debug", "warning", "write", "format", "append", "set_postfix", "set_description",
+    "add_scalar", "str", "round", "update",
+))  # fmt: skip
+_FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_LOOPS: Final = ast.For | ast.While | ast.AsyncFor
+
+
+def changed_variables(source: SourceFile) -> Iterator[Hit]:
+    """Yield each change of a variable that an optimizer got as its learning rate, and that nothing reads after it."""
+    seen = set[int]()
+    for creation in source.ops(OpKind.CREATE):
+        is_optimizer = creation.subject.kind is ValueKind.OPTIMIZER and creation.subject.name.startswith("torch.optim.")
+        rate = argument_node(creation.node, "lr", 1) if is_optimizer and isinstance(creation.node, ast.Call) else None
+        if not isinstance(rate, ast.Name | ast.Attribute) or not dotted_name(rate) or sets_in_groups(source.tree, "lr"):
+            continue
+        stores = _stores(source, rate)
+        later = [each for each in stores if _is_later(source, creation, rate, each)]
+        if not later or not _is_unread(source, creation, rate, stores):
+            continue
+        for statement in later:
+            if id(statement) not in seen:
+                seen.add(id(statement))
+                yield _hit(source, creation, statement, dotted_name(rate))
+
+
+def _hit(source: SourceFile, creation: Op, statement: Any, name: str) -> Hit:
+    built = creation.statement
+    optimizer = dotted_name(built.targets[0]) if isinstance(built, ast.Assign) and len(built.targets) == 1 else ""
+    lines = (f"for group in {optimizer}.param_groups:", f'    group["lr"] = {name}')
+    is_visible = optimizer.startswith("self.") or function_of(source, statement) is function_of(source, creation.node)
+    edit = source.text.insert_after(statement, *lines) if optimizer and is_visible else None
+    return Hit(
+        message=f"`{source.text.segment(statement)}` has no effect: the optimizer read `{name}` once, when it was "
+        "created, and nothing reads the new value.",
+        node=statement,
+        related=((creation.node, "the optimizer was created here"),),
+        severity=Severity.WARNING,
+        fix=Fix((edit,), safe=False, description="Set the value in optimizer.param_groups") if edit else None,
+    )
+
+
+def _stores(source: SourceFile, rate: ast.Name | ast.Attribute) -> list[Any]:
+    """Return the statements that assign the variable alone: ``lr = lr * 0.1``, ``self.lr *= 0.1``."""
+    name = dotted_name(rate)
+    scope = _scope(source, rate)
+    found: list[Any] = []
+    for each in ast.walk(scope):
+        targets = (
+            each.targets if isinstance(each, ast.Assign) else [each.target] if isinstance(each, ast.AugAssign) else []
+        )
+        if len(targets) != 1 or dotted_name(targets[0]) != name:
+            continue
+        if (
+            isinstance(rate, ast.Attribute)
+            or scope is not source.tree
+            or not _is_local(function_of(source, each), name)
+        ):
+            found.append(each)
+    return found
+
+
+def _scope(source: SourceFile, rate: ast.Name | ast.Attribute) -> Any:
+    """Return the function in which a variable is local; the whole program for an attribute or a global variable."""
+    function = function_of(source, rate)
+    return function if isinstance(rate, ast.Name) and _is_local(function, rate.id) else source.tree
+
+
+def _is_local(function: Any, name: str) -> bool:
+    if not isinstance(function, _FUNCTIONS):
+        return False
+    nodes = list(ast.walk(function))
+    if any(isinstance(each, ast.Global | ast.Nonlocal) and name in each.names for each in nodes):
+        return False
+    return any(
+        (isinstance(each, ast.arg) and each.arg == name)
+        or (isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Store))
+        for each in nodes
+    )
+
+
+def _is_later(source: SourceFile, creation: Op, rate: ast.Name | ast.Attribute, statement: Any) -> bool:
+    """Return True for a change after the optimizer was created, in a loop or in another method."""
+    if isinstance(rate, ast.Name) and isinstance(statement, ast.Assign):
+        own = {each.id for each in ast.walk(statement.value) if isinstance(each, ast.Name)}
+        if not own:  # a constant: perhaps the start of another experiment
+            return _has_loop(source, statement) and statement.lineno > creation.node.lineno
+    same_function = function_of(source, statement) is function_of(source, creation.node)
+    is_after = statement.lineno > creation.node.lineno or not same_function
+    in_other = not same_function and getattr(function_of(source, statement), "name", "__init__") != "__init__"
+    return is_after and (_has_loop(source, statement) or (in_other and isinstance(rate, ast.Attribute)))
+
+
+def _has_loop(source: SourceFile, statement: ast.AST) -> bool:
+    parent = source.parents.get(id(statement))
+    while parent is not None and not isinstance(parent, _FUNCTIONS):
+        if isinstance(parent, _LOOPS):
+            return True
+        parent = source.parents.get(id(parent))
+    return False
+
+
+def _is_unread(source: SourceFile, creation: Op, rate: ast.Name | ast.Attribute, stores: list[Any]) -> bool:
+    """Return True if the variable is read only before the optimizer, to compute its own next value, or to be shown."""
+    scope = _scope(source, rate)
+    if any(isinstance(each, ast.Name) and each.id in ("locals", "globals", "vars") for each in ast.walk(scope)):
+        return False
+    if any("tensor" in ast.unparse(each).lower() for each in stores):
+        return False  # a tensor is changed in place
+    in_loop = _has_loop(source, creation.node)
+    kind = ast.Name if isinstance(rate, ast.Name) else ast.Attribute
+    for each in ast.walk(scope):
+        if not isinstance(each, kind) or last_name(each) != last_name(rate) or not isinstance(each.ctx, ast.Load):
+            continue
+        if isinstance(each, ast.Name) and scope is source.tree and _is_local(function_of(source, each), each.id):
+            continue
+        is_before = each.lineno <= (creation.node.end_lineno or 0) and not in_loop
+        is_before = is_before and function_of(source, each) is function_of(source, creation.node)
+        if not is_before and not any(encloses(store, each) for store in stores) and not _is_shown(source, each):
+            return False
+    return True
+
+
+def _is_shown(source: SourceFile, node: ast.AST) -> bool:
+    """Return True if a value is only printed, logged or compared with a limit."""
+    parent: Any = source.parents.get(id(node))
+    while parent is not None and not isinstance(parent, ast.stmt):
+        if isinstance(parent, ast.Call):
+            return last_name(parent.func) in _SHOWING
+        parent = source.parents.get(id(parent))
+    return isinstance(parent, ast.If) and encloses(parent.test, node)

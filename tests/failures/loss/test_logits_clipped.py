@@ -1,0 +1,79 @@
+"""LOS014: a ReLU directly before a loss that takes logits."""
+
+import pytest
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+x = torch.randn(64, 6)
+y = torch.randint(0, 3, (64,))
+def train(net, loss_of):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss_of(net(x)).backward()
+        optimizer.step()
+"""
+FAULTY = {
+    "at the end of a model": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 3)
+    def forward(self, x):
+        x = F.relu(self.a(x))
+        return F.relu(self.b(x))
+train(Net(), lambda out: F.cross_entropy(out, y))  # <- LOS014
+""",
+    "a layer": """
+net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3), nn.ReLU(inplace=True))
+criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
+train(net, lambda out: criterion(out, y))  # <- LOS014
+""",
+    "binary": """
+net = nn.Sequential(nn.Linear(6, 1), nn.ReLU())
+target = (x.sum(1) > 0).float()
+train(net, lambda out: F.binary_cross_entropy_with_logits(out.squeeze(1), target))  # <- LOS014
+""",
+    "before the loss": """
+train(nn.Linear(6, 3), lambda out: nn.CrossEntropyLoss()(torch.relu(out), y))  # <- LOS014
+""",
+}
+CORRECT = {
+    "between the layers": """
+train(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), lambda out: F.cross_entropy(out, y))
+""",
+    "counts": """
+train(nn.Sequential(nn.Linear(6, 1), nn.ReLU()), lambda out: F.mse_loss(out.squeeze(1), y.float()))
+""",
+    "shifted": """
+train(nn.Linear(6, 3), lambda out: F.cross_entropy(torch.relu(out) - 2, y))
+""",
+    "another activation": """
+train(nn.Sequential(nn.Linear(6, 3), nn.LeakyReLU()), lambda out: F.cross_entropy(out, y))
+""",
+    "dropout in between": """
+train(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 3)), lambda out: F.cross_entropy(out, y))
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports_the_loss(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_lint_accepts_correct_programs(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "LOS014")
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_loss(run_reports, script):
+    run_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_programs(run_is_clean, script):
+    run_is_clean(HEAD + script)
