@@ -1,0 +1,106 @@
+"""Finds scores that are called validation or test scores and are computed over the training loader, in the source."""
+
+import ast
+from collections.abc import Iterator
+from typing import Any, Final
+
+from trueloop.analysis.queries.batch_loops import BatchLoop, batch_loops
+from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING, is_held_out, is_training
+from trueloop.analysis.queries.metric_names import WORDS, name_words
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import dotted_name
+
+_SCORES: Final = WORDS["max"] | WORDS["min"] | {"score", "scores", "metric", "metrics", "hits", "right"}
+_SUMS: Final = _SCORES | {"total", "sum", "running", "preds", "predictions"}
+_EVALUATING: Final = frozenset((
+    "eval", "evaluate", "evaluation", "val", "validate", "validation", "test", "accuracy", "score", "metrics", "check",
+    "infer", "predict",
+))  # fmt: skip
+_VALIDATING: Final = frozenset(("val", "validate", "validation"))
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the loops over a training loader, and the calls with one, whose result is called a held-out score."""
+    loops = list(batch_loops(source))
+    trained = {ast.unparse(each.loader) for each in loops if _trains(each.node)}
+    for loop in loops:
+        name = _held_out_score(source, loop)
+        is_training_loader = is_training(loop.loader) or ast.unparse(loop.loader) in trained
+        if name and is_training_loader and not _trains(loop.node) and not is_held_out(loop.loader):
+            yield _hit(source, loop.node.iter, name, loop.loader)
+    for call in source.all_calls:
+        target = _target(source, call)
+        words = name_words(last_name(call.func))
+        arguments = [*call.args, *(each.value for each in call.keywords)]
+        loaders = [each for each in arguments if is_training(each) and name_words(last_name(each)) & {"loader", "dl"}]
+        if words & _EVALUATING and not words & TRAINING and loaders and not any(map(is_held_out, arguments)):
+            if target is not None and _is_held_out_score(target, _SCORES):
+                yield _hit(source, call, ast.unparse(target), loaders[0])
+
+
+def _hit(source: SourceFile, node: Any, name: str, loader: ast.expr) -> Hit:
+    return Hit(
+        message=f"`{name}` is computed over `{ast.unparse(loader)}`: the score that is called held out is that of "
+        "training samples.",
+        node=node,
+    )
+
+
+def _trains(node: ast.AST) -> bool:
+    """Return True if a loop computes gradients, or passes its batches to code that may do so."""
+    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    names = {last_name(each.func) for each in calls}
+    return bool(names & {"backward", "step", "zero_grad", "minimize"}) or any(
+        name_words(name) & {"train", "fit", "update"} for name in names - {"train", "eval", "update"}
+    )
+
+
+def _is_held_out_score(node: ast.AST, words: frozenset[str] | set[str]) -> bool:
+    own = name_words(dotted_name(node))
+    scores = words if own & (HELD_OUT - {"valid", "ts", "te", "va"}) else _SCORES  # "valid_total" counts valid pixels
+    return is_held_out(node) and bool(own & scores)
+
+
+def _held_out_score(source: SourceFile, loop: BatchLoop) -> str:
+    """Return the held-out score that a loop adds up, or the validating function that contains it; "" if there is none."""
+    sums: list[str] = []
+    for each in ast.walk(loop.node):
+        match each:
+            case ast.AugAssign(op=ast.Add(), target=target) if dotted_name(target):
+                sums.append(dotted_name(target))
+                if _is_held_out_score(target, _SUMS):
+                    return dotted_name(target)
+            case ast.Call(func=ast.Attribute(attr="append" | "extend" | "update", value=owner)):
+                if _is_held_out_score(owner, _SUMS):
+                    return dotted_name(owner)
+            case _:
+                pass
+    block: list[Any] = source.block(loop.node)
+    for after in block[block.index(loop.node) + 1 :] if loop.node in block else ():
+        if isinstance(after, ast.For | ast.While | ast.With):
+            break
+        if isinstance(after, ast.Assign) and any(dotted_name(each) in sums for each in ast.walk(after.value)):
+            if _is_held_out_score(after.targets[0], _SCORES):
+                return dotted_name(after.targets[0])
+    return _validating_function(loop)
+
+
+def _validating_function(loop: BatchLoop) -> str:
+    """Return the name of the function around a loop if it validates, has no held-out data, and gets no loader."""
+    function = loop.function
+    if not isinstance(function, ast.FunctionDef) or not name_words(function.name) & _VALIDATING:
+        return ""
+    owner = dotted_name(loop.loader).split(".")[0]
+    is_passed = owner != "self" and any(each.arg == owner for each in ast.walk(function.args) if isinstance(each, ast.arg))
+    names = {dotted_name(each) for each in ast.walk(function) if isinstance(each, ast.Name | ast.Attribute)}
+    data = [each for each in names if name_words(each) & HELD_OUT and name_words(each) & {"loader", "dl", "data"}]
+    return "" if is_passed or data or name_words(function.name) & TRAINING else f"{function.name}()"
+
+
+def _target(source: SourceFile, call: ast.Call) -> ast.AST | None:
+    """Return the variable that gets the result of a call; of several variables, the first."""
+    statement = source.parents.get(id(call))
+    if not isinstance(statement, ast.Assign):
+        return None
+    target = statement.targets[0]
+    return target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
