@@ -45,7 +45,6 @@ from trueloop.analysis.queries.assignments import assigned_value
 from trueloop.analysis.queries.batch_loops import created_loader, function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.core.source_text import dotted_name
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import BackwardEnded, BatchLoaded, LoaderStarted, Ref, TracingGap
 
@@ -173,7 +172,9 @@ def _is_all(source: SourceFile, size: ast.expr | None) -> bool:
         size = value if isinstance(value, ast.Call | ast.Subscript) else size
     if size is None or isinstance(size, ast.Call | ast.Subscript):
         return size is not None
-    made = [each for each in source.all_calls if last_name(each.func) in ("randn", "rand", "zeros", "randint", "arange")]
+    made = [
+        each for each in source.all_calls if last_name(each.func) in ("randn", "rand", "zeros", "randint", "arange")
+    ]
     return any(ast.unparse(argument) == ast.unparse(size) for each in made for argument in each.args[:1])
 
 

@@ -10,7 +10,9 @@ from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 
-_FOLDS: Final = re.compile(r"K?Fold(?!er)|ShuffleSplit|LeaveOneOut|LeaveOneGroupOut|(?<![a-z])(s?kf|skfold|cv)(?![a-z])")
+_FOLDS: Final = re.compile(
+    r"K?Fold(?!er)|ShuffleSplit|LeaveOneOut|LeaveOneGroupOut|(?<![a-z])(s?kf|skfold|cv)(?![a-z])"
+)
 _IN_ORDER: Final = re.compile(r"TimeSeries|[Pp]urged|[Rr]olling|[Ww]alk_?[Ff]orward")
 _RESET: Final = re.compile(r"deepcopy|load_state|load_weights|restore|reset|init|\.apply\(")
 

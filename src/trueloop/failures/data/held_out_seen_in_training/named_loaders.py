@@ -13,6 +13,7 @@ from trueloop.core.source_text import dotted_name
 from trueloop.failures.data.held_out_seen_in_training import folds_share_model, scored_on_training, wrong_loader
 from trueloop.failures.failure import Rule, Severity
 
+
 class _Loader(NamedTuple):
     """A loader that is assigned to a variable."""
 

@@ -16,6 +16,7 @@ _EVALUATING: Final = frozenset((
     "eval", "evaluate", "evaluation", "val", "validate", "validation", "test", "accuracy", "score", "metrics", "check",
     "infer", "predict",
 ))  # fmt: skip
+_COLLECTING: Final = frozenset(("append", "extend", "update"))
 _VALIDATING: Final = frozenset(("val", "validate", "validation"))
 
 
@@ -27,18 +28,23 @@ def find(source: SourceFile) -> Iterator[Hit]:
         name = _held_out_score(source, loop)
         is_training_loader = is_training(loop.loader) or ast.unparse(loop.loader) in trained
         if name and is_training_loader and not _trains(loop.node) and not is_held_out(loop.loader):
-            yield _hit(source, loop.node.iter, name, loop.loader)
+            yield _hit(loop.node.iter, name, loop.loader)
     for call in source.all_calls:
-        target = _target(source, call)
-        words = name_words(last_name(call.func))
-        arguments = [*call.args, *(each.value for each in call.keywords)]
-        loaders = [each for each in arguments if is_training(each) and name_words(last_name(each)) & {"loader", "dl"}]
-        if words & _EVALUATING and not words & TRAINING and loaders and not any(map(is_held_out, arguments)):
-            if target is not None and _is_held_out_score(target, _SCORES):
-                yield _hit(source, call, ast.unparse(target), loaders[0])
+        loader, target = _evaluated(call), _target(source, call)
+        if loader is not None and target is not None and _is_held_out_score(target, _SCORES):
+            yield _hit(call, ast.unparse(target), loader)
 
 
-def _hit(source: SourceFile, node: Any, name: str, loader: ast.expr) -> Hit:
+def _evaluated(call: ast.Call) -> ast.expr | None:
+    """Return the training loader that a call evaluates a model on; None if it also gets held-out data."""
+    words, arguments = name_words(last_name(call.func)), [*call.args, *(each.value for each in call.keywords)]
+    if not words & _EVALUATING or words & TRAINING or any(map(is_held_out, arguments)):
+        return None
+    loaders = (each for each in arguments if is_training(each) and name_words(last_name(each)) & {"loader", "dl"})
+    return next(loaders, None)
+
+
+def _hit(node: Any, name: str, loader: ast.expr) -> Hit:
     return Hit(
         message=f"`{name}` is computed over `{ast.unparse(loader)}`: the score that is called held out is that of "
         "training samples.",
@@ -62,27 +68,24 @@ def _is_held_out_score(node: ast.AST, words: frozenset[str] | set[str]) -> bool:
 
 
 def _held_out_score(source: SourceFile, loop: BatchLoop) -> str:
-    """Return the held-out score that a loop adds up, or the validating function that contains it; "" if there is none."""
-    sums: list[str] = []
-    for each in ast.walk(loop.node):
-        match each:
-            case ast.AugAssign(op=ast.Add(), target=target) if dotted_name(target):
-                sums.append(dotted_name(target))
-                if _is_held_out_score(target, _SUMS):
-                    return dotted_name(target)
-            case ast.Call(func=ast.Attribute(attr="append" | "extend" | "update", value=owner)):
-                if _is_held_out_score(owner, _SUMS):
-                    return dotted_name(owner)
-            case _:
-                pass
+    """Return the held-out score that a loop adds up, or the function that validates with it; "" if there is none."""
+    added = [each.target for each in ast.walk(loop.node) if isinstance(each, ast.AugAssign)]
+    lists = [
+        each.func.value
+        for each in ast.walk(loop.node)
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr in _COLLECTING
+    ]
+    sums = {dotted_name(each) for each in added} - {""}
+    results: list[ast.expr] = []
     block: list[Any] = source.block(loop.node)
     for after in block[block.index(loop.node) + 1 :] if loop.node in block else ():
         if isinstance(after, ast.For | ast.While | ast.With):
             break
         if isinstance(after, ast.Assign) and any(dotted_name(each) in sums for each in ast.walk(after.value)):
-            if _is_held_out_score(after.targets[0], _SCORES):
-                return dotted_name(after.targets[0])
-    return _validating_function(loop)
+            results.append(after.targets[0])
+    found = [each for each in (*added, *lists) if _is_held_out_score(each, _SUMS)]
+    found += [each for each in results if _is_held_out_score(each, _SCORES)]
+    return dotted_name(found[0]) if found else _validating_function(loop)
 
 
 def _validating_function(loop: BatchLoop) -> str:
@@ -91,7 +94,9 @@ def _validating_function(loop: BatchLoop) -> str:
     if not isinstance(function, ast.FunctionDef) or not name_words(function.name) & _VALIDATING:
         return ""
     owner = dotted_name(loop.loader).split(".")[0]
-    is_passed = owner != "self" and any(each.arg == owner for each in ast.walk(function.args) if isinstance(each, ast.arg))
+    is_passed = owner != "self" and any(
+        each.arg == owner for each in ast.walk(function.args) if isinstance(each, ast.arg)
+    )
     names = {dotted_name(each) for each in ast.walk(function) if isinstance(each, ast.Name | ast.Attribute)}
     data = [each for each in names if name_words(each) & HELD_OUT and name_words(each) & {"loader", "dl", "data"}]
     return "" if is_passed or data or name_words(function.name) & TRAINING else f"{function.name}()"

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.batch_loops import assigned_in, function_of, single_assignments
 from trueloop.analysis.queries.held_out_names import data_words, is_held_out, is_training
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name
@@ -16,7 +16,9 @@ _SCALING_FUNCTIONS: Final = frozenset((
     "scipy.stats.zscore", "sklearn.preprocessing.scale", "sklearn.preprocessing.minmax_scale",
     "sklearn.preprocessing.robust_scale",
 ))  # fmt: skip
-_SINGLE: Final = frozenset(("img", "image", "sample", "frame", "signal", "audio", "wave", "waveform", "sequence", "row"))
+_SINGLE: Final = frozenset(
+    ("img", "image", "sample", "frame", "signal", "audio", "wave", "waveform", "sequence", "row")
+)
 """Words in the names of one sample, whose own statistics do not depend on the other samples."""
 
 
@@ -80,14 +82,9 @@ def _is_divided(source: SourceFile, centred: ast.AugAssign) -> bool:
 
 
 def _target(source: SourceFile, node: ast.expr) -> ast.AST | None:
-    """Return the variable to which a statement assigns an expression."""
-    statement = source.parents.get(id(node))
-    if isinstance(statement, ast.Tuple):  # a, b = scale(x), scale(y)
-        assign = source.parents.get(id(statement))
-        if isinstance(assign, ast.Assign) and isinstance(assign.targets[0], ast.Tuple):
-            pairs = zip(assign.targets[0].elts, statement.elts, strict=False)
-            return next((target for target, value in pairs if value is node), None)
-    return statement.targets[0] if isinstance(statement, ast.Assign) else None
+    """Return the variable to which the function around an expression assigns it."""
+    pairs = single_assignments(function_of(source, node))
+    return next((target for target, value in pairs if value is node), None)
 
 
 def _has_statistic(source: SourceFile, node: ast.expr, data: ast.expr, kinds: frozenset[str]) -> bool:
@@ -105,16 +102,7 @@ def _has_statistic(source: SourceFile, node: ast.expr, data: ast.expr, kinds: fr
 
 def _assigned_before(source: SourceFile, name: ast.Name) -> list[ast.expr]:
     """Return the values that the function around a variable has assigned to it in earlier lines."""
-    found: list[ast.expr] = []
-    for each in ast.walk(function_of(source, name)):
-        if not isinstance(each, ast.Assign) or each.lineno >= name.lineno:
-            continue
-        for target in each.targets:
-            parts = [(target, each.value)]
-            if isinstance(target, ast.Tuple) and isinstance(each.value, ast.Tuple):
-                parts = list(zip(target.elts, each.value.elts, strict=False))
-            found += [value for part, value in parts if dotted_name(part) == name.id]
-    return found
+    return [each for each in assigned_in(function_of(source, name), name.id) if each.lineno < name.lineno]
 
 
 def _is_statistic(call: ast.Call, data: str, kinds: frozenset[str]) -> bool:
