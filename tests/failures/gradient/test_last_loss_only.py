@@ -33,7 +33,7 @@ for epoch in range(4):
     train_epoch(model, loader)
 """,
     "with a validation loader": """
-val_loader = DataLoader(TensorDataset(x[:64], y[:64]), batch_size=16)
+val_loader = DataLoader(TensorDataset(torch.randn(64, 8), torch.randn(64, 1)), batch_size=16)
 for epoch in range(3):
     model.train()
     for a, b in loader:
