@@ -23,10 +23,10 @@ _VALIDATING: Final = frozenset(("val", "validate", "validation"))
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the loops over a training loader, and the calls with one, whose result is called a held-out score."""
     loops = list(batch_loops(source))
-    trained = {ast.unparse(each.loader) for each in loops if _trains(each.node)}
+    trained = {(each.function, ast.unparse(each.loader)) for each in loops if _trains(each.node)}
     for loop in loops:
         name = _held_out_score(source, loop)
-        is_training_loader = is_training(loop.loader) or ast.unparse(loop.loader) in trained
+        is_training_loader = is_training(loop.loader) or (loop.function, ast.unparse(loop.loader)) in trained
         if name and is_training_loader and not _trains(loop.node) and not is_held_out(loop.loader):
             yield _hit(loop.node.iter, name, loop.loader)
     for call in source.all_calls:

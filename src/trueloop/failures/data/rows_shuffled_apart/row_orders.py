@@ -30,6 +30,12 @@ _KEEPS_NUMBERS: Final = frozenset((
 _INVERTING: Final = frozenset(("argsort", "sort", "flip", "roll", "sorted", "scatter_", "topk"))
 _PAIRING: Final = re.compile(r"Dataset$|^zip$|train|fit|step|update|loss|crit|entropy|objective|split|^learn")
 _DELIBERATE: Final = re.compile(r"rand|perm|shuf|null|nois|corrupt|fake|wrong|control", re.IGNORECASE)
+_INPUTS: Final = frozenset((
+    "input", "inputs", "features", "feats", "data", "images", "imgs", "texts", "sentences", "sequences", "samples",
+    "x", "xs", "xb", "xtr", "xtrain",
+))  # fmt: skip
+_ONE_SAMPLE: Final = re.compile(r"__getitem__|__call__|transform|augment|collate|patch|jigsaw", re.IGNORECASE)
+"""Names of functions that may shuffle the parts of one sample."""
 _EXPERIMENT: Final = re.compile(r"permut|null|corrupt|nois|random_label|importance|control|negative", re.IGNORECASE)
 """Names of functions that shuffle one of two arrays on purpose."""
 _NEGATIVES: Final = frozenset(("neg", "negs", "negative", "negatives", "anchor", "real", "fake", "pos", "positive"))
@@ -59,9 +65,11 @@ def find(source: SourceFile) -> Iterator[Hit]:
     shuffling = frozenset(_shuffling_functions(source))
     reported: set[int] = set()
     draws: dict[Any, ast.AST] = {}
-    module = Scope(source, shuffling, draws, {})
+    imported = [alias for each in source.nodes if isinstance(each, ast.Import) for alias in each.names]
+    module = Scope(source, shuffling, draws, {(each.asname or each.name): _NO_ROWS for each in imported})
     for name, parameters, block in _blocks(source):
         scope = module if not name else Scope(source, shuffling, draws, module.variables, parameters)
+        scope.of_one_sample = bool(_ONE_SAMPLE.search(name))
         for hit in [hit for statement in block for hit in scope.read(statement)]:
             if id(hit.node) not in reported and not _EXPERIMENT.search(name):
                 reported.add(id(hit.node))
@@ -79,7 +87,8 @@ def _blocks(source: SourceFile) -> Iterator[tuple[str, set[str], list[ast.stmt]]
             methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
             methods.sort(key=lambda each: each.name != "__init__")
             names = {name for each in methods for name in _parameters(each)}
-            yield node.name, names, [statement for each in methods for statement in each.body]
+            kept = [each for each in methods if not _ONE_SAMPLE.search(each.name)]
+            yield node.name, names, [statement for each in kept for statement in each.body]
 
 
 def _parameters(function: ast.FunctionDef) -> set[str]:
@@ -123,6 +132,8 @@ class Scope:
         parameters: Iterable[str] = (),
     ) -> None:
         self.source, self.shuffling, self.draws = source, shuffling, draws
+        self.of_one_sample = False
+        """Whether the statements may be about the parts of one sample."""
         hidden = set(parameters)
         self.variables = {name: rows for name, rows in outer.items() if name not in hidden}
         self._generators: dict[str, str] = {}
@@ -278,11 +289,9 @@ class Scope:
 
     def _subscript(self, own: Rows, index: ast.expr, depth: int) -> Rows:
         """Return the rows of ``x[index]``: those of ``x``, in the order of the index if it is a drawn one."""
-        if own.numbers:
-            return Rows(own.roots, own.order, (*own.numbers, ast.unparse(index)))
-        if isinstance(index, ast.Slice | ast.Constant):
-            return own
-        return _taken(own, self.rows(index, depth + 1))
+        index_rows = _NO_ROWS if isinstance(index, ast.Slice | ast.Constant) else self.rows(index, depth + 1)
+        taken = _taken(own, index_rows)
+        return Rows(taken.roots, taken.order, (*own.numbers, ast.unparse(index)) if own.numbers else own.numbers)
 
     def _call(self, node: ast.Call, depth: int) -> Rows:
         """Return the rows of the result of a call."""
@@ -340,17 +349,19 @@ class Scope:
                 parent = self.source.parents.get(id(each))
                 if not isinstance(parent, ast.Attribute) or parent.attr not in ("item", "detach"):
                     arguments = [*each.args, *(word.value for word in each.keywords)]
-            elif isinstance(each, ast.Return) and isinstance(each.value, ast.Tuple):
+            elif isinstance(each, ast.Return) and isinstance(each.value, ast.Tuple) and not self.of_one_sample:
                 arguments = each.value.elts
             yield from self._compare(each, arguments)
 
     def _compare(self, node: Any, arguments: list[ast.expr]) -> Iterator[Hit]:
         name = last_name(node.func) if isinstance(node, ast.Call) else ""
-        any_pair = name.endswith("Dataset") or name == "zip" or (name != "" and is_loss_call(self.source, node))
-        sides = [(each, self.rows(each)) for each in arguments]
+        is_loss = name != "" and is_loss_call(self.source, node)
+        any_pair = is_loss or name.endswith("Dataset")
+        sides = [(each, self.rows(each)) for each in arguments[: 2 if is_loss else None]]
         for i, (first, own) in enumerate(sides):
             for second, other in sides[i + 1 :]:
-                is_pair = any_pair or is_label(_array(first)) or is_label(_array(second))
+                is_pair = any_pair or (name == "zip" and (_is_named(first) or _is_named(second)))
+                is_pair = is_pair or _are_inputs_and_labels(first, second) or _are_inputs_and_labels(second, first)
                 if is_pair and _differ(own, other) and not _is_deliberate((first, own), (second, other)):
                     yield self._hit(node, (first, own), (second, other))
                     return
@@ -371,6 +382,16 @@ class Scope:
     def _drawn(self, rows: Rows) -> ast.AST | None:
         """Return the call that draws the last order of some rows; None if there is none."""
         return next((self.draws[each] for each in reversed(rows.order or ()) if each in self.draws), None)
+
+
+def _are_inputs_and_labels(first: ast.expr, second: ast.expr) -> bool:
+    """Return True if the names of two arrays say that one contains inputs and the other one their labels."""
+    return _is_named(first) and not is_label(_array(first)) and is_label(_array(second))
+
+
+def _is_named(node: ast.expr) -> bool:
+    """Return True for an array that is called inputs or labels."""
+    return bool(name_words(last_name(_array(node))) & _INPUTS) or is_label(_array(node))
 
 
 def _array(node: ast.expr) -> ast.expr:
