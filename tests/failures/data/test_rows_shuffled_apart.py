@@ -42,10 +42,10 @@ for i in range(0, 320, 32):
 """,
     "lists": """
 texts = [row.tolist() for row in X]
-tags = y.tolist()
+labels = y.tolist()
 random.shuffle(texts)  # <- DAT015
-for text, tag in zip(texts, tags):
-    step(torch.tensor([text]), torch.tensor([tag]))
+for text, label in zip(texts, labels):
+    step(torch.tensor([text]), torch.tensor([label]))
 """,
     "two orders": """
 def epoch(features, targets):
@@ -220,6 +220,18 @@ loss = criterion(out, y)
 optimizer.zero_grad()
 loss.backward()
 optimizer.step()
+""",
+    "several outputs": """
+heads = nn.Linear(8, 2), nn.Linear(8, 2)
+optimizer = torch.optim.SGD([*heads[0].parameters(), *heads[1].parameters()], lr=0.01)
+targets = y, 1 - y
+for _ in range(3):
+    idx = torch.randint(0, 320, (64,))
+    outs = [head(X[idx]) for head in heads]
+    loss = sum(criterion(out, target[idx]) for out, target in zip(outs, targets))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
 """,
     "columns": """
 order = torch.randperm(8)

@@ -69,7 +69,8 @@ def _shared_step(source: SourceFile, loop: ast.For) -> Op | None:
         texts = [ast.unparse(each) for each in step.functions]
         is_new = any(
             each.kind in (OpKind.CREATE, OpKind.LOAD_STATE_DICT)
-            and (each.subject.may_alias(optimizer) or each.subject.covers(optimizer) or optimizer.covers(each.subject))
+            and each.subject.kind is ValueKind.MODEL
+            and (each.subject.covers(optimizer) or optimizer.covers(each.subject))
             for each in inside
         )
         if not is_new and not any(_RESET.search(each) for each in texts):

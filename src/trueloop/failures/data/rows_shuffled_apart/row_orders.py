@@ -344,6 +344,9 @@ class Scope:
     def _pairs(self, node: ast.AST) -> Iterator[Hit]:
         """Yield the pairs of values in a statement whose rows are in different orders."""
         for each in ast.walk(node):
+            if isinstance(each, ast.comprehension):
+                self._bind(each.target, self._items(each.iter))
+        for each in ast.walk(node):
             arguments: list[ast.expr] = []
             if isinstance(each, ast.Call) and _PAIRING.search(last_name(each.func)):
                 parent = self.source.parents.get(id(each))
@@ -356,12 +359,11 @@ class Scope:
     def _compare(self, node: Any, arguments: list[ast.expr]) -> Iterator[Hit]:
         name = last_name(node.func) if isinstance(node, ast.Call) else ""
         is_loss = name != "" and is_loss_call(self.source, node)
-        any_pair = is_loss or name.endswith("Dataset")
+        any_pair = is_loss or name.endswith("Dataset")  # other functions may get anything
         sides = [(each, self.rows(each)) for each in arguments[: 2 if is_loss else None]]
         for i, (first, own) in enumerate(sides):
             for second, other in sides[i + 1 :]:
-                is_pair = any_pair or (name == "zip" and (_is_named(first) or _is_named(second)))
-                is_pair = is_pair or _are_inputs_and_labels(first, second) or _are_inputs_and_labels(second, first)
+                is_pair = any_pair or _are_inputs_and_labels(first, second) or _are_inputs_and_labels(second, first)
                 if is_pair and _differ(own, other) and not _is_deliberate((first, own), (second, other)):
                     yield self._hit(node, (first, own), (second, other))
                     return
@@ -386,12 +388,8 @@ class Scope:
 
 def _are_inputs_and_labels(first: ast.expr, second: ast.expr) -> bool:
     """Return True if the names of two arrays say that one contains inputs and the other one their labels."""
-    return _is_named(first) and not is_label(_array(first)) and is_label(_array(second))
-
-
-def _is_named(node: ast.expr) -> bool:
-    """Return True for an array that is called inputs or labels."""
-    return bool(name_words(last_name(_array(node))) & _INPUTS) or is_label(_array(node))
+    is_input = bool(name_words(last_name(_array(first))) & _INPUTS) and not is_label(_array(first))
+    return is_input and is_label(_array(second))
 
 
 def _array(node: ast.expr) -> ast.expr:
