@@ -109,6 +109,16 @@ FAULTY["only the inputs"] = FAULTY["only the inputs"].replace(
     "perm = torch.randperm(len(X))", "perm = torch.randperm(len(X))  # <- DAT015"
 )
 
+FAULTY["data of a function"] = """
+def load():
+    return np.random.rand(320, 8).astype("float32"), np.random.randint(0, 2, 320)
+inputs, labels = load()
+np.random.shuffle(inputs)  # <- DAT015
+loader = DataLoader(TensorDataset(torch.from_numpy(inputs), torch.from_numpy(labels)), 32)
+for a, b in loader:
+    step(a, b)
+"""
+
 CORRECT = {
     "one order for both": """
 perm = torch.randperm(len(X))
@@ -220,6 +230,33 @@ loss = criterion(out, y)
 optimizer.zero_grad()
 loss.backward()
 optimizer.step()
+""",
+    "files and settings": """
+class Files(Dataset):
+    pass
+class CacheDataset(Dataset):
+    def __init__(self, files, rate, transform=None):
+        self.files, self.rate = files, rate
+files, rate = ["a.png", "b.png"], 0.5
+random.shuffle(files)
+dataset = CacheDataset(files, rate, transform=None)
+""",
+    "an output without an input": """
+class Agent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 8)
+    def remember(self, x):
+        self.memory = self.head(x)
+    def reconstruct(self):
+        return self.memory
+agent = Agent()
+for _ in range(2):
+    index = torch.randperm(len(X))
+    agent.remember(X[index])
+    loss = F.mse_loss(agent.reconstruct(), X[index])
+    loss.backward()
+    loss = F.mse_loss(agent.memory, X[index])
 """,
     "several outputs": """
 heads = nn.Linear(8, 2), nn.Linear(8, 2)

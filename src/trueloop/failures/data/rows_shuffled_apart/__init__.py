@@ -2,7 +2,7 @@
 
 What you see
     The training loss hardly falls below that of a constant answer, and the accuracy stays at chance, whatever the model
-    and the learning rate. A large model learns the training samples by heart, and nothing else.
+    and the learning rate. A large model memorises the training samples, and learns nothing else.
 
 Why it happens
     Inputs and labels are two arrays that belong together only by the order of their rows. Each

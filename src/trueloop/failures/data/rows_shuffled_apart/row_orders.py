@@ -27,6 +27,11 @@ _KEEPS_NUMBERS: Final = frozenset((
     "cpu", "array", "asarray", "long", "LongTensor", "int", "as_tensor", "iter", "cuda", "copy", "clone", "view",
 ))  # fmt: skip
 """Functions whose result contains the same row numbers."""
+_CONVERSIONS: Final = _KEEPS_NUMBERS | {
+    "float", "double", "half", "bool", "byte", "detach", "squeeze", "flatten", "ravel", "contiguous", "to_numpy",
+    "toarray", "todense", "argmax", "type", "t",
+}  # fmt: skip
+"""Methods without arguments whose result has the same rows."""
 _INVERTING: Final = frozenset(("argsort", "sort", "flip", "roll", "sorted", "scatter_", "topk"))
 _PAIRING: Final = re.compile(r"Dataset$|^zip$|train|fit|step|update|loss|crit|entropy|objective|split|^learn")
 _DELIBERATE: Final = re.compile(r"rand|perm|shuf|null|nois|corrupt|fake|wrong|control", re.IGNORECASE)
@@ -289,8 +294,8 @@ class Scope:
 
     def _subscript(self, own: Rows, index: ast.expr, depth: int) -> Rows:
         """Return the rows of ``x[index]``: those of ``x``, in the order of the index if it is a drawn one."""
-        index_rows = _NO_ROWS if isinstance(index, ast.Slice | ast.Constant) else self.rows(index, depth + 1)
-        taken = _taken(own, index_rows)
+        chosen = _NO_ROWS if isinstance(index, ast.Slice | ast.Constant) else self.rows(index, depth + 1)
+        taken = _index_rows(own, chosen)
         return Rows(taken.roots, taken.order, (*own.numbers, ast.unparse(index)) if own.numbers else own.numbers)
 
     def _call(self, node: ast.Call, depth: int) -> Rows:
@@ -301,20 +306,22 @@ class Scope:
         owner = self.rows(method.value, depth + 1) if method is not None else _NO_ROWS
         if name in _FILLED or (name in _REDUCTIONS and _is_reduction(node, owner)):
             return _NO_ROWS
-        if name in ("rand", "randn", "randn_like", "rand_like", "load", "read_csv"):
-            return Rows(frozenset((f"{name}:{node.lineno}:{node.col_offset}",)))
         shuffled = self._shuffled(node, name, arguments, owner)
         if shuffled is not None:
             return shuffled
         if name in ("index_select", "take") and arguments:
             is_method = method is not None and dotted_name(method.value) not in ("torch", "np", "numpy")
             parts = [owner, *arguments] if is_method else arguments
-            return _taken(parts[0], parts[-1] if name == "index_select" else parts[min(1, len(parts) - 1)])
+            return _index_rows(parts[0], parts[-1] if name == "index_select" else parts[min(1, len(parts) - 1)])
         if owner.order != () or owner.numbers != ():
             parts = [owner, *(each for each in arguments if each.order != ())]
         else:
             parts = arguments if any(each.roots for each in arguments) else [owner]
+            if method is not None and owner.roots and not node.args and name not in _CONVERSIONS:
+                return _NO_ROWS  # agent.parameters()
         found = _mixed(parts)
+        if not found.roots and (method is None or isinstance(method.value, ast.Name | ast.Call)):
+            found = Rows(frozenset((f"{name}:{node.lineno}:{node.col_offset}",)))  # new data
         numbers = [each.numbers for each in parts if each.numbers != ()]
         if numbers:
             kept = () if name not in _KEEPS_NUMBERS | _INVERTING else numbers[0] if name in _KEEPS_NUMBERS else None
@@ -359,11 +366,18 @@ class Scope:
     def _compare(self, node: Any, arguments: list[ast.expr]) -> Iterator[Hit]:
         name = last_name(node.func) if isinstance(node, ast.Call) else ""
         is_loss = name != "" and is_loss_call(self.source, node)
-        any_pair = is_loss or name.endswith("Dataset")  # other functions may get anything
+        any_pair = is_loss or name == "TensorDataset"  # other functions get more than inputs and labels
         sides = [(each, self.rows(each)) for each in arguments[: 2 if is_loss else None]]
         for i, (first, own) in enumerate(sides):
             for second, other in sides[i + 1 :]:
-                is_pair = any_pair or _are_inputs_and_labels(first, second) or _are_inputs_and_labels(second, first)
+                is_labelled = name.endswith("Dataset") and (is_label(_array(first)) or is_label(_array(second)))
+                is_pair = (
+                    any_pair
+                    or is_labelled
+                    or _are_inputs_and_labels(first, second)
+                    or _are_inputs_and_labels(second, first)
+                )
+                is_pair = is_pair and not (is_loss and (_is_setting(first, own) or _is_setting(second, other)))
                 if is_pair and _differ(own, other) and not _is_deliberate((first, own), (second, other)):
                     yield self._hit(node, (first, own), (second, other))
                     return
@@ -390,6 +404,13 @@ def _are_inputs_and_labels(first: ast.expr, second: ast.expr) -> bool:
     """Return True if the names of two arrays say that one contains inputs and the other one their labels."""
     is_input = bool(name_words(last_name(_array(first))) & _INPUTS) and not is_label(_array(first))
     return is_input and is_label(_array(second))
+
+
+def _is_setting(node: ast.expr, rows: Rows) -> bool:
+    """Return True for an attribute of some object, which may be anything: ``state.params``."""
+    array = _array(node)
+    is_attribute = isinstance(array, ast.Attribute) and not dotted_name(array).startswith("self.")
+    return is_attribute and rows.order == () and not is_label(array)
 
 
 def _array(node: ast.expr) -> ast.expr:
@@ -437,7 +458,7 @@ def _is_number(node: ast.expr) -> bool:
     return bool(name_words(ast.unparse(node)) & _SIZES)
 
 
-def _taken(rows: Rows, index: Rows) -> Rows:
+def _index_rows(rows: Rows, index: Rows) -> Rows:
     """Return the rows that an index takes."""
     if index.order is None or index.numbers is None or rows.order is None:
         return Rows(rows.roots | index.roots, None)
