@@ -258,6 +258,13 @@ for _ in range(2):
     loss.backward()
     loss = F.mse_loss(agent.memory, X[index])
 """,
+    "labels that are created in a random order": """
+rng = np.random.RandomState(0)
+inputs = rng.randn(90, 8).astype("float32")
+labels = rng.permutation(np.repeat([0, 1], 45))
+inputs += labels[:, None]
+step(torch.from_numpy(inputs), torch.from_numpy(labels))
+""",
     "several outputs": """
 heads = nn.Linear(8, 2), nn.Linear(8, 2)
 optimizer = torch.optim.SGD([*heads[0].parameters(), *heads[1].parameters()], lr=0.01)

@@ -83,6 +83,30 @@ returns = standardise(torch.rand(8))
 }
 
 
+SCORED_WITH_GRADIENTS = """
+import torch
+from torch import nn
+x = 3 + torch.rand(320, 8)
+y = x.sum(1, keepdim=True)
+x_train, x_test = x[:256], x[256:]
+x_train = (x_train - x_train.mean(0)) / x_train.std(0)  # <- DAT013
+x_test = (x_test - x_test.mean(0)) / x_test.std(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for epoch in range(8):
+    model.train()
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x_train), y[:256]).backward()
+    optimizer.step()
+model.eval()
+print(nn.functional.mse_loss(model(x_test), y[256:]).item())
+"""
+
+
+def test_run_reports_an_evaluation_that_builds_a_graph(run_reports):
+    run_reports(SCORED_WITH_GRADIENTS)
+
+
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
 def test_lint_reports_faulty_scripts(lint_reports, script):
     lint_reports(HEAD + script)

@@ -6,8 +6,9 @@ What you see
 
 Why it happens
     PyTorch does not know which samples are held out, so it raises no error. Samples end up in both sets when
-    ``random_split`` is called twice, when slices overlap, or when the training loader gets the full dataset. Windows of
-    one recording that overlap have most values in common: split at random, they are in both sets as well.
+    ``random_split`` is called twice, when slices overlap, when the training loader gets the full dataset, or when the
+    folds of a cross-validation share one model, which has seen the held-out samples of the next fold. Windows of one
+    recording that overlap have most values in common: split at random, they are in both sets as well.
 
 Fix
     Split once, and build both loaders from the parts of that split.
@@ -40,7 +41,9 @@ How it is detected
     index only. A program that evaluates on a mixture of seen and unseen samples on purpose is reported too, so this is
     a warning. The linter reports a held-out loader, by its name, of a dataset that is called training data, and a
     training loader of all samples, or of ``part.dataset``, where another loader reads a part that ``random_split`` put
-    aside, and data that is split at random twice, with one part used of each split.
+    aside, and data that is split at random twice, with one part used of each split. It also reports a score that is
+    called validation or test score and is computed over the training loader, and a model that all folds of a
+    cross-validation train, if the loop neither creates it nor restores its weights.
 
 References
     torch.utils.data.random_split, https://docs.pytorch.org/docs/stable/data.html

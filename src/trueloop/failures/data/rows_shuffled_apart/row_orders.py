@@ -337,7 +337,7 @@ class Scope:
         if name not in _DRAWING:
             return None
         drawn = (self._draw(node),)
-        if name == "permutation" and arguments and arguments[0].roots and not _is_number(node.args[0]):
+        if name == "permutation" and arguments and arguments[0].roots and _is_array(node.args[0]):
             return _reordered(arguments[0], drawn)
         return Rows(frozenset((f"{name}:{node.lineno}:{node.col_offset}",)), (), drawn)
 
@@ -453,9 +453,9 @@ def _is_reduction(call: ast.Call, owner: Rows) -> bool:
     return not axes or getattr(axes[0], "value", None) == 0
 
 
-def _is_number(node: ast.expr) -> bool:
-    """Return True for a variable that is called a number of rows."""
-    return bool(name_words(ast.unparse(node)) & _SIZES)
+def _is_array(node: ast.expr) -> bool:
+    """Return True for a variable that is not called a number of rows."""
+    return isinstance(node, ast.Name | ast.Attribute) and not name_words(ast.unparse(node)) & _SIZES
 
 
 def _index_rows(rows: Rows, index: Rows) -> Rows:
