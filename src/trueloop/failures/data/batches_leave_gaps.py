@@ -123,6 +123,8 @@ def _sum_of(source: SourceFile, loop: ast.For, node: ast.expr, depth: int) -> _S
 
 def _value_of(source: SourceFile, loop: ast.For, node: ast.expr, depth: int) -> _Sum | None:
     name = dotted_name(node)
+    if name in [each.id for each in ast.walk(loop.target) if isinstance(each, ast.Name)]:
+        return {(name,): 1}
     inside = assigned_in(loop, name)
     outside = [] if inside else assigned_in(function_of(source, loop), name) or assigned_in(source.tree, name)
     values = inside if len(inside) == 1 else [each for each in outside if isinstance(each, ast.Constant)]

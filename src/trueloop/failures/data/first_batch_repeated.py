@@ -42,9 +42,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trueloop.analysis.queries.assignments import assigned_value
-from trueloop.analysis.queries.batch_loops import created_loader, function_of
+from trueloop.analysis.queries.batch_loops import assigned_in, created_loader, function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
+from trueloop.core.source_text import encloses
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import BackwardEnded, BatchLoaded, LoaderStarted, Ref, TracingGap
 
@@ -127,7 +128,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     if "IterableDataset" in source.text.source or "streaming" in source.text.source:
         return
     for call in source.all_calls:
-        loader = _restarted(call)
+        loader = _restarted(source, call)
         created = None if loader is None else loader if isinstance(loader, ast.Call) else created_loader(source, loader)
         if loader is None or not isinstance(created, ast.Call) or not _repeats_order(source, created):
             continue
@@ -140,17 +141,27 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
-def _restarted(call: ast.Call) -> ast.expr | None:
+def _restarted(source: SourceFile, call: ast.Call) -> ast.expr | None:
     """Return the loader of ``next(iter(loader))`` or ``iter(loader).__next__()``; None for other calls."""
     match call:
-        case ast.Call(func=ast.Name(id="next"), args=[ast.Call(func=ast.Name(id="iter"), args=[loader]), *_]):
-            return loader
-        case ast.Call(
-            func=ast.Attribute(attr="__next__" | "next", value=ast.Call(func=ast.Name(id="iter"), args=[loader]))
-        ):
-            return loader
+        case ast.Call(func=ast.Name(id="next"), args=[iterator, *_]):
+            pass
+        case ast.Call(func=ast.Attribute(attr="__next__" | "next", value=iterator)):
+            pass
         case _:
             return None
+    if isinstance(iterator, ast.Name):  # batches = iter(loader), in the same block
+        block: list[ast.stmt] = source.block(_statement(source, call))
+        values = assigned_in(function_of(source, call), iterator.id)
+        iterator = values[0] if len(values) == 1 and any(encloses(each, values[0]) for each in block) else iterator
+    is_iter = isinstance(iterator, ast.Call) and last_name(iterator.func) == "iter" and len(iterator.args) == 1
+    return iterator.args[0] if is_iter else None  # type: ignore[union-attr]
+
+
+def _statement(source: SourceFile, node: ast.AST) -> Any:
+    while not isinstance(node, ast.stmt):
+        node = source.parents[id(node)]
+    return node
 
 
 def _repeats_order(source: SourceFile, created: ast.Call) -> bool:

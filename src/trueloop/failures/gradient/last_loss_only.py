@@ -243,8 +243,9 @@ def _always_run(block: list[ast.stmt]) -> Iterator[ast.stmt]:
 def _is_only_replaced(source: SourceFile, loop: ast.For, statement: ast.Assign, name: str) -> bool:
     """Return True for a loss that a loop assigns once, and uses at most to print or log it."""
     value = without_conversions(statement.value)
-    is_loss = value is statement.value and any(
-        is_loss_call(source, each) for each in ast.walk(value) if isinstance(each, ast.expr)
+    computes_loss = any(is_loss_call(source, each) for each in ast.walk(value) if isinstance(each, ast.expr))
+    is_loss = value is statement.value and (
+        computes_loss or (isinstance(value, ast.UnaryOp | ast.Call | ast.BinOp) and "loss" in name)
     )
     return is_loss and len(assigned_in(loop, name)) == 1 and not _is_kept(source, loop, name)
 
@@ -271,20 +272,26 @@ def _is_kept(source: SourceFile, loop: ast.For, name: str) -> bool:
 def _backwards_after(
     source: SourceFile, loop: ast.For, function: Any, statement: ast.Assign, name: str
 ) -> Iterator[Hit]:
-    """Yield the backward pass after a loop that starts from a variable."""
-    end = loop.end_lineno or 0
-    for call in ast.walk(function):
-        if isinstance(call, ast.Call) and last_name(call.func) == "backward" and call.lineno > end:
-            roots = [*call.args[:1], *([call.func.value] if isinstance(call.func, ast.Attribute) else [])]
-            is_root = any(dotted_name(each) == name for root in roots for each in ast.walk(root))
-            if is_root and not _is_assigned_between(function, name, end, call.lineno):
-                yield Hit(
-                    message=f"`{ast.unparse(call)}` runs once after the loop: `{name}` is the loss of the last batch, "
-                    "and the losses of all others are dropped.",
-                    node=call,
-                    related=((statement, "each batch replaces the loss here"),),
-                )
-                return
+    """Yield the backward pass after a loop that starts from a variable, also where the function returns it."""
+    starts = [(function, name, loop.end_lineno or 0)]
+    if any(isinstance(each, ast.Return) and dotted_name(each.value) == name for each in source.block(loop)):
+        for call in source.all_calls:
+            parent = source.parents.get(id(call))
+            if last_name(call.func) == getattr(function, "name", "") and isinstance(parent, ast.Assign):
+                starts.append((function_of(source, call), dotted_name(parent.targets[0]), call.lineno))
+    for where, variable, start in starts:
+        for call in ast.walk(where):
+            if isinstance(call, ast.Call) and last_name(call.func) == "backward" and call.lineno > start:
+                roots = [*call.args[:1], *([call.func.value] if isinstance(call.func, ast.Attribute) else [])]
+                is_root = any(dotted_name(each) == variable != "" for root in roots for each in ast.walk(root))
+                if is_root and not _is_assigned_between(where, variable, start, call.lineno):
+                    yield Hit(
+                        message=f"`{ast.unparse(call)}` runs once after the loop: `{variable}` is the loss of the last "
+                        "batch, and the losses of all others are dropped.",
+                        node=call,
+                        related=((statement, "each batch replaces the loss here"),),
+                    )
+                    break
 
 
 def _is_assigned_between(function: Any, name: str, first: int, last: int) -> bool:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import ValueKind
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -64,7 +64,11 @@ def _shared_step(source: SourceFile, loop: ast.For) -> Op | None:
     inside = source.ops_in_loop(around)
     for step in inside:
         optimizer = step.subject
-        if step.kind is not OpKind.STEP or optimizer.kind is not ValueKind.OPTIMIZER or not optimizer.models():
+        created = _creation(source, optimizer)
+        is_outside = created is not None and not created.is_inside(around)
+        if step.kind is not OpKind.STEP or optimizer.kind is not ValueKind.OPTIMIZER:
+            continue
+        if not optimizer.models() and not is_outside:
             continue
         texts = [ast.unparse(each) for each in step.functions]
         is_new = any(
@@ -79,7 +83,15 @@ def _shared_step(source: SourceFile, loop: ast.For) -> Op | None:
 
 
 def _created(source: SourceFile, step: Op) -> Iterator[Op]:
-    """Yield the creation of the models that a step trains."""
+    """Yield the creation of the models that a step trains, then that of the optimizer."""
     for each in source.ops(OpKind.CREATE):
         if any(each.subject is model for model in step.subject.models()):
             yield each
+    own = _creation(source, step.subject)
+    if own is not None:
+        yield own
+
+
+def _creation(source: SourceFile, value: AbstractValue) -> Op | None:
+    """Return the operation that creates a value; None if there is none."""
+    return next((each for each in source.ops(OpKind.CREATE) if each.subject is value), None)

@@ -102,10 +102,17 @@ def _validating_function(loop: BatchLoop) -> str:
     return "" if is_passed or data or name_words(function.name) & TRAINING else f"{function.name}()"
 
 
-def _target(source: SourceFile, call: ast.Call) -> ast.AST | None:
-    """Return the variable that gets the result of a call; of several variables, the first."""
-    statement = source.parents.get(id(call))
-    if not isinstance(statement, ast.Assign):
-        return None
-    target = statement.targets[0]
-    return target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+def _target(source: SourceFile, call: ast.Call) -> ast.expr | None:
+    """Return the variable or list that gets the result of a call; of several variables, the first."""
+    match source.parents.get(id(call)):
+        case ast.Assign(targets=[ast.Tuple(elts=[target, *_]) | target]):
+            pass
+        case ast.Call(func=ast.Attribute(attr="append", value=target)):
+            pass
+        case _:
+            return None
+    match target:
+        case ast.Subscript(slice=ast.Constant(value=str(key))):
+            return ast.Name(key, ast.Store())  # history["val_acc"]
+        case _:
+            return target

@@ -75,6 +75,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for name, parameters, block in _blocks(source):
         scope = module if not name else Scope(source, shuffling, draws, module.variables, parameters)
         scope.of_one_sample = bool(_ONE_SAMPLE.search(name))
+        scope.of_class = name.startswith("self ")
         for hit in [hit for statement in block for hit in scope.read(statement)]:
             if id(hit.node) not in reported and not _EXPERIMENT.search(name):
                 reported.add(id(hit.node))
@@ -92,8 +93,7 @@ def _blocks(source: SourceFile) -> Iterator[tuple[str, set[str], list[ast.stmt]]
             methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
             methods.sort(key=lambda each: each.name != "__init__")
             names = {name for each in methods for name in _parameters(each)}
-            kept = [each for each in methods if not _ONE_SAMPLE.search(each.name)]
-            yield node.name, names, [statement for each in kept for statement in each.body]
+            yield f"self {node.name}", names, [statement for each in methods for statement in each.body]
 
 
 def _parameters(function: ast.FunctionDef) -> set[str]:
@@ -139,6 +139,8 @@ class Scope:
         self.source, self.shuffling, self.draws = source, shuffling, draws
         self.of_one_sample = False
         """Whether the statements may be about the parts of one sample."""
+        self.of_class = False
+        """Whether the statements are those of all methods of a class."""
         hidden = set(parameters)
         self.variables = {name: rows for name, rows in outer.items() if name not in hidden}
         self._generators: dict[str, str] = {}
@@ -368,6 +370,8 @@ class Scope:
         is_loss = name != "" and is_loss_call(self.source, node)
         any_pair = is_loss or name == "TensorDataset"  # other functions get more than inputs and labels
         sides = [(each, self.rows(each)) for each in arguments[: 2 if is_loss else None]]
+        if not name and self.of_class:  # others may be the parts of one sample
+            sides = [each for each in sides if any(root.startswith("self.") for root in each[1].roots)]
         for i, (first, own) in enumerate(sides):
             for second, other in sides[i + 1 :]:
                 is_labelled = name.endswith("Dataset") and (is_label(_array(first)) or is_label(_array(second)))
