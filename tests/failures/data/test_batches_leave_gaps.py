@@ -35,6 +35,12 @@ def train_epoch(x, y, batch_size):
         optimizer.step()
 train_epoch(x, y, 32)
 """,
+    "an end that is assigned": """
+i = 0
+for i in range(0, len(x), bs):
+    end = bs
+    train_step(x[i:end], y[i:end])  # <- DAT016
+""",
     "multiplied twice": """
 for i in range(0, len(x), bs):
     a, b = x[i * bs:(i + 1) * bs], y[i * bs:(i + 1) * bs]  # <- DAT016

@@ -47,6 +47,14 @@ def train_step(model, loader, optimizer):
 for _ in range(16):
     train_step(model, loader, optimizer)
 """,
+    "an iterator in each step": """
+for step in range(16):
+    batches = iter(loader)  # <- DAT012
+    a, b = next(batches)
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(a), b).backward()
+    optimizer.step()
+""",
 }
 
 CORRECT = {

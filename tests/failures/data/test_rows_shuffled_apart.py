@@ -92,6 +92,21 @@ for epoch in range(2):
     for _ in Batches(X, y):
         pass
 """,
+    "a dataset shuffles its inputs": """
+class Table(Dataset):
+    def __init__(self, inputs, labels):
+        self.inputs, self.labels = inputs, labels
+        np.random.shuffle(self.inputs)  # <- DAT015
+    def __getitem__(self, i):
+        return self.inputs[i], self.labels[i]
+""",
+    "shuffled by scikit-learn, one after the other": """
+from sklearn.utils import shuffle
+X = shuffle(X)
+y = shuffle(y)  # <- DAT015
+loss = criterion(model(X), y)
+loss.backward()
+""",
     "split twice": """
 from sklearn.model_selection import train_test_split
 X_train, X_test = train_test_split(X, test_size=0.2)
@@ -276,6 +291,15 @@ for _ in range(3):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+""",
+    "parts of a sample": """
+class Puzzle(Dataset):
+    def __init__(self, images, labels):
+        self.images, self.labels = images, labels
+    def __getitem__(self, i):
+        patches = self.images[i].split(2)
+        random.shuffle(patches)
+        return patches, self.labels[i]
 """,
     "columns": """
 order = torch.randperm(8)

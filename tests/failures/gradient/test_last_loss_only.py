@@ -69,6 +69,19 @@ for epoch in range(4):
     loss.backward()  # <- GRD020
     optimizer.step()
 """,
+    "returned, scaled": """
+scaler = torch.amp.GradScaler("cpu", enabled=False)
+def run(loader):
+    for a, b in loader:
+        loss = (model(a) - b).square().mean()
+    return loss
+for epoch in range(4):
+    loss = run(loader)
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()  # <- GRD020
+    scaler.step(optimizer)
+    scaler.update()
+""",
     "split": """
 for epoch in range(4):
     for batch in torch.randperm(len(x)).split(16):

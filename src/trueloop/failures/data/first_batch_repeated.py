@@ -128,7 +128,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     if "IterableDataset" in source.text.source or "streaming" in source.text.source:
         return
     for call in source.all_calls:
-        loader = _restarted(source, call)
+        start = _new_pass(source, call)
+        loader = None if start is None else start.args[0]
         created = None if loader is None else loader if isinstance(loader, ast.Call) else created_loader(source, loader)
         if loader is None or not isinstance(created, ast.Call) or not _repeats_order(source, created):
             continue
@@ -136,13 +137,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
             yield Hit(
                 message=f"`{ast.unparse(call)}` returns the first batch each time: a new pass starts, and the loader "
                 "does not shuffle.",
-                node=call,
+                node=call if start is None or encloses(call, start) else start,
                 related=() if created is loader else ((created, "the loader"),),
             )
 
 
-def _restarted(source: SourceFile, call: ast.Call) -> ast.expr | None:
-    """Return the loader of ``next(iter(loader))`` or ``iter(loader).__next__()``; None for other calls."""
+def _new_pass(source: SourceFile, call: ast.Call) -> ast.Call | None:
+    """Return ``iter(loader)`` of ``next(iter(loader))`` or ``iter(loader).__next__()``; None for other calls."""
     match call:
         case ast.Call(func=ast.Name(id="next"), args=[iterator, *_]):
             pass
@@ -155,7 +156,7 @@ def _restarted(source: SourceFile, call: ast.Call) -> ast.expr | None:
         values = assigned_in(function_of(source, call), iterator.id)
         iterator = values[0] if len(values) == 1 and any(encloses(each, values[0]) for each in block) else iterator
     is_iter = isinstance(iterator, ast.Call) and last_name(iterator.func) == "iter" and len(iterator.args) == 1
-    return iterator.args[0] if is_iter else None  # type: ignore[union-attr]
+    return iterator if is_iter and isinstance(iterator, ast.Call) else None
 
 
 def _statement(source: SourceFile, node: ast.AST) -> Any:

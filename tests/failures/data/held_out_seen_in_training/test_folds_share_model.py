@@ -54,6 +54,18 @@ for fold in range(5):  # <- DAT001
         optimizer.step()
     print(score(model, folds[fold]))
 """,
+    "a model of another file": """
+from networks import Net
+model = Net().to("cuda")
+optimizer = torch.optim.Adam(model.parameters())
+for fold, (train, val) in enumerate(KFold(5).split(X)):  # <- DAT001
+    for epoch in range(3):
+        loss = nn.functional.cross_entropy(model(X[train]), y[train])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(score(model, val))
+""",
     "a class": """
 class Experiment:
     def __init__(self):

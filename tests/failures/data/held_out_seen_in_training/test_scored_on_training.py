@@ -37,6 +37,12 @@ for epoch in range(3):
     train(model, train_loader)
     val_acc = evaluate(model, train_loader)  # <- DAT001
 """,
+    "a history": """
+history = {"val_acc": []}
+for epoch in range(3):
+    train(model, train_loader)
+    history["val_acc"].append(evaluate(model, train_loader))  # <- DAT001
+""",
     "a list": """
 train(model, train_loader)
 val_losses = []

@@ -369,18 +369,14 @@ class Scope:
         name = last_name(node.func) if isinstance(node, ast.Call) else ""
         is_loss = name != "" and is_loss_call(self.source, node)
         any_pair = is_loss or name == "TensorDataset"  # other functions get more than inputs and labels
-        sides = [(each, self.rows(each)) for each in arguments[: 2 if is_loss else None]]
+        is_dataset = name.endswith("Dataset") and not any_pair
+        sides = [(each, self.rows(each)) for each in arguments[: 2 if is_loss or is_dataset else None]]
         if not name and self.of_class:  # others may be the parts of one sample
             sides = [each for each in sides if any(root.startswith("self.") for root in each[1].roots)]
         for i, (first, own) in enumerate(sides):
             for second, other in sides[i + 1 :]:
-                is_labelled = name.endswith("Dataset") and (is_label(_array(first)) or is_label(_array(second)))
-                is_pair = (
-                    any_pair
-                    or is_labelled
-                    or _are_inputs_and_labels(first, second)
-                    or _are_inputs_and_labels(second, first)
-                )
+                is_pair = any_pair or (is_dataset and (is_label(_array(first)) or is_label(_array(second))))
+                is_pair = is_pair or _are_inputs_and_labels(first, second) or _are_inputs_and_labels(second, first)
                 is_pair = is_pair and not (is_loss and (_is_setting(first, own) or _is_setting(second, other)))
                 if is_pair and _differ(own, other) and not _is_deliberate((first, own), (second, other)):
                     yield self._hit(node, (first, own), (second, other))
