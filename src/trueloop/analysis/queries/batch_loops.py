@@ -96,13 +96,18 @@ def has_batches_of_one(source: SourceFile, loop: BatchLoop) -> bool:
 
 def assigned_in(function: Any, name: str) -> list[ast.expr]:
     """Return the values that a function or module assigns to a variable, except by ``+=``."""
-    return [
-        each.value
-        for each in ast.walk(function)
-        if isinstance(each, ast.Assign)
-        for target in each.targets
-        if dotted_name(target) == name
-    ]
+    return [value for target, value in single_assignments(function) if dotted_name(target) == name]
+
+
+def single_assignments(function: Any) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield each target of an assignment with its value; for ``a, b = c, d`` both pairs."""
+    for each in ast.walk(function):
+        for target in each.targets if isinstance(each, ast.Assign) else ():
+            value: ast.expr = each.value  # type: ignore[union-attr]
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+                yield from zip(target.elts, value.elts, strict=True)
+            else:
+                yield target, value
 
 
 def without_conversions(node: ast.expr) -> ast.expr:

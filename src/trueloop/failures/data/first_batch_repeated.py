@@ -25,19 +25,28 @@ When this is fine
     - The loader has one batch, or is a stream that continues.
 
 How it is detected
-    The sanitizer counts passes over a loader that does not shuffle, that ended after their first batch and trained on
-    it. It reports 12 in a row of a loader with at least 3 batches.
+    The sanitizer counts passes over a loader that does not shuffle, or over loaders of one dataset that one line
+    creates, that ended after their first batch and trained on it. It reports 12 in a row of a loader with at least 3
+    batches. The linter reports ``next(iter(loader))`` in a loop that trains on the batch, if the only loader of that
+    name, or the one that is created right there, has no sampler and does not shuffle. Streams, datasets that do not
+    use their index, and batches of all samples are not reported.
 
 References
     torch.utils.data, https://docs.pytorch.org/docs/stable/data.html
 """
 
+import ast
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from trueloop.analysis.queries.assignments import assigned_value
+from trueloop.analysis.queries.batch_loops import assigned_in, created_loader, function_of
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.core.source_text import encloses
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import BackwardEnded, BatchLoaded, LoaderStarted, Ref, TracingGap
 
 MIN_PASSES: Final = 12
@@ -60,6 +69,8 @@ class Detector(BaseDetector):
 
     def __init__(self) -> None:
         self._passes: weakref.WeakKeyDictionary[Ref, _Passes] = weakref.WeakKeyDictionary()
+        self._by_dataset: weakref.WeakKeyDictionary[Ref, dict[CodePosition, _Passes]] = weakref.WeakKeyDictionary()
+        """Dataset -> the line that creates loaders of it -> their passes."""
 
     def on_loader_started(self, event: LoaderStarted) -> Evidence | None:
         """Count the previous pass; return evidence at the twelfth one."""
@@ -67,7 +78,7 @@ class Detector(BaseDetector):
             return None
         passes = self._passes.get(event.loader)
         if passes is None:
-            passes = self._passes[event.loader] = _Passes(len(event.live_loader))
+            passes = self._passes[event.loader] = self._first_pass(event)
         is_first_only = passes.loaded == 1 and passes.trained
         passes.count = passes.count + 1 if is_first_only else 0
         passes.loaded, passes.trained = 0, False
@@ -75,6 +86,13 @@ class Detector(BaseDetector):
             return None
         passes.reported = True
         return _evidence(event.location, passes)
+
+    def _first_pass(self, event: LoaderStarted) -> _Passes:
+        """Return the passes over the loaders of one dataset that one line creates, or new ones."""
+        new = _Passes(len(event.live_loader))
+        if event.dataset is None or event.made_at is None:
+            return new
+        return self._by_dataset.setdefault(event.dataset, {}).setdefault(event.made_at, new)
 
     def on_batch_loaded(self, event: BatchLoaded) -> None:
         """Count the batch."""
@@ -105,6 +123,139 @@ def _evidence(location: CodePosition | None, passes: _Passes) -> Evidence:
     )
 
 
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each ``next(iter(loader))`` whose batch a loop trains on."""
+    if "IterableDataset" in source.text.source or "streaming" in source.text.source:
+        return
+    for call in source.all_calls:
+        start = _new_pass(source, call)
+        loader = None if start is None else start.args[0]
+        created = None if loader is None else loader if isinstance(loader, ast.Call) else created_loader(source, loader)
+        if loader is None or not isinstance(created, ast.Call) or not _repeats_order(source, created):
+            continue
+        if any(_trains_in_loop(source, each, 0) for each in _uses(source, call)):
+            yield Hit(
+                message=f"`{ast.unparse(call)}` returns the first batch each time: a new pass starts, and the loader "
+                "does not shuffle.",
+                node=call if start is None or encloses(call, start) else start,
+                related=() if created is loader else ((created, "the loader"),),
+            )
+
+
+def _new_pass(source: SourceFile, call: ast.Call) -> ast.Call | None:
+    """Return ``iter(loader)`` of ``next(iter(loader))`` or ``iter(loader).__next__()``; None for other calls."""
+    match call:
+        case ast.Call(func=ast.Name(id="next"), args=[iterator, *_]):
+            pass
+        case ast.Call(func=ast.Attribute(attr="__next__" | "next", value=iterator)):
+            pass
+        case _:
+            return None
+    if isinstance(iterator, ast.Name):  # batches = iter(loader), in the same block
+        block: list[ast.stmt] = source.block(_statement(source, call))
+        values = assigned_in(function_of(source, call), iterator.id)
+        iterator = values[0] if len(values) == 1 and any(encloses(each, values[0]) for each in block) else iterator
+    is_iter = isinstance(iterator, ast.Call) and last_name(iterator.func) == "iter" and len(iterator.args) == 1
+    return iterator if is_iter and isinstance(iterator, ast.Call) else None
+
+
+def _statement(source: SourceFile, node: ast.AST) -> Any:
+    while not isinstance(node, ast.stmt):
+        node = source.parents[id(node)]
+    return node
+
+
+def _repeats_order(source: SourceFile, created: ast.Call) -> bool:
+    """Return True for a DataLoader that certainly starts with the same batch each time, of several."""
+    options = {each.arg: each.value for each in created.keywords}
+    options |= dict(zip(("dataset", "batch_size", "shuffle", "sampler", "batch_sampler"), created.args, strict=False))
+    shuffle, size, dataset = (options.get(each) for each in ("shuffle", "batch_size", "dataset"))
+    if not last_name(created.func).endswith("DataLoader") or {None, "sampler", "batch_sampler"} & options.keys():
+        return False
+    if shuffle is not None and getattr(shuffle, "value", None) is not False:
+        return False
+    return not _is_all(source, size) and dataset is not None and _uses_index(source, dataset)
+
+
+def _is_all(source: SourceFile, size: ast.expr | None) -> bool:
+    """Return True for a batch size that is the number of samples: a length, or the size of a tensor of the file."""
+    if isinstance(size, ast.Name):
+        value = assigned_value(source, size, size.id)
+        size = value if isinstance(value, ast.Call | ast.Subscript) else size
+    if size is None or isinstance(size, ast.Call | ast.Subscript):
+        return size is not None
+    made = [
+        each for each in source.all_calls if last_name(each.func) in ("randn", "rand", "zeros", "randint", "arange")
+    ]
+    return any(ast.unparse(argument) == ast.unparse(size) for each in made for argument in each.args[:1])
+
+
+def _uses_index(source: SourceFile, dataset: ast.expr) -> bool:
+    """Return False for a dataset of the file whose ``__getitem__`` ignores its index: it creates new samples."""
+    value = assigned_value(source, dataset, dataset.id) if isinstance(dataset, ast.Name) else dataset
+    name = last_name(value.func) if isinstance(value, ast.Call) else ""
+    for each in source.nodes:
+        if isinstance(each, ast.FunctionDef) and each.name == "__getitem__" and len(each.args.args) > 1:
+            owner = source.parents.get(id(each))
+            names = {inner.id for inner in ast.walk(each) if isinstance(inner, ast.Name)}
+            if getattr(owner, "name", "") == name and each.args.args[1].arg not in names:
+                return False
+    return True
+
+
+def _uses(source: SourceFile, call: ast.Call) -> Iterator[ast.Call]:
+    """Yield the call, or the calls of the function that returns its result."""
+    function = function_of(source, call)
+    if isinstance(source.parents.get(id(call)), ast.Return):
+        yield from (each for each in source.all_calls if last_name(each.func) == getattr(function, "name", ""))
+    else:
+        yield call
+
+
+def _trains_in_loop(source: SourceFile, call: ast.Call, depth: int) -> bool:
+    """Return True if a loop repeats a call and differentiates a loss of its result."""
+    function, node = function_of(source, call), source.parents.get(id(call))
+    loop: Any = None
+    while node is not None and node is not function and loop is None:
+        if isinstance(node, ast.ExceptHandler):
+            return False  # a new pass after the last batch
+        loop = node if isinstance(node, ast.For | ast.While) else None
+        node = source.parents.get(id(node))
+    if loop is not None:
+        return _is_trained_on(loop, call)
+    if isinstance(function, ast.Module) or depth or not _is_trained_on(function, call):
+        return False
+    callers = [each for each in source.all_calls if last_name(each.func) == function.name]
+    return any(_is_in_loop(source, each) for each in callers)
+
+
+def _is_in_loop(source: SourceFile, call: ast.Call) -> bool:
+    function, node = function_of(source, call), source.parents.get(id(call))
+    while node is not None and node is not function:
+        if isinstance(node, ast.For | ast.While):
+            return True
+        node = source.parents.get(id(node))
+    return False
+
+
+def _is_trained_on(block: ast.AST, call: ast.Call) -> bool:
+    """Return True if a backward pass starts from a value that is computed from the result of a call."""
+    derived: set[str] = set()
+    statements = sorted((each for each in ast.walk(block) if isinstance(each, ast.stmt)), key=lambda each: each.lineno)
+    for each in statements:
+        if isinstance(each, ast.For | ast.While | ast.If | ast.With | ast.Try | ast.FunctionDef | ast.ClassDef):
+            continue
+        nodes = list(ast.walk(each))
+        if any(node is call for node in nodes) or any(isinstance(n, ast.Name) and n.id in derived for n in nodes):
+            derived |= {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            names = [node.func for node in nodes if isinstance(node, ast.Call)]
+            if any(last_name(name) == "backward" or "train" in last_name(name) for name in names):
+                return True
+    return False
+
+
+RULE = Rule(required_words=("iter(", "DataLoader", "backward|train"), find=find)
+
 BAD = """
 import torch
 from torch import nn
@@ -129,5 +280,6 @@ FAILURE = Failure(
     bad=BAD,
     good=changed(BAD, {"shuffle=False": "shuffle=True"}),
     fix="Create the iterator once, before the loop: `batches = iter(loader)`.",
+    rule=RULE,
     detector=Detector,
 )

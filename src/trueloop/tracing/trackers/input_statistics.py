@@ -89,6 +89,8 @@ class _Table:
 @dataclass(slots=True)
 class _Model:
     training: _Table = field(default_factory=lambda: _Table(0))
+    trained_in_train_mode: bool = False
+    """Whether calls in eval mode are evaluations, even if they build graphs."""
     held_out: dict[CodePosition | None, _Table] = field(default_factory=dict[CodePosition | None, _Table])
     """Line that calls the model without a graph -> its latest pass."""
 
@@ -110,7 +112,8 @@ class InputStatistics(Tracker):
         if event.recomputed or not isinstance(inputs, Tensor) or not _is_readable(inputs):
             return
         model = self._models.get(event.model) or self._models.put(event.model, _Model())
-        if event.has_graph:
+        model.trained_in_train_mode |= event.has_graph and event.training
+        if event.has_graph and (event.training or not model.trained_in_train_mode):
             table = model.training
         elif event.update:
             table = model.held_out.setdefault(event.location, _Table(event.update, event.location))

@@ -6,8 +6,9 @@ What you see
 
 Why it happens
     PyTorch does not know which samples are held out, so it raises no error. Samples end up in both sets when
-    ``random_split`` is called twice, when slices overlap, or when the training loader gets the full dataset. Windows of
-    one recording that overlap have most values in common: split at random, they are in both sets as well.
+    ``random_split`` is called twice, when slices overlap, when the training loader gets the full dataset, or when the
+    folds of a cross-validation share one model, which has seen the held-out samples of the next fold. Windows of one
+    recording that overlap have most values in common: split at random, they are in both sets as well.
 
 Fix
     Split once, and build both loaders from the parts of that split.
@@ -43,9 +44,11 @@ How it is detected
     Datasets that read files are compared by index only. A program that evaluates on a mixture of seen and unseen
     samples on purpose is reported too, so this is a warning.
 
-    The linter reports three cases. (1) A loader with the name of a held-out loader reads a dataset with the name of
+    The linter reports five cases. (1) A loader with the name of a held-out loader reads a dataset with the name of
     training data. (2) A training loader reads all samples, or ``part.dataset``, while another loader reads a part that
     ``random_split`` put aside. (3) Data is split at random twice, and one part of each split is used.
+    (4) A score that is called validation or test score is computed over the training loader. (5) All folds of a
+    cross-validation train one model, which the loop neither creates nor restores.
 
 References
     torch.utils.data.random_split, https://docs.pytorch.org/docs/stable/data.html

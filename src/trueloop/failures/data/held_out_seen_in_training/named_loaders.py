@@ -3,17 +3,15 @@
 import ast
 import itertools
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name
-from trueloop.failures.data.held_out_seen_in_training import wrong_loader
+from trueloop.failures.data.held_out_seen_in_training import folds_share_model, scored_on_training, wrong_loader
 from trueloop.failures.failure import Rule, Severity
-
-_HELD_OUT: Final = frozenset(("val", "valid", "validation", "test", "testing", "eval", "evaluation", "dev", "holdout"))
-_TRAINING: Final = frozenset(("train", "training", "trn", "tr"))
 
 
 class _Loader(NamedTuple):
@@ -86,8 +84,8 @@ def _held_out_loaders(loaders: list[_Loader]) -> Iterator[Hit]:
     """Yield the held-out loaders of a dataset that is called training data."""
     for loader in loaders:
         words, data = name_words(loader.name), name_words(last_name(loader.dataset))
-        is_held_out = bool(words & _HELD_OUT) and not words & _TRAINING
-        if is_held_out and data & _TRAINING and not data & _HELD_OUT and not loader.has_sampler:
+        is_held_out = bool(words & HELD_OUT) and not words & TRAINING
+        if is_held_out and data & TRAINING and not data & HELD_OUT and not loader.has_sampler:
             yield Hit(
                 message=f"`{loader.name}` reads `{ast.unparse(loader.dataset)}`: by their names, the model is "
                 "evaluated on the data that it is trained on.",
@@ -110,7 +108,7 @@ def _trains(loader: _Loader) -> bool:
     """Return True for a loader that is called a training loader, or that shuffles and is not called held out."""
     shuffles = any(each.arg == "shuffle" and getattr(each.value, "value", None) for each in loader.call.keywords)
     words = name_words(loader.name)
-    return bool(words & _TRAINING) or (shuffles and not words & _HELD_OUT)
+    return bool(words & TRAINING) or (shuffles and not words & HELD_OUT)
 
 
 def _judge(loaders: list[_Loader], loader: _Loader, split: _Split) -> Iterator[Hit]:
@@ -132,9 +130,11 @@ def _judge(loaders: list[_Loader], loader: _Loader, split: _Split) -> Iterator[H
 
 
 def find_all(source: SourceFile) -> Iterator[Hit]:
-    """Yield the same as `find`, and held-out loaders whose dataset is the one that the program is trained on."""
+    """Yield all uses of training samples for an evaluation."""
     found = list(find(source))
     yield from found or wrong_loader.find(source)
+    yield from scored_on_training.find(source)
+    yield from folds_share_model.find(source)
 
 
-RULE = Rule(required_words=("DataLoader",), find=find_all)
+RULE = Rule(required_words=("DataLoader|old|train",), find=find_all)

@@ -5,12 +5,12 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.queries.held_out_names import is_held_out
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix
+from trueloop.failures.data.scaled_separately import own_statistics
 from trueloop.failures.failure import Rule
 
-_HELD_OUT: Final = frozenset(("val", "valid", "validation", "test", "testing", "dev", "holdout", "ts"))
 _TRANSFORMER: Final = re.compile(
     r"scal|enc(?!lo)|imput|normali[sz]er|vectori|pca|transformer|discreti|^(sc|ss|mms|le)\d?$", re.IGNORECASE
 )
@@ -23,9 +23,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
         for call in source.all_calls
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("fit", "fit_transform") and call.args
     ]
-    others = [call for call, _ in fits if not _is_held_out(call.args[0])]
+    others = [call for call, _ in fits if not is_held_out(call.args[0])]
     for call, method in fits:
-        if method.attr != "fit_transform" or not others or not _is_held_out(call.args[0]):
+        if method.attr != "fit_transform" or not others or not is_held_out(call.args[0]):
             continue
         owner = last_name(method.value) or last_name(getattr(method.value, "func", method.value))
         if _TRANSFORMER.search(owner) and not isinstance(source.parents.get(id(call)), ast.Expr):
@@ -41,11 +41,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
-def _is_held_out(node: ast.expr) -> bool:
-    """Return True for data that is called test or validation data, and not training data."""
-    names = [last_name(each) for each in ast.walk(node) if isinstance(each, ast.Name | ast.Attribute)]
-    words = {word for name in names for word in name_words(name)}
-    return bool(words & _HELD_OUT) and not words & {"train", "training", "trainval"}
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and held-out data that is standardised by hand with its own statistics."""
+    yield from find(source)
+    yield from own_statistics.find(source)
 
 
-RULE = Rule(required_words=("fit_transform(", "test|val|dev|ts", "torch|keras|nn."), find=find)
+RULE = Rule(
+    required_words=("fit_transform(|mean|min|zscore(|scale(", "torch|keras|nn."),
+    find=find_all,
+)

@@ -1,0 +1,31 @@
+"""Tells from the names in an expression whether it is training data or held-out data."""
+
+import ast
+from typing import Final
+
+from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.source_file import last_name
+
+HELD_OUT: Final = frozenset((
+    "val", "valid", "validation", "test", "testing", "eval", "evaluation", "dev", "holdout", "ts", "te", "va",
+))  # fmt: skip
+TRAINING: Final = frozenset(("train", "training", "trainval", "trn", "tr"))
+
+
+def data_words(node: ast.AST) -> set[str]:
+    """Return the words of all names in an expression: {"x", "test"} for ``X_test[0]``, {"test"} for ``Xtest``."""
+    names = [last_name(each) for each in ast.walk(node) if isinstance(each, ast.Name | ast.Attribute)]
+    words = {word for name in names for word in name_words(name)}
+    return {word[1:] if word[1:] in HELD_OUT | TRAINING and word[0] in "xy" else word for word in words}
+
+
+def is_held_out(node: ast.AST) -> bool:
+    """Return True for data that is called test or validation data, and not training data."""
+    words = data_words(node)
+    return bool(words & HELD_OUT) and not words & TRAINING
+
+
+def is_training(node: ast.AST) -> bool:
+    """Return True for data that is called training data, and not test or validation data."""
+    words = data_words(node)
+    return bool(words & TRAINING) and not words & HELD_OUT

@@ -1,0 +1,146 @@
+"""Finds held-out data that is standardised by hand with its own mean and deviation, in the source."""
+
+import ast
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from trueloop.analysis.queries.batch_loops import assigned_in, function_of, single_assignments
+from trueloop.analysis.queries.held_out_names import data_words, is_held_out, is_training
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import dotted_name
+
+_CENTRES: Final = frozenset(("mean", "nanmean", "median", "nanmedian", "min", "amin", "nanmin"))
+_WIDTHS: Final = frozenset(("std", "nanstd", "var", "nanvar", "max", "amax", "nanmax", "ptp"))
+_LIBRARIES: Final = frozenset(("np", "numpy", "torch"))
+_SCALING_FUNCTIONS: Final = frozenset((
+    "scipy.stats.zscore", "sklearn.preprocessing.scale", "sklearn.preprocessing.minmax_scale",
+    "sklearn.preprocessing.robust_scale",
+))  # fmt: skip
+_SINGLE: Final = frozenset(
+    ("img", "image", "sample", "frame", "signal", "audio", "wave", "waveform", "sequence", "row")
+)
+"""Words in the names of one sample, whose own statistics do not depend on the other samples."""
+
+
+class _Scaled(NamedTuple):
+    """Data that is standardised with its own statistics."""
+
+    node: Any
+    """The expression, or the call of the function that contains it."""
+    data: ast.expr
+    target: ast.AST | None
+    """The variable that holds the result; None if there is none."""
+
+    def is_called(self, held_out: bool) -> bool:
+        """Return True if data is called held-out data, or training data, by its name or the name of the result."""
+        named = is_held_out if held_out else is_training
+        other = is_training if held_out else is_held_out
+        return named(self.data) or (self.target is not None and not other(self.data) and named(self.target))
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the standardisations of held-out data in a file that standardises training data in the same way."""
+    found = [part for each in _standardised(source) for part in _with_callers(source, each)]
+    found = [each for each in found if not data_words(each.data) & _SINGLE]
+    training = [each for each in found if each.is_called(held_out=False)]
+    for each in found if training else ():
+        if each.is_called(held_out=True):
+            yield Hit(
+                message=f"`{ast.unparse(each.data)}` is scaled with its own statistics, and "
+                f"`{ast.unparse(training[0].data)}` with others: equal values no longer mean the same. Use the "
+                "statistics of the training data for both.",
+                node=each.node,
+                related=((training[0].node, "the training data"),),
+            )
+
+
+def _standardised(source: SourceFile) -> Iterator[_Scaled]:
+    """Yield each ``(x - x.mean(0)) / x.std(0)``, also in two steps or with the range, and each ``zscore(x)``."""
+    for node in source.nodes:
+        match node:
+            case ast.BinOp(op=ast.Div(), left=ast.BinOp(op=ast.Sub(), left=data, right=centre), right=width):
+                if _has_statistic(source, centre, data, _CENTRES) and _has_statistic(source, width, data, _WIDTHS):
+                    yield _Scaled(node, data, _target(source, node))
+            case ast.AugAssign(op=ast.Sub(), target=data, value=centre):
+                if _has_statistic(source, centre, data, _CENTRES) and _is_divided(source, node):
+                    yield _Scaled(node, data, None)
+            case ast.Call(args=[data, *_]) if source.qualified_name(node.func) in _SCALING_FUNCTIONS:
+                yield _Scaled(node, data, _target(source, node))
+            case _:
+                pass
+
+
+def _is_divided(source: SourceFile, centred: ast.AugAssign) -> bool:
+    """Return True if centred data is divided by its own deviation in the same block."""
+    return any(
+        isinstance(each, ast.AugAssign)
+        and isinstance(each.op, ast.Div)
+        and ast.unparse(each.target) == ast.unparse(centred.target)
+        and _has_statistic(source, each.value, centred.target, _WIDTHS)
+        for each in source.block(centred)
+    )
+
+
+def _target(source: SourceFile, node: ast.expr) -> ast.AST | None:
+    """Return the variable to which the function around an expression assigns it."""
+    pairs = single_assignments(function_of(source, node))
+    return next((target for target, value in pairs if value is node), None)
+
+
+def _has_statistic(source: SourceFile, node: ast.expr, data: ast.expr, kinds: frozenset[str]) -> bool:
+    """Return True if an expression contains a statistic of the data over all its samples, also through a variable."""
+    for each in ast.walk(node):
+        values = [each] if isinstance(each, ast.Call) else []
+        if isinstance(each, ast.Name):
+            values = _assigned_before(source, each)[-1:]
+        for value in values:
+            for call in ast.walk(value):
+                if isinstance(call, ast.Call) and _is_statistic(call, ast.unparse(data), kinds):
+                    return True
+    return False
+
+
+def _assigned_before(source: SourceFile, name: ast.Name) -> list[ast.expr]:
+    """Return the values that the function around a variable has assigned to it in earlier lines."""
+    return [each for each in assigned_in(function_of(source, name), name.id) if each.lineno < name.lineno]
+
+
+def _is_statistic(call: ast.Call, data: str, kinds: frozenset[str]) -> bool:
+    """Return True for a statistic of the data over all its samples: ``x.mean(0)``, ``np.std(x, axis=0)``."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in kinds:
+        return False
+    is_function = dotted_name(call.func.value) in _LIBRARIES
+    of, positional = (call.args[0], call.args[1:]) if is_function and call.args else (call.func.value, call.args)
+    axes = [*positional[:1], *(each.value for each in call.keywords if each.arg in ("dim", "axis"))]
+    axis = ast.unparse(axes[0]) if axes else "0"
+    return ast.unparse(of) == data and axis.lstrip("([").startswith(("0", "None"))
+
+
+def _with_callers(source: SourceFile, scaled: _Scaled) -> Iterator[_Scaled]:
+    """Yield standardised data; for a parameter or the variable of a loop, the data that it stands for instead."""
+    name, function = dotted_name(scaled.data), function_of(source, scaled.node)
+    arguments = getattr(function, "args", None)
+    names = [each.arg for each in arguments.args] if isinstance(arguments, ast.arguments) else []
+    around: Any = source.parents.get(id(scaled.node))
+    while around is not None and around is not function:
+        loops = around.generators if isinstance(around, ast.ListComp | ast.GeneratorExp) else [around]
+        for loop in loops:
+            if isinstance(loop, ast.For | ast.comprehension) and dotted_name(loop.target) == name:
+                parts = loop.iter.elts if isinstance(loop.iter, ast.Tuple | ast.List) else []
+                yield from (_Scaled(scaled.node, each, None) for each in parts)
+                return
+        around = source.parents.get(id(around))
+    if name not in names:
+        yield scaled
+        return
+    parent = source.parents.get(id(function))
+    is_method = isinstance(parent, ast.ClassDef) and names[0] in ("self", "cls")
+    called = parent.name if isinstance(parent, ast.ClassDef) and function.name == "__init__" else function.name
+    position = names.index(name) - is_method
+    for call in source.all_calls:
+        if last_name(call.func) != called:
+            continue
+        keyword = next((each.value for each in call.keywords if each.arg == name), None)
+        passed = call.args[position] if 0 <= position < len(call.args) else keyword
+        if passed is not None:
+            yield _Scaled(call, passed, _target(source, call))

@@ -1,0 +1,163 @@
+"""DAT001: a model that all folds of a cross-validation train."""
+
+import pytest
+
+HEAD = """
+import copy
+import torch
+from torch import nn
+from sklearn.model_selection import KFold, StratifiedKFold, TimeSeriesSplit
+
+X = torch.randn(100, 8)
+y = (X.sum(1) > 0).long()
+
+def build():
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+
+def fit(model, optimizer, rows):
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(X[rows]), y[rows])
+        loss.backward()
+        optimizer.step()
+
+def score(model, rows):
+    with torch.no_grad():
+        return (model(X[rows]).argmax(1) == y[rows]).float().mean()
+"""
+FAULTY = {
+    "a function that trains": """
+model = build()
+optimizer = torch.optim.Adam(model.parameters())
+for fold, (train, val) in enumerate(KFold(n_splits=5).split(X)):  # <- DAT001
+    fit(model, optimizer, train)
+    print(fold, score(model, val))
+""",
+    "a new optimizer only": """
+model = build()
+splitter = StratifiedKFold(5, shuffle=True)
+for train, val in splitter.split(X, y):  # <- DAT001
+    optimizer = torch.optim.Adam(model.parameters())
+    fit(model, optimizer, train)
+    print(score(model, val))
+""",
+    "folds by hand": """
+model = build()
+optimizer = torch.optim.Adam(model.parameters())
+folds = torch.arange(100).chunk(5)
+for fold in range(5):  # <- DAT001
+    rows = torch.cat([each for i, each in enumerate(folds) if i != fold])
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(X[rows]), y[rows])
+        loss.backward()
+        optimizer.step()
+    print(score(model, folds[fold]))
+""",
+    "a model of another file": """
+from networks import Net
+model = Net().to("cuda")
+optimizer = torch.optim.Adam(model.parameters())
+for fold, (train, val) in enumerate(KFold(5).split(X)):  # <- DAT001
+    for epoch in range(3):
+        loss = nn.functional.cross_entropy(model(X[train]), y[train])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(score(model, val))
+""",
+    "a class": """
+class Experiment:
+    def __init__(self):
+        self.model = build()
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+    def run(self):
+        for train, val in KFold(5).split(X):  # <- DAT001
+            self.train(train)
+            print(score(self.model, val))
+    def train(self, rows):
+        self.optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(self.model(X[rows]), y[rows])
+        loss.backward()
+        self.optimizer.step()
+Experiment().run()
+""",
+}
+CORRECT = {
+    "a new model": """
+for train, val in KFold(5).split(X):
+    model = build()
+    optimizer = torch.optim.Adam(model.parameters())
+    fit(model, optimizer, train)
+    print(score(model, val))
+""",
+    "a function that creates it": """
+def run(train, val):
+    model = build()
+    optimizer = torch.optim.Adam(model.parameters())
+    fit(model, optimizer, train)
+    return score(model, val)
+scores = []
+for train, val in KFold(5).split(X):
+    scores.append(run(train, val))
+""",
+    "initial weights restored": """
+model = build()
+initial = copy.deepcopy(model.state_dict())
+for train, val in KFold(5).split(X):
+    model.load_state_dict(initial)
+    optimizer = torch.optim.Adam(model.parameters())
+    fit(model, optimizer, train)
+    print(score(model, val))
+""",
+    "weights drawn again": """
+model = build()
+def reset(module):
+    if hasattr(module, "reset_parameters"):
+        module.reset_parameters()
+for train, val in KFold(5).split(X):
+    model.apply(reset)
+    optimizer = torch.optim.Adam(model.parameters())
+    fit(model, optimizer, train)
+    print(score(model, val))
+""",
+    "a copy": """
+base = build()
+for train, val in KFold(5).split(X):
+    model = copy.deepcopy(base)
+    optimizer = torch.optim.Adam(model.parameters())
+    fit(model, optimizer, train)
+    print(score(model, val))
+""",
+    "a growing series": """
+model = build()
+optimizer = torch.optim.Adam(model.parameters())
+for train, val in TimeSeriesSplit(5).split(X):
+    print(score(model, val))
+    fit(model, optimizer, train)
+""",
+    "stratified batches": """
+model = build()
+optimizer = torch.optim.Adam(model.parameters())
+for _, rows in StratifiedKFold(5).split(X, y):
+    fit(model, optimizer, rows)
+""",
+    "the first fold": """
+model = build()
+optimizer = torch.optim.Adam(model.parameters())
+for train, val in KFold(5).split(X):
+    fit(model, optimizer, train)
+    print(score(model, val))
+    break
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
+def test_lint_reports_faulty_scripts(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_lint_accepts_correct_scripts(lint_is_clean, script):
+    lint_is_clean(HEAD + script)

@@ -1,0 +1,117 @@
+"""DAT013: held-out data that is standardised by hand with its own statistics."""
+
+import pytest
+
+HEAD = """
+import numpy as np
+import torch
+from torch import nn
+data = np.random.rand(320, 8)
+X_train, X_test = data[:256], data[256:]
+"""
+FAULTY = {
+    "by expressions": """
+X_train = (X_train - X_train.mean(0)) / X_train.std(0)
+X_test = (X_test - X_test.mean(0)) / (X_test.std(0) + 1e-8)  # <- DAT013
+""",
+    "range": """
+Xtr, Xte = torch.tensor(X_train), torch.tensor(X_test)
+Xtr = (Xtr - Xtr.min(0).values) / (Xtr.max(0).values - Xtr.min(0).values)
+Xte = (Xte - Xte.min(0).values) / (Xte.max(0).values - Xte.min(0).values)  # <- DAT013
+""",
+    "through variables": """
+mean, std = np.mean(X_train, axis=0), np.std(X_train, axis=0)
+X_train = (X_train - mean) / std
+mean, std = np.mean(X_test, axis=0), np.std(X_test, axis=0)
+X_test = (X_test - mean) / std  # <- DAT013
+""",
+    "a function": """
+def normalize(x):
+    mu = x.mean(axis=0, keepdims=True)
+    sigma = x.std(axis=0, keepdims=True)
+    return (x - mu) / sigma
+train_set = normalize(X_train)
+val_set = normalize(data[256:])  # <- DAT013
+""",
+    "in place": """
+X_train -= X_train.mean(0)
+X_train /= X_train.std(0)
+X_test -= X_test.mean(0)  # <- DAT013
+X_test /= X_test.std(0)
+""",
+    "a dataset": """
+class Table(torch.utils.data.Dataset):
+    def __init__(self, values):
+        self.values = (values - values.mean(0)) / values.std(0)
+train_set = Table(X_train)
+test_set = Table(X_test)  # <- DAT013
+""",
+    "a loop": """
+parts = [(part - part.mean(0)) / part.std(0) for part in (X_train, X_test)]  # <- DAT013
+""",
+    "zscore": """
+from scipy.stats import zscore
+train_x, test_x = zscore(X_train), zscore(X_test)  # <- DAT013
+""",
+}
+CORRECT = {
+    "statistics of the training data": """
+mean, std = X_train.mean(0), X_train.std(0)
+X_train = (X_train - mean) / std
+X_test = (X_test - mean) / std
+X_val = (X_test - X_train.mean(0)) / X_train.std(0)
+""",
+    "each sample on its own": """
+def normalize(x):
+    return (x - x.mean(axis=1, keepdims=True)) / x.std(axis=1, keepdims=True)
+a, b = normalize(X_train), normalize(X_test)
+def scale_image(image):
+    return (image - image.mean()) / image.std()
+first, second = scale_image(X_train[0]), [scale_image(image) for image in X_test]
+""",
+    "a determination coefficient": """
+X_train = (X_train - X_train.mean(0)) / X_train.std(0)
+y_test = X_test[:, 0]
+r2 = 1 - ((y_test - 0.5) ** 2).sum() / ((y_test - y_test.mean()) ** 2).sum()
+""",
+    "advantages": """
+def standardise(values):
+    return (values - values.mean()) / (values.std() + 1e-8)
+advantages = standardise(torch.rand(8))
+returns = standardise(torch.rand(8))
+""",
+}
+
+
+SCORED_WITH_GRADIENTS = """
+import torch
+from torch import nn
+x = 3 + torch.rand(320, 8)
+y = x.sum(1, keepdim=True)
+x_train, x_test = x[:256], x[256:]
+x_train = (x_train - x_train.mean(0)) / x_train.std(0)  # <- DAT013
+x_test = (x_test - x_test.mean(0)) / x_test.std(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for epoch in range(8):
+    model.train()
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x_train), y[:256]).backward()
+    optimizer.step()
+model.eval()
+print(nn.functional.mse_loss(model(x_test), y[256:]).item())
+"""
+
+
+def test_run_reports_an_evaluation_that_builds_a_graph(run_reports):
+    run_reports(SCORED_WITH_GRADIENTS)
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
+def test_lint_reports_faulty_scripts(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_lint_accepts_correct_scripts(lint_is_clean, script):
+    lint_is_clean(HEAD + script)

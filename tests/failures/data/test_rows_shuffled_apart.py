@@ -1,0 +1,318 @@
+"""DAT015: inputs and labels that are shuffled separately."""
+
+import pytest
+
+HEAD = """
+import random
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+X = torch.randn(320, 8)
+y = (X.sum(1) > 0).long()
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+criterion = nn.CrossEntropyLoss()
+
+def step(inputs, labels):
+    optimizer.zero_grad()
+    loss = criterion(model(inputs), labels)
+    loss.backward()
+    optimizer.step()
+"""
+
+FAULTY = {
+    "only the inputs": """
+perm = torch.randperm(len(X))
+X = X[perm]  # drawn above
+for i in range(0, 320, 32):
+    step(X[i:i + 32], y[i:i + 32])
+""",
+    "in place": """
+inputs, labels = X.numpy(), y.numpy()
+np.random.shuffle(labels)  # <- DAT015
+for i in range(0, 320, 32):
+    xb, yb = torch.from_numpy(inputs[i:i + 32]), torch.from_numpy(labels[i:i + 32])
+    loss = F.cross_entropy(model(xb), yb)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "lists": """
+texts = [row.tolist() for row in X]
+labels = y.tolist()
+random.shuffle(texts)  # <- DAT015
+for text, label in zip(texts, labels):
+    step(torch.tensor([text]), torch.tensor([label]))
+""",
+    "two orders": """
+def epoch(features, targets):
+    features = features[np.random.permutation(len(features))]
+    targets = targets[np.random.permutation(len(targets))]  # <- DAT015
+    for i in range(0, 320, 32):
+        out = model(features[i:i + 32])
+        loss = criterion(out, targets[i:i + 32])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+epoch(X, y)
+""",
+    "a helper that shuffles one array": """
+def shuffle_rows(a):
+    return a[torch.randperm(len(a))]
+dataset = TensorDataset(shuffle_rows(X), shuffle_rows(y))  # <- DAT015
+for inputs, labels in DataLoader(dataset, batch_size=32):
+    step(inputs, labels)
+""",
+    "a random batch of each": """
+for _ in range(5):
+    xb = X[torch.randint(0, 320, (32,))]
+    yb = y[torch.randint(0, 320, (32,))]  # <- DAT015
+    step(xb, yb)
+""",
+    "returned": """
+def shuffled(X, y):
+    index = np.arange(len(X))
+    np.random.shuffle(index)  # <- DAT015
+    return X[index], y
+step(*shuffled(X, y))
+""",
+    "an attribute": """
+class Batches:
+    def __init__(self, inputs, labels):
+        self.inputs, self.labels = inputs, labels
+    def shuffle(self):
+        self.inputs = self.inputs[torch.randperm(len(self.inputs))]  # <- DAT015
+    def __iter__(self):
+        for i in range(0, 320, 32):
+            step(self.inputs[i:i + 32], self.labels[i:i + 32])
+for epoch in range(2):
+    for _ in Batches(X, y):
+        pass
+""",
+    "a dataset shuffles its inputs": """
+class Table(Dataset):
+    def __init__(self, inputs, labels):
+        self.inputs, self.labels = inputs, labels
+        np.random.shuffle(self.inputs)  # <- DAT015
+    def __getitem__(self, i):
+        return self.inputs[i], self.labels[i]
+""",
+    "shuffled by scikit-learn, one after the other": """
+from sklearn.utils import shuffle
+X = shuffle(X)
+y = shuffle(y)  # <- DAT015
+loss = criterion(model(X), y)
+loss.backward()
+""",
+    "split twice": """
+from sklearn.model_selection import train_test_split
+X_train, X_test = train_test_split(X, test_size=0.2)
+y_train, y_test = train_test_split(y, test_size=0.2)  # <- DAT015
+step(X_train, y_train)
+""",
+    "rows of a random order and of none": """
+order = torch.randperm(320)  # <- DAT015
+for i in range(0, 320, 32):
+    batch = order[i:i + 32]
+    step(X[batch], y[i:i + 32])
+""",
+}
+FAULTY["only the inputs"] = FAULTY["only the inputs"].replace(
+    "perm = torch.randperm(len(X))", "perm = torch.randperm(len(X))  # <- DAT015"
+)
+
+FAULTY["data of a function"] = """
+def load():
+    return np.random.rand(320, 8).astype("float32"), np.random.randint(0, 2, 320)
+inputs, labels = load()
+np.random.shuffle(inputs)  # <- DAT015
+loader = DataLoader(TensorDataset(torch.from_numpy(inputs), torch.from_numpy(labels)), 32)
+for a, b in loader:
+    step(a, b)
+"""
+
+CORRECT = {
+    "one order for both": """
+perm = torch.randperm(len(X))
+X, y = X[perm], y[perm]
+step(X, y)
+for idx in torch.randperm(len(X)).split(32):
+    step(X[idx], y[idx])
+idx = np.arange(320)
+np.random.shuffle(idx)
+train, held_out = idx[:256], idx[256:]
+X_train, X_test = X[train], X[held_out]
+y_train, y_test = y[train], y[held_out]
+step(X_train, y_train)
+step(X_test, y_test)
+""",
+    "equal seeds": """
+a, b = X.numpy(), y.numpy()
+np.random.seed(3)
+np.random.shuffle(a)
+np.random.seed(3)
+np.random.shuffle(b)
+step(torch.from_numpy(a), torch.from_numpy(b))
+a = a[np.random.RandomState(1).permutation(len(a))]
+b = b[np.random.RandomState(1).permutation(len(b))]
+step(torch.from_numpy(a), torch.from_numpy(b))
+state = np.random.get_state()
+np.random.shuffle(a)
+np.random.set_state(state)
+np.random.shuffle(b)
+step(torch.from_numpy(a), torch.from_numpy(b))
+rng = torch.Generator().manual_seed(0)
+other = torch.Generator().manual_seed(0)
+step(X[torch.randperm(320, generator=rng)], y[torch.randperm(320, generator=other)])
+""",
+    "split with one seed": """
+from sklearn.model_selection import train_test_split
+X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.2)
+step(X_train, y_train)
+X_train, X_test = train_test_split(X, test_size=0.2, random_state=7)
+y_train, y_test = train_test_split(y, test_size=0.2, random_state=7)
+step(X_train, y_train)
+X_train, X_test = train_test_split(X, test_size=0.2, shuffle=False)
+y_train, y_test = train_test_split(y, test_size=0.2, shuffle=False)
+step(X_train, y_train)
+""",
+    "zipped": """
+pairs = list(zip(X, y))
+random.shuffle(pairs)
+inputs, labels = zip(*pairs)
+step(torch.stack(inputs), torch.stack(labels))
+""",
+    "mixup": """
+def mixup(x, y):
+    index = torch.randperm(len(x))
+    mixed = 0.7 * x + 0.3 * x[index]
+    return mixed, y, y[index]
+index = torch.randperm(len(X))
+mixed = 0.7 * X + 0.3 * X[index]
+out = model(mixed)
+loss = 0.7 * criterion(out, y) + 0.3 * criterion(out, y[index])
+optimizer.zero_grad()
+loss.backward()
+optimizer.step()
+cut = X.clone()
+cut[:, :4] = X[index, :4]
+out = model(cut)
+loss = 0.5 * criterion(out, y) + 0.5 * criterion(out, y[index])
+optimizer.zero_grad()
+loss.backward()
+optimizer.step()
+""",
+    "importance of a feature": """
+step(X, y)
+for column in range(8):
+    changed = X.clone()
+    changed[:, column] = changed[torch.randperm(320), column]
+    print(criterion(model(changed), y).item())
+model.eval()
+with torch.no_grad():
+    loss = criterion(model(X[torch.randperm(320)]), y)
+""",
+    "random labels on purpose": """
+random_labels = y[torch.randperm(len(y))]
+step(X, random_labels)
+""",
+    "labels that are drawn": """
+labels = torch.randint(0, 2, (320,))
+centres = torch.randn(2, 8)
+inputs = centres[labels] + 0.1 * torch.randn(320, 8)
+step(inputs, labels)
+""",
+    "labels that follow the inputs": """
+points = X[torch.randperm(len(X))]
+labels = (points.sum(1) > 0).long()
+step(points, labels)
+""",
+    "real and generated samples": """
+discriminator = nn.Linear(8, 1)
+real = X[torch.randint(0, 320, (32,))]
+ones = torch.ones(32, 1)
+loss = F.binary_cross_entropy_with_logits(discriminator(real), ones)
+loss.backward()
+""",
+    "an order that is undone": """
+index = torch.randperm(len(X))
+back = torch.argsort(index)
+out = model(X[index])[back]
+loss = criterion(out, y)
+optimizer.zero_grad()
+loss.backward()
+optimizer.step()
+""",
+    "files and settings": """
+class Files(Dataset):
+    pass
+class CacheDataset(Dataset):
+    def __init__(self, files, rate, transform=None):
+        self.files, self.rate = files, rate
+files, rate = ["a.png", "b.png"], 0.5
+random.shuffle(files)
+dataset = CacheDataset(files, rate, transform=None)
+""",
+    "an output without an input": """
+class Agent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 8)
+    def remember(self, x):
+        self.memory = self.head(x)
+    def reconstruct(self):
+        return self.memory
+agent = Agent()
+for _ in range(2):
+    index = torch.randperm(len(X))
+    agent.remember(X[index])
+    loss = F.mse_loss(agent.reconstruct(), X[index])
+    loss.backward()
+    loss = F.mse_loss(agent.memory, X[index])
+""",
+    "labels that are created in a random order": """
+rng = np.random.RandomState(0)
+inputs = rng.randn(90, 8).astype("float32")
+labels = rng.permutation(np.repeat([0, 1], 45))
+inputs += labels[:, None]
+step(torch.from_numpy(inputs), torch.from_numpy(labels))
+""",
+    "several outputs": """
+heads = nn.Linear(8, 2), nn.Linear(8, 2)
+optimizer = torch.optim.SGD([*heads[0].parameters(), *heads[1].parameters()], lr=0.01)
+targets = y, 1 - y
+for _ in range(3):
+    idx = torch.randint(0, 320, (64,))
+    outs = [head(X[idx]) for head in heads]
+    loss = sum(criterion(out, target[idx]) for out, target in zip(outs, targets))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "parts of a sample": """
+class Puzzle(Dataset):
+    def __init__(self, images, labels):
+        self.images, self.labels = images, labels
+    def __getitem__(self, i):
+        patches = self.images[i].split(2)
+        random.shuffle(patches)
+        return patches, self.labels[i]
+""",
+    "columns": """
+order = torch.randperm(8)
+step(X[:, order], y)
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
+def test_lint_reports_faulty_scripts(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_lint_accepts_correct_scripts(lint_is_clean, script):
+    lint_is_clean(HEAD + script)
