@@ -149,7 +149,7 @@ class NamedEvaluations:
         if held_out is None or held_out.found or (rows := row_digests(event)) is None:
             return
         if in_text and torch.equal(rows, model.latest):
-            return  # one batch of all samples, of which a mask or indices select those that count, as in a graph network
+            return  # one batch of all samples, of which a mask or indices select some, as in a graph network
         held_out.rows.append(rows)
         held_out.features = event.inputs.numel() // len(rows)
         for axis, runs in runs_in(event.inputs, rows).items() if model.windows else ():
