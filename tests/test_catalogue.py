@@ -48,6 +48,7 @@ UNFIXED = {
     "MDL008",
     "MDL012",
     "MDL017",
+    "MDL050",
     "OPT010",
     "PRC004",
     "SCH006",

@@ -395,6 +395,41 @@ for epoch in range(12):
     optimizer.step()
     test()
 """,
+    "one graph whose nodes are selected by indices that a function gets": """
+order = torch.randperm(400)
+idx_train, idx_val, idx_test = order[:100], order[100:200], order[200:]
+def score(idx):
+    model.eval()
+    with torch.no_grad():
+        return (model(x)[idx].argmax(1) == y[idx]).float().mean().item()
+for epoch in range(12):
+    model.train()
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x)[idx_train], y[idx_train]).backward()
+    optimizer.step()
+    if epoch % 4 == 3:
+        print(score(idx_val))
+print(score(idx_test))
+""",
+    "one graph in an object, with the split passed by name": """
+class Graph:
+    def __init__(self):
+        order = torch.randperm(400)
+        self.x, self.y = x, y
+        self.index = {"train": order[:100], "val": order[100:200]}
+graph = Graph()
+def evaluate(graph, split):
+    with torch.no_grad():
+        k = graph.index[split]
+        return (model(graph.x)[k].argmax(1) == graph.y[k]).float().mean().item()
+for epoch in range(12):
+    optimizer.zero_grad()
+    k = graph.index["train"]
+    nn.functional.cross_entropy(model(graph.x)[k], graph.y[k]).backward()
+    optimizer.step()
+    if epoch % 4 == 3:
+        print(evaluate(graph, "val"))
+""",
     "a final training on all samples, by hand": BY_HAND.replace("%s", "")
     + """
 x_val, y_val = x[300:], y[300:]

@@ -1016,6 +1016,23 @@ for epoch in range(3):
         optimizer.step()
     print(evaluate(model, x[64:], y[64:]))
 """,
+    "several trained models, evaluated in a loop over them": """
+def build():
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+
+models = []
+for seed in range(3):
+    model = build()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for k in torch.randperm(64).split(16):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x[k]), y[k]).backward()
+        optimizer.step()
+    models.append(model)
+with torch.no_grad():
+    for model in models:
+        print(nn.functional.mse_loss(model(x[64:]), y[64:]))  # <- EVL001
+""",
     "loaded and never set to eval mode": """
 def build():
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
@@ -1059,6 +1076,39 @@ for epoch in range(3):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(x[k]), predicted).backward()
         optimizer.step()
+""",
+    "Monte Carlo dropout, in a function that is called for several sets": """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+def predict(net, inputs, passes=50):
+    net.train()
+    with torch.no_grad():
+        drawn = torch.stack([net(inputs) for _ in range(passes)])
+    return drawn.mean(0), drawn.std(0)
+
+for epoch in range(3):
+    model.train()
+    for k in torch.randperm(96).split(32):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x[k]), y[k]).backward()
+        optimizer.step()
+for name, inputs, targets in (("inside", x, y), ("outside", 3 * x, 3 * y)):
+    mean, spread = predict(model, inputs)
+    print(name, (mean - targets).pow(2).mean().sqrt().item(), spread.mean().item())
+""",
+    "Monte Carlo dropout, drawn in a loop": """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for k in torch.randperm(96).split(32):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x[k]), y[k]).backward()
+    optimizer.step()
+predicted = []
+with torch.no_grad():
+    for _ in range(20):
+        predicted.append(model(x[64:]))
+error = nn.functional.mse_loss(torch.stack(predicted).mean(0), y[64:])
 """,
     "a factory that returns the model in eval mode": """
 def build():

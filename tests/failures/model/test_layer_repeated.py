@@ -34,6 +34,16 @@ model = Shared()
     "once": "layers = nn.ModuleList([nn.Linear(4, 4)] * 1)\n",
     "sizes, not layers": "layers = nn.ModuleList([nn.Linear(a, b) for a, b in zip([4] * 3, [4] * 3)])\n",
     "a list that is not part of a model": "probes = [nn.Linear(4, 4)] * 3\n",
+    "a list that is filled afterwards, with optimizers": """
+models = [nn.Linear(4, 4)] * 3
+for i in range(3):
+    models[i] = nn.Linear(4, 4)
+optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in models]
+""",
+    "one model for each batch of a map": """
+batches = [torch.rand(4, 4)] * 3
+outputs = list(map(lambda pair: pair[0](pair[1]), zip([nn.Linear(4, 4)] * 3, batches)))
+""",
     "a list that is filled afterwards": """
 def make(depth):
     layers = [nn.Linear(4, 4)] * depth
@@ -78,6 +88,29 @@ optimizer = torch.optim.AdamW(make_body(2).parameters())
     "next to other layers, imported by name": """
 heads = ModuleList([Linear(4, 1), *[Linear(4, 2)] * 3])  # <- MDL004
 optimizers = [torch.optim.SGD(head.parameters(), lr=0.1) for head in heads]
+""",
+    "members of an ensemble, made by a function": """
+def make_member():
+    return nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+members = [make_member()] * 5  # <- MDL004
+optims = [torch.optim.Adam(m.parameters(), lr=2e-3) for m in members]
+for m, o in zip(members, optims):
+    o.zero_grad()
+    m(torch.rand(4, 1)).mean().backward()
+    o.step()
+""",
+    "agents in an object": """
+class Agent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.policy = nn.Linear(4, 2)
+class Team:
+    def __init__(self, n):
+        self.agents = [Agent()] * n  # <- MDL004
+        self.optimizers = []
+        for agent in self.agents:
+            self.optimizers.append(torch.optim.SGD(agent.parameters(), lr=0.1))
+team = Team(3)
 """,
     "several at a time": "model = nn.Sequential(*([nn.Linear(4, 4), nn.ReLU()] * 3), nn.Linear(4, 1))  # <- MDL004\n",
 }

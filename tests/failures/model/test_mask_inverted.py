@@ -118,3 +118,57 @@ def test_lint_reports_it(lint_reports, name):
     (found,) = lint_reports(HEAD + BROKEN[name], fixes=True)
     wrong = "the padding" if "padding" in name or "token" in name else "the future"
     assert f"attends only to {wrong}." in found.message
+
+
+MULTIPLIED = {
+    "a graph attention layer": """
+def attend(h, a, adj):
+    e = F.leaky_relu(h @ a.T)
+    e = e * adj  # <- MDL006
+    att = F.softmax(e, dim=1)
+    return att @ h
+""",
+    "a method of the product": """
+class Pool(nn.Module):
+    def forward(self, h, mask):
+        scores = self.score(h).squeeze(-1)
+        weights = (scores * mask.float()).softmax(dim=-1)  # <- MDL006
+        return (weights.unsqueeze(-1) * h).sum(1)
+""",
+}
+NOT_MULTIPLIED = {
+    "filled with minus infinity": """
+def attend(scores, mask):
+    return torch.softmax(scores.masked_fill(mask == 0, float("-inf")), dim=-1)
+""",
+    "renormalised after the softmax": """
+def masked_softmax(scores, mask):
+    result = F.softmax(scores * mask, dim=-1)
+    result = result * mask
+    return result / (result.sum(dim=-1, keepdim=True) + 1e-13)
+""",
+    "masked weights in one expression": """
+def masked_softmax(scores, mask):
+    return F.softmax(scores * mask, dim=-1) * mask
+""",
+    "a large negative number is added": """
+def attend(scores, mask):
+    scores = scores * mask + (1 - mask) * -1e9
+    return F.softmax(scores, dim=-1)
+""",
+    "a temperature": """
+def attend(scores, scale):
+    return F.softmax(scores * scale, dim=-1)
+""",
+}
+
+
+@pytest.mark.parametrize("script", MULTIPLIED.values(), ids=MULTIPLIED)
+def test_lint_reports_multiplied_scores(lint_reports, script):
+    (found,) = lint_reports(HEAD + script)
+    assert "masks nothing" in found.message
+
+
+@pytest.mark.parametrize("script", NOT_MULTIPLIED.values(), ids=NOT_MULTIPLIED)
+def test_lint_accepts_other_scores(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "MDL006")

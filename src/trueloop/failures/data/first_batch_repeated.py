@@ -101,7 +101,7 @@ class Detector(BaseDetector):
 
     def on_backward_ended(self, event: BackwardEnded) -> None:
         """Record that the batch is trained on."""
-        if event.loader in self._passes:
+        if event.loader is not None and event.loader in self._passes:
             self._passes[event.loader].trained = True
 
     def on_tracing_gap(self, event: TracingGap) -> None:

@@ -22,7 +22,8 @@ When this is fine
 
 How it is detected
     Only the linter finds it, from the source code: a list that contains the call that creates a layer with weights is
-    multiplied. A run cannot show whether the weights are shared by mistake or on purpose.
+    multiplied, in a ``ModuleList`` or ``Sequential``, or for a list whose entries each get an optimizer, as the members
+    of an ensemble. A run cannot show whether the weights are shared by mistake or on purpose.
 
 References
     deep-learning-with-pytorch/dlwpt-code#89, "ResBlock" objects are most likely identical, in a book's own code,
@@ -40,7 +41,7 @@ from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import assigned_value
 from trueloop.analysis.queries.unregistered_modules import has_weights
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Failure, Rule, Severity
 
@@ -68,6 +69,57 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     node=product,
                     fix=_to_comprehension(source, product, repeated, times),
                 )
+    yield from (each for each in _repeated_models(source) if id(each.node) not in reported)
+
+
+def _repeated_models(source: SourceFile) -> Iterator[Hit]:
+    """Yield each multiplied list of a call that creates a model, if each entry is to get its own optimizer."""
+    creations = [
+        each for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.MODEL and has_weights(each.subject)
+    ]
+    containers = {id(each) for call in source.calls_of(*CONTAINERS) for each in ast.walk(call)}
+    for node in source.nodes:
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.BinOp) or id(node.value) in containers:
+            continue
+        if not _are_optimized_separately(source, last_name(node.targets[0])):
+            continue
+        for product, repeated, times in _products(node.value):
+            created = [
+                each
+                for each in repeated.elts
+                if any(op.node is each or any(call is each for call in op.calls) for op in creations)
+            ]
+            if created and not (isinstance(times, ast.Constant) and times.value in (0, 1)):
+                yield Hit(
+                    message=f"This list contains the one model of `{source.text.segment(created[0])}` several times, "
+                    "so all entries share its weights.",
+                    node=product,
+                    fix=_to_comprehension(source, product, repeated, times),
+                )
+
+
+def _are_optimized_separately(source: SourceFile, name: str) -> bool:
+    """Return True if a loop over a list takes the parameters of one entry after the other, and none is replaced."""
+    for node in source.nodes:
+        match node:
+            case ast.Subscript(value=value, ctx=ast.Store()) if last_name(value) == name:
+                return False
+            case _:
+                pass
+    return any(
+        any(isinstance(each, ast.expr) and last_name(each) == name for each in ast.walk(iterable))
+        and any(isinstance(each, ast.Attribute) and each.attr == "parameters" for each in ast.walk(loop))
+        for loop, iterable in _loops(source)
+    )
+
+
+def _loops(source: SourceFile) -> Iterator[tuple[ast.AST, ast.expr]]:
+    """Yield the loops and comprehensions, each with what it iterates over."""
+    for node in source.nodes:
+        if isinstance(node, ast.For):
+            yield node, node.iter
+        elif isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
+            yield node, node.generators[0].iter
 
 
 def _resolve_name(source: SourceFile, call: ast.Call, argument: ast.expr) -> ast.expr:
@@ -110,7 +162,7 @@ def _to_comprehension(source: SourceFile, product: ast.BinOp, repeated: Any, tim
     return Fix((source.text.replace(product, text),), safe=False, description="Create a new layer for each entry")
 
 
-RULE = Rule(required_words=("ModuleList|Sequential", "*"), find=find)
+RULE = Rule(required_words=("ModuleList|Sequential|nn", "*"), find=find)
 
 SCRIPT = """
 import torch

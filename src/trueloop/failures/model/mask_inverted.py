@@ -8,7 +8,8 @@ Why it happens
     PyTorch uses two opposite conventions. In ``nn.MultiheadAttention`` and the layers of ``nn.Transformer``, True means
     "ignore this position". In ``scaled_dot_product_attention``, and in the ``attention_mask`` of tokenizers, True means
     "attend to this position". Neither raises an error for an inverted mask. A mask of floating-point numbers is
-    added to the attention scores instead: zeros and ones mask nothing.
+    added to the attention scores instead: zeros and ones mask nothing. Scores that are multiplied with a mask become 0,
+    and softmax gives them a weight like any other: only minus infinity has the weight 0.
 
 Fix
     Invert the mask, or pass ``is_causal=True``. For the layers, use ``generate_square_subsequent_mask``.
@@ -23,11 +24,13 @@ When this is fine
     - The mask contains zeros and minus infinity and is added to the attention scores.
     - You pass ``tokens == padding`` as the padding mask of a layer.
     - You use your own attention function, which may have either convention.
+    - The weights after a softmax are multiplied with the mask as well, and divided by their sum.
 
 How it is detected
     Only the linter finds it, from the source code: a triangle of ones, a comparison with the padding token, or a
     tokenizer's mask is passed to PyTorch's attention with the wrong convention. A model that reads from right to left
-    needs the other triangle, so this is a warning. A triangle of floating-point ones is an error. A run reports the
+    needs the other triangle, so this is a warning. It also reports a softmax of scores times a variable called mask or
+    adjacency that is not used after it. A triangle of floating-point ones is an error. A run reports the
     consequences: MDL014 if a position sees its target, MDL016 if padding is read.
 
 References
@@ -39,13 +42,15 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import assigned_value, attribute_value
+from trueloop.analysis.queries.batch_loops import assigned_in, function_of, without_conversions
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix
+from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures.failure import Failure, Rule, Severity
 
 ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
@@ -57,6 +62,7 @@ MASKS = frozenset(("attn_mask", "mask", "src_mask", "tgt_mask"))
 KEEPS_MEANING = frozenset(("bool", "to", "cuda", "type", "type_as", "unsqueeze", "squeeze", "view", "expand",
                            "repeat", "clone", "contiguous", "expand_as", "reshape"))  # fmt: skip
 OPPOSITE = {"upper": "lower", "lower": "upper", "tokens": "padding", "padding": "tokens"}
+_MASK_NAME: Final = re.compile(r"(^|_)(mask|adj|adjacency)($|_)", re.IGNORECASE)
 MAX_DEPTH = 8  # number of names and calls through which the origin of a mask is searched
 
 
@@ -71,7 +77,8 @@ class _Mask(NamedTuple):
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the masks that are passed to PyTorch's attention with the wrong convention."""
+    """Yield the masks that are passed to PyTorch's attention with the wrong convention, or multiply its scores."""
+    yield from _multiplied_scores(source)
     for call, name, value in _mask_arguments(source):
         mask = _parse_mask(source, value, MAX_DEPTH)
         if mask is None:
@@ -102,6 +109,34 @@ def find(source: SourceFile) -> Iterator[Hit]:
             node=call,
             fix=Fix((edit,), safe=False, description="Invert the mask") if fixable else None,
         )
+
+
+def _multiplied_scores(source: SourceFile) -> Iterator[Hit]:
+    """Yield each softmax of scores that a mask multiplies, if the weights are not masked after it."""
+    for call in source.all_calls:
+        if last_name(call.func) != "softmax":
+            continue
+        is_function = bool(source.qualified_name(call.func)) or dotted_name(call.func).startswith(("F.", "torch."))
+        scores = call.args[0] if is_function and call.args else getattr(call.func, "value", call)
+        function = function_of(source, call)
+        if isinstance(scores, ast.Name):
+            before = [each for each in assigned_in(function, scores.id) if each.lineno < call.lineno]
+            scores = before[-1] if before else scores
+        if not isinstance(scores, ast.BinOp) or not isinstance(scores.op, ast.Mult):
+            continue
+        for factor in (without_conversions(scores.left), without_conversions(scores.right)):
+            name = last_name(factor) if isinstance(factor, ast.Name | ast.Attribute) else ""
+            if not _MASK_NAME.search(name):
+                continue
+            inside = {id(each) for each in ast.walk(scores)}
+            later = [each for each in ast.walk(function) if getattr(each, "lineno", 0) >= call.lineno]
+            if not any(isinstance(e, ast.expr) and last_name(e) == name and id(e) not in inside for e in later):
+                yield Hit(
+                    message=f"`{ast.unparse(scores)}` makes the masked scores 0, to which softmax gives a weight too: "
+                    "it masks nothing. Fill them with minus infinity.",
+                    node=scores,
+                    related=((call, "the softmax"),),
+                )
 
 
 def _mask_arguments(source: SourceFile) -> Iterator[tuple[ast.Call, str, ast.expr]]:
@@ -194,7 +229,11 @@ def _parse_triangle(source: SourceFile, word: str, ones: ast.expr | None) -> _Ma
 
 NAMES = sorted(each.rpartition(".")[2] for each in (ATTENTION, *LAYERS))
 RULE = Rule(
-    required_words=("mask|tril|triu", "|".join(f"{each}{end}" for each in NAMES for end in ("(", " as "))), find=find
+    required_words=(
+        "mask|tril|triu|adj",
+        "|".join((*(f"{each}{end}" for each in NAMES for end in ("(", " as ")), "softmax(")),
+    ),
+    find=find,
 )
 
 _SCRIPT = """

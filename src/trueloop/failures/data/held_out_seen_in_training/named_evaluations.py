@@ -87,6 +87,8 @@ class _Model:
     windows: dict[int, TrainingWindows] = field(default_factory=dict[int, TrainingWindows])
     pending: list[Tensor] = field(default_factory=list[Tensor])
     """Hashes of further samples."""
+    latest: Tensor = field(default_factory=_no_hashes)
+    """Hashes of the latest batch that was trained on."""
     held_out: dict[tuple[object, ...], _HeldOut] = field(default_factory=dict[tuple[object, ...], _HeldOut])
     weights: Tensor | None = None
     """Sum of the first weights at the latest evaluation; None in training."""
@@ -138,7 +140,7 @@ class NamedEvaluations:
     def _on_evaluation(self, model: _Model, event: ModelCalled) -> None:
         if model.weights is None:
             model.weights = _sum_of_weights(event.live_module)
-        name, is_training = self._name_of(event)
+        name, is_training, in_text = self._name_of(event)
         key = event.location, event.loader, name
         held_out = model.held_out.get(key)
         is_candidate = name or not (is_training or model.batches < MIN_TRAINED_BATCHES)
@@ -146,6 +148,8 @@ class NamedEvaluations:
             held_out = model.held_out[key] = _HeldOut(name, event.loader, event.location)
         if held_out is None or held_out.found or (rows := row_digests(event)) is None:
             return
+        if in_text and torch.equal(rows, model.latest):
+            return  # one batch of all samples, of which a mask or indices select some, as in a graph network
         held_out.rows.append(rows)
         held_out.features = event.inputs.numel() // len(rows)
         for axis, runs in runs_in(event.inputs, rows).items() if model.windows else ():
@@ -167,6 +171,7 @@ class NamedEvaluations:
             model.is_trained = True
             if len(model.trained) < MAX_SAMPLES:
                 model.pending.append(call.rows)
+                model.latest = call.rows
                 model.batches += 1
                 for axis, runs in call.runs.items():
                     model.windows.setdefault(axis, TrainingWindows()).add(runs, len(call.rows))

@@ -46,6 +46,8 @@ class SampleName(NamedTuple):
     held_out: str
     """The variable that calls them held out; "" if none does, or another one calls them training data."""
     is_training: bool
+    in_text: bool = False
+    """Whether the name is in the arguments of a call, which may pass the samples together with other data."""
 
 
 def sample_name(value: Tensor | DataLoader[Any]) -> SampleName:
@@ -59,10 +61,11 @@ def sample_name(value: Tensor | DataLoader[Any]) -> SampleName:
     says = [_is_training_name(name) or is_held_out_name(name) for name in names]
     is_named = any(tells and same for tells, (_, same) in zip(says, holders, strict=True))
     is_part = any(not tells and not same for tells, (_, same) in zip(says, holders, strict=True))  # of all the data
-    if isinstance(value, Tensor) and not is_named and (is_part or not any(says)):
+    in_text = isinstance(value, Tensor) and not is_named and (is_part or not any(says))
+    if in_text:
         names = _names_in_text()
     is_training = any(map(_is_training_name, names))
-    return SampleName("" if is_training else next(filter(is_held_out_name, names), ""), is_training)
+    return SampleName("" if is_training else next(filter(is_held_out_name, names), ""), is_training, in_text)
 
 
 def _words(name: str) -> set[str]:

@@ -175,7 +175,7 @@ def _judged_after_training(source: SourceFile) -> Iterator[tuple[Op, Op]]:
         trained = {id(value) for each in called if each.grad is not False for value in each.inputs}
         if any(id(value) in trained for value in call.inputs):
             continue  # the loss of the training batch after its update
-        if any(repeats_loader(source, call, each, run) for each in called):
+        if _repeats_input(source, call) or any(repeats_loader(source, call, each, run) for each in called):
             continue  # Monte Carlo dropout
         depends = has_mode_dependent_layers(source, call.subject)
         is_switched = any(
@@ -183,6 +183,16 @@ def _judged_after_training(source: SourceFile) -> Iterator[tuple[Op, Op]]:
         )
         if depends or (depends is None and is_switched):
             yield call, before
+
+
+def _repeats_input(source: SourceFile, call: Op) -> bool:
+    """Return True if a loop without training calls a model on the same input in every iteration."""
+    parts = [call.node.func, *call.node.args, *(each.value for each in call.node.keywords)]
+    return any(
+        not source.ops_in_loop(loop, OpKind.STEP, OpKind.BACKWARD, root=call.entry_point)
+        and all(source.is_loop_invariant(each, call, loop) for each in parts)
+        for loop in call.loops
+    )
 
 
 def _reads_training_data(call: Op, steps: list[Op]) -> bool:
