@@ -42,6 +42,7 @@ _EXPORTS: Final = frozenset(("__array__", "__float__", "item", "numpy", "tolist"
 _SHARING: Final = frozenset(("data", "detach", "numpy"))
 """Functions whose result shares the memory of their argument, and so does a ``Variable`` that is made from it."""
 _ADDITIONS: Final = frozenset(("__radd__", "__rsub__", "add", "add_", "rsub", "stack", "sub", "sub_"))
+DERIVATIVE: Final = "autograd.grad() without create_graph=True"
 _WEIGHTED: Final = re.compile(r"linear|conv|matmul|mm$|lstm|gru|rnn")
 """Functions that multiply their input by weights."""
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
@@ -161,9 +162,10 @@ class CutRecorder:
         if name == "_set_grad_enabled":
             self._on_grad_mode(bool(args[0]))
             return
-        if name in _WITHOUT_VALUES:
+        is_derivative = getattr(function, "__name__", "") == "grad"  # torch.autograd.grad, not the attribute
+        if name in _WITHOUT_VALUES and not is_derivative:
             return
-        inputs = _tensors((args, options))
+        inputs = _tensors((args[0] if is_derivative else args, {} if is_derivative else options))
         carried = NO_CUTS.union(*map(self.cuts_of, inputs)) if inputs else NO_CUTS
         if self._exports and not carried and self._has_values_of_unknown_origin(args, inputs):
             carried = self._exported_cuts()
@@ -250,6 +252,9 @@ class CutRecorder:
         attached = [each for each in others if isinstance(each, Tensor) and each.requires_grad]
         if not cuts or not attached:
             return NO_TERMS
+        own = cuts.difference(*map(self.cuts_of, attached))
+        if any(each.operation == DERIVATIVE for each in own):  # of samples that come from behind the same cut
+            cuts = own
         is_shared = any(not cuts.isdisjoint(self.cuts_of(each)) for each in attached)
         orders = [cut.scalar_source for cut in cuts if cut.scalar_source is not None]
         if is_shared or any(contains_operation(attached, order) for order in orders):
@@ -264,8 +269,10 @@ class CutRecorder:
             return NO_CUTS
         self._cut_count += 1
         location, operation = self._describe(name)
+        if name == "grad":
+            operation = DERIVATIVE
         scalars = [each for each in sources if not each.dim() and each.grad_fn is not None]
-        scalar = sequence_number(scalars[0].grad_fn) if scalars else None
+        scalar = sequence_number(scalars[0].grad_fn) if scalars and name != "grad" else None
         distribution = _distribution_in("sample") if location == self._disabled_at else None
         has_rsample = distribution is not None and bool(distribution.has_rsample)
         return frozenset({Cut(location, operation, parameters, self._cut_count, scalar, has_rsample)})

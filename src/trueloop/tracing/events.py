@@ -402,6 +402,8 @@ class LossRecord:
     """The line that computed the loss; None = unknown."""
     normalised_over: tuple[int, int] | None = None
     """Dimension and size over which a log-softmax normalised wrongly; None = over the classes, or unknown."""
+    flattened: tuple[int, ...] | None = None
+    """Shape (N, C, positions) of logits that a view cut into rows of C; None = the classes were the last dimension."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -396,6 +396,7 @@ def _loss_record(found: LossNode, with_divisor: bool) -> LossRecord:
         location=call and call.location,
         class_weights=getattr(core, "_raw_saved_weight", None) is not None and saved_tensor(core, "weight") is not None,
         normalised_over=None if logs is None or ignored is None else _normalised_over(logs, found.source, shape),
+        flattened=_flattened_across(source, shape) if kind == "cross_entropy" else None,
     )
 
 
@@ -447,6 +448,19 @@ def size_along(node: Any) -> int | None:
     if not shape or dim is None:
         return None
     return shape[dim if dim < len(shape) else dim - (1 << 64)]
+
+
+def _flattened_across(source: Any, shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Return the shape (N, C, positions) of logits that a view cut into rows of C, without moving C to the end."""
+    if not shape or len(shape) != 2:
+        return None
+    while _name(source) in ("Alias", "Clone", "ReshapeAlias", "ToCopy", "UnsafeView", "View"):
+        made_from = input_shape(source)
+        if made_from is not None and len(made_from) > 2:
+            is_cut = made_from[1] == shape[1] != made_from[-1] and math.prod(made_from[2:]) > 1
+            return made_from if is_cut else None
+        source = parent(source)
+    return None
 
 
 @cache

@@ -27,7 +27,31 @@ def evaluate(net):
     return F.mse_loss(net(x[100:]), y[100:]).item()
 """
 
+GAN = """
+critic = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1))
+second = optim.Adam(critic.parameters(), lr=0.01)
+bce = nn.BCEWithLogitsLoss()
+ema = copy.deepcopy(model).eval()
+for step in range(20):
+    fake = model(torch.randn(32, 6))
+    loss = bce(critic(y[:32]), torch.ones(32, 1)) + bce(critic(fake.detach()), torch.zeros(32, 1))
+    second.zero_grad()
+    loss.backward()
+    second.step()
+    optimizer.zero_grad()
+    bce(critic(fake), torch.ones(32, 1)).backward()
+    optimizer.step()
+    with torch.no_grad():
+        for e, p in zip(ema.parameters(), model.parameters()):
+            e.mul_(0.95).add_(p, alpha=0.05)
+"""
+
 FAULTY = {
+    "the generator of a GAN": GAN
+    + """
+with torch.no_grad():
+    ema(torch.randn(64, 6))  # <- EVL010
+""",
     "an EMA class": """
 class ModelEma:
     def __init__(self, model, decay=0.9):
@@ -82,6 +106,13 @@ for step in range(12):
 }
 
 CORRECT = {
+    "the generator of a GAN, with its buffers": GAN
+    + """
+        for e, b in zip(ema.buffers(), model.buffers()):
+            e.copy_(b)
+with torch.no_grad():
+    ema(torch.randn(64, 6))
+""",
     "buffers are copied": """
 ema = copy.deepcopy(model).eval()
 @torch.no_grad()

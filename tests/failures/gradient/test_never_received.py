@@ -1207,6 +1207,51 @@ def test_optimizer_without_any_gradient_is_reported(run):
     assert message.endswith("So its steps do nothing.")
 
 
+NEW_HEAD = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features, self.classifier = nn.Linear(8, 16), nn.Linear(16, 3)
+    def forward(self, x):
+        return self.classifier(torch.relu(self.features(x)))
+model = Net()
+model.features.requires_grad_(False)
+model.NAME = nn.Linear(16, 3)
+optimizer = torch.optim.Adam(model.NAME.parameters(), lr=0.01)
+for step in range(20):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(torch.randn(8, 8)), torch.randint(3, (8,))).backward()
+    optimizer.step()
+"""
+
+
+def test_new_head_under_a_name_that_forward_does_not_use_is_a_warning(run):
+    assert warnings_of(run(NEW_HEAD.replace("NAME", "fc")))
+    assert not warnings_of(run(NEW_HEAD.replace("NAME", "classifier")))
+
+
+def test_optimizer_whose_part_is_trained_later_is_accepted(run):
+    script = """
+import torch
+from torch import nn
+first, second = nn.Linear(8, 1), nn.Linear(8, 1)
+optimizers = [torch.optim.Adam(each.parameters(), lr=0.01) for each in (first, second)]
+for step in range(60):
+    x = torch.randn(8, 8)
+    loss = first(x).square().mean()
+    if step > 40:
+        loss = loss + second(x).square().mean()
+    for each in optimizers:
+        each.zero_grad()
+    loss.backward()
+    for each in optimizers:
+        each.step()
+"""
+    assert not warnings_of(run(script))
+
+
 def test_optimizer_stepped_to_plot_its_schedule_is_not_reported(run):
     assert not messages(run(SCHEDULE_ONLY))
 

@@ -115,9 +115,130 @@ for step in range(N):
         aux = F.mse_loss(out[:, 3:], b)
     update(optimizer, torch.stack([F.cross_entropy(out[:, :3], c), aux]).mean())
 """,
+    "gradient penalty without create_graph": """
+critic, generator = mlp(8, 1), mlp(8, 8)
+optimizer, second = adam(critic), adam(generator)
+def gradient_penalty(critic, mixed):
+    scores = critic(mixed)
+    grads = torch.autograd.grad(scores, mixed, grad_outputs=torch.ones_like(scores), retain_graph=True)[0]  # <- LOS009
+    return ((grads.flatten(1).norm(2, dim=1) - 1) ** 2).mean()
+for step in range(N):
+    real, noise = torch.randn(16, 8), torch.randn(16, 8)
+    with torch.no_grad():
+        fake = generator(noise)
+    penalty = gradient_penalty(critic, (0.5 * real + 0.5 * fake).requires_grad_())
+    update(optimizer, critic(fake).mean() - critic(real).mean() + 10 * penalty)
+    second.zero_grad()
+    (-critic(generator(noise)).mean()).backward()
+    second.step()
+""",
+    "differential equation without create_graph": """
+u = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
+optimizer = adam(u)
+for step in range(N):
+    t = torch.rand(32, 1, requires_grad=True)
+    value = u(t)
+    slope, = torch.autograd.grad(value.sum(), t, retain_graph=True)  # <- LOS009
+    residual = ((slope + value.detach()) ** 2).mean()
+    update(optimizer, ((u(torch.zeros(1, 1)) - 1) ** 2).sum() + residual)
+""",
 }
+CORRECT = {
+    "gradient penalty with create_graph": """
+critic = mlp(8, 1)
+optimizer = adam(critic)
+for step in range(N):
+    real, fake = torch.randn(16, 8), torch.randn(16, 8) + 1
+    mixed = (0.5 * real + 0.5 * fake).requires_grad_()
+    grads = torch.autograd.grad(critic(mixed).sum(), mixed, create_graph=True)[0]
+    penalty = ((grads.norm(2, dim=1) - 1) ** 2).mean()
+    update(optimizer, critic(fake).mean() - critic(real).mean() + 10 * penalty)
+""",
+    "a weight for a loss, computed from gradients": """
+model = mlp(8, 4)
+optimizer = adam(model)
+for step in range(N):
+    a, b, c = batch()
+    out = model(a)
+    first, second = F.cross_entropy(out[:, :3], c), F.mse_loss(out[:, 3:], b)
+    one, = torch.autograd.grad(first, model[2].weight, retain_graph=True)
+    other, = torch.autograd.grad(second, model[2].weight, retain_graph=True)
+    update(optimizer, first + one.norm() / (other.norm() + 1e-4) * second)
+""",
+    "first-order meta-learning": """
+model = mlp(8, 3)
+optimizer = adam(model)
+names = [name for name, _ in model.named_parameters()]
+for step in range(N):
+    a, _, c = batch()
+    inner = F.cross_entropy(model(a), c)
+    grads = torch.autograd.grad(inner, list(model.parameters()))
+    fast = {name: p - 0.1 * g for (name, p), g in zip(model.named_parameters(), grads)}
+    a, _, c = batch()
+    update(optimizer, F.cross_entropy(torch.func.functional_call(model, fast, (a,)), c))
+""",
+    "adversarial samples": """
+model = mlp(8, 3)
+optimizer = adam(model)
+for step in range(N):
+    a, _, c = batch()
+    a = a.clone().requires_grad_()
+    clean = F.cross_entropy(model(a), c)
+    grad, = torch.autograd.grad(clean, a, retain_graph=True)
+    update(optimizer, clean + F.cross_entropy(model(a.detach() + 0.1 * grad.sign()), c))
+""",
+    "the norm of gradients, for the log": """
+model = mlp(8, 3)
+optimizer = adam(model)
+log = []
+for step in range(N):
+    a, _, c = batch()
+    loss = F.cross_entropy(model(a), c)
+    grads = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+    log.append((loss.item(), sum(g.norm() for g in grads).item()))
+    update(optimizer, loss)
+""",
+}
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_derivatives_that_are_no_terms_are_not_reported(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
 def test_terms_without_a_graph_are_reported_where_it_is_cut(run_reports, script):
     run_reports(HEAD + script)
+
+
+PENALTY = """
+import torch
+from torch import autograd
+
+def gradient_penalty(critic, real, fake):
+    mixed = (0.5 * real + 0.5 * fake).requires_grad_(True)
+    scores = critic(mixed)
+    grads = autograd.grad(scores, mixed, torch.ones_like(scores), OPTION)[0]
+    norm = grads.flatten(1).norm(2, dim=1)
+    return PENALTY
+"""
+
+
+@pytest.mark.parametrize("penalty", ["((norm - 1) ** 2).mean()", "10 * (grads.norm(2, 1) - 1.0).pow(2).mean()"])
+@pytest.mark.parametrize("option", ["retain_graph=True", "only_inputs=True"])
+def test_lint_reports_a_gradient_penalty_without_graph(lint_reports, penalty, option):
+    lines = PENALTY.replace("OPTION", option).replace("PENALTY", penalty)
+    lint_reports(lines.replace(")[0]", ")[0]  # <- LOS009"))
+
+
+@pytest.mark.parametrize(
+    ("option", "penalty"),
+    [
+        ("create_graph=True", "((norm - 1) ** 2).mean()"),
+        ("retain_graph=True, create_graph=self.training", "((norm - 1) ** 2).mean()"),
+        ("retain_graph=True", "norm.mean().item()"),
+        ("retain_graph=True", "((scores - 1) ** 2).mean()"),
+    ],
+)
+def test_lint_accepts_other_derivatives(lint_is_clean, option, penalty):
+    lint_is_clean(PENALTY.replace("OPTION", option).replace("PENALTY", penalty))

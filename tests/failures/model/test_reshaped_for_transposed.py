@@ -21,6 +21,20 @@ def classify(*shape, classes=3):
 """
 
 BROKEN = {
+    "logits of a segmentation": """
+model = nn.Conv2d(1, 4, 3, padding=1)
+def loss_of(model):
+    out = model(torch.randn(2, 1, 10, 10)).contiguous().view(-1, 4)
+    return F.cross_entropy(out, torch.randint(4, (200,)))  # <- MDL017
+train(model, loss_of)
+""",
+    "logits of a sequence after a convolution": """
+model = nn.Conv1d(2, 5, 3, padding=1)
+def loss_of(model):
+    logits = model(torch.randn(6, 2, 9))
+    return nn.CrossEntropyLoss()(logits.reshape(-1, 5), torch.randint(5, (54,)))  # <- MDL017
+train(model, loss_of)
+""",
     "merged heads": """
 class Attention(nn.Module):
     def __init__(self):
@@ -90,6 +104,19 @@ train(Net(), classify(7, 9, 5))
 }
 
 CORRECT = {
+    "logits whose classes are at the end": """
+model = nn.Conv2d(1, 4, 3, padding=1)
+def loss_of(model):
+    out = model(torch.randn(2, 1, 10, 10)).permute(0, 2, 3, 1).contiguous().view(-1, 4)
+    return F.cross_entropy(out, torch.randint(4, (200,)))
+train(model, loss_of)
+""",
+    "logits of one position, and of a tagger": """
+model = nn.Conv2d(1, 4, 10)
+train(model, lambda model: F.cross_entropy(model(torch.randn(6, 1, 10, 10)).view(-1, 4), torch.randint(4, (6,))))
+tagger = nn.Linear(3, 7)
+train(tagger, lambda tagger: F.cross_entropy(tagger(torch.randn(4, 7, 3)).view(-1, 7), torch.randint(7, (28,))))
+""",
     "heads, windows, frames and time steps": """
 class Net(nn.Module):
     def __init__(self):

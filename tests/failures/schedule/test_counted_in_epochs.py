@@ -440,3 +440,76 @@ def test_lint_reports_epochs_stepped_per_batch(lint_reports, name):
 @pytest.mark.parametrize("name", EPOCHS_STEPPED_PER_BATCH_FINE)
 def test_lint_accepts_epochs_stepped_per_batch(lint_is_clean, name):
     lint_is_clean(EPOCHS_STEPPED_PER_BATCH_HEAD + EPOCHS_STEPPED_PER_BATCH_FINE[name])
+
+
+NOAM_HEAD = (
+    HEAD
+    + """
+class Noam:
+    def __init__(self, width, warmup):
+        self.width, self.warmup = width, warmup
+    def __call__(self, step):
+        step = max(step, 1)
+        return self.width ** -0.5 * min(step ** -0.5, step * self.warmup ** -1.5)
+"""
+)
+NOAM = {
+    "a class": """
+scheduler = lr_scheduler.LambdaLR(optimizer, Noam(32, 60))
+for epoch in range(6):
+    for a, b in loader:
+        update(a, b)
+    scheduler.step()  # <- SCH007
+""",
+    "a lambda, in a trainer": """
+class Trainer:
+    def __init__(self, model):
+        self.model, self.optimizer = model, torch.optim.Adam(model.parameters(), lr=1.0)
+        self.scheduler = lr_scheduler.LambdaLR(
+            self.optimizer, lr_lambda=lambda n: 512 ** (-0.5) * min((n + 1) ** -0.5, (n + 1) * 4000 ** -1.5)
+        )
+    def epoch(self):
+        for a, b in loader:
+            self.optimizer.zero_grad()
+            F.mse_loss(self.model(a), b).backward()
+            self.optimizer.step()
+    def fit(self):
+        for _ in range(3):
+            self.epoch()
+            self.scheduler.step()  # <- SCH007
+Trainer(model).fit()
+""",
+}
+NOAM_FINE = {
+    "stepped per update": """
+scheduler = lr_scheduler.LambdaLR(optimizer, Noam(32, 60))
+for epoch in range(6):
+    for a, b in loader:
+        update(a, b)
+        scheduler.step()
+""",
+    "one update per iteration": """
+scheduler = lr_scheduler.LambdaLR(optimizer, Noam(32, 60))
+for step in range(600):
+    a, b = x[:16], x[:16].sum(1, keepdim=True)
+    update(a, b)
+    scheduler.step()
+""",
+    "another schedule, in epochs": """
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: 0.95 ** step)
+for epoch in range(6):
+    for a, b in loader:
+        update(a, b)
+    scheduler.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", NOAM)
+def test_lint_reports_a_noam_schedule_stepped_per_epoch(lint_reports, name):
+    lint_reports(NOAM_HEAD + NOAM[name])
+
+
+@pytest.mark.parametrize("name", NOAM_FINE)
+def test_lint_accepts_other_schedules(lint_is_clean, name):
+    lint_is_clean(NOAM_HEAD + NOAM_FINE[name])

@@ -86,9 +86,40 @@ scheduler = ReduceLROnPlateau(optimizer)
 for a, b in loader:
     scheduler.step((b == 0).float().mean())
 """,
+    "functions whose names say the direction, from elsewhere": """
+from metrics import mean_iou, score_of, val_loss
+up = ReduceLROnPlateau(optimizer, "max")
+down = ReduceLROnPlateau(optimizer)
+for _ in range(4):
+    score = mean_iou(model, loader)
+    up.step(score)
+    value = 1 - mean_iou(model, loader)
+    down.step(value)
+    result = val_loss(model, loader)
+    down.step(result)
+    unknown = score_of(model, loader)
+    down.step(unknown)
+""",
 }
 
 FAULTY = {
+    "a function whose name says the direction": """
+class Trainer:
+    def __init__(self, scheduler=None):
+        self.scheduler = ReduceLROnPlateau(optimizer, factor=0.5)
+    def miou(self, loader):
+        k = 3
+        table = torch.zeros(k, k)
+        for a, b in loader:
+            table += torch.bincount((b * k + model(a).argmax(1)), minlength=9).view(k, k)
+        return (table.diag() / (table.sum(0) + table.sum(1) - table.diag())).mean().item()
+    def fit(self):
+        for _ in range(4):
+            train()
+            score = self.miou(loader)
+            self.scheduler.step(score)  # <- SCH005
+Trainer().fit()
+""",
     "a loss of the training": """
 scheduler = ReduceLROnPlateau(optimizer, "max", patience=2)
 for _ in range(4):
@@ -151,6 +182,19 @@ def test_lint_ignores_correct_programs(lint_is_clean, script):
 # The sanitizer -----------------------------------------------------------------------------------------------------
 
 RUN_FAULTY = {
+    "the result of a function, in a trainer": """
+class Trainer:
+    def __init__(self):
+        self.scheduler, self.values = ReduceLROnPlateau(optimizer, patience=1), [0.3, 0.4, 0.55]
+    def mean_iou(self):
+        return self.values.pop(0)
+    def fit(self):
+        for epoch in range(3):
+            train()
+            score = self.mean_iou()
+            self.scheduler.step(score)  # <- SCH005
+Trainer().fit()
+""",
     "an accuracy as a parameter, in a trainer": """
 class Trainer:
     def __init__(self):

@@ -47,8 +47,13 @@ def enclosing_definition(source: SourceFile, node: Any, kind: Any) -> Any:
 
 
 def _assignments(definition: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
-    assignments = (each for each in ast.walk(definition) if isinstance(each, ast.Assign))
-    return [(target, each.value) for each in assignments for target in each.targets]
+    found: list[tuple[ast.expr, ast.expr]] = []
+    for each in [node for node in ast.walk(definition) if isinstance(node, ast.Assign)]:
+        for target in each.targets:
+            found.append((target, each.value))
+            if isinstance(target, ast.Tuple) and isinstance(each.value, ast.Tuple):  # a, b = 1, 2
+                found += zip(target.elts, each.value.elts, strict=False)
+    return found
 
 
 def _is_parameter(definition: Any, name: str) -> bool:

@@ -38,3 +38,22 @@ def metric_name(value: Any) -> str:
     if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Constant):
         return ast.unparse(value)
     return ast.unparse(value) if isinstance(value, ast.Name | ast.Attribute) else ""
+
+
+def name_of_computed(function: ast.AST, value: Any) -> str:
+    """Return the name that tells how a value improves: its own, or that of the only function that computes it.
+
+    Args:
+        function: the function or module that assigns the variable.
+        value: a variable, such as ``score`` after ``score = mean_iou(model, loader)``.
+    """
+    name = metric_name(value)
+    if better_direction(name) or not isinstance(value, ast.Name):
+        return name
+    assigned = [
+        each.value
+        for each in ast.walk(function)
+        if isinstance(each, ast.Assign) and any(getattr(target, "id", "") == value.id for target in each.targets)
+    ]
+    called = [ast.unparse(each.func).rpartition(".")[2] if isinstance(each, ast.Call) else "" for each in assigned]
+    return called[0] if len(called) == 1 else name

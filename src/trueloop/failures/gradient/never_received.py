@@ -30,8 +30,10 @@ How it is detected
     divergence, and the probability of the sample is not computed, as in policy gradients.
 
     Other parts without gradients are often unused on purpose, so they are notes: after a full epoch or 64 updates, 8
-    of them fully traced, if other parameters of the optimizer had a gradient, or if there were 8 or more backward
-    passes. Parameters that have a gradient in the step of another optimizer, as in InfoGAN, are not reported.
+    of them fully traced, if other parameters of the optimizer had a gradient. If none had one when the program ends,
+    after 8 or more backward passes, it is a warning: the model does not call what the optimizer trains, such as a new
+    head that was assigned to another name than the one in ``forward``. Parameters that have a gradient in the step of
+    another optimizer, as in InfoGAN, are not reported.
 
 References
     PyTorch documentation "Autograd mechanics", https://docs.pytorch.org/docs/stable/notes/autograd.html
@@ -145,10 +147,9 @@ class Detector(BaseDetector):
         """Return evidence, once per optimizer."""
         evidence: list[Evidence] = []
         for optimizer, state in list(self._pending.items()):
-            # An optimizer without any gradient may be stepped for its schedule only.
-            if self._has_run_long_enough(event, state) and (
-                state.received or event.backward_count - state.backwards >= MIN_TRACED
-            ):
+            # An optimizer without any gradient may be stepped for its schedule only, or be used later.
+            has_ended = isinstance(event, WatchEnded) and event.backward_count - state.backwards >= MIN_TRACED
+            if has_ended if not state.received else self._has_run_long_enough(event, state):
                 missing = state.missing.difference(*(each.received for each in self._states.values()))
                 hidden = self._behind_cut if isinstance(event, WatchEnded) else missing
                 cut_off = {ref for ref in missing if ref in hidden and self.origins.cut_before(ref, 1)}
@@ -200,7 +201,10 @@ class Detector(BaseDetector):
             location=state.location,
             first_update=state.first,
             dedup_key=optimizer,
-            severity=Severity.NOTE,
+            severity=Severity.NOTE if state.received else Severity.WARNING,
+            fix=""
+            if state.received
+            else "Check that the model's forward() calls the layers that the optimizer trains.",
         )
 
     def inconclusive(self) -> str:

@@ -5,7 +5,8 @@ What you see
 
 Why it happens
     ``.item()``, ``.detach()``, ``.data``, NumPy, ``torch.tensor(loss)`` and ``torch.no_grad()`` return a value without
-    a graph. Added to a loss it is a constant: it changes the number that you log, and no gradient.
+    a graph, and so does ``autograd.grad()`` without ``create_graph=True``, as in a gradient penalty or the residual of
+    a differential equation. Added to a loss it is a constant: it changes the number that you log, and no gradient.
 
 Fix
     Compute the term with gradients, and use ``.item()`` only for the log.
@@ -23,7 +24,8 @@ How it is detected
     In a run, if a loss is a sum with a term that has no graph, the sanitizer records the operations of a few updates.
     It reports a term that depends on trained parameters only through an operation that cuts the graph, and that is
     added to a loss in at least two recorded updates, up to the last one. Numbers that leave PyTorch are followed by the
-    names of variables within one function. Operations of compiled programs are not recorded.
+    names of variables within one function. Operations of compiled programs are not recorded. The linter reports
+    ``autograd.grad()`` without ``create_graph=True`` whose result is used in a gradient penalty, ``(norm - 1) ** 2``.
 
 References
     PyTorch documentation "Autograd mechanics", https://docs.pytorch.org/docs/stable/notes/autograd.html
@@ -31,8 +33,14 @@ References
     https://discuss.pytorch.org/t/forward-hook-activations-for-loss-computation/142903
 """
 
+import ast
+from collections.abc import Iterator
+
+from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.core.source_text import Edit, Fix
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import BackwardStarted, LossTracingEnded
 from trueloop.tracing.trackers.tensor_origins import TensorOrigins
@@ -70,20 +78,67 @@ class Detector(BaseDetector):
         return "" if self._backwards else "there was no backward pass"
 
 
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the derivatives without a graph from which a gradient penalty is computed."""
+    for call in source.calls_of("torch.autograd.grad"):
+        function = function_of(source, call)
+        if any(each.arg in ("create_graph", None) for each in call.keywords) or len(call.args) > 4:
+            continue
+        penalty = next((each for each in ast.walk(function) if _is_penalty(each, _derived(function, call))), None)
+        if penalty is not None and "no_grad" not in ast.unparse(function):
+            end = max(source.text.span(each)[1] for each in (*call.args, *(each.value for each in call.keywords)))
+            edit = Edit(end, end, ", create_graph=True")
+            yield Hit(
+                message="`autograd.grad()` returns gradients without a graph unless it gets `create_graph=True`: the "
+                f"penalty `{ast.unparse(penalty)}` is a constant and has no effect on the training.",
+                node=call,
+                related=((penalty, "the penalty is computed here"),),
+                fix=Fix((edit,), safe=False, description="Create the graph of the gradients"),
+            )
+
+
+def _derived(function: ast.AST, call: ast.Call) -> set[str]:
+    """Return the variables of a function that are computed from the result of a call."""
+    names: set[str] = set()
+    assigned = [each for each in ast.walk(function) if isinstance(each, ast.Assign) and each.lineno >= call.lineno]
+    for each in sorted(assigned, key=lambda statement: statement.lineno):
+        if any(part is call or getattr(part, "id", "") in names for part in ast.walk(each.value)):
+            names |= {part.id for target in each.targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+    return names
+
+
+def _is_penalty(node: ast.AST, names: set[str]) -> bool:
+    """Return True for ``(norm - 1) ** 2`` and ``(norm - 1).pow(2)`` of one of some variables."""
+    match node:
+        case (
+            ast.BinOp(op=ast.Pow(), left=ast.BinOp(op=ast.Sub(), left=norm, right=ast.Constant(value=1)))
+            | ast.Call(
+                func=ast.Attribute(
+                    attr="pow" | "square", value=ast.BinOp(op=ast.Sub(), left=norm, right=ast.Constant(value=1))
+                )
+            )
+        ):
+            return any(isinstance(each, ast.Name) and each.id in names for each in ast.walk(norm))
+        case _:
+            return False
+
+
+RULE = Rule(required_words=("autograd", "grad(", "- 1"), find=find)
+
 BAD = """
 import torch
 from torch import nn
 
-x = torch.randn(256, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+torch.manual_seed(0)
+critic = nn.Sequential(nn.Linear(2, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(critic.parameters(), lr=0.001)
 for step in range(40):
-    rows = torch.randint(256, (32,))
+    real, fake = torch.randn(32, 2), torch.randn(32, 2) + 2
+    mixed = ((real + fake) / 2).requires_grad_()
+    slopes = torch.autograd.grad(critic(mixed).sum(), mixed)[0]
+    penalty = ((slopes.norm(dim=1) - 1) ** 2).mean()
+    loss = critic(fake).mean() - critic(real).mean() + 10 * penalty
     optimizer.zero_grad()
-    output = model(x[rows])
-    penalty = output.abs().mean().item()
-    loss = nn.functional.mse_loss(output, y[rows]) + 0.1 * penalty
     loss.backward()
     optimizer.step()
 """
@@ -93,8 +148,10 @@ FAILURE = Failure(
     title="A term of the loss has no graph",
     severity=Severity.WARNING,
     bad=BAD,
-    good=changed(BAD, {"output.abs().mean().item()": "output.abs().mean()"}),
-    fix="Compute the term with gradients: without .item(), .detach(), NumPy or torch.no_grad().",
+    good=changed(BAD, {"mixed)[0]": "mixed, create_graph=True)[0]"}),
+    fix="Compute the term with gradients: without .item(), .detach(), NumPy or torch.no_grad(), and with "
+    "create_graph=True in autograd.grad().",
+    rule=RULE,
     detector=Detector,
     inject=line_injector(Piece.LOSS, "loss = loss + 0.1 * outputs.square().mean().item()"),
 )

@@ -31,8 +31,11 @@ How it is detected
     that three times, after equal numbers of updates, rises for at least four updates and then falls to less than half
     in a single one. At the end of the program it reports a schedule whose length equals the number of updates but that
     made at most half as many steps, and one that was stepped once per update, reached less than half of the highest
-    rate within the first 15 % of at least 60 updates, and has not changed since. The linter reports a scheduler whose
-    length has ``len(loader)`` as a factor and that is stepped outside the loop over this loader.
+    rate within the first 15 % of at least 60 updates, and has not changed since.
+
+    The linter reports a scheduler whose length has ``len(loader)`` as a factor and that is stepped outside the loop over
+    this loader, and the Noam schedule of "Attention is all you need", ``min(step ** -0.5, step * warmup ** -1.5)``, if
+    it is stepped outside the loop with the updates.
 
 References
     OneCycleLR, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html
@@ -57,7 +60,7 @@ from trueloop.analysis.loop_invariance import iterated_loader
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.statement_moves import move_into_loop_fix
 from trueloop.analysis.queries.step_units import schedule_lengths, unit_exponent
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence, SourceLocation
 from trueloop.core.source_text import dotted_name
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
@@ -217,14 +220,30 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         steps = _updates_in_loop(source, advance)
         loaders = [_inner_loader(each, advance.loops[-1]) for each in steps]
-        if steps and all(_has_loader_length(scheduler, each) for each in loaders):
+        is_noam = _is_noam(source, scheduler) and all(len(each.loops) > len(advance.loops) for each in steps)
+        if steps and (is_noam or all(_has_loader_length(scheduler, each) for each in loaders)):
             yield Hit(
-                message=f"`{source.text.segment(advance.node)}` runs once per epoch, but the length of the schedule is "
-                "counted in batches or updates.",
+                message=f"`{source.text.segment(advance.node)}` runs once per epoch, but the "
+                f"{'warm-up of the Noam schedule' if is_noam else 'length of the schedule'} is counted in "
+                f"{'updates' if is_noam else 'batches or updates'}.",
                 node=advance.node,
                 related=((steps[-1].node, "the update"), (scheduler.node, "the scheduler's length")),
                 fix=move_into_loop_fix(source, advance, steps[-1], "Step the scheduler after the optimizer"),
             )
+
+
+def _is_noam(source: SourceFile, scheduler: AbstractValue) -> bool:
+    """Return True for a LambdaLR whose function, or class, multiplies the step by ``warmup ** -1.5``."""
+    function = scheduler.arguments.get("lr_lambda") or scheduler.arguments.get("1")
+    if scheduler.name.rpartition(".")[2] != "LambdaLR" or function is None or not isinstance(function.node, ast.expr):
+        return False
+    names = {last_name(each) for each in ast.walk(function.node) if isinstance(each, ast.Name | ast.Attribute)}
+    defined = [e for e in source.nodes if isinstance(e, ast.FunctionDef | ast.ClassDef) and e.name in names]
+    return any(
+        isinstance(each, ast.BinOp) and isinstance(each.op, ast.Pow) and ast.unparse(each.right) == "-1.5"
+        for part in (function.node, *defined)
+        for each in ast.walk(part)
+    )
 
 
 ENDING: Final = frozenset((

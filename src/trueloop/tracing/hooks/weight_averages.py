@@ -28,7 +28,7 @@ from trueloop.tracing.user_location import is_user_code, user_location
 
 SEARCHED_FROM: Final = (4, 24, 96)
 """Numbers of updates at which averages are searched; averaging may begin after a warm-up."""
-SCANS: Final = 4  # backward passes in a row
+SCANS: Final = 8  # updates; a GAN makes two of them for each move of the average
 MAX_SEARCHES: Final = 16
 MIN_LENGTH: Final = 0.3  # of the begin of an average, compared with the trained weights
 MAX_SIMILARITY: Final = 0.4  # cosine of an average and the trained weights that began elsewhere
@@ -76,7 +76,7 @@ class _Average:
 class WeightAverages(Hook):
     """Emits `AverageKept`.
 
-    Cost: 0.5 us for each backward pass; 1 ms for each of 12 searches; with an average 20 us for each call of a model
+    Cost: 0.5 us for each backward pass; 1 ms for each of 24 searches; with an average 20 us for each call of a model
     without a graph.
     """
 
@@ -116,8 +116,11 @@ class WeightAverages(Hook):
         frame = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         for model, trained in self._trained_models():
             found = {each.name: each for each in _find_like(frame, model, trained)}
-            for name, candidate in found.items():
+            for name, candidate in list(found.items()):
                 earlier = self._candidates.get(name)
+                if earlier is not None and _are_equal(earlier.values, candidate.values):  # another model was trained
+                    found[name] = earlier
+                    continue
                 candidate.share = 0.0 if earlier is None else _share(earlier.values, candidate.values, trained)
                 if earlier is not None and earlier.share and candidate.share:
                     self._add(candidate, model, trained, earlier.share)
@@ -294,6 +297,10 @@ def _share(before: _Values, after: _Values, trained: _Values) -> float:
     share = float(move @ distance) / square
     residual = float((move - share * distance).norm()) / length
     return share if residual < MAX_RESIDUAL and 1e-5 < share < 0.99999 else 0.0
+
+
+def _are_equal(one: _Values, other: _Values) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def _similarity(values: _Values, trained: _Values) -> float:

@@ -38,7 +38,20 @@ def merge(self, t):
 """,
 }
 
+FAULTY |= {
+    "images with channels last": """
+def load(path):
+    X = torch.from_numpy(np.load(path)["X"]).float()
+    return X.reshape(-1, 3, X.shape[1], X.shape[2]) / 255  # <- MDL017
+""",
+}
+
 CORRECT = {
+    "images of one channel, and rows of pixels": """
+def load(X, rows):
+    X = X.reshape(-1, 1, X.shape[1], X.shape[2])
+    return X, rows.view(rows.size(0), 3, 32, 32)
+""",
     "merged in another order": """
 def gram(y):
     b, ch, h, w = y.size()

@@ -27,7 +27,8 @@ How it is detected
     In one of the first updates, a call of the model is repeated on a copy of its state, and the shapes before and after
     each ``view`` and ``reshape`` are compared, as are those between the model and a loss. It is reported if the same
     sizes come in another order, or if a dimension is split or merged around another one, so that (B, T, H * D) becomes
-    (B, H, T, D). Dimensions of equal size cannot be distinguished. If samples are mixed by it, MDL015 says so. The
+    (B, H, T, D). Each cross-entropy is checked for logits (N, C, H, W) that a view cut into rows of C. Dimensions of
+    equal size cannot be distinguished. If samples are mixed by it, MDL015 says so. The
     linter reports a call whose arguments are sizes of the same tensor, named or read from its shape in the same
     function, if they come in another order, or with a new size between them.
 
@@ -42,7 +43,7 @@ from collections.abc import Iterator
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.model.reshaped_for_transposed.swapped_sizes import RULE
-from trueloop.tracing.events import InformationFlowProbed
+from trueloop.tracing.events import BackwardLosses, InformationFlowProbed
 
 
 class Detector(BaseDetector):
@@ -61,6 +62,18 @@ class Detector(BaseDetector):
                 f"dimensions: along the dimension of size {each.size}, each new slice has numbers of several old ones.",
                 location=each.location or event.called_at,
             )
+
+    def on_backward_losses(self, event: BackwardLosses) -> Iterator[Evidence]:
+        """Return evidence for logits (N, C, H, W) that a view cut into rows of C before a cross-entropy."""
+        for loss in event.losses:
+            if loss.flattened is not None and loss.shape:
+                order = ", ".join(map(str, (0, *range(2, len(loss.flattened)), 1)))
+                yield Evidence(
+                    message=f"The logits of shape {loss.flattened} were reshaped to {loss.shape} without moving the "
+                    f"{loss.shape[1]} classes to the end: a row has no scores of one position for all classes, but "
+                    f"of several positions. `permute({order})` moves them.",
+                    location=loss.location or event.location,
+                )
 
     def inconclusive(self) -> str:
         """Return a reason if no model was judged."""

@@ -19,7 +19,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if len(shape) == 1 and isinstance(shape[0], ast.Tuple | ast.List):
             shape = shape[0].elts
         names = _sizes_by_name(function_of(source, call), name, call) if name and len(shape) > 1 else {}
-        order = _order(name, shape, names) if name and len(shape) > 1 else []
+        order = (_order(name, shape, names) or _channels_first(name, shape, names)) if name and len(shape) > 1 else []
         if order or (name and _is_out_of_order(name, shape, names)):
             is_transposed = order[:2] == [1, 0] and order[2:] == sorted(order[2:])
             method = "transpose(0, 1)" if is_transposed else f"permute({', '.join(map(str, order))})"
@@ -46,6 +46,14 @@ def _order(name: str, shape: list[ast.expr], names: dict[str, int]) -> list[int]
         return []
     order = [missing[0] if each is None else each for each in found]
     return order if order != sorted(order) and known != sorted(known) else []
+
+
+def _channels_first(name: str, shape: list[ast.expr], names: dict[str, int]) -> list[int]:
+    """Return the order of the old dimensions for ``x.reshape(-1, 3, x.shape[1], x.shape[2])``; else []."""
+    if len(shape) != 4 or not isinstance(shape[1], ast.Constant) or shape[1].value != 3:
+        return []
+    found = [_dimension(each, name, names) for each in shape]
+    return [0, 3, 1, 2] if found[2:] == [1, 2] and (found[0] == 0 or _is_rest(shape[0])) else []
 
 
 def _is_out_of_order(name: str, shape: list[ast.expr], names: dict[str, int]) -> bool:

@@ -19,9 +19,9 @@ When this is fine
 
 How it is detected
     The linter reports it if the mode is known and the value is certainly the sum or mean of a PyTorch loss or of
-    correct predictions. In a run, the sanitizer reports a value whose name says in which direction it improves
-    (``val_loss``, ``accuracy``), if it did improve between two steps of the scheduler. This rests on a name, so it is a
-    warning.
+    correct predictions. In a run, the sanitizer reports a value whose name, or that of the only function that computes
+    it, says in which direction it improves (``val_loss``, ``accuracy()``), if it did improve between two steps of the
+    scheduler. This rests on a name, so it is a warning.
 
 References
     ReduceLROnPlateau, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.ReduceLROnPlateau.html
@@ -41,7 +41,9 @@ from typing import Final
 
 from trueloop.analysis.abstract_value import AbstractValue
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.metric_names import better_direction, metric_name
+from trueloop.analysis.program_files import parse_files
+from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.metric_names import better_direction, metric_name, name_of_computed
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.core.source_text import Edit, Fix
@@ -87,7 +89,15 @@ def _name_of_metric(location: SourceLocation) -> str:
         value: ast.AST = ast.parse(match[1], mode="eval").body if match else ast.Constant(None)
     except SyntaxError:
         return ""
-    return metric_name(value)
+    trees = (parse_files([location.path]) or {}).values()
+    scopes = [
+        each
+        for tree in trees
+        for each in (tree, *ast.walk(tree))  # inner functions come later
+        if isinstance(each, ast.Module | ast.FunctionDef)
+        and (isinstance(each, ast.Module) or each.lineno <= location.line <= (each.end_lineno or 0))
+    ]
+    return name_of_computed(scopes[-1], value) if scopes else metric_name(value)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -116,7 +126,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def _judge_name(source: SourceFile, advance: Op, mode: str) -> Iterator[Hit]:
     """Yield a step with a value whose name tells that it improves in the other direction."""
     arguments = [*advance.node.args, *(each.value for each in advance.node.keywords)]
-    name = metric_name(arguments[0]) if arguments else ""
+    name = name_of_computed(function_of(source, advance.node), arguments[0]) if arguments else ""
     right_mode = better_direction(name)
     if right_mode and right_mode != mode:
         verb = "rises" if right_mode == "max" else "falls"

@@ -1,0 +1,179 @@
+"""Rare samples are copied before the split, so copies of one sample are in the training and in the held-out part.
+
+What you see
+    The recall of the rare class is nearly perfect on the validation part, and poor on new data.
+
+Why it happens
+    Oversampling repeats samples, and SMOTE mixes neighbours. A random split afterwards puts copies of the same sample
+    on both sides, and the model is judged by what it has seen in training.
+
+Fix
+    Split first, and oversample the training part only:
+
+        x_train, x_val, y_train, y_val = train_test_split(x, y, stratify=y)
+        x_train, y_train = RandomOverSampler().fit_resample(x_train, y_train)
+
+    Or do not copy samples, and draw rare ones more often: WeightedRandomSampler, class weights in the loss.
+
+When this is fine
+    - The samples are split first.
+    - Frequent samples are left out (undersampling), which copies nothing.
+    - All copies of a sample are in one group, and the split is by group.
+
+How it is detected
+    Only the linter finds it, from the source code: a variable gets the result of ``fit_resample`` of an oversampler, or
+    of a function whose name says that it oversamples, and is then passed to ``train_test_split``, ``random_split``,
+    ``cross_val_score``, to ``split`` of a KFold, or to a function of the program whose name begins with "split".
+
+References
+    imbalanced-learn, "Common pitfalls and recommended practices", data leakage,
+    https://imbalanced-learn.org/stable/common_pitfalls.html
+    Vandewiele et al., "Overly optimistic prediction results on imbalanced data", 2021,
+    https://doi.org/10.1016/j.artmed.2020.101987
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import dotted_name
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_OVERSAMPLES: Final = re.compile(
+    r"over_?sampl|smote|adasyn|(up_?sampl|duplicate)\w*(minor|class|rare|pos)", re.IGNORECASE
+)
+_SPLITS: Final = re.compile(r"^(train_test_split|random_split|cross_val_\w+|cross_validate|_?split(_\w+)?)$")
+_KFOLD: Final = re.compile(r"fold|shuffle_?split|^s?kf$|^cv$|splitter", re.IGNORECASE)
+_GROUPED: Final = re.compile(r"group", re.IGNORECASE)
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each split of samples that were oversampled before."""
+    for statement in source.nodes:
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+            continue
+        if not _oversamples(source, statement.value):
+            continue
+        names = [name for target in statement.targets for name in _names(target)]
+        function = function_of(source, statement)
+        split = next((each for each in _calls_after(function, statement) if _splits(source, each, names[:1])), None)
+        if split is not None and not _is_reassigned(function, statement, split, names[:1]):
+            yield Hit(
+                message=f"`{names[0]}` was oversampled before `{ast.unparse(split.func)}`: copies of one sample are in "
+                "the training and in the held-out part.",
+                node=split,
+                related=((statement, "oversampled here"),),
+            )
+
+
+def _oversamples(source: SourceFile, call: ast.Call) -> bool:
+    """Return True for ``SMOTE().fit_resample(x, y)``, also of a variable, and ``oversample(x, y)``."""
+    name = last_name(call.func)
+    if not call.args:
+        return False
+    if name not in ("fit_resample", "fit_sample"):
+        return bool(_OVERSAMPLES.search(name)) and name[0].islower()
+    owner: Any = call.func.value  # type: ignore[attr-defined]
+    if isinstance(owner, ast.Name | ast.Attribute):
+        name = dotted_name(owner)
+        values = [
+            each.value
+            for each in source.nodes
+            if isinstance(each, ast.Assign) and any(dotted_name(target) == name for target in each.targets)
+        ]
+        owner = values[0] if len(values) == 1 else owner
+    return isinstance(owner, ast.Call) and bool(_OVERSAMPLES.search(last_name(owner.func)))
+
+
+def _names(target: ast.expr) -> list[str]:
+    parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+    return [name for each in parts if (name := dotted_name(each))]
+
+
+def _calls_after(function: Any, statement: ast.stmt) -> Iterator[ast.Call]:
+    calls = [e for e in ast.walk(function) if isinstance(e, ast.Call) and e.lineno > (statement.end_lineno or 0)]
+    yield from sorted(calls, key=lambda each: each.lineno)
+
+
+def _splits(source: SourceFile, call: ast.Call, names: list[str]) -> bool:
+    """Return True for a call that splits a variable at random into parts, not by groups."""
+    if not any(
+        isinstance(e, ast.Name | ast.Attribute) and dotted_name(e) in names for a in call.args for e in ast.walk(a)
+    ):
+        return False
+    if any(each.arg == "groups" for each in call.keywords) or _GROUPED.search(ast.unparse(call.func)):
+        return False
+    name = last_name(call.func)
+    if isinstance(call.func, ast.Attribute) and name == "split":
+        owner = call.func.value
+        return bool(_KFOLD.search(last_name(owner.func if isinstance(owner, ast.Call) else owner)))
+    return isinstance(call.func, ast.Name | ast.Attribute) and bool(_SPLITS.match(name))
+
+
+def _is_reassigned(function: Any, first: ast.stmt, last: ast.AST, names: list[str]) -> bool:
+    """Return True if a variable gets another value between two nodes."""
+    between = range((first.end_lineno or 0) + 1, getattr(last, "lineno", 0))
+    return any(
+        isinstance(each, ast.Assign)
+        and each.lineno in between
+        and any(name in names for target in each.targets for name in _names(target))
+        and not any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(each.value))
+        for each in ast.walk(function)
+    )
+
+
+RULE = Rule(required_words=("sampl|smote|SMOTE|ADASYN|duplicate_", "split|cross_val"), find=find)
+
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(400, 8)
+y = (x[:, 0] > 1.5).long()
+
+
+def oversample(x, y):
+    rare = (y == 1).nonzero().flatten()
+    rows = torch.cat([torch.arange(len(y)), rare.repeat(len(y) // len(rare) - 1)])
+    return x[rows], y[rows]
+
+
+def split(x, y):
+    order = torch.randperm(len(y))
+    cut = len(y) // 4
+    return x[order[cut:]], y[order[cut:]], x[order[:cut]], y[order[:cut]]
+
+
+x, y = oversample(x, y)
+x_train, y_train, x_val, y_val = split(x, y)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(30):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x_train), y_train).backward()
+    optimizer.step()
+with torch.no_grad():
+    print("accuracy", (model(x_val).argmax(1) == y_val).float().mean())
+"""
+
+FAILURE = Failure(
+    code="DAT041",
+    title="Rare samples are copied before the split",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "x, y = oversample(x, y)\n": "",
+            "x_val, y_val = split(x, y)\n": (
+                "x_val, y_val = split(x, y)\nx_train, y_train = oversample(x_train, y_train)\n"
+            ),
+        },
+    ),
+    fix="Split first, and oversample the training part only.",
+    rule=RULE,
+)

@@ -1,0 +1,160 @@
+"""A recurrent model detaches its hidden state at every time step, so it learns nothing across time steps.
+
+What you see
+    The model learns what depends on the current input alone, and nothing that depends on earlier inputs. The loss stops
+    where a model without memory stops.
+
+Why it happens
+    Truncated backpropagation through time detaches the hidden state between chunks, so that a graph does not become
+    longer than a chunk. Within the loop over the steps of a chunk, the same line cuts the graph after each step: the
+    weights get no gradient for what they should have stored earlier.
+
+Fix
+    Detach the state between chunks, before the model is called:
+
+        hidden = hidden.detach()
+        logits, hidden = model(chunk, hidden)
+
+When this is fine
+    - The state is detached once per chunk, or every k steps.
+    - The state of an echo state network, whose recurrent weights are not trained.
+    - The loop is under ``torch.no_grad()``.
+
+How it is detected
+    Only the linter finds it, from the source code: in a ``forward`` method, a loop calls a recurrent layer or cell of
+    PyTorch, assigns its state to a variable and passes this variable to the next call detached, in each iteration. A
+    function of the program that returns a detached state counts as well.
+
+References
+    PyTorch word language model, ``repackage_hidden``, called between chunks,
+    https://github.com/pytorch/examples/blob/main/word_language_model/main.py
+    Williams and Peng, "An efficient gradient-based algorithm for on-line training of recurrent network trajectories",
+    1990, https://doi.org/10.1162/neco.1990.2.4.490
+"""
+
+import ast
+from collections.abc import Iterator
+from typing import Final
+
+from trueloop.analysis.queries.assignments import attribute_value
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import Fix, dotted_name
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_RECURRENT: Final = frozenset(("GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell"))
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each recurrent state that a loop in ``forward`` detaches in every iteration."""
+    for method in source.nodes:
+        if not isinstance(method, ast.FunctionDef) or method.name != "forward" or "no_grad" in ast.unparse(method):
+            continue
+        for loop in [each for each in ast.walk(method) if isinstance(each, ast.For)]:
+            for call, states in _recurrent_calls(source, loop):
+                cuts = _cuts(source, loop, call, states)
+                if cuts:
+                    edits = tuple(source.text.replace(each, _detached(source, each)) for each in cuts)
+                    yield Hit(
+                        message=f"`{ast.unparse(cuts[0])}` cuts the graph at every time step of this loop: "
+                        f"`{ast.unparse(call.func)}` gets no gradient from later steps, so it does not learn to "
+                        "remember. Detach the state between chunks, outside of the model.",
+                        node=cuts[0],
+                        related=((loop, "the loop over the time steps"),),
+                        fix=Fix(edits, safe=False, description="Keep the graph"),
+                    )
+
+
+def _recurrent_calls(source: SourceFile, loop: ast.For) -> Iterator[tuple[ast.Call, set[str]]]:
+    """Yield the calls of recurrent layers in the body of a loop, and the variables that get their state."""
+    for statement in loop.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
+            call = statement.value
+            is_own = isinstance(call.func, ast.Attribute) and dotted_name(call.func.value) == "self"
+            made = attribute_value(source, call, last_name(call.func)) if is_own else None
+            if isinstance(made, ast.Call) and last_name(made.func) in _RECURRENT:
+                names = {
+                    each.id for target in statement.targets for each in ast.walk(target) if isinstance(each, ast.Name)
+                }
+                yield call, names
+
+
+def _cuts(source: SourceFile, loop: ast.For, call: ast.Call, states: set[str]) -> list[ast.expr]:
+    """Return the expressions that detach the state for a call: of its arguments, or of the statements of the loop."""
+    parts = [
+        part
+        for argument in call.args[1:]
+        for part in (argument.elts if isinstance(argument, ast.Tuple) else [argument])
+    ]
+    found = [each for each in parts if _detached(source, each) in states]
+    passed = states & {getattr(each, "id", "") for each in parts}
+    for statement in loop.body:
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target, value = statement.targets[0], statement.value
+            is_tuple = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+            values = value.elts if is_tuple and isinstance(value, ast.Tuple) else [value]
+            targets = {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
+            found += [each for each in values if _detached(source, each) in passed & targets]
+    return found
+
+
+def _detached(source: SourceFile, node: ast.expr) -> str:
+    """Return the variable that ``h.detach()``, ``h.data`` or a function of the program detaches; else ""."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="detach", value=ast.Name(id=name)), args=[]):
+            return name
+        case ast.Attribute(attr="data", value=ast.Name(id=name)):
+            return name
+        case ast.Call(func=ast.Name(id=function) | ast.Attribute(attr=function), args=[ast.Name(id=name)]):
+            found = [each for each in source.nodes if isinstance(each, ast.FunctionDef) and each.name == function]
+            return name if len(found) == 1 and _returns_detached(found[0]) else ""
+        case _:
+            return ""
+
+
+def _returns_detached(function: ast.FunctionDef) -> bool:
+    returned = [each.value for each in ast.walk(function) if isinstance(each, ast.Return) and each.value is not None]
+    return any("detach" in ast.unparse(each) for each in returned) and len(function.body) < 5
+
+
+RULE = Rule(required_words=("detach|.data", "GRU|LSTM|RNN", "def forward"), find=find)
+
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+
+class Memory(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.GRUCell(4, 16), nn.Linear(16, 1)
+
+    def forward(self, x, h):
+        outputs = []
+        for t in range(x.size(1)):
+            h = self.cell(x[:, t], h.detach())
+            outputs.append(self.head(h))
+        return torch.stack(outputs, 1), h
+
+
+model = Memory()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+h = torch.zeros(16, 16)
+for step in range(20):
+    x = torch.randn(16, 8, 4)
+    optimizer.zero_grad()
+    output, h = model(x, h.detach())
+    nn.functional.mse_loss(output[:, 2:], x[:, :-2, :1]).backward()
+    optimizer.step()
+"""
+
+FAILURE = Failure(
+    code="GRD041",
+    title="Hidden state is detached at every time step",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"self.cell(x[:, t], h.detach())": "self.cell(x[:, t], h)"}),
+    fix="Detach the state between chunks, not between the time steps of a chunk.",
+    rule=RULE,
+)

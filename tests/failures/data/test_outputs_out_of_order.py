@@ -1,0 +1,90 @@
+"""DAT040: outputs of a shuffling loader, and labels in the order of the dataset."""
+
+import pytest
+
+HEAD = """
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+dataset = Digits("train")
+loader = DataLoader(dataset, batch_size=32, shuffle=True)
+ordered = DataLoader(dataset, batch_size=32)
+
+def features_of(model, batches):
+    found = []
+    with torch.no_grad():
+        for x, _ in batches:
+            found.append(model(x).numpy())
+    return np.concatenate(found)
+
+def features_and_labels(model, batches):
+    found, labels = [], []
+    for x, y in batches:
+        found.append(model(x))
+        labels.append(y)
+    return torch.cat(found), torch.cat(labels)
+"""
+
+FAULTY = {
+    "a classifier on features": """
+features = features_of(model, loader)
+knn = KNeighborsClassifier(5).fit(features, dataset.targets)  # <- DAT040
+""",
+    "a metric of predictions": """
+outputs = []
+for i, (x, y) in enumerate(loader):
+    outputs.append(model(x).softmax(1))
+probabilities = torch.cat(outputs)
+predicted = probabilities.argmax(1)
+print(confusion_matrix(dataset.labels, predicted))  # <- DAT040
+""",
+    "a comparison, tensors": """
+x_train, y_train = load()
+train = TensorDataset(x_train, y_train)
+train_loader = DataLoader(train, 64, True)
+pred = features_of(model, train_loader)
+print((pred == y_train.numpy()).mean())  # <- DAT040
+""",
+}
+CORRECT = {
+    "a loader in order": """
+features = features_of(model, ordered)
+knn.fit(features, dataset.targets)
+""",
+    "labels of the same loop": """
+features, labels = features_and_labels(model, loader)
+knn.fit(features, labels)
+print(np.bincount(dataset.targets))
+""",
+    "the labels of another dataset": """
+features = features_of(model, loader)
+knn.fit(other_features, dataset.targets)
+print(len(features), dataset.targets)
+""",
+    "lengths, and files": """
+features = features_of(model, loader)
+assert len(features) == len(dataset.targets)
+np.savez("features.npz", features, dataset.targets)
+""",
+    "a plot of all points": """
+features = features_of(model, loader)
+plt.hist(features.mean(1))
+""",
+    "losses of the training": """
+losses = []
+for x, _ in loader:
+    losses.append(autoencoder_loss(x))
+print(np.mean(losses), len(dataset.targets))
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
+def test_lint_reports_faulty_programs(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_lint_accepts_correct_programs(lint_is_clean, script):
+    lint_is_clean(HEAD + script)

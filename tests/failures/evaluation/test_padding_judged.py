@@ -1,0 +1,96 @@
+"""EVL040: accuracies that count padding."""
+
+import pytest
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+
+PAD = 0
+def pad_batch(samples):
+    words, tags = zip(*samples)
+    return pad_sequence(words, batch_first=True), pad_sequence(tags, batch_first=True)
+loader = DataLoader(data, batch_size=4, collate_fn=pad_batch)
+criterion = nn.CrossEntropyLoss(ignore_index=PAD)
+"""
+
+FAULTY = {
+    "a total of all labels": """
+def evaluate(model, loader):
+    correct = total = 0
+    for words, tags in loader:
+        predicted = model(words).argmax(-1)
+        correct += (predicted == tags).sum().item()  # <- EVL040
+        total += tags.numel()
+    return correct / total
+""",
+    "a mean": """
+for words, tags in loader:
+    logits = model(words)
+    accuracies.append((logits.argmax(2) == tags).float().mean().item())  # <- EVL040
+""",
+    "flattened, with a mask that only the model gets": """
+for words, tags, mask in loader:
+    target = tags.view(-1)
+    scores = model(words, mask).view(-1, 5)
+    _, predicted = scores.max(1), None
+    hit = scores.argmax(1).eq(target)  # <- EVL040
+    correct += hit.sum().item()
+    total += target.numel()
+""",
+}
+CORRECT = {
+    "only the real positions": """
+for words, tags in loader:
+    keep = tags != PAD
+    predicted = model(words).argmax(-1)
+    correct += (predicted == tags)[keep].sum().item()
+    total += keep.sum().item()
+""",
+    "combined with a mask": """
+for words, tags, mask in loader:
+    predicted = model(words).argmax(-1)
+    correct += ((predicted == tags) & mask).sum().item()
+    total += mask.sum().item()
+""",
+    "indexed before": """
+for words, tags, mask in loader:
+    scores = model(words)[mask]
+    tags = tags[mask]
+    correct += (scores.argmax(-1) == tags).sum().item()
+    total += tags.numel()
+""",
+    "compared with the padding itself": """
+for words, tags in loader:
+    predicted = model(words).argmax(-1)
+    correct += (predicted == tags).masked_select(tags.ne(PAD)).sum().item()
+    total += tags.ne(PAD).sum().item()
+""",
+    "one label for each sequence": """
+for words, labels in loader:
+    correct += (model(words).argmax(1) == labels).sum().item()
+    total += len(labels)
+""",
+    "the number of sentences that are right throughout": """
+for words, tags in loader:
+    correct += (model(words).argmax(-1) == tags).all(1).sum().item()
+    total += len(tags)
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
+def test_lint_reports_faulty_programs(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_lint_accepts_correct_programs(lint_is_clean, script):
+    lint_is_clean(HEAD + script)
+
+
+def test_losses_without_ignored_labels_are_accepted(lint_is_clean):
+    lint_is_clean(HEAD.replace("ignore_index=PAD", "") + FAULTY["a mean"].replace("# <- EVL040", ""))

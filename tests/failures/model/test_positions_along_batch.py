@@ -1,0 +1,85 @@
+"""MDL040: positional encodings along the batch."""
+
+import pytest
+
+ENCODING = """
+import torch
+from torch import nn
+
+class PositionalEncoding(nn.Module):
+    def __init__(self, d, max_len=500):
+        super().__init__()
+        position = torch.arange(max_len).unsqueeze(1)
+        PE
+        self.register_buffer("pe", pe)
+
+    def forward(self, x):
+        FORWARD
+
+class Net(nn.Module):
+    def __init__(self, d=32):
+        super().__init__()
+        self.pos = PositionalEncoding(d)
+        self.layer = nn.TransformerEncoderLayer(d, 4, 64OPTION)
+
+    def forward(self, x):
+        return self.layer(CALL)
+"""
+
+
+def encoding(forward, pe="pe = torch.zeros(max_len, 1, d)", option=", batch_first=True", call="self.pos(x)"):
+    text = ENCODING.replace("FORWARD", forward).replace("OPTION", option).replace("CALL", call)
+    return text.replace("        PE\n", "".join(f"        {line}\n" for line in pe.split("; ")))
+
+
+HIT = "  # <- MDL040"
+FAULTY = {
+    "the time-first tutorial": encoding(f"return x + self.pe[:x.size(0)]{HIT}"),
+    "scaled, with dropout": encoding(f"return self.drop(x * 5.6 + self.pe[:x.shape[0], :]){HIT}"),
+    "through variables": encoding(f"n, t, d = x.shape\n        x += self.pe[:n].to(x.device){HIT}\n        return x"),
+    "Variable": encoding(
+        f"return x + Variable(self.pe[:len(x)], requires_grad=False){HIT}",
+        pe="pe = torch.zeros(max_len, d); pe = pe.unsqueeze(0).transpose(0, 1)",
+    ),
+    "batch-first encoding, time-first layers": encoding(
+        f"return x + self.pe[:, :x.size(1)]{HIT}", pe="pe = torch.zeros(1, max_len, d)", option=""
+    ),
+    "in the model itself": """
+class Net(nn.Module):
+    def __init__(self, d=32, max_len=100):
+        super().__init__()
+        self.pos_emb = nn.Parameter(torch.randn(max_len, 1, d))
+        layer = nn.TransformerEncoderLayer(d, 4, batch_first=True)
+        self.enc = nn.TransformerEncoder(layer, 2)
+
+    def forward(self, tokens):
+        x = self.emb(tokens)
+        length = x.size(0)
+        return self.enc(x + self.pos_emb[:length])  # <- MDL040
+""",
+}
+CORRECT = {
+    "time-first throughout": encoding("return x + self.pe[:x.size(0)]", option=""),
+    "batch-first throughout": encoding("return x + self.pe[:, :x.size(1)]", pe="pe = torch.zeros(1, max_len, d)"),
+    "transposed encoding": encoding("return x + self.pe[:x.size(1)].transpose(0, 1)"),
+    "transposed around the call": encoding(
+        "return x + self.pe[:x.size(0)]", call="self.pos(x.transpose(0, 1)).transpose(0, 1)"
+    ),
+    "an encoding of two dimensions": encoding("return x + self.pe[:x.size(0)]", pe="pe = torch.zeros(max_len, d)"),
+    "the length of another tensor": encoding("return x + self.pe[:self.reference.size(0)]"),
+    "unknown layout": encoding("return x + self.pe[:x.size(0)]", option=", batch_first=self.batch_first"),
+    "an encoding for each image of the batch": encoding("return x + self.noise[:x.size(0)]"),
+    "a length that is the time": encoding(
+        "t = x.size(1)\n        return x + self.pe[:t].squeeze(1)", pe="pe = torch.zeros(max_len, 1, d)"
+    ),
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
+def test_lint_reports_faulty_programs(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_lint_accepts_correct_programs(lint_is_clean, script):
+    lint_is_clean(script)
