@@ -1,4 +1,4 @@
-"""DAT032: an image and its mask with random changes of their own."""
+"""DAT019: an image and its mask with random changes of their own."""
 
 import pytest
 
@@ -19,7 +19,7 @@ class Data(Dataset):
         self.tf = transforms.Compose([transforms.RandomRotation(30), transforms.ToTensor()])
 
     def __getitem__(self, i):
-        return self.tf(self.images[i]), self.tf(self.masks[i])  # <- DAT032
+        return self.tf(self.images[i]), self.tf(self.masks[i])  # <- DAT019
 """,
     "passed to the dataset": """
 train_tf = transforms.Compose([transforms.Resize(64), transforms.RandomCrop(32), transforms.ToTensor()])
@@ -32,7 +32,7 @@ class Data(Dataset):
         img, seg_map = self.images[i]
         if self.transform is not None:
             img = self.transform(img)
-            seg_map = self.transform(seg_map)  # <- DAT032
+            seg_map = self.transform(seg_map)  # <- DAT019
         return img, seg_map
 
 data = Data([], transform=train_tf)
@@ -41,7 +41,7 @@ data = Data([], transform=train_tf)
 def augment(image, mask):
     if random.random() > 0.5:
         image = TF.hflip(image)
-    if random.random() > 0.5:  # <- DAT032
+    if random.random() > 0.5:  # <- DAT019
         mask = TF.hflip(mask)
     return image, mask
 """,

@@ -1,4 +1,4 @@
-"""DAT040: outputs of a shuffling loader, and labels in the order of the dataset."""
+"""DAT022: outputs of a shuffling loader, and labels in the order of the dataset."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def features_and_labels(model, batches):
 FAULTY = {
     "a classifier on features": """
 features = features_of(model, loader)
-knn = KNeighborsClassifier(5).fit(features, dataset.targets)  # <- DAT040
+knn = KNeighborsClassifier(5).fit(features, dataset.targets)  # <- DAT022
 """,
     "a metric of predictions": """
 outputs = []
@@ -37,14 +37,14 @@ for i, (x, y) in enumerate(loader):
     outputs.append(model(x).softmax(1))
 probabilities = torch.cat(outputs)
 predicted = probabilities.argmax(1)
-print(confusion_matrix(dataset.labels, predicted))  # <- DAT040
+print(confusion_matrix(dataset.labels, predicted))  # <- DAT022
 """,
     "a comparison, tensors": """
 x_train, y_train = load()
 train = TensorDataset(x_train, y_train)
 train_loader = DataLoader(train, 64, True)
 pred = features_of(model, train_loader)
-print((pred == y_train.numpy()).mean())  # <- DAT040
+print((pred == y_train.numpy()).mean())  # <- DAT022
 """,
 }
 CORRECT = {

@@ -1,4 +1,4 @@
-"""DAT041: oversampling before the split."""
+"""DAT023: oversampling before the split."""
 
 import pytest
 
@@ -6,26 +6,26 @@ FAULTY = {
     "SMOTE": """
 from imblearn.over_sampling import SMOTE
 X_res, y_res = SMOTE(random_state=0).fit_resample(X, y)
-X_train, X_test, y_train, y_test = train_test_split(X_res, y_res, test_size=0.2)  # <- DAT041
+X_train, X_test, y_train, y_test = train_test_split(X_res, y_res, test_size=0.2)  # <- DAT023
 """,
     "a sampler in a variable, folds": """
 sampler = RandomOverSampler()
 X, y = sampler.fit_resample(X, y)
 X = X.astype("float32")
-for train, val in StratifiedKFold(5).split(X, y):  # <- DAT041
+for train, val in StratifiedKFold(5).split(X, y):  # <- DAT023
     fit(X[train], y[train])
 """,
     "a function of the program, a dataset": """
 def main(frame):
     frame = upsample_minority(frame)
     dataset = FrameDataset(frame)
-    train, val = random_split(FrameDataset(frame), [800, 200])  # <- DAT041
+    train, val = random_split(FrameDataset(frame), [800, 200])  # <- DAT023
 """,
     "in a class": """
 class Data:
     def setup(self):
         self.x, self.y = oversample(self.x, self.y)
-        parts = train_test_split(self.x, self.y)  # <- DAT041
+        parts = train_test_split(self.x, self.y)  # <- DAT023
 """,
 }
 CORRECT = {

@@ -1,4 +1,4 @@
-"""DAT034: one array that is stored again and again while it changes."""
+"""DAT021: one array that is stored again and again while it changes."""
 
 import pytest
 
@@ -13,7 +13,7 @@ FAULTY = {
     "in a tuple, with NumPy": """
 state, memory = np.zeros(4), []
 for t in range(9):
-    memory.append((state, t))  # <- DAT034
+    memory.append((state, t))  # <- DAT021
     state += np.random.randn(4)
 x = torch.tensor(np.array([s for s, _ in memory]))
 """,
@@ -22,7 +22,7 @@ def rollout():
     window, windows = torch.zeros(8), []
     while len(windows) < 9:
         window.add_(torch.randn(8))
-        windows.append(window)  # <- DAT034
+        windows.append(window)  # <- DAT021
     return torch.stack(windows)
 """,
     "an environment that returns its state": """
@@ -32,7 +32,7 @@ class Env:
 
     def step(self, action):
         self.state += action
-        return self.state, 1.0  # <- DAT034
+        return self.state, 1.0  # <- DAT021
 
 env, buffer = Env(), []
 for t in range(9):

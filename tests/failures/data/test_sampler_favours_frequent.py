@@ -1,4 +1,4 @@
-"""DAT030: a sampler that draws frequent classes even more often."""
+"""DAT017: a sampler that draws frequent classes even more often."""
 
 import pytest
 
@@ -26,7 +26,7 @@ for epoch in range(2):
 FAULTY = {
     "counts of three classes": """
 counts = y.bincount().tolist()
-sampler = WeightedRandomSampler([counts[each] for each in y], len(y))  # <- DAT030
+sampler = WeightedRandomSampler([counts[each] for each in y], len(y))  # <- DAT017
 """,
 }
 

@@ -1,4 +1,4 @@
-"""DAT033: feature selection or oversampling before the split."""
+"""DAT020: feature selection or oversampling before the split."""
 
 import pytest
 
@@ -14,28 +14,28 @@ from imblearn.over_sampling import SMOTE
 FAULTY = {
     "before a split": """
 def load(X, y):
-    X_new = SelectKBest(k=20).fit_transform(X, y)  # <- DAT033
+    X_new = SelectKBest(k=20).fit_transform(X, y)  # <- DAT020
     X_train, X_test, y_train, y_test = train_test_split(X_new, y)
     return torch.tensor(X_train), torch.tensor(X_test)
 """,
     "fit, then transform": """
 def load(X, y):
     selector = RFE(LogisticRegression(), n_features_to_select=8)
-    selector.fit(X, y)  # <- DAT033
+    selector.fit(X, y)  # <- DAT020
     X = selector.transform(X)  # <- DAT002
     X = torch.tensor(X)
     return train_test_split(X, y)
 """,
     "before cross-validation": """
 def score(X, y, model):
-    X_sel = SelectKBest(k=20).fit_transform(X, y)  # <- DAT033
+    X_sel = SelectKBest(k=20).fit_transform(X, y)  # <- DAT020
     for train, test in KFold(5).split(X_sel):
         model.fit(X_sel[train], y[train])
 """,
     "oversampled": """
 def load(X, y):
     smote = SMOTE()
-    X_res, y_res = smote.fit_resample(X, y)  # <- DAT033
+    X_res, y_res = smote.fit_resample(X, y)  # <- DAT020
     return train_test_split(X_res, y_res)
 """,
 }

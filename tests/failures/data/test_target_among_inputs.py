@@ -1,4 +1,4 @@
-"""DAT031: a target that is one of the inputs."""
+"""DAT018: a target that is one of the inputs."""
 
 import pytest
 
@@ -92,7 +92,7 @@ train(mlp(3), torch.cat([torch.randn(160, 2), torch.ones(160, 1)], 1), torch.one
 """,
 }
 
-HEAD_FAULTY = HEAD.replace("#MARK", "  # <- DAT031").replace("#TABLE", "from csv import reader; import csv; csv.reader")
+HEAD_FAULTY = HEAD.replace("#MARK", "  # <- DAT018").replace("#TABLE", "from csv import reader; import csv; csv.reader")
 
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())

@@ -1,4 +1,4 @@
-"""EVL019: outputs (N, 1) that are compared with labels (N,)."""
+"""EVL018: outputs (N, 1) that are compared with labels (N,)."""
 
 import pytest
 
@@ -46,20 +46,20 @@ evaluate(model, held_out)
 UNSQUEEZED = "F.binary_cross_entropy_with_logits(out, b.unsqueeze(1))"
 SQUEEZED = "F.mse_loss(out.squeeze(), b)"
 FAULTY = {
-    "a threshold": TRAIN % (UNSQUEEZED, "correct += ((out > 0).long() == b).sum().item()  # <- EVL019"),
-    "eq": TRAIN % (UNSQUEEZED, "correct += (out > 0).eq(b).sum().item()  # <- EVL019"),
+    "a threshold": TRAIN % (UNSQUEEZED, "correct += ((out > 0).long() == b).sum().item()  # <- EVL018"),
+    "eq": TRAIN % (UNSQUEEZED, "correct += (out > 0).eq(b).sum().item()  # <- EVL018"),
     "rounded": TRAIN
     % (
         "nn.BCEWithLogitsLoss()(out, b[:, None])",
-        "correct += (torch.round(torch.sigmoid(out)) == b).float().mean()  # <- EVL019",
+        "correct += (torch.round(torch.sigmoid(out)) == b).float().mean()  # <- EVL018",
     ),
-    "a mean absolute error": TRAIN % (SQUEEZED, "error += (out - b).abs().mean().item()  # <- EVL019"),
-    "errors are counted": TRAIN % (SQUEEZED, "error += torch.sum((out > 0) != b).item()  # <- EVL019"),
+    "a mean absolute error": TRAIN % (SQUEEZED, "error += (out - b).abs().mean().item()  # <- EVL018"),
+    "errors are counted": TRAIN % (SQUEEZED, "error += torch.sum((out > 0) != b).item()  # <- EVL018"),
     "in an evaluation": TRAIN % ("nn.MSELoss()(out, b.view(-1, 1))", "pass")
-    + EVALUATE % "hits += (predicted == labels).sum().item()  # <- EVL019",
+    + EVALUATE % "hits += (predicted == labels).sum().item()  # <- EVL018",
 }
 ONLY_IN_TEXT = {
-    "a function": "def accuracy(output, target):\n    return ((output > 0) == target).float().mean()  # <- EVL019\n"
+    "a function": "def accuracy(output, target):\n    return ((output > 0) == target).float().mean()  # <- EVL018\n"
     + TRAIN % (UNSQUEEZED, "correct += accuracy(out, b)"),
     "a class": """
 class Trainer:
@@ -79,7 +79,7 @@ class Trainer:
         with torch.no_grad():
             for a, b in held_out:
                 answers = self.net(a).sigmoid().round()
-                right += (answers == b).sum().item()  # <- EVL019
+                right += (answers == b).sum().item()  # <- EVL018
         return right / len(held_out.dataset)
 trainer = Trainer(model)
 trainer.train()
@@ -95,7 +95,7 @@ for start in range(0, 60, 20):
     scores = classifier(a)
     F.cross_entropy(scores, b.squeeze(1)).backward()
     optimizer.step()
-    print((scores.argmax(1) == b).float().mean())  # <- EVL019
+    print((scores.argmax(1) == b).float().mean())  # <- EVL018
 """,
 }
 CORRECT = {
@@ -133,7 +133,7 @@ def test_lint_reports_the_comparison(lint_reports, script):
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_ignores_correct_programs(lint_is_clean, script):
-    lint_is_clean(HEAD + script, "EVL019")
+    lint_is_clean(HEAD + script, "EVL018")
 
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
@@ -143,4 +143,4 @@ def test_run_reports_the_comparison(run_reports, script):
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_run_accepts_correct_programs(run, script):
-    assert "EVL019" not in {each.code for each in run(HEAD + script).findings}
+    assert "EVL018" not in {each.code for each in run(HEAD + script).findings}

@@ -1,4 +1,4 @@
-"""EVL040: accuracies that count padding."""
+"""EVL019: accuracies that count padding."""
 
 import pytest
 
@@ -23,21 +23,21 @@ def evaluate(model, loader):
     correct = total = 0
     for words, tags in loader:
         predicted = model(words).argmax(-1)
-        correct += (predicted == tags).sum().item()  # <- EVL040
+        correct += (predicted == tags).sum().item()  # <- EVL019
         total += tags.numel()
     return correct / total
 """,
     "a mean": """
 for words, tags in loader:
     logits = model(words)
-    accuracies.append((logits.argmax(2) == tags).float().mean().item())  # <- EVL040
+    accuracies.append((logits.argmax(2) == tags).float().mean().item())  # <- EVL019
 """,
     "flattened, with a mask that only the model gets": """
 for words, tags, mask in loader:
     target = tags.view(-1)
     scores = model(words, mask).view(-1, 5)
     _, predicted = scores.max(1), None
-    hit = scores.argmax(1).eq(target)  # <- EVL040
+    hit = scores.argmax(1).eq(target)  # <- EVL019
     correct += hit.sum().item()
     total += target.numel()
 """,
@@ -93,4 +93,4 @@ def test_lint_accepts_correct_programs(lint_is_clean, script):
 
 
 def test_losses_without_ignored_labels_are_accepted(lint_is_clean):
-    lint_is_clean(HEAD.replace("ignore_index=PAD", "") + FAULTY["a mean"].replace("# <- EVL040", ""))
+    lint_is_clean(HEAD.replace("ignore_index=PAD", "") + FAULTY["a mean"].replace("# <- EVL019", ""))

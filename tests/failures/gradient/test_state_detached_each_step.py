@@ -1,4 +1,4 @@
-"""GRD041: hidden states that are detached at every time step."""
+"""GRD022: hidden states that are detached at every time step."""
 
 import pytest
 
@@ -26,21 +26,21 @@ FAULTY = {
     def forward(self, xs, h):
         outs = []
         for t in range(xs.size(1)):
-            h = self.cell(xs[:, t], repackage_hidden(h))  # <- GRD041
+            h = self.cell(xs[:, t], repackage_hidden(h))  # <- GRD022
             outs.append(self.out(h))
         return torch.stack(outs, 1), h
 """,
     "both states of an LSTM": """
     def forward(self, xs, h, c):
         for x in xs.unbind(1):
-            h, c = self.steps(x, (h.detach(), c.detach()))  # <- GRD041
+            h, c = self.steps(x, (h.detach(), c.detach()))  # <- GRD022
         return self.out(h)
 """,
     "a statement of its own": """
     def forward(self, xs, h):
         for x in xs.split(1):
             y, h = self.rnn(x, h)
-            h = h.detach()  # <- GRD041
+            h = h.detach()  # <- GRD022
         return self.out(y)
 """,
 }

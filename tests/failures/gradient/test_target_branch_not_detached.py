@@ -1,4 +1,4 @@
-"""GRD040: SimSiam without the stop-gradient."""
+"""GRD021: SimSiam without the stop-gradient."""
 
 import pytest
 
@@ -21,8 +21,8 @@ class SimSiam(nn.Module):
     def forward(self, x1, x2):
         z1, z2 = self.encoder(x1), self.encoder(x2)
         p1, p2 = self.predictor(z1), self.predictor(z2)
-        return (D(p1, z2)  # <- GRD040
-                + D(p2, z1)) / 2  # <- GRD040
+        return (D(p1, z2)  # <- GRD021
+                + D(p2, z1)) / 2  # <- GRD021
 """,
     "in the training loop": """
 criterion = nn.CosineSimilarity(dim=1)
@@ -31,7 +31,7 @@ def step(x1, x2):
     z2 = projector(backbone(x2))
     p1 = predictor(z1)
     p2 = predictor(z2)
-    loss = -criterion(p1, z2).mean()  # <- GRD040
+    loss = -criterion(p1, z2).mean()  # <- GRD021
     loss.backward()
 """,
 }

@@ -1,4 +1,4 @@
-"""LOS040: targets of the CTC loss that contain the blank."""
+"""LOS020: targets of the CTC loss that contain the blank."""
 
 import pytest
 
@@ -26,21 +26,21 @@ for step in range(12):
 FAULTY = {
     "the first symbol is 0": """
     targets = torch.randint(5, (16, 4))
-    update(nn.CTCLoss()(log_probs, targets, frames, torch.full((16,), 4)))  # <- LOS040
+    update(nn.CTCLoss()(log_probs, targets, frames, torch.full((16,), 4)))  # <- LOS020
 """,
     "concatenated targets, function": """
     targets = torch.randint(5, (40,))
     lengths = [3] * 8 + [2] * 8
-    update(F.ctc_loss(log_probs, targets, [12] * 16, lengths, zero_infinity=True))  # <- LOS040
+    update(F.ctc_loss(log_probs, targets, [12] * 16, lengths, zero_infinity=True))  # <- LOS020
 """,
     "padding within the target lengths": """
     targets = torch.randint(1, 6, (16, 4))
     targets[:, 3] = 0
-    update(F.ctc_loss(log_probs, targets, frames, torch.full((16,), 4)))  # <- LOS040
+    update(F.ctc_loss(log_probs, targets, frames, torch.full((16,), 4)))  # <- LOS020
 """,
     "the blank is the last class, and so is a symbol": """
     targets = torch.randint(6, (16, 4))
-    update(F.ctc_loss(log_probs, targets, frames, torch.full((16,), 4), blank=5))  # <- LOS040
+    update(F.ctc_loss(log_probs, targets, frames, torch.full((16,), 4), blank=5))  # <- LOS020
 """,
 }
 CORRECT = {

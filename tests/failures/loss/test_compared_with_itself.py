@@ -1,4 +1,4 @@
-"""LOS032: a contrastive loss with the similarity of each sample to itself."""
+"""LOS017: a contrastive loss with the similarity of each sample to itself."""
 
 import pytest
 
@@ -30,14 +30,14 @@ TAIL = """
 FAULTY = {
     "cosine similarity and cross-entropy": """
     s = F.cosine_similarity(z.unsqueeze(1), z.unsqueeze(0), dim=2) / t
-    loss = nn.CrossEntropyLoss()(s, positives)  # <- LOS032
+    loss = nn.CrossEntropyLoss()(s, positives)  # <- LOS017
 """,
     "sum of exponentials": """
-    e = torch.exp(s)  # <- LOS032
+    e = torch.exp(s)  # <- LOS017
     loss = -torch.log(e[torch.arange(2 * n), positives] / e.sum(dim=1)).mean()
 """,
     "logsumexp": """
-    loss = (torch.logsumexp(s, dim=1) - s.gather(1, positives.unsqueeze(1)).squeeze(1)).mean()  # <- LOS032
+    loss = (torch.logsumexp(s, dim=1) - s.gather(1, positives.unsqueeze(1)).squeeze(1)).mean()  # <- LOS017
 """,
 }
 

@@ -1,4 +1,4 @@
-"""LOS033: discounted returns in the wrong order."""
+"""LOS018: discounted returns in the wrong order."""
 
 import pytest
 
@@ -30,7 +30,7 @@ FAULTY = {
     "forwards, by index": """
 def returns_of(rewards):
     returns, total = [0.0] * len(rewards), 0.0
-    for t in range(len(rewards)):  # <- LOS033
+    for t in range(len(rewards)):  # <- LOS018
         total = rewards[t] + gamma * total
         returns[t] = total
     return returns
@@ -40,13 +40,13 @@ def returns_of(rewards):
     returns, total = [], 0.0
     for r in reversed(rewards):
         total = r + 0.99 * total
-        returns.append(total)  # <- LOS033
+        returns.append(total)  # <- LOS018
     return returns
 """,
     "forwards, with ends of episodes": """
 def returns_of(rewards):
     returns, total = [], 0.0
-    for reward, done in zip(rewards, [0] * 7 + [1]):  # <- LOS033
+    for reward, done in zip(rewards, [0] * 7 + [1]):  # <- LOS018
         total = reward + gamma * total * (1 - done)
         returns.append(total)
     return returns

@@ -1,4 +1,4 @@
-"""LOS031: targets of 0 and 1 where 1 and -1 are expected."""
+"""LOS016: targets of 0 and 1 where 1 and -1 are expected."""
 
 import pytest
 
@@ -24,16 +24,16 @@ TAIL = """
 
 FAULTY = {
     "cosine": """
-    loss = F.cosine_embedding_loss(a, b, y[rows])  # <- LOS031
+    loss = F.cosine_embedding_loss(a, b, y[rows])  # <- LOS016
 """,
     "hinge, of integers, through a module": """
-    loss = nn.HingeEmbeddingLoss()(F.pairwise_distance(a, b), target=y[rows].int())  # <- LOS031
+    loss = nn.HingeEmbeddingLoss()(F.pairwise_distance(a, b), target=y[rows].int())  # <- LOS016
 """,
     "ranking": """
-    loss = F.margin_ranking_loss(a[:, 0], b[:, 0], y[rows], margin=0.1)  # <- LOS031
+    loss = F.margin_ranking_loss(a[:, 0], b[:, 0], y[rows], margin=0.1)  # <- LOS016
 """,
     "soft margin": """
-    loss = nn.SoftMarginLoss()(a[:, 0], y[rows])  # <- LOS031
+    loss = nn.SoftMarginLoss()(a[:, 0], y[rows])  # <- LOS016
 """,
 }
 

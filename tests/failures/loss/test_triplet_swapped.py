@@ -1,4 +1,4 @@
-"""LOS034: a triplet loss with the negative in the place of the positive."""
+"""LOS019: a triplet loss with the negative in the place of the positive."""
 
 import pytest
 
@@ -19,13 +19,13 @@ optimizer.step()
 
 FAULTY = {
     "function": """
-loss = F.triplet_margin_loss(anchor, neg_emb, pos_emb, margin=0.5)  # <- LOS034
+loss = F.triplet_margin_loss(anchor, neg_emb, pos_emb, margin=0.5)  # <- LOS019
 """,
     "keywords": """
-loss = F.triplet_margin_loss(anchor, negative=pos_emb, positive=neg_emb)  # <- LOS034
+loss = F.triplet_margin_loss(anchor, negative=pos_emb, positive=neg_emb)  # <- LOS019
 """,
     "module": """
-loss = nn.TripletMarginWithDistanceLoss()(anchor, neg_emb, pos_emb)  # <- LOS034
+loss = nn.TripletMarginWithDistanceLoss()(anchor, neg_emb, pos_emb)  # <- LOS019
 """,
 }
 

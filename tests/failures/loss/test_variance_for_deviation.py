@@ -1,4 +1,4 @@
-"""LOS050: the exponential of a log-variance that is used as a standard deviation."""
+"""LOS021: the exponential of a log-variance that is used as a standard deviation."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from torch.distributions import Normal
 FAULTY = {
     "a distribution, with intervals that take half": """
 def nll(mu, log_var, y):
-    return -Normal(mu, log_var.exp()).log_prob(y).mean()  # <- LOS050
+    return -Normal(mu, log_var.exp()).log_prob(y).mean()  # <- LOS021
 
 def intervals(model, x):
     mu, log_var = model(x)
@@ -21,7 +21,7 @@ def intervals(model, x):
     "a reparameterisation as a method": """
 class VAE(nn.Module):
     def reparameterize(self, mu, logvar):
-        std = logvar.exp()  # <- LOS050
+        std = logvar.exp()  # <- LOS021
         eps = torch.randn_like(std)
         return eps.mul(std) + mu
 
@@ -30,14 +30,14 @@ def kl(mu, logvar):
 """,
     "in one expression": """
 def sample(self):
-    return self.mean + torch.exp(self.log_sigma2) * torch.randn(3)  # <- LOS050
+    return self.mean + torch.exp(self.log_sigma2) * torch.randn(3)  # <- LOS021
 
 def penalty(self):
     return 0.5 * (self.log_sigma2.exp() + self.mean**2 - 1 - self.log_sigma2).sum()
 """,
     "torch.normal": """
 def draw(mu, log_variance):
-    return torch.normal(mu, torch.exp(log_variance))  # <- LOS050
+    return torch.normal(mu, torch.exp(log_variance))  # <- LOS021
 def loss(mu, log_variance, y):
     return ((y - mu) ** 2 * torch.exp(-log_variance) + log_variance).mean()
 """,

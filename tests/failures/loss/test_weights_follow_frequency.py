@@ -1,4 +1,4 @@
-"""LOS030: class weights that grow with the frequency of the classes."""
+"""LOS015: class weights that grow with the frequency of the classes."""
 
 import pytest
 
@@ -24,20 +24,20 @@ for epoch in range(3):
 
 FAULTY = {
     "shares": """
-model, criterion = nn.Linear(8, 3), nn.CrossEntropyLoss(y.bincount() / 600)  # <- LOS030
+model, criterion = nn.Linear(8, 3), nn.CrossEntropyLoss(y.bincount() / 600)  # <- LOS015
 """,
     "square roots, two classes": """
 y = (y > 1).long()
 model, weights = nn.Linear(8, 2), y.bincount().float().sqrt()
-criterion = lambda answers, targets: F.cross_entropy(answers, targets, weight=weights)  # <- LOS030
+criterion = lambda answers, targets: F.cross_entropy(answers, targets, weight=weights)  # <- LOS015
 """,
     "positives / negatives": """
 y = (y > 0).float().unsqueeze(1)
-model, criterion = nn.Linear(8, 1), nn.BCEWithLogitsLoss(pos_weight=y.sum() / (600 - y.sum()))  # <- LOS030
+model, criterion = nn.Linear(8, 1), nn.BCEWithLogitsLoss(pos_weight=y.sum() / (600 - y.sum()))  # <- LOS015
 """,
     "two columns": """
 y = many
-model, criterion = nn.Linear(8, 2), nn.BCEWithLogitsLoss(pos_weight=y.sum(0) / (1 - y).sum(0))  # <- LOS030
+model, criterion = nn.Linear(8, 2), nn.BCEWithLogitsLoss(pos_weight=y.sum(0) / (1 - y).sum(0))  # <- LOS015
 """,
 }
 

@@ -1,4 +1,4 @@
-"""MDL030: attention weights that do not add up to 1 over the keys."""
+"""MDL020: attention weights that do not add up to 1 over the keys."""
 
 import pytest
 
@@ -40,14 +40,14 @@ FAULTY = {
 class Net(Base):
     def forward(self, x):
         scores = torch.bmm(self.q(x), self.k(x).permute(0, 2, 1)) / 8**0.5
-        return self.out(torch.bmm(F.softmax(scores, dim=1), self.v(x))[:, 0])  # <- MDL030
+        return self.out(torch.bmm(F.softmax(scores, dim=1), self.v(x))[:, 0])  # <- MDL020
 """,
     "heads, with a mask and dropout": """
 class Net(Base):
     def forward(self, x):
         q, k, v = heads(self.q(x)), heads(self.k(x)), heads(self.v(x))
         scores = (q @ k.transpose(-2, -1) / 2).masked_fill(torch.ones(6, 6).triu(1) == 1, -1e9)
-        weights = self.drop(scores.softmax(dim=1))  # <- MDL030
+        weights = self.drop(scores.softmax(dim=1))  # <- MDL020
         return self.out((weights @ v).transpose(1, 2).reshape(len(x), 6, 8)[:, -1])
 """,
     "einsum with heads last": """
@@ -55,14 +55,14 @@ class Net(Base):
     def forward(self, x):
         q, k, v = (each(x).view(len(x), 6, 2, 4) for each in (self.q, self.k, self.v))
         scores = torch.einsum("bqhd,bkhd->bqkh", q, k)
-        weights = torch.softmax(scores, dim=-1)  # <- MDL030
+        weights = torch.softmax(scores, dim=-1)  # <- MDL020
         return self.out(torch.einsum("bqkh,bkhd->bqhd", weights, v).reshape(len(x), 6, 8)[:, 0])
 """,
     "a module, and other numbers of queries and keys": """
 class Net(Base):
     def __init__(self):
         super().__init__()
-        self.softmax = nn.Softmax(dim=-2)  # <- MDL030
+        self.softmax = nn.Softmax(dim=-2)  # <- MDL020
 
     def forward(self, x):
         scores = self.q(x[:, :2]).matmul(self.k(x).transpose(1, 2)) + torch.randn(2, 6)
@@ -78,7 +78,7 @@ class Net(Base):
         self.score = nn.Linear(8, 1)
 
     def forward(self, x):
-        weights = F.softmax(torch.tanh(self.score(x)), dim=-1)  # <- MDL030
+        weights = F.softmax(torch.tanh(self.score(x)), dim=-1)  # <- MDL020
         return self.out((weights * self.v(x)).sum(1))
 """,
 }

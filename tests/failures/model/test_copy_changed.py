@@ -1,4 +1,4 @@
-"""MDL050: assignments and in-place operations that change only a copy made by indexing."""
+"""MDL023: assignments and in-place operations that change only a copy made by indexing."""
 
 import pytest
 
@@ -15,37 +15,37 @@ FAULTY = {
     "seen items of a batch of users": """
 def recall(scores, seen):
     for users in torch.arange(8).split(4):
-        scores[users][seen[users]] = -1e9  # <- MDL050
+        scores[users][seen[users]] = -1e9  # <- MDL023
 """,
     "rows and columns": """
 rows = torch.where(x.sum(1) > 0)[0]
 columns = torch.randperm(5)[:2]
-x[columns.long()][:, 0] = 1.0  # <- MDL050
+x[columns.long()][:, 0] = 1.0  # <- MDL023
 """,
     "a list of rows": """
-x[[0, 2]][:, 1] += 1.0  # <- MDL050
+x[[0, 2]][:, 1] += 1.0  # <- MDL023
 """,
     "a mask of the tensor itself": """
-x[x > 0][:2] = 0  # <- MDL050
+x[x > 0][:2] = 0  # <- MDL023
 """,
     "an in-place method of masked weights": """
 def prune(layer, mask):
     with torch.no_grad():
-        layer.weight[mask].zero_()  # <- MDL050
-        layer.weight.data[~mask].mul_(0.5)  # <- MDL050
+        layer.weight[mask].zero_()  # <- MDL023
+        layer.weight.data[~mask].mul_(0.5)  # <- MDL023
 """,
     "an initialisation of some rows": """
 new = torch.arange(5)[3:]
-nn.init.normal_(layer.weight[new], std=0.02)  # <- MDL050
+nn.init.normal_(layer.weight[new], std=0.02)  # <- MDL023
 """,
     "a clone": """
-x.clone()[0] = 0  # <- MDL050
+x.clone()[0] = 0  # <- MDL023
 """,
     "columns of an array": """
 class Data:
     def __init__(self, table, indices):
         self.table = table
-        self.table[:, indices][0] = 0  # <- MDL050
+        self.table[:, indices][0] = 0  # <- MDL023
 """,
 }
 

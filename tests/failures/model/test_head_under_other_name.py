@@ -1,4 +1,4 @@
-"""MDL041: new heads under a name that the model does not use."""
+"""MDL022: new heads under a name that the model does not use."""
 
 import pytest
 
@@ -27,20 +27,20 @@ FAULTY = {
 base = Net()
 model = base
 num_ftrs = model.classifier.in_features
-model.fc = nn.Linear(num_ftrs, 3)  # <- MDL041
+model.fc = nn.Linear(num_ftrs, 3)  # <- MDL022
 train(model, torch.optim.Adam(model.fc.parameters()))
 """,
     "a VGG with the head of a ResNet": """
 def build(classes):
     net = models.vgg16(weights="DEFAULT")
-    net.fc = nn.Linear(4096, classes)  # <- MDL041
+    net.fc = nn.Linear(4096, classes)  # <- MDL022
     return net
 """,
     "a ResNet with the head of a DenseNet": """
 model = torchvision.models.resnet50()
 for p in model.parameters():
     p.requires_grad = False
-model.classifier = nn.Sequential(nn.Linear(2048, 64), nn.ReLU(), nn.Linear(64, 3))  # <- MDL041
+model.classifier = nn.Sequential(nn.Linear(2048, 64), nn.ReLU(), nn.Linear(64, 3))  # <- MDL022
 train(model, torch.optim.Adam(model.classifier.parameters()))
 """,
 }

@@ -1,4 +1,4 @@
-"""MDL040: positional encodings along the batch."""
+"""MDL021: positional encodings along the batch."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def encoding(forward, pe="pe = torch.zeros(max_len, 1, d)", option=", batch_firs
     return text.replace("        PE\n", "".join(f"        {line}\n" for line in pe.split("; ")))
 
 
-HIT = "  # <- MDL040"
+HIT = "  # <- MDL021"
 FAULTY = {
     "the time-first tutorial": encoding(f"return x + self.pe[:x.size(0)]{HIT}"),
     "scaled, with dropout": encoding(f"return self.drop(x * 5.6 + self.pe[:x.shape[0], :]){HIT}"),
@@ -55,7 +55,7 @@ class Net(nn.Module):
     def forward(self, tokens):
         x = self.emb(tokens)
         length = x.size(0)
-        return self.enc(x + self.pos_emb[:length])  # <- MDL040
+        return self.enc(x + self.pos_emb[:length])  # <- MDL021
 """,
 }
 CORRECT = {

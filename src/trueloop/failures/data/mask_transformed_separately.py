@@ -202,7 +202,7 @@ for epoch in range(2):
 """
 
 FAILURE = Failure(
-    code="DAT032",
+    code="DAT019",
     title="Image and mask are augmented separately",
     severity=Severity.WARNING,
     bad=BAD,

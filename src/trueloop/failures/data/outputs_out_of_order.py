@@ -203,7 +203,7 @@ print("accuracy", (predictions == y).float().mean())
 """
 
 FAILURE = Failure(
-    code="DAT040",
+    code="DAT022",
     title="Outputs in shuffled order are paired with labels of the dataset",
     severity=Severity.WARNING,
     bad=BAD,

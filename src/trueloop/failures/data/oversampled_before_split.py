@@ -161,7 +161,7 @@ with torch.no_grad():
 """
 
 FAILURE = Failure(
-    code="DAT041",
+    code="DAT023",
     title="Rare samples are copied before the split",
     severity=Severity.WARNING,
     bad=BAD,

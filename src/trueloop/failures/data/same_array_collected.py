@@ -272,7 +272,7 @@ for epoch in range(5):
 """
 
 FAILURE = Failure(
-    code="DAT034",
+    code="DAT021",
     title="A list collects one array that changes in place",
     severity=Severity.WARNING,
     bad=BAD,

@@ -112,7 +112,7 @@ for epoch in range(2):
 """
 
 FAILURE = Failure(
-    code="DAT030",
+    code="DAT017",
     title="Sampler draws frequent classes even more often",
     severity=Severity.WARNING,
     bad=BAD,

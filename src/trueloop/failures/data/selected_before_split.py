@@ -198,7 +198,7 @@ for epoch in range(3):
 """
 
 FAILURE = Failure(
-    code="DAT033",
+    code="DAT020",
     title="Feature selection or oversampling precedes the split",
     severity=Severity.WARNING,
     bad=BAD,

@@ -220,7 +220,7 @@ print("accuracy", correct / total)
 """
 
 FAILURE = Failure(
-    code="EVL040",
+    code="EVL019",
     title="Padding tokens count in the accuracy",
     severity=Severity.WARNING,
     bad=BAD,

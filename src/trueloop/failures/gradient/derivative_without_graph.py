@@ -150,7 +150,7 @@ for step in range(20):
 """
 
 FAILURE = Failure(
-    code="GRD050",
+    code="GRD023",
     title="A derivative in the loss has no graph (create_graph)",
     severity=Severity.WARNING,
     bad=BAD,

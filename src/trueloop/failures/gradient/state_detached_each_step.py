@@ -150,7 +150,7 @@ for step in range(20):
 """
 
 FAILURE = Failure(
-    code="GRD041",
+    code="GRD022",
     title="Hidden state is detached at every time step",
     severity=Severity.WARNING,
     bad=BAD,

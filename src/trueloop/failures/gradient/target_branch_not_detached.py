@@ -143,7 +143,7 @@ for step in range(20):
 """
 
 FAILURE = Failure(
-    code="GRD040",
+    code="GRD021",
     title="The target of a SimSiam loss is not detached",
     severity=Severity.WARNING,
     bad=BAD,

@@ -219,7 +219,7 @@ for episode in range(10):
 """
 
 FAILURE = Failure(
-    code="LOS033",
+    code="LOS018",
     title="Discounted returns are computed in the wrong order",
     severity=Severity.WARNING,
     bad=BAD,

@@ -98,7 +98,7 @@ for step in range(10):
 """
 
 FAILURE = Failure(
-    code="LOS034",
+    code="LOS019",
     title="Positive and negative of a triplet loss are swapped",
     severity=Severity.ERROR,
     bad=BAD,

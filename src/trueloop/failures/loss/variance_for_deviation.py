@@ -162,7 +162,7 @@ for step in range(8):
 """
 
 FAILURE = Failure(
-    code="LOS050",
+    code="LOS021",
     title="Exponential of the log-variance is used as the deviation",
     severity=Severity.WARNING,
     bad=BAD,

@@ -227,7 +227,7 @@ for epoch in range(3):
 """
 
 FAILURE = Failure(
-    code="LOS030",
+    code="LOS015",
     title="Class weights grow with the frequency of the classes",
     severity=Severity.WARNING,
     bad=BAD,

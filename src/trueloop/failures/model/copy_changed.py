@@ -187,7 +187,7 @@ print(scores[users].topk(3).indices)
 """
 
 FAILURE = Failure(
-    code="MDL050",
+    code="MDL023",
     title="Assignment to a copy made by indexing has no effect",
     severity=Severity.WARNING,
     bad=BAD,

@@ -162,7 +162,7 @@ for step in range(20):
 """
 
 FAILURE = Failure(
-    code="MDL041",
+    code="MDL022",
     title="A new head has a name that forward does not use",
     severity=Severity.WARNING,
     bad=BAD,

@@ -257,7 +257,7 @@ for step in range(20):
 """
 
 FAILURE = Failure(
-    code="MDL040",
+    code="MDL021",
     title="Positional encoding is added along the batch",
     severity=Severity.WARNING,
     bad=BAD,

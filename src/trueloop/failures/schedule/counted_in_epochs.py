@@ -33,9 +33,9 @@ How it is detected
     made at most half as many steps, and one that was stepped once per update, reached less than half of the highest
     rate within the first 15 % of at least 60 updates, and has not changed since.
 
-    The linter reports a scheduler whose length has ``len(loader)`` as a factor and that is stepped outside the loop over
-    this loader, and the Noam schedule of "Attention is all you need", ``min(step ** -0.5, step * warmup ** -1.5)``, if
-    it is stepped outside the loop with the updates.
+    The linter reports a scheduler whose length has ``len(loader)`` as a factor and that is stepped outside the loop
+    over this loader, and the Noam schedule of "Attention is all you need", ``min(step ** -0.5, step * warmup ** -1.5)``,
+    if it is stepped outside the loop with the updates.
 
 References
     OneCycleLR, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html

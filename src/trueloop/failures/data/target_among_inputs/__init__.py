@@ -134,7 +134,7 @@ for epoch in range(3):
 """
 
 FAILURE = Failure(
-    code="DAT031",
+    code="DAT018",
     title="The target is among the inputs",
     severity=Severity.WARNING,
     bad=BAD,

@@ -99,7 +99,7 @@ for epoch in range(3):
 """
 
 FAILURE = Failure(
-    code="EVL019",
+    code="EVL018",
     title="Outputs are compared with the labels of all samples",
     severity=Severity.WARNING,
     doc=__doc__ or "",

@@ -97,7 +97,7 @@ for step in range(20):
 """
 
 FAILURE = Failure(
-    code="LOS040",
+    code="LOS020",
     title="CTC targets contain the blank",
     severity=Severity.ERROR,
     bad=BAD,

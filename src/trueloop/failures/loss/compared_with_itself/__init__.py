@@ -114,7 +114,7 @@ for step in range(20):
 """
 
 FAILURE = Failure(
-    code="LOS032",
+    code="LOS017",
     title="Contrastive loss compares each sample with itself",
     severity=Severity.WARNING,
     bad=BAD,

@@ -112,7 +112,7 @@ for epoch in range(4):
 """
 
 FAILURE = Failure(
-    code="LOS031",
+    code="LOS016",
     title="Targets of 1 and -1 are given as 1 and 0",
     severity=Severity.WARNING,
     bad=BAD,

@@ -146,7 +146,7 @@ for step in range(20):
 """
 
 FAILURE = Failure(
-    code="MDL030",
+    code="MDL020",
     title="Attention weights are normalised over the wrong dimension",
     severity=Severity.WARNING,
     bad=BAD,
