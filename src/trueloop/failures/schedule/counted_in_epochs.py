@@ -34,8 +34,8 @@ How it is detected
     rate within the first 15 % of at least 60 updates, and has not changed since.
 
     The linter reports a scheduler whose length has ``len(loader)`` as a factor and that is stepped outside the loop
-    over this loader, and the Noam schedule of "Attention is all you need", ``min(step ** -0.5, step * warmup ** -1.5)``,
-    if it is stepped outside the loop with the updates.
+    over this loader, and the Noam schedule of "Attention is all you need",
+    ``min(step ** -0.5, step * warmup ** -1.5)``, if it is stepped outside the loop with the updates.
 
 References
     OneCycleLR, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html
