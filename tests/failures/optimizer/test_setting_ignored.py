@@ -431,6 +431,21 @@ for epoch in range(3):
 """,
 }
 USED_VARIABLE = {
+    "a stage that creates the optimizer again": """
+class Trainer:
+    def __init__(self, lr):
+        self.lr = lr
+        self.start_stage()
+    def start_stage(self):
+        self.optimizer = optim.SGD(model.parameters(), lr=self.lr)
+    def unfreeze(self):
+        self.lr = self.lr * 0.7
+        self.start_stage()
+trainer = Trainer(0.1)
+train(trainer.optimizer)
+trainer.unfreeze()
+train(trainer.optimizer)
+""",
     "set in the groups": """
 lr = 0.1
 opt = optim.SGD(model.parameters(), lr=lr)

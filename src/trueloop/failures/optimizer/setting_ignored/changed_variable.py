@@ -101,9 +101,18 @@ def _is_later(source: SourceFile, creation: Op, rate: ast.Name | ast.Attribute, 
         if not own:  # a constant: perhaps the start of another experiment
             return _has_loop(source, statement) and statement.lineno > creation.node.lineno
     same_function = function_of(source, statement) is function_of(source, creation.node)
+    if not same_function and _may_run_again(source, function_of(source, creation.node)):
+        return False
     is_after = statement.lineno > creation.node.lineno or not same_function
     in_other = not same_function and getattr(function_of(source, statement), "name", "__init__") != "__init__"
     return is_after and (_has_loop(source, statement) or (in_other and isinstance(rate, ast.Attribute)))
+
+
+def _may_run_again(source: SourceFile, function: Any) -> bool:
+    """Return True for a function that is called in a loop, or from several places, and so reads the new value too."""
+    name = getattr(function, "name", "__init__")
+    calls = [each for each in source.all_calls if last_name(each.func) == name]
+    return name != "__init__" and (len(calls) > 1 or any(_has_loop(source, each) for each in calls))
 
 
 def _has_loop(source: SourceFile, statement: ast.AST) -> bool:
