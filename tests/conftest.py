@@ -3,6 +3,7 @@
 import gc
 import operator
 import os
+import re
 import sys
 import textwrap
 import threading
@@ -161,6 +162,7 @@ def _slow_reason(item: pytest.Item) -> str | None:
     return next((reason for start, reason in SLOW.items() if _name(item).startswith(start)), None)
 
 
+TEST_FILE = re.compile(r"(test_\w+|conftest)\.py")
 MANY, EACH = 6, 3
 """Of a test with more than `MANY` parameter sets, `make test` runs one of `EACH`; `make test-all` runs all of them."""
 
@@ -235,7 +237,7 @@ def modules_of_tests_are_no_programs():
     is_user_file = running_code.is_user_file
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            running_code, "is_user_file", lambda name: not Path(name).match("test_*.py") and is_user_file(name)
+            running_code, "is_user_file", lambda name: not TEST_FILE.fullmatch(Path(name).name) and is_user_file(name)
         )
         yield
 

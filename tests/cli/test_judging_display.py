@@ -12,7 +12,7 @@ def row(**progress: object) -> Row:
     return Row(
         id=3, track="digits", track_fingerprint="m", name="ada", baseline=False, config="{}", seeds=(1, 2),
         state=State.JUDGING,
-        submitted=0.0, ended=None, progress=progress, trials=(), versions={}, why="",
+        submitted=0.0, ended=None, progress=progress, trials=(), versions={}, why="", seal="",
     )  # fmt: skip
 
 

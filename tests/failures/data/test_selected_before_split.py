@@ -32,12 +32,6 @@ def score(X, y, model):
     for train, test in KFold(5).split(X_sel):
         model.fit(X_sel[train], y[train])
 """,
-    "oversampled": """
-def load(X, y):
-    smote = SMOTE()
-    X_res, y_res = smote.fit_resample(X, y)  # <- DAT020
-    return train_test_split(X_res, y_res)
-""",
 }
 
 CORRECT = {

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from trueloop.failures.load import catalogue
+from trueloop.lint.check_file import ActiveRule, lint_text
+
 DATA = """
 import torch
 import torch.nn.functional as F
@@ -97,8 +100,6 @@ CORRECT = {
     "logarithm_of_a_softmax": "model = nn.Linear(6, 4)\n"
     "loss_of = lambda z, y: F.nll_loss(z.softmax(1).clamp_min(1e-9).log(), y)" + LOOP,
     "temperature": "model = nn.Linear(6, 4)\nloss_of = lambda z, y: F.cross_entropy(z.softmax(1) * 16, y)" + LOOP,
-    "attention_over_positions": "model = nn.Linear(6, 4)\nloss_of = lambda z, y: F.cross_entropy(z.softmax(0), y)"
-    + LOOP,
     "attention_inside": """
 class Net(nn.Module):
     def __init__(self):
@@ -302,6 +303,12 @@ with torch.no_grad():
 def test_lint_reports_faulty_scripts(lint_reports, name):
     script = {**FAULTY, **LINT_ONLY}[name]
     lint_reports(DATA + script, fixes=name not in ("accumulation_and_two_losses", "either of two softmaxes") or None)
+
+
+def test_a_softmax_over_the_samples_is_another_failure():
+    script = "model = nn.Linear(6, 4)\nloss_of = lambda z, y: F.cross_entropy(z.softmax(0), y)" + LOOP
+    rules = [ActiveRule(e.failure, e.slug, e.failure.rule) for e in catalogue().values() if e.failure.rule]
+    assert {each.code for each in lint_text(DATA + script, "train.py", rules).findings} == {"LOS007"}
 
 
 @pytest.mark.parametrize("name", [*CORRECT, *LINT_CORRECT])

@@ -282,7 +282,7 @@ class Net(nn.Module):
         "layer(x)",
     ),
     "copies by a function": NET.format("self.layers = clones(Block(), 3)  # <- MDL001", "layer(x)"),
-    "one layer repeated": NET.format("self.layers = [nn.Linear(6, 6)] * 3  # <- MDL001", "layer(x)"),
+    "one layer repeated": NET.format("self.layers = [nn.Linear(6, 6)] * 3  # <- MDL001  # <- MDL004", "layer(x)"),
 }
 
 LINT_CORRECT = {

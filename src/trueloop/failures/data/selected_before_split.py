@@ -1,4 +1,4 @@
-"""Features are selected with the labels of all samples, or samples are multiplied, before the split.
+"""Features are selected with the labels of all samples, before the split.
 
 What you see
     The validation score, or the score of the cross-validation, is far better than the score on new data. With many
@@ -6,11 +6,10 @@ What you see
 
 Why it happens
     ``SelectKBest(...).fit_transform(x, y)`` keeps the features that correlate with the labels, also by chance, and also
-    in the samples that are held out afterwards. ``SMOTE().fit_resample(x, y)`` before the split creates training
-    samples between two held-out ones, and copies land on both sides.
+    in the samples that are held out afterwards.
 
 Fix
-    Split first. Fit the selection on the training part, and oversample only that part.
+    Split first, and fit the selection on the training part.
 
         x_train, x_test, y_train, y_test = train_test_split(x, y)
         selector = SelectKBest(k=20).fit(x_train, y_train)
@@ -22,8 +21,8 @@ When this is fine
     - The features are selected without labels, such as by their variance.
 
 How it is detected
-    Only the linter finds it: a selection that is fitted with labels, or an oversampling, whose result the same function
-    splits afterwards into training and held-out samples.
+    Only the linter finds it: a selection that is fitted with labels, and whose result the same function splits
+    afterwards into training and held-out samples.
 
 References
     scikit-learn, "Common pitfalls", https://scikit-learn.org/stable/common_pitfalls.html
@@ -43,10 +42,6 @@ _SELECTORS: Final = frozenset((
     "GenericUnivariateSelect", "RFE", "RFECV", "SelectFdr", "SelectFpr", "SelectFromModel", "SelectFwe", "SelectKBest",
     "SelectPercentile", "SequentialFeatureSelector",
 ))  # fmt: skip
-_OVERSAMPLERS: Final = frozenset((
-    "ADASYN", "BorderlineSMOTE", "KMeansSMOTE", "RandomOverSampler", "SMOTE", "SMOTEENN", "SMOTENC", "SMOTETomek",
-    "SVMSMOTE",
-))  # fmt: skip
 _SPLITS: Final = frozenset(
     ("cross_val_predict", "cross_val_score", "cross_validate", "random_split", "split", "train_test_split")
 )
@@ -54,7 +49,7 @@ _TRAINING: Final = frozenset(("train", "training", "tr", "trn", "fit"))
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each selection or oversampling whose result is split afterwards."""
+    """Yield each selection whose result is split afterwards."""
     made = _created(source)
     scopes = [source.tree, *(each for each in source.nodes if isinstance(each, ast.FunctionDef))]
     for scope in scopes:
@@ -62,13 +57,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _created(source: SourceFile) -> dict[str, str]:
-    """Return the class of each variable that is a selector or an oversampler."""
+    """Return the class of each variable that is a selector."""
     return {
         ast.unparse(target): last_name(each.value.func)
         for each in source.nodes
         if isinstance(each, ast.Assign) and isinstance(each.value, ast.Call)
         for target in each.targets
-        if last_name(each.value.func) in _SELECTORS | _OVERSAMPLERS
+        if last_name(each.value.func) in _SELECTORS
     }
 
 
@@ -82,7 +77,7 @@ def _in_scope(body: list[ast.stmt], made: dict[str, str]) -> Iterator[Hit]:
             origin = next((derived[n] for each in call.args for n in _names(each) if n in derived), None)
             if origin is not None and last_name(call.func) in _SPLITS and id(origin) not in reported:
                 reported.add(id(origin))
-                yield _hit(origin, call, made)
+                yield _hit(origin, call)
             if _kind(call, made) and last_name(call.func) == "fit" and isinstance(call.func, ast.Attribute):
                 fitted[ast.unparse(call.func.value)] = call
         if isinstance(statement, ast.Assign):
@@ -101,7 +96,7 @@ def _origin(
 ) -> ast.Call | None:
     """Return the call from which an assigned value results."""
     for call in [each for each in ast.walk(value) if isinstance(each, ast.Call)]:
-        if _kind(call, made) and last_name(call.func) in ("fit_transform", "fit_resample", "fit_sample"):
+        if _kind(call, made) and last_name(call.func) == "fit_transform":
             return call
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
         if owner is not None and last_name(call.func) == "transform":
@@ -115,7 +110,7 @@ def _origin(
 
 
 def _kind(call: ast.Call, made: dict[str, str]) -> str:
-    """Return the class if a call fits a selector with labels, or oversamples, data that is not training data."""
+    """Return the class if a call fits a selector with labels, on data that is not training data."""
     if not isinstance(call.func, ast.Attribute) or not call.func.attr.startswith("fit") or not call.args:
         return ""
     owner = call.func.value
@@ -123,19 +118,13 @@ def _kind(call: ast.Call, made: dict[str, str]) -> str:
     labels = len(call.args) > 1 or any(each.arg == "y" for each in call.keywords)
     words = {word for each in _names(call.args[0]) for word in name_words(each)}
     is_part = bool(words & _TRAINING) or any(isinstance(each, ast.Slice) for each in ast.walk(call.args[0]))
-    return name if name in _SELECTORS | _OVERSAMPLERS and labels and not is_part else ""
+    return name if name in _SELECTORS and labels and not is_part else ""
 
 
-def _hit(origin: ast.Call, split: ast.Call, made: dict[str, str]) -> Hit:
-    kind = _kind(origin, made)
-    harm = (
-        "held-out samples are copied or interpolated into the training set"
-        if kind in _OVERSAMPLERS
-        else "the labels of held-out samples decide which features are kept"
-    )
+def _hit(origin: ast.Call, split: ast.Call) -> Hit:
     return Hit(
         message=f"`{ast.unparse(origin.func)}` gets all samples before `{ast.unparse(split.func)}` splits them: "
-        f"{harm}.",
+        "the labels of held-out samples decide which features are kept.",
         node=origin,
         related=((split, "split here"),),
     )
@@ -161,8 +150,8 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 RULE = Rule(
     required_words=(
-        "fit_transform(|fit_resample(|fit_sample(|.fit(",
-        "Select|RFE|SMOTE|ADASYN|RandomOverSampler|SequentialFeature",
+        "fit_transform(|.fit(",
+        "Select|RFE|SequentialFeature",
         "split|cross_val",
     ),
     find=find,
@@ -199,7 +188,7 @@ for epoch in range(3):
 
 FAILURE = Failure(
     code="DAT020",
-    title="Feature selection or oversampling precedes the split",
+    title="Features are selected before the split",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(
@@ -214,6 +203,6 @@ FAILURE = Failure(
             ", random_split\n": "\n",
         },
     ),
-    fix="Split first; fit the selection, or oversample, on the training part only.",
+    fix="Split first, and fit the selection on the training part only.",
     rule=RULE,
 )

@@ -10,6 +10,8 @@ Why it happens
     are positive numbers of one shape, so PyTorch raises no error.
 
 Fix
+    Halve the log-variance before the exponential.
+
         std = torch.exp(0.5 * log_var)
         z = mu + eps * std
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from trueloop.failures.model.forward_bypassed import ForwardBypassed
-from trueloop.failures.model.forward_bypassed.hook import CALL_INTERVAL, FIRST_CALLS, HOOK, HOOKS
+from trueloop.failures.model.forward_bypassed.hook import CALL_INTERVAL, FIRST_CALLS, HOOK, HOOK_KINDS
 from trueloop.tracing.attach import Attachment
 from trueloop.tracing.hooks.module_calls import ModuleCalls
 
@@ -109,7 +109,7 @@ def test_each_kind_of_hook(watched, register, kind):
     getattr(model, register)(lambda *anything: None)
     model.forward(x)
     assert [event.hooks for event in watched()] == [(kind,)]
-    assert kind in HOOKS.values()
+    assert kind in HOOK_KINDS.values()
 
 
 def test_an_earlier_normal_call_is_recorded(watched, hooked):

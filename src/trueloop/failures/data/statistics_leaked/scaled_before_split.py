@@ -14,6 +14,7 @@ WORDS: Final = re.compile(r"(?<![a-z])(train|val|valid|validation|test|held_?out
 TRAINING: Final = re.compile(r"train|(?<![a-z])tr(?![a-z])", re.IGNORECASE)
 TARGET: Final = re.compile(r"(y|ys|targets?|labels?)(_\w+)?", re.IGNORECASE)
 """Names of targets: their scale reveals little about single samples, and predictions are scaled back for the score."""
+STANDARDISED: Final = re.compile(r"std|mean|sigma|\bmu\b|\bsd\b")
 PER_FEATURE: Final = frozenset(("", "0", "(0,)", "(0, 1)", "[0, 1]"))
 """Values of ``axis`` that include all samples."""
 Block = list[ast.stmt]
@@ -66,10 +67,20 @@ class _Scope:
                     "the held-out samples. Split first, and compute the statistics on the training part.",
                     node=self.scaled[name],
                     related=((statement, "split here"),),
-                    severity=Severity.NOTE if TARGET.fullmatch(name.rpartition(".")[2]) else None,
+                    severity=Severity.NOTE if self._is_harmless(name, statement) else None,
                 )
                 self.scaled.clear()
             self._read(statement)
+
+    def _is_harmless(self, name: str, split: ast.stmt) -> bool:
+        """Return True for targets, and for data that is standardised by hand and split at random.
+
+        Mean and deviation of a random part hardly differ from those of all samples; the extremes do.
+        """
+        scaling = ast.unparse(self.scaled[name])
+        by_hand = STANDARDISED.search(scaling) is not None and "fit" not in scaling
+        is_random = any(_function(call) in SPLITS for call in _calls(split))
+        return bool(TARGET.fullmatch(name.rpartition(".")[2])) or (by_hand and is_random)
 
     def _split_name(self, statement: ast.stmt) -> str:
         """Return the scaled variable that a statement splits into training and held-out data."""

@@ -19,13 +19,16 @@ When this is fine
     - A value and its own detached copy are added, as in ``x + (y - x).detach()`` or in a numerically stable softmax.
     - The term has gradients later, after a warm-up.
     - Several losses are added only for the log.
+    - The derivative of a loss makes a new input, as in adversarial training, or new weights, as in first-order MAML.
 
 How it is detected
     In a run, if a loss is a sum with a term that has no graph, the sanitizer records the operations of a few updates.
     It reports a term that depends on trained parameters only through an operation that cuts the graph, and that is
     added to a loss in at least two recorded updates, up to the last one. Numbers that leave PyTorch are followed by the
-    names of variables within one function. Operations of compiled programs are not recorded. The linter reports
-    ``autograd.grad()`` without ``create_graph=True`` whose result is used in a gradient penalty, ``(norm - 1) ** 2``.
+    names of variables within one function. Operations of compiled programs are not recorded.
+
+    The linter reports ``autograd.grad()`` without ``create_graph=True`` whose result is used in a gradient penalty,
+    ``(norm - 1) ** 2``, or of which a loss contains a norm, a power or a distance before its backward pass.
 
 References
     PyTorch documentation "Autograd mechanics", https://docs.pytorch.org/docs/stable/notes/autograd.html
@@ -41,6 +44,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.loss.term_without_graph.derivatives import derivatives_without_graph
 from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import BackwardStarted, LossTracingEnded
 from trueloop.tracing.trackers.tensor_origins import TensorOrigins
@@ -79,7 +83,13 @@ class Detector(BaseDetector):
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the derivatives without a graph from which a gradient penalty is computed."""
+    """Yield the derivatives without a graph that a loss contains, or from which a gradient penalty is computed."""
+    found = list(derivatives_without_graph(source))
+    yield from found
+    yield from (hit for hit in _penalties(source) if all(hit.node is not other.node for other in found))
+
+
+def _penalties(source: SourceFile) -> Iterator[Hit]:
     for call in source.calls_of("torch.autograd.grad"):
         function = function_of(source, call)
         if any(each.arg in ("create_graph", None) for each in call.keywords) or len(call.args) > 4:
@@ -123,7 +133,7 @@ def _is_penalty(node: ast.AST, names: set[str]) -> bool:
             return False
 
 
-RULE = Rule(required_words=("autograd", "grad(", "- 1"), find=find)
+RULE = Rule(required_words=("autograd", "grad(", "- 1|backward("), find=find)
 
 BAD = """
 import torch

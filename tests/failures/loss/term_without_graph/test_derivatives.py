@@ -1,4 +1,4 @@
-"""GRD023: derivatives in the loss that torch.autograd.grad computes without a graph."""
+"""LOS009: derivatives in the loss that torch.autograd.grad computes without a graph."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def residual(net, x):
     x = x.clone().requires_grad_(True)
     u = net(x)
     u_x = torch.autograd.grad(u, x, grad_outputs=torch.ones_like(u), create_graph=True)[0]
-    u_xx = torch.autograd.grad(u_x, x, torch.ones_like(u_x), retain_graph=True)[0]  # <- GRD023
+    u_xx = torch.autograd.grad(u_x, x, torch.ones_like(u_x), retain_graph=True)[0]  # <- LOS009
     return u_xx + u ** 3
 for it in range(10):
     pde = residual(net, data).pow(2).mean()
@@ -38,7 +38,7 @@ class Trainer:
         alpha = torch.rand(real.size(0), 1)
         mixed = (alpha * real + (1 - alpha) * fake).requires_grad_(True)
         scores = self.D(mixed)
-        grads = autograd.grad(outputs=scores, inputs=mixed, grad_outputs=torch.ones_like(scores),  # <- GRD023
+        grads = autograd.grad(outputs=scores, inputs=mixed, grad_outputs=torch.ones_like(scores),  # <- LOS009
                               create_graph=False, retain_graph=True, only_inputs=True)[0]
         grads = grads.view(grads.size(0), -1)
         return ((grads.norm(2, dim=1) - 1) ** 2).mean()
@@ -62,7 +62,7 @@ class Potential(nn.Module):
     def forward(self, positions):
         positions.requires_grad_(True)
         energy = self.net(positions).sum(1)
-        forces = -torch.autograd.grad(energy.sum(), positions, retain_graph=True)[0]  # <- GRD023
+        forces = -torch.autograd.grad(energy.sum(), positions, retain_graph=True)[0]  # <- LOS009
         return energy, forces
 
 model = Potential()

@@ -1,32 +1,4 @@
-"""A derivative in the loss is computed by torch.autograd.grad without create_graph=True, so it trains nothing.
-
-What you see
-    The gradient penalty has no effect, the physics-informed network ignores its equation, or the forces do not improve:
-    the loss contains the term, and the log shows it, but its weight does not matter.
-
-Why it happens
-    ``torch.autograd.grad`` returns a plain number unless ``create_graph=True``. In a loss it is a constant. PyTorch
-    raises no error, because another part of the loss has a graph. ``retain_graph=True`` only keeps the old graph.
-
-Fix
-        gradient = torch.autograd.grad(scores.sum(), x, create_graph=True)[0]
-        penalty = (gradient.norm(2, dim=1) - 1).square().mean()
-
-When this is fine
-    - The derivative of a loss makes a new input, as in adversarial training, or new weights, as in first-order MAML.
-    - The derivative is a weight of a term, and is detached or multiplied with an output.
-    - The derivative is only logged, or computed in an evaluation.
-
-How it is detected
-    In the text, a backward pass starts from a loss that contains a norm, a power or a distance of the result of
-    ``torch.autograd.grad`` with respect to an input, without a model in between, and the call has no ``create_graph``.
-    Only the linter finds it.
-
-References
-    torch.autograd.grad, https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad.html
-    PyTorch forum "Gradient penalty with respect to the network parameters",
-    https://discuss.pytorch.org/t/gradient-penalty-with-respect-to-the-network-parameters/11944
-"""
+"""Finds derivatives in a loss that `torch.autograd.grad` computes without a graph."""
 
 import ast
 import re
@@ -37,7 +9,6 @@ from trueloop.analysis.abstract_value import FORWARD_RESULT, NO_GRAPH, AbstractV
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Edit, Fix
-from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _NONLINEAR: Final = re.compile(r"(^|\.|_)(norm|vector_norm|pow|square|abs|sqrt|\w*loss)_?$")
 _LOSS_NAME: Final = re.compile(r"loss|entropy|objective", re.IGNORECASE)
@@ -45,7 +16,7 @@ _PARAMETERS: Final = re.compile(r"param|weight|last_layer|theta|fast", re.IGNORE
 MAX_VALUES: Final = 4000
 
 
-def find(source: SourceFile) -> Iterator[Hit]:
+def derivatives_without_graph(source: SourceFile) -> Iterator[Hit]:
     """Yield the calls of ``torch.autograd.grad`` without ``create_graph`` whose result is a part of a loss."""
     backwards = source.ops(OpKind.BACKWARD)
     models = {id(each.result): each for each in source.ops(OpKind.MODEL_CALL) if each.result is not None}
@@ -126,35 +97,3 @@ def _with_graph(source: SourceFile, call: ast.Call) -> Fix | None:
     if len(call.args) > 4 or source.text.content[last:end].decode().strip() not in (")", ",)"):
         return None
     return Fix((Edit(last, last, ", create_graph=True"),), safe=False, description=description)
-
-
-RULE = Rule(required_words=("grad(", "backward("), find=find)
-
-BAD = """
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-x = torch.randn(256, 2)
-model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1))
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-for step in range(20):
-    optimizer.zero_grad()
-    points = x.clone().requires_grad_()
-    output = model(points)
-    gradient = torch.autograd.grad(output.sum(), points, retain_graph=True)[0]
-    penalty = (gradient.norm(dim=1) - 1).square().mean()
-    loss = nn.functional.mse_loss(output, x.prod(1, keepdim=True)) + 10 * penalty
-    loss.backward()
-    optimizer.step()
-"""
-
-FAILURE = Failure(
-    code="GRD023",
-    title="A derivative in the loss has no graph (create_graph)",
-    severity=Severity.WARNING,
-    bad=BAD,
-    good=changed(BAD, {"retain_graph=True": "create_graph=True"}),
-    fix="Pass create_graph=True to torch.autograd.grad.",
-    rule=RULE,
-)
