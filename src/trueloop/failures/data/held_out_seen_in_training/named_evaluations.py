@@ -24,6 +24,7 @@ MAX_HELD_OUT: Final = 16  # evaluations of one model that are distinguished, by 
 MAX_OPEN_CALLS: Final = 16
 MAX_PENDING: Final = 16  # batches
 MIN_FEATURES: Final = 8  # numbers in a sample; shorter ones may be equal by chance
+MAX_REPEATS: Final = 4  # of the average sample within one evaluation
 MIN_TRAINED_BATCHES: Final = 4  # between evaluations; the calls of a reinforcement learner come between all updates
 MIN_MIXED_SHARE: Final = 0.8  # of the samples of an evaluation on both kinds are in batches of both kinds
 MIN_REPEATED: Final = 2  # times as many samples as until the last new one show that there are no more
@@ -242,7 +243,10 @@ def _sum_of_weights(model: nn.Module) -> Tensor:
 
 def _is_leak(rows: Tensor, shared: int, trained: int, features: int) -> bool:
     """Return True unless so many common samples are natural, as among inputs with few different values."""
-    duplicates = len(rows) - len(rows.unique()) + (features < MIN_FEATURES)
+    different = len(rows.unique())
+    if different * MAX_REPEATS < len(rows):
+        return False  # states of an environment, which is visited again and again
+    duplicates = len(rows) - different + (features < MIN_FEATURES)
     natural_share = 2 * duplicates * trained / len(rows) ** 2
     share = shared / len(rows)
     enough = shared >= MIN_SHARED or share > 0.5
