@@ -45,9 +45,59 @@ def augment(image, mask):
         mask = TF.hflip(mask)
     return image, mask
 """,
-}
+    "a transform of the program": """
+class Flip:
+    def __call__(self, t):
+        return t.flip(-1) if torch.rand(1).item() < 0.5 else t
 
+class Data(Dataset):
+    def __init__(self, images, masks, augment=None):
+        self.images, self.masks, self.augment = images, masks, augment
+
+    def __getitem__(self, i):
+        image, mask = self.images[i], self.masks[i]
+        if self.augment is not None:
+            image = self.augment(image)
+            mask = self.augment(mask)  # <- DAT019
+        return image, mask
+
+train_set = Data([], [], augment=Flip())
+""",
+    "a function of the program": """
+def random_rotation(t):
+    return torch.rot90(t, random.randrange(4), (-2, -1))
+
+def load(image, mask):
+    return random_rotation(image), random_rotation(mask)  # <- DAT019
+""",
+}
 CORRECT = {
+    "a transform of the program that draws once for both": """
+class Flip:
+    def draw(self):
+        self.on = torch.rand(1).item() < 0.5
+
+    def __call__(self, t):
+        return t.flip(-1) if self.on else t
+
+def load(image, mask, flip=Flip()):
+    flip.draw()
+    return flip(image), flip(mask)
+""",
+    "a function of the program that adds noise": """
+def jitter(t):
+    return t + 0.1 * torch.randn(t.shape) + random.random()
+
+def load(image, mask):
+    return jitter(image), jitter(mask)
+""",
+    "a function of the program for both": """
+def random_flip(image, mask):
+    return (image.flip(-1), mask.flip(-1)) if random.random() < 0.5 else (image, mask)
+
+def load(image, mask):
+    return random_flip(image, mask)
+""",
     "one condition": """
 def augment(image, mask):
     if random.random() > 0.5:

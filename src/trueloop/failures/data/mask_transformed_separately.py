@@ -47,6 +47,7 @@ _RANDOM: Final = frozenset((
 _MASK: Final = frozenset(("mask", "masks", "msk", "seg", "segmentation"))
 _IMAGE: Final = frozenset(("image", "images", "img", "imgs", "input", "inputs", "x", "frame", "picture", "photo", "im"))
 _SEEDS: Final = frozenset(("manual_seed", "seed", "set_rng_state", "setstate", "set_state", "fork_rng"))
+_MOVES: Final = frozenset(("flip", "fliplr", "flipud", "rot90", "roll", "rotate", "hflip", "vflip", "crop", "affine"))
 _DRAWS: Final = re.compile(r"\brand(om|int|n)?\(|\brandom\.|\buniform\(|\bbernoulli\(")
 
 
@@ -76,17 +77,40 @@ def _hit(node: Any, other: Any, what: str) -> Hit:
     )
 
 
-def _random_transforms(source: SourceFile) -> set[str]:
-    """Return the names of variables and attributes that contain a random change of position."""
-    names: set[str] = set()
+def _defined_transforms(source: SourceFile) -> set[str]:
+    """Return the classes and functions of the program that flip, rotate or crop their argument at random."""
+    found: set[str] = set()
     for each in source.nodes:
-        if isinstance(each, ast.Assign) and _contains_random(each.value):
+        if isinstance(each, ast.FunctionDef) and _moves_at_random(each):
+            found.add(each.name)
+        elif isinstance(each, ast.ClassDef):
+            methods = [m for m in each.body if isinstance(m, ast.FunctionDef) and m.name in ("__call__", "forward")]
+            found |= {each.name} if any(map(_moves_at_random, methods)) else set()
+    return found
+
+
+def _moves_at_random(function: ast.FunctionDef) -> bool:
+    moves = any(isinstance(each, ast.Call) and last_name(each.func) in _MOVES for each in ast.walk(function))
+    return moves and _DRAWS.search(ast.unparse(function)) is not None
+
+
+def _random_transforms(source: SourceFile) -> set[str]:
+    """Return the names of functions, variables and attributes that contain a random change of position."""
+    defined = _defined_transforms(source)
+    random = _RANDOM | defined
+    names = {each.name for each in source.nodes if isinstance(each, ast.FunctionDef)} & defined
+
+    def contains_random(node: ast.expr) -> bool:
+        return any(isinstance(each, ast.Call) and last_name(each.func) in random for each in ast.walk(node))
+
+    for each in source.nodes:
+        if isinstance(each, ast.Assign) and contains_random(each.value):
             names |= {last_name(target) for target in each.targets}
     for call in source.all_calls:  # Data(transform=train_transform), Data(train_transform)
         names |= {
             each.arg
             for each in call.keywords
-            if each.arg and (last_name(each.value) in names or _contains_random(each.value))
+            if each.arg and (last_name(each.value) in names or contains_random(each.value))
         }
         callee = next((n for n in source.nodes if isinstance(n, ast.ClassDef) and n.name == last_name(call.func)), None)
         init = (
@@ -95,16 +119,12 @@ def _random_transforms(source: SourceFile) -> set[str]:
             else None
         )
         for parameter, given in zip(init.args.args[1:] if init else [], call.args, strict=False):
-            if last_name(given) in names or _contains_random(given):
+            if last_name(given) in names or contains_random(given):
                 names.add(parameter.arg)
     for each in source.nodes:  # self.transform = transform
         if isinstance(each, ast.Assign) and isinstance(each.value, ast.Name) and each.value.id in names:
             names |= {last_name(target) for target in each.targets}
     return names - {""}
-
-
-def _contains_random(node: ast.expr) -> bool:
-    return any(isinstance(each, ast.Call) and last_name(each.func) in _RANDOM for each in ast.walk(node))
 
 
 def _is_random(call: ast.Call, randomised: set[str]) -> bool:
@@ -161,7 +181,7 @@ def _same_operation(first: ast.Call, second: ast.Call) -> bool:
     return last_name(first.func) == last_name(second.func) != ""
 
 
-RULE = Rule(required_words=("mask|seg", "Random|ElasticTransform|rand"), find=find)
+RULE = Rule(required_words=("mask|seg", "Random|ElasticTransform|rand|uniform(|bernoulli("), find=find)
 
 BAD = """
 import torch
