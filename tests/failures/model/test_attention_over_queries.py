@@ -83,7 +83,38 @@ class Net(Base):
 """,
 }
 
+POOLING = """
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.score = nn.Linear(8, 1)
+
+    def forward(self, x):
+        %s
+"""
+ADDITIVE |= {
+    "a softmax over the batch": POOLING
+    % """weights = torch.softmax(torch.tanh(self.score(x)), dim=0)  # <- MDL020
+        return self.out((weights * self.v(x)).sum(1))""",
+    "a softmax over the batch, of squeezed scores": POOLING
+    % """weights = F.softmax(self.score(x).squeeze(-1), dim=0)  # <- MDL020
+        return self.out((weights.unsqueeze(-1) * x).sum(dim=1))""",
+    "a softmax over the batch, and a product of matrices": POOLING
+    % """weights = F.softmax(self.score(x), dim=0)  # <- MDL020
+        return self.out(torch.bmm(weights.transpose(1, 2), self.v(x)).squeeze(1))""",
+}
+
 ADDITIVE_CORRECT = {
+    "positions in the first dimension": POOLING
+    % """x = x.transpose(0, 1)
+        weights = F.softmax(self.score(x), dim=0)
+        return self.out((weights * self.v(x)).sum(0))""",
+    "samples weighted among each other": POOLING
+    % """weights = F.softmax(self.score(x).mean(1), dim=0)
+        return self.out(self.v(x).mean(1)) * weights * len(x)""",
+    "importance of the samples, averaged over positions": POOLING
+    % """weights = F.softmax(self.score(x), dim=0)
+        return self.out(self.v(x).mean(1)) * weights.mean(1)""",
     "a softmax over the positions": """
 class Net(Base):
     def __init__(self):

@@ -27,9 +27,11 @@ How it is detected
     multiplied with values, with nothing but scaling, masks, dropout and changes of shape in between. It follows the
     dimension that this product sums over back to the softmax, and reports a softmax over another dimension. A
     transposed matrix of weights is not judged, nor are weights that the program also uses elsewhere. A softmax over the
-    only score that a linear layer gives for each position of a sequence is reported too. In the text, the linter looks
-    for the same product in one function, where the dimension is a number, and the keys are transposed by number or
-    ``bmm`` shows that there are three dimensions.
+    only score that a linear layer gives for each position of a sequence is reported too, and one over the samples of
+    the batch, if the positions are summed over.
+
+    In the text, the linter looks for the same product in one function, where the dimension is a number, and the keys
+    are transposed by number or ``bmm`` shows that there are three dimensions.
 
 References
     Vaswani et al., "Attention Is All You Need", 2017, arXiv:1706.03762

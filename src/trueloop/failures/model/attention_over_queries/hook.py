@@ -3,6 +3,7 @@
 Only shapes are read, so this works on every device, and with saved-tensor hooks.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -71,7 +72,8 @@ class AttentionWeights(Hook):
         self._reads += 1
         users = graph_users([root.grad_fn for root in roots], MAX_NODES)
         attentions = [each for node in users if _name(node) in ("Bmm", "Mm") and (each := _attention(node, users))]
-        attentions += [each for node in users if _name(node) == "Softmax" and (each := _single_scores(node))]
+        softmaxes = [node for node in users if _name(node) == "Softmax"]
+        attentions += [each for node in softmaxes if (each := _single_scores(node) or _over_samples(node, users))]
         if attentions:
             wrong = tuple(dict.fromkeys(each for each in attentions if each[0]))
             files = (location.source_location.path,) if (location := user_location()) else ()
@@ -111,19 +113,54 @@ def _single_scores(softmax: Any) -> tuple[str, int, int, int, int] | None:
     if shape is None or len(shape) != 3 or shape[2] != 1 or shape[1] == 1:
         return None
     over = _signed(softmax._saved_dim, 3)  # noqa: SLF001
-    if over != 2:
+    return ("scores", over, 1, 3, 1) if over == 2 and _is_of_linear(softmax, math.prod(shape)) else None
+
+
+def _over_samples(softmax: Any, users: dict[Any, list[Any]]) -> tuple[str, int, int, int, int] | None:
+    """Return the attention of a softmax over the batch of the scores [B, T] or [B, T, 1], if the sum is over [T]."""
+    shape = result_shape(softmax)
+    if shape is None or len(shape) not in (2, 3) or shape[2:] not in ((), (1,)) or min(shape[:2]) < 2:
         return None
+    is_over_batch = _signed(softmax._saved_dim, len(shape)) == 0  # noqa: SLF001
+    if is_over_batch and _is_of_linear(softmax, math.prod(shape)) and _sums_positions(softmax, shape, users):
+        return "samples of the batch", 0, 1, len(shape), shape[0]
+    return None
+
+
+def _sums_positions(softmax: Any, shape: Shape, users: dict[Any, list[Any]]) -> bool:
+    """Return True if weights of the shape [B, T] or [B, T, 1] are used once, in a sum over [T] of each sample."""
+    node = softmax
+    for _ in range(MAX_STEPS):
+        above = users.get(node, ())
+        if len(above) != 1:
+            return False
+        before, node = result_shape(node) or (), above[0]
+        name, after = _name(node), result_shape(node) or ()
+        if name == "Sum" and hasattr(node, "_saved_dim"):
+            summed = {_signed(each, len(before)) for each in node._saved_dim}  # noqa: SLF001
+            return 1 in summed and 0 not in summed
+        if name == "Bmm":
+            return True
+        is_turned = name == "Transpose" and after[:1] == shape[:1]
+        if not is_turned and (name not in SAME_SHAPE_VIEWS | RESHAPES | SCALINGS or after[:2] != shape[:2]):
+            return False
+    return False
+
+
+def _is_of_linear(softmax: Any, count: int) -> bool:
+    """Return True if each score of a softmax is the single output of a linear layer."""
     node = softmax.next_functions[0][0]
     for _ in range(MAX_STEPS):
-        if node is None or (result_shape(node) or (0,))[-1] != 1:
-            return None
+        shape = () if node is None else result_shape(node)
+        if node is None or not shape or math.prod(shape) != count:
+            return False
         if _name(node) in ("Addmm", "Mm"):
-            return "scores", over, 1, 3, 1
+            return shape[-1] == 1
         below = [each for each, _ in node.next_functions if each is not None]
         if len(below) != 1 or _name(node) not in SAME_SHAPE_VIEWS | RESHAPES | SCORE_CHANGES:
-            return None
+            return False
         node = below[0]
-    return None
+    return False
 
 
 def _to_softmax(operand: _Operand, users: dict[Any, list[Any]]) -> _Operand | None:
