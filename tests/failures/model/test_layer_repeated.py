@@ -11,6 +11,12 @@ from torch.nn import ModuleList, Sequential, Linear
 """
 
 CORRECT = {
+    "a function that returns an existing layer": """
+shared = nn.Linear(4, 4)
+def pick():
+    return shared
+layers = nn.ModuleList([pick()] * 3)
+""",
     "a comprehension": "layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])\n",
     "layers without weights": "layers = nn.Sequential(*[nn.ReLU()] * 3, *[nn.Sequential(nn.Dropout(0.1))] * 2)\n",
     "a module of this file without weights": """
@@ -53,6 +59,19 @@ def make(depth):
 }
 
 BROKEN = {
+    "a function that creates a network": """
+def mlp(width, depth):
+    layers = []
+    for _ in range(depth):
+        layers += [nn.Linear(width, width), nn.ReLU()]
+    return nn.Sequential(*layers)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.branches = nn.ModuleList([mlp(4, 2)] * 2)  # <- MDL004
+    def forward(self, a, b):
+        return self.branches[0](a) * self.branches[1](b)
+""",
     "a class": """
 class Net(nn.Module):
     def __init__(self, depth):

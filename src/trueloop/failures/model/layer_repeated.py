@@ -37,7 +37,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from trueloop.analysis.abstract_value import AbstractValue, ValueKind
+from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import assigned_value
 from trueloop.analysis.queries.unregistered_modules import has_weights
@@ -50,16 +50,14 @@ CONTAINERS = ("torch.nn.ModuleList", "torch.nn.Sequential")
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each multiplied list that creates a layer with weights, if its elements become layers of a model."""
-    created = {
-        id(each.node): each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.MODEL
-    }
+    makers = _makers(source)
     reported = set[int]()
     for call in source.calls_of(*CONTAINERS):
         for argument in call.args:
             for product, repeated, times in _products(_resolve_name(source, call, argument)):
-                layer = _layer(repeated, created)
+                layer = next((each for each in repeated.elts if id(each) in makers), None)
                 is_single = isinstance(times, ast.Constant) and times.value in (0, 1)
-                if layer is None or is_single or id(product) in reported:
+                if not isinstance(layer, ast.Call) or is_single or id(product) in reported:
                     continue
                 reported.add(id(product))
                 count = f"{times.value} times" if isinstance(times, ast.Constant) else "several times"
@@ -69,14 +67,19 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     node=product,
                     fix=_to_comprehension(source, product, repeated, times),
                 )
-    yield from (each for each in _repeated_models(source) if id(each.node) not in reported)
+    yield from (each for each in _repeated_models(source, makers) if id(each.node) not in reported)
 
 
-def _repeated_models(source: SourceFile) -> Iterator[Hit]:
-    """Yield each multiplied list of a call that creates a model, if each entry is to get its own optimizer."""
+def _makers(source: SourceFile) -> set[int]:
+    """Return the ids of the calls that create a layer or model with weights, directly or in the function they call."""
     creations = [
         each for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.MODEL and has_weights(each.subject)
     ]
+    return {id(call) for each in creations for call in (each.node, *each.calls)}
+
+
+def _repeated_models(source: SourceFile, makers: set[int]) -> Iterator[Hit]:
+    """Yield each multiplied list of a call that creates a model, if each entry is to get its own optimizer."""
     containers = {id(each) for call in source.calls_of(*CONTAINERS) for each in ast.walk(call)}
     for node in source.nodes:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.BinOp) or id(node.value) in containers:
@@ -84,11 +87,7 @@ def _repeated_models(source: SourceFile) -> Iterator[Hit]:
         if not _are_optimized_separately(source, last_name(node.targets[0])):
             continue
         for product, repeated, times in _products(node.value):
-            created = [
-                each
-                for each in repeated.elts
-                if any(op.node is each or any(call is each for call in op.calls) for op in creations)
-            ]
+            created = [each for each in repeated.elts if id(each) in makers]
             if created and not (isinstance(times, ast.Constant) and times.value in (0, 1)):
                 yield Hit(
                     message=f"This list contains the one model of `{source.text.segment(created[0])}` several times, "
@@ -142,15 +141,6 @@ def _products(node: ast.expr) -> Iterator[tuple[ast.BinOp, ast.List | ast.Tuple,
         for factor, other in ((node.left, node.right), (node.right, node.left)):
             if isinstance(factor, ast.List | ast.Tuple):
                 yield node, factor, other
-
-
-def _layer(repeated: ast.List | ast.Tuple, created: dict[int, AbstractValue]) -> ast.Call | None:
-    """Return the first layer with weights that is created in a list."""
-    for each in repeated.elts:
-        layer = created.get(id(each))
-        if isinstance(each, ast.Call) and layer is not None and has_weights(layer):
-            return each
-    return None
 
 
 def _to_comprehension(source: SourceFile, product: ast.BinOp, repeated: Any, times: ast.expr) -> Fix | None:
