@@ -222,3 +222,29 @@ def test_run_reports_losses_by_hand(run_reports, script: str):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_run_accepts_correct_scripts(run_is_clean, script: str):
     run_is_clean(DATA + script)
+
+
+EPISODES = """
+policy = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+optimizer = torch.optim.Adam(policy.parameters(), lr=0.01)
+for episode in range(4):
+    log_probabilities, length = [], 9 + episode
+    for state in torch.randn(length, 1, 6):
+        choice = torch.distributions.Categorical(logits=policy(state))
+        log_probabilities.append(choice.log_prob(choice.sample()))
+    log_probabilities = torch.cat(log_probabilities)
+    returns = torch.rand(length).flip(0).cumsum(0).flip(0)%s
+    optimizer.zero_grad()
+    loss = -(log_probabilities * (returns - returns.mean())).sum()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_the_steps_of_an_episode_against_its_returns(run):
+    found = run(DATA + EPISODES % "[:, None]").reported_lines
+    assert {code for code, _ in found} == {"LOS003"}
+
+
+def test_the_steps_of_an_episode_with_their_returns(run_is_clean):
+    run_is_clean(DATA + EPISODES % "")

@@ -21,10 +21,10 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports a loss over the shapes (B, 1) and (B,), in either order, if a model was just called
-    with B samples. It also reports a loss over one of these shapes and targets of shape (B, B) whose values show that
-    they were broadcast before, as in ``rewards + gamma * next_q.max(1)[0]``. The second check needs targets on the CPU.
-    In a loss that is written by hand, a difference or product of the shapes (B, 1) and (B,), of which one has no graph,
-    is a warning from the third backward pass on.
+    with B samples, or B times with one. It also reports a loss over one of these shapes and targets of shape (B, B)
+    whose values show that they were broadcast before, as in ``rewards + gamma * next_q.max(1)[0]``. The second check
+    needs targets on the CPU. In a loss that is written by hand, a difference or product of the shapes (B, 1) and (B,),
+    of which one has no graph, is a warning from the third backward pass on.
 
 References
     torch.nn.MSELoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.MSELoss.html
@@ -51,6 +51,8 @@ class Detector(BaseDetector):
 
     def __init__(self) -> None:
         self._samples: deque[int] = deque(maxlen=16)
+        self._steps = 0
+        """Number of calls with single samples since the latest backward pass, such as the steps of an episode."""
         self._pairs = 0
         """Number of hand-written losses over pairs."""
         self._checked = False
@@ -58,10 +60,13 @@ class Detector(BaseDetector):
 
     def on_model_called(self, event: ModelCalled) -> None:
         """Record the call of the model."""
-        self._samples.extend(_samples(event.output))
+        samples = list(_samples(event.output))
+        self._samples.extend(samples)
+        self._steps += all(each == 1 for each in samples)
 
     def on_backward_losses(self, event: BackwardLosses) -> Iterator[Evidence]:
         """Return evidence for each loss over all pairs."""
+        steps, self._steps = self._steps, 0
         for loss in event.losses:
             self._checked = True
             if loss.broadcast is None:
@@ -76,7 +81,7 @@ class Detector(BaseDetector):
             )
             if (
                 samples < 2
-                or samples not in self._samples
+                or samples not in (*self._samples, steps)
                 or not (broadcast_before or {prediction, target} == per_sample)
             ):
                 continue
