@@ -149,6 +149,7 @@ class Detector(BaseDetector):
         for optimizer, state in list(self._pending.items()):
             # An optimizer without any gradient may be stepped for its schedule only, or be used later.
             has_ended = isinstance(event, WatchEnded) and event.backward_count - state.backwards >= MIN_TRACED
+            has_ended = has_ended and not self._starts_detached
             if has_ended if not state.received else self._has_run_long_enough(event, state):
                 missing = state.missing.difference(*(each.received for each in self._states.values()))
                 hidden = self._behind_cut if isinstance(event, WatchEnded) else missing
