@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from trueloop.analysis.queries.batch_loops import assigned_in, without_conversions
 from trueloop.core.findings import SourceLocation
+from trueloop.core.source_text import encloses
 from trueloop.failures.evaluation.compared_with_all_labels import OutputsCompared
 from trueloop.failures.evaluation.compared_with_all_labels.rule import ELEMENTWISE
 from trueloop.tracing.attach import Hook
@@ -85,7 +86,7 @@ class ComparedShapes(Hook):
 
 def _comparisons(loop: ast.For) -> Iterator[tuple[ast.expr, tuple[ast.expr, ast.expr]]]:
     """Yield each comparison or difference in a loop that is summed or averaged, with its sides."""
-    trains = any(isinstance(each, ast.Attribute) and each.attr == "backward" for each in ast.walk(loop))
+    losses = list(_losses(loop))
     for node in ast.walk(loop):
         match node:
             case ast.Call(func=ast.Attribute(attr="sum" | "mean", value=ast.Name(id="torch" | "np")), args=[inner]):
@@ -98,12 +99,26 @@ def _comparisons(loop: ast.For) -> Iterator[tuple[ast.expr, tuple[ast.expr, ast.
         match compared:
             case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq()], comparators=[right]):
                 yield compared, (left, right)
-            case ast.BinOp(left=left, op=ast.Sub(), right=right) if not trains:  # the loss itself: see LOS003
+            case ast.BinOp(left=left, op=ast.Sub(), right=right):
+                if any(encloses(each, compared) for each in losses):
+                    continue  # LOS003 reports it
                 yield compared, (left, right)
             case ast.Call(func=ast.Attribute(attr="eq" | "ne", value=left), args=[right]):
                 yield compared, (left, right)
             case ast.Call(func=ast.Attribute(attr="eq" | "ne"), args=[left, right]):
                 yield compared, (left, right)
+            case _:
+                pass
+
+
+def _losses(loop: ast.For) -> Iterator[ast.expr]:
+    """Yield the expressions from which the backward passes of a loop start."""
+    for each in ast.walk(loop):
+        match each:
+            case ast.Call(func=ast.Attribute(attr="backward", value=ast.Name(id=name))):
+                yield from assigned_in(loop, name)
+            case ast.Call(func=ast.Attribute(attr="backward", value=value)):
+                yield value
             case _:
                 pass
 
