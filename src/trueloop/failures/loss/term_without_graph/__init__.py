@@ -42,9 +42,8 @@ from collections.abc import Iterator
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
-from trueloop.failures.loss.term_without_graph.derivatives import derivatives_without_graph
+from trueloop.failures.loss.term_without_graph.derivatives import derivatives_without_graph, with_graph
 from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import BackwardStarted, LossTracingEnded
 from trueloop.tracing.trackers.tensor_origins import TensorOrigins
@@ -96,14 +95,12 @@ def _penalties(source: SourceFile) -> Iterator[Hit]:
             continue
         penalty = next((each for each in ast.walk(function) if _is_penalty(each, _derived(function, call))), None)
         if penalty is not None and "no_grad" not in ast.unparse(function):
-            end = max(source.text.span(each)[1] for each in (*call.args, *(each.value for each in call.keywords)))
-            edit = Edit(end, end, ", create_graph=True")
             yield Hit(
                 message="`autograd.grad()` returns gradients without a graph unless it gets `create_graph=True`: the "
                 f"penalty `{ast.unparse(penalty)}` is a constant and has no effect on the training.",
                 node=call,
                 related=((penalty, "the penalty is computed here"),),
-                fix=Fix((edit,), safe=False, description="Create the graph of the gradients"),
+                fix=with_graph(source, call),
             )
 
 

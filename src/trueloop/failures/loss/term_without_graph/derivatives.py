@@ -37,7 +37,7 @@ def derivatives_without_graph(source: SourceFile) -> Iterator[Hit]:
                 "so this part of the loss trains nothing.",
                 node=call.node,
                 related=((backward.node, "the backward pass starts here"),),
-                fix=_with_graph(source, call.node),
+                fix=with_graph(source, call.node),
             )
 
 
@@ -86,7 +86,7 @@ def _is_nonlinear(value: AbstractValue) -> bool:
     return bool(_NONLINEAR.search(value.name) or _NONLINEAR.search(called))
 
 
-def _with_graph(source: SourceFile, call: ast.Call) -> Fix | None:
+def with_graph(source: SourceFile, call: ast.Call) -> Fix | None:
     """Return the fix that passes ``create_graph=True``; None if the end of the arguments is unclear."""
     description = "Pass create_graph=True"
     given = next((each.value for each in call.keywords if each.arg == "create_graph"), None)
