@@ -135,14 +135,14 @@ class CopiedColumns:
         if not variance > 0 or not copied.any() or bool(copied.all()) or self._first is None:
             return None
         index = int(copied.nonzero()[0])
-        mean, spread, shared = self._moments()
+        mean, spread, shared = self._means_and_variances()
         slope = (shared[index] / spread[index]).item()
         mean_target = self._target_sums[0] / self._count
         constant = (self._first[1] - slope * self._first[0][index] + mean_target - slope * mean[index]).item()
         formula = _formula(slope, constant, variance.item() ** 0.5)
         return CopiedColumn(self._name(index), formula, len(self._digests), overlapping)
 
-    def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _means_and_variances(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return mean and variance of each feature, and its covariance with the target."""
         count, total = self._count, self._target_sums[0]
         mean = self._sums[0] / count
@@ -153,7 +153,7 @@ class CopiedColumns:
         """Return the variance of the target, and which features explain all of it."""
         total, squares = self._target_sums
         variance = (squares - total.square() / self._count) / self._count
-        _, spread, shared = self._moments()
+        _, spread, shared = self._means_and_variances()
         unexplained = variance - shared.square() / spread.clamp(min=1e-300)
         return variance, (unexplained <= MAX_UNEXPLAINED * variance) & (spread > 0)
 
