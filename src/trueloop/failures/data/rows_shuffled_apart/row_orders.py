@@ -366,7 +366,11 @@ class Scope:
                 parent = self.source.parents.get(id(each))
                 if not isinstance(parent, ast.Attribute) or parent.attr not in ("item", "detach"):
                     arguments = [*each.args, *(word.value for word in each.keywords)]
-            elif isinstance(each, ast.Return | ast.Yield) and isinstance(each.value, ast.Tuple) and not self.of_one_sample:
+            elif (
+                isinstance(each, ast.Return | ast.Yield)
+                and isinstance(each.value, ast.Tuple)
+                and not self.of_one_sample
+            ):
                 arguments = each.value.elts
             yield from self._compare(each, arguments)
 
