@@ -61,6 +61,8 @@ class Rows(NamedTuple):
 
 
 _NO_ROWS: Final = Rows()
+_MODULE: Final = Rows()
+"""An imported module; its functions make new rows."""
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -71,7 +73,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     reported: set[int] = set()
     draws: dict[Any, ast.AST] = {}
     imported = [alias for each in source.nodes if isinstance(each, ast.Import) for alias in each.names]
-    module = Scope(source, shuffling, draws, {(each.asname or each.name): _NO_ROWS for each in imported})
+    module = Scope(source, shuffling, draws, {(each.asname or each.name): _MODULE for each in imported})
     for name, parameters, block in _blocks(source):
         scope = module if not name else Scope(source, shuffling, draws, module.variables, parameters)
         scope.of_one_sample = bool(_ONE_SAMPLE.search(name))
@@ -311,7 +313,8 @@ class Scope:
         arguments = [self.rows(each, depth + 1) for each in node.args]
         method = node.func if isinstance(node.func, ast.Attribute) else None
         owner = self.rows(method.value, depth + 1) if method is not None else _NO_ROWS
-        if name in _FILLED or (name in _REDUCTIONS and _is_reduction(node, owner)):
+        is_reduced = name in _FILLED or (name in _REDUCTIONS and _is_reduction(node, owner))
+        if is_reduced or (method is not None and self._has_no_rows(method.value)):
             return _NO_ROWS
         shuffled = self._shuffled(node, name, arguments, owner)
         if shuffled is not None:
@@ -334,6 +337,11 @@ class Scope:
             kept = () if name not in _KEEPS_NUMBERS | _INVERTING else numbers[0] if name in _KEEPS_NUMBERS else None
             return Rows(found.roots, found.order, kept)
         return found
+
+    def _has_no_rows(self, node: ast.expr) -> bool:
+        """Return True for a variable whose value has no rows, such as a mean; modules are none."""
+        known = self.variables.get(node.id) if isinstance(node, ast.Name) else None
+        return known is not None and known is not _MODULE and not known.roots and known.numbers == ()
 
     def _shuffled(self, node: ast.Call, name: str, arguments: list[Rows], owner: Rows) -> Rows | None:
         """Return the rows of a result in a new order; None for other calls."""
