@@ -96,7 +96,15 @@ def has_batches_of_one(source: SourceFile, loop: BatchLoop) -> bool:
 
 def assigned_in(function: Any, name: str) -> list[ast.expr]:
     """Return the values that a function or module assigns to a variable, except by ``+=``."""
-    return [value for target, value in single_assignments(function) if dotted_name(target) == name]
+    return _assigned_values(function).get(name, [])
+
+
+@lru_cache(maxsize=64)
+def _assigned_values(function: Any) -> dict[str, list[ast.expr]]:
+    found: dict[str, list[ast.expr]] = {}
+    for target, value in single_assignments(function):
+        found.setdefault(dotted_name(target), []).append(value)
+    return found
 
 
 def single_assignments(function: Any) -> Iterator[tuple[ast.expr, ast.expr]]:

@@ -52,6 +52,8 @@ def is_same(one: ast.expr, other: ast.expr) -> bool:
     """Return True for the same variable, or for attributes of the same name."""
     if isinstance(one, ast.Attribute) and isinstance(other, ast.Attribute):
         return one.attr == other.attr
+    if isinstance(one, ast.Name) or isinstance(other, ast.Name):
+        return getattr(one, "id", "") == getattr(other, "id", None)
     return ast.unparse(one) == ast.unparse(other)
 
 

@@ -53,18 +53,22 @@ _DRAWS: Final = re.compile(r"\brand(om|int|n)?\(|\brandom\.|\buniform\(|\bbernou
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each second call of a random transform in a function."""
-    randomised = _random_transforms(source)
+    randomised: set[str] | None = None
     for function in source.nodes:
         if not isinstance(function, ast.FunctionDef):
             continue
         calls = [each for each in ast.walk(function) if isinstance(each, ast.Call)]
         if any(last_name(each.func) in _SEEDS for each in calls):
             continue
-        images = [each for each in calls if _is_about(each.args, _IMAGE) and _is_random(each, randomised)]
-        masks = [each for each in calls if _is_about(each.args, _MASK) and _is_random(each, randomised)]
+        single = [each for each in calls if len(each.args) == 1 and not each.keywords]
+        masks = [each for each in single if _is_about(each.args, _MASK)]
+        images = [each for each in single if _is_about(each.args, _IMAGE)] if masks else []
         for call in masks:
             other = next((each for each in images if _same_transform(each, call)), None)
-            if other is not None:
+            if other is None:
+                continue
+            randomised = _random_transforms(source) if randomised is None else randomised
+            if last_name(call.func) in randomised:
                 yield _hit(call, other, f"`{ast.unparse(call)}` draws its own random numbers")
         yield from _separate_conditions(function)
 
@@ -106,29 +110,25 @@ def _random_transforms(source: SourceFile) -> set[str]:
     for each in source.nodes:
         if isinstance(each, ast.Assign) and contains_random(each.value):
             names |= {last_name(target) for target in each.targets}
+    parameters = _constructor_parameters(source)
     for call in source.all_calls:  # Data(transform=train_transform), Data(train_transform)
-        names |= {
-            each.arg
-            for each in call.keywords
-            if each.arg and (last_name(each.value) in names or contains_random(each.value))
-        }
-        callee = next((n for n in source.nodes if isinstance(n, ast.ClassDef) and n.name == last_name(call.func)), None)
-        init = (
-            next((n for n in callee.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
-            if callee
-            else None
-        )
-        for parameter, given in zip(init.args.args[1:] if init else [], call.args, strict=False):
-            if last_name(given) in names or contains_random(given):
-                names.add(parameter.arg)
+        given = [(each.arg, each.value) for each in call.keywords if each.arg]
+        given += zip(parameters.get(last_name(call.func), ()), call.args, strict=False)
+        names |= {name for name, value in given if last_name(value) in names or contains_random(value)}
     for each in source.nodes:  # self.transform = transform
         if isinstance(each, ast.Assign) and isinstance(each.value, ast.Name) and each.value.id in names:
             names |= {last_name(target) for target in each.targets}
     return names - {""}
 
 
-def _is_random(call: ast.Call, randomised: set[str]) -> bool:
-    return last_name(call.func) in randomised and len(call.args) == 1 and not call.keywords
+def _constructor_parameters(source: SourceFile) -> dict[str, list[str]]:
+    """Return the parameters of the constructor of each class of the program, by the name of the class."""
+    found: dict[str, list[str]] = {}
+    for each in source.nodes:
+        if isinstance(each, ast.ClassDef) and each.name not in found:
+            inits = [n for n in each.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
+            found[each.name] = [parameter.arg for parameter in inits[0].args.args[1:]] if inits else []
+    return found
 
 
 def _same_transform(first: ast.Call, second: ast.Call) -> bool:
@@ -153,9 +153,10 @@ def _separate_conditions(function: ast.FunctionDef) -> Iterator[Hit]:
     changes = [
         (each, statement.value)
         for each in ast.walk(function)
-        if isinstance(each, ast.If) and not each.orelse and _DRAWS.search(ast.unparse(each.test))
+        if isinstance(each, ast.If) and not each.orelse and len(each.body) == 1
         for statement in each.body
-        if len(each.body) == 1 and isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
+        if _DRAWS.search(ast.unparse(each.test))
     ]
     for condition, call in changes:
         for other, other_call in changes:

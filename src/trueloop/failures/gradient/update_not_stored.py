@@ -113,7 +113,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if not isinstance(loop, ast.For):
             continue
         pairs = dict(_loop_variables(loop.target, loop.iter))
-        for node in ast.walk(loop):
+        for node in ast.walk(loop) if pairs else ():
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in pairs and _reads(value, name):
                     pass

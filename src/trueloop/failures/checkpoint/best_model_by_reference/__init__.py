@@ -61,14 +61,19 @@ class BestAssignment(NamedTuple):
 
 def best_assignments(tree: ast.Module) -> list[BestAssignment]:
     """Return the assignments of a plain name to a name with "best" that is used outside of its condition."""
-    loops = [each for each in ast.walk(tree) if isinstance(each, ast.For | ast.While)]
+    statements = {
+        id(each)
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Assign) and any("best" in ast.unparse(target).lower() for target, _ in _pairs(each))
+    }
+    loops = [each for each in ast.walk(tree) if isinstance(each, ast.For | ast.While)] if statements else []
     found = {
         id(statement): BestAssignment(statement, ast.unparse(target), value, loop, condition)
         for loop in loops  # outer ones first, so that the innermost one remains
         for condition in ast.walk(loop)
         if isinstance(condition, ast.If)
         for statement in ast.walk(condition)
-        if isinstance(statement, ast.Assign)
+        if isinstance(statement, ast.Assign) and id(statement) in statements
         for target, value in _pairs(statement)
         if "best" in ast.unparse(target).lower() and isinstance(value, ast.Name | ast.Attribute)
     }

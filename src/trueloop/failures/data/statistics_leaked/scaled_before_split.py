@@ -84,6 +84,8 @@ class _Scope:
 
     def _split_name(self, statement: ast.stmt) -> str:
         """Return the scaled variable that a statement splits into training and held-out data."""
+        if not self.scaled:
+            return ""
         for each in ast.walk(statement):
             if isinstance(each, ast.Call) and _function(each) in (*SPLITS, "Subset"):
                 names = [_root(inner) for argument in each.args for inner in ast.walk(argument)]
