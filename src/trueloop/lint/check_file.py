@@ -2,11 +2,12 @@
 
 import ast
 import os
+import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from trueloop.analysis.interpreter.interpreter import interpret
 from trueloop.analysis.project import Project, parse_module, parse_tree
@@ -15,6 +16,12 @@ from trueloop.core.findings import Finding, SourceLocation
 from trueloop.core.source_text import cuts_graph
 from trueloop.core.suppression import ALL_CODES, Pragma, find_pragmas, matches_code
 from trueloop.failures.failure import Failure, Rule
+
+_TRAINING_CODE: Final = re.compile(
+    r"\boptim\b|[Oo]ptimizer|\.backward\(|[Ll]oader\b|\bepochs?\b|\bnn\.[A-Z]\w+\(|class \w+\([^)]*Module\b"
+    r"|train_test_split|random_split|\b(?:fit|train)\w*\("
+)
+"""Code that trains or evaluates a model, builds one, or prepares data for it."""
 
 
 class ActiveRule(NamedTuple):
@@ -56,7 +63,7 @@ def lint_text(
     """
     file = os.path.abspath(path)  # noqa: PTH100
     rules = list(rules)
-    imported = project.imported_files(file, source) if project is not None else []
+    imported = project.imported_files(file, source) if project is not None and _follows(source, project) else []
     contains = _word_search(source, imported, project)
     applicable = [each for each in rules if each.rule.may_match(contains)]
     codes = frozenset(each.failure.code for each in rules)
@@ -75,6 +82,14 @@ def lint_text(
         where = f"{os.path.basename(frame.filename)}:{frame.lineno}"  # noqa: PTH119
         return FileResult(path=path, problem=f"trueloop itself failed: {type(error).__name__}: {error} ({where})")
     return _apply_pragmas(path, found, _pragmas(program, path, project), codes)
+
+
+def _follows(source: str, project: Project) -> bool:
+    """Return False for a file that imports only files which are checked themselves, and neither trains nor builds.
+
+    Most files of a large package are such files; following their imports would check the imported files many times.
+    """
+    return project.follows_unnamed_files or _TRAINING_CODE.search(source) is not None
 
 
 def _word_search(source: str, imported: Sequence[str], project: Project | None) -> Callable[[str], bool]:

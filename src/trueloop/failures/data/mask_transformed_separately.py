@@ -38,6 +38,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _RANDOM: Final = frozenset((
@@ -57,7 +58,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for function in source.nodes:
         if not isinstance(function, ast.FunctionDef):
             continue
-        calls = [each for each in ast.walk(function) if isinstance(each, ast.Call)]
+        calls = [each for each in walk(function) if isinstance(each, ast.Call)]
         if any(last_name(each.func) in _SEEDS for each in calls):
             continue
         single = [each for each in calls if len(each.args) == 1 and not each.keywords]
@@ -94,7 +95,7 @@ def _defined_transforms(source: SourceFile) -> set[str]:
 
 
 def _moves_at_random(function: ast.FunctionDef) -> bool:
-    moves = any(isinstance(each, ast.Call) and last_name(each.func) in _MOVES for each in ast.walk(function))
+    moves = any(isinstance(each, ast.Call) and last_name(each.func) in _MOVES for each in walk(function))
     return moves and _DRAWS.search(ast.unparse(function)) is not None
 
 
@@ -105,7 +106,7 @@ def _random_transforms(source: SourceFile) -> set[str]:
     names = {each.name for each in source.nodes if isinstance(each, ast.FunctionDef)} & defined
 
     def contains_random(node: ast.expr) -> bool:
-        return any(isinstance(each, ast.Call) and last_name(each.func) in random for each in ast.walk(node))
+        return any(isinstance(each, ast.Call) and last_name(each.func) in random for each in walk(node))
 
     for each in source.nodes:
         if isinstance(each, ast.Assign) and contains_random(each.value):
@@ -141,7 +142,7 @@ def _is_about(nodes: list[ast.expr], words: frozenset[str]) -> bool:
         return False
     found = {
         word
-        for each in ast.walk(nodes[0])
+        for each in walk(nodes[0])
         if isinstance(each, ast.Name | ast.Attribute)
         for word in name_words(last_name(each))
     }
@@ -152,7 +153,7 @@ def _separate_conditions(function: ast.FunctionDef) -> Iterator[Hit]:
     """Yield each ``if random(): mask = f(mask)`` that follows an ``if random(): image = f(image)``."""
     changes = [
         (each, statement.value)
-        for each in ast.walk(function)
+        for each in walk(function)
         if isinstance(each, ast.If) and not each.orelse and len(each.body) == 1
         for statement in each.body
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)

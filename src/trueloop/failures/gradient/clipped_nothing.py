@@ -40,7 +40,7 @@ from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import Edit, Fix, dotted_name
+from trueloop.core.source_text import Edit, Fix, dotted_name, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GradientsClipped
@@ -66,7 +66,7 @@ def bound_once(tree: ast.Module, name: str, function: Any) -> ast.Assign | None:
     stores = _stores(scope, name)
     if scope is tree and "." not in name:
         stores = [each for each in stores if _innermost_function(tree, each) is None]
-    assignments = [each for each in ast.walk(scope) if isinstance(each, ast.Assign) and each.targets == stores[:1]]
+    assignments = [each for each in walk(scope) if isinstance(each, ast.Assign) and each.targets == stores[:1]]
     return assignments[0] if len(stores) == 1 and len(assignments) == 1 else None
 
 
@@ -86,7 +86,7 @@ def is_repeated(source: SourceFile, operation: Op, assign: ast.Assign) -> bool:
 def _stores(scope: ast.AST, name: str) -> list[Any]:
     return [
         each
-        for each in ast.walk(scope)
+        for each in walk(scope)
         if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Store) and dotted_name(each) == name
     ]
 
@@ -98,7 +98,7 @@ def _arguments(function: Any) -> set[str]:
 
 def _innermost_function(tree: ast.Module, node: ast.AST) -> Any:
     """Return the innermost function that contains a node; None = the module."""
-    functions = [each for each in ast.walk(tree) if isinstance(each, Function) and is_inside(node, each)]
+    functions = [each for each in walk(tree) if isinstance(each, Function) and is_inside(node, each)]
     return functions[-1] if functions else None  # ast.walk yields outer functions first
 
 

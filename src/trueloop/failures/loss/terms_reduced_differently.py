@@ -40,7 +40,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.queries.best_values import initial_number
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _LOSS_FUNCTIONS: Final = frozenset((
@@ -106,14 +106,12 @@ def _term(source: SourceFile, node: ast.expr, depth: int) -> _Term | None:
         case ast.Call():
             return _reconstruction(source, node) or _divergence(node) or _returned(source, node, depth)
         case ast.Name(id=name) if depth < _MAX_DEPTH:
-            values = assigned_in(function_of(source, node), name)
-            if len(values) != 1:
-                return None
-            is_changed = any(
-                isinstance(each, ast.AugAssign) and dotted_name(each.target) == name
-                for each in ast.walk(function_of(source, node))
+            function = function_of(source, node)
+            values = assigned_in(function, name)
+            is_unchanged = len(values) == 1 and not any(
+                isinstance(each, ast.AugAssign) and dotted_name(each.target) == name for each in walk(function)
             )
-            return None if is_changed else _term(source, values[0], depth + 1)
+            return _term(source, values[0], depth + 1) if is_unchanged else None
         case _:
             return None
 
@@ -194,7 +192,7 @@ def _returned(source: SourceFile, call: ast.Call, depth: int) -> _Term | None:
     definitions = _functions(source).get(call.func.id, [])
     if len(definitions) != 1:
         return None
-    returns = [each for each in ast.walk(definitions[0]) if isinstance(each, ast.Return)]
+    returns = [each for each in walk(definitions[0]) if isinstance(each, ast.Return)]
     value = returns[0].value if len(returns) == 1 else None
     return None if value is None else _term(source, value, depth + 1)
 

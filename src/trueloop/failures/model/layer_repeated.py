@@ -42,7 +42,7 @@ from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import assigned_value
 from trueloop.analysis.queries.unregistered_modules import has_weights
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix
+from trueloop.core.source_text import Fix, walk
 from trueloop.failures.failure import Failure, Rule, Severity
 
 CONTAINERS = ("torch.nn.ModuleList", "torch.nn.Sequential")
@@ -80,7 +80,7 @@ def _makers(source: SourceFile) -> set[int]:
 
 def _repeated_models(source: SourceFile, makers: set[int]) -> Iterator[Hit]:
     """Yield each multiplied list of a call that creates a model, if each entry is to get its own optimizer."""
-    containers = {id(each) for call in source.calls_of(*CONTAINERS) for each in ast.walk(call)}
+    containers = {id(each) for call in source.calls_of(*CONTAINERS) for each in walk(call)}
     for node in source.nodes:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.BinOp) or id(node.value) in containers:
             continue
@@ -105,8 +105,8 @@ def _are_optimized_separately(source: SourceFile, name: str) -> bool:
             case _:
                 pass
     return any(
-        any(isinstance(each, ast.expr) and last_name(each) == name for each in ast.walk(iterable))
-        and any(isinstance(each, ast.Attribute) and each.attr == "parameters" for each in ast.walk(loop))
+        any(isinstance(each, ast.expr) and last_name(each) == name for each in walk(iterable))
+        and any(isinstance(each, ast.Attribute) and each.attr == "parameters" for each in walk(loop))
         for loop, iterable in _loops(source)
     )
 

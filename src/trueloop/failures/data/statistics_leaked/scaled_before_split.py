@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 from trueloop.failures.failure import Rule, Severity
 
 SPLITS: Final = frozenset(("train_test_split", "random_split"))
@@ -86,9 +86,9 @@ class _Scope:
         """Return the scaled variable that a statement splits into training and held-out data."""
         if not self.scaled:
             return ""
-        for each in ast.walk(statement):
+        for each in walk(statement):
             if isinstance(each, ast.Call) and _function(each) in (*SPLITS, "Subset"):
-                names = [_root(inner) for argument in each.args for inner in ast.walk(argument)]
+                names = [_root(inner) for argument in each.args for inner in walk(argument)]
                 found = next((name for name in names if name in self.scaled), "")
                 if found and (_function(each) in SPLITS or found in self._subsets):
                     return found
@@ -122,12 +122,12 @@ class _Scope:
         if "Scaler(" in ast.unparse(statement.value):
             self._scalers |= set(map(ast.unparse, statement.targets))
         for target, value in [pair for each in statement.targets for pair in _pairs(each, statement.value)]:
-            self._bind({dotted_name(each) for each in ast.walk(target)} - {""}, statement, value)
+            self._bind({dotted_name(each) for each in walk(target)} - {""}, statement, value)
 
     def _bind(self, names: set[str], statement: ast.stmt, value: ast.expr) -> None:
         """Update the variables that a statement assigns a value to."""
         statistic, scaling = self._statistic_of(value), self._scaling_of(statement, value)
-        is_part = any(isinstance(each, ast.Slice) and (each.lower or each.upper) for each in ast.walk(value))
+        is_part = any(isinstance(each, ast.Slice) and (each.lower or each.upper) for each in walk(value))
         is_part |= any(_function(each) in SPLITS for each in _calls(value))
         for name in names:
             for known in (self.scaled, self.statistics):
@@ -164,12 +164,10 @@ class _Scope:
             fitted_on = self.statistics.get(dotted_name(function.value)) or self._statistic_of(function.value)
             if function.attr == "transform" and fitted_on == _root(call.args[0]):
                 return True
-        for each in ast.walk(value):
+        for each in walk(value):
             if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Sub) and (name := self._all_samples(each.left)):
-                others = [self._statistic_of(inner) for inner in ast.walk(each.right) if isinstance(inner, ast.expr)]
-                if name in others and any(
-                    isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div) for n in ast.walk(value)
-                ):
+                others = [self._statistic_of(inner) for inner in walk(each.right) if isinstance(inner, ast.expr)]
+                if name in others and any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div) for n in walk(value)):
                     return True
         return False
 
@@ -211,7 +209,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]
 
 
 def _calls(node: ast.AST) -> list[ast.Call]:
-    return [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    return [each for each in walk(node) if isinstance(each, ast.Call)]
 
 
 def _function(call: ast.Call) -> str:
