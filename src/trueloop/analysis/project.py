@@ -103,7 +103,7 @@ class Project:
         self._modules: OrderedDict[str, Module | None] = OrderedDict()
         self._imports: dict[str, tuple[str, ...]] = {}
         self._texts: dict[str, str] = {}
-        self._words: dict[tuple[str, str], bool] = {}
+        self._words: dict[tuple[str, str | re.Pattern[str]], bool] = {}
         """File and word -> whether the file contains the word."""
         self._numbers = {file: number for number, file in enumerate(sorted(self._names), 1)}
         """Number of each file. Its line numbers start at this times `MAX_LINES`, so no two files have equal ones."""
@@ -248,12 +248,17 @@ class Project:
                 if inner.endswith(".py") and inner != origin:
                     yield inner
 
-    def contains(self, file: str, word: str) -> bool:
-        """Return True if the text of a file contains a word."""
+    def contains(self, file: str, word: str | re.Pattern[str]) -> bool:
+        """Return True if the text of a file contains a word, or text that a pattern matches."""
         key = file, word
         if key not in self._words:
-            self._words[key] = word in self._text(file)
+            self._words[key] = contains_word(self._text(file), word)
         return self._words[key]
+
+
+def contains_word(text: str, word: str | re.Pattern[str]) -> bool:
+    """Return True if a text contains a word, or text that a pattern matches."""
+    return word in text if isinstance(word, str) else word.search(text) is not None
 
 
 def parse_module(file: str, source: str, lines_before: int = 0) -> Module:

@@ -262,6 +262,17 @@ def _overlaps(first: Edit, second: Edit) -> bool:
     return first.start < second.end and second.start < first.end
 
 
+_LEAVES: Final = frozenset(
+    (
+        ast.Constant,
+        *(
+            each
+            for base in (ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
+            for each in base.__subclasses__()
+        ),
+    )
+)
+"""Kinds of nodes without child nodes."""
 _LARGE: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.For, ast.While)
 
 
@@ -276,7 +287,11 @@ def walk(node: ast.AST) -> Sequence[ast.AST]:
 def _walk(node: ast.AST) -> list[ast.AST]:
     found = [node]
     for each in found:
-        found += children(each)
+        kind = type(each)
+        if kind is ast.Name:
+            found.append(each.ctx)  # type: ignore[attr-defined]
+        elif kind not in _LEAVES:
+            found += children(each)
     return found
 
 
@@ -287,9 +302,10 @@ def children(node: ast.AST) -> list[ast.AST]:
     """Return the child nodes of a node, twice as fast as ``ast.iter_child_nodes``."""
     found: list[ast.AST] = []
     for value in vars(node).values():
-        if isinstance(value, list):
-            found += [each for each in value if isinstance(each, ast.AST)]  # pyright: ignore[reportUnknownVariableType]
-        elif isinstance(value, ast.AST):
+        kind = type(value)
+        if kind is list:
+            found += [each for each in value if isinstance(each, ast.AST)]
+        elif kind is not int and kind is not str and isinstance(value, ast.AST):
             found.append(value)
     return found
 

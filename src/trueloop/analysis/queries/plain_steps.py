@@ -34,10 +34,15 @@ def plain_calls(source: SourceFile) -> Iterator[list[PlainCall | None]]:
     for node in source.nodes:
         for name in ("body", "orelse"):
             block: Any = getattr(node, name, None)
-            if isinstance(block, list) and len(block) > 2:
+            if isinstance(block, list) and sum(map(_has_role, block)) > 2:
                 found = [each for statement in block for each in _plain_call(statement)]
                 if sum(each is not None for each in found) > 2:
                     yield found
+
+
+def _has_role(statement: ast.stmt) -> bool:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _ROLES
 
 
 def _plain_call(statement: ast.stmt) -> list[PlainCall | None]:

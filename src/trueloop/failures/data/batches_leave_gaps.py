@@ -31,6 +31,7 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -44,6 +45,8 @@ _Sum = dict[tuple[str, ...], int]
 """A sum of products: the sorted factors of each product -> its coefficient; () = the number 1."""
 _ONE: Final[_Sum] = {(): 1}
 _MAX_DEPTH: Final = 6
+_SLICE: Final = re.compile(r"\[[^\n\[\]]*\w[^\n]*:[^\n]*\w[^\n]*\]")
+"""A slice with a start and an end."""
 
 
 class _Range(NamedTuple):
@@ -211,7 +214,7 @@ def _counts_batches(source: SourceFile, loop: _Range, size: _Sum) -> bool:
     return bool(quotients) and all(_sum_of(source, loop.node, each.right, 0) == size for each in quotients)
 
 
-RULE = Rule(required_words=("range(", "torch"), find=find)
+RULE = Rule(required_words=("range(", "torch", _SLICE), find=find)
 
 BAD = """
 import torch

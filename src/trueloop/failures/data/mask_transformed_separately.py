@@ -33,6 +33,7 @@ References
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -62,6 +63,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if any(last_name(each.func) in _SEEDS for each in calls):
             continue
         single = [each for each in calls if len(each.args) == 1 and not each.keywords]
+        counts = Counter(last_name(each.func) for each in single)
+        single = [each for each in single if counts[last_name(each.func)] > 1]
         masks = [each for each in single if _is_about(each.args, _MASK)]
         images = [each for each in single if _is_about(each.args, _IMAGE)] if masks else []
         for call in masks:
@@ -157,8 +160,8 @@ def _separate_conditions(function: ast.FunctionDef) -> Iterator[Hit]:
         if isinstance(each, ast.If) and not each.orelse and len(each.body) == 1
         for statement in each.body
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
-        if _DRAWS.search(ast.unparse(each.test))
     ]
+    changes = [each for each in changes if _DRAWS.search(ast.unparse(each[0].test))] if len(changes) > 1 else []
     for condition, call in changes:
         for other, other_call in changes:
             if other is condition or not _same_operation(call, other_call):

@@ -30,6 +30,7 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -243,8 +244,9 @@ def _collected(source: SourceFile, method: str) -> ast.Call | None:
     return None
 
 
+_CREATION: Final = re.compile(rf"\b(?:np|numpy|torch)\.(?:(?:{'|'.join(sorted(_CREATORS))})\(|random\b)")
 RULE = Rule(
-    required_words=("append(|push(|store(|remember(", "torch", "stack|tensor(|array(|cat(|sample("),
+    required_words=("append(|push(|store(|remember(", "torch", "stack|tensor(|array(|cat(|sample(", _CREATION),
     find=find,
 )
 

@@ -174,7 +174,14 @@ def _is_split(source: SourceFile, iterable: ast.expr | None, depth: int) -> bool
             return False
 
 
-RULE = Rule(required_words=("torch",), find=find)
+_CHANGE: Final = re.compile(
+    r"\](?:\.data)?\[[^\n]*\][ \t]*(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)"  # x[mask][0] = 1
+    r"|\](?:\.data)?\.\w+_\("  # x[mask].zero_()
+    r"|(?:clone|index_select|masked_select)\([^\n]*\)(?:\.data)?(?:\[|\.\w+_\()"  # x.clone()[0] = 1
+    r"|^[ \t]*[\w.]+_\([^\n]*[\])]",  # init.zeros_(x[mask])
+    re.MULTILINE,
+)
+RULE = Rule(required_words=("torch", _CHANGE), find=find)
 
 BAD = """
 import torch

@@ -34,8 +34,9 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import OpKind
@@ -151,7 +152,12 @@ def _to_comprehension(source: SourceFile, product: ast.BinOp, repeated: Any, tim
     return Fix((source.text.replace(product, text),), safe=False, description="Create a new layer for each entry")
 
 
-RULE = Rule(required_words=("ModuleList|Sequential|nn", "*"), find=find)
+_PRODUCT: Final = re.compile(
+    r"\]\s*\*[^*]|[^*]\*\s*\["
+    r"|,[^()]*(?:\([^()]*\))?\s*,?\s*\)\s*\*[^*]|[^*]\*\s*\([^()]*(?:\([^()]*\)[^()]*)?,"
+)
+"""A list or tuple times a number."""
+RULE = Rule(required_words=("ModuleList|Sequential|nn", _PRODUCT), find=find)
 
 SCRIPT = """
 import torch

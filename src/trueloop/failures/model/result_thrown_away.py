@@ -306,10 +306,19 @@ def _assign_result(source: SourceFile, statement: Any, name: str) -> Fix:
     return Fix((Edit(start, start, f"{name} = "),), safe=False, description="Assign the result")
 
 
+_ALONE: Final = re.compile(
+    r"(?:^|[;:])[ \t]*(?!(?:return|yield|if|elif|while|for|assert|raise|with|del|await)\b)[^\n=#]*?"
+    r"(?:queeze|view|reshape|permute|transpose|contiguous|long|\.to|cuda|flatten|expand|repeat|state_dict|[ei]lu|dropout|igmoid"
+    r"|tanh|oftmax|mish|swish|plus|detach|float|double|half|bfloat16)\w*\("
+    r"|[a-z]LU|ELU|Mish|Hardswish|Dropout|igmoid|Tanh|Softmax|Softplus",
+    re.MULTILINE,
+)
+"""A statement that starts with a call of such a method or function, or a layer."""
 PURE = ".squeeze(|.unsqueeze(|.view(|.reshape(|.permute(|.transpose(|.contiguous(|.long(|.to(|.cuda("
 RULE = Rule(
     required_words=(
         f"{PURE}|queeze(|flatten(|.state_dict(|relu|ReLU|elu|LU(|dropout|Dropout|igmoid|tanh|Tanh|oftmax|.detach()|.float()|.half()",
+        _ALONE,
     ),
     find=find_all,
 )

@@ -38,7 +38,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.modes import is_training_step
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.core.source_text import Fix, encloses, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
@@ -64,7 +64,7 @@ def best_assignments(tree: ast.Module) -> list[BestAssignment]:
     statements = {
         id(each)
         for each in walk(tree)
-        if isinstance(each, ast.Assign) and any("best" in ast.unparse(target).lower() for target, _ in _pairs(each))
+        if isinstance(each, ast.Assign) and any(_is_best(target, value) for target, value in _pairs(each))
     }
     loops = [each for each in walk(tree) if isinstance(each, ast.For | ast.While)] if statements else []
     found = {
@@ -75,7 +75,7 @@ def best_assignments(tree: ast.Module) -> list[BestAssignment]:
         for statement in walk(condition)
         if isinstance(statement, ast.Assign) and id(statement) in statements
         for target, value in _pairs(statement)
-        if "best" in ast.unparse(target).lower() and isinstance(value, ast.Name | ast.Attribute)
+        if _is_best(target, value)
     }
     return [each for each in found.values() if _is_used_elsewhere(tree, each)]
 
@@ -89,20 +89,24 @@ def _pairs(assignment: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
             yield target, assignment.value
 
 
+def _is_best(target: ast.expr, value: ast.expr) -> bool:
+    return isinstance(value, ast.Name | ast.Attribute) and "best" in ast.unparse(target).lower()
+
+
 def _is_used_elsewhere(tree: ast.Module, assignment: BestAssignment) -> bool:
     """Return True if the name is read outside of its condition, and never gets a copy or loaded weights."""
     last = assignment.name.rpartition(".")[2]
     reads = [
         each
         for each in walk(tree)
-        if isinstance(each, ast.Name | ast.Attribute) and ast.unparse(each).rpartition(".")[2] == last
+        if isinstance(each, ast.Name | ast.Attribute) and last_name(each) == last
         if isinstance(each.ctx, ast.Load) and not encloses(assignment.condition, each)
     ]
     loaded = {
         id(each.value) for each in walk(tree) if isinstance(each, ast.Attribute) and each.attr == "load_state_dict"
     }
     copied = any(
-        "copy" in ast.unparse(value) and ast.unparse(target) == assignment.name
+        last_name(target) == last and ast.unparse(target) == assignment.name and "copy" in ast.unparse(value)
         for each in walk(tree)
         if isinstance(each, ast.Assign)
         for target, value in _pairs(each)

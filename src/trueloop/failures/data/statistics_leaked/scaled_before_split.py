@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from trueloop.analysis.source_file import Hit, SourceFile
@@ -25,14 +25,27 @@ def find(source: SourceFile) -> Iterator[Hit]:
     scaling_classes: dict[str, ast.stmt] = {}
     for owner in (each for each in source.nodes if isinstance(each, ast.ClassDef)):
         for method in owner.body:
-            if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+            if isinstance(method, ast.FunctionDef) and method.name == "__init__" and _may_scale(walk(method)):
                 scope = _Scope({})
                 yield from scope.hits(method.body)
                 own = [each for name, each in scope.scaled.items() if name.startswith("self.")]
                 scaling_classes |= {owner.name: own[0]} if own and not scope.split else {}
-    for each in (source.tree, *(each for each in source.nodes if isinstance(each, ast.FunctionDef))):
-        if getattr(each, "name", "") != "__init__":
-            yield from _Scope(scaling_classes).hits(each.body)
+    if scaling_classes or _may_scale(source.nodes):
+        yield from _Scope(scaling_classes).hits(source.tree.body)
+    for each in source.nodes:
+        is_function = isinstance(each, ast.FunctionDef) and each.name != "__init__"
+        if is_function and (scaling_classes or _may_scale(walk(each))):
+            yield from _Scope(scaling_classes).hits(each.body)  # type: ignore[attr-defined]
+
+
+def _may_scale(nodes: Iterable[ast.AST]) -> bool:
+    """Return True if some of the nodes may scale data: a subtraction, or a call of a scaler."""
+    return any(
+        isinstance(each.op, ast.Sub)
+        if isinstance(each, ast.BinOp)
+        else isinstance(each, ast.Attribute) and each.attr in ("transform", "fit_transform")
+        for each in nodes
+    )
 
 
 class _Scope:

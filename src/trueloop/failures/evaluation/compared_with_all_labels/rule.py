@@ -235,4 +235,7 @@ def _is_flattened(node: Any) -> bool:
     )
 
 
-RULE = Rule(required_words=("squeeze|view(|reshape(|flatten(|None]|0]", "==|eq(|!=| - ", "sum(|mean("), find=find)
+RULE = Rule(
+    required_words=("squeeze|view(|reshape(|flatten(|None]|0]", "==|eq(|!=| - ", "sum(|mean(", "oss|entropy|kl_div"),
+    find=find,
+)
