@@ -1,6 +1,7 @@
 import ast
 import re
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -159,7 +160,7 @@ def table(settings: Settings, width: int) -> torch.Tensor:
 
 def test_a_module_that_neither_trains_nor_builds_a_model_is_not_interpreted():
     rules = [entry.failure for entry in catalogue().values() if entry.failure.rule is not None]
-    matching = [each.code for each in rules if each.rule.may_match(lambda word: contains_word(ORDINARY, word))]
+    matching = [each.code for each in rules if each.rule.may_match(partial(contains_word, ORDINARY))]
     assert matching == []
 
 
@@ -188,4 +189,4 @@ def test_imports_of_a_file_without_training_code_are_followed_only_into_files_th
     ],
 )
 def test_required_words_are_alternatives_conjunctions_and_patterns(words, text, expected):
-    assert Rule(words, lambda source: ()).may_match(lambda word: contains_word(text, word)) is expected
+    assert Rule(words, lambda source: ()).may_match(partial(contains_word, text)) is expected
