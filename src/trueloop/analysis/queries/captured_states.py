@@ -7,7 +7,7 @@ from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import Edit, Fix, dotted_name
+from trueloop.core.source_text import Edit, Fix, dotted_name, walk
 
 _ORDERINGS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 
@@ -37,7 +37,7 @@ def is_best_checkpoint(capture: Op, loop: Loop) -> bool:
             continue
         arm = branch.node.body if branch.arm == 0 else branch.node.orelse
         stored = {path for statement in arm for path in _stored_names(statement)}
-        for compared in ast.walk(branch.node.test):
+        for compared in walk(branch.node.test):
             if isinstance(compared, ast.Compare) and isinstance(compared.ops[0], _ORDERINGS):
                 sides = {dotted_name(each) for each in (compared.left, *compared.comparators)}
                 if sides & stored - {""}:
@@ -46,7 +46,7 @@ def is_best_checkpoint(capture: Op, loop: Loop) -> bool:
 
 
 def _stored_names(statement: ast.stmt) -> Iterator[str]:
-    for each in ast.walk(statement):
+    for each in walk(statement):
         if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Store):
             yield dotted_name(each)
 

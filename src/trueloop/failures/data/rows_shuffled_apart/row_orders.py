@@ -8,10 +8,11 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.batch_loops import is_label, is_loss_call
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 
 _DRAWING: Final = frozenset(("randperm", "permutation", "choice", "randint", "sample", "integers"))
 """Functions that draw row numbers at random."""
+_ORDERS: Final = _DRAWING | {"shuffle", "train_test_split"}
 _SEEDS: Final = frozenset((
     "seed", "manual_seed", "set_state", "setstate", "seed_everything", "set_seed", "set_rng_state",
 ))  # fmt: skip
@@ -67,7 +68,9 @@ _MODULE: Final = Rows()
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each pair of arrays whose rows are in different orders."""
-    if "permutation_test" in source.text.source:
+    if "permutation_test" in source.text.source or not any(
+        last_name(each.func) in _ORDERS for each in source.all_calls
+    ):
         return
     shuffling = frozenset(_shuffling_functions(source))
     reported: set[int] = set()
@@ -99,7 +102,7 @@ def _blocks(source: SourceFile) -> Iterator[tuple[str, set[str], list[ast.stmt]]
 
 
 def _parameters(function: ast.FunctionDef) -> set[str]:
-    return {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
+    return {each.arg for each in walk(function.args) if isinstance(each, ast.arg)}
 
 
 def _shuffling_functions(source: SourceFile) -> Iterator[str]:
@@ -107,7 +110,7 @@ def _shuffling_functions(source: SourceFile) -> Iterator[str]:
     for node in source.nodes:
         if not isinstance(node, ast.FunctionDef) or len(node.args.args) != 1:
             continue
-        calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+        calls = [each for each in walk(node) if isinstance(each, ast.Call)]
         if any(last_name(each.func) in _SEEDS | _GENERATORS for each in calls):
             continue
         scope = Scope(source, frozenset(), {}, {})
@@ -173,7 +176,7 @@ class Scope:
 
     def _update(self, statement: ast.stmt) -> None:
         """Update the variables."""
-        for each in ast.walk(statement):
+        for each in walk(statement):
             if isinstance(each, ast.Call) and last_name(each.func) in _SEEDS:
                 self._seed = ", ".join(map(ast.unparse, each.args)), 0
         match statement:
@@ -365,10 +368,10 @@ class Scope:
 
     def _pairs(self, node: ast.AST) -> Iterator[Hit]:
         """Yield the pairs of values in a statement whose rows are in different orders."""
-        for each in ast.walk(node):
+        for each in walk(node):
             if isinstance(each, ast.comprehension):
                 self._bind(each.target, self._items(each.iter))
-        for each in ast.walk(node):
+        for each in walk(node):
             arguments: list[ast.expr] = []
             if isinstance(each, ast.Call) and _PAIRING.search(last_name(each.func)):
                 parent = self.source.parents.get(id(each))

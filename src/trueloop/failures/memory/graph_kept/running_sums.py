@@ -7,7 +7,7 @@ from typing import Any, Final
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.queries.best_values import initial_number
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 
 _CUTS: Final = (".item(", ".detach(", ".data", "float(", ".numpy(", ".tolist(")
 
@@ -19,7 +19,7 @@ def running_sums(source: SourceFile) -> Iterator[tuple[Any, ast.expr, ast.Call]]
             continue
         backwards = {
             dotted_name(each.func.value): each
-            for each in ast.walk(loop)
+            for each in walk(loop)
             if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == "backward"
         }
         for statement in loop.body if backwards else ():
@@ -66,7 +66,7 @@ def _starts_as_number(source: SourceFile, loop: ast.AST, total: ast.expr) -> boo
         return False
     values = assigned_in(function, name) or assigned_in(source.tree, name)
     inside = [each for each in assigned_in(loop, name) if initial_number(each) is not None]
-    used = [each for each in ast.walk(function) if isinstance(each, ast.Attribute) and dotted_name(each.value) == name]
+    used = [each for each in walk(function) if isinstance(each, ast.Attribute) and dotted_name(each.value) == name]
     is_number = any(initial_number(each) is not None for each in values) or not values
     return is_number and not inside and all(each.attr not in ("backward", "detach", "detach_") for each in used)
 
@@ -76,6 +76,6 @@ def _is_fresh(loop: ast.AST, name: str) -> bool:
     values = [ast.unparse(each) for each in assigned_in(loop, name)]
     detached = any(
         isinstance(each, ast.Attribute) and each.attr == "detach_" and dotted_name(each.value) == name
-        for each in ast.walk(loop)
+        for each in walk(loop)
     )
     return bool(values) and not detached and not any(cut in each for each in values for cut in _CUTS)
