@@ -106,18 +106,20 @@ def _random_transforms(source: SourceFile) -> set[str]:
     for each in source.nodes:
         if isinstance(each, ast.Assign) and contains_random(each.value):
             names |= {last_name(target) for target in each.targets}
+    inits = {
+        node.name: method
+        for node in reversed(source.nodes)
+        if isinstance(node, ast.ClassDef)
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
+    }
     for call in source.all_calls:  # Data(transform=train_transform), Data(train_transform)
         names |= {
             each.arg
             for each in call.keywords
             if each.arg and (last_name(each.value) in names or contains_random(each.value))
         }
-        callee = next((n for n in source.nodes if isinstance(n, ast.ClassDef) and n.name == last_name(call.func)), None)
-        init = (
-            next((n for n in callee.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
-            if callee
-            else None
-        )
+        init = inits.get(last_name(call.func))
         for parameter, given in zip(init.args.args[1:] if init else [], call.args, strict=False):
             if last_name(given) in names or contains_random(given):
                 names.add(parameter.arg)

@@ -84,11 +84,10 @@ def _repeated_models(source: SourceFile, makers: set[int]) -> Iterator[Hit]:
     for node in source.nodes:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.BinOp) or id(node.value) in containers:
             continue
-        if not _are_optimized_separately(source, last_name(node.targets[0])):
-            continue
         for product, repeated, times in _products(node.value):
             created = [each for each in repeated.elts if id(each) in makers]
-            if created and not (isinstance(times, ast.Constant) and times.value in (0, 1)):
+            is_single = isinstance(times, ast.Constant) and times.value in (0, 1)
+            if created and not is_single and _are_optimized_separately(source, last_name(node.targets[0])):
                 yield Hit(
                     message=f"This list contains the one model of `{source.text.segment(created[0])}` several times, "
                     "so all entries share its weights.",

@@ -250,7 +250,7 @@ class Scope:
             self.variables[name] = _reordered(before, drawn)
 
     def _fill_in_place(self, call: ast.Call) -> None:
-        """Read ``targets.append(label)`` and ``fill(targets, labels)``: what had no rows may get those of the others."""
+        """Read ``targets.append(label)`` and ``fill(out, labels)``: what had no rows may get those of the others."""
         owner = [call.func.value] if isinstance(call.func, ast.Attribute) else []
         values = [*owner, *call.args, *(each.value for each in call.keywords)]
         found = [(each, self.rows(each)) for each in values]
