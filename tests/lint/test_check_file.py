@@ -123,3 +123,17 @@ def test_a_broken_well_known_loop_is_found(code):
     broken = text.replace(*BREAKS[code])
     assert broken != text
     assert {each.code for each in lint_text(broken, "known.py", all_rules()).findings} == {code}
+
+
+@pytest.mark.parametrize(
+    ("path", "severity"),
+    [("tests/test_loop.py", Severity.NOTE), ("loop_test.py", Severity.NOTE), ("tests/loop.py", Severity.ERROR)],
+)
+def test_findings_in_unit_tests_are_notes(path, severity):
+    text = "def test_one():\n" + textwrap.indent(catalogue()["GRD001"].failure.bad, "    ")
+    assert {each.severity for each in lint_text(text, path, all_rules()).findings} == {severity}
+
+
+def test_a_script_that_evaluates_a_model_is_no_unit_test():
+    findings = lint_text(catalogue()["GRD001"].failure.bad, "test_model.py", all_rules()).findings
+    assert {each.severity for each in findings} == {Severity.ERROR}
