@@ -132,21 +132,6 @@ class Net(nn.Module):
 
 train(Net(), classify(6, 10, 4))
 """,
-    "a batch that is cut into groups": """
-class Net(nn.Module):
-    def __init__(self, groups=2):
-        super().__init__()
-        self.groups, self.out = groups, nn.Linear(16, 3)
-
-    def forward(self, x):
-        b, n, d = x.shape
-        k = self.groups
-        if k > 2:  # an error for each input, no exchange
-            return self.out(x.view(k, b, n, d).permute(0, 1, 3, 2).flatten(0, 1).mean(2))
-        return self.out(x.view(k, b // k, n, d).flatten(0, 1).mean(1))
-
-train(Net(), classify(6, 5, 16))
-""",
     "images of one channel, patches and groups": """
 class Net(nn.Module):
     def __init__(self):
