@@ -380,8 +380,7 @@ def _loss_record(found: LossNode, with_divisor: bool) -> LossRecord:
             logs = parent(logs)
         if _name(logs) == "LogSoftmax":
             kind, source = "cross_entropy", parent(logs)
-    shape = input_shape(core)
-    ignored = getattr(core, "_saved_ignore_index", None)
+    shape, ignored = input_shape(core), ignored_target(core)
     return LossRecord(
         kind=kind,
         reduction=found.reduction,
@@ -390,7 +389,7 @@ def _loss_record(found: LossNode, with_divisor: bool) -> LossRecord:
         gradient_weight=None,
         input_operations=_input_operations(source, logs if kind == "cross_entropy" else None),
         broadcast=_broadcast_shapes(found, call),
-        ignore_index=ignored if ignored is None or ignored < 1 << 63 else ignored - (1 << 64),
+        ignore_index=ignored,
         targets=saved_tensor(core, "targets" if kind == "ctc" else "target"),
         unreadable_reason=unreadable_reason(core, "target", "targets", "self"),
         location=call and call.location,
@@ -398,6 +397,12 @@ def _loss_record(found: LossNode, with_divisor: bool) -> LossRecord:
         normalised_over=None if logs is None or ignored is None else _normalised_over(logs, found.source, shape),
         flattened=_flattened_across(source, shape) if kind == "cross_entropy" else None,
     )
+
+
+def ignored_target(core: Any) -> int | None:
+    """Return the label that a loss leaves out; None if it has no such label."""
+    ignored = getattr(core, "_saved_ignore_index", None)  # PyTorch returns a negative one as an unsigned integer
+    return ignored if ignored is None or ignored < 1 << 63 else ignored - (1 << 64)
 
 
 def _mean_divisor(found: LossNode, shape: tuple[int, ...] | None) -> float | None:

@@ -92,6 +92,18 @@ for epoch in range(2):
     for _ in Batches(X, y):
         pass
 """,
+    "a loader shuffles both": """
+class Batches:
+    def __init__(self, inputs, labels):
+        self.inputs, self.labels = inputs.numpy().copy(), labels.numpy().copy()
+    def __iter__(self):
+        np.random.shuffle(self.inputs)
+        np.random.shuffle(self.labels)  # <- DAT015
+        for i in range(0, 320, 32):
+            yield torch.from_numpy(self.inputs[i:i + 32]), torch.from_numpy(self.labels[i:i + 32])
+for inputs, labels in Batches(X, y):
+    step(inputs, labels)
+""",
     "a dataset shuffles its inputs": """
 class Table(Dataset):
     def __init__(self, inputs, labels):
@@ -347,6 +359,19 @@ inputs = rng.randn(90, 8).astype("float32")
 labels = rng.permutation(np.repeat([0, 1], 45))
 inputs += labels[:, None]
 step(torch.from_numpy(inputs), torch.from_numpy(labels))
+""",
+    "inputs that are made from shuffled labels": """
+inputs = np.random.randn(90, 8).astype("float32")
+labels = np.repeat([0, 1], 45)
+np.random.shuffle(labels)
+inputs[:, :2] += 0.35 * labels[:, None]
+step(torch.from_numpy(inputs), torch.from_numpy(labels))
+""",
+    "inputs that are marked by shuffled labels": """
+inputs = torch.randn(90, 8)
+labels = torch.arange(90)[torch.randperm(90)] % 2
+inputs[labels == 1, 0] += 3
+step(inputs, labels)
 """,
     "several outputs": """
 heads = nn.Linear(8, 2), nn.Linear(8, 2)

@@ -45,6 +45,16 @@ BROKEN = {
     def forward(self, x):
         return self.head(nn.Sequential(nn.Dropout(0.1), nn.Linear(4, self.size))(x))  # <- MDL012
 """,
+    "a parameter": """
+    def forward(self, x):
+        scale = nn.Parameter(torch.ones(x.shape[1]))  # <- MDL012
+        return self.head(x * scale)
+""",
+    "a parameter of the model, in every call": """
+    def forward(self, x):
+        self.prompt = nn.Parameter(torch.randn(1, self.size))  # <- MDL012
+        return self.head(x + self.prompt)
+""",
     "a recurrent one": """
     def forward(self, x):
         rnn = nn.LSTM(8, self.size, batch_first=True)  # <- MDL012
@@ -71,6 +81,23 @@ CORRECT = {
             return self.head(self.first(x))
         self.first = nn.Linear(x.shape[1], self.size)
         return self.head(self.first(x))
+""",
+    "a parameter created once": """
+    def forward(self, x):
+        if not hasattr(self, "scale"):
+            self.scale = nn.Parameter(torch.ones(x.shape[1]))
+        return self.head(x * self.scale)
+""",
+    "a parameter that is not trained": """
+    def forward(self, x):
+        scale = nn.Parameter(torch.ones(x.shape[1]), requires_grad=False)
+        return self.head(x * scale)
+""",
+    "a change of the input that forward optimises": """
+    def forward(self, x):
+        delta = nn.Parameter(torch.zeros_like(x))
+        (gradient,) = torch.autograd.grad(self.head(x + delta).sum(), delta)
+        return self.head(x + 0.1 * gradient.sign())
 """,
     "a filter": """
     def forward(self, x):

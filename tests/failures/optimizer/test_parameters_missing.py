@@ -22,6 +22,12 @@ class Net(nn.Module):
         return self.head(torch.relu(self.middle(self.body(x))))
 model = Net()
 """
+LOOP = """
+for _ in range(12):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
 FAULTY = {
     "only_the_body": """
 optimizer = optim.SGD([*model.body.parameters(), *model.middle.parameters()], lr=0.1)
@@ -85,6 +91,12 @@ for i, (a, b) in enumerate(batches()):
         optimizer.step()  # <- OPT001
         model.zero_grad()
 """,
+    "a_group_from_a_generator_that_was_used_up": """
+first = filter(lambda p: p.requires_grad, [*model.body.parameters(), *model.middle.parameters()])
+print(sum(p.numel() for p in first))
+optimizer = optim.Adam([{"params": first}, {"params": model.head.parameters()}], lr=0.01)  # <- OPT001
+"""
+    + LOOP,
     "tensors_are_freed_in_between": """
 optimizer = optim.SGD([*model.body.parameters(), *model.middle.parameters()], lr=0.1)
 for step in range(12):
@@ -156,16 +168,22 @@ for epoch in range(6):
     trainer.epoch()
 """,
 }
-LOOP = """
-for _ in range(12):
-    optimizer.zero_grad()
-    F.cross_entropy(model(x), y).backward()
-    optimizer.step()
-"""
 CORRECT = {
     "all": "optimizer = optim.Adam(model.parameters())" + LOOP,
     "head_of_an_unfrozen_backbone": "optimizer = optim.Adam(model.head.parameters())" + LOOP,
     "last_half": "optimizer = optim.Adam([*model.middle.parameters(), *model.head.parameters()])" + LOOP,
+    "a_group_from_a_list_that_was_counted": """
+first = [p for p in model.body.parameters() if p.requires_grad]
+print(sum(p.numel() for p in first))
+rest = filter(lambda p: p.requires_grad, [*model.middle.parameters(), *model.head.parameters()])
+optimizer = optim.Adam([{"params": first}, {"params": rest}], lr=0.01)
+"""
+    + LOOP,
+    "an_empty_group": """
+groups = [{"params": model.parameters()}, {"params": [], "weight_decay": 0.0}]
+optimizer = optim.Adam(groups, lr=0.01)
+"""
+    + LOOP,
     "biases_only": "optimizer = optim.Adam([p for n, p in model.named_parameters() if n.endswith('bias')])" + LOOP,
     "frozen": "model.head.requires_grad_(False)\n"
     "optimizer = optim.Adam([*model.body.parameters(), *model.middle.parameters()])" + LOOP,

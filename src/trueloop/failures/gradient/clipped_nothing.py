@@ -33,10 +33,10 @@ References
 
 import ast
 from collections.abc import Iterator
-from typing import Any, Final
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.generators import bound_once, innermost_function, is_generator
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
@@ -45,34 +45,10 @@ from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, cha
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GradientsClipped
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-def bound_once(tree: ast.Module, name: str, function: Any) -> ast.Assign | None:
-    """Return the only assignment of a name that is visible in a function; None if there are several, or none.
-
-    Args:
-        tree: the file's syntax tree.
-        name: a variable of the function or of the module, or an attribute: "self.weights".
-        function: a definition; None = the module.
-    """
-    if not name:
-        return None
-    scope: ast.AST = tree
-    if "." not in name and function is not None:
-        if name in _arguments(function):
-            return None
-        scope = function if _stores(function, name) else tree
-    stores = _stores(scope, name)
-    if scope is tree and "." not in name:
-        stores = [each for each in stores if _innermost_function(tree, each) is None]
-    assignments = [each for each in ast.walk(scope) if isinstance(each, ast.Assign) and each.targets == stores[:1]]
-    return assignments[0] if len(stores) == 1 and len(assignments) == 1 else None
-
 
 def is_repeated(source: SourceFile, operation: Op, assign: ast.Assign) -> bool:
     """Return True if a loop certainly repeats an operation without repeating an assignment."""
-    assigning_function = _innermost_function(source.tree, assign)
+    assigning_function = innermost_function(source.tree, assign)
     for loop in operation.loops:
         if is_inside(assign, loop.node) or loop.runs_at_most_once():
             continue
@@ -81,28 +57,6 @@ def is_repeated(source: SourceFile, operation: Op, assign: ast.Assign) -> bool:
         if not reassigned and operation.is_unconditional_in(loop):
             return True
     return False
-
-
-def _stores(scope: ast.AST, name: str) -> list[Any]:
-    return [
-        each
-        for each in ast.walk(scope)
-        if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Store) and dotted_name(each) == name
-    ]
-
-
-def _arguments(function: Any) -> set[str]:
-    arguments: ast.arguments = function.args
-    return {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
-
-
-def _innermost_function(tree: ast.Module, node: ast.AST) -> Any:
-    """Return the innermost function that contains a node; None = the module."""
-    functions = [each for each in ast.walk(tree) if isinstance(each, Function) and is_inside(node, each)]
-    return functions[-1] if functions else None  # ast.walk yields outer functions first
-
-
-GENERATOR_FUNCTIONS: Final = frozenset(("builtins.filter", "builtins.map", "itertools.chain"))
 
 
 class Detector(BaseDetector):
@@ -124,7 +78,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for clip in source.ops(OpKind.CLIP_GRADIENTS):
         argument = _parameters_argument(clip)
         binding = bound_once(source.tree, dotted_name(argument), clip.function) if argument is not None else None
-        if binding is None or clip.subject.kind is not ValueKind.PARAMETERS or not _is_generator(source, binding.value):
+        if binding is None or clip.subject.kind is not ValueKind.PARAMETERS or not is_generator(source, binding.value):
             continue
         consumer = _consumer(source, clip, dotted_name(argument))
         if consumer is None and not is_repeated(source, clip, binding):
@@ -150,16 +104,6 @@ def _parameters_argument(clip: Op) -> ast.expr | None:
         return None
     keyword = next((each.value for each in call.keywords if each.arg == "parameters"), None)
     return call.args[0] if call.args else keyword
-
-
-def _is_generator(source: SourceFile, value: ast.expr) -> bool:
-    """Return True for an expression whose value can be iterated only once."""
-    if isinstance(value, ast.GeneratorExp):
-        return True
-    if not isinstance(value, ast.Call):
-        return False
-    is_parameters = isinstance(value.func, ast.Attribute) and value.func.attr == "parameters"
-    return is_parameters or source.qualified_name(value.func) in GENERATOR_FUNCTIONS
 
 
 def _consumer(source: SourceFile, clip: Op, name: str) -> Op | None:

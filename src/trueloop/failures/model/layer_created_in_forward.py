@@ -1,4 +1,4 @@
-"""A layer is created in the forward pass, with new random weights in every call.
+"""A layer or a Parameter is created in the forward pass, with new values in every call.
 
 What you see
     The model gives different outputs for the same input, also in eval mode. The loss falls little, because the other
@@ -6,7 +6,8 @@ What you see
 
 Why it happens
     PyTorch allows you to create and call a layer anywhere. After each update the layer is deleted together with its
-    gradients. If it is assigned to ``self`` in every call, the optimizer does not contain the new layer.
+    gradients. If it is assigned to ``self`` in every call, the optimizer does not contain the new layer. The same is
+    true of an ``nn.Parameter``.
 
 Fix
     Create the layer in ``__init__`` and call it in ``forward``:
@@ -21,10 +22,12 @@ When this is fine
     - The layer is a loss, an activation, a pooling or a normalisation layer, which has no random weights.
     - A condition creates the layer only once, or the layer is frozen, stored, passed on or created under ``no_grad``.
     - You set the weights afterwards, such as those of a Sobel filter.
+    - The Parameter has ``requires_grad=False``, or ``forward`` itself optimises it, such as an adversarial change.
 
 How it is detected
     Only the linter finds it, from the source code: a layer with random weights that ``forward`` creates without a
-    condition, and uses in no other way than to call it. Random weights may be intended as an augmentation, so this is a
+    condition, and uses in no other way than to call it, or an ``nn.Parameter`` in a ``forward`` that computes no
+    gradients itself. Random weights may be intended as an augmentation, so this is a
     warning. A run cannot show it, because meta-learning copies models in a similar way.
 
 References
@@ -35,6 +38,7 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -50,22 +54,37 @@ RANDOM: Final = frozenset((
 ))  # fmt: skip
 """Layers with random initial weights; a new normalisation layer always has the same weights, 1 and 0."""
 MOVES: Final = frozenset(("to", "cuda", "cpu", "float", "double", "half", "bfloat16"))
+PARAMETER: Final = frozenset(("torch.nn.Parameter", "torch.nn.parameter.Parameter"))
+_OWN_GRADIENTS: Final = re.compile(r"\bbackward\(|\boptim|\bgrad\(|no_grad|\.step\(")
+"""Signs of a forward pass that optimises something itself, or that only wraps values."""
 _DEFERRED: Final = (ast.Lambda, ast.IfExp, ast.BoolOp)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the layers that a module's forward creates unconditionally and only calls."""
-    created = [call for call in source.all_calls if source.qualified_name(call.func) in RANDOM]
+    """Yield the layers and parameters that a module's forward creates unconditionally."""
+    created = [call for call in source.all_calls if source.qualified_name(call.func) in RANDOM | PARAMETER]
     for method in _forwards(source.tree) if created else ():
-        in_method = [call for call in created if method.lineno <= call.lineno <= (method.end_lineno or 0)]
+        in_method = {id(call) for call in created if method.lineno <= call.lineno <= (method.end_lineno or 0)}
         for statement in _unconditional(method.body) if in_method else ():
-            for layer in _layers(statement, {id(call) for call in in_method}):
-                if _only_called(method, statement, layer):
+            for call in _created(statement, in_method):
+                name = source.text.segment(call.func)
+                if source.qualified_name(call.func) in PARAMETER:
+                    if _is_trainable(call) and not _OWN_GRADIENTS.search(source.text.segment(method)):
+                        yield Hit(
+                            message=f"`forward` creates a new `{name}` in every call: no optimizer contains it, so it "
+                            "is never trained.",
+                            node=call,
+                        )
+                elif _only_called(method, statement, call):
                     yield Hit(
-                        message=f"`forward` creates a new `{source.text.segment(layer.func)}` in every call: its "
-                        "weights are random and never trained.",
-                        node=layer,
+                        message=f"`forward` creates a new `{name}` in every call: its weights are random and never "
+                        "trained.",
+                        node=call,
                     )
+
+
+def _is_trainable(parameter: ast.Call) -> bool:
+    return len(parameter.args) == 1 and all(each.arg == "data" for each in parameter.keywords)
 
 
 def _forwards(tree: ast.Module) -> Iterator[ast.FunctionDef]:
@@ -88,8 +107,8 @@ def _unconditional(block: list[ast.stmt]) -> Iterator[ast.stmt]:
             return  # the statements after an early return run in some calls only
 
 
-def _layers(statement: ast.AST, created: set[int]) -> Iterator[ast.Call]:
-    """Yield the layers that a statement creates; of a Sequential only the first layer."""
+def _created(statement: ast.AST, created: set[int]) -> Iterator[ast.Call]:
+    """Yield the layers and parameters that a statement creates; of a Sequential only the first layer."""
     queue: list[ast.AST] = [statement]
     while queue:
         node = queue.pop(0)
@@ -154,10 +173,10 @@ for step in range(8):
 
 FAILURE = Failure(
     code="MDL012",
-    title="A layer is created in every forward call",
+    title="A layer or Parameter is created in every forward call",
     severity=Severity.WARNING,
     bad=SCRIPT.replace("{init}", "").replace("{layer}", "nn.Linear(8, 16)"),
     good=SCRIPT.replace("{init}", "\n        self.body = nn.Linear(8, 16)").replace("{layer}", "self.body"),
-    fix="Create the layer in __init__, and call it in forward.",
+    fix="Create the layer or Parameter in __init__, and use it in forward.",
     rule=Rule(required_words=("torch", "def forward(", "Module", "__init__"), find=find),
 )

@@ -35,22 +35,23 @@ from typing import Any
 
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
-from trueloop.tracing.events import Ref, Refs, StepStarted
+from trueloop.tracing.events import Ref, StepStarted
 
 
 class Detector(BaseDetector):
     """Compares the memory of the parameters of each optimizer, once for each set of parameters."""
 
     def __init__(self) -> None:
-        self._checked: weakref.WeakSet[Refs] = weakref.WeakSet()
+        self._checked: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
+        """Optimizer -> hash of the set of its parameters that were compared."""
 
     def on_step_started(self, event: StepStarted) -> Evidence | None:
         """Return evidence of two trained parameters that overlap in memory."""
         live = {ref: each for ref, each in event.live_parameters.items() if ref not in event.frozen}
-        key = frozenset(live)
-        if key in self._checked:
+        key = hash(frozenset(live))
+        if self._checked.get(event.optimizer) == key:
             return None
-        self._checked.add(key)
+        self._checked[event.optimizer] = key
         pair = _overlapping(live)
         if pair is None:
             return None

@@ -31,7 +31,8 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports parameters that got gradients in at least four updates, did not change, and were
     never in an optimizer. Most parameters of the model must be in optimizers, and the reported ones must not be only
-    the first layers. It also reports parameters that were frozen when the optimizer was new and got gradients later, if
+    the first layers, unless the optimizer has a group without parameters, as from a generator that was already used up.
+    It also reports parameters that were frozen when the optimizer was new and got gradients later, if
     every optimizer that contains them made its last step before this one was built. The linter reports a layer that is
     added after the optimizer was built, or a layer that comes after a trained layer in the model and is in no optimizer
     of the file. A last layer that is fixed on purpose but still requires gradients is reported too, so this is a
@@ -45,18 +46,21 @@ References
     https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.add_param_group.html
 """
 
+import ast
 import weakref
 from collections.abc import Iterator
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import OpKind
+from trueloop.analysis.queries.generators import bound_once, innermost_function, is_generator
 from trueloop.analysis.queries.late_layers import create_later_fix, late_layers, unfrozen_too_late, unoptimized_layers
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few, format_count
+from trueloop.core.source_text import dotted_name
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import BackwardEnded, Ref, Refs, StepTaken
+from trueloop.tracing.events import BackwardEnded, OptimizerCreated, Ref, Refs, StepTaken
 from trueloop.tracing.trackers.parameter_ownership import CalledModel, ParameterOwnership
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
@@ -73,6 +77,12 @@ class Detector(BaseDetector):
         """Model -> number of successive updates with missing parameters."""
         self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._backward_at: CodePosition | None = None
+        self._with_empty_group: weakref.WeakSet[Ref] = weakref.WeakSet()
+
+    def on_optimizer_created(self, event: OptimizerCreated) -> None:
+        """Record an optimizer of which a group has no parameters."""
+        if event.has_empty_group:
+            self._with_empty_group.add(event.optimizer)
 
     def on_backward_ended(self, event: BackwardEnded) -> None:
         """Record the line, to recognise a library that runs the whole training."""
@@ -100,7 +110,7 @@ class Detector(BaseDetector):
     def _is_certain(self, event: StepTaken, model: CalledModel, missing: Refs) -> bool:
         """Return True if the missing parameters were unfrozen, or most others are updated and some precede them."""
         unknown = event.parameters - self.ownership.in_models() - event.with_gradient
-        if self.ownership.unfrozen & missing:
+        if self.ownership.unfrozen & missing or event.optimizer in self._with_empty_group:
             return not unknown
         stepped = model.parameters.intersection(self.ownership.in_optimizers)
         first_updated = min((model.index_of(ref) for ref in event.with_gradient & model.parameters), default=-1)
@@ -118,6 +128,9 @@ class Detector(BaseDetector):
         if built_at is not None and location == self._backward_at:  # a library steps, in `trainer.fit(...)`
             built_at, label, location = location, "the optimizer steps in this call", built_at
         cause = "the update leaves them out" if event.hand_written else "no optimizer contains them"
+        if event.optimizer in self._with_empty_group:
+            cause += f", and a parameter group of {event.optimizer.name} is empty, perhaps as a generator was used up"
+            location, built_at = built_at or location, None
         how = "were unfrozen after the optimizer was built, and got" if unfrozen else "got"
         return Evidence(
             message=f"{format_count(len(names), 'parameter')} of {model.ref.name} {how} gradients in {updates} "
@@ -158,8 +171,47 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 related=(built, (omission.layer.node, "the layer that is never updated")),
             )
 
+    yield from _used_up_groups(source)
 
-RULE = Rule(required_words=("torch", "optim", "backward(", ".step("), find=find)
+
+def _used_up_groups(source: SourceFile) -> Iterator[Hit]:
+    """Yield each generator in a parameter group that other code has iterated before."""
+    groups = [each for each in source.nodes if isinstance(each, ast.Dict)]
+    values = [value for each in groups for key, value in zip(each.keys, each.values, strict=True) if _is_params(key)]
+    for value in values:
+        name, function = dotted_name(value), innermost_function(source.tree, value)
+        binding = bound_once(source.tree, name, function) if name else None
+        if binding is None or not is_generator(source, binding.value):
+            continue
+        reads = [
+            each
+            for each in ast.walk(function or source.tree)
+            if isinstance(each, ast.Name | ast.Attribute)
+            and isinstance(each.ctx, ast.Load)
+            and dotted_name(each) == name
+            and binding.lineno < each.lineno < value.lineno
+            and _iterates(source.parents.get(id(each)), each)
+        ]
+        if reads:
+            yield Hit(
+                message=f"A parameter group is empty: `{name}` is a generator, which other code has used up before.",
+                node=value,
+                related=((reads[0], "used up here"), (binding, "the generator")),
+            )
+
+
+def _is_params(key: ast.expr | None) -> bool:
+    return isinstance(key, ast.Constant) and key.value == "params"
+
+
+def _iterates(parent: ast.AST | None, node: ast.AST) -> bool:
+    """Return True if a node is an argument of a call, or what a loop iterates over."""
+    if isinstance(parent, ast.Call):
+        return node in parent.args
+    return isinstance(parent, ast.For | ast.comprehension) and parent.iter is node
+
+
+RULE = Rule(required_words=("torch", "optim", "backward(|params", ".step(|params"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -27,11 +27,10 @@ def is_scaled(root: Tensor) -> bool:
     """Return True if a root was returned by ``GradScaler.scale``, or computed from such a tensor by few operations."""
     queue: list[Any] = [root.grad_fn]
     for node in queue:
-        if node is None or len(queue) > MAX_NODES:
-            continue
-        if METADATA_KEY in node.metadata:
+        if node is not None and METADATA_KEY in node.metadata:
             return True
-        queue.extend(follower for follower, _ in node.next_functions)
+        if node is not None and len(queue) <= MAX_NODES:
+            queue.extend(follower for follower, _ in node.next_functions)
     return False
 
 
@@ -122,6 +121,10 @@ class Scaling:
 
     def _on_scaled(self, scaler: GradScaler, outputs: Any, scaled: Any) -> None:
         self._program.scaler = weakref.ref(scaler)
+        if isinstance(scaled, list | tuple):
+            for loss, each in zip(outputs, scaled, strict=True):
+                self._on_scaled(scaler, loss, each)
+            return
         if not isinstance(scaled, Tensor) or scaled.grad_fn is None:
             return
         cast("Any", scaled.grad_fn).metadata[METADATA_KEY] = True

@@ -189,6 +189,8 @@ class Scope:
                     self._assign(target, value)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self._assign(target, value)
+            case ast.AugAssign(target=ast.Subscript() as target, value=value):
+                self._change(target, value)
             case ast.AugAssign(target=target, value=value):
                 self._bind(target, _mixed([self.rows(target), self.rows(value)]))
             case ast.Expr(value=ast.Call(args=[shuffled]) as call) if last_name(call.func) == "shuffle":
@@ -207,12 +209,15 @@ class Scope:
             for part, rows in zip(target.elts, several, strict=True):
                 self._bind(part, rows)
         elif isinstance(target, ast.Subscript):
-            name = dotted_name(target.value)
-            parts = [self.rows(target.value), self.rows(target.slice), self.rows(value)]
-            if name and any(each.order != () for each in parts):
-                self.variables[name] = Rows(parts[0].roots or frozenset((name,)), None)
+            self._change(target, value)
         else:
             self._bind(target, self.rows(value))
+
+    def _change(self, target: ast.Subscript, value: ast.expr) -> None:
+        """Read an assignment to rows of an array; they may depend on the shuffled rows of another one."""
+        name, own = dotted_name(target.value), self.rows(target.value)
+        if name and any(each.order != () for each in (own, self.rows(target.slice), self.rows(value))):
+            self.variables[name] = Rows(own.roots or frozenset((name,)), None)
 
     def _several(self, value: ast.expr, count: int) -> list[Rows]:
         """Return the rows of each variable to which a value is unpacked."""
@@ -383,7 +388,11 @@ class Scope:
                 parent = self.source.parents.get(id(each))
                 if not isinstance(parent, ast.Attribute) or parent.attr not in ("item", "detach"):
                     arguments = [*each.args, *(word.value for word in each.keywords)]
-            elif isinstance(each, ast.Return) and isinstance(each.value, ast.Tuple) and not self.of_one_sample:
+            elif (
+                isinstance(each, ast.Return | ast.Yield)
+                and isinstance(each.value, ast.Tuple)
+                and not self.of_one_sample
+            ):
                 arguments = each.value.elts
             yield from self._compare(each, arguments)
 

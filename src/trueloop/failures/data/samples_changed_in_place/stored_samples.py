@@ -47,25 +47,32 @@ class StoredSamples:
         """Numbers in a sample; 0 once the array is freed."""
         self._changed_together = 0
         """Largest number of samples that changed between two calls of a model."""
-        self._versions: list[list[Tensor]] = [[row] for row in self._rows()]
+        self._latest: list[Tensor] | Tensor = self._rows()
+        self._versions: list[list[Tensor]] = [[row.double()] for row in self._latest]
 
-    def _rows(self) -> list[Tensor]:
+    def _rows(self) -> list[Tensor] | Tensor:
+        """Return the samples' present values: a tensor of shape (S, columns), or one tensor for each part."""
         parts = [each() for each in self._parts]
         if any(each is None for each in parts):
             self.features = 0
             return []
         tables = [each if isinstance(each, Tensor) else torch.from_numpy(each) for each in cast("list[Any]", parts)]
-        if len(tables) == 1:
-            tables = list(tables[0].detach()[:: max(1, len(tables[0]) // ROWS)][:ROWS])
-        self.features = tables[0].numel()
-        return [_columns(each.detach().reshape(1, -1))[0].double() for each in tables]
+        if len(tables) > 1:
+            self.features = tables[0].numel()
+            return [_columns(each.detach().reshape(1, -1))[0] for each in tables]
+        rows = tables[0].detach()[:: max(1, len(tables[0]) // ROWS)][:ROWS]
+        self.features = rows[0].numel()
+        return _columns(rows.reshape(len(rows), -1))
 
     def update(self) -> None:
         """Record the samples that have changed."""
+        before, self._latest = self._latest, self._rows()
+        if isinstance(before, Tensor) and isinstance(self._latest, Tensor) and torch.equal(before, self._latest):
+            return
         changed = 0
-        for versions, row in zip(self._versions, self._rows(), strict=False):
-            if not torch.equal(versions[-1], row) and len(versions) < 4:
-                versions.append(row)
+        for versions, row in zip(self._versions, self._latest, strict=False):
+            if not torch.equal(versions[-1], row.double()) and len(versions) < 4:
+                versions.append(row.double())
                 changed += 1
         self._changed_together = max(self._changed_together, changed)
 

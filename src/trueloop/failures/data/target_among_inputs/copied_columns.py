@@ -12,6 +12,7 @@ from trueloop.tracing.row_digests import has_storage, mix
 MAX_ROWS: Final = 64  # samples of a batch that are compared
 MAX_FEATURES: Final = 512
 MAX_BATCHES: Final = 200
+CHECKED_EVERY: Final = 4  # batches, after which the search ends if no feature explains the targets
 MIN_ROWS: Final = 4
 MIN_SAMPLES: Final = 64
 MAX_SAMPLES: Final = 4096  # whose hashes are stored
@@ -105,6 +106,13 @@ class CopiedColumns:
         self._count += len(x)
         self._sums += torch.stack([x.sum(0), x.square().sum(0), (x * y[:, None]).sum(0)])
         self._target_sums += torch.stack([y.sum(), y.square().sum()])
+        if self._batches % CHECKED_EVERY == 0 and self.is_judged and self._is_excluded():
+            self._batches = MAX_BATCHES
+
+    def _is_excluded(self) -> bool:
+        """Return True if no feature explains the targets so far; further samples cannot change this."""
+        variance, copied = self._copied()
+        return bool(variance > 0) and not copied.any()
 
     def _remember(self, x: Tensor, y: Tensor) -> None:
         """Add the hashes of the samples, and the values of the targets."""
@@ -123,20 +131,31 @@ class CopiedColumns:
         overlapping = self._overlaps()
         if not self.is_judged or not self._varies() or (self._is_sequence and not overlapping):
             return None
-        count, (total, squares) = self._count, self._target_sums
-        variance = (squares - total.square() / count) / count
-        mean = self._sums[0] / count
-        spread = (self._sums[1] / count - mean.square()).clamp(min=0)
-        shared = self._sums[2] / count - mean * total / count
-        unexplained = variance - shared.square() / spread.clamp(min=1e-300)
-        copied = (unexplained <= MAX_UNEXPLAINED * variance) & (spread > 0)
+        variance, copied = self._copied()
         if not variance > 0 or not copied.any() or bool(copied.all()) or self._first is None:
             return None
         index = int(copied.nonzero()[0])
+        mean, spread, shared = self._means_and_variances()
         slope = (shared[index] / spread[index]).item()
-        constant = (self._first[1] - slope * self._first[0][index] + total / count - slope * mean[index]).item()
+        mean_target = self._target_sums[0] / self._count
+        constant = (self._first[1] - slope * self._first[0][index] + mean_target - slope * mean[index]).item()
         formula = _formula(slope, constant, variance.item() ** 0.5)
         return CopiedColumn(self._name(index), formula, len(self._digests), overlapping)
+
+    def _means_and_variances(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return mean and variance of each feature, and its covariance with the target."""
+        count, total = self._count, self._target_sums[0]
+        mean = self._sums[0] / count
+        spread = (self._sums[1] / count - mean.square()).clamp(min=0)
+        return mean, spread, self._sums[2] / count - mean * total / count
+
+    def _copied(self) -> tuple[Tensor, Tensor]:
+        """Return the variance of the target, and which features explain all of it."""
+        total, squares = self._target_sums
+        variance = (squares - total.square() / self._count) / self._count
+        _, spread, shared = self._means_and_variances()
+        unexplained = variance - shared.square() / spread.clamp(min=1e-300)
+        return variance, (unexplained <= MAX_UNEXPLAINED * variance) & (spread > 0)
 
     def _varies(self) -> bool:
         """Return True if the target has enough different values, or two classes with enough samples."""

@@ -92,6 +92,8 @@ class _Windows:
 
     def leftover(self) -> int:
         """Return by how much every n-th window, also the latest, is larger than all others; 0 if that is unclear."""
+        if len(self.sizes) < MIN_EPOCHS or self.sizes[-1] <= self.sizes[-2]:
+            return 0
         self.usual, largest = min(self.sizes), max(self.sizes)
         at = [index for index, size in enumerate(self.sizes) if size == largest]
         strides = {later - earlier for earlier, later in pairwise(at)}

@@ -88,8 +88,8 @@ class Detector(BaseDetector):
             parameter = event.live_parameters.get(ref)
             if parameter is None or not _is_matrix(parameter):
                 continue
-            masked = rows & ~_rows(parameter.grad)
             left = rows & _rows(parameter.grad)
+            masked = rows ^ left
             if bool(masked.any()) and bool(left.any()):
                 self._masked[ref] = masked, parameter.detach()[masked].clone()
 
