@@ -1,7 +1,7 @@
 """Count the findings of `trueloop lint` over checkouts of public repositories, with their precision as judged by hand.
 
 ``python benchmarks/wild.py CHECKOUTS`` lints each git checkout below a folder, named ``owner+name``, one at a time.
-Each error and warning is looked up in ``results/wild_judged.json``: a list of records with repository, commit, path (of
+Each error and warning is looked up in ``wild_judged.json``: a list of records with repository, commit, path (of
 a notebook: with its cell), code, lines, verdict ("true", "arguable" or "false") and why. What it lacks is printed, so
 that it can be read and judged. Judgements of findings that are no longer reported stay in the file.
 """
@@ -18,9 +18,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from measure import RESULTS, console, table, write
+from measure import console, table, write
 
-JUDGED = RESULTS / "wild_judged.json"
+JUDGED = Path(__file__).parent / "wild_judged.json"
 VERDICTS = ("true", "arguable", "false")
 TIMEOUT_S = 300
 
