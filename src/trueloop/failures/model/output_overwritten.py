@@ -69,7 +69,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _is_called_elsewhere(call: Op) -> bool:
     """Return True if the function calls the same layer in another statement too, so that the layer has an effect."""
-    own, layer = {id(each) for each in ast.walk(call.statement)}, dotted_name(call.node.func)
+    statement: Any = call.statement
+    own, layer = {id(each) for each in ast.walk(statement)}, dotted_name(call.node.func)
     calls = (each for each in ast.walk(call.function) if isinstance(each, ast.Call) and id(each) not in own)
     return any(dotted_name(each.func) == layer for each in calls)
 
