@@ -759,27 +759,33 @@ def public_code_figures() -> str:
     found, judged = result("wild")["found"], json.loads(JUDGED.read_text(encoding="utf-8"))
     read: dict[str, Counter[str]] = defaultdict(Counter)
     for each in judged:
-        read[each["severity"]][each["verdict"]] += len(each["lines"])
+        read[f"{each['severity']}s"][each["verdict"]] += len(each["lines"])
+        read[f"{each['severity']}s, each code once per file"][each["verdict"]] += 1
     verdicts = ("true", "arguable", "false")
-    rows = [[f"{severity}s, read by hand", *(str(read[severity][each]) for each in verdicts)] for severity in read]
+    rows = [[name, *(str(verdict[each]) for each in verdicts)] for name, verdict in read.items()]
     now = ["errors and warnings of this version", *(str(found["all"][each]) for each in verdicts)]
-    codes = {
-        code: [str(found["severities"][code].get(each, 0)) for each in ("error", "warning", "note")]
-        + [str(by_verdict[each]) for each in verdicts]
-        for code, by_verdict in found["precision"].items()
-    }
-    wrong = [
-        [each["code"], f"{each['repository']}, {each['path']}:{each['lines'][0]}", str(len(each["lines"])), each["why"]]
-        for each in sorted(judged, key=lambda each: (each["code"], each["repository"]))
-        if each["verdict"] == "false"
+    by_code: dict[str, Counter[str]] = defaultdict(Counter)
+    wrong: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for each in judged:
+        by_code[each["code"]][each["verdict"]] += len(each["lines"])
+        if each["verdict"] == "false":
+            wrong[each["code"], each["repository"], each["why"]] += [f"{each['path']}:{n}" for n in each["lines"]]
+    codes = [
+        [code, *(str(by_code[code][each]) for each in verdicts)]
+        + [str(found["severities"].get(code, {}).get(each, 0)) for each in ("error", "warning", "note")]
+        for code in sorted({*by_code, *found["severities"]})
+    ]
+    false = [
+        [code, f"{repository}, {places[0]}", str(len(places)), why]
+        for (code, repository, why), places in sorted(wrong.items())
     ]
     return (
         f"{len(found['repositories'])} repositories, {found['files']:,} files and notebooks:\n\n"
         + table(["findings", *verdicts], [*sorted(rows), now])
-        + "\nBy code, with what this version reports. Notes were not judged:\n\n"
-        + table(["code", "errors", "warnings", "notes", *verdicts], [[code, *cells] for code, cells in codes.items()])
-        + "\nThe false ones, none of which this version reports:\n\n"
-        + table(["code", "where", "findings", "why it is false"], wrong)
+        + "\nBy code: the verdicts of the reading, and what this version reports. Notes were not judged.\n\n"
+        + table(["code", *verdicts, "errors now", "warnings now", "notes now"], codes)
+        + "\nThe false ones:\n\n"
+        + table(["code", "where, the first of them", "findings", "why it is false"], false)
     )
 
 
