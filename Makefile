@@ -64,7 +64,7 @@ new-failure: $(VENV)/.ready  ## the files of a new failure: make new-failure FAM
 
 bench: $(VENV)/.ready  ## the measured claims, next to the peers
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
-	for script in $(filter-out %/page.py,$(wildcard benchmarks/[a-z]*.py)) benchmarks/page.py; do \
+	for script in $(filter-out %/page.py %/wild.py,$(wildcard benchmarks/[a-z]*.py)) benchmarks/page.py; do \
 		$(BIN)/python $$script || exit 1; done
 
 integrations: $(VENV)/.ready  ## programs of Lightning, the HF Trainer, Accelerate and Ignite under trueloop run, for real

@@ -1,15 +1,20 @@
-"""Write the figures of benchmarks/results into docs/benchmarks.md and README.md, so that none is typed by hand."""
+"""Write the figures of benchmarks/results into docs/benchmarks.md, docs/in-the-wild.md and README.md.
+
+So that none is typed by hand.
+"""
 
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "benchmarks.md"
-README = ROOT / "README.md"
+README, PUBLIC_CODE = ROOT / "README.md", ROOT / "docs" / "in-the-wild.md"
+JUDGED = ROOT / "benchmarks" / "wild_judged.json"
 BEGIN, END = "<!-- figures: begin (written by benchmarks/page.py) -->\n", "<!-- figures: end -->\n"
 
 
@@ -493,6 +498,7 @@ SCRIPTS = {
     "order.py": "data order: speed, seeking, memory, resume",
     "watch.py": "cost of the sanitizer",
     "lint.py": "speed and memory of the linter",
+    "wild.py": "findings of the linter on public repositories, judged by hand",
     "journal.py": "cost and size of the journal",
     "runs.py": "queries over many runs",
     "serving.py": "time of an answer",
@@ -748,6 +754,46 @@ def readme_figures() -> str:
     )
 
 
+def public_code_figures() -> str:
+    """Return what was found in public repositories, and how much of it is right."""
+    found, judged = result("wild")["found"], json.loads(JUDGED.read_text(encoding="utf-8"))
+    read: dict[str, Counter[str]] = defaultdict(Counter)
+    for each in judged:
+        read[f"{each['severity']}s"][each["verdict"]] += len(each["lines"])
+        read[f"{each['severity']}s, each code once per file"][each["verdict"]] += 1
+    verdicts = ("true", "arguable", "false")
+    rows = [[name, *(str(verdict[each]) for each in verdicts)] for name, verdict in read.items()]
+    now = ["errors and warnings of this version", *(str(found["all"][each]) for each in verdicts)]
+    by_code: dict[str, Counter[str]] = defaultdict(Counter)
+    wrong: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for each in judged:
+        by_code[each["code"]][each["verdict"]] += len(each["lines"])
+        if each["verdict"] == "false":
+            wrong[each["code"], each["repository"], each["why"]] += [f"{each['path']}:{n}" for n in each["lines"]]
+    codes = [
+        [code, *(str(by_code[code][each]) for each in verdicts)]
+        + [str(found["severities"].get(code, {}).get(each, 0)) for each in ("error", "warning", "note")]
+        for code in sorted({*by_code, *found["severities"]})
+    ]
+    false = [
+        [code, f"{repository}, {places[0]}", str(len(places)), why]
+        for (code, repository, why), places in sorted(wrong.items())
+    ]
+    return (
+        f"{len(found['repositories'])} repositories, {found['files']:,} files and notebooks:\n\n"
+        + table(["findings", *verdicts], [*sorted(rows), now])
+        + "\nBy code: the verdicts of the reading, and what this version reports. Notes were not judged.\n\n"
+        + table(["code", *verdicts, "errors now", "warnings now", "notes now"], codes)
+        + "\nThe false ones:\n\n"
+        + table(["code", "where, the first of them", "findings", "why it is false"], false)
+    )
+
+
+def public_code(text: str) -> str:
+    """Return the page on public code with its counts written again from the results."""
+    return replace_figures(text, public_code_figures())
+
+
 def page(text: str) -> str:
     """Return the page with its figures written again from the results."""
     return replace_figures(text, figures())
@@ -766,3 +812,4 @@ def replace_figures(text: str, figures: str) -> str:
 if __name__ == "__main__":
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     README.write_text(readme(README.read_text(encoding="utf-8")), encoding="utf-8")
+    PUBLIC_CODE.write_text(public_code(PUBLIC_CODE.read_text(encoding="utf-8")), encoding="utf-8")

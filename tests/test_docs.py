@@ -319,3 +319,5 @@ def test_the_figures_are_those_of_the_results():
     assert page.page(text) == text
     text = README.read_text(encoding="utf-8")
     assert page.readme(text) == text
+    text = page.PUBLIC_CODE.read_text(encoding="utf-8")
+    assert page.public_code(text) == text

@@ -190,3 +190,17 @@ def test_imports_of_a_file_without_training_code_are_followed_only_into_files_th
 )
 def test_required_words_are_alternatives_conjunctions_and_patterns(words, text, expected):
     assert Rule(words, lambda source: ()).may_match(partial(contains_word, text)) is expected
+
+
+@pytest.mark.parametrize(
+    ("path", "severity"),
+    [("tests/test_loop.py", Severity.NOTE), ("loop_test.py", Severity.NOTE), ("tests/loop.py", Severity.ERROR)],
+)
+def test_findings_in_unit_tests_are_notes(path, severity):
+    text = "def test_one():\n" + textwrap.indent(catalogue()["GRD001"].failure.bad, "    ")
+    assert {each.severity for each in lint_text(text, path, all_rules()).findings} == {severity}
+
+
+def test_a_script_that_evaluates_a_model_is_no_unit_test():
+    findings = lint_text(catalogue()["GRD001"].failure.bad, "test_model.py", all_rules()).findings
+    assert {each.severity for each in findings} == {Severity.ERROR}

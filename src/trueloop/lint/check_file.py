@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from trueloop.analysis.interpreter.interpreter import interpret
 from trueloop.analysis.project import Project, contains_word, parse_module, parse_tree
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import Finding, SourceLocation
+from trueloop.core.findings import Finding, Severity, SourceLocation
 from trueloop.core.source_text import cuts_graph
 from trueloop.core.suppression import ALL_CODES, Pragma, find_pragmas, matches_code
 from trueloop.failures.failure import Failure, Rule
@@ -138,20 +138,28 @@ def _build_finding(active: ActiveRule, hit: Hit, source: SourceFile, path: str, 
     if fix is not None and fix.safe and cuts_graph(source.text, fix):
         fix = replace(fix, safe=False)  # even if the rule calls it safe: fixing a wrong finding must not stop gradients
     related = (*hit.related, *source.places_in_other_files(hit))
-    lines_before = source.module_of(node.lineno).text.lines_before
+    text = source.module_of(node.lineno).text
+    lines_before, location = text.lines_before, _location(source, path, project, node)
     return Finding(
         code=failure.code,
         slug=active.slug,
         title=failure.title,
-        severity=hit.severity or failure.severity,
+        severity=Severity.NOTE if _is_unit_test(location.path, text.source) else hit.severity or failure.severity,
         message=hit.message,
-        location=_location(source, path, project, node),
+        location=location,
         related=tuple((_location(source, path, project, other), message) for other, message in related),
         fix=failure.fix,
         column=_column(source, node.lineno, node.col_offset),
         end=(node.end_lineno - lines_before, _column(source, node.end_lineno, node.end_col_offset)),
         autofix=fix,
     )
+
+
+def _is_unit_test(path: str, text: str) -> bool:
+    """Return True for a file of unit tests, which make a few updates and learn nothing that is used."""
+    name = path.replace(os.sep, "/").rpartition("/")[2]
+    is_named = name.startswith("test_") or name.endswith("_test.py") or name == "conftest.py"
+    return is_named and any(word in text for word in ("pytest", "unittest", "def test_", "TestCase"))
 
 
 def _column(source: SourceFile, line: int, byte_offset: int) -> int:

@@ -651,6 +651,63 @@ for epoch in range(2):
 }
 
 LOADERS_IN_THE_SOURCE_FINE = {
+    "a graph whose loaders get node numbers": """
+import dgl
+from dgl.dataloading import DataLoader as NodeLoader, NeighborSampler
+def run(g, train_set, train_idx, val_idx, test_set):
+    net = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    sampler = NeighborSampler([15, 10])
+    train_loader = NodeLoader(g, train_idx, sampler, batch_size=16, shuffle=True)
+    val_loader = NodeLoader(g, val_idx, sampler, batch_size=16)
+    test_loader = dgl.dataloading.DataLoader(g, {"paper": test_set}, sampler, batch_size=16)
+    for epoch in range(2):
+        for _, _, blocks in train_loader:
+            optimizer.zero_grad()
+            net(blocks[0].x).sum().backward()
+            optimizer.step()
+""",
+    "datasets from one comprehension": """
+class Links(torch.utils.data.Dataset):
+    def __init__(self, split):
+        self.rows = torch.load(split)
+    def __getitem__(self, i):
+        return self.rows[i]
+    def __len__(self):
+        return len(self.rows)
+
+train_set, val_set, test_set = [Links(split) for split in ("train", "valid", "test")]
+train_loader = DataLoader(train_set, batch_size=16, shuffle=True)
+val_loader = DataLoader(val_set, batch_size=16)
+test_loader = DataLoader(test_set, batch_size=16)
+net = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for epoch in range(2):
+    for a, b in train_loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        optimizer.step()
+""",
+    "held-out nodes of each cluster of a graph": """
+dataloader = DataLoader(data, batch_size=16, shuffle=True)
+net = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for epoch in range(2):
+    for a, b in dataloader:
+        mask = a[:, 0] > 0
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(a)[mask], b[mask]).backward()
+        optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        val_preds, val_labels, val_total = [], [], 0
+        for a, b in dataloader:
+            m_val = a[:, 0] <= 0
+            val_preds.append(net(a)[m_val])
+            val_labels.append(b[m_val])
+            val_total += m_val.sum()
+    net.train()
+""",
     "the training score": """
 train_set, val_set = random_split(data, [64, 32])
 train_loader = DataLoader(train_set, batch_size=16, shuffle=True)

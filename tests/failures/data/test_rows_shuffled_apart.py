@@ -191,6 +191,74 @@ X_train, X_test = train_test_split(X, test_size=0.2, shuffle=False)
 y_train, y_test = train_test_split(y, test_size=0.2, shuffle=False)
 step(X_train, y_train)
 """,
+    "one-hot labels that are filled from shuffled ones": """
+inputs, labels = X.numpy(), y.numpy()
+np.random.seed(547)
+np.random.shuffle(inputs)
+np.random.seed(547)
+np.random.shuffle(labels)
+y_vec = np.zeros((len(labels), 2))
+for i, label in enumerate(labels):
+    y_vec[i, labels[i]] = 1
+step(torch.from_numpy(inputs), torch.from_numpy(y_vec))
+""",
+    "a list that grows from shuffled labels": """
+order = torch.randperm(len(X))
+inputs, labels = X[order], y[order]
+targets = []
+for label in labels:
+    targets.append(1 - label)
+step(inputs, torch.stack(targets))
+""",
+    "labels scattered into zeros": """
+order = torch.randperm(len(X))
+inputs, labels = X[order], y[order]
+targets = torch.zeros(len(labels), 2)
+targets.scatter_(1, labels[:, None], 1)
+step(inputs, targets)
+other = torch.zeros(len(labels))
+torch.mul(labels, 2, out=other)
+step(inputs, other)
+third = torch.empty(len(labels))
+third.copy_(labels)
+step(inputs, third)
+""",
+    "an array that a function fills": """
+def fill(out, values):
+    for i, each in enumerate(values):
+        out[i] = each
+order = torch.randperm(len(X))
+inputs, labels = X[order], y[order]
+targets = np.zeros(len(labels))
+fill(targets, labels)
+step(inputs, torch.from_numpy(targets))
+""",
+    "an action that is chosen at random in another method": """
+class Agent:
+    def __init__(self):
+        self.actions = [0, 1]
+        self.order = np.random.permutation(8)
+    def choose(self, state):
+        action = np.random.choice(self.actions)
+        values = X[torch.randperm(len(X))]
+        return action
+    def learn(self, state, action, reward):
+        chosen = torch.tensor(action)
+        values = model(state)[:, chosen]
+        loss = F.mse_loss(values, reward)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+agent = Agent()
+for x in X:
+    agent.learn(x[None], agent.choose(x), torch.ones(1))
+action = random.choice([0, 1])
+values = model(X)[:, action]
+loss = F.mse_loss(values, y.float())
+optimizer.zero_grad()
+loss.backward()
+optimizer.step()
+""",
     "zipped": """
 pairs = list(zip(X, y))
 random.shuffle(pairs)

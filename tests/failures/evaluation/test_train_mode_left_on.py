@@ -1046,6 +1046,43 @@ with torch.no_grad():
 }
 
 JUDGED_BY_HAND_FINE = {
+    "a smoke test that reads nothing but the shape": """
+def build():
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+
+torch.save(build().state_dict(), "net.pt")
+net = build()
+net.load_state_dict(torch.load("net.pt"))
+output = net(x)
+print(output.shape)
+print(net(x).size())
+net(x)
+""",
+    "a value function that is trained after its first call": """
+class Learner:
+    def __init__(self, dropout=None):
+        layers = [nn.Linear(6, 8), nn.ReLU()]
+        if dropout is not None:
+            layers.append(nn.Dropout(dropout))
+        self.values = nn.Sequential(*layers, nn.Linear(8, 1))
+        self.optimizer = torch.optim.Adam(self.values.parameters(), lr=0.01)
+
+    def load(self, path):
+        self.values.load_state_dict(torch.load(path))
+
+    def update(self, inputs, following, rewards):
+        with torch.no_grad():
+            target = rewards + 0.9 * self.values(following)
+        self.optimizer.zero_grad()
+        nn.functional.mse_loss(self.values(inputs), target).backward()
+        self.optimizer.step()
+
+learner = Learner()
+torch.save(learner.values.state_dict(), "values.pt")
+learner.load("values.pt")
+for k in torch.randperm(96).split(32):
+    learner.update(x[k], x[k].flip(0), y[k])
+""",
     "set to eval mode by train(False)": """
 model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

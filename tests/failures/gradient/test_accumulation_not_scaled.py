@@ -247,6 +247,31 @@ def train(net: nn.Module, loader, opt: torch.optim.Optimizer, every):
 }
 
 LINT_CORRECT = {
+    "divided where several batches are accumulated": """
+class Trainer:
+    def __init__(self, args, net):
+        self.args, self.net = args, net
+        self.optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    def train(self, loader):
+        for i, (a, b) in enumerate(loader):
+            loss = mse(self.net(a), b)
+            if self.args.n_gpu > 1:
+                loss = loss.mean()
+            if self.args.accumulate > 1:
+                loss = loss / self.args.accumulate
+            loss.backward()
+            if (i + 1) % self.args.accumulate == 0:
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+def train(model, optimizer, loader, steps):
+    for i, (a, b) in enumerate(loader):
+        loss = mse(model(a), b)
+        loss = loss / steps if steps != 1 else loss
+        loss.backward()
+        if (i + 1) % steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
     "divided before backward": """
 for i, (a, b) in enumerate(loader):
     loss = mse(model(a), b)

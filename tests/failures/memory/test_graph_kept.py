@@ -250,6 +250,26 @@ class Trainer:
                 self.history["loss"].append(loss.cpu())  # <- MEM001
                 self.history["step"].append(step)
 """,
+    "the micro-batches of all updates": """
+losses = []
+for step in range(80):
+    optimizer.zero_grad()
+    for chunk in range(4):
+        loss = mse(model(x[chunk::4]), y[chunk::4])
+        losses.append(loss)  # <- MEM001
+        loss.backward()
+    optimizer.step()
+""",
+    "the total of the micro-batches of all updates": """
+total = 0.0
+for step in range(80):
+    optimizer.zero_grad()
+    for chunk in range(4):
+        loss = mse(model(x[chunk::4]), y[chunk::4])
+        loss.backward()
+        total += loss  # <- MEM001
+    optimizer.step()
+""",
     "with Accelerate": """
 from accelerate import Accelerator
 def main(net: nn.Module, loader, args):
@@ -389,6 +409,34 @@ def finish(policy, opt):
     loss.backward()
     opt.step()
     del policy.saved[:]
+""",
+    "the micro-batches of one update": """
+for step in range(80):
+    optimizer.zero_grad()
+    losses, total, seen = [], 0.0, {"loss": []}
+    for chunk in range(4):
+        loss = mse(model(x[chunk::4]), y[chunk::4])
+        losses.append(loss)
+        seen["loss"].append(loss)
+        total += loss
+        loss.backward()
+    optimizer.step()
+    print(sum(losses) / len(losses), total, seen)
+""",
+    "the micro-batches of one update, in a function": """
+def backward_all():
+    losses, total = [], 0.0
+    for chunk in range(4):
+        loss = mse(model(x[chunk::4]), y[chunk::4])
+        loss.backward()
+        losses.append(loss)
+        total += loss
+    return losses, total
+
+for step in range(80):
+    optimizer.zero_grad()
+    losses, total = backward_all()
+    optimizer.step()
 """,
     "a loss summed from parts in every iteration": """
 for step in range(80):

@@ -61,6 +61,10 @@ HEAD_METHOD = """    def head(self, x):
 model = Net()"""
 FAULTY["a method"] = FAULTY["a method"].replace("model = Net()", HEAD_METHOD)
 CORRECT = {
+    "the same layer is called again": """
+unused = self.a(x)
+return self.c(F.relu(self.b(self.a(x))))
+""",
     "read in between": """
 h = F.relu(self.a(x))
 skip = h + x

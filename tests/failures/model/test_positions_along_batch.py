@@ -67,6 +67,18 @@ CORRECT = {
     ),
     "an encoding of two dimensions": encoding("return x + self.pe[:x.size(0)]", pe="pe = torch.zeros(max_len, d)"),
     "the length of another tensor": encoding("return x + self.pe[:self.reference.size(0)]"),
+    "a class of the program with the name of a layer": encoding(
+        "return x + self.pe[:, :x.size(1)]", pe="pe = torch.zeros(1, max_len, d)", option=""
+    ).replace("nn.TransformerEncoderLayer", "TransformerEncoderLayer")
+    + """
+class TransformerEncoderLayer(nn.Module):
+    def __init__(self, d, heads):
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, d)
+
+    def forward(self, x):
+        return (self.q(x) @ self.k(x).mT).softmax(-1) @ self.v(x)
+""",
     "unknown layout": encoding("return x + self.pe[:x.size(0)]", option=", batch_first=self.batch_first"),
     "an encoding for each image of the batch": encoding("return x + self.noise[:x.size(0)]"),
     "a length that is the time": encoding(

@@ -68,6 +68,15 @@ Task(model).fit(5)
 """,
 }
 CORRECT = {
+    "two devices that are compared": """
+for device in ["cpu", "cpu:0"]:
+    optimizer = optim.Adam(model.parameters(), lr=0.001)
+    model.to(device)
+    for i, (a, b) in enumerate(loader):
+        optimizer.zero_grad()
+        F.cross_entropy(model(a.to(device)), b.to(device)).backward()
+        optimizer.step()
+""",
     "once": """
 optimizer = optim.Adam(model.parameters())
 for _ in range(4):

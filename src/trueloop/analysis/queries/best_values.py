@@ -2,8 +2,8 @@
 
 import ast
 import math
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 from trueloop.analysis.queries.metric_names import metric_name, name_words
 from trueloop.analysis.source_file import SourceFile, last_name
@@ -42,7 +42,7 @@ def best_checks(source: SourceFile) -> Iterator[BestCheck]:
                 sign, left, right = "<" if sign == ">" else ">", right, left
             if not _is_best(right) or _is_best(left) or isinstance(left, ast.Constant):
                 continue
-            stored = [each for each, _ in stores(node.body)]
+            stored = [each for each, _ in stores_in(node.body)]
             updates = any(is_same(each, right) for each in stored)
             if updates or any(map(_is_best, stored)) or saves_model(node.body):
                 yield BestCheck(node, left, right, sign, updates)
@@ -57,9 +57,14 @@ def is_same(one: ast.expr, other: ast.expr) -> bool:
     return ast.unparse(one) == ast.unparse(other)
 
 
-def stores(nodes: Any) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """Yield each target that statements, or the nodes of a file, assign, with its value; None if it is unknown."""
-    for node in (inner for each in nodes for inner in (walk(each) if isinstance(nodes, list) else [each])):
+def stores_in(block: list[ast.stmt]) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """Yield each target that the statements of a block assign, as `stores` does."""
+    return stores(inner for each in block for inner in walk(each))
+
+
+def stores(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """Yield each target that some nodes, without those below them, assign, with its value; None if it is unknown."""
+    for node in nodes:
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 yield from _pairs(target, node.value)

@@ -37,7 +37,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from trueloop.analysis.queries.best_values import MIRRORED, initial_number, is_same, stores
+from trueloop.analysis.queries.best_values import MIRRORED, initial_number, is_same, stores, stores_in
 from trueloop.analysis.queries.metric_names import metric_name, name_words
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix, encloses, walk
@@ -52,7 +52,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if not isinstance(node, ast.If) or not node.orelse or not _compares_best(node.test):
             continue
         for bad, good in ((node.orelse, node.body), (node.body, node.orelse)):
-            best = next((target for target, _ in stores(good) if _is_best(target)), None)
+            best = next((target for target, _ in stores_in(good) if _is_best(target)), None)
             counter = next((each for each in map(_incremented_variable, bad) if each is not None), None)
             if best is None or counter is None or _is_set_back(source, node, counter):
                 continue
@@ -124,7 +124,7 @@ def _stops_at_limit(node: ast.AST, counter: ast.expr) -> bool:
     match node:
         case ast.If(test=ast.Compare(left=left, ops=[ast.GtE() | ast.Gt() | ast.Eq()]), body=body):
             ends = any(isinstance(each, ast.Break | ast.Return | ast.Raise) for each in body)
-            flags = [target for target, value in stores(body) if getattr(value, "value", None) is True]
+            flags = [target for target, value in stores_in(body) if getattr(value, "value", None) is True]
             return is_same(left, counter) and (ends or any("stop" in ast.unparse(each).lower() for each in flags))
         case _:
             return False

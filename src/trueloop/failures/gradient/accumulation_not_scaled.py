@@ -214,12 +214,25 @@ def _scaled_in_one_branch(source: SourceFile, step: Op) -> Iterator[Hit]:
         others = [each for each in losses if each not in divided]
         if not divided or not others or not all(isinstance(each.node, ast.expr) for each in losses):
             continue
+        if any(_is_under_condition_on(source, each.node, window.size) for each in divided):
+            continue  # if steps > 1: loss = loss / steps
         yield Hit(
             message=f"`{ast.unparse(backward.node)}` adds up the gradients of `{size}` batches, but the loss is "
             "divided by that number in one branch only.",
             node=backward.node,
             related=((others[0].node, "not divided here"), (divided[0].node, "divided here"), (step.node, "the step")),
         )
+
+
+def _is_under_condition_on(source: SourceFile, node: Any, size: ast.expr) -> bool:
+    """Return True if the value of a loss depends on a condition on the number of batches in a window."""
+    name = ast.unparse(size).rpartition(".")[2]
+    parent = source.parents.get(id(node))
+    while parent is not None:
+        if isinstance(parent, ast.If | ast.IfExp) and name in ast.unparse(parent.test):
+            return "%" not in ast.unparse(parent.test)
+        parent = source.parents.get(id(parent))
+    return False
 
 
 def _is_divided(loss: AbstractValue, size: ast.expr) -> bool:

@@ -53,6 +53,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if not target or id(statement) in seen or not _is_layer_of_self(call):
             continue
         seen.add(id(statement))
+        if _is_called_elsewhere(call):
+            continue
         end = _overwriting(source, call.function, statement, target)
         if end is not None:
             layer, text = dotted_name(call.node.func), source.text.segment(statement)
@@ -63,6 +65,14 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 related=((end, "overwritten here"),) if end is not call.function else (),
                 fix=_use_result(source, call, end, target),
             )
+
+
+def _is_called_elsewhere(call: Op) -> bool:
+    """Return True if the function calls the same layer in another statement too, so that the layer has an effect."""
+    statement: Any = call.statement
+    own, layer = {id(each) for each in ast.walk(statement)}, dotted_name(call.node.func)
+    calls = (each for each in ast.walk(call.function) if isinstance(each, ast.Call) and id(each) not in own)
+    return any(dotted_name(each.func) == layer for each in calls)
 
 
 def _variable(call: Op) -> str:

@@ -66,7 +66,7 @@ class _Encoding(NamedTuple):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each positional encoding that is added along the dimension that attention layers read as the batch."""
-    layers = [each for each in source.all_calls if last_name(each.func) in _ATTENTION]
+    layers = [each for each in source.all_calls if _is_pytorch_attention(source, each)]
     time = _time_dimension(layers)
     for each in _encodings(source) if time is not None else ():
         if each.dimension == time or not _broadcasts(source, each) or _is_exchanged(source, each.node):
@@ -79,6 +79,16 @@ def find(source: SourceFile) -> Iterator[Hit]:
             node=each.node,
             related=((layers[0], f"time is dimension {time} here"),),
         )
+
+
+def _is_pytorch_attention(source: SourceFile, call: ast.Call) -> bool:
+    """Return True for an attention layer of PyTorch, which a class of the program may have the name of."""
+    name = last_name(call.func)
+    if name not in _ATTENTION:
+        return False
+    known = source.qualified_name(call.func)
+    own = any(isinstance(each, ast.ClassDef) and each.name == name for each in source.nodes)
+    return known.startswith("torch.") or not (known or own)
 
 
 def _time_dimension(layers: list[ast.Call]) -> int | None:

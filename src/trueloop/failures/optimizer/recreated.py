@@ -405,7 +405,7 @@ def _built_in_loop(source: SourceFile) -> Iterator[Hit]:
         is_repeated = (
             models
             and creation.is_unconditional_in(loop)
-            and (loop.trip_count() or 3) >= 3
+            and not _has_few_iterations(loop)
             and not loop.runs_at_most_once()
             and _has_same_arguments(source, creation, loop)
         )
@@ -416,6 +416,15 @@ def _built_in_loop(source: SourceFile) -> Iterator[Hit]:
                 node=creation.node,
                 fix=move_out_of_loop_fix(source, creation, loop, "Build the optimizer once, before the loop"),
             )
+
+
+def _has_few_iterations(loop: Loop) -> bool:
+    """Return True for a loop with one or two iterations, such as the stages ``("cpu", "cuda")``."""
+    match getattr(loop.node, "iter", None):
+        case ast.List(elts=items) | ast.Tuple(elts=items) if not any(isinstance(x, ast.Starred) for x in items):
+            return len(items) < 3
+        case _:
+            return (loop.trip_count() or 3) < 3
 
 
 def _scheduled_in_vain(source: SourceFile) -> Iterator[Hit]:

@@ -95,6 +95,12 @@ def forward(self, x):
     x = x.view(x.size(0), -1)
     return x.view(-1, x.size(1))
 """,
+    "a batch that is cut into groups": """
+def share(self, hidden):
+    b, n, d = hidden.shape
+    groups = hidden.view(self.k, b, n, d).permute(0, 1, 3, 2)
+    return groups, hidden.view(self.k, b // self.k, n, d)
+""",
     "a new dimension": """
 def forward(self, x):
     N, C = x.shape

@@ -27,7 +27,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for loop in loops:
         name = _held_out_score(source, loop)
         is_training_loader = is_training(loop.loader) or (loop.function, ast.unparse(loop.loader)) in trained
-        if name and is_training_loader and not _trains(loop.node) and not is_held_out(loop.loader):
+        is_other = _trains(loop.node) or is_held_out(loop.loader) or _selects_held_out(loop.node)
+        if name and is_training_loader and not is_other:
             yield _hit(loop.node.iter, name, loop.loader)
     for call in source.all_calls:
         loader, target = _evaluated(call), _target(source, call)
@@ -58,6 +59,17 @@ def _trains(node: ast.AST) -> bool:
     names = {last_name(each.func) for each in calls}
     return bool(names & {"backward", "step", "zero_grad", "minimize"}) or any(
         name_words(name) & {"train", "fit", "update"} for name in names - {"train", "eval", "update"}
+    )
+
+
+def _selects_held_out(loop: ast.AST) -> bool:
+    """Return True if a loop takes the held-out part of each batch, such as the nodes of a graph: ``out[val_mask]``."""
+    subscripts = (each for each in ast.walk(loop) if isinstance(each, ast.Subscript))
+    indices = (each.slice for each in subscripts if isinstance(each.ctx, ast.Load))
+    return any(
+        name_words(last_name(each)) & (HELD_OUT | {"mask"})
+        for each in indices
+        if isinstance(each, ast.Name | ast.Attribute)
     )
 
 

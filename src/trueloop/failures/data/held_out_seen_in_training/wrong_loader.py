@@ -16,6 +16,11 @@ _HELD_OUT: Final = re.compile(
 _TRAINING: Final = re.compile(r"train|tr_|fit", re.I)
 _SELECTING: Final = frozenset(("sampler", "batch_sampler", "3", "4", "**"))
 """Arguments of a loader that may select samples."""
+_READING: Final = frozenset((
+    "0", "dataset", "batch_size", "shuffle", "num_workers", "collate_fn", "pin_memory", "drop_last", "generator",
+    "worker_init_fn", "persistent_workers", "prefetch_factor", "timeout", "device", "multiprocessing_context",
+))  # fmt: skip
+"""Arguments of a loader that select no samples; those of other libraries take samples by number: ``(graph, nodes)``."""
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -64,14 +69,11 @@ def _training_loaders(source: SourceFile, built: Op) -> list[AbstractValue]:
 def _fault(source: SourceFile, built: Op, trained: AbstractValue) -> str:
     """Return why a loader reads samples of the training loader; "" if that is not certain."""
     held_out = built.subject
-    if (
-        not held_out.sources
-        or not trained.sources
-        or _SELECTING & (held_out.arguments.keys() | trained.arguments.keys())
-    ):
+    if any(not each.sources or _may_select(each) for each in (held_out, trained)):
         return ""
     own, other = held_out.sources[0], trained.sources[0]
-    if own.union or other.union or own.kind not in (ValueKind.DATASET, ValueKind.INSTANCE, ValueKind.UNKNOWN):
+    is_dataset = own.kind in (ValueKind.DATASET, ValueKind.INSTANCE, ValueKind.UNKNOWN)
+    if not is_dataset or own.union or other.union or _is_one_of_several(source, own):
         return ""
     if own is other and _has_held_out_set(source, built):
         return f"both loaders get `{_dataset_text(built)}`"
@@ -81,6 +83,22 @@ def _fault(source: SourceFile, built: Op, trained: AbstractValue) -> str:
     if all(parts) and own.sources[0] is other.sources[0] and _is_split_again(source, own.node, other.node):
         return "the dataset is split twice, each time in another way"
     return ""
+
+
+def _may_select(loader: AbstractValue) -> bool:
+    """Return True if a loader may read a part of its dataset only."""
+    names = loader.arguments.keys()
+    return bool(_SELECTING & names or (not loader.name.startswith("torch.") and names - _READING))
+
+
+def _is_one_of_several(source: SourceFile, dataset: AbstractValue) -> bool:
+    """Return True for a dataset that a comprehension creates for each of its items: ``[build(s) for s in splits]``."""
+    node = dataset.node if isinstance(dataset.node, ast.AST) else None
+    while node is not None:
+        if isinstance(node, ast.ListComp | ast.GeneratorExp | ast.DictComp):
+            return True
+        node = source.parents.get(id(node))
+    return False
 
 
 def _has_held_out_set(source: SourceFile, built: Op) -> bool:

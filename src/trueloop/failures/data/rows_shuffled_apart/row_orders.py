@@ -77,28 +77,34 @@ def find(source: SourceFile) -> Iterator[Hit]:
     draws: dict[Any, ast.AST] = {}
     imported = [alias for each in source.nodes if isinstance(each, ast.Import) for alias in each.names]
     module = Scope(source, shuffling, draws, {(each.asname or each.name): _MODULE for each in imported})
-    for name, parameters, block in _blocks(source):
-        scope = module if not name else Scope(source, shuffling, draws, module.variables, parameters)
+    for name, functions in _blocks(source):
+        scope = Scope(source, shuffling, draws, module.variables)
         scope.of_one_sample = bool(_ONE_SAMPLE.search(name))
         scope.of_class = name.startswith("self ")
-        for hit in [hit for statement in block for hit in scope.read(statement)]:
+        hits: list[Hit] = []
+        for function in functions:
+            if isinstance(function, ast.Module):
+                scope = module
+            else:
+                scope.enter(function, module.variables)
+            hits += [hit for statement in function.body for hit in scope.read(statement)]
+        for hit in hits:
             if id(hit.node) not in reported and not _EXPERIMENT.search(name):
                 reported.add(id(hit.node))
                 yield hit
 
 
-def _blocks(source: SourceFile) -> Iterator[tuple[str, set[str], list[ast.stmt]]]:
-    """Yield name, parameters and statements of the module, of each function, and of each class with all its methods."""
+def _blocks(source: SourceFile) -> Iterator[tuple[str, list[ast.Module | ast.FunctionDef]]]:
+    """Yield the modules, each function, and each class with all its methods, which share what they store in self."""
     for module in source.modules:
-        yield "", set(), module.tree.body
+        yield "", [module.tree]
     for node in source.nodes:
         if isinstance(node, ast.FunctionDef) and not isinstance(source.parents.get(id(node)), ast.ClassDef):
-            yield node.name, _parameters(node), node.body
+            yield node.name, [node]
         elif isinstance(node, ast.ClassDef):
             methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
             methods.sort(key=lambda each: each.name != "__init__")
-            names = {name for each in methods for name in _parameters(each)}
-            yield f"self {node.name}", names, [statement for each in methods for statement in each.body]
+            yield f"self {node.name}", list(methods)
 
 
 def _parameters(function: ast.FunctionDef) -> set[str]:
@@ -130,7 +136,6 @@ class Scope:
         shuffling: functions that return their argument in another order.
         draws: key of a drawn order -> the call that draws it; it grows.
         outer: variables of the module.
-        parameters: parameters of the function, which hide them.
     """
 
     def __init__(
@@ -139,15 +144,13 @@ class Scope:
         shuffling: frozenset[str],
         draws: dict[Any, ast.AST],
         outer: Mapping[str, Rows],
-        parameters: Iterable[str] = (),
     ) -> None:
         self.source, self.shuffling, self.draws = source, shuffling, draws
         self.of_one_sample = False
         """Whether the statements may be about the parts of one sample."""
         self.of_class = False
         """Whether the statements are those of all methods of a class."""
-        hidden = set(parameters)
-        self.variables = {name: rows for name, rows in outer.items() if name not in hidden}
+        self.variables = dict(outer)
         self._generators: dict[str, str] = {}
         self._seed: tuple[str, int] | None = None
         """The latest seed, and the number of orders drawn since; None before the first seed."""
@@ -155,6 +158,12 @@ class Scope:
         """Id of a call that draws an order -> the key of this order; orders from equal seeds have equal keys."""
         self._drawn_from: dict[str, int] = {}
         """Generator -> the number of orders drawn from it."""
+
+    def enter(self, function: ast.FunctionDef, outer: Mapping[str, Rows]) -> None:
+        """Forget the local variables of the method before, and hide those of the module that are parameters here."""
+        kept = {name: rows for name, rows in self.variables.items() if name.startswith("self.")}
+        parameters = _parameters(function)
+        self.variables = {name: rows for name, rows in {**outer, **kept}.items() if name not in parameters}
 
     # Statements ---------------------------------------------------------------------------------------------------
 
@@ -191,6 +200,8 @@ class Scope:
                 self._bind(target, _mixed([self.rows(target), self.rows(value)]))
             case ast.Expr(value=ast.Call(args=[shuffled]) as call) if last_name(call.func) == "shuffle":
                 self._shuffle_in_place(call, shuffled)
+            case ast.Expr(value=ast.Call() as call):
+                self._fill_in_place(call)
             case _:
                 pass
 
@@ -211,7 +222,7 @@ class Scope:
         """Read an assignment to rows of an array; they may depend on the shuffled rows of another one."""
         name, own = dotted_name(target.value), self.rows(target.value)
         if name and any(each.order != () for each in (own, self.rows(target.slice), self.rows(value))):
-            self.variables[name] = Rows(own.roots, None)
+            self.variables[name] = Rows(own.roots or frozenset((name,)), None)
 
     def _several(self, value: ast.expr, count: int) -> list[Rows]:
         """Return the rows of each variable to which a value is unpacked."""
@@ -247,6 +258,17 @@ class Scope:
             self.variables[name] = Rows(frozenset((name,)), (), drawn)
         elif name:
             self.variables[name] = _reordered(before, drawn)
+
+    def _fill_in_place(self, call: ast.Call) -> None:
+        """Read ``targets.append(label)`` and ``fill(out, labels)``: what had no rows may get those of the others."""
+        owner = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+        values = [*owner, *call.args, *(each.value for each in call.keywords)]
+        found = [(each, self.rows(each)) for each in values]
+        if any(rows.order != () for _, rows in found):
+            for each, rows in found:
+                name = dotted_name(each)
+                if name in self.variables and not rows.roots:
+                    self.variables[name] = Rows(frozenset((name,)), None)
 
     def _draw(self, node: ast.Call) -> Any:
         """Return the key of the order that a call draws."""
@@ -352,7 +374,7 @@ class Scope:
             return _reordered(owner, (self._draw(node),))
         if (name in self.shuffling and len(arguments) == 1) or (name == "shuffle" and arguments):
             return _reordered(arguments[0], (self._draw(node),))
-        if name not in _DRAWING:
+        if name not in _DRAWING or _draws_one(node, name):
             return None
         drawn = (self._draw(node),)
         if name == "permutation" and arguments and arguments[0].roots and _is_array(node.args[0]):
@@ -464,6 +486,13 @@ def _is_deliberate(*sides: tuple[ast.expr, Rows]) -> bool:
         rows.order and _DELIBERATE.search(name) and is_label(_array(node))
         for name, (node, rows) in zip(names, sides, strict=True)
     )
+
+
+def _draws_one(node: ast.Call, name: str) -> bool:
+    """Return True for a draw of a single number or item, such as an action: ``random.choice(actions)``."""
+    library = dotted_name(getattr(node.func, "value", None)).rpartition(".")[2]
+    is_single = name == "choice" or (name in ("randint", "integers") and library in ("random", "rng"))
+    return is_single and not node.keywords and len(node.args) <= 1 + (name != "choice")
 
 
 def _is_reduction(call: ast.Call, owner: Rows) -> bool:

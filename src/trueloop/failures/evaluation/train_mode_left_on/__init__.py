@@ -215,6 +215,8 @@ def _loaded_only(source: SourceFile) -> Iterator[tuple[Op, Op]]:
             continue
         before = [each for each in source.operations[: call.index] if each.entry_point in (0, call.entry_point)]
         load = next((each for each in before if each in loads and each.subject.may_alias(call.subject)), None)
+        if _is_smoke_test(source, call):
+            continue
         if load is not None and _stays_new(source, call, before) and has_mode_dependent_layers(source, call.subject):
             yield call, load
 
@@ -223,13 +225,26 @@ def _stays_new(source: SourceFile, call: Op, before: list[Op]) -> bool:
     """Return True if a model is built here, and nothing trains it or sets its mode before a call."""
     model = call.subject
     created = any(each.kind is OpKind.CREATE and each.subject.may_alias(model) for each in before)
-    changed = any(
-        (each.kind is OpKind.SET_MODE and may_set_mode_of(each, model)) or is_training_step(source, each, model, before)
-        for each in before
-    )
+    changed = any(each.kind is OpKind.SET_MODE and may_set_mode_of(each, model) for each in before)
+    run = source.ops_of_run(call)
+    trained = any(is_training_step(source, each, model, run) for each in run)
     text = ast.unparse(call.function) if call.function is not None else ""
     samples = _SAMPLING.search(text) is not None or any(not each or "eval" in each for each in call.contexts)
-    return created and not changed and not samples and not may_be_switched(model, before)
+    return created and not changed and not trained and not samples and not may_be_switched(model, before)
+
+
+def _is_smoke_test(source: SourceFile, call: Op) -> bool:
+    """Return True if a program reads nothing but the shape of the output: ``print(model(x).shape)``."""
+    parent = source.parents.get(id(call.node))
+    if not isinstance(parent, ast.Assign):
+        return _is_shape(parent) or isinstance(parent, ast.Expr)
+    names = {each.id for target in parent.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+    reads = [each for each in source.nodes if isinstance(each, ast.Name) and each.id in names]
+    return all(isinstance(each.ctx, ast.Store) or _is_shape(source.parents.get(id(each))) for each in reads)
+
+
+def _is_shape(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr in ("shape", "size", "ndim", "dim", "dtype", "device")
 
 
 _SAMPLING: Final = re.compile(r"monte|mc_|uncertain|\.std\(|\.var\(", re.IGNORECASE)

@@ -19,7 +19,8 @@ When this is fine
     - You store ``loss.item()`` or ``loss.detach()``, which have no graph.
     - You need the graphs for a while, for truncated backpropagation through time or the policy gradient of an episode.
     - You store only the last few losses in a deque, or only the best loss.
-    - The list is created in the same iteration, such as the skip connections in a ``forward``.
+    - The list is created in the same update, such as the skip connections in a ``forward``, or the losses of the
+      micro-batches of one update.
 
 How it is detected
     In a run, the sanitizer checks whether the graphs of eight or more updates, all at least twenty updates old, are
@@ -41,7 +42,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
-from trueloop.failures.memory.graph_kept.growing_containers import detach_fix, holds_graph, is_growing
+from trueloop.failures.memory.graph_kept.growing_containers import detach_fix, holds_graph, is_growing, is_within_update
 from trueloop.failures.memory.graph_kept.running_sums import running_sums
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GraphsAlive, ModelCalled
@@ -91,13 +92,14 @@ class Detector(BaseDetector):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each tensor that a loop adds to a growing container although a backward pass has used its graph."""
-    backwards = source.ops(OpKind.BACKWARD)
+    backwards, steps = source.ops(OpKind.BACKWARD), source.ops(OpKind.STEP)
     if not backwards or any(getattr(each.func, "attr", "") == "detach_" for each in source.all_calls):
         return  # a tensor that is detached in place may be stored
     for store in source.ops(OpKind.STORE_ITEM, OpKind.SET_ATTRIBUTE):
         for loop in reversed(store.loops):
             if (
                 loop.runs_at_most_once()
+                or is_within_update(loop, store.loops, steps)
                 or not any(each.is_inside(loop) for each in backwards)
                 or not is_growing(source, store, loop)
             ):

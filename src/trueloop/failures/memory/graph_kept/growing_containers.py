@@ -1,7 +1,7 @@
 """Decides from the source code whether a container or sum grows in every iteration, and whether it holds graphs."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue, ValueKind
@@ -44,6 +44,14 @@ def holds_graph(stored: AbstractValue, graphs: set[int], depth: int = 12) -> boo
     ):
         return any(holds_graph(each, graphs, depth - 1) for each in stored.sources)
     return False
+
+
+def is_within_update(loop: Loop, around: Sequence[Loop], steps: list[Op]) -> bool:
+    """Return True for a loop over the parts of an update: an outer loop contains optimizer steps, and it does not."""
+    outer = [each for each in around if each.node is not loop.node]
+    return not any(each.is_inside(loop) for each in steps) and any(
+        each.is_inside(other) for each in steps for other in outer
+    )
 
 
 def is_growing(source: SourceFile, store: Op, loop: Loop) -> bool:

@@ -4,18 +4,24 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final
 
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.queries.best_values import initial_number
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import dotted_name, walk
+from trueloop.failures.memory.graph_kept.growing_containers import is_within_update
 
 _CUTS: Final = (".item(", ".detach(", ".data", "float(", ".numpy(", ".tolist(")
 
 
 def running_sums(source: SourceFile) -> Iterator[tuple[Any, ast.expr, ast.Call]]:
     """Yield each statement that adds a loss to a number, the loss in it, and the ``backward()`` of the loss."""
+    steps, passes = source.ops(OpKind.STEP), source.ops(OpKind.BACKWARD)
     for loop in source.nodes:
         if not isinstance(loop, ast.For | ast.While):
+            continue
+        around = next((each.loops for each in passes if any(one.node is loop for one in each.loops)), ())
+        if any(one.node is loop and is_within_update(one, around, steps) for one in around):
             continue
         backwards = {
             dotted_name(each.func.value): each

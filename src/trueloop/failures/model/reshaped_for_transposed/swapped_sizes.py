@@ -64,7 +64,8 @@ def _is_out_of_order(name: str, shape: list[ast.expr], names: dict[str, int]) ->
         return merged != sorted(merged)  # t.reshape(B, T, H * D) of (B, H, T, D)
     for position, part in enumerate(parts):
         before = [each[0] for each in parts[:position] if len(each) == 1]
-        others = [each for each, own in zip(shape[:position], parts, strict=False) if not own]
+        start = next((number for number, own in enumerate(parts) if own), 0)  # of view(groups, B, T, D) = 1
+        others = [each for each, own in zip(shape[start:position], parts[start:], strict=False) if not own]
         if len(part) == 1 and part[0] > 0 and before == list(range(part[0])) and others:
             return not any(isinstance(each, ast.Constant | ast.BinOp | ast.UnaryOp) for each in others)
     return False  # t.view(B, heads, T, size) of (B, T, heads * size) is found above
