@@ -48,6 +48,7 @@ UNFIXED = {
     "GRD020",
     "LOS013",
     "LOS018",
+    "LOS022",
     "MDL008",
     "MDL012",
     "MDL017",
