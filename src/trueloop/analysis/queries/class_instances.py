@@ -1,7 +1,6 @@
 """Finds the variables that hold an instance of a class, all uses of it, and the loops around a use."""
 
 import ast
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -49,15 +48,19 @@ def definitions(source: SourceFile) -> Definitions:
     )
 
 
-def instances(source: SourceFile) -> Iterator[Instance]:
-    """Yield each variable or attribute that is assigned the result of a call."""
-    for target, value in single_assignments(source.tree):
-        match value:
-            case ast.Call(func=ast.Attribute(attr="to", value=ast.Call() as call)) | (ast.Call() as call):
-                if isinstance(target, ast.Name | ast.Attribute):
-                    yield Instance(target, call)
-            case _:
-                pass
+@lru_cache(maxsize=1)
+def instances(source: SourceFile) -> tuple[Instance, ...]:
+    """Return the variables and attributes that are assigned the result of a call."""
+    found: list[Instance] = []
+    for assignment in (each for each in source.nodes if isinstance(each, ast.Assign)):
+        for target, value in single_assignments(assignment):
+            match value:
+                case ast.Call(func=ast.Attribute(attr="to", value=ast.Call() as call)) | (ast.Call() as call):
+                    if isinstance(target, ast.Name | ast.Attribute):
+                        found.append(Instance(target, call))
+                case _:
+                    pass
+    return tuple(found)
 
 
 def uses(source: SourceFile, target: ast.expr, depth: int = 0) -> list[ast.expr] | None:
