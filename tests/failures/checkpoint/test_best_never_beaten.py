@@ -1,5 +1,7 @@
 """CKP009: best values that are never updated or never beaten."""
 
+import re
+
 import pytest
 
 FAULTY = {
@@ -165,3 +167,172 @@ def test_lint_reports_faulty_scripts(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(script)
+
+
+FIT = """
+for epoch in range(9):
+    train(model)
+    val_loss, val_acc = evaluate(model, loader), accuracy(model, loader)
+"""
+
+STOPPERS = {
+    "mode": """
+class EarlyStopping:
+    def __init__(self, patience=5, mode="min"):
+        self.patience, self.mode = patience, mode
+        self.best, self.bad = None, 0
+    def step(self, value):
+        if self.best is None or self.is_better(value, self.best):
+            self.best, self.bad = value, 0
+        else:
+            self.bad += 1
+        return self.bad > self.patience
+    def is_better(self, a, best):
+        if self.mode == "min":
+            return a < best
+        return a > best
+""",
+    "sign": """
+class EarlyStopping:
+    def __init__(self, patience=5, mode="min"):
+        self.patience = patience
+        self.sign = 1 if mode == "min" else -1
+        self.best, self.bad = float("inf"), 0
+    def step(self, value):
+        score = self.sign * value
+        if score < self.best - 1e-4:
+            self.best = score
+            self.bad = 0
+            return False
+        self.bad += 1
+        return self.bad > self.patience
+""",
+    "operator": """
+class EarlyStopping:
+    def __init__(self, patience=5, *, mode="min"):
+        self.patience = patience
+        self.better = {"min": operator.lt, "max": operator.gt}[mode]
+        if mode == "max":
+            self.best_value = -np.inf
+        else:
+            self.best_value = np.inf
+    def step(self, current):
+        improved = self.better(current, self.best_value)
+        if improved:
+            self.best_value = current
+            self.wait = 0
+        else:
+            self.wait += 1
+        return self.wait >= self.patience
+""",
+    "two comparisons": """
+class EarlyStopping:
+    def __init__(self, patience=5, mode="min", min_delta=0.0):
+        self.patience, self.lower_is_better, self.min_delta = patience, mode == "min", min_delta
+        self.best_score = None
+    def step(self, metric):
+        if self.best_score is None:
+            self.best_score = metric
+            return False
+        better = metric < self.best_score - self.min_delta if self.lower_is_better else metric > self.best_score
+        if not better:
+            self.counter += 1
+        else:
+            self.best_score = metric
+        return self.counter > self.patience
+""",
+}
+
+
+@pytest.mark.parametrize("stopper", STOPPERS.values(), ids=STOPPERS)
+@pytest.mark.parametrize(
+    ("arguments", "value", "is_wrong"),
+    [
+        ("", "val_acc", True),
+        ("patience=3", "val_loss", False),
+        ("3, mode='max'", "val_acc", False),
+        ("mode='max'", "val_loss", True),
+        ("mode=chosen", "val_acc", False),
+        ("", "-val_acc", False),
+        ("", "1 - val_acc", False),
+        ("**settings", "val_acc", False),
+        ("", "score", False),
+    ],
+)
+def test_lint_reports_stoppers_with_the_other_mode(lint_reports, lint_is_clean, stopper, arguments, value, is_wrong):
+    script = f"{stopper}\nstopper = EarlyStopping({arguments})\n{FIT}    if stopper.step({value}):"
+    if is_wrong:
+        lint_reports(f"{script}  # <- CKP009\n        break\n")
+    else:
+        lint_is_clean(f"{script}\n        break\n", "CKP009")
+
+
+KEEPERS = {
+    "always the lowest": (
+        """
+class BestModel:
+    lowest = float("inf")
+    def __call__(self, value, model):
+        if self.lowest > value:
+            self.lowest = value
+            self.state = copy.deepcopy(model.state_dict())
+keeper = BestModel()
+""",
+        "keeper(val_acc, model)",
+    ),
+    "the negated loss": (
+        """
+class EarlyStopping:
+    def __init__(self, patience=7, delta=0):
+        self.patience, self.delta, self.counter = patience, delta, 0
+        self.best_score = None
+    def __call__(self, val_loss, model):
+        score = -val_loss
+        if self.best_score is None:
+            self.best_score = score
+            self.save_checkpoint(val_loss, model)
+        elif score < self.best_score + self.delta:
+            self.counter += 1
+        else:
+            self.best_score = score
+            self.save_checkpoint(val_loss, model)
+    def save_checkpoint(self, val_loss, model):
+        torch.save(model.state_dict(), "best.pt")
+        self.val_loss_min = val_loss
+keeper = EarlyStopping(patience=3)
+""",
+        "keeper(val_acc, model)",
+    ),
+    "a monitored item, in a trainer": (
+        """
+class Checkpoint:
+    def __init__(self, monitor, mode="max"):
+        self.monitor, self.mode, self.best = monitor, mode, None
+    def update(self, logs, model):
+        value = logs[self.monitor]
+        if self.mode == "max":
+            improved = self.best is None or value > self.best
+        else:
+            improved = self.best is None or value < self.best
+        if improved:
+            self.best = value
+            torch.save(model.state_dict(), "best.pt")
+keeper = Checkpoint("val_loss")
+""",
+        "keeper.update({'val_loss': val_loss}, model)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("keeper", "call"), KEEPERS.values(), ids=KEEPERS)
+def test_lint_reports_the_worst_value_that_is_kept(lint_reports, lint_is_clean, keeper, call):
+    lint_reports(f"{keeper}{FIT}    {call}  # <- CKP009\n")
+    other = {"val_acc": "val_loss", "val_loss": "val_acc"}
+    correct = re.sub("val_acc|val_loss", lambda found: other[found[0]], call)
+    keeper = keeper.replace('Checkpoint("val_loss")', 'Checkpoint("val_acc")')
+    lint_is_clean(f"{keeper}{FIT}    {correct}\n", "CKP009")
+
+
+def test_a_search_for_the_worst_case_is_not_reported(lint_is_clean):
+    keeper, call = KEEPERS["always the lowest"]
+    lint_is_clean(f"{keeper.replace('BestModel', 'WorstCase')}{FIT}    {call}\n", "CKP009")

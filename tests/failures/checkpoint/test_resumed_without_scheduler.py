@@ -1,4 +1,4 @@
-"""CKP012: resumed runs whose learning rate schedule starts again."""
+"""CKP011: resumed runs whose learning rate schedule starts again."""
 
 import pytest
 
@@ -41,7 +41,7 @@ FAULTY = {
 model, optimizer = build()
 checkpoint = torch.load(file)
 model.load_state_dict(checkpoint["net"])
-optimizer.load_state_dict(checkpoint["optimizer"])  # <- CKP012
+optimizer.load_state_dict(checkpoint["optimizer"])  # <- CKP011
 train(model, optimizer, schedule(optimizer), checkpoint["epoch"], EPOCHS)
 """,
     "a scheduler that was built before": """
@@ -53,7 +53,7 @@ class Trainer:
     def resume(self, file):
         state = torch.load(file)
         self.model.load_state_dict(state["net"])
-        self.optimizer.load_state_dict(state["optimizer"])  # <- CKP012
+        self.optimizer.load_state_dict(state["optimizer"])  # <- CKP011
         self.epoch = state["epoch"]
 trainer = Trainer()
 trainer.resume(file)

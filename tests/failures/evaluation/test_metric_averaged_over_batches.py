@@ -30,8 +30,186 @@ for x, y in loader:
     r2 += r2_score(y, model(x)).item() * len(x)  # <- EVL016
 r2 /= len(loader.dataset)
 """,
+    "a class that averages": """
+class MacroF1:
+    def __init__(self):
+        self.total, self.n = 0.0, 0
+    def update(self, logits, target):
+        predicted = logits.argmax(1).numpy()
+        self.total += f1_score(target.numpy(), predicted, average="macro")  # <- EVL016
+        self.n += 1
+    def compute(self):
+        return self.total / self.n
+
+metric = MacroF1()
+for x, y in val_loader:
+    metric.update(model(x), y)
+print(metric.compute())
+""",
+    "a class with a list, called, in a function": """
+class Scores:
+    def __init__(self):
+        self.values = []
+    def __call__(self, outputs, labels):
+        auc = roc_auc_score(labels.numpy(), outputs.sigmoid().numpy())  # <- EVL016
+        self.values.append(auc)
+    def mean(self):
+        return float(np.mean(self.values))
+
+def evaluate(model, loader, scores):
+    for x, y in loader:
+        scores(model(x), y)
+    return scores.mean()
+
+def main():
+    scores = Scores()
+    evaluate(model, test_loader, scores)
+""",
+    "attributes of a trainer": """
+class Trainer:
+    def validate(self):
+        self.f1_total = 0
+        for x, y in self.val_loader:
+            self.f1_total += f1_score(y, self.model(x).argmax(1), average="macro")  # <- EVL016
+    def report(self):
+        print(self.f1_total / len(self.val_loader))
+""",
+    "a function around that of a library": """
+def score_batch(logits, labels):
+    predicted = logits.argmax(1).cpu()
+    score = f1_score(labels.cpu(), predicted, average="macro")
+    return score
+
+total = 0
+for x, y in val_loader:
+    total += score_batch(model(x), y) * len(x)  # <- EVL016
+print(total / len(val_loader.dataset))
+""",
+    "a function of the program": """
+def recall_of_positives(predicted, labels):
+    tp = (predicted & labels).sum()
+    fn = (~predicted & labels).sum()
+    return tp / (tp + fn + 1e-8)
+
+recalls = []
+for x, y in val_loader:
+    recalls.append(recall_of_positives(model(x) > 0, y.bool()).item())  # <- EVL016
+print(sum(recalls) / len(recalls))
+""",
+    "a mean IoU from a confusion matrix": """
+def mean_iou(predicted, labels, n):
+    matrix = torch.bincount(labels.flatten() * n + predicted.flatten(), minlength=n * n).view(n, n)
+    hits = matrix.diag()
+    return (hits / (matrix.sum(0) + matrix.sum(1) - hits)).nanmean()
+
+totals = {"loss": 0.0, "iou": 0.0}
+for x, y in val_loader:
+    out = model(x)
+    totals["loss"] += loss(out, y).item()
+    totals["iou"] += mean_iou(out.argmax(1), y, 3).item()  # <- EVL016
+print({k: v / len(val_loader) for k, v in totals.items()})
+""",
+    "an F1 per class": """
+def f1_macro(predicted, labels):
+    scores = []
+    for c in range(5):
+        hits = ((predicted == c) & (labels == c)).sum()
+        scores.append(2 * hits / ((predicted == c).sum() + (labels == c).sum()))
+    return torch.stack(scores).mean()
+
+scores = []
+for x, y in val_loader:
+    scores.append(f1_macro(model(x).argmax(1), y).item())  # <- EVL016
+print(np.mean(scores))
+""",
 }
 CORRECT = {
+    "an F1 per sample": """
+def f1_score(predicted, labels):
+    hits = (predicted * labels).sum(1)
+    return (2 * hits / (predicted.sum(1) + labels.sum(1))).mean()
+for x, y in val_loader:
+    total += f1_score(model(x) > 0, y) * len(x)
+print(total / len(val_loader.dataset))
+""",
+    "an IoU per image": """
+def iou(predicted, masks):
+    inter = (predicted & masks).flatten(1).sum(dim=-1)
+    union = (predicted | masks).flatten(1).sum(dim=-1)
+    return (inter / union).mean()
+for x, y in val_loader:
+    ious.append(iou(model(x) > 0, y))
+print(np.mean(ious))
+""",
+    "an F1 per pair of texts": """
+def f1(predicted, gold):
+    return sum(token_f1(p, g) for p, g in zip(predicted, gold)) / len(gold)
+for x, y in val_loader:
+    total += f1(model(x), y) * len(y)
+print(total / n)
+""",
+    "a precision in the first k": """
+def precision_at_k(scores, labels, k):
+    hits = (scores.topk(k).indices == labels[:, None]).sum()
+    return hits / labels.size(0)
+for x, y in val_loader:
+    total += precision_at_k(model(x), y, 5) * len(x)
+print(total / n)
+""",
+    "overlap of boxes": """
+def box_iou(a, b):
+    inter = (torch.min(a[:, 2:], b[:, 2:]) - torch.max(a[:, :2], b[:, :2])).clamp(min=0).prod(1)
+    return inter / (area(a) + area(b) - inter)
+for x, y in val_loader:
+    total += box_iou(model(x), y).mean() * len(x)
+print(total / n)
+""",
+    "a class that collects": """
+class MacroF1:
+    def __init__(self):
+        self.predicted, self.labels, self.history = [], [], []
+    def update(self, logits, target):
+        self.predicted.append(logits.argmax(1))
+        self.labels.append(target)
+    def compute(self, epoch, name):
+        self.history.append(f1_score(torch.cat(self.labels), torch.cat(self.predicted)))
+        return np.mean(self.history[-3:])
+metric = MacroF1()
+for x, y in val_loader:
+    metric.update(model(x), y)
+print(metric.compute(1, "f1"))
+""",
+    "a class that is called once per fold": """
+class Folds:
+    def __init__(self):
+        self.scores = []
+    def add(self, predicted, labels):
+        self.scores.append(f1_score(labels, predicted))
+    def mean(self):
+        return np.mean(self.scores)
+folds = Folds()
+for train, test in splits:
+    for x, y in test_loader:
+        predicted.append(model(x))
+    folds.add(torch.cat(predicted), y_test)
+print(folds.mean())
+""",
+    "a dice loss": """
+def dice_loss(predicted, masks):
+    return 1 - 2 * (predicted * masks).sum() / (predicted.sum() + masks.sum())
+for x, y in val_loader:
+    total += dice_loss(model(x), y).item()
+print(total / len(val_loader))
+""",
+    "counts that are divided at the end": """
+def recall_counts(predicted, labels):
+    return (predicted & labels).sum(), labels.sum()
+for x, y in val_loader:
+    hits, all_positive = recall_counts(model(x) > 0, y)
+    tp += hits
+    positives += all_positive
+print(tp / positives)
+""",
     "once, after the loop": """
 preds, labels = [], []
 for x, y in loader:

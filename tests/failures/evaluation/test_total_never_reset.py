@@ -182,6 +182,346 @@ for epoch in range(10):
 }
 
 
+METER = """
+class Meter:
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.sum, self.count = 0.0, 0
+
+    def update(self, value, n=1):
+        self.sum += float(value)
+        self.count += n
+        self.val = value
+
+    @property
+    def avg(self):
+        return self.sum / max(self.count, 1)
+
+    def __str__(self):
+        return f"{self.avg:.3f}"
+
+def validate(net, loader, meter):
+    net.eval()
+    for a, b in loader:
+        meter.update((net(a).argmax(1) == b).sum(), len(b))
+
+"""
+
+UNRESET_METERS = {
+    "one of two meters": """
+loss_meter, acc_meter = Meter(), Meter()
+for epoch in range(10):
+    loss_meter.reset()
+    for a, b in train:
+        loss_meter.update(update(a, b).item())
+    for a, b in held_out:
+        acc_meter.update((model(a).argmax(1) == b).float().mean(), len(b))
+    print(loss_meter.avg, acc_meter.avg)  # <- EVL009
+""",
+    "passed to the function that updates it": """
+accuracy = Meter()
+for epoch in range(10):
+    for a, b in train:
+        update(a, b)
+    validate(model, held_out, accuracy)
+    print(f"{accuracy}")  # <- EVL009
+""",
+    "an attribute that a method updates and reads": """
+class Trainer:
+    def __init__(self):
+        self.val_loss = Meter()
+
+    def check(self):
+        for a, b in held_out:
+            self.val_loss.update(F.cross_entropy(model(a), b).item() * len(b), len(b))
+        return self.val_loss.avg  # <- EVL009
+
+    def fit(self):
+        for epoch in range(10):
+            for a, b in train:
+                update(a, b)
+            print(self.check())
+
+Trainer().fit()
+""",
+    "sums that are divided outside of the class": """
+hits = Meter()
+epoch = 0
+while epoch < 4:
+    for a, b in train:
+        update(a, b)
+    for batch in range(0, 64, 8):
+        hits.update((model(x[batch:batch + 8]).argmax(1) == y[batch:batch + 8]).sum(), 8)
+    print(hits.sum / hits.count)  # <- EVL009
+    epoch += 1
+""",
+    "predictions that are collected, without a reset": """
+class F1:
+    def __init__(self):
+        self.predicted, self.labels = [], []
+
+    def __call__(self, outputs, labels):
+        self.predicted.append(outputs.argmax(1))
+        self.labels.append(labels)
+
+    def compute(self):
+        return f1_score(torch.cat(self.labels), torch.cat(self.predicted))
+
+f1 = F1()
+for epoch in range(10):
+    for a, b in train:
+        update(a, b)
+    for a, b in held_out:
+        f1(model(a), b)
+    print(f1.compute())  # <- EVL009
+""",
+    "a confusion matrix": """
+class Confusion:
+    def __init__(self, n):
+        self.matrix = torch.zeros(n, n)
+
+    def clear(self):
+        self.matrix.zero_()
+
+    def add(self, predicted, labels):
+        self.matrix = self.matrix + count_pairs(predicted, labels)
+
+    def accuracy(self):
+        return self.matrix.diag().sum() / self.matrix.sum()
+
+confusion = Confusion(2)
+def main():
+    for epoch in range(10):
+        for a, b in train:
+            update(a, b)
+        for a, b in held_out:
+            confusion.add(model(a).argmax(1), b)
+        print(confusion.accuracy())  # <- EVL009
+main()
+""",
+    "a metric of torchmetrics in a class": """
+class Trainer:
+    def __init__(self):
+        self.acc = torchmetrics.Accuracy(task="multiclass", num_classes=2).to("cpu")
+
+    def epoch(self):
+        for a, b in held_out:
+            self.acc.update(model(a), b)
+        print(self.acc.compute())  # <- EVL009
+
+trainer = Trainer()
+for epoch in range(10):
+    trainer.epoch()
+""",
+}
+
+CORRECT_METERS = {
+    "reset in every epoch": """
+acc_meter = Meter()
+for epoch in range(10):
+    acc_meter.reset()
+    validate(model, held_out, acc_meter)
+    print(acc_meter.avg)
+""",
+    "reset in a loop": """
+loss_meter, acc_meter = Meter(), Meter()
+for epoch in range(10):
+    for meter in (loss_meter, acc_meter):
+        meter.reset()
+    for a, b in train:
+        loss_meter.update(update(a, b).item())
+    validate(model, held_out, acc_meter)
+    print(loss_meter.avg, acc_meter.avg)
+""",
+    "reset by the function that gets it": """
+def check(meter):
+    meter.reset()
+    for a, b in held_out:
+        meter.update((model(a).argmax(1) == b).sum(), len(b))
+acc_meter = Meter()
+for epoch in range(10):
+    check(acc_meter)
+    print(acc_meter.avg)
+""",
+    "created in every epoch": """
+for epoch in range(10):
+    acc_meter = Meter()
+    validate(model, held_out, acc_meter)
+    print(acc_meter.avg)
+""",
+    "created by a function for each epoch": """
+def check():
+    acc_meter = Meter()
+    validate(model, held_out, acc_meter)
+    return acc_meter.avg
+for epoch in range(10):
+    print(check())
+""",
+    "an object for each epoch": """
+class Check:
+    def __init__(self):
+        self.acc_meter = Meter()
+    def run(self):
+        validate(model, held_out, self.acc_meter)
+        return self.acc_meter.avg
+for epoch in range(10):
+    print(Check().run())
+""",
+    "replaced after each epoch": """
+acc_meter = Meter()
+for epoch in range(10):
+    validate(model, held_out, acc_meter)
+    print(acc_meter.avg)
+    acc_meter = Meter()
+""",
+    "read once at the end": """
+acc_meter = Meter()
+for epoch in range(10):
+    validate(model, held_out, acc_meter)
+print(acc_meter.avg)
+""",
+    "one pass over the data": """
+acc_meter = Meter()
+validate(model, held_out, acc_meter)
+print(acc_meter.avg)
+""",
+    "durations": """
+batch_time = Meter()
+for epoch in range(10):
+    for a, b in train:
+        start = time.time()
+        loss = update(a, b)
+        batch_time.update(time.time() - start)
+    print(batch_time.avg)
+""",
+    "only the last value is read": """
+loss_meter = Meter()
+for epoch in range(10):
+    for a, b in train:
+        loss_meter.update(update(a, b).item())
+    print(loss_meter.val)
+""",
+    "the value is read and reset by one method": """
+class Popping(Meter):
+    def pop(self):
+        value = self.avg
+        self.reset()
+        return value
+class Mean:
+    def __init__(self):
+        self.values = []
+    def add(self, value):
+        self.values.append(value)
+    def pop(self):
+        mean, self.values = sum(self.values) / len(self.values), []
+        return mean
+mean_loss, other_loss = Mean(), Popping()
+for epoch in range(10):
+    for a, b in train:
+        loss = update(a, b).item()
+        mean_loss.add(loss)
+        other_loss.update(loss)
+    print(mean_loss.pop(), other_loss.pop())
+""",
+    "a smoothed loss": """
+class Smooth:
+    def __init__(self):
+        self.loss = 0.0
+    def update(self, loss):
+        self.loss = 0.9 * self.loss + 0.1 * loss
+    def value(self):
+        return self.loss
+smooth_loss = Smooth()
+for epoch in range(10):
+    for a, b in train:
+        smooth_loss.update(update(a, b).item())
+    print(smooth_loss.value())
+""",
+    "a window": """
+class Window:
+    def __init__(self):
+        self.losses = []
+    def add(self, loss):
+        self.losses.append(loss)
+        if len(self.losses) > 50:
+            self.losses.pop(0)
+    def mean(self):
+        return sum(self.losses) / len(self.losses)
+    def recent(self):
+        return sum(self.losses[-5:]) / 5
+loss_window = Window()
+for epoch in range(10):
+    for a, b in train:
+        loss_window.add(update(a, b).item())
+    print(loss_window.mean())
+""",
+    "the last values of a history": """
+class History:
+    def __init__(self):
+        self.losses = []
+    def add(self, loss):
+        self.losses.append(loss)
+    def recent(self):
+        return sum(self.losses[-20:]) / 20
+history = History()
+for epoch in range(10):
+    for a, b in train:
+        history.add(update(a, b).item())
+    print(history.recent(), len(history.losses))
+""",
+    "once per epoch": """
+history = Meter()
+for epoch in range(10):
+    loss = 0
+    for a, b in train:
+        loss += update(a, b).item()
+    history.update(loss / len(train))
+    print(history.avg)
+""",
+    "samples so far": """
+class Progress:
+    def __init__(self):
+        self.seen = 0
+    def reset(self):
+        self.seen = 0
+    def add(self, loss, labels):
+        self.seen += len(labels)
+    def value(self):
+        return self.seen
+progress = Progress()
+for epoch in range(10):
+    for a, b in train:
+        progress.add(update(a, b), b)
+    print(progress.value(), progress.seen)
+""",
+    "passed to other code": """
+acc_meter = Meter()
+for epoch in range(10):
+    validate(model, held_out, acc_meter)
+    print(acc_meter.avg)
+    hooks.epoch_ended(acc_meter)
+""",
+    "several evaluations of one model": """
+acc_meter = Meter()
+for loader in (train, held_out):
+    validate(model, loader, acc_meter)
+    print(acc_meter.avg)
+""",
+}
+
+
+@pytest.mark.parametrize("script", UNRESET_METERS.values(), ids=UNRESET_METERS)
+def test_lint_reports_meters_that_are_never_reset(lint_reports, script):
+    assert "all previous epochs" in lint_reports(HEAD + METER + script)[0].message
+
+
+@pytest.mark.parametrize("script", CORRECT_METERS.values(), ids=CORRECT_METERS)
+def test_correct_meters_are_not_reported(lint_is_clean, script):
+    lint_is_clean(HEAD + METER + script, "EVL009")
+
+
 @pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN)
 def test_lint_reports_it(lint_reports, script):
     assert "is never reset" in lint_reports(HEAD + script)[0].message

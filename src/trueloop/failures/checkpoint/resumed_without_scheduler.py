@@ -159,7 +159,7 @@ train(model, optimizer, scheduler, range(15, 20))
 """
 
 FAILURE = Failure(
-    code="CKP012",
+    code="CKP011",
     title="Training is resumed without the scheduler's state",
     severity=Severity.WARNING,
     bad=BAD,

@@ -22,12 +22,15 @@ Fix
 When this is fine
     - A running value is only displayed during training.
     - Each batch is one unit of its own, such as the documents of one query.
+    - A value is computed for each sample, such as the IoU of each image, and the mean is taken over samples.
     - The metric is the mean over samples: ``average="samples"``, or ``"micro"`` for one class per sample.
 
 How it is detected
     Only the linter finds it, from the source code: in a loop over a loader without a backward pass, the result of a
     function for F1, precision, recall, AUC, average precision, a correlation or R2 is added to a total, appended to a
-    list or passed to a meter, and this total is divided or this list is averaged in the same function.
+    list or passed to a meter, and this total is divided or this list is averaged in the same function. A function of
+    the program counts if it returns such a value, or a ratio of counts such as the IoU, of all samples that it gets. A
+    method that does this with its arguments counts if it is called in such a loop.
 
 References
     Forman and Scholz, 2010, "Apples-to-apples in cross-validation studies", on averaged F1 and AUC,
@@ -42,52 +45,157 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import (
     LOADER_WORDS,
-    BatchLoop,
+    assigned_in,
     batch_loops,
     has_batches_of_one,
     without_conversions,
+)
+from trueloop.analysis.queries.class_instances import (
+    Instance,
+    called_function,
+    definitions,
+    enclosing_loops,
+    instances,
+    uses,
 )
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _METRIC: Final = re.compile(
-    r"^((binary|multiclass|multilabel|compute|calc|calculate|get|sk|macro)_)?"
-    r"(f1|f1_?score|fbeta(_score)?|f_score|precision_score|recall_score|roc_auc(_score)?|auroc|auc_score"
-    r"|average_precision(_score)?|matthews_corrcoef|cohen_kappa(_score)?|r2|r2_?score|balanced_accuracy_score"
-    r"|spearmanr|pearsonr|concordance_index)$",
+    r"^((binary|multiclass|multilabel|compute|calc|calculate|get|sk|macro|micro|weighted|batch|mean|skmetrics|metric)_)*"
+    r"(f1|f1_?(score|macro|metric|weighted)|fbeta(_score)?|f_score|precision_score|recall_score|(roc_)?auc(_score)?"
+    r"|auroc|average_precision(_score)?|matthews_corrcoef|cohen_kappa(_score)?|r2|r2_?score"
+    r"|balanced_accuracy(_score)?|spearmanr|pearsonr|concordance_index)$",
     re.IGNORECASE,
 )
+_RATIO: Final = re.compile(r"(^|_)(precision|recall|m?iou|jaccard|dice|f1|specificity)($|_)", re.IGNORECASE)
+"""Names of functions of the program whose text tells whether they compute one ratio for all samples of a batch."""
 _MEANS: Final = frozenset(("mean", "average", "fmean", "nanmean"))
 _METERS: Final = frozenset(("update", "add"))
+_SUMS: Final = frozenset(("sum", "count_nonzero", "bincount", "confusion_matrix", "histc"))
+_CLASSES: Final = re.compile(r"class|unique")
+_SAMPLES: Final = re.compile(r"size|len\(|shape|numel")
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each metric of a batch that is averaged over the batches of an evaluation."""
     for loop in batch_loops(source):
-        if has_batches_of_one(source, loop) or _trains(loop):
+        if has_batches_of_one(source, loop) or _trains(loop.node):
             continue
         for call in walk(loop.node):
-            if isinstance(call, ast.Call) and _is_metric(call) and _innermost_loop(source, call) is loop.node:
-                averaged = _averaged(source, loop, call)
+            if isinstance(call, ast.Call) and _is_metric(source, call) and _innermost_loop(source, call) is loop.node:
+                averaged = _averaged(source, loop.node, loop.function, call)
                 if averaged is not None:
-                    yield Hit(
-                        message=f"`{last_name(call.func)}` is computed for each batch and averaged over the batches, "
-                        "which is not its value on all samples: collect the predictions and compute it once.",
-                        node=call,
-                        related=((averaged, "averaged here"),),
-                    )
+                    yield _hit(call, averaged)
+    yield from _find_in_meters(source)
 
 
-def _trains(loop: BatchLoop) -> bool:
-    return any(isinstance(each, ast.Attribute) and each.attr == "backward" for each in walk(loop.node))
+def _hit(call: ast.Call, averaged: ast.AST, *related: tuple[ast.AST, str]) -> Hit:
+    return Hit(
+        message=f"`{last_name(call.func)}` is computed for each batch and averaged over the batches, "
+        "which is not its value on all samples: collect the predictions and compute it once.",
+        node=call,
+        related=((averaged, "averaged here"), *related),
+    )
 
 
-def _is_metric(call: ast.Call) -> bool:
+def _find_in_meters(source: SourceFile) -> Iterator[Hit]:
+    """Yield each metric that a method computes for a batch and that another method of its class averages."""
+    reported: set[int] = set()
+    for instance in instances(source):
+        definition = definitions(source).classes.get(last_name(instance.call.func))
+        for method in definition.body if definition is not None else ():
+            if not isinstance(method, ast.FunctionDef) or len(method.args.args) < 3:  # self, predictions and targets
+                continue
+            for call in [each for each in walk(method) if isinstance(each, ast.Call) and id(each) not in reported]:
+                if not _is_metric(source, call) or _innermost_loop(source, call) is not method or _reads_self(call):
+                    continue
+                averaged = _averaged(source, method, definition, call)
+                update = _call_per_batch(source, instance, method.name) if averaged is not None else None
+                if averaged is not None and update is not None:
+                    reported.add(id(call))
+                    yield _hit(call, averaged, (update, "called for each batch"))
+
+
+def _call_per_batch(source: SourceFile, instance: Instance, method: str) -> ast.AST | None:
+    """Return the call of a method of an object in a loop over a loader that does not train; None if there is none."""
+    loops = {id(each.node) for each in batch_loops(source) if not has_batches_of_one(source, each)}
+    for used in uses(source, instance.target) or ():
+        callee: Any = used if method == "__call__" else source.parents.get(id(used))
+        call = source.parents.get(id(callee)) if method in ("__call__", getattr(callee, "attr", "")) else None
+        if isinstance(call, ast.Call) and call.func is callee:
+            around = [path[0] for path in enclosing_loops(source, call) if path]
+            if any(id(each) in loops and not _trains(each) for each in around):
+                return call
+    return None
+
+
+def _reads_self(call: ast.Call) -> bool:
+    """Return True if a call is given attributes of ``self``, such as lists of all predictions so far."""
+    return any(isinstance(each, ast.Name) and each.id == "self" for part in call.args for each in walk(part))
+
+
+def _trains(loop: ast.AST) -> bool:
+    return any(isinstance(each, ast.Attribute) and each.attr == "backward" for each in walk(loop))
+
+
+def _is_metric(source: SourceFile, call: ast.Call) -> bool:
     """Return True for a call that computes a metric which is not a mean over samples."""
     average = next((each.value for each in call.keywords if each.arg == "average"), None)
     is_mean = isinstance(average, ast.Constant) and average.value in ("samples", "micro", None)
-    return len(call.args) + len(call.keywords) > 1 and not is_mean and bool(_METRIC.match(last_name(call.func)))
+    if len(call.args) + len(call.keywords) < 2 or is_mean:
+        return False
+    function = called_function(source, call)
+    if function is None or function.name == "__init__":
+        return bool(_METRIC.match(last_name(call.func)))
+    return _computes_metric(source, function)
+
+
+def _computes_metric(source: SourceFile, function: ast.FunctionDef) -> bool:
+    """Return True for a function of the program that returns one F1, IoU or similar ratio of all its samples."""
+    if "loss" in function.name.lower() or _is_per_sample(function):
+        return False
+    if _METRIC.match(function.name) or (_RATIO.search(function.name) and _divides_counts(function)):
+        return True
+    returned = [each.value for each in walk(function) if isinstance(each, ast.Return) and each.value is not None]
+    value = without_conversions(returned[0]) if len(returned) == 1 else None
+    if isinstance(value, ast.Name):
+        assigned = assigned_in(function, value.id)
+        value = without_conversions(assigned[0]) if len(assigned) == 1 else None
+    return isinstance(value, ast.Call) and called_function(source, value) is None and _is_metric(source, value)
+
+
+def _divides_counts(function: ast.FunctionDef) -> bool:
+    """Return True for a function that divides counts of a batch by each other, not by the size of the batch."""
+    nodes = list(walk(function))
+    counts = any(isinstance(each, ast.Call) and last_name(each.func) in _SUMS for each in nodes)
+    divisors = [
+        ast.unparse(each.right) for each in nodes if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div)
+    ]
+    return counts and bool(divisors) and not any(map(_SAMPLES.search, divisors))
+
+
+def _is_per_sample(function: ast.FunctionDef) -> bool:
+    """Return True for a function that may compute a value for each sample: it sums over other dimensions than 0."""
+    for each in walk(function):
+        if isinstance(each, ast.For | ast.comprehension):
+            iterated = ast.unparse(each.iter)
+            if not re.match(r"range\(|tqdm\(range\(", iterated) and (
+                "zip" in iterated or not _CLASSES.search(iterated)
+            ):
+                return True
+        if isinstance(each, ast.Call) and last_name(each.func) in ("sum", "mean"):
+            is_function = last_name(getattr(each.func, "value", each.func)) in ("torch", "np", "numpy", "sum")
+            dims = [k.value for k in each.keywords if k.arg in ("dim", "axis")] + each.args[1 if is_function else 0 :]
+            if dims and not re.search(r"(?<!\d)0(?!\d)", ast.unparse(dims[0])) and not _is_matrix(function):
+                return True
+    return False
+
+
+def _is_matrix(function: ast.FunctionDef) -> bool:
+    """Return True for a function that builds a confusion matrix of all samples."""
+    return bool(re.search(r"bincount|confusion", ast.unparse(function)))
 
 
 def _innermost_loop(source: SourceFile, node: ast.AST) -> ast.AST | None:
@@ -97,18 +205,25 @@ def _innermost_loop(source: SourceFile, node: ast.AST) -> ast.AST | None:
     return parent
 
 
-def _averaged(source: SourceFile, loop: BatchLoop, call: ast.Call) -> ast.AST | None:
-    """Return the expression that averages the results of a call; None if there is none."""
+def _averaged(source: SourceFile, inside: ast.AST, scope: Any, call: ast.Call) -> ast.AST | None:
+    """Return the expression that averages the results of a call; None if there is none.
+
+    Args:
+        source: the file.
+        inside: the loop or method that contains the call.
+        scope: the function or class in which the average is searched.
+        call: computes the metric of a batch.
+    """
     value, parent = _outermost(source, call, ast.Subscript | ast.Attribute | ast.BinOp)
     if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
-        uses = [
+        reads = [
             each
-            for each in walk(loop.node)
+            for each in walk(inside)
             if isinstance(each, ast.Name) and each.id == parent.targets[0].id and isinstance(each.ctx, ast.Load)
         ]
-        found = (_accumulated(source, loop, each) for each in uses)
+        found = (_accumulated(source, scope, each) for each in reads)
         return next((each for each in found if each is not None), None)
-    return _accumulated(source, loop, value)
+    return _accumulated(source, scope, value)
 
 
 def _outermost(source: SourceFile, value: ast.expr, kinds: Any) -> tuple[ast.expr, Any]:
@@ -119,14 +234,14 @@ def _outermost(source: SourceFile, value: ast.expr, kinds: Any) -> tuple[ast.exp
     return value, parent
 
 
-def _accumulated(source: SourceFile, loop: BatchLoop, value: ast.expr) -> ast.AST | None:
+def _accumulated(source: SourceFile, scope: Any, value: ast.expr) -> ast.AST | None:
     """Return the expression that averages a total or list to which a value is added."""
     value, parent = _outermost(source, value, ast.BinOp | ast.Attribute)
     match parent:
         case ast.AugAssign(op=ast.Add(), target=target):
-            return _division(loop, dotted_name(target))
+            return _division(_scope_of(source, scope, target), target)
         case ast.Call(func=ast.Attribute(attr="append", value=owner)):
-            return _mean(loop, dotted_name(owner))
+            return _mean(_scope_of(source, scope, owner), owner)
         case ast.Call(func=ast.Attribute(attr=attr, value=owner)) if attr in _METERS and len(parent.args) == 2:
             return (
                 parent
@@ -137,28 +252,46 @@ def _accumulated(source: SourceFile, loop: BatchLoop, value: ast.expr) -> ast.AS
             return None
 
 
-def _division(loop: BatchLoop, name: str) -> ast.AST | None:
+def _scope_of(source: SourceFile, scope: Any, total: ast.expr) -> Any:
+    """Return the class of a method for an attribute of ``self``, which other methods read too."""
+    around = source.parents.get(id(scope))
+    return around if dotted_name(total).startswith("self.") and isinstance(around, ast.ClassDef) else scope
+
+
+def _division(scope: Any, total: ast.expr) -> ast.AST | None:
     """Return the division of a total."""
-    for each in walk(loop.function):
+    name = ast.unparse(total)
+    for each in walk(scope):
         match each:
-            case ast.BinOp(op=ast.Div(), left=left) if dotted_name(without_conversions(left)) == name:
+            case ast.BinOp(op=ast.Div(), left=left) if ast.unparse(without_conversions(left)) == name:
                 return each
-            case ast.AugAssign(op=ast.Div(), target=target) if dotted_name(target) == name:
+            case ast.AugAssign(op=ast.Div(), target=target) if ast.unparse(target) == name:
+                return each
+            case ast.DictComp() | ast.ListComp() | ast.GeneratorExp() | ast.For() if _divides_items(each, total):
                 return each
             case _:
                 pass
     return None
 
 
-def _mean(loop: BatchLoop, name: str) -> ast.AST | None:
+def _divides_items(loop: Any, total: ast.expr) -> bool:
+    """Return True for a loop that divides all items of the dictionary of a total: ``for k, v in totals.items()``."""
+    iterated = loop.iter if isinstance(loop, ast.For) else loop.generators[0].iter
+    owner = ast.unparse(total.value) if isinstance(total, ast.Subscript) else ""
+    divides = any(isinstance(each, ast.Div) for each in walk(loop))
+    return divides and ast.unparse(iterated) in (f"{owner}.items()", f"{owner}.values()")
+
+
+def _mean(scope: Any, items: ast.expr) -> ast.AST | None:
     """Return the expression that computes the mean of a list."""
-    for each in walk(loop.function):
+    name = ast.unparse(items)
+    for each in walk(scope):
         match each:
             case ast.BinOp(op=ast.Div(), left=ast.Call(func=ast.Name(id="sum"), args=[summed])):
-                if dotted_name(summed) == name:
+                if ast.unparse(summed) == name:
                     return each
             case ast.Call(func=func) if last_name(func) in _MEANS:
-                if any(dotted_name(inner) == name for inner in walk(each) if isinstance(inner, ast.expr)):
+                if any(ast.unparse(inner) == name for inner in walk(each) if isinstance(inner, ast.expr)):
                     return each
             case _:
                 pass
@@ -167,7 +300,7 @@ def _mean(loop: BatchLoop, name: str) -> ast.AST | None:
 
 RULE = Rule(
     required_words=(
-        "f1|F1|precision|recall|auc|AUC|auroc|r2|kappa|corrcoef|spearman|pearson|fbeta",
+        "f1|F1|precision|recall|auc|AUC|auroc|r2|kappa|corrcoef|spearman|pearson|fbeta|iou|jaccard|dice|balanced_acc",
         LOADER_WORDS,
         "+=|append|mean(|/|update(",
     ),

@@ -21,11 +21,14 @@ When this is fine
     - You divide by a number that also grows, or by the number of all batches so far.
     - The sum counts updates or samples since the start of training.
     - The sum is reset at the end of an epoch, or in a function that is called for each epoch.
+    - A meter of durations, or a mean over the whole training: read it once, after the loop over epochs.
 
 How it is detected
     Only the linter finds it, from the source code, in two cases. (1) A loop over batches adds losses or correct
     predictions to a sum, and the loop over epochs around it divides the sum by the length of the loader or its dataset
-    but never resets it. (2) The loop over epochs reads the value of a torchmetrics metric but never resets the metric.
+    but never resets it. (2) A metric of torchmetrics, or an object of a class of the program that adds up losses,
+    predictions or scores, is created before the loop over epochs, updated for each batch and read after the batches of
+    each epoch, and no method that resets it is ever called, also where these steps are in several functions.
 
 References
     cleverhans-lab/cleverhans#33, accuracy above 1 in a tutorial, https://github.com/cleverhans-lab/cleverhans/pull/33
@@ -41,6 +44,7 @@ from typing import Final, NamedTuple
 from trueloop.analysis.queries.batch_means import len_argument
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix, dotted_name, encloses, walk
+from trueloop.failures.evaluation.total_never_reset.unreset_meters import find_unreset_meters
 from trueloop.failures.failure import Failure, Rule, Severity
 
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -62,9 +66,6 @@ def find(source: SourceFile) -> Iterator[Hit]:
         each for each in nodes if isinstance(each, ast.BinOp) and dotted_name(len_argument(source, each.right))
     ]
     added = [each for each in nodes if quotients and isinstance(each, ast.AugAssign) and _sums_up_results(each)]
-    metrics = {name for each in nodes if isinstance(each, ast.Assign) and (name := _metric(source, each))}
-    if not added and not metrics:
-        return
     for each in added:
         loops, name = _loops(each, source.parents), dotted_name(each.target)
         quotient = loops and _quotient(source, quotients, loops, name)
@@ -76,8 +77,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 related=((each, "summed up here"),),
                 fix=_insert_reset(source, loops, name),
             )
-    for name in sorted(metrics):
-        yield from _find_unreset_metric(name, nodes, source.parents)
+    yield from find_unreset_meters(source)
 
 
 def _sums_up_results(added: ast.AugAssign) -> bool:
@@ -143,36 +143,6 @@ def _insert_reset(source: SourceFile, loops: _Loops, name: str) -> Fix | None:
     return Fix((edit,), safe=False, description="Reset the sum in every epoch") if edit else None
 
 
-def _metric(source: SourceFile, node: ast.Assign) -> str:
-    """Return the name to which a torchmetrics metric is assigned; "" for any other assignment."""
-    if len(node.targets) != 1 or not isinstance(node.value, ast.Call):
-        return ""
-    return dotted_name(node.targets[0]) if source.qualified_name(node.value.func).startswith("torchmetrics.") else ""
-
-
-def _find_unreset_metric(name: str, nodes: list[ast.AST], parents: dict[int, ast.AST]) -> Iterator[Hit]:
-    """Yield the read of a metric that is updated in every epoch and never reset."""
-    calls = [each for each in nodes if isinstance(each, ast.Call)]
-    updates = [each for each in calls if dotted_name(each.func) in (name, f"{name}.update") and each.args]
-    uses = [each for each in nodes if dotted_name(each) == name and isinstance(getattr(each, "ctx", None), ast.Load)]
-    known_uses = [
-        each for each in calls if dotted_name(each.func) in (name, f"{name}.update", f"{name}.compute", f"{name}.to")
-    ]
-    if not name or len(uses) != len(known_uses):
-        return  # reset here, or passed to code that may reset it
-    for update in updates:
-        loops = _loops(update, parents)
-        for each in known_uses if loops and not _assigns(loops.epochs, name) else ():
-            after_batches = loops and encloses(loops.epochs, each) and not encloses(loops.batches, each)
-            if after_batches and dotted_name(each.func) == f"{name}.compute":
-                yield Hit(
-                    message=f"`{name}` is never reset: its value includes all epochs so far.",
-                    node=each,
-                    related=((update, "updated here"),),
-                )
-                return
-
-
 SCRIPT = """
 import torch
 from torch import nn
@@ -202,10 +172,10 @@ FAILURE = Failure(
     fix="Set the sum to 0 (or call metric.reset()) at the start of each epoch.",
     rule=Rule(
         required_words=(
-            "+=|torchmetrics",
-            "/ len(|/len(|torchmetrics",
-            ".item()|.sum()|torchmetrics",
-            "backward(|no_grad|torchmetrics",
+            "+=|append(|torchmetrics|torcheval",
+            "/ len(|/len(|class |torchmetrics|torcheval",
+            ".item()|.sum()|.update(|.add(|torchmetrics|torcheval",
+            "backward(|no_grad|inference_mode|torchmetrics|torcheval",
         ),
         find=find,
     ),

@@ -29,7 +29,9 @@ How it is detected
     saves the model or stores the value. It reports a variable that nothing in the file assigns after its initial
     value, or that the loop of the ``if`` sets back, and a comparison that no value can satisfy: ``>`` with an infinite
     initial value, ``<`` with minus infinity, or with 0 for a loss or an accuracy. It also reports a comparison that
-    contradicts both names, such as ``val_acc < best_acc``.
+    contradicts both names, such as ``val_acc < best_acc``, and an object of a class of the program, such as
+    ``EarlyStopping(patience=5)``, that keeps the lowest value by its comparison and its ``mode``, but is given a value
+    called an accuracy, or keeps the highest and is given a loss.
 
 References
     delip/PyTorchNLPBook#20: the best value "is not updated (except in the first epoch)",
@@ -54,6 +56,7 @@ from trueloop.analysis.queries.best_values import (
 from trueloop.analysis.queries.metric_names import better_direction, metric_name
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Edit, Fix, encloses
+from trueloop.failures.checkpoint.best_never_beaten.kept_direction import find_kept_worst
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 LOOPS = ast.For | ast.AsyncFor | ast.While
@@ -76,6 +79,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             yield from _reset_or_never_beaten(source, check, initial)
         else:
             yield from _compared_against_names(source, check)
+    yield from find_kept_worst(source)
 
 
 def _never_updated(source: SourceFile, check: BestCheck, initial: list[Any]) -> Iterator[Hit]:
@@ -169,7 +173,7 @@ def _is_conditional(source: SourceFile, initial: list[Any], loop: ast.AST) -> bo
     return any(each is not loop for each in parents)
 
 
-RULE = Rule(required_words=("best", "if "), find=find)
+RULE = Rule(required_words=("best|lowest|min_|_min", "if "), find=find)
 
 BAD = """
 import torch

@@ -1,0 +1,170 @@
+"""Finds the variables that hold an instance of a class, all uses of it, and the loops around a use."""
+
+import ast
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from trueloop.analysis.queries.batch_loops import function_of, single_assignments
+from trueloop.analysis.source_file import SourceFile, last_name
+from trueloop.core.source_text import walk
+
+_FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef
+_MAX_DEPTH: Final = 5
+
+
+class Instance(NamedTuple):
+    """A variable or attribute to which a call of a class is assigned."""
+
+    target: ast.expr
+    call: ast.Call
+    """The call of the class, without a ``.to(device)`` around it."""
+
+
+class Definitions(NamedTuple):
+    """The classes and functions of a program that have a name of their own."""
+
+    classes: dict[str, ast.ClassDef]
+    functions: dict[str, ast.FunctionDef]
+    calls: dict[str, list[ast.Call]]
+    """All calls, by the last part of the called name."""
+
+
+@lru_cache(maxsize=1)  # rules of one file follow each other
+def definitions(source: SourceFile) -> Definitions:
+    """Return the classes and functions of a program, except those that share their name, and all calls."""
+    classes: dict[str, list[Any]] = {}
+    functions: dict[str, list[Any]] = {}
+    for each in source.nodes:
+        if isinstance(each, ast.ClassDef):
+            classes.setdefault(each.name, []).append(each)
+        elif isinstance(each, ast.FunctionDef):
+            functions.setdefault(each.name, []).append(each)
+    calls: dict[str, list[ast.Call]] = {}
+    for call in source.all_calls:
+        calls.setdefault(last_name(call.func), []).append(call)
+    return Definitions(
+        {name: found[0] for name, found in classes.items() if len(found) == 1},
+        {name: found[0] for name, found in functions.items() if len(found) == 1},
+        calls,
+    )
+
+
+@lru_cache(maxsize=1)
+def instances(source: SourceFile) -> tuple[Instance, ...]:
+    """Return the variables and attributes that are assigned the result of a call."""
+    found: list[Instance] = []
+    for assignment in (each for each in source.nodes if isinstance(each, ast.Assign)):
+        for target, value in single_assignments(assignment):
+            match value:
+                case ast.Call(func=ast.Attribute(attr="to", value=ast.Call() as call)) | (ast.Call() as call):
+                    if isinstance(target, ast.Name | ast.Attribute):
+                        found.append(Instance(target, call))
+                case _:
+                    pass
+    return tuple(found)
+
+
+def uses(source: SourceFile, target: ast.expr, depth: int = 0) -> list[ast.expr] | None:
+    """Return the expressions that read a variable, also where it is a parameter; None if it is assigned elsewhere.
+
+    Args:
+        source: the file.
+        target: the only assignment of the variable or attribute.
+        depth: number of parameters through which the variable was passed.
+    """
+    found: list[ast.expr] = []
+    for each in _references(source, target):
+        if isinstance(each.ctx, ast.Load):
+            passed_on = _passed_on(source, each) if depth < _MAX_DEPTH else None
+            inner = [each] if passed_on is None else uses(source, passed_on, depth + 1)
+            if inner is None:
+                return None
+            found += inner
+        elif each is not target:
+            return None
+    return found
+
+
+def _references(source: SourceFile, target: Any) -> list[Any]:
+    """Return the nodes that read or assign the variable, parameter or attribute of a node."""
+    if isinstance(target, ast.Attribute):
+        return [each for each in source.nodes if isinstance(each, ast.Attribute) and each.attr == target.attr]
+    name = target.arg if isinstance(target, ast.arg) else target.id
+    owner = function_of(source, target)
+    named = [each for each in walk(owner) if isinstance(each, ast.Name) and each.id == name]
+    return [each for each in named if _scope(source, each, name) is owner]
+
+
+def _scope(source: SourceFile, node: ast.AST, name: str) -> Any:
+    """Return the function to which a variable belongs, or the module."""
+    function = function_of(source, node)
+    while not isinstance(function, ast.Module):
+        if name not in _shared_names(function) and (name in _parameters(function) or name in _assigned(function)):
+            return function
+        function = function_of(source, function)
+    return function
+
+
+def _shared_names(function: ast.AST) -> set[str]:
+    return {name for each in walk(function) if isinstance(each, ast.Global | ast.Nonlocal) for name in each.names}
+
+
+def _assigned(function: ast.AST) -> set[str]:
+    return {each.id for each in walk(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+
+
+def _parameters(function: Any) -> dict[str, ast.arg]:
+    return {each.arg: each for each in walk(function.args) if isinstance(each, ast.arg)}
+
+
+def _passed_on(source: SourceFile, node: ast.expr) -> Any:
+    """Return the parameter, variable or attribute that gets the value of a node; None if there is none."""
+    parent: Any = source.parents.get(id(node))
+    keyword = parent.arg if isinstance(parent, ast.keyword) else ""
+    call = source.parents.get(id(parent)) if keyword else parent
+    if isinstance(parent, ast.Assign) and parent.value is node and len(parent.targets) == 1:
+        target = parent.targets[0]
+        return target if isinstance(target, ast.Name | ast.Attribute) else None
+    if not isinstance(call, ast.Call) or call.func is node:
+        return None
+    function = called_function(source, call)
+    if function is None:
+        return None
+    parameters = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+    if isinstance(source.parents.get(id(function)), ast.ClassDef):
+        parameters = parameters[1:]
+    position = next((number for number, each in enumerate(call.args) if each is node), len(parameters))
+    name = keyword or (parameters[position] if position < len(parameters) else "")
+    return _parameters(function).get(name)
+
+
+def called_function(source: SourceFile, call: ast.Call) -> ast.FunctionDef | None:
+    """Return the function of the program that a call runs, or the ``__init__`` of a class; None if it is unknown."""
+    known, name = definitions(source), last_name(call.func)
+    if name in known.classes:
+        return next(
+            (e for e in known.classes[name].body if isinstance(e, ast.FunctionDef) and e.name == "__init__"), None
+        )
+    return known.functions.get(name)
+
+
+def enclosing_loops(source: SourceFile, node: ast.AST, depth: int = 0) -> list[tuple[ast.For | ast.While, ...]]:
+    """Return the loops around a node, innermost first, for each chain of calls that leads to it."""
+    loops: list[ast.For | ast.While] = []
+    child: ast.AST = node
+    parent: Any = source.parents.get(id(node))
+    while parent is not None and not isinstance(parent, _FUNCTIONS):
+        if isinstance(parent, ast.While) or (isinstance(parent, ast.For) and child is not parent.iter):
+            loops.append(parent)
+        child, parent = parent, source.parents.get(id(parent))
+    own = tuple(loops)
+    if parent is None or depth >= _MAX_DEPTH:
+        return [own]
+    around: Any = source.parents.get(id(parent))
+    name = around.name if parent.name == "__init__" and isinstance(around, ast.ClassDef) else parent.name
+    outer = [
+        each
+        for call in definitions(source).calls.get(name, [])[:8]
+        for each in enclosing_loops(source, call, depth + 1)
+    ]
+    return [(*own, *each) for each in outer] or [own]

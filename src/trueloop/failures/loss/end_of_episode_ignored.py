@@ -1,0 +1,377 @@
+"""The target of Q-learning adds the value of the next state although the episode has ended there.
+
+What you see
+    The agent learns, but its values are too high or never settle, and it does not distinguish a success from being
+    nearly there. The longer the training, the larger the values: nothing anchors them.
+
+Why it happens
+    The state after the last step has no future, so the target of this step is the reward alone. The network returns a
+    number for this state as well. It is never trained there, and each update propagates the number backwards.
+
+Fix
+    Multiply the value of the next state by 0 where the episode has ended:
+
+        with torch.no_grad():
+            next_value = target_net(next_states).max(1).values
+            target = rewards + gamma * next_value * (1 - dones.float())
+
+    With Gymnasium use ``terminated``: after a ``truncated`` step the value of the next state does count.
+
+When this is fine
+    - The environment has no terminal states, only a limit of time (Pendulum, HalfCheetah).
+    - The flag is used elsewhere: it selects the next states, sets their values to 0, or ``next_state`` is None.
+    - A table has the value 0 for terminal states, because it is never updated there.
+
+How it is detected
+    Only the linter finds it, from the source code: an expression ``reward + gamma * value``, where the value is that of
+    a network for the next state, and a flag such as ``done``, ``terminal`` or ``terminated`` that the same function
+    gets or unpacks, or that the program stores together with the reward. It is reported if nothing uses the flag, apart
+    from storing or converting it and ending the loop over the steps.
+
+References
+    Mnih et al., 2015, "Human-level control through deep reinforcement learning", algorithm 1,
+    https://doi.org/10.1038/nature14236
+    Gymnasium, "Handling time limits", https://gymnasium.farama.org/tutorials/gymnasium_basics/handling_time_limits/
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from trueloop.analysis.queries.batch_loops import assigned_in, function_of, single_assignments
+from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import walk
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_FLAG: Final = re.compile(
+    r"^((b|mb|batch|is|not|non|sampled|episode|ep|all|self)_?)*"
+    r"(dones?|terminals?|terminated|terminations?|terms?|ended|finals?)"
+    r"(_?(b|t|mb|batch|mask|masks|tensor|flags?|buf|buffer|mem|memory|history|list|np))*$",
+    re.IGNORECASE,
+)
+_REWARDS: Final = frozenset(("r", "rew", "rews", "reward", "rewards", "rs", "rwd"))
+_DISCOUNTS: Final = frozenset(("gamma", "discount", "discounts"))
+_NEXT: Final = re.compile(
+    r"next|new|(^|_)(s2|s_|ss|sp|ns|s1|o2|x2|obs2|state2|states2|state_|states_|s_prime|s_p|n_s|sn)($|_)", re.IGNORECASE
+)
+_STORING: Final = re.compile(
+    r"append|push|^add|store|remember|^put|insert|record|print|memor|observe|save|log", re.IGNORECASE
+)
+_MASK: Final = re.compile(r"mask|alive|contin|^(not|non|nd)(_|$|done|term)", re.IGNORECASE)
+_ENDLESS: Final = re.compile(r"Pendulum|HalfCheetah|Swimmer|Reacher|Pusher|infinite.horizon|continuing", re.IGNORECASE)
+_MAX_DEPTH: Final = 4
+
+
+class _Target(NamedTuple):
+    """A sum of a reward and a discounted value."""
+
+    node: ast.BinOp
+    parts: tuple[ast.AST, ...]
+    """The sum, and the values of the variables from which it is computed."""
+    names: frozenset[str]
+    """All variables from which it is computed, and the one to which it is assigned."""
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each target that bootstraps from all next states, although the program knows which are terminal."""
+    if any(_ENDLESS.search(each.text.source) for each in source.modules):
+        return
+    for target in _targets(source):
+        function = function_of(source, target.node)
+        bound = _flags_of(function)
+        flag = next((name for name in bound if _is_unused(source, function, target, name)), "")
+        if not flag and not bound and _stored_flag(source) and not _handles_ends(source, target):
+            flag = _stored_flag(source)
+        if flag:
+            yield Hit(
+                message=f"`{ast.unparse(target.node)}` adds the value of the next state even where the episode has "
+                f"ended: nothing uses `{flag}`.",
+                node=target.node,
+            )
+
+
+def _targets(source: SourceFile) -> Iterator[_Target]:
+    """Yield each sum of a reward and a discounted value that a network computes for the next state."""
+    for node in source.nodes:
+        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
+            continue
+        function = function_of(source, node)
+        for reward, value in ((node.left, node.right), (node.right, node.left)):
+            product = _only_value(function, value) if isinstance(value, ast.Name) else value
+            if not _words(reward) & _REWARDS or not _is_discounted(product):
+                continue
+            parts = (node, *_origins(function, product))
+            names = {each.id for part in parts for each in walk(part) if isinstance(each, ast.Name)}
+            if _values_next_state(parts) and not _is_masked(parts, names):
+                yield _Target(node, parts, frozenset(names | set(_assigned_names(source, node))))
+
+
+def _words(node: ast.AST) -> set[str]:
+    return {
+        word
+        for each in walk(node)
+        if isinstance(each, ast.Name | ast.Attribute)
+        for word in name_words(each.id if isinstance(each, ast.Name) else each.attr)
+    }
+
+
+def _is_discounted(node: Any) -> bool:
+    """Return True for a product of a discount factor and one other factor: ``gamma * q`` or ``0.99 * q``."""
+    factors = _factors(node)
+    others = [each for each in factors if not _is_discount(each)]
+    return len(factors) > 1 and len(others) == 1
+
+
+def _factors(node: Any) -> list[Any]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return [*_factors(node.left), *_factors(node.right)]
+    return [node]
+
+
+def _is_discount(factor: ast.expr) -> bool:
+    if isinstance(factor, ast.Constant):
+        return isinstance(factor.value, float) and 0.8 <= factor.value < 1
+    return not isinstance(factor, ast.Call) and bool(_words(factor) & _DISCOUNTS)
+
+
+def _only_value(function: Any, name: ast.Name) -> Any:
+    values = assigned_in(function, name.id)
+    return values[0] if len(values) == 1 else None
+
+
+def _origins(function: Any, node: ast.AST) -> list[ast.AST]:
+    """Return an expression and the values of the variables from which it is computed."""
+    found: list[ast.AST] = [node]
+    seen: set[str] = set()
+    for _ in range(_MAX_DEPTH):
+        names = {each.id for part in found for each in walk(part) if isinstance(each, ast.Name)} - seen
+        seen |= names
+        found += [value for target, value in single_assignments(function) if getattr(target, "id", "") in names]
+    return found
+
+
+def _values_next_state(parts: tuple[ast.AST, ...]) -> bool:
+    """Return True if a call, not a table, gets the next state."""
+    nodes = [each for part in parts for each in walk(part)]
+    tables = [
+        each.slice for each in nodes if isinstance(each, ast.Subscript) and not isinstance(each.slice, ast.Constant)
+    ]
+    called = [
+        argument
+        for each in nodes
+        if isinstance(each, ast.Call) and last_name(each.func) not in ("max", "tensor", "as_tensor", "float", "amax")
+        for argument in each.args
+    ]
+    return any(map(_is_next, called)) and not any(map(_is_next, tables))
+
+
+def _is_masked(parts: tuple[ast.AST, ...], names: set[str]) -> bool:
+    """Return True if a value may be computed with a mask other than a flag that is called done."""
+    complements = (each for part in parts for each in walk(part) if isinstance(each, ast.BinOp | ast.Invert))
+    return any(map(_MASK.search, names)) or any(
+        isinstance(each, ast.Invert)
+        or (isinstance(each.op, ast.Sub) and isinstance(each.left, ast.Constant) and each.left.value == 1)
+        for each in complements
+    )
+
+
+def _is_next(node: ast.AST) -> bool:
+    return any(
+        bool(_NEXT.search(last_name(each)))  # type: ignore[arg-type]
+        for each in walk(node)
+        if isinstance(each, ast.Name | ast.Attribute)
+    ) or any(isinstance(each, ast.Constant) and _NEXT.search(str(each.value)) for each in walk(node))
+
+
+def _assigned_names(source: SourceFile, node: ast.AST) -> Iterator[str]:
+    """Yield the variables that the statement around a node assigns."""
+    statement = _statement(source, node)
+    for each in walk(statement) if isinstance(statement, ast.Assign | ast.AnnAssign) else ():
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+            yield each.id
+
+
+def _statement(source: SourceFile, node: ast.AST) -> Any:
+    parent: Any = node
+    while parent is not None and not isinstance(parent, ast.stmt | ast.comprehension):
+        parent = source.parents.get(id(parent))
+    return parent
+
+
+def _flags_of(function: Any) -> list[str]:
+    """Return the flags for the ends of episodes that a function gets as parameters or assigns."""
+    nodes = [each for each in walk(function) if not isinstance(each, ast.Load)]
+    own = {each.arg for each in walk(getattr(function, "args", ast.Pass())) if isinstance(each, ast.arg)}
+    own |= {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    found = {name for name in own if _FLAG.match(name)}
+    for each in nodes:
+        if isinstance(each, ast.Tuple) and isinstance(each.ctx, ast.Store):
+            found |= _flags_among(each.elts)
+    return sorted(found)
+
+
+def _is_unused(source: SourceFile, scope: Any, target: _Target, flag: str) -> bool:
+    """Return True if a function does nothing with a flag, or with what it computes from it, but store it."""
+    derived, checked = {flag}, set[int]()
+    reads = [each for each in walk(scope) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)]
+    for _ in range(_MAX_DEPTH):
+        for each in reads:
+            if each.id not in derived or id(each) in checked:
+                continue
+            checked.add(id(each))
+            more = _computed_from(source, each, target)
+            if more is None:
+                return False
+            derived |= more
+    return not derived & target.names
+
+
+def _computed_from(source: SourceFile, read: ast.expr, target: _Target) -> set[str] | None:
+    """Return the variables that are computed from a flag where it is read; None if it is used for something else."""
+    statement = _statement(source, read)
+    is_neutral = False
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AugAssign(target=ast.Name(id=name)):
+            return {name}
+        case (
+            ast.Assign(targets=[ast.Tuple(elts=elements)])
+            | ast.For(target=ast.Tuple(elts=elements))
+            | ast.comprehension(target=ast.Tuple(elts=elements))
+        ):
+            return _flags_among(elements) or None
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript() as stored]):
+            is_index = isinstance(stored, ast.Subscript) and _is_in(read, stored.slice)
+            is_neutral = bool(_FLAG.match(last_name(stored))) and not is_index
+        case ast.While():
+            is_neutral = _is_in(read, statement.test)
+        case ast.If():
+            is_neutral = _only_ends_loop(statement, target)
+        case ast.Expr(value=ast.Call(func=func)):
+            is_neutral = bool(_STORING.search(last_name(func))) and not _is_calculated(source, read)
+        case _:
+            pass
+    return set() if is_neutral else None
+
+
+def _is_calculated(source: SourceFile, read: ast.AST) -> bool:
+    """Return True if an expression reads a flag for a calculation: ``memory.append((state, gamma * (1 - done)))``."""
+    parent = source.parents.get(id(read))
+    while isinstance(parent, ast.expr):
+        if isinstance(parent, ast.BinOp | ast.UnaryOp | ast.IfExp | ast.Compare | ast.Subscript):
+            return True
+        parent = source.parents.get(id(parent))
+    return False
+
+
+def _flags_among(elements: list[ast.expr]) -> set[str]:
+    """Return the flags that a tuple is unpacked to, also ``d`` at the end of ``o, a, r, o2, d``."""
+    names = [each.id for each in elements if isinstance(each, ast.Name)]
+    is_transition = len(names) > 3 and bool(set(names) & _REWARDS)
+    return {name for name in names if _FLAG.match(name) or (is_transition and name == names[-1] == "d")}
+
+
+def _is_in(node: ast.AST, outer: ast.AST) -> bool:
+    return any(each is node for each in walk(outer))
+
+
+def _only_ends_loop(node: ast.If, target: _Target) -> bool:
+    """Return True if an ``if`` neither contains a target, nor comes before it, nor assigns what it is computed from."""
+    statements = (*node.body, *node.orelse)
+    if any(_is_in(target.node, each) for each in statements) or any(
+        isinstance(each, ast.Continue | ast.Break | ast.Return) and node.lineno < target.node.lineno
+        for statement in statements
+        for each in walk(statement)
+    ):
+        return False
+    resets = {
+        inner.id
+        for statement in statements
+        for each in walk(statement)
+        if isinstance(each, ast.Assign) and "reset" not in ast.unparse(each.value)
+        for part in each.targets
+        for inner in walk(part)
+        if isinstance(inner, ast.Name)
+    }
+    return not resets & target.names and not any(_NEXT.search(name) for name in resets)
+
+
+def _stored_flag(source: SourceFile) -> str:
+    """Return the flag that a program stores together with a reward, such as ``memory.push(s, a, r, s2, done)``."""
+    for call in source.all_calls:
+        if _STORING.search(last_name(call.func)) and last_name(call.func) != "print":
+            parts = [inner for each in call.args for inner in getattr(each, "elts", [each])]
+            names = [each.id for each in parts if isinstance(each, ast.Name)]
+            flags = [name for name in names if _FLAG.match(name)]
+            if flags and set().union(*map(name_words, names)) & _REWARDS:
+                return flags[0]
+    return ""
+
+
+def _handles_ends(source: SourceFile, target: _Target) -> bool:
+    """Return True if any code of a program uses a flag for more than storing it."""
+    for each in source.nodes:
+        name = last_name(each) if isinstance(each, ast.Name | ast.Attribute) else ""
+        if isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Constant):
+            name = str(each.slice.value)
+        is_read = isinstance(getattr(each, "ctx", None), ast.Load) and not isinstance(
+            source.parents.get(id(each)), ast.Subscript | ast.Attribute
+        )
+        if "final" in name or _MASK.search(name):
+            return True
+        if name and is_read and (_FLAG.match(name) or _FLAG.match(name.rpartition("_")[2])):
+            more = _computed_from(source, each, target)  # type: ignore[arg-type]
+            if more is None or any(not _FLAG.match(other) for other in more):
+                return True
+    return any(
+        isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.IsNot) and _is_next(each.left)
+        for each in source.nodes
+    )
+
+
+RULE = Rule(
+    required_words=(
+        "gamma|discount|0.9",
+        "done|terminal|terminated|term|ended|, d =|, d in",
+        "rew|r +|r,",
+        "backward(",
+    ),
+    find=find,
+)
+
+BAD = """
+import copy
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+states = torch.randn(256, 4)
+actions = torch.randint(2, (256, 1))
+rewards = states.sum(1)
+next_states = states + 0.1 * torch.randn(256, 4)
+ends = (torch.rand(256) < 0.2).float()
+q_net = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
+target_net = copy.deepcopy(q_net)
+optimizer = torch.optim.Adam(q_net.parameters(), lr=0.01)
+for step in range(20):
+    rows = torch.randint(256, (32,))
+    s, a, r, s2, done = states[rows], actions[rows], rewards[rows], next_states[rows], ends[rows]
+    with torch.no_grad():
+        target = r + 0.9 * target_net(s2).max(1).values
+    loss = nn.functional.smooth_l1_loss(q_net(s).gather(1, a)[:, 0], target)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+FAILURE = Failure(
+    code="LOS022",
+    title="TD target ignores the end of the episode",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"max(1).values": "max(1).values * (1 - done)"}),
+    fix="Multiply the value of the next state by (1 - done) in the target.",
+    rule=RULE,
+)

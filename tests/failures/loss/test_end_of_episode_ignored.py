@@ -1,0 +1,243 @@
+"""LOS022: targets of Q-learning that bootstrap from terminal states."""
+
+import pytest
+
+TAIL = """
+    loss = F.smooth_l1_loss(q(s).gather(1, a), y)
+    loss.backward()
+"""
+
+FAULTY = {
+    "unpacked and converted": """
+def learn(self, n=32):
+    s, a, r, s2, done = zip(*random.sample(self.memory, n))
+    s, s2 = self.encode(s), self.encode(s2)
+    r = torch.tensor(r)
+    done = torch.tensor(done).float()
+    with torch.no_grad():
+        q_next = self.target(s2).max(1).values
+        y = r + self.gamma * q_next  # <- LOS022
+    loss = F.mse_loss(self.q(s).gather(1, torch.tensor(a)[:, None])[:, 0], y)
+    loss.backward()
+""",
+    "in one expression, from a loader": """
+for states, actions, rewards, next_states, dones in loader:
+    dones = dones.to(device)
+    target = rewards + 0.99 * torch.max(target_net(next_states), dim=1)[0].detach()  # <- LOS022
+    F.mse_loss(net(states).gather(1, actions), target[:, None]).backward()
+""",
+    "moved to the device together": """
+def step(batch, gamma):
+    state, action, reward, next_state, terminal = [each.to(device) for each in batch]
+    best = policy(next_state).argmax(1, keepdim=True)
+    future = gamma * target(next_state).gather(1, best)
+    expected = reward + future  # <- LOS022
+    F.mse_loss(policy(state).gather(1, action), expected).backward()
+""",
+    "a dictionary, two critics": """
+def update(data):
+    o, a, r, o2, d = data["obs"], data["act"], data["rew"], data["obs2"], data["done"]
+    a2, logp = pi(o2)
+    q_next = torch.min(q1_targ(o2, a2), q2_targ(o2, a2))
+    backup = r + gamma * (q_next - alpha * logp)  # <- LOS022
+    ((q1(o, a) - backup) ** 2).mean().backward()
+""",
+    "a parameter": """
+class Agent:
+    def td_target(self, reward, next_state, terminated):
+        return reward + self.gamma * self.critic(next_state)  # <- LOS022
+    def learn(self, s, r, s2, terminated):
+        F.mse_loss(self.critic(s), self.td_target(r, s2, terminated).detach()).backward()
+""",
+    "stored, and dropped where it is sampled": """
+class Agent:
+    def remember(self, state, action, reward, next_state, done):
+        self.memory.append((state, action, reward, next_state, done))
+    def learn(self):
+        s, a, r, s2, _ = map(torch.stack, zip(*random.sample(self.memory, 32)))
+        y = r + self.gamma * self.target(s2).amax(1)  # <- LOS022
+        F.mse_loss(self.q(s).gather(1, a)[:, 0], y).backward()
+
+state = env.reset()
+while True:
+    next_state, reward, done, _ = env.step(agent.act(state))
+    agent.remember(state, a, reward, next_state, done)
+    agent.learn()
+    state = next_state
+    if done:
+        break
+""",
+    "one step after the other": """
+for episode in range(100):
+    state, done = env.reset(), False
+    while not done:
+        action = act(state)
+        next_state, reward, done, _ = env.step(action)
+        target = reward + gamma * net(next_state).max().detach()  # <- LOS022
+        loss = (net(state)[action] - target) ** 2
+        loss.backward()
+        state = next_state
+""",
+}
+
+CORRECT = {
+    "one minus done": """
+def learn(batch):
+    s, a, r, s2, done = batch
+    y = r + gamma * target(s2).max(1).values * (1 - done)
+"""
+    + TAIL,
+    "not done": """
+def learn(batch):
+    s, a, r, s2, done = batch
+    y = r + gamma * target(s2).max(1).values * ~done
+"""
+    + TAIL,
+    "a mask of its own": """
+def learn(batch):
+    s, a, r, s2, done = batch
+    alive = 1 - done.float()
+    y = r + gamma * target(s2).max(1).values * alive
+"""
+    + TAIL,
+    "a discount that contains it": """
+def learn(batch):
+    s, a, r, s2, done = batch
+    discount = gamma * (1 - done)
+    y = r + discount * target(s2).max(1).values
+"""
+    + TAIL,
+    "values set to zero": """
+def learn(batch):
+    s, a, r, s2, done = batch
+    q_next = target(s2).max(1).values
+    q_next[done] = 0.0
+    y = r + gamma * q_next
+"""
+    + TAIL,
+    "filled in place": """
+def learn(batch):
+    s, a, r, s2, done = batch
+    q_next = target(s2).max(1).values
+    q_next.masked_fill_(done, 0.0)
+    y = r + gamma * q_next
+"""
+    + TAIL,
+    "chosen afterwards": """
+def learn(batch):
+    s, a, r, s2, done = batch
+    y = r + gamma * target(s2).max(1).values
+    y = torch.where(done, r, y)
+"""
+    + TAIL,
+    "a condition": """
+def learn(s, a, r, s2, done):
+    if done:
+        y = r
+    else:
+        y = r + gamma * target(s2).max()
+"""
+    + TAIL,
+    "no future for the last step": """
+for s, a, r, s2, done in batch:
+    future = 0 if done else target(s2).max()
+    y = r + gamma * future
+    F.mse_loss(q(s)[a], y).backward()
+""",
+    "the last step is skipped": """
+for s, a, r, s2, done in batch:
+    if done:
+        continue
+    y = r + gamma * target(s2).max()
+    F.mse_loss(q(s)[a], y).backward()
+""",
+    "next states that are no end": """
+def learn(batch):
+    s, a, r, next_s, done = batch
+    keep = done == 0
+    q_next = torch.zeros(len(r))
+    q_next[keep] = target(next_s[keep]).max(1).values
+    y = r + gamma * q_next
+    F.mse_loss(q(s).gather(1, a), y).backward()
+""",
+    "no flag is stored": """
+def learn(batch):
+    s, a, r, s2 = batch
+    y = r + gamma * target(s2).max(1).values
+"""
+    + TAIL,
+    "None for the state after the end": """
+def learn():
+    batch = Transition(*zip(*memory.sample(32)))
+    mask = torch.tensor([each is not None for each in batch.next_state])
+    q_next = torch.zeros(32)
+    q_next[mask] = target(torch.cat([e for e in batch.next_state if e is not None])).max(1).values
+    y = batch.reward + gamma * q_next
+    F.mse_loss(q(batch.state), y).backward()
+
+next_state, reward, done, _ = env.step(a)
+memory.push(state, a, reward, None if done else next_state, done)
+""",
+    "the flag is masked elsewhere": """
+class Buffer:
+    def add(self, s, a, r, s2, done):
+        self.rows.append((s, a, r, s2, gamma * (1 - done)))
+        self.memory.append((r, done))
+
+def learn(batch):
+    s, a, r, s2, discount = batch
+    y = r + discount * target(s2).max(1).values
+"""
+    + TAIL,
+    "passed to a function that uses it": """
+def learn(batch):
+    s, a, r, s2, done = batch
+    q_next = cut(target(s2).max(1).values, done)
+    y = r + gamma * q_next
+"""
+    + TAIL,
+    "advantages": """
+def gae(rewards, values, dones):
+    last = 0
+    for t in reversed(range(len(rewards))):
+        delta = rewards[t] + gamma * values[t + 1] * (1 - dones[t]) - values[t]
+        last = delta + gamma * 0.95 * (1 - dones[t]) * last
+    loss.backward()
+""",
+    "returns over several steps": """
+def returns(rewards, dones, next_state):
+    total = critic(next_state)
+    for r, done in zip(reversed(rewards), reversed(dones)):
+        total = r + gamma * total * (1 - done)
+    loss.backward()
+""",
+    "a flag and a mask": """
+def learn(batch):
+    s, a, r, s2, done, mask = batch
+    q_next = mask * target(s2).max(1).values
+    y = r + gamma * q_next
+"""
+    + TAIL,
+    "a table": """
+def learn(s, a, r, s2, done):
+    Q[s, a] += 0.1 * (r + gamma * max(Q[s2]) - Q[s, a])
+    other(loss).backward()
+""",
+    "an environment without ends": """
+env = gym.make("Pendulum-v1")
+def learn(batch):
+    s, a, r, s2, done = batch
+    y = r + gamma * target(s2, actor(s2))
+"""
+    + TAIL,
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports_the_target(lint_reports, script):
+    assert "nothing uses" in lint_reports(script)[0].message
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_lint_ignores_correct_programs(lint_is_clean, script):
+    lint_is_clean(script, "LOS022")
