@@ -6,6 +6,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar, Final
 
@@ -26,6 +27,8 @@ from trueloop.tracing.stream import EventStream
 from trueloop.tracing.torch_modes import function_modes
 from trueloop.tracing.user_location import is_trueloop_code
 
+_OPTIMIZERS: Final = str(Path(torch.optim.__file__).parent)
+"""Folder of PyTorch's optimizers, which read their numbers of steps in every update."""
 SAMPLE_INTERVAL_S: Final = 1.0
 MAX_FACTORS: Final = 4  # operations from a root to the loss that the program reads: a scale, a division by the window
 MAX_UNMATCHED: Final = 8  # numbers with a graph that are read before a backward pass
@@ -114,7 +117,7 @@ class Readings(Hook):
             value = original(tensor)
             if type(value) is float and stream.active and type(tensor) is Tensor:
                 caller = sys._getframe(1).f_code  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
-                if not is_trueloop_code(caller):
+                if not caller.co_filename.startswith(_OPTIMIZERS) and not is_trueloop_code(caller):
                     on_read(tensor, value)
             return value
 
