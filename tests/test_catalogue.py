@@ -38,6 +38,7 @@ UNFIXED = {
     "DAT020",
     "DAT022",
     "DAT023",
+    "DAT024",
     "EVL005",
     "EVL006",
     "EVL012",

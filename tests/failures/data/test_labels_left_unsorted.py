@@ -92,6 +92,46 @@ def collate(batch):
     return pad_sequence([a for a, _ in batch], batch_first=True), torch.tensor([b for _, b in batch])
 """,
 }
+BY_HAND = TRAINING.replace(
+    "in DataLoader(data, 16, shuffle=True, collate_fn=collate):",
+    "in minibatches():",
+).replace(
+    "class Model",
+    """
+def minibatches():
+    for rows in torch.randperm(96).split(16):
+        yield collate([data[int(row)] for row in rows])
+
+class Model""",
+)
+SHORT = """
+data = [(torch.randn(1 + (7 * i) % 9, 3), i % 5) for i in range(96)]
+class Batches:
+    def collate(self, batch):  # <- DAT011
+        seqs = [a for a, _ in batch]
+        y = torch.tensor([b for _, b in batch])
+        lengths, order = torch.tensor([len(a) for a in seqs]).sort(descending=True)
+        x = pad_sequence([seqs[i] for i in order], batch_first=True)
+        return x, y
+collate = Batches().collate
+"""
+BOTH = """
+def collate(batch):
+    seqs, y = [a for a, _ in batch], torch.tensor([b for _, b in batch])
+    lengths, order = torch.tensor([len(a) for a in seqs]).sort(descending=True)
+    x = pad_sequence([seqs[i] for i in order], batch_first=True)
+    return x, y[order]
+"""
+
+
+@pytest.mark.parametrize("collate", [*(each for each in FAULTY.values() if "pad_sequence" in each), SHORT])
+def test_run_reports_batches_made_by_hand(run_reports, collate):
+    run_reports(BY_HAND.replace("{collate}", collate))
+
+
+@pytest.mark.parametrize("collate", [*CORRECT.values(), BOTH])
+def test_run_accepts_batches_made_by_hand(run_is_clean, collate):
+    run_is_clean(BY_HAND.replace("{collate}", collate))
 
 
 @pytest.mark.parametrize("collate", FAULTY.values(), ids=FAULTY)

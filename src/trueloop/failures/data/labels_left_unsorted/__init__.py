@@ -25,7 +25,9 @@ How it is detected
     In a run, the sanitizer compares what a collate function gets with what it returns, in the first batches of a loader
     without workers. It reports two batches in which all samples are found in another order than the function got them,
     while the labels, one number for each sample, have exactly the original order. A function that also returns the new
-    order is not reported. No other correct program is known that does this, so this is an error.
+    order is not reported. Without a loader it does the same for a function that calls ``pad_sequence`` on samples that
+    are pairs or dictionaries: it compares them with the variables where the model is called. No other correct
+    program is known that does this, so this is an error.
 
 References
     torch.nn.utils.rnn.pack_padded_sequence, https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.rnn.pack_padded_sequence.html
