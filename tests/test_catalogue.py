@@ -31,6 +31,7 @@ UNFIXED = {
     "CKP002",
     "DAT001",
     "DAT002",
+    "DAT011",
     "DAT012",
     "DAT015",
     "DAT016",

@@ -142,3 +142,92 @@ def test_run_reports_faulty_scripts(run_reports, collate):
 @pytest.mark.parametrize("collate", CORRECT.values(), ids=CORRECT)
 def test_run_accepts_correct_scripts(run_is_clean, collate):
     run_is_clean(TRAINING.replace("{collate}", collate))
+
+
+LINT_FAULTY = {
+    "lengths sorted": """
+import torch
+from torch.nn.utils.rnn import pad_sequence
+def batch_of(samples):
+    seqs = [torch.tensor(s) for s, _ in samples]
+    labels = torch.tensor([label for _, label in samples])
+    lengths = torch.tensor([len(s) for s in seqs])
+    lengths, order = lengths.sort(descending=True)  # <- DAT011
+    seqs = pad_sequence([seqs[i] for i in order], batch_first=True)
+    return seqs, lengths, labels
+""",
+    "sorted": """
+import torch
+from torch.nn.utils.rnn import pad_sequence
+def collate_fn(data):
+    y = torch.tensor([b for _, b in data])
+    parts = sorted([a for a, _ in data], key=len, reverse=True)  # <- DAT011
+    return pad_sequence(parts, batch_first=True), torch.tensor([len(each) for each in parts]), y
+""",
+    "sort in place, a method": """
+import torch
+from torch.nn.utils.rnn import pad_sequence
+class Collate:
+    def __call__(self, batch):
+        parts, targets = zip(*batch)
+        parts = list(parts)
+        parts.sort(key=lambda a: -a.shape[0])  # <- DAT011
+        targets = torch.stack(targets)
+        return {"x": pad_sequence(parts), "y": targets}
+""",
+    "argsort": """
+import torch
+def collate(batch):
+    lengths = torch.tensor([len(a) for a, _ in batch])
+    x, label = torch.stack([a for a, _ in batch]), torch.tensor([b for _, b in batch])
+    order = lengths.argsort(descending=True)  # <- DAT011
+    return x[order], lengths[order], label
+""",
+}
+LINT_CORRECT = {
+    "labels sorted too": "import torch\nfrom torch.nn.utils.rnn import pad_sequence\n" + BOTH,
+    "samples in the new order": """
+import torch
+from torch.nn.utils.rnn import pad_sequence
+def collate(batch):
+    order = sorted(range(len(batch)), key=lambda i: -len(batch[i][0]))
+    batch = [batch[i] for i in order]
+    labels = torch.tensor([b for _, b in batch])
+    return pad_sequence([a for a, _ in batch]), labels
+""",
+    "pairs sorted": """
+import torch
+from torch.nn.utils.rnn import pad_sequence
+def collate(batch):
+    pairs = sorted(zip(*zip(*batch)), key=lambda pair: -len(pair[0]))
+    seqs, labels = zip(*pairs)
+    return pad_sequence(list(seqs)), torch.tensor(labels)
+""",
+    "only the lengths": """
+import torch
+from torch.nn.utils.rnn import pad_sequence
+def collate(batch):
+    seqs, labels = [a for a, _ in batch], torch.tensor([b for _, b in batch])
+    longest, _ = torch.tensor([len(a) for a in seqs]).sort(descending=True)
+    lengths = sorted([len(a) for a in seqs], key=int)
+    return pad_sequence(seqs), lengths, longest, labels
+""",
+    "vocabulary sorted": """
+import torch
+def build(samples):
+    words = sorted({w for text, _ in samples for w in text}, key=str.lower)
+    x = torch.stack([torch.tensor([words.index(w) for w in text]) for text, _ in samples])
+    labels = torch.tensor([b for _, b in samples])
+    return x, words, labels
+""",
+}
+
+
+@pytest.mark.parametrize("script", LINT_FAULTY.values(), ids=LINT_FAULTY)
+def test_lint_reports_faulty_scripts(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", [*LINT_CORRECT.values(), *CORRECT.values()])
+def test_lint_accepts_correct_scripts(lint_is_clean, script):
+    lint_is_clean(script if script in LINT_CORRECT.values() else TRAINING.replace("{collate}", script))

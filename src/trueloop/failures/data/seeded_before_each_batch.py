@@ -2,7 +2,7 @@
 
 What you see
     The training loss falls far below what the noise in the data allows, and the score on new samples is poor. More
-    steps do not help: the model learns one batch by heart.
+    steps do not help: the model only learns one batch.
 
 Why it happens
     A function that makes a batch calls ``torch.manual_seed(0)``, perhaps in a ``set_seed()`` "for reproducibility". A
