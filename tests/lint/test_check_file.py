@@ -1,14 +1,18 @@
 import ast
+import re
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from trueloop.analysis.project import Project, contains_word
 from trueloop.analysis.source_file import Hit
 from trueloop.core.findings import Severity, SourceLocation
 from trueloop.failures.failure import Failure, Rule
 from trueloop.failures.load import catalogue
 from trueloop.lint.check_file import ActiveRule, lint_text
+from trueloop.lint.files import read_text
 
 
 def active_rule(find, words=(), code="GRD001"):
@@ -123,3 +127,66 @@ def test_a_broken_well_known_loop_is_found(code):
     broken = text.replace(*BREAKS[code])
     assert broken != text
     assert {each.code for each in lint_text(broken, "known.py", all_rules()).findings} == {code}
+
+
+ORDINARY = '''
+"""Reads settings, and a table of numbers with them."""
+
+import json
+import torch
+
+
+class Settings:
+    def __init__(self, path, names=("a", "b")):
+        self.path, self.names = path, list(names) * 2
+
+    def values(self):
+        with open(self.path) as file:
+            loaded = json.load(file)
+        for position, name in enumerate(self.names):
+            if name in loaded and position > 0:
+                yield name, loaded[name]
+
+
+def table(settings: Settings, width: int) -> torch.Tensor:
+    rows = []
+    for _, value in settings.values():
+        if len(value) != width:
+            raise ValueError(f"expected {width} numbers")
+        rows.append(value)
+    return torch.stack(rows).amax(0)
+'''
+
+
+def test_a_module_that_neither_trains_nor_builds_a_model_is_not_interpreted():
+    rules = [entry.failure for entry in catalogue().values() if entry.failure.rule is not None]
+    matching = [each.code for each in rules if each.rule.may_match(partial(contains_word, ORDINARY))]
+    assert matching == []
+
+
+def test_imports_of_a_file_without_training_code_are_followed_only_into_files_that_are_not_checked(tmp_path):
+    (tmp_path / "bad_words.py").write_text("def run():\n    bad()\n")
+    main, seen = tmp_path / "main.py", list[int]()
+
+    def find(source):
+        seen.append(len(source.modules))
+        return ()
+
+    for files, folders in ((["main.py", "bad_words.py"], []), (["main.py"], [str(tmp_path)])):
+        for text in ("import bad_words\nbad_words.run()\n", "import bad_words\nepochs = bad_words.run()\n"):
+            project = Project([str(tmp_path / each) for each in files], read_text, folders)
+            lint_text(text, str(main), [active_rule(find, ("bad",))], project=project)
+    assert seen == [1, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "expected"),
+    [
+        (("a|b&c",), "b", False),
+        (("a|b&c",), "c b", True),
+        (("a", re.compile(r"^x\(", re.MULTILINE)), "a\nx(1)", True),
+        (("a", re.compile(r"^x\(", re.MULTILINE)), "a x(1)", False),
+    ],
+)
+def test_required_words_are_alternatives_conjunctions_and_patterns(words, text, expected):
+    assert Rule(words, lambda source: ()).may_match(partial(contains_word, text)) is expected

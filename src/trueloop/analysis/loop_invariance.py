@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op
+from trueloop.core.source_text import walk
 
 PURE_FUNCTIONS: Final = frozenset(("int", "float", "len", "max", "min", "abs", "round", "str", "tuple", "list", "dict"))
 
@@ -24,7 +25,7 @@ def is_loop_invariant(expression: ast.expr, operation: Op, loop: Loop, assigned:
 
 def varying_names(operation: Op, loop: Loop) -> set[str]:
     """Return the names and attributes that may have another value at an operation in each iteration of a loop."""
-    inside = {id(each) for each in ast.walk(loop.node)}
+    inside = {id(each) for each in walk(loop.node)}
     found, is_inside = assigned_names(loop.node), False
     for call, function in zip(operation.calls, operation.functions, strict=True):
         is_inside = is_inside or id(call) in inside
@@ -52,14 +53,14 @@ def varies_per_iteration(start: Op, loop: Loop) -> bool:
     while isinstance(iterable, ast.Call) and iterable.args:  # enumerate(tqdm(loader, desc=...))
         iterable = iterable.args[0]
     return bool(names_in(iterable) & varying_names(start, loop)) or any(
-        isinstance(each, ast.Subscript) for each in ast.walk(iterable)
+        isinstance(each, ast.Subscript) for each in walk(iterable)
     )
 
 
 def names_in(node: ast.AST) -> set[str]:
     """Return the names and attributes in a syntax tree."""
     return {
-        each.id if isinstance(each, ast.Name) else each.attr for each in ast.walk(node) if isinstance(each, _NAME_NODES)
+        each.id if isinstance(each, ast.Name) else each.attr for each in walk(node) if isinstance(each, _NAME_NODES)
     }
 
 
@@ -67,7 +68,7 @@ def assigned_names(node: ast.AST) -> set[str]:
     """Return the names and attributes to which a syntax tree assigns."""
     return {
         each.id if isinstance(each, ast.Name) else each.attr
-        for each in ast.walk(node)
+        for each in walk(node)
         if isinstance(each, _NAME_NODES) and not isinstance(each.ctx, ast.Load)
     }
 
@@ -76,7 +77,7 @@ def _is_unchanged(expression: ast.expr, varying: set[str]) -> bool:
     """Return True if an expression contains no varying name and only calls of pure functions."""
     pure = all(
         isinstance(each.func, ast.Name) and each.func.id in PURE_FUNCTIONS
-        for each in ast.walk(expression)
+        for each in walk(expression)
         if isinstance(each, ast.Call)
     )
     return pure and not names_in(expression) & varying

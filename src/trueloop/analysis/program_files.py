@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from trueloop.core.source_text import read_source
+from trueloop.core.source_text import read_source, walk
 
 _BY_NAME: Final = frozenset((
     "import_module", "exec_module", "run_path", "run_module", "instantiate", "locate", "import_string",
@@ -27,7 +27,7 @@ def parse_program(files: Iterable[str], modules: Mapping[str, str]) -> dict[str,
     Cost: 5 ms for each file, once.
     """
     trees = parse_files(files, modules)
-    if trees is None or any(_runs_dynamic_code(each) for tree in trees.values() for each in ast.walk(tree)):
+    if trees is None or any(_runs_dynamic_code(each) for tree in trees.values() for each in walk(tree)):
         return None
     return trees
 
@@ -73,7 +73,7 @@ def imported_modules(tree: ast.Module, package: str = "") -> set[str]:
         package: package of the importing module, to which relative imports refer.
     """
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Import):
             found.update(part for each in node.names for part in _with_packages(each.name))
         elif isinstance(node, ast.ImportFrom):

@@ -6,13 +6,13 @@ import re
 import sys
 import warnings
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple, cast
 
 from trueloop.analysis.interpreter.qualified_names import HARMLESS_PACKAGES
-from trueloop.analysis.interpreter.roles_by_use import CallIndex, children
-from trueloop.core.source_text import SourceText
+from trueloop.analysis.interpreter.roles_by_use import CallIndex
+from trueloop.core.source_text import SourceText, children, walk
 
 MAX_LINKED_FILES: Final = 30  # files that one file imports, directly or indirectly, and that are searched for words
 MAX_PARSED_FILES: Final = 64  # syntax trees in memory
@@ -44,7 +44,7 @@ class Module:
         nodes: all nodes of the syntax tree, level by level.
     """
 
-    def __init__(self, path: str, text: SourceText, tree: ast.Module, nodes: list[ast.AST]) -> None:
+    def __init__(self, path: str, text: SourceText, tree: ast.Module, nodes: Sequence[ast.AST]) -> None:
         self.path, self.text, self.tree, self.nodes = path, text, tree, nodes
 
     @cached_property
@@ -103,12 +103,17 @@ class Project:
         self._modules: OrderedDict[str, Module | None] = OrderedDict()
         self._imports: dict[str, tuple[str, ...]] = {}
         self._texts: dict[str, str] = {}
-        self._words: dict[tuple[str, str], bool] = {}
+        self._words: dict[tuple[str, str | re.Pattern[str]], bool] = {}
         """File and word -> whether the file contains the word."""
         self._numbers = {file: number for number, file in enumerate(sorted(self._names), 1)}
         """Number of each file. Its line numbers start at this times `MAX_LINES`, so no two files have equal ones."""
         self.read_files: set[str] = set()
         """Files whose text or syntax tree was asked for since the user last cleared this set."""
+
+    @property
+    def follows_unnamed_files(self) -> bool:
+        """Whether imports are followed into files that are not checked themselves."""
+        return bool(self._named_folders)
 
     def display_path(self, file: str) -> str:
         """Return the path of a file as the user named it."""
@@ -243,12 +248,17 @@ class Project:
                 if inner.endswith(".py") and inner != origin:
                     yield inner
 
-    def contains(self, file: str, word: str) -> bool:
-        """Return True if the text of a file contains a word."""
+    def contains(self, file: str, word: str | re.Pattern[str]) -> bool:
+        """Return True if the text of a file contains a word, or text that a pattern matches."""
         key = file, word
         if key not in self._words:
-            self._words[key] = word in self._text(file)
+            self._words[key] = contains_word(self._text(file), word)
         return self._words[key]
+
+
+def contains_word(text: str, word: str | re.Pattern[str]) -> bool:
+    """Return True if a text contains a word, or text that a pattern matches."""
+    return word in text if isinstance(word, str) else word.search(text) is not None
 
 
 def parse_module(file: str, source: str, lines_before: int = 0) -> Module:
@@ -263,9 +273,7 @@ def parse_module(file: str, source: str, lines_before: int = 0) -> Module:
         SyntaxError, ValueError, RecursionError, MemoryError: the text cannot be parsed.
     """
     tree = parse_tree(source)
-    nodes: list[ast.AST] = [tree]
-    for node in nodes:
-        nodes += children(node)
+    nodes = walk(tree)
     for node in nodes if lines_before else ():
         position: dict[str, Any] = vars(node)
         if "lineno" in position:
@@ -294,9 +302,7 @@ def _bound_names(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.stmt
             yield from ((alias.asname or alias.name.partition(".")[0], each) for alias in each.names)
         else:
             yield from (
-                (node.id, each)
-                for node in ast.walk(each)
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+                (node.id, each) for node in walk(each) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
             )
             for block in ("body", "orelse", "finalbody"):
                 yield from _bound_names(getattr(each, block, ()))

@@ -11,7 +11,7 @@ from trueloop.analysis.loop_invariance import is_loop_invariant
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.project import Module
 from trueloop.core.findings import Severity
-from trueloop.core.source_text import Edit, Fix
+from trueloop.core.source_text import Edit, Fix, walk
 
 PATH_NODES: Final = (ast.Name, ast.Attribute, ast.Subscript)
 REMOVING_METHODS: Final = frozenset(("clear", "pop", "popleft", "popitem", "remove"))
@@ -237,10 +237,10 @@ def last_name(node: ast.expr) -> str:
 
 def _assignment_targets(loop: ast.AST) -> dict[str, list[ast.expr]]:
     found: dict[str, list[ast.expr]] = {}
-    for each in ast.walk(loop):
+    for each in walk(loop):
         other = isinstance(each, ast.AnnAssign | ast.NamedExpr | ast.For)
         for target in each.targets if isinstance(each, ast.Assign) else [each.target] if other else []:
-            for part in ast.walk(target):
+            for part in walk(target):
                 if isinstance(part, PATH_NODES):
                     found.setdefault(ast.unparse(part), []).append(target)
     return found

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -260,6 +260,54 @@ def _overlaps(first: Edit, second: Edit) -> bool:
     if first.start == second.start and (first.start == first.end or second.start == second.end):
         return True  # two insertions at one position: their order matters
     return first.start < second.end and second.start < first.end
+
+
+_LEAVES: Final = frozenset(
+    (
+        ast.Constant,
+        *(
+            each
+            for base in (ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
+            for each in base.__subclasses__()
+        ),
+    )
+)
+"""Kinds of nodes without child nodes."""
+_LARGE: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.For, ast.While)
+
+
+def walk(node: ast.AST) -> Sequence[ast.AST]:
+    """Return a node and all nodes in it, level by level, in the order of ``ast.walk``.
+
+    Those of a function, class or loop are kept, since many rules walk the same ones.
+    """
+    return _kept_walk(node) if isinstance(node, _LARGE) else _walk(node)
+
+
+def _walk(node: ast.AST) -> list[ast.AST]:
+    found = [node]
+    for each in found:
+        kind = type(each)
+        if kind is ast.Name:
+            found.append(each.ctx)  # type: ignore[attr-defined]
+        elif kind not in _LEAVES:
+            found += children(each)
+    return found
+
+
+_kept_walk = lru_cache(maxsize=2048)(_walk)
+
+
+def children(node: ast.AST) -> list[ast.AST]:
+    """Return the child nodes of a node, twice as fast as ``ast.iter_child_nodes``."""
+    found: list[ast.AST] = []
+    for value in vars(node).values():
+        kind = type(value)
+        if kind is list:
+            found += [each for each in value if isinstance(each, ast.AST)]
+        elif kind is not int and kind is not str and isinstance(value, ast.AST):
+            found.append(value)
+    return found
 
 
 def read_source(file: str) -> str:

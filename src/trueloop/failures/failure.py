@@ -1,7 +1,9 @@
 """Defines the records of a silent failure: `Failure`, its `BaseDetector` and its lint `Rule`."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar, NamedTuple
 
 from trueloop.analysis.source_file import Hit, SourceFile
@@ -35,22 +37,29 @@ class BaseDetector:
 class Rule(NamedTuple):
     """Finds one failure in the source code of a program."""
 
-    required_words: tuple[str, ...]
-    """Words that every affected file contains ("a|b": one of them); files without them are skipped."""
+    required_words: tuple[str | re.Pattern[str], ...]
+    """Words that every affected file contains; files without them are skipped. "a|b&c" = a, or both b and c; a pattern
+    of one line stands for text that it matches."""
     find: Callable[[SourceFile], Iterable[Hit]]
     """Function that yields code that no correct program has, and nothing if the source code is not conclusive."""
     opt_in: bool = False
     """Whether the rule runs only if it is selected, because it is a matter of style."""
 
-    def may_match(self, contains: Callable[[str], bool]) -> bool:
+    def may_match(self, contains: Callable[[str | re.Pattern[str]], bool]) -> bool:
         """Return True if a file contains all `required_words`.
 
         Args:
-            contains: returns True for a word that the file contains.
+            contains: returns True for a word or pattern that the file contains.
         """
         return all(
-            contains(word) if "|" not in word else any(map(contains, word.split("|"))) for word in self.required_words
+            contains(word) if isinstance(word, re.Pattern) else any(all(map(contains, each)) for each in _parsed(word))
+            for word in self.required_words
         )
+
+
+@cache
+def _parsed(words: str) -> list[list[str]]:
+    return [each.split("&") for each in words.split("|")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,19 +2,26 @@
 
 import ast
 import os
+import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import NamedTuple
+from functools import cache, partial
+from typing import Final, NamedTuple
 
 from trueloop.analysis.interpreter.interpreter import interpret
-from trueloop.analysis.project import Project, parse_module, parse_tree
+from trueloop.analysis.project import Project, contains_word, parse_module, parse_tree
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Finding, SourceLocation
 from trueloop.core.source_text import cuts_graph
 from trueloop.core.suppression import ALL_CODES, Pragma, find_pragmas, matches_code
 from trueloop.failures.failure import Failure, Rule
+
+_TRAINING_CODE: Final = re.compile(
+    r"\boptim\b|[Oo]ptimizer|\.backward\(|[Ll]oader\b|\bepochs?\b|\bnn\.[A-Z]\w+\(|class \w+\([^)]*Module\b"
+    r"|train_test_split|random_split|\b(?:fit|train)\w*\("
+)
+"""Code that trains or evaluates a model, builds one, or prepares data for it."""
 
 
 class ActiveRule(NamedTuple):
@@ -56,7 +63,7 @@ def lint_text(
     """
     file = os.path.abspath(path)  # noqa: PTH100
     rules = list(rules)
-    imported = project.imported_files(file, source) if project is not None else []
+    imported = project.imported_files(file, source) if project is not None and _follows(source, project) else []
     contains = _word_search(source, imported, project)
     applicable = [each for each in rules if each.rule.may_match(contains)]
     codes = frozenset(each.failure.code for each in rules)
@@ -77,11 +84,23 @@ def lint_text(
     return _apply_pragmas(path, found, _pragmas(program, path, project), codes)
 
 
-def _word_search(source: str, imported: Sequence[str], project: Project | None) -> Callable[[str], bool]:
+def _follows(source: str, project: Project) -> bool:
+    """Return False for a file that imports only files which are checked themselves, and neither trains nor builds.
+
+    Most files of a large package are such files; following their imports would check the imported files many times.
+    """
+    return project.follows_unnamed_files or _TRAINING_CODE.search(source) is not None
+
+
+def _word_search(
+    source: str, imported: Sequence[str], project: Project | None
+) -> Callable[[str | re.Pattern[str]], bool]:
     """Return a function that searches for a word in a file and in the files that it imports."""
 
-    def contains(word: str) -> bool:
-        return word in source or any(project is not None and project.contains(each, word) for each in imported)
+    def contains(word: str | re.Pattern[str]) -> bool:
+        return contains_word(source, word) or any(
+            project is not None and project.contains(each, word) for each in imported
+        )
 
     return cache(contains)  # many rules search for the same words
 
@@ -96,7 +115,9 @@ def _syntax_problem(path: str, error: BaseException) -> FileResult:
 
 def _apply_rules(rules: Iterable[ActiveRule], source: SourceFile, path: str, project: Project | None) -> list[Finding]:
     found: dict[tuple[str, int, int], Finding] = {}
-    contains = cache(source.text.source.__contains__)  # in the files whose code runs, not in all that are imported
+    contains = cache(
+        partial(contains_word, source.text.source)
+    )  # in the files whose code runs, not in all that are imported
     for active in rules:
         for hit in active.rule.find(source) if active.rule.may_match(contains) else ():
             key = active.failure.code, hit.node.lineno, hit.node.col_offset

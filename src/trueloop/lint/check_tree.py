@@ -21,7 +21,8 @@ from trueloop.lint.notebook import Notebook
 
 MIN_FILES_FOR_PROCESSES: Final = 48  # fewer files are linted faster than a process starts
 FILES_PER_TASK: Final = 16  # files that a process of the pool receives at once
-GC_INTERVAL: Final = 32  # number of files between two garbage collections
+GC_INTERVAL: Final = 32  # number of files between two garbage collections of the objects created since the last one
+FULL_GC_INTERVAL: Final = 256  # number of files between two garbage collections of all objects
 
 
 class LintJob(NamedTuple):
@@ -214,8 +215,10 @@ def _gc_paused() -> Generator[None]:
 
 
 def _collect(file_count: int) -> None:
-    if file_count % GC_INTERVAL == 0:
+    if file_count % FULL_GC_INTERVAL == 0:
         gc.collect()
+    elif file_count % GC_INTERVAL == 0:
+        gc.collect(0)
 
 
 _job: LintJob | None = None

@@ -809,6 +809,8 @@ class CheckpointRead(Event):
     weights_only: bool | None
     holds_model: bool
     holds_optimizer: bool
+    scheduler_steps: int = 0
+    """Number of steps of the scheduler whose state is in the file; 0 = there is none, or it has not stepped."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -305,6 +305,14 @@ labels = torch.arange(90)[torch.randperm(90)] % 2
 inputs[labels == 1, 0] += 3
 step(inputs, labels)
 """,
+    "a mean over the models of an ensemble": """
+from sklearn.model_selection import train_test_split
+a, b, c, d = train_test_split(X, y, random_state=0)
+with torch.no_grad():
+    probs = torch.stack([model(b).softmax(1) for _ in range(3)])
+p = probs.mean(0)
+print(F.nll_loss(p.log(), d))
+""",
     "several outputs": """
 heads = nn.Linear(8, 2), nn.Linear(8, 2)
 optimizer = torch.optim.SGD([*heads[0].parameters(), *heads[1].parameters()], lr=0.01)

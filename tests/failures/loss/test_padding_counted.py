@@ -98,7 +98,49 @@ for tokens in loader:
     optimizer.step()
     optimizer.zero_grad()
 """
+TAGS = """
+def tags(tokens, padding):
+    return torch.where(tokens == PAD, padding, tokens % 3)
+def labelled():
+    for tokens in loader:
+        yield tokens, tags(tokens, 3)
+model = Net(classes=4)
+"""
+FAULTY["another label of a tagger is ignored"] = (
+    TAGS
+    + """
+criterion = nn.CrossEntropyLoss(ignore_index=0)
+for tokens, y in labelled():
+    loss = criterion(model(tokens).flatten(0, 1), y.flatten())  # <- LOS004
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+)
+FAULTY["no label of a tagger is ignored"] = (
+    TAGS
+    + """
+for tokens, y in labelled():
+    optimizer.zero_grad()
+    F.cross_entropy(model(tokens).transpose(1, 2), y).backward()  # <- LOS004
+    optimizer.step()
+"""
+)
 CORRECT = {
+    "a tagger whose padding is ignored": TAGS
+    + """
+for tokens, y in labelled():
+    optimizer.zero_grad()
+    F.cross_entropy(model(tokens).transpose(1, 2), y, ignore_index=3).backward()
+    optimizer.step()
+""",
+    "a tagger whose padding is selected": TAGS
+    + """
+for tokens, y in labelled():
+    optimizer.zero_grad()
+    F.cross_entropy(model(tokens)[tokens != PAD], y[tokens != PAD]).backward()
+    optimizer.step()
+""",
     "ignored": "loss_of = lambda z, y: F.cross_entropy(z.flatten(0, 1), y.flatten(), ignore_index=PAD)" + LOOP,
     "masked": """
 def loss_of(z, y):

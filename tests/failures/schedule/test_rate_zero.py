@@ -102,6 +102,14 @@ for _ in range(100):
     update()
     scheduler.step()
 """,
+    "a cosine that hands over to the rate of an average": """
+from torch.optim.swa_utils import SWALR
+cosine, average = lr_scheduler.CosineAnnealingLR(optimizer, 3), SWALR(optimizer, swa_lr=0.05, anneal_epochs=2)
+for epoch in range(6):
+    for _ in range(20):
+        update()
+    (cosine if epoch < 3 else average).step()
+""",
     "first_update_of_a_warm_up": """
 scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 5))
 for _ in range(10):

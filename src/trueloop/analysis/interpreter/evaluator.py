@@ -18,7 +18,7 @@ from trueloop.analysis.abstract_value import (
 )
 from trueloop.analysis.interpreter.qualified_names import canonical_name, created_kind
 from trueloop.analysis.operations import OpKind
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 
 if TYPE_CHECKING:
     from trueloop.analysis.interpreter.interpreter import Interpreter
@@ -367,7 +367,7 @@ class Evaluator:
         if found is None or found.union or len(test.ops) > 1 or not isinstance(test.ops[0], ast.Eq | ast.NotEq):
             return None
         left_value, right_value = found.constant(), getattr(right, "value", None)
-        if not (isinstance(left_value, str) and isinstance(right_value, str)) or found.node in ast.walk(functions[-1]):
+        if not (isinstance(left_value, str) and isinstance(right_value, str)) or found.node in walk(functions[-1]):
             return None  # a default or a local constant may not be the only value
         return (left_value == right_value) is isinstance(test.ops[0], ast.Eq)
 

@@ -118,17 +118,6 @@ class CallIndex:
         return found
 
 
-def children(node: ast.AST) -> list[ast.AST]:
-    """Return the child nodes of a node, twice as fast as ``ast.iter_child_nodes``."""
-    found: list[ast.AST] = []
-    for value in vars(node).values():
-        if isinstance(value, list):
-            found += [each for each in value if isinstance(each, ast.AST)]  # pyright: ignore[reportUnknownVariableType]
-        elif isinstance(value, ast.AST):
-            found.append(value)
-    return found
-
-
 def kind_by_use(methods: Set[str], name: str = "") -> ValueKind | None:
     """Return the kind of value on which these methods are called; None if ambiguous.
 

@@ -7,6 +7,7 @@ from trueloop.analysis.abstract_value import MANAGED, AbstractValue, ValueKind
 from trueloop.analysis.loop_invariance import names_in
 from trueloop.analysis.operations import Branch, Loop, Op, OpKind
 from trueloop.analysis.source_file import SourceFile
+from trueloop.core.source_text import walk
 
 CREATION_FUNCTIONS: Final = frozenset(("torch.randn", "torch.rand", "torch.zeros", "torch.ones"))
 
@@ -77,7 +78,7 @@ def _is_counter(counter: ast.expr, operation: Op, loop: Loop) -> bool:
     target = getattr(loop.node, "target", None)
     if target is not None and names & names_in(target):
         return True
-    inside = {id(each) for each in ast.walk(loop.node)}
+    inside = {id(each) for each in walk(loop.node)}
     is_comprehension = isinstance(loop.node, ast.comprehension)  # which does not contain what it computes
     called = [
         f
@@ -87,7 +88,7 @@ def _is_counter(counter: ast.expr, operation: Op, loop: Loop) -> bool:
     return any(
         isinstance(each, ast.AugAssign) and names_in(each.target) & names
         for node in (loop.node, *called)
-        for each in ast.walk(node)
+        for each in walk(node)
     )
 
 
@@ -97,7 +98,7 @@ def divides_by(source: SourceFile, size: ast.expr) -> bool:
     for each in source.nodes:
         if isinstance(each, ast.BinOp | ast.AugAssign) and isinstance(each.op, ast.Div | ast.Mult):
             parts = (each.left, each.right) if isinstance(each, ast.BinOp) else (each.value,)
-            if any(_last_name(part) == name for expression in parts for part in ast.walk(expression)):
+            if any(_last_name(part) == name for expression in parts for part in walk(expression)):
                 return True
     return any(
         isinstance(each.func, ast.Attribute) and each.func.attr.rstrip("_") in ("div", "mul", "true_divide", "divide")
@@ -188,5 +189,5 @@ def _is_from_batch(source: SourceFile, value: AbstractValue, loop: Loop, *, uses
     if uses_next:
         return isinstance(node, ast.Call) and source.qualified_name(node.func) == "builtins.next"
     target = getattr(loop.node, "target", None)
-    own = [loop.node, getattr(loop.node, "iter", None), *(ast.walk(target) if target is not None else ())]
+    own = [loop.node, getattr(loop.node, "iter", None), *(walk(target) if target is not None else ())]
     return node is not None and any(node is each for each in own)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 
 _LOADER_NAME: Final = re.compile(r"load|batches|(^|_)dl($|_)|iterator|_iter$", re.IGNORECASE)
 LOADER_WORDS: Final = "loader|Loader|batches|load:|load)|dl:|dl)|dl,|iterator|_iter"
@@ -96,12 +96,20 @@ def has_batches_of_one(source: SourceFile, loop: BatchLoop) -> bool:
 
 def assigned_in(function: Any, name: str) -> list[ast.expr]:
     """Return the values that a function or module assigns to a variable, except by ``+=``."""
-    return [value for target, value in single_assignments(function) if dotted_name(target) == name]
+    return _assigned_values(function).get(name, [])
+
+
+@lru_cache(maxsize=64)
+def _assigned_values(function: Any) -> dict[str, list[ast.expr]]:
+    found: dict[str, list[ast.expr]] = {}
+    for target, value in single_assignments(function):
+        found.setdefault(dotted_name(target), []).append(value)
+    return found
 
 
 def single_assignments(function: Any) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Yield each target of an assignment with its value; for ``a, b = c, d`` both pairs."""
-    for each in ast.walk(function):
+    for each in walk(function):
         for target in each.targets if isinstance(each, ast.Assign) else ():
             value: ast.expr = each.value  # type: ignore[union-attr]
             if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):

@@ -9,7 +9,7 @@ from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.evaluation_loops import find_loader
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 
 
 def means_of_batch_means(source: SourceFile) -> Iterator[tuple[ast.BinOp, Op]]:
@@ -64,10 +64,10 @@ def _is_mean_over_loop(source: SourceFile, quotient: ast.BinOp, loop: Any, loss:
         return bool(counted and summed and dotted_name(summed[0]) == counted == dotted_name(target)) and _is_list_item(
             statement, loss
         )
-    iterables = {dotted_name(each) for each in ast.walk(loop.iter)} - {""} if isinstance(loop, ast.For) else set[str]()
+    iterables = {dotted_name(each) for each in walk(loop.iter)} - {""} if isinstance(loop, ast.For) else set[str]()
     added = [
         dotted_name(each.target)
-        for each in ast.walk(loop)
+        for each in walk(loop)
         if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add) and _is_loss_value(each.value, loss)
     ]
     return counted in iterables and dotted_name(quotient.left) in added

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.metric_names import metric_name, name_words
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import dotted_name, encloses
+from trueloop.core.source_text import dotted_name, encloses, walk
 
 _SAVING: Final = frozenset(("save", "deepcopy", "state_dict", "save_checkpoint", "save_model", "save_pretrained"))
 _LARGEST: Final = frozenset(("inf", "Inf", "infty", "maxsize", "Infinity"))
@@ -52,12 +52,14 @@ def is_same(one: ast.expr, other: ast.expr) -> bool:
     """Return True for the same variable, or for attributes of the same name."""
     if isinstance(one, ast.Attribute) and isinstance(other, ast.Attribute):
         return one.attr == other.attr
+    if isinstance(one, ast.Name) or isinstance(other, ast.Name):
+        return getattr(one, "id", "") == getattr(other, "id", None)
     return ast.unparse(one) == ast.unparse(other)
 
 
 def stores(nodes: Any) -> Iterator[tuple[ast.expr, ast.expr | None]]:
     """Yield each target that statements, or the nodes of a file, assign, with its value; None if it is unknown."""
-    for node in (inner for each in nodes for inner in (ast.walk(each) if isinstance(nodes, list) else [each])):
+    for node in (inner for each in nodes for inner in (walk(each) if isinstance(nodes, list) else [each])):
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 yield from _pairs(target, node.value)
@@ -100,14 +102,14 @@ def is_parameter(source: SourceFile, node: ast.AST, name: ast.expr) -> bool:
     """Return True if a name is a parameter of a function around a node."""
     functions = [each for each in source.nodes if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
     parameters = [
-        p.arg for each in functions if encloses(each, node) for p in ast.walk(each.args) if isinstance(p, ast.arg)
+        p.arg for each in functions if encloses(each, node) for p in walk(each.args) if isinstance(p, ast.arg)
     ]
     return isinstance(name, ast.Name) and name.id in parameters
 
 
 def saves_model(body: list[ast.stmt]) -> bool:
     """Return True if statements save the state of a model, or copy it."""
-    calls = [each for statement in body for each in ast.walk(statement) if isinstance(each, ast.Call)]
+    calls = [each for statement in body for each in walk(statement) if isinstance(each, ast.Call)]
     return any(last_name(each.func) in _SAVING for each in calls)
 
 

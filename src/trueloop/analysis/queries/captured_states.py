@@ -7,7 +7,7 @@ from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import Edit, Fix, dotted_name
+from trueloop.core.source_text import Edit, Fix, dotted_name, walk
 
 _ORDERINGS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 
@@ -37,7 +37,7 @@ def is_best_checkpoint(capture: Op, loop: Loop) -> bool:
             continue
         arm = branch.node.body if branch.arm == 0 else branch.node.orelse
         stored = {path for statement in arm for path in _stored_names(statement)}
-        for compared in ast.walk(branch.node.test):
+        for compared in walk(branch.node.test):
             if isinstance(compared, ast.Compare) and isinstance(compared.ops[0], _ORDERINGS):
                 sides = {dotted_name(each) for each in (compared.left, *compared.comparators)}
                 if sides & stored - {""}:
@@ -46,7 +46,7 @@ def is_best_checkpoint(capture: Op, loop: Loop) -> bool:
 
 
 def _stored_names(statement: ast.stmt) -> Iterator[str]:
-    for each in ast.walk(statement):
+    for each in walk(statement):
         if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Store):
             yield dotted_name(each)
 
@@ -65,10 +65,7 @@ def loads_without_optimizer(source: SourceFile) -> Iterator[tuple[Op, Op]]:
         each.subject.kind not in (ValueKind.MODEL, ValueKind.SCHEDULER, ValueKind.SCALER) for each in loads
     ):
         return
-    saved = [each for save in source.ops(OpKind.SAVE) for value in save.inputs for each in value.ancestors()]
-    if not any(
-        each.kind is ValueKind.STATE and each.sources and each.sources[0].kind is ValueKind.OPTIMIZER for each in saved
-    ):
+    if not any(ValueKind.OPTIMIZER in _saved_kinds(each) for each in source.ops(OpKind.SAVE)):
         return
     loaded = {id(each.result) for each in source.ops(OpKind.LOAD)}
     for model in loads:
@@ -82,6 +79,32 @@ def loads_without_optimizer(source: SourceFile) -> Iterator[tuple[Op, Op]]:
             if has_same_source and other.subject.kind is not ValueKind.MODEL and _optimizers_have_state(source, model):
                 yield model, other
                 break
+
+
+def loads_without_scheduler(source: SourceFile) -> Iterator[tuple[Op, Op]]:
+    """Yield the load of an optimizer's state from a file, and the save of the scheduler's state that is never loaded.
+
+    The object of every ``load_state_dict`` call must be known.
+    """
+    loads = source.ops(OpKind.LOAD_STATE_DICT)
+    resolved = {id(each.node) for each in loads}
+    unknown = (
+        getattr(call.func, "attr", "") == "load_state_dict" and id(call) not in resolved for call in source.all_calls
+    )
+    known = (ValueKind.MODEL, ValueKind.OPTIMIZER, ValueKind.SCALER)
+    if any(unknown) or any(each.subject.kind not in known for each in loads):
+        return
+    save = next((each for each in source.ops(OpKind.SAVE) if ValueKind.SCHEDULER in _saved_kinds(each)), None)
+    files = {id(each.result) for each in source.ops(OpKind.LOAD)}
+    for load in loads:
+        if save is not None and load.subject.kind is ValueKind.OPTIMIZER and _loaded_files(load, files):
+            yield load, save
+
+
+def _saved_kinds(save: Op) -> set[ValueKind]:
+    """Return the kinds of objects whose states are saved."""
+    states = [each for value in save.inputs for each in value.ancestors() if each.kind is ValueKind.STATE]
+    return {each.sources[0].kind for each in states if each.sources}
 
 
 def loads_before_optimizers(source: SourceFile) -> Iterator[tuple[Op, Op]]:

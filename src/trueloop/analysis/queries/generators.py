@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 
 GENERATOR_FUNCTIONS: Final = frozenset(("builtins.filter", "builtins.map", "itertools.chain"))
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -29,7 +29,7 @@ def bound_once(tree: ast.Module, name: str, function: Any) -> ast.Assign | None:
     stores = _stores(scope, name)
     if scope is tree and "." not in name:
         stores = [each for each in stores if innermost_function(tree, each) is None]
-    assignments = [each for each in ast.walk(scope) if isinstance(each, ast.Assign) and each.targets == stores[:1]]
+    assignments = [each for each in walk(scope) if isinstance(each, ast.Assign) and each.targets == stores[:1]]
     return assignments[0] if len(stores) == 1 and len(assignments) == 1 else None
 
 
@@ -46,7 +46,7 @@ def is_generator(source: SourceFile, value: ast.expr) -> bool:
 def _stores(scope: ast.AST, name: str) -> list[Any]:
     return [
         each
-        for each in ast.walk(scope)
+        for each in walk(scope)
         if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Store) and dotted_name(each) == name
     ]
 
@@ -58,5 +58,5 @@ def _arguments(function: Any) -> set[str]:
 
 def innermost_function(tree: ast.Module, node: ast.AST) -> Any:
     """Return the innermost function that contains a node; None = the module."""
-    functions = [each for each in ast.walk(tree) if isinstance(each, Function) and is_inside(node, each)]
+    functions = [each for each in walk(tree) if isinstance(each, Function) and is_inside(node, each)]
     return functions[-1] if functions else None  # ast.walk yields outer functions first

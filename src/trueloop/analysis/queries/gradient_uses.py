@@ -4,7 +4,7 @@ import ast
 from collections.abc import Mapping
 from typing import Any, Final
 
-from trueloop.core.source_text import encloses
+from trueloop.core.source_text import encloses, walk
 
 _GRADIENTS: Final = frozenset(("grad", "grad_sample", "grad_batch", "main_grad"))
 """Attributes in which PyTorch and other libraries store gradients."""
@@ -16,7 +16,7 @@ _HOOKS: Final = ("register_hook", "register_full_backward", "register_post_acc",
 def uses_gradients(trees: Mapping[str, ast.Module]) -> bool:
     """Return True if source files may use gradients in another way than by stepping an optimizer."""
     for tree in trees.values():
-        for node in ast.walk(tree):
+        for node in walk(tree):
             if isinstance(node, ast.Attribute) and (node.attr in _GRADIENTS or node.attr.startswith(_HOOKS)):
                 return True
             if isinstance(node, ast.Constant) and node.value == "grad":
@@ -33,7 +33,7 @@ def _uses_norm(tree: ast.Module, parent: Any, node: ast.AST) -> bool:
     if getattr(node.func, "attr", getattr(node.func, "id", "")) not in _CLIPPING:
         return False
     target = parent.targets[0] if isinstance(parent, ast.Assign) else None
-    enclosing = [each for each in ast.walk(tree) if isinstance(each, _FUNCTIONS) and encloses(each, parent)]
+    enclosing = [each for each in walk(tree) if isinstance(each, _FUNCTIONS) and encloses(each, parent)]
     scope = max(enclosing, key=lambda each: each.lineno) if enclosing else tree
     return not isinstance(target, ast.Name) or _reads(scope, target.id)
 
@@ -46,7 +46,7 @@ def _reads(scope: ast.AST, name: str) -> bool:
         own = isinstance(each, _FUNCTIONS) and any(
             (isinstance(inner, ast.Name) and inner.id == name and isinstance(inner.ctx, ast.Store))
             or (isinstance(inner, ast.arg) and inner.arg == name)
-            for inner in ast.walk(each)
+            for inner in walk(each)
         )
         if not own and _reads(each, name):
             return True

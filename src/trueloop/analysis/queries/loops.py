@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Branch, Loop, Op
+from trueloop.core.source_text import walk
 
 _SPLITTING: Final = ("split", "chunk", "tensor_split")
 _BATCHES: Final = re.compile(r"batch|_iters?$|steps_per_epoch", re.IGNORECASE)
@@ -35,7 +36,7 @@ def is_batch_loop(loop: Loop) -> bool:
     if len(call.args) == 3:
         return True
     last = call.args[-1] if call.args else call
-    return any(_BATCHES.search(getattr(each, "id", getattr(each, "attr", ""))) for each in ast.walk(last))
+    return any(_BATCHES.search(getattr(each, "id", getattr(each, "attr", ""))) for each in walk(last))
 
 
 def is_over_range(loop: Loop) -> bool:
@@ -46,7 +47,7 @@ def is_over_range(loop: Loop) -> bool:
 
 def is_inside(inner: Any, outer: Any) -> bool:
     """Return True if a syntax node is the same as another one, or a part of it."""
-    return any(each is inner for each in ast.walk(outer))
+    return any(each is inner for each in walk(outer))
 
 
 def repeats_with(operation: Op, other: Op, loop: Loop) -> bool:
@@ -64,13 +65,13 @@ def _is_periodic(branch: Branch, loop: Loop) -> bool:
     if any(isinstance(each, ast.Break | ast.Return | ast.Raise) for each in arm):
         return False
     test = branch.node.test
-    names = {each.id for each in ast.walk(test) if isinstance(each, ast.Name)}
-    if any(isinstance(each, ast.Mod) for each in ast.walk(test)):
-        return not any(isinstance(each, ast.And | ast.Or) for each in ast.walk(test))
-    plain = all(isinstance(each, _PLAIN_TEST) for each in ast.walk(test))
+    names = {each.id for each in walk(test) if isinstance(each, ast.Name)}
+    if any(isinstance(each, ast.Mod) for each in walk(test)):
+        return not any(isinstance(each, ast.And | ast.Or) for each in walk(test))
+    plain = all(isinstance(each, _PLAIN_TEST) for each in walk(test))
     return plain and not names & assigned_names(loop.node)
 
 
 def assigned_names(node: Any) -> set[str]:
     """Return the names of the variables that are assigned within a node."""
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    return {each.id for each in walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}

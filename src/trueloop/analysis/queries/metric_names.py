@@ -4,6 +4,8 @@ import ast
 import re
 from typing import Any, Final
 
+from trueloop.core.source_text import walk
+
 WORDS: Final = {
     "max": frozenset((
         "acc", "accs", "accuracy", "auc", "auroc", "bleu", "correct", "dice", "f1", "iou", "map", "miou", "precision",
@@ -52,7 +54,7 @@ def name_of_computed(function: ast.AST, value: Any) -> str:
         return name
     assigned = [
         each.value
-        for each in ast.walk(function)
+        for each in walk(function)
         if isinstance(each, ast.Assign) and any(getattr(target, "id", "") == value.id for target in each.targets)
     ]
     called = [ast.unparse(each.func).rpartition(".")[2] if isinstance(each, ast.Call) else "" for each in assigned]

@@ -2,6 +2,8 @@
 
 import ast
 
+from trueloop.core.source_text import walk
+
 
 def sets_in_groups(tree: ast.AST, name: str, ignored: frozenset[int] = frozenset()) -> bool:
     """Return True if source code sets a dictionary item: ``group["lr"] = 0.1``, ``group.update(lr=0.1)``.
@@ -11,7 +13,7 @@ def sets_in_groups(tree: ast.AST, name: str, ignored: frozenset[int] = frozenset
         name: key of the item.
         ignored: ids of assignment targets to ignore.
     """
-    for each in ast.walk(tree):
+    for each in walk(tree):
         if isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store) and id(each) not in ignored:
             keys: list[ast.expr | None] = [each.slice]
         elif isinstance(each, ast.Call) and getattr(each.func, "attr", "") == "update":

@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
+from trueloop.core.source_text import walk
+
 _TENSORS: Final = ("parameters", "named_parameters", "buffers", "named_buffers")
 _SAME_ITEMS: Final = ("list", "tuple", "enumerate", "reversed", "iter")
 _COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
@@ -30,4 +32,4 @@ def _yields_tensors(node: ast.expr) -> bool:
 
 
 def _names(target: ast.expr) -> Iterator[str]:
-    return (each.id for each in ast.walk(target) if isinstance(each, ast.Name))
+    return (each.id for each in walk(target) if isinstance(each, ast.Name))

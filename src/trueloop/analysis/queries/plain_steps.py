@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 
 _ROLES: Final = {
     "zero_grad": "clear", "step": "step", "backward": "backward", "clip_grad_norm_": "clip", "clip_grad_value_": "clip",
@@ -34,10 +34,15 @@ def plain_calls(source: SourceFile) -> Iterator[list[PlainCall | None]]:
     for node in source.nodes:
         for name in ("body", "orelse"):
             block: Any = getattr(node, name, None)
-            if isinstance(block, list) and len(block) > 2:
+            if isinstance(block, list) and sum(map(_has_role, block)) > 2:
                 found = [each for statement in block for each in _plain_call(statement)]
                 if sum(each is not None for each in found) > 2:
                     yield found
+
+
+def _has_role(statement: ast.stmt) -> bool:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _ROLES
 
 
 def _plain_call(statement: ast.stmt) -> list[PlainCall | None]:
@@ -53,10 +58,10 @@ def _plain_call(statement: ast.stmt) -> list[PlainCall | None]:
         case ast.Expr(value=ast.Constant()) | ast.Pass() | ast.Import():
             return []
         case _:
-            calls = [each for each in ast.walk(statement) if isinstance(each, ast.Call)]
+            calls = [each for each in walk(statement) if isinstance(each, ast.Call)]
             matters = any(last_name(each.func) not in _HARMLESS for each in calls) or _uses_gradients(statement)
             return [None] if matters else []
 
 
 def _uses_gradients(statement: ast.stmt) -> bool:
-    return any(isinstance(each, ast.Attribute) and each.attr in ("grad", "backward") for each in ast.walk(statement))
+    return any(isinstance(each, ast.Attribute) and each.attr in ("grad", "backward") for each in walk(statement))

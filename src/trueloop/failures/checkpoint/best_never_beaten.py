@@ -62,8 +62,10 @@ FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each comparison with a best value that never changes, that nothing beats, or that prefers worse ones."""
-    for check in best_checks(source):
-        own = [(target, value) for target, value in stores(source.nodes) if is_same(target, check.best)]
+    checks = list(best_checks(source))
+    stored = list(stores(source.nodes)) if checks else []
+    for check in checks:
+        own = [(target, value) for target, value in stored if is_same(target, check.best)]
         initial = [(target, value) for target, value in own if initial_number(value) is not None]
         later = [target for target, value in own if initial_number(value) is None]
         if is_parameter(source, check.node, check.best) or not initial:

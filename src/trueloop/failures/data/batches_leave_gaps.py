@@ -31,19 +31,22 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _Sum = dict[tuple[str, ...], int]
 """A sum of products: the sorted factors of each product -> its coefficient; () = the number 1."""
 _ONE: Final[_Sum] = {(): 1}
 _MAX_DEPTH: Final = 6
+_SLICE: Final = re.compile(r"\[[^\n\[\]]*\w[^\n]*:[^\n]*\w[^\n]*\]")
+"""A slice with a start and an end."""
 
 
 class _Range(NamedTuple):
@@ -80,7 +83,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _trains(loop: ast.For) -> bool:
-    return any(isinstance(each, ast.Attribute) and each.attr == "backward" for each in ast.walk(loop))
+    return any(isinstance(each, ast.Attribute) and each.attr == "backward" for each in walk(loop))
 
 
 def _range(source: SourceFile, node: ast.For) -> _Range | None:
@@ -111,7 +114,7 @@ def _sum_of(source: SourceFile, loop: ast.For, node: ast.expr, depth: int) -> _S
             one, other = (_sum_of(source, loop, each, depth) for each in (left, right))
             return None if one is None or other is None else _combine(op, one, other)
         case ast.Call(func=ast.Name(id="min"), args=[first, second]):
-            names = {each.id for each in ast.walk(loop.target) if isinstance(each, ast.Name)}
+            names = {each.id for each in walk(loop.target) if isinstance(each, ast.Name)}
             values = [_sum_of(source, loop, each, depth) for each in (first, second)]
             following = [each for each in values if each and any(names & set(factors) for factors in each)]
             return following[0] if len(following) == 1 else None
@@ -123,13 +126,13 @@ def _sum_of(source: SourceFile, loop: ast.For, node: ast.expr, depth: int) -> _S
 
 def _value_of(source: SourceFile, loop: ast.For, node: ast.expr, depth: int) -> _Sum | None:
     name = dotted_name(node)
-    if name in [each.id for each in ast.walk(loop.target) if isinstance(each, ast.Name)]:
+    if name in [each.id for each in walk(loop.target) if isinstance(each, ast.Name)]:
         return {(name,): 1}
     inside = assigned_in(loop, name)
     outside = [] if inside else assigned_in(function_of(source, loop), name) or assigned_in(source.tree, name)
     values = inside if len(inside) == 1 else [each for each in outside if isinstance(each, ast.Constant)]
     if len(inside) > 1 or any(
-        isinstance(each, ast.AugAssign) and dotted_name(each.target) == name for each in ast.walk(loop)
+        isinstance(each, ast.AugAssign) and dotted_name(each.target) == name for each in walk(loop)
     ):
         return None
     if depth < _MAX_DEPTH and len(values) == 1 and len(outside) < 2:
@@ -152,7 +155,7 @@ def _combine(op: ast.operator, one: _Sum, other: _Sum) -> _Sum:
 
 def _parts(source: SourceFile, loop: _Range) -> Iterator[_Part]:
     """Yield the slices of rows that start at a multiple of a loop's variable."""
-    for node in ast.walk(loop.node):
+    for node in walk(loop.node):
         rows = node.slice if isinstance(node, ast.Subscript) else None
         rows = rows.elts[0] if isinstance(rows, ast.Tuple) and rows.elts else rows
         if not isinstance(node, ast.Subscript) or not isinstance(rows, ast.Slice) or rows.step is not None:
@@ -205,13 +208,13 @@ def _counts_batches(source: SourceFile, loop: _Range, size: _Sum) -> bool:
     quotients = [
         each
         for stop in stops
-        for each in ast.walk(stop)
+        for each in walk(stop)
         if isinstance(each, ast.BinOp) and isinstance(each.op, ast.FloorDiv | ast.Div)
     ]
     return bool(quotients) and all(_sum_of(source, loop.node, each.right, 0) == size for each in quotients)
 
 
-RULE = Rule(required_words=("range(", "torch"), find=find)
+RULE = Rule(required_words=("range(", "torch", _SLICE), find=find)
 
 BAD = """
 import torch

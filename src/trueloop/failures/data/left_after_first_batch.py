@@ -48,7 +48,7 @@ from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import FUNCTIONS, enclosing_definition
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix
+from trueloop.core.source_text import Fix, walk
 from trueloop.failures.failure import Failure, Rule, Severity
 
 RESUMABLE_ITERATORS: Final = ("iter", "cycle", "chain", "from_iterable", "islice", "repeat")
@@ -86,7 +86,7 @@ def _unconditional_return(source: SourceFile, loop: Any) -> ast.Return | None:
         last = last.body[-1]
     intended = (ast.Continue, ast.Break, ast.Yield, ast.YieldFrom)
     function = enclosing_definition(source, loop, FUNCTIONS)
-    if not isinstance(last, ast.Return) or any(isinstance(each, intended) for each in ast.walk(function)):
+    if not isinstance(last, ast.Return) or any(isinstance(each, intended) for each in walk(function)):
         return None
     return None if _is_conditional(function, loop) or _handles_empty_loader(source, loop) else last
 
@@ -94,7 +94,7 @@ def _unconditional_return(source: SourceFile, loop: Any) -> ast.Return | None:
 def _is_conditional(function: ast.AST, loop: ast.For) -> bool:
     """Return True if only some calls of the function reach the loop."""
     tests = (ast.If, ast.Try, ast.While, ast.Match)
-    return any(isinstance(each, tests) and is_inside(loop, each) for each in ast.walk(function))
+    return any(isinstance(each, tests) and is_inside(loop, each) for each in walk(function))
 
 
 def _handles_empty_loader(source: SourceFile, loop: ast.For) -> bool:
@@ -107,7 +107,7 @@ def _handles_empty_loader(source: SourceFile, loop: ast.For) -> bool:
 def _is_full_batch(loader: AbstractValue) -> bool:
     """Return True if the batch size is the length of a dataset: the loader has one batch."""
     size = loader.arguments.get("batch_size") or loader.arguments.get("1")
-    calls = ast.walk(size.node) if size is not None and size.node is not None else ()
+    calls = walk(size.node) if size is not None and size.node is not None else ()
     return any(isinstance(each, ast.Call) and getattr(each.func, "id", "") == "len" for each in calls)
 
 

@@ -33,11 +33,13 @@ References
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _RANDOM: Final = frozenset((
@@ -53,18 +55,24 @@ _DRAWS: Final = re.compile(r"\brand(om|int|n)?\(|\brandom\.|\buniform\(|\bbernou
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each second call of a random transform in a function."""
-    randomised = _random_transforms(source)
+    randomised: set[str] | None = None
     for function in source.nodes:
         if not isinstance(function, ast.FunctionDef):
             continue
-        calls = [each for each in ast.walk(function) if isinstance(each, ast.Call)]
+        calls = [each for each in walk(function) if isinstance(each, ast.Call)]
         if any(last_name(each.func) in _SEEDS for each in calls):
             continue
-        images = [each for each in calls if _is_about(each.args, _IMAGE) and _is_random(each, randomised)]
-        masks = [each for each in calls if _is_about(each.args, _MASK) and _is_random(each, randomised)]
+        single = [each for each in calls if len(each.args) == 1 and not each.keywords]
+        counts = Counter(last_name(each.func) for each in single)
+        single = [each for each in single if counts[last_name(each.func)] > 1]
+        masks = [each for each in single if _is_about(each.args, _MASK)]
+        images = [each for each in single if _is_about(each.args, _IMAGE)] if masks else []
         for call in masks:
             other = next((each for each in images if _same_transform(each, call)), None)
-            if other is not None:
+            if other is None:
+                continue
+            randomised = _random_transforms(source) if randomised is None else randomised
+            if last_name(call.func) in randomised:
                 yield _hit(call, other, f"`{ast.unparse(call)}` draws its own random numbers")
         yield from _separate_conditions(function)
 
@@ -90,7 +98,7 @@ def _defined_transforms(source: SourceFile) -> set[str]:
 
 
 def _moves_at_random(function: ast.FunctionDef) -> bool:
-    moves = any(isinstance(each, ast.Call) and last_name(each.func) in _MOVES for each in ast.walk(function))
+    moves = any(isinstance(each, ast.Call) and last_name(each.func) in _MOVES for each in walk(function))
     return moves and _DRAWS.search(ast.unparse(function)) is not None
 
 
@@ -101,34 +109,30 @@ def _random_transforms(source: SourceFile) -> set[str]:
     names = {each.name for each in source.nodes if isinstance(each, ast.FunctionDef)} & defined
 
     def contains_random(node: ast.expr) -> bool:
-        return any(isinstance(each, ast.Call) and last_name(each.func) in random for each in ast.walk(node))
+        return any(isinstance(each, ast.Call) and last_name(each.func) in random for each in walk(node))
 
     for each in source.nodes:
         if isinstance(each, ast.Assign) and contains_random(each.value):
             names |= {last_name(target) for target in each.targets}
+    parameters = _constructor_parameters(source)
     for call in source.all_calls:  # Data(transform=train_transform), Data(train_transform)
-        names |= {
-            each.arg
-            for each in call.keywords
-            if each.arg and (last_name(each.value) in names or contains_random(each.value))
-        }
-        callee = next((n for n in source.nodes if isinstance(n, ast.ClassDef) and n.name == last_name(call.func)), None)
-        init = (
-            next((n for n in callee.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
-            if callee
-            else None
-        )
-        for parameter, given in zip(init.args.args[1:] if init else [], call.args, strict=False):
-            if last_name(given) in names or contains_random(given):
-                names.add(parameter.arg)
+        given = [(each.arg, each.value) for each in call.keywords if each.arg]
+        given += zip(parameters.get(last_name(call.func), ()), call.args, strict=False)
+        names |= {name for name, value in given if last_name(value) in names or contains_random(value)}
     for each in source.nodes:  # self.transform = transform
         if isinstance(each, ast.Assign) and isinstance(each.value, ast.Name) and each.value.id in names:
             names |= {last_name(target) for target in each.targets}
     return names - {""}
 
 
-def _is_random(call: ast.Call, randomised: set[str]) -> bool:
-    return last_name(call.func) in randomised and len(call.args) == 1 and not call.keywords
+def _constructor_parameters(source: SourceFile) -> dict[str, list[str]]:
+    """Return the parameters of the constructor of each class of the program, by the name of the class."""
+    found: dict[str, list[str]] = {}
+    for each in source.nodes:
+        if isinstance(each, ast.ClassDef) and each.name not in found:
+            inits = [n for n in each.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
+            found[each.name] = [parameter.arg for parameter in inits[0].args.args[1:]] if inits else []
+    return found
 
 
 def _same_transform(first: ast.Call, second: ast.Call) -> bool:
@@ -141,7 +145,7 @@ def _is_about(nodes: list[ast.expr], words: frozenset[str]) -> bool:
         return False
     found = {
         word
-        for each in ast.walk(nodes[0])
+        for each in walk(nodes[0])
         if isinstance(each, ast.Name | ast.Attribute)
         for word in name_words(last_name(each))
     }
@@ -152,11 +156,12 @@ def _separate_conditions(function: ast.FunctionDef) -> Iterator[Hit]:
     """Yield each ``if random(): mask = f(mask)`` that follows an ``if random(): image = f(image)``."""
     changes = [
         (each, statement.value)
-        for each in ast.walk(function)
-        if isinstance(each, ast.If) and not each.orelse and _DRAWS.search(ast.unparse(each.test))
+        for each in walk(function)
+        if isinstance(each, ast.If) and not each.orelse and len(each.body) == 1
         for statement in each.body
-        if len(each.body) == 1 and isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
     ]
+    changes = [each for each in changes if _DRAWS.search(ast.unparse(each[0].test))] if len(changes) > 1 else []
     for condition, call in changes:
         for other, other_call in changes:
             if other is condition or not _same_operation(call, other_call):

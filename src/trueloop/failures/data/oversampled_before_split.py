@@ -39,7 +39,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _OVERSAMPLES: Final = re.compile(
@@ -94,15 +94,13 @@ def _names(target: ast.expr) -> list[str]:
 
 
 def _calls_after(function: Any, statement: ast.stmt) -> Iterator[ast.Call]:
-    calls = [e for e in ast.walk(function) if isinstance(e, ast.Call) and e.lineno > (statement.end_lineno or 0)]
+    calls = [e for e in walk(function) if isinstance(e, ast.Call) and e.lineno > (statement.end_lineno or 0)]
     yield from sorted(calls, key=lambda each: each.lineno)
 
 
 def _splits(source: SourceFile, call: ast.Call, names: list[str]) -> bool:
     """Return True for a call that splits a variable at random into parts, not by groups."""
-    if not any(
-        isinstance(e, ast.Name | ast.Attribute) and dotted_name(e) in names for a in call.args for e in ast.walk(a)
-    ):
+    if not any(isinstance(e, ast.Name | ast.Attribute) and dotted_name(e) in names for a in call.args for e in walk(a)):
         return False
     if any(each.arg == "groups" for each in call.keywords) or _GROUPED.search(ast.unparse(call.func)):
         return False
@@ -120,8 +118,8 @@ def _is_reassigned(function: Any, first: ast.stmt, last: ast.AST, names: list[st
         isinstance(each, ast.Assign)
         and each.lineno in between
         and any(name in names for target in each.targets for name in _names(target))
-        and not any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(each.value))
-        for each in ast.walk(function)
+        and not any(isinstance(part, ast.Name) and part.id in names for part in walk(each.value))
+        for each in walk(function)
     )
 
 

@@ -30,12 +30,13 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Edit, Fix
+from trueloop.core.source_text import Edit, Fix, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _CREATORS: Final = frozenset((
@@ -92,7 +93,7 @@ def _stored_names(call: ast.Call) -> list[str]:
 
 def _changes_in_place(node: ast.AST, name: str) -> Iterator[ast.AST]:
     """Yield the statements and calls in a node that change an array in place; a name with or without "self."."""
-    for each in ast.walk(node):
+    for each in walk(node):
         match each:
             case ast.Assign(targets=targets):
                 if any(isinstance(t, ast.Subscript) and ast.unparse(t.value) == name for t in targets):
@@ -110,11 +111,9 @@ def _changes_in_place(node: ast.AST, name: str) -> Iterator[ast.AST]:
 
 def _is_assigned(node: ast.AST, name: str) -> bool:
     """Return True if a node assigns a variable, or may do so."""
-    for each in ast.walk(node):
+    for each in walk(node):
         if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Store) and ast.unparse(each) == name:
-            parent_is_change = any(
-                isinstance(other, ast.AugAssign) and other.target is each for other in ast.walk(node)
-            )
+            parent_is_change = any(isinstance(other, ast.AugAssign) and other.target is each for other in walk(node))
             if not parent_is_change:
                 return True
     return False
@@ -125,7 +124,7 @@ def _creation(source: SourceFile, loop: _Loop, name: str) -> ast.Assign | None:
     scope = function_of(source, loop)
     found = [
         (each, value)
-        for each in ast.walk(scope)
+        for each in walk(scope)
         if isinstance(each, ast.Assign)
         for target, value in _pairs(each)
         if isinstance(target, ast.Name) and target.id == name
@@ -163,14 +162,14 @@ def _is_stacked(source: SourceFile, container: ast.expr) -> bool:
         for call in source.all_calls
         if last_name(call.func) in _STACKING
         for arg in call.args[:1]
-        for each in ast.walk(arg)
+        for each in walk(arg)
         if isinstance(each, ast.Name | ast.Attribute)
     )
 
 
 def _copy(source: SourceFile, call: ast.Call, name: str, made: ast.Assign) -> Fix | None:
     """Return the fix that stores a copy."""
-    node = next((each for each in ast.walk(call) if isinstance(each, ast.Name) and each.id == name), None)
+    node = next((each for each in walk(call) if isinstance(each, ast.Name) and each.id == name), None)
     if node is None:
         return None
     method = "clone" if "torch." in ast.unparse(made.value) else "copy"
@@ -186,7 +185,7 @@ def _returned_arrays(source: SourceFile) -> Iterator[Hit]:
     for method in source.nodes:
         if not isinstance(method, ast.FunctionDef) or not isinstance(source.parents.get(id(method)), ast.ClassDef):
             continue
-        for node in ast.walk(method):
+        for node in walk(method):
             parts = _parts(node.value) if isinstance(node, ast.Return) else []
             for part in parts:
                 name = ast.unparse(part)
@@ -218,7 +217,7 @@ def _is_own_array(source: SourceFile, method: ast.FunctionDef, name: str) -> boo
     owner: Any = source.parents[id(method)]
     found = [
         value
-        for each in ast.walk(owner)
+        for each in walk(owner)
         if isinstance(each, ast.Assign)
         for target, value in _pairs(each)
         if ast.unparse(target) == name
@@ -234,8 +233,8 @@ def _collected(source: SourceFile, method: str) -> ast.Call | None:
         loop, statement = _loop_around(source, call), source.parents.get(id(call))
         if loop is None or not isinstance(statement, ast.Assign):
             continue
-        results = {each.id for target in statement.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
-        for other in ast.walk(loop):
+        results = {each.id for target in statement.targets for each in walk(target) if isinstance(each, ast.Name)}
+        for other in walk(loop):
             if (
                 isinstance(other, ast.Call)
                 and last_name(other.func) in _STORING
@@ -245,8 +244,9 @@ def _collected(source: SourceFile, method: str) -> ast.Call | None:
     return None
 
 
+_CREATION: Final = re.compile(rf"\b(?:np|numpy|torch)\.(?:(?:{'|'.join(sorted(_CREATORS))})\(|random\b)")
 RULE = Rule(
-    required_words=("append(|push(|store(|remember(", "torch", "stack|tensor(|array(|cat(|sample("),
+    required_words=("append(|push(|store(|remember(", "torch", "stack|tensor(|array(|cat(|sample(", _CREATION),
     find=find,
 )
 

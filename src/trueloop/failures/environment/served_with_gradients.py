@@ -45,7 +45,7 @@ from trueloop.analysis.queries.request_handlers import (
     qualified_name,
 )
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import Fix
+from trueloop.core.source_text import Fix, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 GRADIENT_ATTRIBUTES = ("backward", "grad", "requires_grad_", "set_grad_enabled", "requires_grad")
@@ -71,7 +71,7 @@ def _uses_gradients(source: SourceFile) -> bool:
     inside = {
         qualified_name(node, names)
         for each in classes
-        for node in ast.walk(each)
+        for node in walk(each)
         if isinstance(node, ast.Attribute | ast.Name)
     }
     return bool(attributes & set(GRADIENT_ATTRIBUTES)) or bool(inside & NO_GRAD_CONTEXTS)

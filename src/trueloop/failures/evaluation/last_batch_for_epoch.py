@@ -48,7 +48,7 @@ from trueloop.analysis.queries.batch_loops import (
 )
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, encloses
+from trueloop.core.source_text import dotted_name, encloses, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _OUTPUT: Final = frozenset((
@@ -64,7 +64,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for loop in batch_loops(source):
         if _has_one_batch(source, loop) or _may_end_early(loop):
             continue
-        for statement in ast.walk(loop.node):
+        for statement in walk(loop.node):
             if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
                 continue
             name = dotted_name(statement.targets[0])
@@ -97,18 +97,18 @@ def _is_result_of_batch(source: SourceFile, loop: BatchLoop, value: ast.expr) ->
     if is_loss_call(source, inner):
         return True
     is_mean = isinstance(inner, ast.Call) and last_name(inner.func) == "mean"
-    return is_mean and any(len(compared_sides(each)) == 2 for each in ast.walk(inner) if isinstance(each, ast.expr))
+    return is_mean and any(len(compared_sides(each)) == 2 for each in walk(inner) if isinstance(each, ast.expr))
 
 
 def _may_end_early(loop: BatchLoop) -> bool:
-    return any(isinstance(each, ast.Break | ast.Return) for each in ast.walk(loop.node))
+    return any(isinstance(each, ast.Break | ast.Return) for each in walk(loop.node))
 
 
 def _is_only_replaced(source: SourceFile, loop: BatchLoop, name: str) -> bool:
     """Return True for a variable that only this loop assigns, except for an initial constant, and only prints."""
     targets = [
         each.target
-        for each in ast.walk(loop.function)
+        for each in walk(loop.function)
         if isinstance(each, ast.AugAssign | ast.NamedExpr | ast.For) and dotted_name(each.target) == name
     ]
     values = [each for each in assigned_in(loop.function, name) if not encloses(loop.node, each)]
@@ -119,7 +119,7 @@ def _is_only_replaced(source: SourceFile, loop: BatchLoop, name: str) -> bool:
 
 def _is_collected(source: SourceFile, loop: BatchLoop, name: str) -> bool:
     """Return True if the loop uses a variable for anything else than to print it or to compute gradients."""
-    for each in ast.walk(loop.node):
+    for each in walk(loop.node):
         if dotted_name(each) != name or not isinstance(getattr(each, "ctx", None), ast.Load):
             continue
         parent: Any = source.parents.get(id(each))
@@ -135,7 +135,7 @@ def _is_collected(source: SourceFile, loop: BatchLoop, name: str) -> bool:
 def _decision(source: SourceFile, loop: BatchLoop, name: str) -> Any:
     """Return the expression after the loop that decides by a variable; None if there is none."""
     end = loop.node.end_lineno or 0
-    for each in ast.walk(loop.function):
+    for each in walk(loop.function):
         if getattr(each, "lineno", 0) <= end or dotted_name(each) != name:
             continue
         parent: Any = source.parents.get(id(each))
@@ -156,7 +156,7 @@ def _is_returned(source: SourceFile, node: ast.AST) -> bool:
 
 def _evaluates(loop: BatchLoop) -> bool:
     """Return True for a function that evaluates, by its name, and computes no gradients."""
-    trains = any(isinstance(each, ast.Attribute) and each.attr == "backward" for each in ast.walk(loop.function))
+    trains = any(isinstance(each, ast.Attribute) and each.attr == "backward" for each in walk(loop.function))
     return not trains and bool(name_words(getattr(loop.function, "name", "")) & _EVALUATING)
 
 

@@ -48,7 +48,7 @@ from trueloop.analysis.queries.batch_loops import (
     without_conversions,
 )
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _METRIC: Final = re.compile(
@@ -67,7 +67,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for loop in batch_loops(source):
         if has_batches_of_one(source, loop) or _trains(loop):
             continue
-        for call in ast.walk(loop.node):
+        for call in walk(loop.node):
             if isinstance(call, ast.Call) and _is_metric(call) and _innermost_loop(source, call) is loop.node:
                 averaged = _averaged(source, loop, call)
                 if averaged is not None:
@@ -80,7 +80,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _trains(loop: BatchLoop) -> bool:
-    return any(isinstance(each, ast.Attribute) and each.attr == "backward" for each in ast.walk(loop.node))
+    return any(isinstance(each, ast.Attribute) and each.attr == "backward" for each in walk(loop.node))
 
 
 def _is_metric(call: ast.Call) -> bool:
@@ -103,7 +103,7 @@ def _averaged(source: SourceFile, loop: BatchLoop, call: ast.Call) -> ast.AST | 
     if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
         uses = [
             each
-            for each in ast.walk(loop.node)
+            for each in walk(loop.node)
             if isinstance(each, ast.Name) and each.id == parent.targets[0].id and isinstance(each.ctx, ast.Load)
         ]
         found = (_accumulated(source, loop, each) for each in uses)
@@ -139,7 +139,7 @@ def _accumulated(source: SourceFile, loop: BatchLoop, value: ast.expr) -> ast.AS
 
 def _division(loop: BatchLoop, name: str) -> ast.AST | None:
     """Return the division of a total."""
-    for each in ast.walk(loop.function):
+    for each in walk(loop.function):
         match each:
             case ast.BinOp(op=ast.Div(), left=left) if dotted_name(without_conversions(left)) == name:
                 return each
@@ -152,13 +152,13 @@ def _division(loop: BatchLoop, name: str) -> ast.AST | None:
 
 def _mean(loop: BatchLoop, name: str) -> ast.AST | None:
     """Return the expression that computes the mean of a list."""
-    for each in ast.walk(loop.function):
+    for each in walk(loop.function):
         match each:
             case ast.BinOp(op=ast.Div(), left=ast.Call(func=ast.Name(id="sum"), args=[summed])):
                 if dotted_name(summed) == name:
                     return each
             case ast.Call(func=func) if last_name(func) in _MEANS:
-                if any(dotted_name(inner) == name for inner in ast.walk(each) if isinstance(inner, ast.expr)):
+                if any(dotted_name(inner) == name for inner in walk(each) if isinstance(inner, ast.expr)):
                     return each
             case _:
                 pass

@@ -35,7 +35,7 @@ from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.loop_invariance import assigned_names
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import Fix
+from trueloop.core.source_text import Fix, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 NUMBERS: Final = frozenset(("item", "tolist", "float", "int", "len", "round", "print", "format", "range"))
@@ -69,19 +69,19 @@ def _is_no_grad(source: SourceFile, call: ast.Call) -> bool:
 def _enclosing_scope(source: SourceFile, node: ast.With) -> ast.AST:
     """Return the innermost function around a statement, or the module."""
     functions = (each for each in source.nodes if isinstance(each, Function))
-    enclosing = [each for each in functions if any(inner is node for inner in ast.walk(each))]
+    enclosing = [each for each in functions if any(inner is node for inner in walk(each))]
     return enclosing[-1] if enclosing else source.tree
 
 
 def _computes_only_numbers(source: SourceFile, body: Sequence[ast.stmt], scope: ast.AST) -> bool:
-    walked = (each for statement in body for each in ast.walk(statement))
+    walked = (each for statement in body for each in walk(statement))
     nodes = {id(each) for each in walked if isinstance(each, ast.stmt | ast.expr)}  # Python shares the others
     inside = [
         each for each in source.operations if id(each.node) in nodes or any(id(call) in nodes for call in each.calls)
     ]
     trains = bool(source.ops(OpKind.BACKWARD, OpKind.STEP))
     models = [each.subject for each in inside if each.kind is OpKind.MODEL_CALL]
-    read_out = any(isinstance(each, ast.Call) and _is_number(each) for one in body for each in ast.walk(one))
+    read_out = any(isinstance(each, ast.Call) and _is_number(each) for one in body for each in walk(one))
     if (
         not models
         or not read_out
@@ -90,14 +90,14 @@ def _computes_only_numbers(source: SourceFile, body: Sequence[ast.stmt], scope: 
     ):
         return False
     names: set[str] = set()
-    for statement in (each for one in body for each in ast.walk(one)):
+    for statement in (each for one in body for each in walk(one)):
         if isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign) and not _is_number(statement.value):
             names |= assigned_names(statement)
         elif isinstance(statement, ast.For | ast.AsyncFor | ast.withitem | ast.NamedExpr):
             target = getattr(statement, "target", getattr(statement, "optional_vars", None))
             names |= assigned_names(target or ast.Pass())
     read_later = _names_read_outside(scope, nodes)
-    returned = [each.value for one in body for each in ast.walk(one) if isinstance(each, ast.Return | ast.Yield)]
+    returned = [each.value for one in body for each in walk(one) if isinstance(each, ast.Return | ast.Yield)]
     return not names & read_later and all(_is_number(each, names) for each in returned)
 
 
@@ -107,7 +107,7 @@ def _names_read_outside(scope: ast.AST, nodes: set[int]) -> set[str]:
     queue: list[tuple[ast.AST, frozenset[str]]] = [(scope, frozenset())]
     while queue:
         node, bound = queue.pop()
-        if isinstance(node, ast.For) and not any(id(each) in nodes for each in ast.walk(node)):
+        if isinstance(node, ast.For) and not any(id(each) in nodes for each in walk(node)):
             bound |= assigned_names(node.target)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in bound:
             names.add(node.id)

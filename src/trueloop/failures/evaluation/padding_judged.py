@@ -46,7 +46,7 @@ from trueloop.analysis.queries.batch_loops import (
     without_conversions,
 )
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _MASK: Final = re.compile(r"mask|valid|keep|ignore|pad|length|lens?($|_)", re.IGNORECASE)
@@ -60,10 +60,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
     if ignoring is None:
         return
     for loop in batch_loops(source):
-        labels = {each.id for each in ast.walk(loop.node.target) if isinstance(each, ast.Name)}
+        labels = {each.id for each in walk(loop.node.target) if isinstance(each, ast.Name)}
         if _uses_mask(loop):
             continue
-        for node in ast.walk(loop.node):
+        for node in walk(loop.node):
             sides = compared_sides(node) if isinstance(node, ast.expr) else ()
             if len(sides) == 2 and any(_is_argmax(loop, each) for each in sides):
                 compared = next((_label(loop, each, labels) for each in sides if _label(loop, each, labels)), "")
@@ -105,17 +105,17 @@ def _uses_mask(loop: BatchLoop) -> bool:
     """Return True if a loop uses a variable that may be a mask, except as an argument of a model."""
     passed = {
         id(part)
-        for each in ast.walk(loop.node)
+        for each in walk(loop.node)
         if isinstance(each, ast.Call) and not isinstance(each.func, ast.Attribute)
         for argument in (*each.args, *(key.value for key in each.keywords))
-        for part in ast.walk(argument)
+        for part in walk(argument)
     }
     return any(
         isinstance(each, ast.Name | ast.Attribute)
         and not isinstance(each.ctx, ast.Store)
         and id(each) not in passed
         and bool(_MASK.search(last_name(each)))
-        for each in ast.walk(loop.node)
+        for each in walk(loop.node)
     )
 
 
@@ -156,7 +156,7 @@ def _counts_all(source: SourceFile, loop: BatchLoop, comparison: ast.AST, label:
     if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
         uses = [
             each
-            for each in ast.walk(loop.node)
+            for each in walk(loop.node)
             if isinstance(each, ast.Name) and each.id == parent.targets[0].id and isinstance(each.ctx, ast.Load)
         ]
         if len(uses) != 1:
@@ -178,9 +178,9 @@ def _adds_size(loop: BatchLoop, label: str) -> bool:
         and isinstance(each.func, ast.Attribute)
         and each.func.attr in _SIZES
         and dotted_name(each.func.value) == label
-        for statement in ast.walk(loop.node)
+        for statement in walk(loop.node)
         if isinstance(statement, ast.AugAssign)
-        for each in ast.walk(statement.value)
+        for each in walk(statement.value)
     )
 
 

@@ -36,7 +36,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix
+from trueloop.core.source_text import Fix, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _PREDICTOR: Final = re.compile(r"predictor|^pred_?(head|mlp)$", re.IGNORECASE)
@@ -53,7 +53,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if not isinstance(function, ast.FunctionDef) or _CUT.search(_text(function)):
             continue
         predictions, projections = _predictions(function)
-        for call in ast.walk(function) if predictions else ():
+        for call in walk(function) if predictions else ():
             if not isinstance(call, ast.Call) or len(call.args) < 2:
                 continue
             first, second = (getattr(each, "id", "") for each in call.args[:2])
@@ -78,7 +78,7 @@ def _text(function: ast.FunctionDef) -> str:
 def _predictions(function: ast.FunctionDef) -> tuple[set[str], set[str]]:
     """Return the variables that hold outputs of a predictor, and its inputs."""
     predictions, projections = set[str](), set[str]()
-    for each in ast.walk(function):
+    for each in walk(function):
         if isinstance(each, ast.Assign) and len(each.targets) == 1:
             target, value = each.targets[0], each.value
             is_tuple = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)

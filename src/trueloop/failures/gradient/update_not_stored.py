@@ -39,7 +39,7 @@ from trueloop.analysis.program_files import parse_files
 from trueloop.analysis.queries.batch_loops import assigned_in
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, SourceLocation
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import BackwardEnded, Ref, StepSkipped, StepTaken
 from trueloop.tracing.parameter_snapshot import first_values
@@ -95,7 +95,7 @@ class Detector(BaseDetector):
 def _lost_updates(files: list[str]) -> Iterator[tuple[SourceLocation, str]]:
     """Yield each statement such as ``p = p - lr * p.grad``, with its text."""
     for file, tree in (parse_files(files) or {}).items():
-        for node in ast.walk(tree):
+        for node in walk(tree):
             if (
                 isinstance(node, ast.Assign)
                 and isinstance(node.value, ast.BinOp)
@@ -113,7 +113,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if not isinstance(loop, ast.For):
             continue
         pairs = dict(_loop_variables(loop.target, loop.iter))
-        for node in ast.walk(loop):
+        for node in walk(loop) if pairs else ():
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in pairs and _reads(value, name):
                     pass
@@ -147,12 +147,12 @@ def _loop_variables(target: ast.expr, items: ast.expr) -> Iterator[tuple[str, as
 
 
 def _reads(node: ast.AST, name: str) -> bool:
-    return any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node))
+    return any(isinstance(each, ast.Name) and each.id == name for each in walk(node))
 
 
 def _is_last_use(loop: ast.For, statement: ast.Assign, name: str) -> bool:
     """Return True if a variable is not read in the loop after a statement."""
-    reads = [each for each in ast.walk(loop) if isinstance(each, ast.Name) and each.id == name]
+    reads = [each for each in walk(loop) if isinstance(each, ast.Name) and each.id == name]
     return not any(each.lineno > statement.lineno and isinstance(each.ctx, ast.Load) for each in reads)
 
 
@@ -164,7 +164,7 @@ def _starts_at_zero(source: SourceFile, items: ast.expr) -> bool:
 
 def _is_stored(loop: ast.For, name: str) -> bool:
     """Return True if a loop stores a variable in a list or tensor, or passes it to a call that may do so."""
-    for node in ast.walk(loop):
+    for node in walk(loop):
         match node:
             case ast.Assign(targets=[ast.Subscript() | ast.Attribute()], value=value) if _reads(value, name):
                 return True

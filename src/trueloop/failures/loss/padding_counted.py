@@ -16,12 +16,14 @@ Fix
 When this is fine
     - You set ``ignore_index`` to the padding token, pad targets with -100, or give padding a class weight of 0.
     - You multiply the losses by a mask.
-    - The classes are not the vocabulary, as in tagging.
+    - The classes are not the vocabulary, as in tagging, and padding has a label that other tokens have too.
     - The padding token is also the end token. It is not reported if it occurs once per sequence, or inside sequences.
 
 How it is detected
     In a run, the sanitizer reports a loss that has as many classes as an ``Embedding`` with a ``padding_idx``, if
-    several target sequences end with at least two padding tokens and padding occurs nowhere else. It checks the first
+    several target sequences end with at least two padding tokens and padding occurs nowhere else. In a loss over labels
+    of tokens, padding is where the input sequences end with ``padding_idx``: the loss is reported if these tokens have
+    a label of their own, which counts. It checks the first
     64 such losses, and only if the targets are on the CPU: nothing is reported for targets on a GPU. A model may be
     meant to predict the padding, so this is a warning.
 
@@ -62,6 +64,8 @@ class Detector(BaseDetector):
         self._models = WeakIdDict[Ref, frozenset[Vocabulary]]()
         self._vocabularies: frozenset[Vocabulary] = frozenset()
         self._lengths: set[int] = set()
+        self._padded: Any = None
+        """Which tokens of the latest input are padding, as (B, T); None = no model with padding was called, or none."""
         self._checks = 0
         self._unread = ""
 
@@ -89,6 +93,8 @@ class Detector(BaseDetector):
             )
             self._models.put(event.model, vocabularies)
             self._vocabularies |= vocabularies
+        if event.has_graph and vocabularies and self._checks < MAX_CHECKS:
+            self._padded = _padded_tokens(event.inputs, vocabularies)
         output = event.output[0] if isinstance(event.output, tuple | list) and event.output else event.output
         if vocabularies and isinstance(output, Tensor) and output.dim() == 3 and len(self._lengths) < 256:
             self._lengths.add(output.shape[1])
@@ -111,7 +117,20 @@ class Detector(BaseDetector):
                 )  # time may be the first dimension
                 if counted is not None:
                     return counted
-        return None
+        return self._count_labels(targets, loss)
+
+    def _count_labels(self, targets: Any, loss: LossRecord) -> PaddingCount | None:
+        """Return how many labels of padding count; None unless all padding has a label of its own, which counts."""
+        padded = self._padded
+        if padded is None or targets.numel() != padded.numel() or loss.class_weights:
+            return None
+        self._checks += 1
+        is_padding = padded.flatten()
+        labels = targets.flatten()[is_padding]
+        label = int(labels[0])
+        if label == loss.ignore_index or not bool(((targets.flatten() == label) == is_padding).all()):
+            return None
+        return PaddingCount(len(labels), targets.numel(), int((padded.sum(1) >= 2).sum()))
 
     def _as_sequences(self, targets: Any) -> list[Any]:
         """Return the targets as (B, T); targets of one dimension for every T that a model's output had."""
@@ -125,6 +144,16 @@ class Detector(BaseDetector):
         if not self._vocabularies:
             return "no embedding of a model that was called has a padding_idx"
         return self._unread or ("" if self._checks else "no loss over an embedding's vocabulary was found in a graph")
+
+
+def _padded_tokens(inputs: Any, vocabularies: frozenset[Vocabulary]) -> Any:
+    """Return which tokens of an input, as (B, T), are padding at the ends of sequences; None if none certainly are."""
+    if inputs is None or inputs.ndim != 2 or not inputs.is_cpu or inputs.is_floating_point() or inputs.is_complex():
+        return None
+    for _, padding in vocabularies:
+        if _padding_at_ends(inputs, padding) or _padding_at_ends(inputs.T, padding):
+            return (inputs == padding).clone()
+    return None
 
 
 def _padding_at_ends(rows: Any, padding: int) -> PaddingCount | None:

@@ -40,6 +40,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _REWARDS: Final = re.compile(r"reward|(^|_)(rs?|rews?)($|_)", re.IGNORECASE)
@@ -57,7 +58,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if len(stored) != 1 or not _is_reward_loop(loop):
             continue
         reversals = [each for each in source.nodes if _is_reversal(each)]
-        within = set(map(id, ast.walk(loop.iter)))
+        within = set(map(id, walk(loop.iter)))
         if any(id(each) not in within for each in reversals):
             continue
         store = stored[0]
@@ -85,7 +86,7 @@ def _assignment(loop: ast.For, total: str) -> ast.Assign:
 
 def _accumulated(loop: ast.For) -> str:
     """Return the variable that a loop sets to ``reward + gamma * variable``; "" if there is none."""
-    inner = {each.id for each in ast.walk(loop.target) if isinstance(each, ast.Name)}
+    inner = {each.id for each in walk(loop.target) if isinstance(each, ast.Name)}
     for each in loop.body:
         if not isinstance(each, ast.Assign) or len(each.targets) != 1 or not isinstance(each.targets[0], ast.Name):
             continue
@@ -93,7 +94,7 @@ def _accumulated(loop: ast.For) -> str:
         if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
             continue
         for term, reward in ((value.left, value.right), (value.right, value.left)):
-            names = {part.id for part in ast.walk(reward) if isinstance(part, ast.Name)}
+            names = {part.id for part in walk(reward) if isinstance(part, ast.Name)}
             if (
                 name not in names
                 and names & inner
@@ -130,7 +131,7 @@ def _stores(loop: ast.For, total: str) -> list[Any]:
     """Return the statements' calls and subscripts that store the sum in a list, and all others that append."""
     calls = [
         each
-        for each in ast.walk(loop)
+        for each in walk(loop)
         if isinstance(each, ast.Call) and last_name(each.func) in ("append", "insert") and each.args
     ]
     found: list[Any] = [each for each in calls if total in ast.unparse(each.args[-1])]
@@ -147,10 +148,10 @@ def _is_name(node: ast.expr, name: str) -> bool:
 
 def _is_reward_loop(loop: ast.For) -> bool:
     """Return True if a loop is over something called rewards, by value or by index."""
-    names = [last_name(each) for each in ast.walk(loop.iter) if isinstance(each, ast.Name | ast.Attribute)]
+    names = [last_name(each) for each in walk(loop.iter) if isinstance(each, ast.Name | ast.Attribute)]
     names += [
         last_name(each.value)
-        for each in ast.walk(loop)
+        for each in walk(loop)
         if isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Load)
     ]
     return any(map(_REWARDS.search, names))
@@ -184,7 +185,7 @@ def _is_used(source: SourceFile, loop: ast.For, store: ast.Call) -> bool:
     name = ast.unparse(store.func.value)
     after = [
         each
-        for each in ast.walk(function_of(source, loop))
+        for each in walk(function_of(source, loop))
         if isinstance(each, ast.Call | ast.Return) and each.lineno > (loop.end_lineno or loop.lineno)
     ]
     values = [arg for each in after for arg in (each.args if isinstance(each, ast.Call) else [each.value])]

@@ -34,12 +34,13 @@ References
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.queries.best_values import initial_number
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _LOSS_FUNCTIONS: Final = frozenset((
@@ -105,12 +106,12 @@ def _term(source: SourceFile, node: ast.expr, depth: int) -> _Term | None:
         case ast.Call():
             return _reconstruction(source, node) or _divergence(node) or _returned(source, node, depth)
         case ast.Name(id=name) if depth < _MAX_DEPTH:
-            values = assigned_in(function_of(source, node), name)
-            is_changed = any(
-                isinstance(each, ast.AugAssign) and dotted_name(each.target) == name
-                for each in ast.walk(function_of(source, node))
+            function = function_of(source, node)
+            values = assigned_in(function, name)
+            is_unchanged = len(values) == 1 and not any(
+                isinstance(each, ast.AugAssign) and dotted_name(each.target) == name for each in walk(function)
             )
-            return _term(source, values[0], depth + 1) if len(values) == 1 and not is_changed else None
+            return _term(source, values[0], depth + 1) if is_unchanged else None
         case _:
             return None
 
@@ -135,11 +136,7 @@ def _reconstruction(source: SourceFile, call: ast.Call) -> _Term | None:
     function: ast.Call | None = call if last_name(call.func) in _LOSS_FUNCTIONS else None
     if function is None:
         name = last_name(call.func)
-        created = [
-            each.value
-            for each in source.nodes
-            if isinstance(each, ast.Assign) and any(last_name(target) == name for target in each.targets)
-        ]
+        created = _assigned_values(source).get(name, [])
         if len(created) != 1 or not isinstance(created[0], ast.Call) or last_name(created[0].func) not in _LOSS_MODULES:
             return None
         function = created[0]
@@ -149,6 +146,25 @@ def _reconstruction(source: SourceFile, call: ast.Call) -> _Term | None:
         return None
     kind = "mean" if reduction is None else getattr(reduction, "value", "")
     return _Term(False, kind, call) if kind in ("sum", "mean") else None
+
+
+@lru_cache(maxsize=1)
+def _assigned_values(source: SourceFile) -> dict[str, list[ast.expr]]:
+    """Return the values that the program assigns to each name or attribute."""
+    found: dict[str, list[ast.expr]] = {}
+    for each in source.nodes:
+        for name in {last_name(target) for target in each.targets} if isinstance(each, ast.Assign) else ():
+            found.setdefault(name, []).append(each.value)  # type: ignore[attr-defined]
+    return found
+
+
+@lru_cache(maxsize=1)
+def _functions(source: SourceFile) -> dict[str, list[ast.FunctionDef]]:
+    found: dict[str, list[ast.FunctionDef]] = {}
+    for each in source.nodes:
+        if isinstance(each, ast.FunctionDef):
+            found.setdefault(each.name, []).append(each)
+    return found
 
 
 def _divergence(call: ast.Call) -> _Term | None:
@@ -173,10 +189,10 @@ def _returned(source: SourceFile, call: ast.Call, depth: int) -> _Term | None:
     """Return the term that a function of the project returns, if it has one ``return``."""
     if depth >= _MAX_DEPTH or not isinstance(call.func, ast.Name):
         return None
-    definitions = [each for each in source.nodes if isinstance(each, ast.FunctionDef) and each.name == call.func.id]
+    definitions = _functions(source).get(call.func.id, [])
     if len(definitions) != 1:
         return None
-    returns = [each for each in ast.walk(definitions[0]) if isinstance(each, ast.Return)]
+    returns = [each for each in walk(definitions[0]) if isinstance(each, ast.Return)]
     value = returns[0].value if len(returns) == 1 else None
     return None if value is None else _term(source, value, depth + 1)
 

@@ -40,7 +40,9 @@ from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
-_LOG_VARIANCE: Final = r"\w*?(?:log_?var|log_?variance|lnvar|logv|log_?sigma_?(?:2|sq|squared))\w*"
+_PART: Final = r"(?:log_?var|log_?variance|lnvar|logv|log_?sigma_?(?:2|sq|squared))"
+_LOG_VARIANCE: Final = rf"\w*?{_PART}\w*"
+_MENTIONED: Final = re.compile(_PART, re.IGNORECASE)
 _NAMED: Final = re.compile(_LOG_VARIANCE, re.IGNORECASE)
 _OWNER: Final = r"(?:\w+\.)*"
 _AS_VARIANCE: Final = re.compile(
@@ -55,7 +57,7 @@ _NOISE: Final = re.compile(r"randn|^eps|_eps$|epsilon|noise|normal", re.IGNORECA
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each ``exp`` of a log-variance that is used as a deviation, if another line takes it as a log-variance."""
-    text = ast.unparse(source.tree) if _NAMED.search(source.text.source) else ""
+    text = ast.unparse(source.tree) if _MENTIONED.search(source.text.source) else ""
     if not _AS_VARIANCE.search(text) or _AS_DEVIATION.search(text):
         return
     reported = set[int]()

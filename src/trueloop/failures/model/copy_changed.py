@@ -35,6 +35,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _INDICES: Final = frozenset((
@@ -88,7 +89,7 @@ def _owner_of_copy(source: SourceFile, item: ast.expr, *, in_place: bool) -> ast
     """
     match item:
         case ast.Subscript(value=owner, slice=ast.Compare() as test) if not in_place:
-            return owner if ast.unparse(owner) in [ast.unparse(each) for each in ast.walk(test)] else None
+            return owner if ast.unparse(owner) in [ast.unparse(each) for each in walk(test)] else None
         case ast.Subscript(value=owner, slice=index):
             parts = index.elts if isinstance(index, ast.Tuple) else [index]
             return owner if any(_selects(source, each, 0) for each in parts) else None
@@ -136,14 +137,14 @@ def _is_name_of_indices(source: SourceFile, node: ast.expr, name: str, depth: in
 
 def _bindings(function: Any, name: str) -> Iterator[tuple[ast.expr | None, bool]]:
     """Yield the values that a function assigns to a variable, and the iterables of its loops over the variable."""
-    for each in ast.walk(function):
+    for each in walk(function):
         targets: list[Any] = []
         if isinstance(each, ast.Assign):
             targets = each.targets
         elif isinstance(each, ast.For | ast.comprehension | ast.AugAssign | ast.AnnAssign | ast.NamedExpr):
             targets = [each.target]
         for target in targets:
-            stored = [each for each in ast.walk(target) if isinstance(getattr(each, "ctx", None), ast.Store)]
+            stored = [each for each in walk(target) if isinstance(getattr(each, "ctx", None), ast.Store)]
             if any(isinstance(part, ast.Name) and part.id == name for part in stored):
                 is_plain = isinstance(target, ast.Name)
                 is_loop = isinstance(each, ast.For | ast.comprehension)
@@ -173,7 +174,14 @@ def _is_split(source: SourceFile, iterable: ast.expr | None, depth: int) -> bool
             return False
 
 
-RULE = Rule(required_words=("torch",), find=find)
+_CHANGE: Final = re.compile(
+    r"\](?:\.data)?\[[^\n]*\][ \t]*(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)"  # x[mask][0] = 1
+    r"|\](?:\.data)?\.\w+_\("  # x[mask].zero_()
+    r"|(?:clone|index_select|masked_select)\([^\n]*\)(?:\.data)?(?:\[|\.\w+_\()"  # x.clone()[0] = 1
+    r"|^[ \t]*[\w.]+_\([^\n]*[\])]",  # init.zeros_(x[mask])
+    re.MULTILINE,
+)
+RULE = Rule(required_words=("torch", _CHANGE), find=find)
 
 BAD = """
 import torch

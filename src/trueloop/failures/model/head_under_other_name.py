@@ -35,7 +35,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, dotted_name
+from trueloop.core.source_text import Fix, dotted_name, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _HEADS: Final = {
@@ -113,7 +113,7 @@ def _expected_head(source: SourceFile, created: ast.Call, attribute: str) -> str
 
 def _mentions(definition: ast.ClassDef, attribute: str) -> bool:
     """Return True if a class may use one of its attributes."""
-    for each in ast.walk(definition):
+    for each in walk(definition):
         name = getattr(each, "attr", getattr(each, "id", getattr(each, "name", "")))
         if name == attribute or name in _DYNAMIC or getattr(each, "value", None) == attribute:
             return True

@@ -43,6 +43,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.source_text import walk
 from trueloop.failures.failure import Failure, Rule, Severity
 
 RANDOM: Final = frozenset((
@@ -120,16 +121,16 @@ def _created(statement: ast.AST, created: set[int]) -> Iterator[ast.Call]:
 
 def _only_called(method: ast.FunctionDef, statement: ast.stmt, layer: ast.Call) -> bool:
     """Return True if a layer, or the Sequential around it, is called and not used in any other way."""
-    nodes = list(ast.walk(statement))
+    nodes = list(walk(statement))
     module = _outermost_module(nodes, layer)
     if any(isinstance(each, ast.Call) and each.func is module for each in nodes):
         return True
     if not isinstance(statement, ast.Assign) or statement.value is not module or len(statement.targets) != 1:
         return False
     target = ast.unparse(statement.targets[0])
-    names = [each for each in ast.walk(method) if isinstance(each, ast.Name | ast.Attribute)]
+    names = [each for each in walk(method) if isinstance(each, ast.Name | ast.Attribute)]
     reads = {id(each) for each in names if isinstance(each.ctx, ast.Load) and ast.unparse(each) == target}
-    called = {id(each.func) for each in ast.walk(method) if isinstance(each, ast.Call)}
+    called = {id(each.func) for each in walk(method) if isinstance(each, ast.Call)}
     return bool(reads) and reads <= called
 
 

@@ -34,15 +34,16 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import assigned_value
 from trueloop.analysis.queries.unregistered_modules import has_weights
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix
+from trueloop.core.source_text import Fix, walk
 from trueloop.failures.failure import Failure, Rule, Severity
 
 CONTAINERS = ("torch.nn.ModuleList", "torch.nn.Sequential")
@@ -80,15 +81,14 @@ def _makers(source: SourceFile) -> set[int]:
 
 def _repeated_models(source: SourceFile, makers: set[int]) -> Iterator[Hit]:
     """Yield each multiplied list of a call that creates a model, if each entry is to get its own optimizer."""
-    containers = {id(each) for call in source.calls_of(*CONTAINERS) for each in ast.walk(call)}
+    containers = {id(each) for call in source.calls_of(*CONTAINERS) for each in walk(call)}
     for node in source.nodes:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.BinOp) or id(node.value) in containers:
             continue
-        if not _are_optimized_separately(source, last_name(node.targets[0])):
-            continue
         for product, repeated, times in _products(node.value):
             created = [each for each in repeated.elts if id(each) in makers]
-            if created and not (isinstance(times, ast.Constant) and times.value in (0, 1)):
+            is_single = isinstance(times, ast.Constant) and times.value in (0, 1)
+            if created and not is_single and _are_optimized_separately(source, last_name(node.targets[0])):
                 yield Hit(
                     message=f"This list contains the one model of `{source.text.segment(created[0])}` several times, "
                     "so all entries share its weights.",
@@ -106,8 +106,8 @@ def _are_optimized_separately(source: SourceFile, name: str) -> bool:
             case _:
                 pass
     return any(
-        any(isinstance(each, ast.expr) and last_name(each) == name for each in ast.walk(iterable))
-        and any(isinstance(each, ast.Attribute) and each.attr == "parameters" for each in ast.walk(loop))
+        any(isinstance(each, ast.expr) and last_name(each) == name for each in walk(iterable))
+        and any(isinstance(each, ast.Attribute) and each.attr == "parameters" for each in walk(loop))
         for loop, iterable in _loops(source)
     )
 
@@ -152,7 +152,12 @@ def _to_comprehension(source: SourceFile, product: ast.BinOp, repeated: Any, tim
     return Fix((source.text.replace(product, text),), safe=False, description="Create a new layer for each entry")
 
 
-RULE = Rule(required_words=("ModuleList|Sequential|nn", "*"), find=find)
+_PRODUCT: Final = re.compile(
+    r"\]\s*\*[^*]|[^*]\*\s*\["
+    r"|,[^()]*(?:\([^()]*\))?\s*,?\s*\)\s*\*[^*]|[^*]\*\s*\([^()]*(?:\([^()]*\)[^()]*)?,"
+)
+"""A list or tuple times a number."""
+RULE = Rule(required_words=("ModuleList|Sequential|nn", _PRODUCT), find=find)
 
 SCRIPT = """
 import torch

@@ -50,7 +50,7 @@ from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import assigned_value, attribute_value
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of, without_conversions
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, dotted_name
+from trueloop.core.source_text import Fix, dotted_name, walk
 from trueloop.failures.failure import Failure, Rule, Severity
 
 ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
@@ -128,8 +128,8 @@ def _multiplied_scores(source: SourceFile) -> Iterator[Hit]:
             name = last_name(factor) if isinstance(factor, ast.Name | ast.Attribute) else ""
             if not _MASK_NAME.search(name):
                 continue
-            inside = {id(each) for each in ast.walk(scores)}
-            later = [each for each in ast.walk(function) if getattr(each, "lineno", 0) >= call.lineno]
+            inside = {id(each) for each in walk(scores)}
+            later = [each for each in walk(function) if getattr(each, "lineno", 0) >= call.lineno]
             if not any(isinstance(e, ast.expr) and last_name(e) == name and id(e) not in inside for e in later):
                 yield Hit(
                     message=f"`{ast.unparse(scores)}` makes the masked scores 0, to which softmax gives a weight too: "

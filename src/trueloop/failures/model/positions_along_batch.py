@@ -41,7 +41,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _ATTENTION: Final = frozenset((
@@ -105,7 +105,7 @@ def _encodings(source: SourceFile) -> Iterator[_Encoding]:
             encoding = _without_conversions(added)
             if isinstance(encoding, ast.Subscript) and _ENCODING.search(last_name(encoding.value)):
                 size = _length(source, encoding)
-                if size is not None and any(dotted_name(each) == size[0] for each in ast.walk(tensor)):
+                if size is not None and any(dotted_name(each) == size[0] for each in walk(tensor)):
                     yield _Encoding(node, size[0], encoding.value, size[1])
 
 
@@ -127,7 +127,7 @@ def _length(source: SourceFile, encoding: ast.Subscript) -> tuple[str, int] | No
     size = _size(ends[0])
     if size is None and isinstance(ends[0], ast.Name):
         function = enclosing_definition(source, encoding, ast.FunctionDef)
-        sizes = [_bound_size(each, ends[0].id) for each in ast.walk(function) if isinstance(each, ast.Assign)]
+        sizes = [_bound_size(each, ends[0].id) for each in walk(function) if isinstance(each, ast.Assign)]
         known = [each for each in sizes if each is not None]
         size = known[0] if len(known) == 1 else None
     return size if size is not None and size[1] in (0, 1) else None
@@ -168,7 +168,7 @@ def _broadcasts(source: SourceFile, found: _Encoding) -> bool:
     name = last_name(found.encoding)
     definition = enclosing_definition(source, found.node, ast.ClassDef)
     values: list[ast.expr] = []
-    for each in ast.walk(definition):
+    for each in walk(definition):
         match each:
             case ast.Assign(targets=[target], value=value) if last_name(target) == name:
                 values.append(value)
@@ -176,7 +176,7 @@ def _broadcasts(source: SourceFile, found: _Encoding) -> bool:
                 values.append(value)
             case _:
                 pass
-    return any(_has_middle_dimension(each) for value in values for each in ast.walk(value))
+    return any(_has_middle_dimension(each) for value in values for each in walk(value))
 
 
 def _has_middle_dimension(node: ast.AST) -> bool:
@@ -206,9 +206,9 @@ def _is_exchanged(source: SourceFile, node: ast.AST) -> bool:
     return any(
         getattr(each, "attr", "") in _EXCHANGING or getattr(each, "id", "") == "rearrange"
         for scope in around
-        for function in ast.walk(scope)
+        for function in walk(scope)
         if isinstance(function, ast.FunctionDef) and function.name != "__init__"
-        for each in ast.walk(function)
+        for each in walk(function)
     )
 
 

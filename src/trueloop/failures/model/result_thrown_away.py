@@ -51,7 +51,7 @@ from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.batch_loops import BatchLoop, batch_loops
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import Edit, Fix, dotted_name, encloses
+from trueloop.core.source_text import Edit, Fix, dotted_name, encloses, walk
 from trueloop.failures.failure import Failure, Rule, Severity
 
 NEVER: Final = 99  # for functions without an argument ``inplace``
@@ -127,7 +127,7 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
 
 def _parts_of_batch(loop: BatchLoop) -> Iterator[str]:
     """Yield the variables into which a loop unpacks a batch that are called images, inputs or labels."""
-    if any("time" in ast.unparse(each.func) for each in ast.walk(loop.node) if isinstance(each, ast.Call)):
+    if any("time" in ast.unparse(each.func) for each in walk(loop.node) if isinstance(each, ast.Call)):
         return  # the transfer may be measured
     target = loop.node.target
     if loop.counter and isinstance(target, ast.Tuple):
@@ -240,7 +240,7 @@ def _is_method(source: SourceFile, function: Any) -> bool:
 
 def _is_guarded(function: Any, node: ast.Call, source: SourceFile) -> bool:
     """Return True for a call in ``try``, or in a ``with`` other than autocast."""
-    for each in ast.walk(function):
+    for each in walk(function):
         guards = isinstance(each, ast.Try | ast.TryStar)
         if isinstance(each, ast.With | ast.AsyncWith):
             names = [
@@ -306,10 +306,19 @@ def _assign_result(source: SourceFile, statement: Any, name: str) -> Fix:
     return Fix((Edit(start, start, f"{name} = "),), safe=False, description="Assign the result")
 
 
+_ALONE: Final = re.compile(
+    r"(?:^|[;:])[ \t]*(?!(?:return|yield|if|elif|while|for|assert|raise|with|del|await)\b)[^\n=#]*?"
+    r"(?:queeze|view|reshape|permute|transpose|contiguous|long|\.to|cuda|flatten|expand|repeat|state_dict|[ei]lu|dropout|igmoid"
+    r"|tanh|oftmax|mish|swish|plus|detach|float|double|half|bfloat16)\w*\("
+    r"|[a-z]LU|ELU|Mish|Hardswish|Dropout|igmoid|Tanh|Softmax|Softplus",
+    re.MULTILINE,
+)
+"""A statement that starts with a call of such a method or function, or a layer."""
 PURE = ".squeeze(|.unsqueeze(|.view(|.reshape(|.permute(|.transpose(|.contiguous(|.long(|.to(|.cuda("
 RULE = Rule(
     required_words=(
         f"{PURE}|queeze(|flatten(|.state_dict(|relu|ReLU|elu|LU(|dropout|Dropout|igmoid|tanh|Tanh|oftmax|.detach()|.float()|.half()",
+        _ALONE,
     ),
     find=find_all,
 )

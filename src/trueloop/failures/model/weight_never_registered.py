@@ -38,7 +38,7 @@ from collections.abc import Iterator
 from typing import Final, cast
 
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import Edit, Fix, encloses
+from trueloop.core.source_text import Edit, Fix, encloses, walk
 from trueloop.failures.failure import Failure, Rule, Severity
 
 MODULES: Final = ("torch.nn.Module", "torch.nn.modules.Module", "torch.nn.modules.module.Module")
@@ -83,7 +83,7 @@ def _trainable_attributes(source: SourceFile, module: ast.stmt) -> Iterator[tupl
     if not isinstance(module, ast.ClassDef) or not any(source.qualified_name(base) in MODULES for base in module.bases):
         return
     for method in module.body:
-        for each in ast.walk(method) if isinstance(method, ast.FunctionDef) and method.name == "__init__" else ():
+        for each in walk(method) if isinstance(method, ast.FunctionDef) and method.name == "__init__" else ():
             if not (isinstance(each, ast.Assign) and isinstance(each.value, ast.Call) and len(each.targets) == 1):
                 continue
             target = each.targets[0]

@@ -57,7 +57,7 @@ from trueloop.analysis.queries.late_layers import create_later_fix, late_layers,
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few, format_count
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, OptimizerCreated, Ref, Refs, StepTaken
@@ -185,7 +185,7 @@ def _used_up_groups(source: SourceFile) -> Iterator[Hit]:
             continue
         reads = [
             each
-            for each in ast.walk(function or source.tree)
+            for each in walk(function or source.tree)
             if isinstance(each, ast.Name | ast.Attribute)
             and isinstance(each.ctx, ast.Load)
             and dotted_name(each) == name

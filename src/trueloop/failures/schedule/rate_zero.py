@@ -58,6 +58,8 @@ class Detector(BaseDetector):
     def __init__(self) -> None:
         self._last: weakref.WeakKeyDictionary[Ref, tuple[int, int]] = weakref.WeakKeyDictionary()
         """Numbers of scheduler steps and of updates at each scheduler's latest step."""
+        self._latest: weakref.WeakKeyDictionary[Ref, weakref.ref[Ref]] = weakref.WeakKeyDictionary()
+        """Optimizer -> the scheduler that stepped last; a schedule that ends at zero may hand over to another."""
         self._zero: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         """Number of successive updates of each scheduler's optimizer with a rate of almost zero."""
         self._highest: weakref.WeakKeyDictionary[Ref, float] = weakref.WeakKeyDictionary()
@@ -70,6 +72,9 @@ class Detector(BaseDetector):
         """Return evidence at the scheduler step after the second update with a rate of zero."""
         previous = self._last.get(event.scheduler)
         self._last[event.scheduler] = (event.last_epoch, event.optimizer_steps)
+        latest = self._latest.get(event.optimizer)
+        handed_over = latest is not None and latest() is not event.scheduler
+        self._latest[event.optimizer] = weakref.ref(event.scheduler)
         rate = max(map(abs, event.rates_before), default=0.0)
         self._highest[event.scheduler] = highest = max(rate, self._highest.get(event.scheduler, 0.0))
         at_zero = bool(event.rates_before) and rate <= NEAR_ZERO * highest
@@ -77,7 +82,7 @@ class Detector(BaseDetector):
         if not at_zero or ended or self._do_others_train(event.optimizer):
             self._zero[event.scheduler] = 0
             return None
-        updates = _count_updates_between(previous, event)
+        updates = 0 if handed_over else _count_updates_between(previous, event)
         self._zero[event.scheduler] = zero = self._zero.get(event.scheduler, 0) + updates
         if zero < (MIN_UPDATES_NEAR_ZERO if rate else 2) or event.scheduler in self._reported:
             return None

@@ -155,7 +155,13 @@ class States(Hook):
         self._stream.emit(CheckpointRead(
             location=user_location(), path=path, file=ref, weights_only=weights_only, holds_model="model" in holds,
             holds_optimizer="optimizer" in holds,
+            scheduler_steps=max((_steps_of(state) for kind, state in states if kind == "scheduler"), default=0),
         ))  # fmt: skip
+
+
+def _steps_of(scheduler_state: Mapping[str, Any]) -> int:
+    steps = scheduler_state.get("last_epoch")
+    return steps if isinstance(steps, int) else 0
 
 
 def _group_settings(optimizer: Any) -> list[Any]:

@@ -38,9 +38,9 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.modes import is_training_step
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence, SourceLocation
-from trueloop.core.source_text import Fix, encloses
+from trueloop.core.source_text import Fix, encloses, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import Event, Ref, WatchEnded
 
@@ -61,16 +61,21 @@ class BestAssignment(NamedTuple):
 
 def best_assignments(tree: ast.Module) -> list[BestAssignment]:
     """Return the assignments of a plain name to a name with "best" that is used outside of its condition."""
-    loops = [each for each in ast.walk(tree) if isinstance(each, ast.For | ast.While)]
+    statements = {
+        id(each)
+        for each in walk(tree)
+        if isinstance(each, ast.Assign) and any(_is_best(target, value) for target, value in _pairs(each))
+    }
+    loops = [each for each in walk(tree) if isinstance(each, ast.For | ast.While)] if statements else []
     found = {
         id(statement): BestAssignment(statement, ast.unparse(target), value, loop, condition)
         for loop in loops  # outer ones first, so that the innermost one remains
-        for condition in ast.walk(loop)
+        for condition in walk(loop)
         if isinstance(condition, ast.If)
-        for statement in ast.walk(condition)
-        if isinstance(statement, ast.Assign)
+        for statement in walk(condition)
+        if isinstance(statement, ast.Assign) and id(statement) in statements
         for target, value in _pairs(statement)
-        if "best" in ast.unparse(target).lower() and isinstance(value, ast.Name | ast.Attribute)
+        if _is_best(target, value)
     }
     return [each for each in found.values() if _is_used_elsewhere(tree, each)]
 
@@ -84,21 +89,25 @@ def _pairs(assignment: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
             yield target, assignment.value
 
 
+def _is_best(target: ast.expr, value: ast.expr) -> bool:
+    return isinstance(value, ast.Name | ast.Attribute) and "best" in ast.unparse(target).lower()
+
+
 def _is_used_elsewhere(tree: ast.Module, assignment: BestAssignment) -> bool:
     """Return True if the name is read outside of its condition, and never gets a copy or loaded weights."""
     last = assignment.name.rpartition(".")[2]
     reads = [
         each
-        for each in ast.walk(tree)
-        if isinstance(each, ast.Name | ast.Attribute) and ast.unparse(each).rpartition(".")[2] == last
+        for each in walk(tree)
+        if isinstance(each, ast.Name | ast.Attribute) and last_name(each) == last
         if isinstance(each.ctx, ast.Load) and not encloses(assignment.condition, each)
     ]
     loaded = {
-        id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Attribute) and each.attr == "load_state_dict"
+        id(each.value) for each in walk(tree) if isinstance(each, ast.Attribute) and each.attr == "load_state_dict"
     }
     copied = any(
-        "copy" in ast.unparse(value) and ast.unparse(target) == assignment.name
-        for each in ast.walk(tree)
+        last_name(target) == last and ast.unparse(target) == assignment.name and "copy" in ast.unparse(value)
+        for each in walk(tree)
         if isinstance(each, ast.Assign)
         for target, value in _pairs(each)
     )
@@ -152,8 +161,8 @@ class Detector(BaseDetector):
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each assignment of a model that the loop goes on to update."""
     for assignment in best_assignments(source.tree):
-        compared = {ast.unparse(each) for each in ast.walk(assignment.condition.test)}
-        stored = {ast.unparse(each) for each in ast.walk(assignment.condition) if _is_stored(each)}
+        compared = {ast.unparse(each) for each in walk(assignment.condition.test)}
+        stored = {ast.unparse(each) for each in walk(assignment.condition) if _is_stored(each)}
         if not compared & stored:
             continue
         for loop in {id(each.node): each for op in source.operations for each in op.loops}.values():

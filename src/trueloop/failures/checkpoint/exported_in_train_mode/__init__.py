@@ -48,7 +48,7 @@ from trueloop.analysis.queries.modes import (
 from trueloop.analysis.queries.request_handlers import handler_calls
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import Fix, dotted_name
+from trueloop.core.source_text import Fix, dotted_name, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import Event, Ref
 
@@ -166,7 +166,7 @@ def _insert_eval_after_model(source: SourceFile, model: AbstractValue, call: ast
     """Return the fix: set eval mode directly after the line that builds the model."""
     name = dotted_name(call.func)
     for statement in source.tree.body:
-        if isinstance(statement, ast.Assign) and any(node is model.node for node in ast.walk(statement)):
+        if isinstance(statement, ast.Assign) and any(node is model.node for node in walk(statement)):
             edit = source.text.insert_after(statement, f"{name}.eval()")
             return Fix((edit,), safe=False, description=f"Insert {name}.eval()") if edit else None
     return None

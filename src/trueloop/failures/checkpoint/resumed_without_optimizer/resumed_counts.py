@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from trueloop.core.source_text import walk
+
 COUNTERS: Final = frozenset(("epoch", "epochs", "start_epoch", "step", "steps", "global_step", "iteration", "iter"))
 """Keys of a checkpoint that only a resumed run reads."""
 _ON_PURPOSE: Final = re.compile(r"fine_?tun|(reset|skip|no|load|resume)_?\w*optim", re.IGNORECASE)
@@ -21,7 +23,7 @@ def continues_count(tree: ast.Module, line: int) -> bool:
         tree: syntax tree of a file.
         line: line that loads a state of the checkpoint.
     """
-    functions = [each for each in ast.walk(tree) if isinstance(each, _Function)]
+    functions = [each for each in walk(tree) if isinstance(each, _Function)]
     around = [each for each in functions if each.lineno <= line <= (each.end_lineno or 0)]
     scope = around[-1] if around else tree
     if around and _ON_PURPOSE.search(ast.unparse(scope)):
@@ -33,9 +35,9 @@ def continues_count(tree: ast.Module, line: int) -> bool:
             names |= _targets(statement)
             if isinstance(statement, ast.Return) and isinstance(scope, _Function):
                 names |= {name for call in _calls_of(tree, scope.name) for name in _targets(call)}
-            if isinstance(statement, ast.For) and any(map(_reads_counter, ast.walk(statement.iter))):
+            if isinstance(statement, ast.For) and any(map(_reads_counter, walk(statement.iter))):
                 return True
-    return bool(names) and any(_starts_at(each, names) for each in ast.walk(tree))
+    return bool(names) and any(_starts_at(each, names) for each in walk(tree))
 
 
 def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
@@ -71,14 +73,14 @@ def _targets(statement: ast.stmt) -> set[str]:
 def _names(node: ast.AST) -> set[str]:
     return {
         each.id if isinstance(each, ast.Name) else each.attr
-        for each in ast.walk(node)
+        for each in walk(node)
         if isinstance(each, ast.Name | ast.Attribute) and getattr(each, "id", "") != "self"
     }
 
 
 def _calls_of(tree: ast.Module, function: str) -> Iterator[ast.stmt]:
     """Yield the assignments whose value calls a function or method."""
-    for each in ast.walk(tree):
+    for each in walk(tree):
         if isinstance(each, ast.Assign) and isinstance(each.value, ast.Call) and function in _names(each.value.func):
             yield each
 

@@ -3,9 +3,9 @@
 import ast
 import itertools
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.batch_loops import LOADER_WORDS, function_of
 from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -137,4 +137,6 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     yield from folds_share_model.find(source)
 
 
-RULE = Rule(required_words=("DataLoader|old|train",), find=find_all)
+_LOADERS: Final = f"DataLoader|random_split|{LOADER_WORDS}|_dl|dl_|Dl|DL"
+_FOLDS: Final = "old&.step(|kf&.step(|cv&.step(|Split&.step(|LeaveOne&.step("
+RULE = Rule(required_words=(f"{_LOADERS}|{_FOLDS}",), find=find_all)

@@ -37,7 +37,13 @@ References
 from trueloop.failures.data.rows_shuffled_apart.row_orders import find
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
-RULE = Rule(required_words=("shuffle|perm|sample(|train_test_split|choice(|randint(", "torch|keras|nn."), find=find)
+RULE = Rule(
+    required_words=(
+        "shuffle(|permutation(|randperm(|sample(|integers(|train_test_split(|choice(|randint(",
+        "torch|keras|nn.",
+    ),
+    find=find,
+)
 
 BAD = """
 import torch

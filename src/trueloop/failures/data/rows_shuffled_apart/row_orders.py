@@ -8,10 +8,11 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.batch_loops import is_label, is_loss_call
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 
 _DRAWING: Final = frozenset(("randperm", "permutation", "choice", "randint", "sample", "integers"))
 """Functions that draw row numbers at random."""
+_ORDERS: Final = _DRAWING | {"shuffle", "train_test_split"}
 _SEEDS: Final = frozenset((
     "seed", "manual_seed", "set_state", "setstate", "seed_everything", "set_seed", "set_rng_state",
 ))  # fmt: skip
@@ -61,17 +62,21 @@ class Rows(NamedTuple):
 
 
 _NO_ROWS: Final = Rows()
+_MODULE: Final = Rows()
+"""An imported module; its functions make new rows."""
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each pair of arrays whose rows are in different orders."""
-    if "permutation_test" in source.text.source:
+    if "permutation_test" in source.text.source or not any(
+        last_name(each.func) in _ORDERS for each in source.all_calls
+    ):
         return
     shuffling = frozenset(_shuffling_functions(source))
     reported: set[int] = set()
     draws: dict[Any, ast.AST] = {}
     imported = [alias for each in source.nodes if isinstance(each, ast.Import) for alias in each.names]
-    module = Scope(source, shuffling, draws, {(each.asname or each.name): _NO_ROWS for each in imported})
+    module = Scope(source, shuffling, draws, {(each.asname or each.name): _MODULE for each in imported})
     for name, parameters, block in _blocks(source):
         scope = module if not name else Scope(source, shuffling, draws, module.variables, parameters)
         scope.of_one_sample = bool(_ONE_SAMPLE.search(name))
@@ -97,7 +102,7 @@ def _blocks(source: SourceFile) -> Iterator[tuple[str, set[str], list[ast.stmt]]
 
 
 def _parameters(function: ast.FunctionDef) -> set[str]:
-    return {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
+    return {each.arg for each in walk(function.args) if isinstance(each, ast.arg)}
 
 
 def _shuffling_functions(source: SourceFile) -> Iterator[str]:
@@ -105,7 +110,7 @@ def _shuffling_functions(source: SourceFile) -> Iterator[str]:
     for node in source.nodes:
         if not isinstance(node, ast.FunctionDef) or len(node.args.args) != 1:
             continue
-        calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+        calls = [each for each in walk(node) if isinstance(each, ast.Call)]
         if any(last_name(each.func) in _SEEDS | _GENERATORS for each in calls):
             continue
         scope = Scope(source, frozenset(), {}, {})
@@ -171,7 +176,7 @@ class Scope:
 
     def _update(self, statement: ast.stmt) -> None:
         """Update the variables."""
-        for each in ast.walk(statement):
+        for each in walk(statement):
             if isinstance(each, ast.Call) and last_name(each.func) in _SEEDS:
                 self._seed = ", ".join(map(ast.unparse, each.args)), 0
         match statement:
@@ -311,7 +316,8 @@ class Scope:
         arguments = [self.rows(each, depth + 1) for each in node.args]
         method = node.func if isinstance(node.func, ast.Attribute) else None
         owner = self.rows(method.value, depth + 1) if method is not None else _NO_ROWS
-        if name in _FILLED or (name in _REDUCTIONS and _is_reduction(node, owner)):
+        is_reduced = name in _FILLED or (name in _REDUCTIONS and _is_reduction(node, owner))
+        if is_reduced or (method is not None and self._has_no_rows(method.value)):
             return _NO_ROWS
         shuffled = self._shuffled(node, name, arguments, owner)
         if shuffled is not None:
@@ -335,6 +341,11 @@ class Scope:
             return Rows(found.roots, found.order, kept)
         return found
 
+    def _has_no_rows(self, node: ast.expr) -> bool:
+        """Return True for a variable whose value has no rows, such as a mean; modules are none."""
+        known = self.variables.get(node.id) if isinstance(node, ast.Name) else None
+        return known is not None and known is not _MODULE and not known.roots and known.numbers == ()
+
     def _shuffled(self, node: ast.Call, name: str, arguments: list[Rows], owner: Rows) -> Rows | None:
         """Return the rows of a result in a new order; None for other calls."""
         if name == "sample" and any(each.arg == "frac" for each in node.keywords):  # a table of pandas
@@ -357,10 +368,10 @@ class Scope:
 
     def _pairs(self, node: ast.AST) -> Iterator[Hit]:
         """Yield the pairs of values in a statement whose rows are in different orders."""
-        for each in ast.walk(node):
+        for each in walk(node):
             if isinstance(each, ast.comprehension):
                 self._bind(each.target, self._items(each.iter))
-        for each in ast.walk(node):
+        for each in walk(node):
             arguments: list[ast.expr] = []
             if isinstance(each, ast.Call) and _PAIRING.search(last_name(each.func)):
                 parent = self.source.parents.get(id(each))

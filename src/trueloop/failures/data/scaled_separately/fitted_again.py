@@ -48,6 +48,10 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
 
 
 RULE = Rule(
-    required_words=("fit_transform(|mean|min|zscore(|scale(", "torch|keras|nn."),
+    required_words=(
+        "fit_transform(|zscore(|scale(|mean(|median(|min(",
+        "fit_transform(|zscore(|scale(|std(|var(|max(|ptp(",
+        "torch|keras|nn.",
+    ),
     find=find_all,
 )

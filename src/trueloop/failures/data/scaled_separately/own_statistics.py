@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of, single_assignments
 from trueloop.analysis.queries.held_out_names import data_words, is_held_out, is_training
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 
 _CENTRES: Final = frozenset(("mean", "nanmean", "median", "nanmedian", "min", "amin", "nanmin"))
 _WIDTHS: Final = frozenset(("std", "nanstd", "var", "nanvar", "max", "amax", "nanmax", "ptp"))
@@ -89,12 +89,12 @@ def _target(source: SourceFile, node: ast.expr) -> ast.AST | None:
 
 def _has_statistic(source: SourceFile, node: ast.expr, data: ast.expr, kinds: frozenset[str]) -> bool:
     """Return True if an expression contains a statistic of the data over all its samples, also through a variable."""
-    for each in ast.walk(node):
+    for each in walk(node):
         values = [each] if isinstance(each, ast.Call) else []
         if isinstance(each, ast.Name):
             values = _assigned_before(source, each)[-1:]
         for value in values:
-            for call in ast.walk(value):
+            for call in walk(value):
                 if isinstance(call, ast.Call) and _is_statistic(call, ast.unparse(data), kinds):
                     return True
     return False

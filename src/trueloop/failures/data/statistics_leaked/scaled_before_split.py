@@ -2,11 +2,11 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 from trueloop.failures.failure import Rule, Severity
 
 SPLITS: Final = frozenset(("train_test_split", "random_split"))
@@ -25,14 +25,27 @@ def find(source: SourceFile) -> Iterator[Hit]:
     scaling_classes: dict[str, ast.stmt] = {}
     for owner in (each for each in source.nodes if isinstance(each, ast.ClassDef)):
         for method in owner.body:
-            if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+            if isinstance(method, ast.FunctionDef) and method.name == "__init__" and _may_scale(walk(method)):
                 scope = _Scope({})
                 yield from scope.hits(method.body)
                 own = [each for name, each in scope.scaled.items() if name.startswith("self.")]
                 scaling_classes |= {owner.name: own[0]} if own and not scope.split else {}
-    for each in (source.tree, *(each for each in source.nodes if isinstance(each, ast.FunctionDef))):
-        if getattr(each, "name", "") != "__init__":
-            yield from _Scope(scaling_classes).hits(each.body)
+    if scaling_classes or _may_scale(source.nodes):
+        yield from _Scope(scaling_classes).hits(source.tree.body)
+    for each in source.nodes:
+        is_function = isinstance(each, ast.FunctionDef) and each.name != "__init__"
+        if is_function and (scaling_classes or _may_scale(walk(each))):
+            yield from _Scope(scaling_classes).hits(each.body)  # type: ignore[attr-defined]
+
+
+def _may_scale(nodes: Iterable[ast.AST]) -> bool:
+    """Return True if some of the nodes may scale data: a subtraction, or a call of a scaler."""
+    return any(
+        isinstance(each.op, ast.Sub)
+        if isinstance(each, ast.BinOp)
+        else isinstance(each, ast.Attribute) and each.attr in ("transform", "fit_transform")
+        for each in nodes
+    )
 
 
 class _Scope:
@@ -84,9 +97,11 @@ class _Scope:
 
     def _split_name(self, statement: ast.stmt) -> str:
         """Return the scaled variable that a statement splits into training and held-out data."""
-        for each in ast.walk(statement):
+        if not self.scaled:
+            return ""
+        for each in walk(statement):
             if isinstance(each, ast.Call) and _function(each) in (*SPLITS, "Subset"):
-                names = [_root(inner) for argument in each.args for inner in ast.walk(argument)]
+                names = [_root(inner) for argument in each.args for inner in walk(argument)]
                 found = next((name for name in names if name in self.scaled), "")
                 if found and (_function(each) in SPLITS or found in self._subsets):
                     return found
@@ -120,12 +135,12 @@ class _Scope:
         if "Scaler(" in ast.unparse(statement.value):
             self._scalers |= set(map(ast.unparse, statement.targets))
         for target, value in [pair for each in statement.targets for pair in _pairs(each, statement.value)]:
-            self._bind({dotted_name(each) for each in ast.walk(target)} - {""}, statement, value)
+            self._bind({dotted_name(each) for each in walk(target)} - {""}, statement, value)
 
     def _bind(self, names: set[str], statement: ast.stmt, value: ast.expr) -> None:
         """Update the variables that a statement assigns a value to."""
         statistic, scaling = self._statistic_of(value), self._scaling_of(statement, value)
-        is_part = any(isinstance(each, ast.Slice) and (each.lower or each.upper) for each in ast.walk(value))
+        is_part = any(isinstance(each, ast.Slice) and (each.lower or each.upper) for each in walk(value))
         is_part |= any(_function(each) in SPLITS for each in _calls(value))
         for name in names:
             for known in (self.scaled, self.statistics):
@@ -162,12 +177,10 @@ class _Scope:
             fitted_on = self.statistics.get(dotted_name(function.value)) or self._statistic_of(function.value)
             if function.attr == "transform" and fitted_on == _root(call.args[0]):
                 return True
-        for each in ast.walk(value):
+        for each in walk(value):
             if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Sub) and (name := self._all_samples(each.left)):
-                others = [self._statistic_of(inner) for inner in ast.walk(each.right) if isinstance(inner, ast.expr)]
-                if name in others and any(
-                    isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div) for n in ast.walk(value)
-                ):
+                others = [self._statistic_of(inner) for inner in walk(each.right) if isinstance(inner, ast.expr)]
+                if name in others and any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div) for n in walk(value)):
                     return True
         return False
 
@@ -209,7 +222,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]
 
 
 def _calls(node: ast.AST) -> list[ast.Call]:
-    return [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    return [each for each in walk(node) if isinstance(each, ast.Call)]
 
 
 def _function(call: ast.Call) -> str:

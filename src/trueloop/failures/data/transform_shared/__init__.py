@@ -49,7 +49,7 @@ from trueloop.analysis.queries.assignments import FUNCTIONS, assigned_value, att
 from trueloop.analysis.queries.request_handlers import imported_names, qualified_name
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, SourceLocation
-from trueloop.core.source_text import Fix, dotted_name
+from trueloop.core.source_text import Fix, dotted_name, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.tracing.events import Event
 
@@ -127,7 +127,7 @@ def find_splits(source: SourceFile) -> Iterator[Parts]:
 
 def read_names(node: ast.AST, names: set[str]) -> Iterator[str]:
     """Yield a name each time that a node reads it for more than its length or an attribute."""
-    for parent in ast.walk(node):
+    for parent in walk(node):
         ignores_values = (
             isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id in HARMLESS_FUNCTIONS
         )
@@ -256,7 +256,7 @@ def _used_parts(source: SourceFile, parts: Parts) -> set[str]:
     """Return the parts that are bound once and read for more than their length."""
     is_local = all("." not in each for each in parts.names)
     scope = enclosing_definition(source, parts.statement, FUNCTIONS) if is_local else source.tree
-    bound_names = [dotted_name(each) for each in ast.walk(scope) if isinstance(getattr(each, "ctx", None), ast.Store)]
+    bound_names = [dotted_name(each) for each in walk(scope) if isinstance(getattr(each, "ctx", None), ast.Store)]
     return {each for each in read_names(scope, set(parts.names)) if bound_names.count(each) == 1}
 
 

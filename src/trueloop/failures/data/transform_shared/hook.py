@@ -10,6 +10,7 @@ from torch.utils.data import Subset
 
 from trueloop.analysis.program_files import parse_files
 from trueloop.core.findings import SourceLocation
+from trueloop.core.source_text import walk
 from trueloop.failures.data.transform_shared import SharedAttributeSet
 from trueloop.tracing.attach import Hook
 from trueloop.tracing.events import Event, LoaderStarted
@@ -106,7 +107,7 @@ def _assignment(name: str) -> tuple[SourceLocation, str] | None:
 
 def _assignments(file: str, name: str) -> Iterator[tuple[SourceLocation, str, str]]:
     for tree in (parse_files([file]) or {}).values():
-        for node in ast.walk(tree):
+        for node in walk(tree):
             if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Attribute):
                 through = target.value
                 if target.attr == name and isinstance(through, ast.Attribute) and through.attr == "dataset":

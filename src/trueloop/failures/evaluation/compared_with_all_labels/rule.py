@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.abstract_value import FORWARD_RESULT, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import Fix
+from trueloop.core.source_text import Fix, walk
 from trueloop.failures.failure import Rule
 
 ELEMENTWISE: Final = frozenset((
@@ -231,8 +231,11 @@ def _is_flattened(node: Any) -> bool:
         isinstance(each, ast.Call)
         and isinstance(each.func, ast.Attribute)
         and (each.func.attr in _FLATTENING or (each.func.attr == "squeeze" and not each.args and not each.keywords))
-        for each in ast.walk(node)
+        for each in walk(node)
     )
 
 
-RULE = Rule(required_words=("squeeze|view(|reshape(|flatten(|None]|0]", "==|eq(|!=| - ", "sum(|mean("), find=find)
+RULE = Rule(
+    required_words=("squeeze|view(|reshape(|flatten(|None]|0]", "==|eq(|!=| - ", "sum(|mean(", "oss|entropy|kl_div"),
+    find=find,
+)

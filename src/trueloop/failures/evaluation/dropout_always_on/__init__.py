@@ -51,7 +51,7 @@ from trueloop.analysis.queries.modes import is_in_eval_mode
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
-from trueloop.core.source_text import Edit, Fix
+from trueloop.core.source_text import Edit, Fix, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BatchLoaded, Event, ModelCalled, Ref, TracingGap
@@ -87,8 +87,8 @@ def _is_method(source: SourceFile, method: ast.FunctionDef) -> bool:
 def _is_conditional(method: ast.FunctionDef, node: ast.Call) -> bool:
     """Return True if a call in a method may be skipped or repeated."""
     tests = ast.If | ast.IfExp | ast.While | ast.BoolOp | ast.comprehension | ast.Lambda
-    conditional_nodes = [each for each in ast.walk(method) if isinstance(each, tests | ast.ListComp | ast.GeneratorExp)]
-    may_return_before = any(isinstance(each, ast.Return) and each.lineno < node.lineno for each in ast.walk(method))
+    conditional_nodes = [each for each in walk(method) if isinstance(each, tests | ast.ListComp | ast.GeneratorExp)]
+    may_return_before = any(isinstance(each, ast.Return) and each.lineno < node.lineno for each in walk(method))
     return may_return_before or any(is_inside(node, each) for each in conditional_nodes)
 
 
@@ -116,7 +116,7 @@ def find_evaluation(source: SourceFile, dropout: Op) -> Op | None:
 
 def _reads_training_flag(source: SourceFile) -> bool:
     """Return True if code outside the arguments of dropout reads ``training``: it may turn the dropout off."""
-    arguments = {id(inner) for call in source.calls_of(*FUNCTIONS) for inner in ast.walk(call)}
+    arguments = {id(inner) for call in source.calls_of(*FUNCTIONS) for inner in walk(call)}
     return any(
         isinstance(each, ast.Attribute) and each.attr == "training" and id(each) not in arguments
         for each in source.nodes

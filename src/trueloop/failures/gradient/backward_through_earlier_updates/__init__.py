@@ -37,6 +37,7 @@ from dataclasses import dataclass
 
 from trueloop.analysis.program_files import parse_files
 from trueloop.core.findings import Evidence, SourceLocation
+from trueloop.core.source_text import walk
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import BackwardStarted, Event
 from trueloop.tracing.running_code import user_modules
@@ -84,7 +85,7 @@ def _carried_states(files: list[str]) -> Iterator[tuple[SourceLocation, str]]:
     """Yield each state that a call takes and returns: ``out, self.hidden = self.lstm(x, self.hidden)``."""
     for file in dict.fromkeys(filter(None, files)):
         for tree in (parse_files([file]) or {}).values():
-            for node in ast.walk(tree):
+            for node in walk(tree):
                 if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
                     continue
                 targets = [part for target in node.targets for part in getattr(target, "elts", [target])]
@@ -94,7 +95,7 @@ def _carried_states(files: list[str]) -> Iterator[tuple[SourceLocation, str]]:
 
 
 def _names(node: ast.expr) -> set[str]:
-    return {ast.unparse(each) for each in ast.walk(node) if isinstance(each, ast.Name | ast.Attribute)}
+    return {ast.unparse(each) for each in walk(node) if isinstance(each, ast.Name | ast.Attribute)}
 
 
 BAD = """

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeGuard
 
 from trueloop.analysis.queries.parameter_loops import loop_variables_of_parameters
 from trueloop.core.findings import SourceLocation
-from trueloop.core.source_text import read_source
+from trueloop.core.source_text import read_source, walk
 from trueloop.tracing.running_code import DYNAMIC, refers_to, running_files
 from trueloop.tracing.source_calls import tree_of
 from trueloop.tracing.user_location import is_user_file
@@ -36,7 +36,7 @@ def may_be_read(tree: ast.AST, attribute: str, *, of_modules: bool) -> bool:
         attribute: name of the attribute; calls of a method of that name do not count.
         of_modules: whether the attribute is on modules, so that reading it on items of ``parameters()`` does not count.
     """
-    nodes = list(ast.walk(tree))
+    nodes = list(walk(tree))
     ignored = {id(each.func) for each in nodes if isinstance(each, ast.Call)}
     ignored |= {id(each.args[1]) for each in nodes if _is_setattr(each)}
     if of_modules:
@@ -65,7 +65,7 @@ def _is_setattr(node: ast.AST) -> TypeGuard[ast.Call]:
 
 def _attribute_accesses(scope: ast.AST, name: str) -> list[ast.Attribute]:
     """Return the attribute accesses on a variable; [] unless the scope binds the variable exactly once."""
-    nodes = list(ast.walk(scope))
+    nodes = list(walk(scope))
     stored = sum(
         isinstance(each, ast.Name) and each.id == name and not isinstance(each.ctx, ast.Load) for each in nodes
     )
@@ -106,7 +106,7 @@ def find_assignment(attribute: str, value: bool) -> SourceLocation | None:
 
 def _assignments(file: str, attribute: str, value: bool) -> Iterator[int]:
     tree = tree_of(file, attribute)
-    for node in () if tree is None else ast.walk(tree):
+    for node in () if tree is None else walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value is value:
             targets = [each for each in node.targets if isinstance(each, ast.Attribute) and each.attr == attribute]
             yield from (each.lineno for each in targets)
@@ -168,7 +168,7 @@ def _uses_on_self(code: CodeType, attribute: str) -> bool:
     except (OSError, TypeError, SyntaxError):
         return True  # unknown, so the code may use it
     own = code.co_varnames[0] if code.co_argcount else ""
-    for each in ast.walk(tree):
+    for each in walk(tree):
         if isinstance(each, ast.Attribute) and _is_name(each.value, own) and each.attr in (attribute, "__dict__"):
             return True
         if isinstance(each, ast.Constant) and each.value == attribute:

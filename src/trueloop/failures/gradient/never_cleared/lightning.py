@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.request_handlers import imported_names, qualified_name
 from trueloop.analysis.source_file import SourceFile
+from trueloop.core.source_text import walk
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -61,7 +62,7 @@ def _optimizes_manually(cls: ast.ClassDef, methods: dict[str, Function]) -> bool
     """Return True if only ``__init__`` sets automatic optimization, and always switches it off."""
     uses = [
         each
-        for each in ast.walk(cls)
+        for each in walk(cls)
         if "automatic_optimization" in (getattr(each, "attr", ""), getattr(each, "id", ""), getattr(each, "name", ""))
     ]
     body = methods["__init__"].body if "__init__" in methods else []
@@ -75,7 +76,7 @@ def _optimizes_manually(cls: ast.ClassDef, methods: dict[str, Function]) -> bool
 
 def _has_only_torch_optimizers(function: Function | None, names: dict[str, str]) -> bool:
     """Return True if ``configure_optimizers`` calls only PyTorch's optimizers and ``parameters()``."""
-    calls = [each for each in ast.walk(function) if isinstance(each, ast.Call)] if function else []
+    calls = [each for each in walk(function) if isinstance(each, ast.Call)] if function else []
     created = [each for each in calls if qualified_name(each, names).startswith("torch.optim.")]
     others = [each.func for each in calls if each not in created]
     return bool(created) and all(isinstance(each, ast.Attribute) and each.attr == "parameters" for each in others)
@@ -83,9 +84,9 @@ def _has_only_torch_optimizers(function: Function | None, names: dict[str, str])
 
 def _passes_optimizer_out(method: Function, names: dict[str, str]) -> bool:
     """Return True if code outside this file may receive an optimizer, the module or a part of it."""
-    parents = {id(part): each for each in ast.walk(method) for part in ast.iter_child_nodes(each)}
+    parents = {id(part): each for each in walk(method) for part in ast.iter_child_nodes(each)}
     optimizers = _optimizer_names(method)
-    for node in ast.walk(method):
+    for node in walk(method):
         parent: Any = parents.get(id(node))
         is_self = isinstance(node, ast.Name) and node.id == "self" and isinstance(node.ctx, ast.Load)
         if is_self and not isinstance(parent, ast.Attribute):
@@ -119,12 +120,12 @@ def _enclosing_call(node: Any, parents: dict[int, Any]) -> ast.Call:
 def _optimizer_names(method: Function) -> set[str]:
     """Return the names in a method that are bound to optimizers or to lists of them."""
     names = set[str]()
-    for node in ast.walk(method):
+    for node in walk(method):
         value = getattr(node, "value", None) or getattr(node, "iter", None)
         value = value.value if isinstance(value, ast.Subscript) else value
         if isinstance(node, ast.Assign | ast.For | ast.comprehension) and _is_optimizer(value, names):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names |= {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+            names |= {each.id for target in targets for each in walk(target) if isinstance(each, ast.Name)}
     return names
 
 
@@ -140,10 +141,10 @@ def _steps_in(methods: dict[str, Function]) -> Iterator[UnclearedStep]:
     first = methods.get("training_step")
     if first is None:
         return
-    called = {_self_attribute(each.func) for each in ast.walk(first) if isinstance(each, ast.Call)}
+    called = {_self_attribute(each.func) for each in walk(first) if isinstance(each, ast.Call)}
     reached = [first, *(each for name, each in methods.items() if name in called and each is not first)]
-    statements = {id(each.value): each for method in reached for each in ast.walk(method) if isinstance(each, ast.Expr)}
-    calls = [(method, each) for method in reached for each in ast.walk(method) if isinstance(each, ast.Call)]
+    statements = {id(each.value): each for method in reached for each in walk(method) if isinstance(each, ast.Expr)}
+    calls = [(method, each) for method in reached for each in walk(method) if isinstance(each, ast.Call)]
     backward = next((each for _, each in calls if _self_attribute(each.func) == "manual_backward"), None)
     for method, call in calls:
         receiver = call.func if isinstance(call.func, ast.Attribute) and not call.args and not call.keywords else None

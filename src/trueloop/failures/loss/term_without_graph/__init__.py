@@ -42,6 +42,7 @@ from collections.abc import Iterator
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
+from trueloop.core.source_text import walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.loss.term_without_graph.derivatives import derivatives_without_graph, with_graph
 from trueloop.failures.teaching_script import Piece, line_injector
@@ -93,7 +94,7 @@ def _penalties(source: SourceFile) -> Iterator[Hit]:
         function = function_of(source, call)
         if any(each.arg in ("create_graph", None) for each in call.keywords) or len(call.args) > 4:
             continue
-        penalty = next((each for each in ast.walk(function) if _is_penalty(each, _derived(function, call))), None)
+        penalty = next((each for each in walk(function) if _is_penalty(each, _derived(function, call))), None)
         if penalty is not None and "no_grad" not in ast.unparse(function):
             yield Hit(
                 message="`autograd.grad()` returns gradients without a graph unless it gets `create_graph=True`: the "
@@ -107,10 +108,10 @@ def _penalties(source: SourceFile) -> Iterator[Hit]:
 def _derived(function: ast.AST, call: ast.Call) -> set[str]:
     """Return the variables of a function that are computed from the result of a call."""
     names: set[str] = set()
-    assigned = [each for each in ast.walk(function) if isinstance(each, ast.Assign) and each.lineno >= call.lineno]
+    assigned = [each for each in walk(function) if isinstance(each, ast.Assign) and each.lineno >= call.lineno]
     for each in sorted(assigned, key=lambda statement: statement.lineno):
-        if any(part is call or getattr(part, "id", "") in names for part in ast.walk(each.value)):
-            names |= {part.id for target in each.targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+        if any(part is call or getattr(part, "id", "") in names for part in walk(each.value)):
+            names |= {part.id for target in each.targets for part in walk(target) if isinstance(part, ast.Name)}
     return names
 
 
@@ -125,7 +126,7 @@ def _is_penalty(node: ast.AST, names: set[str]) -> bool:
                 )
             )
         ):
-            return any(isinstance(each, ast.Name) and each.id in names for each in ast.walk(norm))
+            return any(isinstance(each, ast.Name) and each.id in names for each in walk(norm))
         case _:
             return False
 

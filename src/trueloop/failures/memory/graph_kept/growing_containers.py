@@ -7,7 +7,7 @@ from typing import Any, Final
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import Edit, Fix, encloses
+from trueloop.core.source_text import Edit, Fix, encloses, walk
 
 GRAPH_PRESERVING_OPERATIONS: Final = frozenset((
     "binary Add", "binary Sub", "binary Mult", "binary Div", "binary Pow", "unary USub", "torch.Tensor.mean",
@@ -79,10 +79,8 @@ def _container(store: Op, loop: Loop) -> ast.expr | None:
         case ast.Subscript() if store.subject.kind is ValueKind.SEQUENCE and not isinstance(
             store.statement, ast.AugAssign
         ):
-            loop_names = {
-                each.id for each in ast.walk(getattr(loop.node, "target", node)) if isinstance(each, ast.Name)
-            }
-            keys = {each.id for each in ast.walk(node.slice) if isinstance(each, ast.Name)}
+            loop_names = {each.id for each in walk(getattr(loop.node, "target", node)) if isinstance(each, ast.Name)}
+            keys = {each.id for each in walk(node.slice) if isinstance(each, ast.Name)}
             return node.value if loop_names & keys and encloses(loop.node, node) else None
         case ast.Attribute() if (
             store.kind is OpKind.SET_ATTRIBUTE and store.grad is True and _added_value(store) is not None
@@ -108,7 +106,7 @@ def _added_value(store: Op) -> ast.expr | None:
 def _is_periodic(node: Any, container: ast.expr) -> bool:
     """Return True for a condition that holds periodically, such as one on a remainder."""
     test = node.test if isinstance(node, ast.If) else None
-    has_remainder = test is not None and any(isinstance(each, ast.Mod) for each in ast.walk(test))
+    has_remainder = test is not None and any(isinstance(each, ast.Mod) for each in walk(test))
     return has_remainder and test is not None and last_name(container) not in ast.unparse(test)
 
 
@@ -155,7 +153,7 @@ def _is_rebound_in_iteration(source: SourceFile, container: ast.expr, loop: Loop
 
 def _rebinds(function: ast.AST, name: str) -> bool:
     """Return True if a function assigns a new value, not just another name or attribute, to a name."""
-    for each in ast.walk(function):
+    for each in walk(function):
         if isinstance(each, ast.Assign | ast.AnnAssign | ast.NamedExpr) and each.value is not None:
             targets = each.targets if isinstance(each, ast.Assign) else [each.target]
             is_name = isinstance(each.value, ast.Name | ast.Attribute)
@@ -166,7 +164,7 @@ def _rebinds(function: ast.AST, name: str) -> bool:
 
 def _rebinds_outer_name(function: ast.FunctionDef, name: str) -> bool:
     """Return True if a function assigns to a name that it declares global or nonlocal."""
-    outer = any(isinstance(each, ast.Global | ast.Nonlocal) and name in each.names for each in ast.walk(function))
+    outer = any(isinstance(each, ast.Global | ast.Nonlocal) and name in each.names for each in walk(function))
     return outer and _rebinds(function, name)
 
 

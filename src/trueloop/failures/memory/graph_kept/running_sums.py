@@ -7,7 +7,7 @@ from typing import Final
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.queries.best_values import initial_number
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 
 _CUTS: Final = (".item(", ".detach(", ".data", "float(", ".numpy(", ".tolist(")
 
@@ -19,7 +19,7 @@ def running_sums(source: SourceFile) -> Iterator[tuple[ast.stmt, list[ast.expr],
             continue
         backwards = {
             dotted_name(each.func.value): each
-            for each in ast.walk(loop)
+            for each in walk(loop)
             if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == "backward"
         }
         for whole, statement in _statements(loop.body) if backwards else ():
@@ -29,7 +29,7 @@ def running_sums(source: SourceFile) -> Iterator[tuple[ast.stmt, list[ast.expr],
                 continue
             starts = whole is not statement or _starts_as_number(source, loop, total)
             if starts and _is_only_reported(source, loop, total) and _is_fresh(loop, dotted_name(loss)):
-                names = [each for each in ast.walk(whole) if isinstance(each, ast.Name)]
+                names = [each for each in walk(whole) if isinstance(each, ast.Name)]
                 yield statement, [each for each in names if each.id == dotted_name(loss)], backward
 
 
@@ -98,7 +98,7 @@ def _starts_as_number(source: SourceFile, loop: ast.AST, total: ast.expr) -> boo
 def _is_only_reported(source: SourceFile, loop: ast.AST, total: ast.expr) -> bool:
     """Return True for a variable without a backward pass that is not detached."""
     name, function = dotted_name(total), function_of(source, loop)
-    used = [each for each in ast.walk(function) if isinstance(each, ast.Attribute) and dotted_name(each.value) == name]
+    used = [each for each in walk(function) if isinstance(each, ast.Attribute) and dotted_name(each.value) == name]
     return isinstance(total, ast.Name) and all(each.attr not in ("backward", "detach", "detach_") for each in used)
 
 
@@ -107,6 +107,6 @@ def _is_fresh(loop: ast.AST, name: str) -> bool:
     values = [ast.unparse(each) for each in assigned_in(loop, name)]
     detached = any(
         isinstance(each, ast.Attribute) and each.attr == "detach_" and dotted_name(each.value) == name
-        for each in ast.walk(loop)
+        for each in walk(loop)
     )
     return bool(values) and not detached and not any(cut in each for each in values for cut in _CUTS)

@@ -38,7 +38,7 @@ from typing import Final
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import Edit, Fix, dotted_name
+from trueloop.core.source_text import Edit, Fix, dotted_name, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.memory.graph_retained.graph_lifetime import is_built_each_iteration, share_graph
 from trueloop.failures.teaching_script import Piece, replacement_injector
@@ -101,7 +101,7 @@ def _is_one_of_several(backward: Op) -> bool:
     """Return True for an item of the values that a loop iterates over, which may have one graph in common."""
     root = dotted_name(getattr(backward.node.func, "value", None))
     targets = [each.node.target for each in backward.loops if isinstance(each.node, ast.For)]
-    return any(root == dotted_name(each) != "" for target in targets for each in ast.walk(target))
+    return any(root == dotted_name(each) != "" for target in targets for each in walk(target))
 
 
 def _retains_graph(source: SourceFile, backward: Op) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from trueloop.analysis.abstract_value import NO_GRAPH, SUBMODULE, AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import encloses
+from trueloop.core.source_text import encloses, walk
 
 DETACHING_ATTRIBUTES: Final = frozenset(("detach", "detach_", "data", "item", "shape", "size", "device", "dtype"))
 GRAPHLESS_KINDS: Final = (
@@ -88,28 +88,26 @@ def _carries_state(node: ast.AST, inside: list[Any], *, own: bool) -> bool:
             return True
         if persists and path not in loads and path in elsewhere:
             return True
-    return any(isinstance(each, ast.Global | ast.Nonlocal) for each in ast.walk(node))
+    return any(isinstance(each, ast.Global | ast.Nonlocal) for each in walk(node))
 
 
 def _reads(node: ast.AST) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield the position of each name and attribute that is read, unless it is only detached."""
     detached = {
-        id(each.value)
-        for each in ast.walk(node)
-        if isinstance(each, ast.Attribute) and each.attr in DETACHING_ATTRIBUTES
+        id(each.value) for each in walk(node) if isinstance(each, ast.Attribute) and each.attr in DETACHING_ATTRIBUTES
     }
-    for each in ast.walk(node):
+    for each in walk(node):
         if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Load) and id(each) not in detached:
             yield ast.unparse(each), (each.end_lineno or 0, each.end_col_offset or 0)
 
 
 def _assignments(node: ast.AST) -> Iterator[tuple[str, tuple[int, int], ast.AST | None]]:
     """Yield each assigned name with the end of the assignment and its value."""
-    for each in ast.walk(node):
+    for each in walk(node):
         if isinstance(each, ast.Assign | ast.AnnAssign | ast.NamedExpr | ast.AugAssign):
             targets = each.targets if isinstance(each, ast.Assign) else [each.target]
             for target in targets:
-                for part in ast.walk(target):
+                for part in walk(target):
                     if isinstance(part, ast.Name | ast.Attribute) and not isinstance(part.ctx, ast.Load):
                         if isinstance(each, ast.AugAssign) and not _is_number(each.value):
                             yield ast.unparse(part), (1 << 30, 0), each.value

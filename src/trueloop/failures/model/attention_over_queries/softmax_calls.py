@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix
+from trueloop.core.source_text import Fix, walk
 from trueloop.failures.failure import Rule
 
 _PRODUCTS: Final = ("matmul", "bmm")
@@ -39,23 +39,25 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each softmax of scores whose result is multiplied with values, over another dimension than the last."""
     for function in source.nodes:
         if isinstance(function, ast.FunctionDef):
-            yield from _in_function(source, function)
+            called = {last_name(each.func) for each in walk(function) if isinstance(each, ast.Call)}
+            if any(each.lower() == "softmax" for each in called):
+                yield from _in_function(source, function)
 
 
 def _in_function(source: SourceFile, function: ast.FunctionDef) -> Iterator[Hit]:
     assigned: dict[str, list[ast.expr]] = {}
-    for each in ast.walk(function):
+    for each in walk(function):
         if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.targets[0], ast.Name):
             assigned.setdefault(each.targets[0].id, []).append(each.value)
     summed = {
         ast.unparse(part)
-        for each in ast.walk(function)
+        for each in walk(function)
         if isinstance(each, ast.Call) and last_name(each.func) in ("sum", "norm", "normalize")
         for part in (getattr(each.func, "value", each.func), *each.args[:1])
     }
     """What is added up in the function, perhaps to divide by it."""
     found: dict[int, Hit] = {}
-    for product in ast.walk(function):
+    for product in walk(function):
         weights = _left_factor(product)
         softmax = None if weights is None else _softmax_behind(weights, assigned, product)
         names = [name for name, values in assigned.items() if any(softmax is each for each in values)]
@@ -96,7 +98,7 @@ def _softmax_behind(node: ast.expr, assigned: dict[str, list[ast.expr]], user: A
         match node:
             case ast.Name(id=name):
                 earlier = [each for each in assigned.get(name, []) if each.lineno <= user.lineno and each is not user]
-                if not earlier or any(each is user for each in ast.walk(earlier[-1])):
+                if not earlier or any(each is user for each in walk(earlier[-1])):
                     return None
                 user = node = earlier[-1]
             case ast.Call() if last_name(node.func) == "softmax" and softmax_dimension(node) is not None:

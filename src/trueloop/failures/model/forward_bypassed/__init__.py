@@ -46,7 +46,7 @@ from trueloop.analysis.program_files import parse_files
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.core.formatting import first_few
-from trueloop.core.source_text import Edit, Fix
+from trueloop.core.source_text import Edit, Fix, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.tracing.events import BackwardEnded, Event, Ref, Refs, StepTaken
 from trueloop.tracing.running_code import user_modules
@@ -141,7 +141,7 @@ def _direct_calls(files: Iterable[str]) -> Iterator[tuple[SourceLocation, str]]:
     """Yield the calls of ``forward`` of another object than ``self`` and ``super()``."""
     for file in files:
         for tree in (parse_files([file]) or {}).values():
-            for node in ast.walk(tree):
+            for node in walk(tree):
                 called = node.func if isinstance(node, ast.Call) else None
                 if not isinstance(called, ast.Attribute) or called.attr != "forward":
                     continue

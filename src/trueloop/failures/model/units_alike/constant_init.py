@@ -8,6 +8,7 @@ from trueloop.analysis.abstract_value import SUBMODULE, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.unregistered_modules import submodules
 from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.source_text import walk
 from trueloop.failures.failure import Rule
 
 _CONSTANT: Final = ("torch.nn.init.constant_", "torch.nn.init.zeros_", "torch.nn.init.ones_")
@@ -53,7 +54,7 @@ def _fills_every_layer(call: Op, argument: Any) -> bool:
     for branch in call.branches:
         match branch.node:
             case ast.If(test=ast.Call(func=ast.Name(id="isinstance"), args=[tested, classes])) if branch.arm == 0:
-                names = [getattr(each, "attr", getattr(each, "id", "")) for each in ast.walk(classes)]
+                names = [getattr(each, "attr", getattr(each, "id", "")) for each in walk(classes)]
                 is_layer = any(name.startswith(_LAYERS) for name in names) and "Norm" not in "".join(names)
                 if is_layer and ast.unparse(tested) == ast.unparse(argument.value):
                     return branch is call.branches[-1]

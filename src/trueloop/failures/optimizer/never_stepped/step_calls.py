@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.program_files import imported_modules
 from trueloop.analysis.queries.parameter_loops import loop_variables_of_parameters
+from trueloop.core.source_text import walk
 
 Trees = Mapping[str, ast.Module]
 """File name -> syntax tree of the file."""
@@ -67,7 +68,7 @@ def find_assigned_target(tree: ast.Module, line: int, kind: str) -> ast.expr | N
         line: line that creates the optimizer.
         kind: class name of the optimizer.
     """
-    for each in ast.walk(tree):
+    for each in walk(tree):
         if not isinstance(each, ast.Assign | ast.AnnAssign) or not isinstance(each.value, ast.Call):
             continue
         if each.lineno <= line <= (each.end_lineno or line) and _last_name(each.value.func) == kind:
@@ -85,7 +86,7 @@ def find_uses(trees: Trees, file: str, target: ast.expr, *, is_complete: bool = 
         target: the name or attribute to which the optimizer is assigned.
         is_complete: whether these are all files of the program, so that any undefined function may step it.
     """
-    nodes = [(each, node) for each, tree in trees.items() for node in ast.walk(tree)]
+    nodes = [(each, node) for each, tree in trees.items() for node in walk(tree)]
     parents = {id(child): node for _, node in nodes for child in _children(node)}
     aliases = [_make_alias(file, target)]
     cleared = False
@@ -116,9 +117,9 @@ def find_uses(trees: Trees, file: str, target: ast.expr, *, is_complete: bool = 
 
 def find_step_lines(trees: Trees) -> Iterator[tuple[str, int]]:
     """Yield the file and line of each expression that may step an optimizer or scheduler."""
-    defined = {each.name for tree in trees.values() for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)}
+    defined = {each.name for tree in trees.values() for each in walk(tree) if isinstance(each, ast.FunctionDef)}
     for file, tree in trees.items():
-        for node in ast.walk(tree):
+        for node in walk(tree):
             for each in _children(node):
                 if isinstance(each, ast.Attribute) and each.attr == "step" and isinstance(each.ctx, ast.Load):
                     if not isinstance(node, ast.Expr):
@@ -132,8 +133,8 @@ def find_step_lines(trees: Trees) -> Iterator[tuple[str, int]]:
 
 def changes_weights(tree: ast.Module) -> bool:
     """Return True if a source file may change weights in another way than by stepping an optimizer."""
-    loop_variables = {name for node in ast.walk(tree) for name in loop_variables_of_parameters(node)}
-    for node in ast.walk(tree):
+    loop_variables = {name for node in walk(tree) for name in loop_variables_of_parameters(node)}
+    for node in walk(tree):
         if isinstance(node, ast.Call):
             name = _last_name(node.func)
             if name == "vector_to_parameters" or name.startswith("_foreach_"):
@@ -246,8 +247,8 @@ def _is_imported_elsewhere(trees: Trees, alias: _Alias) -> bool:
 def _bound_names(statement: ast.stmt) -> set[str]:
     """Return the module variables that a statement binds; for a function, those it declares global."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return {name for each in ast.walk(statement) if isinstance(each, ast.Global) for name in each.names}
-    return {each.id for each in ast.walk(statement) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+        return {name for each in walk(statement) if isinstance(each, ast.Global) for name in each.names}
+    return {each.id for each in walk(statement) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
 
 
 def _make_alias(file: str, target: Any) -> _Alias:

@@ -10,7 +10,7 @@ from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.queries.optimizer_settings import sets_in_groups
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, dotted_name, encloses
+from trueloop.core.source_text import Fix, dotted_name, encloses, walk
 from trueloop.failures.failure import Severity
 
 _SHOWING: Final = frozenset((
@@ -60,7 +60,7 @@ def _stores(source: SourceFile, rate: ast.Name | ast.Attribute) -> list[Any]:
     name = dotted_name(rate)
     scope = _scope(source, rate)
     found: list[Any] = []
-    for each in ast.walk(scope):
+    for each in walk(scope):
         targets = (
             each.targets if isinstance(each, ast.Assign) else [each.target] if isinstance(each, ast.AugAssign) else []
         )
@@ -84,7 +84,7 @@ def _scope(source: SourceFile, rate: ast.Name | ast.Attribute) -> Any:
 def _is_local(function: Any, name: str) -> bool:
     if not isinstance(function, _FUNCTIONS):
         return False
-    nodes = list(ast.walk(function))
+    nodes = list(walk(function))
     if any(isinstance(each, ast.Global | ast.Nonlocal) and name in each.names for each in nodes):
         return False
     return any(
@@ -97,7 +97,7 @@ def _is_local(function: Any, name: str) -> bool:
 def _is_later(source: SourceFile, creation: Op, rate: ast.Name | ast.Attribute, statement: Any) -> bool:
     """Return True for a change after the optimizer was created, in a loop or in another method."""
     if isinstance(rate, ast.Name) and isinstance(statement, ast.Assign):
-        own = {each.id for each in ast.walk(statement.value) if isinstance(each, ast.Name)}
+        own = {each.id for each in walk(statement.value) if isinstance(each, ast.Name)}
         if not own:  # a constant: perhaps the start of another experiment
             return _has_loop(source, statement) and statement.lineno > creation.node.lineno
     same_function = function_of(source, statement) is function_of(source, creation.node)
@@ -127,13 +127,13 @@ def _has_loop(source: SourceFile, statement: ast.AST) -> bool:
 def _is_unread(source: SourceFile, creation: Op, rate: ast.Name | ast.Attribute, stores: list[Any]) -> bool:
     """Return True if the variable is read only before the optimizer, to compute its own next value, or to be shown."""
     scope = _scope(source, rate)
-    if any(isinstance(each, ast.Name) and each.id in ("locals", "globals", "vars") for each in ast.walk(scope)):
+    if any(isinstance(each, ast.Name) and each.id in ("locals", "globals", "vars") for each in walk(scope)):
         return False
     if any("tensor" in ast.unparse(each).lower() for each in stores):
         return False  # a tensor is changed in place
     in_loop = _has_loop(source, creation.node)
     kind = ast.Name if isinstance(rate, ast.Name) else ast.Attribute
-    for each in ast.walk(scope):
+    for each in walk(scope):
         if not isinstance(each, kind) or last_name(each) != last_name(rate) or not isinstance(each.ctx, ast.Load):
             continue
         if isinstance(each, ast.Name) and scope is source.tree and _is_local(function_of(source, each), each.id):

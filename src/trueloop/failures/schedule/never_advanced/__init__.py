@@ -49,7 +49,7 @@ from trueloop.analysis.queries.uncalled_methods import uncalled
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, LoaderExhausted
@@ -181,7 +181,7 @@ def _reads_of(nodes: list[ast.AST]) -> set[int]:
 
 def _is_only_read(source: SourceFile, scope: Any, name: str, callers: frozenset[str]) -> bool:
     """Return True if a scope only reads a scheduler's attributes, or passes it to functions that only do this."""
-    nodes = list(ast.walk(scope))
+    nodes = list(walk(scope))
     loads = [each for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)]
     is_shared = any(isinstance(each, ast.Global | ast.Nonlocal) and name in each.names for each in nodes)
     if is_shared or any(each.id in ("locals", "globals", "exec", "eval") for each in loads):

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPl
 
 from trueloop.analysis.program_files import parse_program
 from trueloop.analysis.queries.optimizer_settings import sets_in_groups
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 from trueloop.failures.schedule.never_advanced import SchedulerNeverStepped
 from trueloop.tracing.attach import Hook
 from trueloop.tracing.events import Event
@@ -196,7 +196,7 @@ def _is_not_scheduler(scopes: tuple[Any, ...], owner: ast.expr) -> bool:
         return True  # ``self.step`` is a method of a user class
     classes = [each for each in scopes if isinstance(each, ast.ClassDef)]
     scope = classes[-1] if path.startswith("self.") and classes else scopes[-1]
-    return any(_excludes_scheduler(each, path) for each in ast.walk(scope))
+    return any(_excludes_scheduler(each, path) for each in walk(scope))
 
 
 def _excludes_scheduler(node: ast.AST, path: str) -> bool:
@@ -213,7 +213,7 @@ def _is_looked_up(tree: ast.AST) -> bool:
     """Return True if ``step`` is looked up as a string: ``getattr(scheduler, "step")()``."""
     return any(
         isinstance(each, ast.Constant) and "step" in str(each.value).split(".")
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.Call) and dotted_name(node.func).rpartition(".")[2] in _LOOKUPS
         for each in node.args
     )

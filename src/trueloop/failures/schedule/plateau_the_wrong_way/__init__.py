@@ -46,7 +46,7 @@ from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.metric_names import better_direction, metric_name, name_of_computed
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, SourceLocation
-from trueloop.core.source_text import Edit, Fix
+from trueloop.core.source_text import Edit, Fix, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.schedule.plateau_the_wrong_way.metric_direction import Metric, metric_of
 from trueloop.tracing.events import Ref, SchedulerStepped
@@ -93,7 +93,7 @@ def _name_of_metric(location: SourceLocation) -> str:
     scopes = [
         each
         for tree in trees
-        for each in (tree, *ast.walk(tree))  # inner functions come later
+        for each in (tree, *walk(tree))  # inner functions come later
         if isinstance(each, ast.Module | ast.FunctionDef)
         and (isinstance(each, ast.Module) or each.lineno <= location.line <= (each.end_lineno or 0))
     ]

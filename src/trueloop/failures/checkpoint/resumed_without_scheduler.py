@@ -1,0 +1,177 @@
+"""Training is resumed with a learning rate schedule that starts again.
+
+What you see
+    After a restart the learning rate jumps back to its first value, and the loss with it. The warm-up runs a second
+    time, or the rate is still high when the run ends.
+
+Why it happens
+    A scheduler counts its own steps. A new one starts at 0: its next ``step()`` sets the rate of that step, whatever
+    rate was loaded with the optimizer.
+
+Fix
+    Load the scheduler's state together with that of the optimizer, after both were built.
+
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        scheduler.load_state_dict(checkpoint["scheduler"])  # missing
+
+When this is fine
+    - The scheduler is built with ``last_epoch``, or stepped as often as before, which gives the same rates.
+    - You start a new schedule on purpose: then do not load the optimizer's state, which holds the old rate.
+
+How it is detected
+    In a run, the sanitizer reports a checkpoint with states of an optimizer and a scheduler of which only the first was
+    loaded, if the scheduler's steps are then counted from the start. The linter reports a program that saves
+    the scheduler's state and loads only the optimizer's, if the object of each ``load_state_dict`` is known, and if
+    nothing mentions ``last_epoch``.
+
+References
+    PyTorch tutorial "Saving & Loading a General Checkpoint for Inference and/or Resuming Training",
+    https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html
+    torch.optim, how to adjust the learning rate,
+    https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
+"""
+
+import ast
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from trueloop.analysis.queries.captured_states import loads_without_scheduler
+from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.findings import CodePosition, Evidence
+from trueloop.core.formatting import format_float
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.tracing.events import CheckpointRead, Ref, SchedulerStepped, StateLoaded, StepTaken
+
+
+class _Resumed(NamedTuple):
+    """An optimizer whose state was loaded, while the scheduler's state in the same file was not."""
+
+    optimizer: Ref
+    location: CodePosition | None
+    file: CheckpointRead
+
+
+class Detector(BaseDetector):
+    """Compares the steps of a scheduler with those in the checkpoint that its optimizer was loaded from."""
+
+    activated_by = (CheckpointRead,)
+
+    def __init__(self) -> None:
+        self._file: CheckpointRead | None = None
+        """The newest file with states of an optimizer and a scheduler."""
+        self._resumed: _Resumed | None = None
+        self._step: SchedulerStepped | None = None
+        """The latest step of the scheduler since the load."""
+
+    def on_checkpoint_read(self, event: CheckpointRead) -> None:
+        """Record a file with states of an optimizer and a scheduler."""
+        self._file = event if event.holds_optimizer and event.scheduler_steps > 1 else None
+
+    def on_state_loaded(self, event: StateLoaded) -> None:
+        """Record what was loaded."""
+        if event.what == "scheduler":
+            self._file = self._resumed = None
+        elif event.what == "optimizer" and self._file is not None:
+            self._resumed, self._step = _Resumed(event.target, event.location, self._file), None
+
+    def on_scheduler_stepped(self, event: SchedulerStepped) -> None:
+        """Record the number of steps."""
+        if self._resumed is not None and event.optimizer is self._resumed.optimizer:
+            self._step = event
+
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
+        """Return evidence at the first update with the rate of a schedule that has started again."""
+        resumed, step = self._resumed, self._step
+        if resumed is None or step is None or event.optimizer is not resumed.optimizer:
+            return None
+        self._resumed = self._step = None
+        saved = resumed.file.scheduler_steps
+        if step.last_epoch >= saved:
+            return None
+        rates = f" and set the learning rate to {format_float(max(step.rates_after))}" if step.rates_after else ""
+        return Evidence(
+            message=f"The optimizer's state in {resumed.file.file.name} was loaded, but the scheduler's state in the "
+            f"same file was not: after {saved} steps before, {step.kind} has counted {step.last_epoch}{rates}.",
+            location=resumed.location,
+            related=((step.location, "the scheduler steps here"),) if step.location is not None else (),
+        )
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the loads of an optimizer's state without that of the scheduler, which is saved."""
+    if "last_epoch" in source.text.source or any(map(_only_steps, source.nodes)):
+        return
+    for load, save in loads_without_scheduler(source):
+        yield Hit(
+            message="The optimizer's state is loaded, but the scheduler's state, which is saved too, is not: the "
+            "schedule starts again.",
+            node=load.node,
+            related=((save.node, "saved here"),),
+        )
+
+
+def _only_steps(node: ast.AST) -> bool:
+    """Return True for a loop that steps a scheduler as often as before."""
+    match node:
+        case ast.For(body=[ast.Expr(value=ast.Call(func=ast.Attribute(attr="step")))]):
+            return True
+        case _:
+            return False
+
+
+RULE = Rule(required_words=("load_state_dict", "torch", "save", "sched"), find=find)
+
+BAD = """
+import os
+import tempfile
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x, y = torch.randn(64, 6), torch.randn(64, 1)
+
+
+def build():
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return model, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+
+
+def train(model, optimizer, scheduler, epochs):
+    for _ in epochs:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        scheduler.step()
+
+
+path = os.path.join(tempfile.mkdtemp(), "last.pt")
+model, optimizer, scheduler = build()
+train(model, optimizer, scheduler, range(15))
+states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
+torch.save(states, path)
+
+model, optimizer, scheduler = build()  # after a restart
+checkpoint = torch.load(path)
+model.load_state_dict(checkpoint["model"])
+optimizer.load_state_dict(checkpoint["optimizer"])
+train(model, optimizer, scheduler, range(15, 20))
+"""
+
+FAILURE = Failure(
+    code="CKP012",
+    title="Training is resumed without the scheduler's state",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            'optimizer.load_state_dict(checkpoint["optimizer"])': (
+                'optimizer.load_state_dict(checkpoint["optimizer"])\nscheduler.load_state_dict(checkpoint["scheduler"])'
+            )
+        },
+    ),
+    fix='Load the state of the scheduler too: scheduler.load_state_dict(checkpoint["scheduler"]).',
+    rule=RULE,
+    detector=Detector,
+)

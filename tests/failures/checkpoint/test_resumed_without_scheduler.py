@@ -1,0 +1,139 @@
+"""CKP012: resumed runs whose learning rate schedule starts again."""
+
+import pytest
+
+HEAD = """
+import io
+import math
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x, y = torch.randn(64, 6), torch.randn(64, 1)
+EPOCHS = 12
+
+def build():
+    model = nn.Linear(6, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+def schedule(optimizer, **options):
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda e: (1 + math.cos(math.pi * e / EPOCHS)) / 2, **options)
+
+def train(model, optimizer, scheduler, first, last):
+    for epoch in range(first, last):
+        for rows in torch.randperm(64).split(16):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+        scheduler.step()
+
+model, optimizer = build()
+scheduler = schedule(optimizer)
+train(model, optimizer, scheduler, 0, 9)
+file = io.BytesIO()
+torch.save({"epoch": 9, "net": model.state_dict(), "optimizer": optimizer.state_dict(),
+            "scheduler": scheduler.state_dict()}, file)
+file.seek(0)
+"""
+
+FAULTY = {
+    "a new scheduler after the load": """
+model, optimizer = build()
+checkpoint = torch.load(file)
+model.load_state_dict(checkpoint["net"])
+optimizer.load_state_dict(checkpoint["optimizer"])  # <- CKP012
+train(model, optimizer, schedule(optimizer), checkpoint["epoch"], EPOCHS)
+""",
+    "a scheduler that was built before": """
+class Trainer:
+    def __init__(self):
+        self.model, self.optimizer = build()
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 3, gamma=0.3)
+        self.epoch = 0
+    def resume(self, file):
+        state = torch.load(file)
+        self.model.load_state_dict(state["net"])
+        self.optimizer.load_state_dict(state["optimizer"])  # <- CKP012
+        self.epoch = state["epoch"]
+trainer = Trainer()
+trainer.resume(file)
+train(trainer.model, trainer.optimizer, trainer.scheduler, trainer.epoch, EPOCHS)
+""",
+}
+
+CORRECT = {
+    "all states": """
+model, optimizer = build()
+scheduler = schedule(optimizer)
+checkpoint = torch.load(file)
+model.load_state_dict(checkpoint["net"])
+optimizer.load_state_dict(checkpoint["optimizer"])
+scheduler.load_state_dict(checkpoint["scheduler"])
+train(model, optimizer, scheduler, checkpoint["epoch"], EPOCHS)
+""",
+    "the scheduler first": """
+model, optimizer = build()
+scheduler = schedule(optimizer)
+checkpoint = torch.load(file)
+scheduler.load_state_dict(checkpoint["scheduler"])
+model.load_state_dict(checkpoint["net"])
+optimizer.load_state_dict(checkpoint["optimizer"])
+train(model, optimizer, scheduler, checkpoint["epoch"], EPOCHS)
+""",
+    "only the weights, for a new task": """
+model, optimizer = build()
+model.load_state_dict(torch.load(file)["net"])
+train(model, optimizer, schedule(optimizer), 0, EPOCHS)
+""",
+}
+
+RUN_CORRECT = {
+    "last_epoch is passed": """
+model, optimizer = build()
+checkpoint = torch.load(file)
+model.load_state_dict(checkpoint["net"])
+optimizer.load_state_dict(checkpoint["optimizer"])
+train(model, optimizer, schedule(optimizer, last_epoch=checkpoint["epoch"]), checkpoint["epoch"], EPOCHS)
+""",
+    "stepped as often as before": """
+import warnings
+warnings.simplefilter("ignore")
+model, optimizer = build()
+checkpoint = torch.load(file)
+model.load_state_dict(checkpoint["net"])
+optimizer.load_state_dict(checkpoint["optimizer"])
+scheduler = schedule(optimizer)
+for _ in range(checkpoint["epoch"]):
+    scheduler.step()
+train(model, optimizer, scheduler, checkpoint["epoch"], EPOCHS)
+""",
+    "the number is set": """
+model, optimizer = build()
+checkpoint = torch.load(file)
+model.load_state_dict(checkpoint["net"])
+optimizer.load_state_dict(checkpoint["optimizer"])
+scheduler = schedule(optimizer)
+scheduler.last_epoch = checkpoint["epoch"]
+train(model, optimizer, scheduler, checkpoint["epoch"], EPOCHS)
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run_reports, script):
+    run_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", [*CORRECT.values(), *RUN_CORRECT.values()], ids=[*CORRECT, *RUN_CORRECT])
+def test_run_accepts_correct_scripts(run_is_clean, script):
+    run_is_clean(HEAD + script)
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports_the_marked_line(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", [*CORRECT.values(), *RUN_CORRECT.values()], ids=[*CORRECT, *RUN_CORRECT])
+def test_lint_accepts_correct_scripts(lint_is_clean, script):
+    lint_is_clean(HEAD + script)
