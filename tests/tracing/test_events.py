@@ -15,7 +15,6 @@ SRC = Path(trueloop.__file__).parent
 
 EVENTS_OF_ONE_FAILURE = {
     "ErrorRaised": "for failures of other packages",
-    "ScaleRead": "the hook of GradScaler calls reads it with the others",
     "NonFiniteValue": "the calls that are replayed to find it are recorded by the hook of all model calls",
     "ReplicaStepped": "the hook of steps counts the collectives that RanksCompared needs too",
     "ScalerCreated": "a call of GradScaler like LossScaled",

@@ -62,7 +62,47 @@ def fit(data, targets):
             step(a, targets[i:i + 24])
 fit(x, y)
 """
+HAND_MADE = """
+class Batches:
+    def __init__(self, data, size):
+        self.data, self.size = data, size
+    def __iter__(self):
+        for rows in torch.randperm(len(self.data)).split(self.size):
+            pairs = [self.data[int(row)] for row in rows]
+            yield torch.stack([torch.as_tensor(a) for a, _ in pairs]), torch.stack([b for _, b in pairs])
+class Trainer:
+    def __init__(self, batches):
+        self.batches = batches
+    def fit(self):
+        for epoch in range(5):
+            for a, b in self.batches:
+                step(a, b)
+Trainer(Batches(Table({x}, y), 24)).fit()
+"""
+POOL = """
+class Pool:
+    def __init__(self):
+        self.x = torch.randn(240, 6)
+    def __len__(self):
+        return 240
+    def __getitem__(self, rows):
+        return self.x[rows]
+pool = Pool()
+for i in range(80):
+    rows = torch.randperm(240)[:24]
+    step(pool[rows], y[rows])
+    pool.x[rows] = torch.randn(24, 6)
+"""
 FAULTY = {
+    "noise, a loader by hand": program(
+        HAND_MADE.format(x="x"), "a = self.x[index]; a += 0.5 * torch.randn(6); a = a.roll(1)", "read"
+    ),
+    "numpy noise, a loader by hand": program(
+        HAND_MADE.format(x="x.numpy()"),
+        "a = self.x[index]; a += 0.5 * np.random.randn(6).astype('f'); a = a[::-1].copy()",
+        "read",
+    ),
+    "normalised, a loader by hand": program(HAND_MADE.format(x="x"), "a = self.x[index]; a -= 5; a /= 3", "read"),
     "tensor": program("train(Table(x, y))", "a = self.x[index]; a -= 5; a /= 3", "read"),
     "methods, subset": program("train(Subset(Table(x, y), range(200)))", "a = self.x[index].sub_(5).div_(3)", "read"),
     "numpy": program(
@@ -92,6 +132,10 @@ for i in range(20):
 """
 LAZY = "self.cache[index] = (self.x[index] - 5) / 3 if self.cache[index] is None else self.cache[index]"
 CORRECT = {
+    "noise added to a copy, a loader by hand": program(
+        HAND_MADE.format(x="x"), "a = self.x[index] + 0.5 * torch.randn(6); a = a.roll(1)"
+    ),
+    "a replay buffer with an own __getitem__": program(POOL),
     "new values": program("train(Table(x, y))", "a = (self.x[index] - 5) / 3"),
     "a copy": program("train(Table(x, y))", "a = self.x[index].clone(); a -= 5; a /= 3"),
     "a lazily filled cache": program("train(Table(x, y))", LAZY + "; a = self.cache[index]"),

@@ -232,6 +232,42 @@ def train(net: nn.Module, loader, criterion, opt: torch.optim.Optimizer, device)
         correct += predicted.eq(labels).sum()
     return running_loss / len(loader.dataset)
 """,
+    "a moving average": """
+model = nn.Linear(8, 1)
+opt = torch.optim.Adam(model.parameters())
+smooth = None
+for it in range(1000):
+    loss = ((model(x) - y) ** 2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    smooth = loss if smooth is None else 0.98 * smooth + 0.02 * loss  # <- MEM001
+    print(smooth.item())
+""",
+    "a moving average in a function": """
+def fit(net: nn.Module, loader, opt: torch.optim.Optimizer):
+    for step, (a, b) in enumerate(loader):
+        loss = nn.functional.mse_loss(net(a), b)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        if step == 0:
+            average = loss
+        else:
+            average = average * 0.9 + loss * 0.1  # <- MEM001
+    return average
+""",
+    "a moving average from zero": """
+def fit(net: nn.Module, loader, opt: torch.optim.Optimizer, beta=0.9):
+    avg_loss = 0.0
+    for step, (a, b) in enumerate(loader):
+        loss = nn.functional.mse_loss(net(a), b)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        avg_loss = beta * avg_loss + (1 - beta) * loss  # <- MEM001
+        print(avg_loss / (1 - beta ** (step + 1)))
+""",
     "a history, now and then": """
 class Trainer:
     def __init__(self, net: nn.Module):
@@ -318,6 +354,31 @@ for step in range(80):
 }
 
 LINT_CORRECT = {
+    "moving averages without a graph": """
+smooth, average = None, 0.0
+for it in range(1000):
+    loss = ((model(x) - y) ** 2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    smooth = loss.item() if smooth is None else 0.98 * smooth + 0.02 * loss.item()
+    with torch.no_grad():
+        average = 0.9 * average + 0.1 * loss
+    if it == 0:
+        other = loss.detach()
+    else:
+        other = 0.9 * other + 0.1 * loss.detach()
+""",
+    "a loss of several parts": """
+for it in range(1000):
+    loss = mse(model(x), y)
+    if it == 0:
+        total = loss
+    else:
+        total = total.detach() + 0.1 * loss
+    total.backward()
+    loss = 0.5 * loss + total
+""",
     "a total that goes backward": """
 for step in range(80):
     total = 0

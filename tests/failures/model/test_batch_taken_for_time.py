@@ -98,6 +98,39 @@ class Flat(nn.Module):
 
 train(Flat())
 """,
+    "one feature, batches by hand": """
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(1, 8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0][:, -1])  # <- MDL010
+
+model = Counter()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(16):
+    rows = torch.randperm(44)[:15]
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x[rows][..., :1]), y[rows, None].float()).backward()
+    optimizer.step()
+""",
+    "one feature, a hand-made loader and a mean over what is taken for time": """
+class Batches:
+    def __iter__(self):
+        for rows in torch.randperm(44).split(11):
+            yield x[rows].mean(2, keepdim=True), y[rows]
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.GRU(1, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0]).mean(1)  # <- MDL010
+
+train(Counter(), Batches(), epochs=4)
+""",
     "accumulated, under autocast": """
 class Classifier(nn.Module):
     def __init__(self):
@@ -236,6 +269,33 @@ for inputs, targets in DataLoader(data, batch_size=16, shuffle=True):
     rollout, actions = torch.randn(16, 5, 3), torch.randint(2, (80,))
     optimizer.zero_grad()
     nn.functional.cross_entropy(policy(rollout), actions).backward()
+    optimizer.step()
+""",
+    "time first, an output for each step, batches by hand": """
+class Tagger(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.rnn, self.head = nn.GRU(features, 8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0])
+
+for features in (1, 3):
+    model = Tagger(features)
+    optimizer = torch.optim.Adam(model.parameters())
+    for step in range(12):
+        inputs = torch.randn(20, 16, features)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), inputs.cumsum(0)[..., :1]).backward()
+        optimizer.step()
+""",
+    "the steps of one series of one feature": """
+model = nn.GRU(1, 2)
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(12):
+    inputs = torch.randn(20, 1, 1)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(inputs)[0][:, 0], inputs.cumsum(0).flatten().gt(0).long()).backward()
     optimizer.step()
 """,
     "no loader": """

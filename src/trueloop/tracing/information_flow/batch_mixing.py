@@ -57,8 +57,7 @@ def judge_batch(reruns: Reruns, batch: Batch) -> BatchVerdict:
     output = None if run is None else next((each for each in run.outputs if each.is_floating_point()), None)
     if run is None or output is None or run.is_random or not _is_one_per_row(output, rows):
         return NOT_JUDGED
-    order = torch.randperm(rows, generator=torch.Generator().manual_seed(0))
-    changed, kept = order[: rows // 2], order[rows // 2 :]
+    changed, kept = _halves(rows)
     verdicts = [_judge(reruns, run, output, (place, changed, kept)) for place, leaf in contents if len(leaf) == rows]
     effective = [each for each in verdicts if each is not None]
     if not effective:
@@ -67,8 +66,19 @@ def judge_batch(reruns: Reruns, batch: Batch) -> BatchVerdict:
     if share < MIN_AFFECTED_SHARE:
         return BatchVerdict(judged=True, mixed=None)
     mixed = _describe(effective[0][1], (rows, len(kept), round(share * len(kept))))
-    is_known = mixed.operation not in _BATCH_NORMS and (is_sure or not _is_flat(mixed.shape, rows))
+    may_be_steps = _may_be_steps(mixed, rows, output) if mixed.is_recurrent else _is_flat(mixed.shape, rows)
+    is_known = mixed.operation not in _BATCH_NORMS and (is_sure or not may_be_steps)
     return BatchVerdict(judged=True, mixed=mixed) if is_known else NOT_JUDGED
+
+
+def _halves(rows: int) -> tuple[Tensor, Tensor]:
+    """Return rows to change and rows to keep: one of each two neighbours, as recurrent layers forget what is far."""
+    generator = torch.Generator().manual_seed(0)
+    first = torch.arange(0, rows - 1, 2)
+    swap = torch.randint(2, (len(first),), generator=generator)
+    swap[0] = 0  # no row before the first one would reach it
+    kept = torch.cat((first + 1 - swap, torch.arange(rows - rows % 2, rows)))
+    return first + swap, kept[torch.randperm(len(kept), generator=generator)]
 
 
 def _describe(culprit: Operation | None, counts: tuple[int, int, int]) -> SamplesMixed:
@@ -112,6 +122,12 @@ def _has_structured_samples(content: Tensor) -> bool:
 def _is_flat(shape: tuple[int, ...], rows: int) -> bool:
     """Return True if each sample is one row of numbers at an operation, so the rows may be the steps of a sequence."""
     return len([size for size in shape if size > 1]) < 3 or rows not in shape
+
+
+def _may_be_steps(mixed: SamplesMixed, rows: int, output: Tensor) -> bool:
+    """Return True if the rows may be the steps of a recurrent layer: of one sequence, or with an output for each."""
+    is_several = len(mixed.shape) == 3 and mixed.shape[0] == rows and mixed.shape[1] > 1
+    return not is_several or mixed.shape[1] in output.shape[1:]
 
 
 def _normalises_over_batch(module: nn.Module) -> bool:

@@ -25,7 +25,10 @@ How it is detected
     In a run, the sanitizer compares what a collate function gets with what it returns, in the first batches of a loader
     without workers. It reports two batches in which all samples are found in another order than the function got them,
     while the labels, one number for each sample, have exactly the original order. A function that also returns the new
-    order is not reported. No other correct program is known that does this, so this is an error.
+    order is not reported. Without a loader it does the same for a function that calls ``pad_sequence`` on samples that
+    are pairs or dictionaries: it compares them with the variables where the model is called. No other correct
+    program is known that does this, so this is an error. The linter reports a function that sorts the inputs it pads or
+    stacks and returns labels of the same samples that are not sorted, if it does nothing else with the order.
 
 References
     torch.nn.utils.rnn.pack_padded_sequence, https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.rnn.pack_padded_sequence.html
@@ -33,10 +36,13 @@ References
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.failures.failure import BaseDetector, Failure, Severity
+from trueloop.failures.data.labels_left_unsorted.sorted_inputs import sorted_inputs
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.tracing.events import Event
 
 MIN_BATCHES = 2
@@ -74,6 +80,19 @@ class Detector(BaseDetector):
         )
 
 
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each place where a function sorts the inputs of a batch but not the labels that it returns with them."""
+    for sorting, labels in sorted_inputs(source):
+        yield Hit(
+            message=f"The inputs of the batch are sorted here, but `{labels.id}` keeps the order of the samples: each "
+            "input gets the label of another sample.",
+            node=sorting,
+            related=((labels, "returned in the original order"),),
+        )
+
+
+RULE = Rule(required_words=("sort", "pad_sequence|pack_sequence|stack("), find=find)
+
 BAD = """
 import torch
 from torch import nn
@@ -106,5 +125,6 @@ FAILURE = Failure(
         "(batch):\n", "(batch):\n    batch = sorted(batch, key=lambda each: len(each[0]), reverse=True)\n", 1
     ),
     fix="Sort the samples before you take inputs and labels apart, or pass enforce_sorted=False.",
+    rule=RULE,
     detector=Detector,
 )

@@ -1,8 +1,8 @@
-"""Compares the samples that a collate function gets with the batch that it returns."""
+"""Compares the samples that a function batches with the batch: a collate function, or one that calls pad_sequence."""
 
 import importlib
 from collections.abc import Callable, Iterator
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, ClassVar, Final, cast
 
 import torch
@@ -12,15 +12,19 @@ from torch.utils.data import get_worker_info
 from trueloop.core.findings import CodePosition
 from trueloop.failures.data.labels_left_unsorted import InputsReordered
 from trueloop.tracing.attach import Hook
-from trueloop.tracing.events import Event
+from trueloop.tracing.events import Event, ModelCalled
+from trueloop.tracing.frame_variables import variables
+from trueloop.tracing.loader_pass import current_loader_pass
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.row_digests import has_storage
+from trueloop.tracing.running_code import program_stack
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import is_user_code
 
 MAX_BATCHES: Final = 4  # compared for each start of a loader
 MIN_SAMPLES, MAX_SAMPLES = 4, 512  # in a batch
+MAX_PARTS: Final = 16  # of a tuple, list, dictionary or object in a variable
 PREFIX: Final = 4  # first numbers of a sequence, by which it is recognised
 
 _fetch: Any = importlib.import_module("torch.utils.data._utils.fetch")
@@ -32,11 +36,58 @@ class CollateFunctions(Hook):
     emits: ClassVar[tuple[type[Event], ...]] = (InputsReordered,)
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
-        self._stream = stream
+        self._stream, self._program = stream, program
+        self._batched: tuple[CodeType, list[Any]] | None = None
+        """A function of the program that called ``pad_sequence``, and the samples that it got, until a model call."""
+        self._count = 0
+        self._on_model_called = stream.isolated_inner("batches made by hand", self._compare)
 
     def install_always(self, patches: Patches) -> None:
-        """Replace the constructor of the object that fetches the samples of a batch."""
+        """Replace the constructor of the object that fetches the samples of a batch, and ``pad_sequence``."""
         patches.replace(_fetch._MapDatasetFetcher, "__init__", self._replacement)  # noqa: SLF001
+        self._batched, self._count = None, 0
+        patches.swap_code(torch.nn.utils.rnn.pad_sequence, self._padding)
+
+    def install_full_tracing(self, patches: Patches) -> None:
+        """Receive model calls."""
+        self._program.on_model_called.append(self._on_model_called)
+        patches.add_handle(self)
+
+    def remove(self) -> None:
+        """Stop receiving them; called when full tracing stops."""
+        self._batched = None
+        if self._on_model_called in self._program.on_model_called:
+            self._program.on_model_called.remove(self._on_model_called)
+
+    def _padding(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        record = self._stream.isolated("samples that are padded", self._record)
+
+        def pad_sequence(*args: Any, **options: Any) -> Any:
+            if self._count < MAX_BATCHES and self._stream.active and current_loader_pass() is None:
+                record()
+            return original(*args, **options)
+
+        return pad_sequence
+
+    def _record(self) -> None:
+        """Find the samples in the variables of the function that pads them, or of its caller."""
+        frames = [each for each in program_stack() if is_user_code(each.f_code)]
+        for frame in frames[:-3:-1]:
+            lists = [each for each in variables(frame).values() if isinstance(each, list)]
+            found = [each for each in lists if MIN_SAMPLES <= len(each) <= MAX_SAMPLES and _are_samples(each)]
+            if len(found) == 1 and frame.f_code.co_name != "<module>":
+                self._batched = frames[-1].f_code, list(found[0])
+                return
+
+    def _compare(self, event: ModelCalled) -> None:
+        """Compare the samples with the variables of the function that calls the model."""
+        batched, self._batched = self._batched, None
+        if batched is None or not event.has_graph or event.inputs is None:
+            return
+        self._count += 1
+        frame = next((each for each in program_stack()[::-1] if is_user_code(each.f_code)), None)
+        values = [] if frame is None else list(variables(frame).values())
+        self._report(*batched, (event.inputs, *(part for each in values for part in _parts(each, 2))))
 
     def _replacement(self, original: Callable[..., None]) -> Callable[..., None]:
         stream = self._stream
@@ -56,14 +107,14 @@ class CollateFunctions(Hook):
                         return function(samples)
                     before = list(cast("list[Any]", samples))  # the function may sort the list itself
                     batch = function(samples)
-                    report(target, before, batch)
+                    report(target.__code__, before, batch)
                     return batch
 
                 fetcher.collate_fn = collate
 
         return __init__
 
-    def _report(self, function: FunctionType, samples: list[Any], batch: Any) -> None:
+    def _report(self, function: CodeType, samples: list[Any], batch: Any) -> None:
         if not MIN_SAMPLES <= len(samples) <= MAX_SAMPLES:
             return
         fields = [each for each in (_fields(sample) for sample in samples) if each]
@@ -79,11 +130,37 @@ class CollateFunctions(Hook):
             numbers = [_number(each) for each in column]
             if None in numbers or numbers == [numbers[index] for index in order]:
                 continue
-            if numbers in labels or [numbers[index] for index in order] in labels:
+            follows = [numbers[index] for index in order] in labels
+            if numbers in labels or follows:
                 self._stream.emit(InputsReordered(
-                    location=CodePosition(function.__code__, -1), function=function.__qualname__, samples=len(samples),
-                    labels_follow=numbers not in labels,
+                    location=CodePosition(function, -1), function=function.co_qualname, samples=len(samples),
+                    labels_follow=follows,
                 ))  # fmt: skip
+
+
+def _parts(value: Any, depth: int) -> Iterator[Any]:
+    """Yield the tensors and lists of integers in a variable, also in the attributes of an object of the program."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        several = list(cast("Any", value).values() if isinstance(value, dict) else cast("Any", value))
+        if several and all(type(each) is int for each in several):
+            yield several
+        elif depth and len(several) <= MAX_PARTS:
+            yield from (part for each in several for part in _parts(each, depth - 1))
+    elif depth and not isinstance(value, type | torch.nn.Module):
+        yield from (
+            part for each in list(getattr(value, "__dict__", {}).values())[:MAX_PARTS] for part in _parts(each, 0)
+        )
+
+
+def _are_samples(values: list[Any]) -> bool:
+    """Return True for pairs or dictionaries with a sequence and a number each."""
+    if not all(isinstance(each, tuple | list | dict) and len(each) > 1 for each in values):
+        return False
+    fields = _fields(values[0]) if not isinstance(values[0], list) else values[0]
+    is_number = [_number(each) is not None for each in fields]
+    return any(is_number) and any(_prefix(each) is not None for each in fields)
 
 
 def _python_function(function: Any) -> FunctionType | None:
@@ -135,16 +212,17 @@ def _order(column: tuple[Any, ...], part: Tensor) -> list[int] | None:
 
 
 def _prefix(value: Any) -> tuple[float, ...] | None:
-    """Return the first numbers of a sequence; None if it has too few."""
+    """Return the first numbers of a sequence, and zeros after its end; None if it is no sequence."""
     if not isinstance(value, Tensor):
         is_sequence = type(value).__module__ == "numpy" or (isinstance(value, list) and value)
         try:
             value = torch.as_tensor(value) if is_sequence else None
         except (TypeError, ValueError):
             return None
-    if value is None or not has_storage(value) or not value.is_cpu or value.is_complex() or value.numel() < PREFIX:
+    if value is None or not has_storage(value) or not value.is_cpu or value.is_complex() or value.numel() < 2:
         return None
-    return tuple(value.detach().flatten()[:PREFIX].float().tolist())
+    numbers = value.detach().flatten()[:PREFIX].float().tolist()
+    return (*numbers, *[0.0] * (PREFIX - len(numbers)))
 
 
 HOOK: Final = CollateFunctions

@@ -112,6 +112,8 @@ class Detector(BaseDetector):
         self._compared = False
         self._seed: tuple[str, object, CodePosition | None, int] | None = None
         """The latest seed: generator, value, line, and the generation in which it was set."""
+        self._keys: dict[str, tuple[str, object, CodePosition | None, int]] = {}
+        """The latest seed of each generator."""
         self._since_seed: tuple[int, ...] = ()
         """Hashes of the first training batches since the latest seed, which no loader returned."""
         self._before_seed: tuple[int, ...] = ()
@@ -124,8 +126,12 @@ class Detector(BaseDetector):
         if event.generator == "torch":
             self._seeded_at = event.location
         key = (event.generator, event.seed, event.location, self._generation)
-        self._before_seed = self._since_seed if key == self._seed else ()
-        self._seed, self._since_seed = key, ()
+        if key != self._keys.get(event.generator):
+            self._before_seed = ()
+        elif self._since_seed:  # the first of the generators that are seeded together
+            self._before_seed = self._since_seed
+        self._keys[event.generator] = self._seed = key
+        self._since_seed = ()
 
     def on_model_called(self, event: ModelCalled) -> Evidence | None:
         """Return evidence when the same seed was followed by the same batches, which no loader returned."""

@@ -26,7 +26,8 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer compares up to 24 samples of each array with their earlier values: the arrays and lists in
-    the datasets of loaders, and in the variables of running functions. It reports an array if 8 or more samples
+    the datasets of loaders, in objects of the program with ``__getitem__`` and ``__len__``, and in the variables of
+    running functions. It reports an array if 8 or more samples
     changed twice by the same factor and offset, as with ``(x - mean) / std``, and a sample has as many numbers as the
     model's input. In a variable, the model must also have got the changed samples themselves. In a dataset it also
     reports random changes that add up, if the samples change a few at a time while they are read. A program may reduce
@@ -95,6 +96,7 @@ class Detector(BaseDetector):
             from trueloop.failures.data.samples_changed_in_place.stored_samples import stored_in_variables
 
             self._searches += 1
+            self._add_hand_made()
             self._in_variables = list(stored_in_variables())[:MAX_ARRAYS]
         features = math.prod(inputs.shape[1:])
         for each, location in self._in_datasets:
@@ -104,6 +106,15 @@ class Detector(BaseDetector):
             if each.features == features and inputs.is_cpu and (found := self._compare(each, event.location, inputs)):
                 return found
         return None
+
+    def _add_hand_made(self) -> None:
+        """Record the samples of datasets that no loader reads, as the program makes the batches itself."""
+        from trueloop.failures.data.samples_changed_in_place.stored_samples import hand_made_datasets, stored_in
+
+        known = {location.code for _, location in self._in_datasets if location is not None}
+        for dataset, code in hand_made_datasets():
+            if code not in known and len(self._in_datasets) < MAX_ARRAYS:
+                self._in_datasets += [(each, CodePosition(code, -1)) for each in stored_in(dataset)]
 
     def _compare(
         self, samples: StoredSamples, location: CodePosition | None, inputs: Tensor | None = None

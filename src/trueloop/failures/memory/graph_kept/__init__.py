@@ -120,15 +120,15 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     """Yield the same as `find`, and each sum of losses in a loop that calls ``backward()`` on each of them."""
     found = list(find(source))
     yield from found
-    for total, loss, backward in running_sums(source):
+    for total, losses, backward in running_sums(source):
         if all(each.node.lineno != total.lineno for each in found):
-            end = source.text.span(loss)[1]
+            ends = [source.text.span(each)[1] for each in losses]
             yield Hit(
                 message=f"`{ast.unparse(total)}` keeps another autograd graph in memory in every iteration, although "
                 "no later `backward()` uses it.",
                 node=total,
                 related=((backward, "only this `backward()` uses the graph"),),
-                fix=Fix((Edit(end, end, ".detach()"),), safe=False, description="Detach the loss"),
+                fix=Fix(tuple(Edit(end, end, ".detach()") for end in ends), safe=False, description="Detach the loss"),
             )
 
 
