@@ -21,6 +21,7 @@ from trueloop.tracing.weak_id_dict import WeakIdDict
 MAX_FEATURES: Final = 256
 MAX_VALUES: Final = 2_000_000  # in one call
 MAX_CALLS: Final = 4000
+MAX_PARTS: Final = 32  # inputs, or hashes of samples, that are collected before they are joined
 BUFFERED: Final = 1 << 15  # numbers that are collected first: on small tensors, operations cost more than numbers
 MIN_ROWS: Final = 30
 MAX_SHARED: Final = 0.02  # share of held-out samples that were also trained on
@@ -67,10 +68,12 @@ class _Table:
         self.calls += 1
         if digests is not None:
             self.digests.append(digests)
+            if len(self.digests) >= MAX_PARTS:
+                self.digests = [torch.cat(self.digests)]
         if self.latest and self.latest[0].shape[-1] != inputs.shape[-1]:
             self.flush()
         self.latest.append(inputs.detach().reshape(-1, inputs.shape[-1]).clone())
-        if sum(map(Tensor.numel, self.latest)) >= BUFFERED:
+        if len(self.latest) >= MAX_PARTS or sum(map(Tensor.numel, self.latest)) >= BUFFERED:
             self.flush()
 
     def flush(self) -> None:

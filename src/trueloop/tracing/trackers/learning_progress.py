@@ -32,6 +32,7 @@ MAX_COLUMNS: Final = 64  # numbers in the targets of one sample that are stored
 WEIGHTS_INTERVAL: Final = 7  # updates; odd, as two optimizers may alternate
 MAX_SAMPLE: Final = 256  # numbers of a weight that are read
 COUNTED_TOGETHER: Final = 4096  # targets of classification
+MAX_PARTS: Final = 8  # batches of targets that are counted together
 MAX_BATCHES: Final = 64  # batches whose targets are stored, spread over the run
 
 FUNCTIONS: Final[Mapping[str, Any]] = {
@@ -60,7 +61,7 @@ class _ClassCounts:
 
     def add(self, targets: Tensor) -> None:
         self.latest.append(targets.flatten().clone())
-        if sum(map(Tensor.numel, self.latest)) >= COUNTED_TOGETHER:
+        if len(self.latest) >= MAX_PARTS or sum(map(Tensor.numel, self.latest)) >= COUNTED_TOGETHER:
             self.total()
 
     def total(self) -> Tensor:
