@@ -37,7 +37,10 @@ def _hash_rows(batch: Tensor | None) -> Tensor | None:
     rows = batch.detach().reshape(len(batch) if batch.ndim else 1, -1)[:MAX_ROWS]
     columns = rows[:, :: -(-rows.shape[1] // MAX_COLUMNS)]
     bits = columns.float().contiguous().view(torch.int32)
-    return mix((bits * _FACTORS[: bits.shape[1]].to(bits.device)).sum(1))
+    factors = _FACTORS[: bits.shape[1]]
+    if not bits.is_cpu:  # computed there, since a copy from the CPU would wait for the device
+        factors = _factors(torch.ones_like(bits[0], dtype=torch.long).cumsum(0))
+    return mix((bits * factors).sum(1))
 
 
 def mix(values: Tensor) -> Tensor:
@@ -46,5 +49,9 @@ def mix(values: Tensor) -> Tensor:
     return product ^ (product >> 29)
 
 
-_FACTORS: Final = mix(mix(torch.arange(1, MAX_COLUMNS + 1, device="cpu"))) | 1
-"""An odd factor for each column, so that a hash depends on the order of the columns."""
+def _factors(numbers: Tensor) -> Tensor:
+    """Return an odd factor for each column number, so that a hash depends on the order of the columns."""
+    return mix(mix(numbers)) | 1
+
+
+_FACTORS: Final = _factors(torch.arange(1, MAX_COLUMNS + 1, device="cpu"))

@@ -66,12 +66,14 @@ class _ClassCounts:
 
     def total(self) -> Tensor:
         """Return the counts of all targets so far, of shape (C,)."""
-        targets, self.latest = torch.cat(self.latest) if self.latest else torch.zeros(0, dtype=torch.long), []
+        if self.counts is not None and not self.latest:
+            return self.counts
+        targets, self.latest = torch.cat(self.latest), []
         counted, classes = (targets != self.ignore_index).double(), targets.clamp(0, self.classes - 1)
         if self.weight is not None:
             counted = counted * self.weight[classes]
         counts = counted.new_zeros(self.classes).index_add_(0, classes.long(), counted)
-        self.counts = counts if self.counts is None else self.counts + counts.to(self.counts.device)
+        self.counts = counts if self.counts is None else self.counts + counts
         return self.counts
 
 
