@@ -26,7 +26,27 @@ for epoch in range(9):
 """,
 }
 
+FAULTY["a total that is set to zero in the loop"] = """
+for epoch in range(9):
+    for x, y in val_loader:
+        val_total = 0  # <- EVL012
+        loss = criterion(model(x), y)
+        val_total += loss.item()
+    print(f"{epoch}: {val_total / len(val_loader):.3f}")
+"""
 CORRECT = {
+    "totals of a batch": """
+for epoch in range(9):
+    total = 0
+    for x, y in val_loader:
+        inner = 0
+        for head in heads:
+            inner += criterion(head(x), y).item()
+        batch = 0
+        batch += criterion(model(x), y).item()
+        total += inner + batch
+    print(total / len(val_loader), batch)
+""",
     "collected": """
 def validate(model, val_loader):
     losses = []

@@ -64,12 +64,34 @@ class Momentum:
             m = 0.9 * m + 0.1 * p.grad  # <- GRD016
             p.data -= self.lr * m
 """,
+    "a list of tensors, gradients under another name": """
+W, b = torch.randn(3, 1, requires_grad=True), torch.zeros(1, requires_grad=True)
+params = [W, b]
+for _ in range(3):
+    (torch.randn(8, 3) @ W + b).square().mean().backward()
+    with torch.no_grad():
+        for p in params:
+            g = p.grad
+            p.grad = None
+            p = p - 0.1 * g  # <- GRD016
+""",
     "parameters of a model": """
 for p in model.parameters():
     p = p - 0.1 * p.grad  # <- GRD016
 """,
 }
 LINT_CORRECT = {
+    "new tensors are collected": """
+W, b = torch.randn(3, 1, requires_grad=True), torch.zeros(1, requires_grad=True)
+params = [W, b]
+for _ in range(3):
+    ((torch.randn(8, 3) @ params[0] + params[1]).square().mean()).backward()
+    fresh = []
+    for p in params:
+        p = p - 0.1 * p.grad
+        fresh.append(p.detach().requires_grad_())
+    params = fresh
+""",
     "in place": """
 velocity = [torch.zeros_like(p) for p in params]
 for p, v in zip(params, velocity):

@@ -24,7 +24,8 @@ When this is fine
 How it is detected
     Only the linter finds it, from the source code: a loop over a loader that computes a loss, or a share of right
     predictions, assigns it to a variable and uses this variable at most to print or log it. After the loop the variable
-    is compared with the best value, given to ``scheduler.step()``, or returned by a function that evaluates. Loaders
+    is compared with the best value, given to ``scheduler.step()``, or returned by a function that evaluates. A total
+    that the loop itself sets to 0 before it adds to it is reported too. Loaders
     of a single batch, with a ``batch_size`` such as ``len(data)``, are not reported.
 
 References
@@ -61,6 +62,7 @@ _EVALUATING: Final = frozenset(("val", "valid", "validate", "validation", "eval"
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each decision about an epoch that uses the value of its last batch."""
+    yield from _totals_of_one_batch(source)
     for loop in batch_loops(source):
         if _has_one_batch(source, loop) or _may_end_early(loop):
             continue
@@ -77,6 +79,34 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     f"`{ast.unparse(loop.loader)}` replaces it.",
                     node=decision,
                     related=((statement, "assigned in each iteration"),),
+                )
+
+
+def _totals_of_one_batch(source: SourceFile) -> Iterator[Hit]:
+    """Yield each total that is set to zero in every iteration of a loop over a loader, and read after the loop."""
+    for loop in batch_loops(source):
+        for statement in loop.node.body:
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=0)):
+                    pass
+                case _:
+                    continue
+            added = [
+                each for each in loop.node.body if isinstance(each, ast.AugAssign) and dotted_name(each.target) == name
+            ]
+            inside = {id(each) for each in walk(loop.node)}
+            reads = [
+                each
+                for each in walk(loop.function)
+                if isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Load)
+            ]
+            read_after = [each for each in reads if id(each) not in inside and each.lineno > loop.node.lineno]
+            if len(added) == 1 and read_after and len(read_after) == len(reads) and not _may_end_early(loop):
+                yield Hit(
+                    message=f"`{name}` is set to 0 in each iteration of the loop over `{ast.unparse(loop.loader)}`, so "
+                    "it is the value of the last batch only.",
+                    node=statement,
+                    related=((read_after[0], "read here"),),
                 )
 
 

@@ -120,7 +120,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 case _:
                     continue
             text, items = ast.unparse(value), pairs[name]
-            if "parameters(" in ast.unparse(items):
+            if _is_descent(loop, value, name):
+                what = "the parameter keeps its old value" if _is_last_use(loop, node, name) else ""
+                what = "" if _is_stored(loop, name) else what
+            elif "parameters(" in ast.unparse(items):
                 what = "the model keeps the old parameter" if "grad" in text and _is_last_use(loop, node, name) else ""
             else:
                 is_state = _starts_at_zero(source, items) and not _is_stored(loop, name)
@@ -144,6 +147,22 @@ def _loop_variables(target: ast.expr, items: ast.expr) -> Iterator[tuple[str, as
                 yield from _loop_variables(each, part)
         case _:
             pass
+
+
+def _is_descent(loop: ast.For, value: ast.expr, name: str) -> bool:
+    """Return True for ``p - lr * p.grad``, also if the gradient was assigned to a variable before."""
+    if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Sub) or ast.unparse(value.left) != name:
+        return False
+    gradient = f"{name}.grad"
+    held = {
+        each.targets[0].id
+        for each in walk(loop)
+        if isinstance(each, ast.Assign)
+        and isinstance(each.targets[0], ast.Name)
+        and ast.unparse(each.value).startswith(gradient)
+    }
+    reads = {each.id for each in walk(value.right) if isinstance(each, ast.Name)}
+    return gradient in ast.unparse(value.right) or bool(held & reads)
 
 
 def _reads(node: ast.AST, name: str) -> bool:
