@@ -72,6 +72,18 @@ for _ in range(5):
     yb = y[torch.randint(0, 320, (32,))]  # <- DAT015
     step(xb, yb)
 """,
+    "after one order for both": """
+order = np.random.permutation(320)
+X, y = X[order], y[order]
+permutation = torch.randperm(320)  # <- DAT015
+for i in range(0, 320, 32):
+    chosen = permutation[i:i + 32]
+    batch_x, batch_y = X[chosen], y[i:i + 32]
+    loss = criterion(model(batch_x), batch_y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
     "returned": """
 def shuffled(X, y):
     index = np.arange(len(X))
@@ -380,6 +392,14 @@ with torch.no_grad():
     probs = torch.stack([model(b).softmax(1) for _ in range(3)])
 p = probs.mean(0)
 print(F.nll_loss(p.log(), d))
+""",
+    "two parts of one order": """
+def load():
+    p = torch.randperm(320)
+    return X[p[:200]], y[p[:200]], X[p[200:]], y[p[200:]]
+x_train, y_train, x_test, y_test = load()
+for chunk in torch.randperm(len(x_train)).split(20):
+    step(x_train[chunk], y_train[chunk])
 """,
     "several outputs": """
 heads = nn.Linear(8, 2), nn.Linear(8, 2)

@@ -32,6 +32,15 @@ CORRECT = {
     "ignores padding": "encoder(q, src_key_padding_mask=tokens == PAD)\n"
     "attention(q, k, v, key_padding_mask=tokens.eq(PAD))\n"
     "def run(batch):\n    return encoder(q, src_key_padding_mask=~batch['attention_mask'].bool())\n",
+    "a mask of padding, as an argument": """
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 1)
+    def forward(self, x, attention_mask):
+        return self.encoder(x, src_key_padding_mask=attention_mask)
+print(Classifier()(q, tokens == PAD))
+""",
     "does not attend to padding": "F.scaled_dot_product_attention(q, k, v, attn_mask=(tokens != PAD)[:, None])\n",
     "user-defined attention": """
 class Own(nn.Module):
@@ -75,6 +84,17 @@ optimizer = torch.optim.AdamW(model.parameters())
 def encode(x, tokens):
     return encoder(x, src_key_padding_mask=tokens != PAD)  # <- MDL006
 print(encode(q, tokens))
+""",
+    "a tokenizer's mask, as an argument": """
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 1)
+    def forward(self, x, attention_mask):
+        return self.encoder(x, src_key_padding_mask=attention_mask.bool())  # <- MDL006
+def train(model, loader):
+    for batch in loader:
+        model(batch["x"], batch["attention_mask"])
 """,
     "a tokenizer's mask": """
 def step(batch, x):

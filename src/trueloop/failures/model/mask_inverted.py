@@ -169,7 +169,9 @@ def _parse_mask(source: SourceFile, node: ast.expr | None, depth: int) -> _Mask 
             inner = _parse_mask(source, operand, depth - 1)
             mask = inner and _Mask(OPPOSITE[inner.true], boolean=True)
         case ast.Name(id=name) as read:
-            mask = _parse_mask(source, assigned_value(source, read, name), depth - 1)
+            value = assigned_value(source, read, name)
+            is_of_tokenizer = name == "attention_mask" and value is None and _has_key(source, name)
+            mask = _Mask("tokens", boolean=False) if is_of_tokenizer else _parse_mask(source, value, depth - 1)
         case ast.Attribute(value=ast.Name(id="self"), attr=name) as read:
             mask = _parse_mask(source, attribute_value(source, read, name), depth - 1)
         case ast.Compare() as comparison:
@@ -179,6 +181,11 @@ def _parse_mask(source: SourceFile, node: ast.expr | None, depth: int) -> _Mask 
         case _:
             pass
     return mask
+
+
+def _has_key(source: SourceFile, key: str) -> bool:
+    """Return True if the program has a dictionary with a key, such as the batches of a tokenizer."""
+    return f'"{key}"' in source.text.source or f"'{key}'" in source.text.source
 
 
 def _parse_comparison(source: SourceFile, node: ast.Compare, depth: int) -> _Mask | None:

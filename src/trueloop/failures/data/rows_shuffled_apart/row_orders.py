@@ -152,6 +152,8 @@ class Scope:
         """Whether the statements are those of all methods of a class."""
         self.variables = dict(outer)
         self._generators: dict[str, str] = {}
+        self._indices: set[str] = set()
+        """Variables with row numbers by which an array was indexed."""
         self._seed: tuple[str, int] | None = None
         """The latest seed, and the number of orders drawn since; None before the first seed."""
         self._keys: dict[int, Any] = {}
@@ -330,6 +332,7 @@ class Scope:
         """Return the rows of ``x[index]``: those of ``x``, in the order of the index if it is a drawn one."""
         chosen = _NO_ROWS if isinstance(index, ast.Slice | ast.Constant) else self.rows(index, depth + 1)
         taken = _index_rows(own, chosen)
+        self._indices |= chosen.roots if chosen.numbers and not chosen.order else set()
         return Rows(taken.roots, taken.order, (*own.numbers, ast.unparse(index)) if own.numbers else own.numbers)
 
     def _call(self, node: ast.Call, depth: int) -> Rows:
@@ -420,7 +423,7 @@ class Scope:
                 is_pair = any_pair or (is_dataset and (is_label(_array(first)) or is_label(_array(second))))
                 is_pair = is_pair or _are_inputs_and_labels(first, second) or _are_inputs_and_labels(second, first)
                 is_pair = is_pair and not (is_loss and (_is_setting(first, own) or _is_setting(second, other)))
-                if is_pair and _differ(own, other) and not _is_deliberate((first, own), (second, other)):
+                if is_pair and _differ(own, other, self._indices) and not _is_deliberate((first, own), (second, other)):
                     yield self._hit(node, (first, own), (second, other))
                     return
 
@@ -469,11 +472,21 @@ def _array(node: ast.expr) -> ast.expr:
                 return node
 
 
-def _differ(first: Rows, second: Rows) -> bool:
-    """Return True if two arrays certainly have their rows in different orders, and are different data."""
-    known = first.order is not None and second.order is not None
-    is_data = bool(first.roots and second.roots) and not first.roots & second.roots
-    return known and is_data and first.order != second.order
+def _differ(first: Rows, second: Rows, indices: set[str]) -> bool:
+    """Return True if two arrays certainly have their rows in different orders, and are different data.
+
+    Args:
+        first: an array.
+        second: another one.
+        indices: variables that only choose rows, perhaps of both.
+    """
+    if first.order is None or second.order is None:
+        return False
+    data = first.roots - indices, second.roots - indices
+    orders = first.order, second.order
+    if first.roots & second.roots:  # two parts of one order belong to two sets
+        orders = tuple([each for each in order if not isinstance(each, str)] for order in orders)
+    return all(data) and not data[0] & data[1] and orders[0] != orders[1]
 
 
 def _is_deliberate(*sides: tuple[ast.expr, Rows]) -> bool:
