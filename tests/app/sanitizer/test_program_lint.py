@@ -68,6 +68,30 @@ def test_other_files_of_the_program_are_linted_too(report: Callable[..., dict[st
     assert [Path(each["path"]).name for each in found["findings"]] == ["attention_of_this_test.py"]
 
 
+def test_what_one_file_passes_to_another_is_known(report: Callable[..., dict[str, Any]], program: Callable[..., Path]):
+    pairs = """
+    class Pairs:
+        def __init__(self, images, masks, transform):
+            self.images, self.masks, self.transform = images, masks, transform
+        def __getitem__(self, i):
+            image, mask = self.transform(self.images[i]), self.transform(self.masks[i])
+            return image, mask
+    """
+    flips = """
+    import random
+    class RandomFlip:
+        def __call__(self, t):
+            return t.flip(-1) if random.random() < 0.5 else t
+    """
+    program(pairs, "pairs_of_this_test.py")
+    program(flips, "flips_of_this_test.py")
+    imports = "from flips_of_this_test import RandomFlip\nfrom pairs_of_this_test import Pairs\n"
+    found = report(imports + HEAD + TRAINING + "print(Pairs(x, x, RandomFlip())[0][0].shape)\n")
+    assert [(each["code"], Path(each["path"]).name) for each in found["findings"]] == [
+        ("DAT019", "pairs_of_this_test.py")
+    ]
+
+
 def test_an_ignored_code_and_a_comment_suppress_it(report: Callable[..., dict[str, Any]]):
     assert codes(report(HEAD + WRONG_MASK + TRAINING, ignore=["MDL006"])) == []
     silenced = WRONG_MASK.replace("attn_mask=mask)", "attn_mask=mask)  # trueloop: ignore[MDL006]")
