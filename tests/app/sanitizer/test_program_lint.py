@@ -74,19 +74,21 @@ def test_what_one_file_passes_to_another_is_known(report: Callable[..., dict[str
         def __init__(self, images, masks, transform):
             self.images, self.masks, self.transform = images, masks, transform
         def __getitem__(self, i):
-            image, mask = self.transform(self.images[i]), self.transform(self.masks[i])
+            image, mask = self.images[i], self.masks[i]
+            image = self.transform(image)
+            mask = self.transform(mask)
             return image, mask
     """
     flips = """
-    import random
+    import torch
     class RandomFlip:
         def __call__(self, t):
-            return t.flip(-1) if random.random() < 0.5 else t
+            return torch.flip(t, dims=[-1]) if torch.rand(1) < 0.5 else t
     """
     program(pairs, "pairs_of_this_test.py")
     program(flips, "flips_of_this_test.py")
     imports = "from flips_of_this_test import RandomFlip\nfrom pairs_of_this_test import Pairs\n"
-    found = report(imports + HEAD + TRAINING + "print(Pairs(x, x, RandomFlip())[0][0].shape)\n")
+    found = report(imports + HEAD + TRAINING + "print(Pairs(x, x, transform=RandomFlip())[0][0].shape)\n")
     assert [(each["code"], Path(each["path"]).name) for each in found["findings"]] == [
         ("DAT019", "pairs_of_this_test.py")
     ]
