@@ -82,8 +82,10 @@ def test_what_one_file_passes_to_another_is_known(report: Callable[..., dict[str
     flips = """
     import torch
     class RandomFlip:
+        def __init__(self, p=0.5):
+            self.p = p
         def __call__(self, t):
-            return torch.flip(t, dims=[-1]) if torch.rand(1) < 0.5 else t
+            return torch.flip(t, dims=[-1]) if torch.rand(1) < self.p else t
     """
     program(pairs, "pairs_of_this_test.py")
     program(flips, "flips_of_this_test.py")
