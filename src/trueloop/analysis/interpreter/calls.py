@@ -27,6 +27,7 @@ from trueloop.analysis.interpreter.qualified_names import (
     is_harmless,
     is_loss,
 )
+from trueloop.analysis.interpreter.scope import Scope
 from trueloop.analysis.operations import OpKind
 
 if TYPE_CHECKING:
@@ -351,6 +352,8 @@ class Calls:
             kind=value_kind, name=class_value.name, node=node, arguments=Arguments(positional, keyword).by_name()
         )
         value.scope = class_value
+        if isinstance(class_value.scope, Scope):  # the other methods of the class may run
+            class_value.scope.module_scope.has_run = True
         if value_kind is ValueKind.OPTIMIZER:
             value.sources = tuple(each for first in positional[:1] for each in _flatten_parameters(first))
         elif value_kind in (ValueKind.LOADER, ValueKind.SCHEDULER):
