@@ -55,6 +55,7 @@ class _ClassCounts:
     ignore_index: int
     weight: Tensor | None
     """Weights of the classes; None = all are 1."""
+    device: torch.device
     latest: list[Tensor] = field(default_factory=list[Tensor])
     counts: Tensor | None = None
     """Of shape (C,), without the latest targets."""
@@ -273,9 +274,10 @@ def _record_classes(known: _Loss, loss: MeasuredLoss) -> Tensor:
     rows = max(1, MAX_ELEMENTS // (targets[0].numel() or 1))
     answers, targets = answers[:rows], targets[:rows]
     known.elements = loss.targets.numel()
-    if known.counts is None or (known.counts.classes, known.counts.ignore_index) != (answers.shape[1], ignored):
-        known.counts = _ClassCounts(answers.shape[1], ignored, loss.weight)
-    known.counts.add(targets)
+    counts, kind = known.counts, (answers.shape[1], ignored, targets.device)
+    if counts is None or (counts.classes, counts.ignore_index, counts.device) != kind:
+        counts = known.counts = _ClassCounts(answers.shape[1], ignored, loss.weight, targets.device)
+    counts.add(targets)
     return F.nll_loss(answers.float(), targets, loss.weight, ignore_index=ignored)
 
 
