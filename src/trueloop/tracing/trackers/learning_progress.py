@@ -36,6 +36,7 @@ MAX_PARTS: Final = 8  # batches of targets that are counted together
 MAX_BATCHES: Final = 64  # batches whose targets are stored, spread over the run
 
 FUNCTIONS: Final[Mapping[str, Any]] = {
+    "nll": F.nll_loss,
     "mse": F.mse_loss,
     "l1": F.l1_loss,
     "smooth_l1": F.smooth_l1_loss,
@@ -65,14 +66,17 @@ class _ClassCounts:
         if len(self.latest) >= MAX_PARTS or sum(map(Tensor.numel, self.latest)) >= COUNTED_TOGETHER:
             self.total()
 
+    def weights_of(self, targets: Tensor) -> Tensor:
+        """Return the weight of each target; 0 for ignored ones."""
+        counted = (targets != self.ignore_index).double()
+        return counted if self.weight is None else counted * self.weight[targets.clamp(0, self.classes - 1)]
+
     def total(self) -> Tensor:
         """Return the counts of all targets so far, of shape (C,)."""
         if self.counts is not None and not self.latest:
             return self.counts
         targets, self.latest = torch.cat(self.latest), []
-        counted, classes = (targets != self.ignore_index).double(), targets.clamp(0, self.classes - 1)
-        if self.weight is not None:
-            counted = counted * self.weight[classes]
+        counted, classes = self.weights_of(targets), targets.clamp(0, self.classes - 1)
         counts = counted.new_zeros(self.classes).index_add_(0, classes.long(), counted)
         self.counts = counts if self.counts is None else self.counts + counts
         return self.counts
@@ -278,7 +282,8 @@ def _record_classes(known: _Loss, loss: MeasuredLoss) -> Tensor:
     if counts is None or (counts.classes, counts.ignore_index, counts.device) != kind:
         counts = known.counts = _ClassCounts(answers.shape[1], ignored, loss.weight, targets.device)
     counts.add(targets)
-    return F.nll_loss(answers.float(), targets, loss.weight, ignore_index=ignored)
+    losses = FUNCTIONS["nll"](answers, targets, loss.weight, ignore_index=ignored, reduction="none")
+    return losses.double().sum() / counts.weights_of(targets).sum()
 
 
 def _record_numbers(known: _Loss, loss: MeasuredLoss, update: int) -> Tensor | None:
