@@ -31,6 +31,8 @@ LOSSES = {
     "F.cross_entropy(model(x), classes, reduction='sum')": (3, 60 * ENTROPY),
     "F.cross_entropy(model(x), classes, ignore_index=2)": (3, WITHOUT_LAST),
     "F.cross_entropy(model(x), classes, weight=torch.tensor([2.0, 3.0, 6.0]))": (3, math.log(3)),
+    "F.cross_entropy(model(x).double(), classes, weight=torch.tensor([2.0, 3.0, 6.0]).double())": (3, math.log(3)),
+    "F.cross_entropy(model(x).bfloat16(), classes)": (3, ENTROPY),
     "F.cross_entropy(model(x), classes, label_smoothing=0.1)": (3, ENTROPY),
     "F.nll_loss(torch.log_softmax(model(x), 1), classes)": (3, ENTROPY),
     "F.mse_loss(model(x), target)": (2, 0.5),

@@ -57,13 +57,7 @@ def loads_without_optimizer(source: SourceFile) -> Iterator[tuple[Op, Op]]:
     The source file must save optimizer states, and the object of every ``load_state_dict`` call must be known.
     """
     loads = source.ops(OpKind.LOAD_STATE_DICT)
-    resolved = {id(each.node) for each in loads}
-    has_unresolved_load = any(
-        getattr(call.func, "attr", "") == "load_state_dict" and id(call) not in resolved for call in source.all_calls
-    )
-    if has_unresolved_load or any(
-        each.subject.kind not in (ValueKind.MODEL, ValueKind.SCHEDULER, ValueKind.SCALER) for each in loads
-    ):
+    if not _loads_only(source, ValueKind.MODEL, ValueKind.SCHEDULER, ValueKind.SCALER):
         return
     if not any(ValueKind.OPTIMIZER in _saved_kinds(each) for each in source.ops(OpKind.SAVE)):
         return
@@ -86,19 +80,21 @@ def loads_without_scheduler(source: SourceFile) -> Iterator[tuple[Op, Op]]:
 
     The object of every ``load_state_dict`` call must be known.
     """
-    loads = source.ops(OpKind.LOAD_STATE_DICT)
-    resolved = {id(each.node) for each in loads}
-    unknown = (
-        getattr(call.func, "attr", "") == "load_state_dict" and id(call) not in resolved for call in source.all_calls
-    )
-    known = (ValueKind.MODEL, ValueKind.OPTIMIZER, ValueKind.SCALER)
-    if any(unknown) or any(each.subject.kind not in known for each in loads):
+    if not _loads_only(source, ValueKind.MODEL, ValueKind.OPTIMIZER, ValueKind.SCALER):
         return
     save = next((each for each in source.ops(OpKind.SAVE) if ValueKind.SCHEDULER in _saved_kinds(each)), None)
     files = {id(each.result) for each in source.ops(OpKind.LOAD)}
-    for load in loads:
+    for load in source.ops(OpKind.LOAD_STATE_DICT):
         if save is not None and load.subject.kind is ValueKind.OPTIMIZER and _loaded_files(load, files):
             yield load, save
+
+
+def _loads_only(source: SourceFile, *kinds: ValueKind) -> bool:
+    """Return True if the object of every ``load_state_dict`` call is known, and of one of some kinds."""
+    loads = source.ops(OpKind.LOAD_STATE_DICT)
+    known = {id(each.node) for each in loads}
+    calls = [each for each in source.all_calls if getattr(each.func, "attr", "") == "load_state_dict"]
+    return all(id(each) in known for each in calls) and all(each.subject.kind in kinds for each in loads)
 
 
 def _saved_kinds(save: Op) -> set[ValueKind]:

@@ -31,7 +31,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.analysis.queries.batch_loops import is_loss_call
+from trueloop.analysis.queries.batch_loops import function_of, is_loss_call
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -39,7 +39,6 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 NAMES: Final = frozenset(("temperature", "temp", "tau"))
 NORMALISING: Final = frozenset(("softmax", "log_softmax", "cross_entropy", "logsumexp", "exp", "Softmax", "LogSoftmax"))
 KEEPS_VALUES: Final = frozenset(("t", "T", "transpose", "permute", "view", "reshape", "float", "mT", "contiguous"))
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -90,12 +89,9 @@ def _is_normalised(source: SourceFile, node: Any) -> bool:
     if isinstance(parent, ast.Assign) and parent.value is top and len(parent.targets) == 1:
         target = parent.targets[0]
     name = "" if target is None else dotted_name(target)
-    scope = _enclosing_function(source, node)
-    if not name or scope is None:
-        return False
-    return any(
+    return bool(name) and any(
         dotted_name(each) == name and each.lineno >= node.lineno and _takes(source, source.parents.get(id(each)), each)
-        for each in walk(scope)
+        for each in walk(function_of(source, node))
         if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Load)
     )
 
@@ -107,13 +103,6 @@ def _takes(source: SourceFile, parent: ast.AST | None, value: ast.AST) -> bool:
     if not isinstance(parent, ast.Call) or not parent.args or parent.args[0] is not value:
         return False
     return last_name(parent.func) in NORMALISING or is_loss_call(source, parent)
-
-
-def _enclosing_function(source: SourceFile, node: ast.AST) -> ast.AST | None:
-    current = source.parents.get(id(node))
-    while current is not None and not isinstance(current, _Function | ast.Module):
-        current = source.parents.get(id(current))
-    return current
 
 
 def _is_small(source: SourceFile, name: str) -> bool:
