@@ -13,8 +13,8 @@ from trueloop.tracing.stream import EventStream
 
 INITIAL_UPDATES: Final = 512  # traced in full at the start
 BURST_UPDATES: Final = 8  # traced in full now and then, and after a change: the first ends a window not seen whole
-BURST_INTERVAL: Final = 64  # updates from one burst to the next, until the run is SPARSER_AFTER updates long
-SPARSER_AFTER: Final = 1024  # updates; from here on the interval doubles whenever the length of the run does
+BURST_INTERVAL: Final = 128  # updates from one burst to the next, until the run is SPARSER_AFTER updates long
+SPARSER_AFTER: Final = 512  # updates; from here on the interval doubles whenever the length of the run does
 CHANGE_INTERVAL_SHARE: Final = 4  # bursts after changes of structure may be so many times as frequent
 MAX_BATCHES: Final = 64  # traced in full without a single backward, as in a validation pass
 MAX_BACKWARDS: Final = 1024  # traced in full without an update, as in a program that changes its weights by hand

@@ -215,7 +215,7 @@ def test_the_window_that_a_gap_cuts_is_not_reported(attached):
     attachment, events_of = attached
     train(nn.Linear(4, 4), INITIAL_UPDATES + BURST_INTERVAL + 4)
     (gap,) = events_of(TracingGap)
-    assert (gap.update, gap.updates) == (INITIAL_UPDATES + BURST_INTERVAL - BURST_UPDATES, 56)
+    assert (gap.update, gap.updates) == (INITIAL_UPDATES + BURST_INTERVAL - BURST_UPDATES, 120)
     assert [event.update - gap.update for event in events_of(StepTaken) if event.update >= gap.update] == list(
         range(1, BURST_UPDATES)
     )

@@ -28,6 +28,8 @@ from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
+FIRST_PASSES: Final = 4
+"""Passes of one loader that start full tracing; later ones do if their number is a power of two."""
 _SHUFFLING: Final = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _SHUFFLING_NAME: Final = "accelerate.data_loader.SeedableRandomSampler"  # also used by the Hugging Face Trainer
 
@@ -178,7 +180,8 @@ class Loaders(Hook):
         self._end_finished_pass()
         known = self._loaders.get(loader) or self._loaders.put(loader, self._inspect_loader(loader))
         known.epoch = epoch = known.epoch + 1
-        stream.request_full_tracing()
+        if epoch <= FIRST_PASSES or not epoch & (epoch - 1):
+            stream.request_full_tracing()
         current = LoaderPass(
             loader=known.ref, epoch=epoch, backward_count_at_start=stream.backward_count, workers=loader.num_workers,
             shuffles=known.shuffles, batch_size=loader.batch_size,

@@ -46,7 +46,8 @@ class _Root:
     orders: tuple[int | None, ...]
     """Sequence numbers of the root and of what it was scaled from."""
     reference: weakref.ref[Tensor]
-    is_read: bool
+    read: float | None
+    """What the program read: the root, or what it is a multiple of; None = neither."""
 
     def shares_storage(self, tensor: Tensor) -> bool:
         """Return True for a detached copy of the root, whose memory is not free yet."""
@@ -145,7 +146,7 @@ class Readings(Hook):
         orders = _orders(root)
         value = next((self._unmatched[order] for order in orders if order in self._unmatched), None)
         self._unmatched.clear()
-        self._root = _Root(self._stream.update, orders, weakref.ref(root), value is not None)
+        self._root = _Root(self._stream.update, orders, weakref.ref(root), value)
         if value is not None:
             self._losses.append((self._root.update, value))
 
@@ -155,9 +156,9 @@ class Readings(Hook):
         root, node = self._root, tensor.grad_fn
         order = None if node is None else sequence_number(node)
         if root is not None and (root.shares_storage(tensor) if order is None else order in root.orders):
-            if not root.is_read:
+            if root.read is None:
                 self._losses.append((root.update, value))
-            root.is_read = True
+                root.read = value
         elif order is not None and len(self._unmatched) < MAX_UNMATCHED:
             self._unmatched[order] = value
 
@@ -205,10 +206,13 @@ class Readings(Hook):
         )
 
     def _root_value(self, step: int) -> float | None:
-        root = self._root and self._root.reference()
-        if root is None or self._root is None or self._root.update != step or not root.is_cpu or is_scaled(root):
+        latest = self._root
+        if latest is None or latest.update != step:
             return None
-        return None if root.is_complex() else float(root.detach())
+        root = latest.reference()
+        if root is None:
+            return latest.read if len(latest.orders) == 1 else None
+        return None if not root.is_cpu or is_scaled(root) or root.is_complex() else float(root.detach())
 
 
 def _orders(root: Tensor) -> tuple[int | None, ...]:

@@ -60,6 +60,10 @@ class Detector(BaseDetector):
     def __init__(self) -> None:
         self._received: weakref.WeakKeyDictionary[Ref, Any] = weakref.WeakKeyDictionary()
         """Matrix -> which rows of its gradient are not zero, since the latest step."""
+        self._versions: weakref.WeakKeyDictionary[Ref, tuple[int, int]] = weakref.WeakKeyDictionary()
+        """Matrix -> its gradient after the latest backward pass, as identity and version."""
+        self._edited: weakref.WeakSet[Ref] = weakref.WeakSet()
+        """Matrices whose gradients the program has changed between a backward pass and a step."""
         self._hooked_at: weakref.WeakKeyDictionary[Ref, CodePosition | None] = weakref.WeakKeyDictionary()
         self._masked: weakref.WeakKeyDictionary[Ref, tuple[Any, Any]] = weakref.WeakKeyDictionary()
         """Matrix of the running step -> its rows that were set to zero, and their values before the step."""
@@ -76,7 +80,10 @@ class Detector(BaseDetector):
         if self._steps >= MAX_COMPARED:
             return
         for ref, each in event.live_parameters.items():
-            if ref not in self._received and _is_matrix(each) and ref in event.reached_parameters:
+            if ref in self._received or not _is_matrix(each) or ref not in event.reached_parameters:
+                continue
+            self._versions[ref] = _version(each.grad)
+            if ref in self._edited:
                 self._received[ref] = _rows(each.grad)
 
     def on_step_started(self, event: StepStarted) -> None:
@@ -84,6 +91,10 @@ class Detector(BaseDetector):
         self._masked.clear()
         if self._steps >= MAX_COMPARED:
             return
+        for ref, version in self._versions.items():
+            parameter = event.live_parameters.get(ref)
+            if parameter is not None and parameter.grad is not None and _version(parameter.grad) != version:
+                self._edited.add(ref)
         for ref, rows in self._received.items():
             parameter = event.live_parameters.get(ref)
             if parameter is None or not _is_matrix(parameter):
@@ -97,6 +108,7 @@ class Detector(BaseDetector):
         """Return evidence at the fourth update that changed such rows."""
         self._steps += 1
         self._received.clear()
+        self._versions.clear()
         for ref, (rows, before) in self._masked.items():
             after = event.live_parameters[ref].detach()[rows]
             self._moved[ref] = self._moved.get(ref, 0) + bool((after != before).any())
@@ -121,6 +133,10 @@ def _is_matrix(parameter: Any) -> bool:
     gradient = parameter.grad
     dense = gradient is not None and gradient.is_cpu and str(gradient.layout) == "torch.strided"
     return dense and parameter.ndim > 1 and parameter.numel() <= MAX_VALUES
+
+
+def _version(gradient: Any) -> tuple[int, int]:
+    return id(gradient), gradient._version  # noqa: SLF001
 
 
 def _rows(gradient: Any) -> Any:
