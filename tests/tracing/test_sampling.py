@@ -80,7 +80,14 @@ def test_the_first_updates_are_traced_in_full_then_bursts_at_fixed_updates(seen:
 
 
 def test_bursts_become_rarer_with_the_length_of_the_run():
-    assert [burst_interval(update) for update in (0, 1023, 1024, 2047, 2048, 1 << 20)] == [128, 128, 256, 256, 512, 1 << 18]
+    assert [burst_interval(update) for update in (0, 1023, 1024, 2047, 2048, 1 << 20)] == [
+        128,
+        128,
+        256,
+        256,
+        512,
+        1 << 18,
+    ]
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-9, 1e3])

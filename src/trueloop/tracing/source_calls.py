@@ -32,6 +32,12 @@ def tree_of(file: str, *words: str) -> ast.Module | None:
 
 def call_at(frame: FrameType) -> ast.Call | None:
     """Return the call that a frame is executing; None if its source code is not available."""
+    found = expression_at(frame)
+    return found if isinstance(found, ast.Call) else None
+
+
+def expression_at(frame: FrameType) -> ast.expr | None:
+    """Return the expression that a frame is computing; None if its source code is not available."""
     line, last, begin, end = list(frame.f_code.co_positions())[frame.f_lasti // 2]
     if line is None or last is None or begin is None or end is None:
         return None
@@ -41,10 +47,9 @@ def call_at(frame: FrameType) -> ast.Call | None:
     lines[-1] = lines[-1][:end]  # columns count bytes
     lines[0] = lines[0][begin:]
     try:
-        found = ast.parse("(" + b"".join(lines).decode() + "\n)", mode="eval").body
+        return ast.parse("(" + b"".join(lines).decode() + "\n)", mode="eval").body
     except (SyntaxError, ValueError):  # a call over several lines may start at its last name
         return None
-    return found if isinstance(found, ast.Call) else None
 
 
 def resolve_global(node: ast.expr, names: Mapping[str, Any]) -> Any:

@@ -58,7 +58,7 @@ FAULTY = {
     "in an evaluation": TRAIN % ("nn.MSELoss()(out, b.view(-1, 1))", "pass")
     + EVALUATE % "hits += (predicted == labels).sum().item()  # <- EVL018",
 }
-ONLY_IN_TEXT = {
+OUTSIDE_LOOPS = {
     "a function": "def accuracy(output, target):\n    return ((output > 0) == target).float().mean()  # <- EVL018\n"
     + TRAIN % (UNSQUEEZED, "correct += accuracy(out, b)"),
     "a class": """
@@ -85,6 +85,17 @@ trainer = Trainer(model)
 trainer.train()
 trainer.test()
 """,
+}
+ONLY_IN_RUN = {
+    "once, after the training": TRAIN % (UNSQUEEZED, "pass")
+    + """
+model.eval()
+with torch.no_grad():
+    predicted = torch.sigmoid(model(x + 0.1)).round()
+    print(predicted.eq(y).sum().item() / len(y))  # <- EVL018
+""",
+}
+ONLY_IN_TEXT = {
     "labels with one column": """
 labels = torch.randint(0, 3, (60, 1))
 classifier = nn.Linear(4, 3)
@@ -107,6 +118,8 @@ CORRECT = {
     "view_as": TRAIN % (UNSQUEEZED, "correct += (out > 0).eq(b.view_as(out)).sum().item()"),
     "the same view": TRAIN % (UNSQUEEZED, "correct += ((out > 0) == b.view(-1, 1)).sum().item()"),
     "a mask of pairs": TRAIN % (UNSQUEEZED, "same = (b.unsqueeze(1) == b).float().mean()"),
+    "a mask of pairs, copied": TRAIN % (UNSQUEEZED, "same = (b.clone().unsqueeze(1) == b).float().mean()"),
+    "a column against a column": TRAIN % (UNSQUEEZED, "correct += ((out > 0) == b.reshape(out.shape)).sum().item()"),
     "distances between outputs": TRAIN % (UNSQUEEZED, "spread = (out - out.squeeze(1)).abs().mean().item()"),
     "one-hot": TRAIN % (UNSQUEEZED, "hot = (b.unsqueeze(1) == torch.arange(2)).sum().item()"),
     "many outputs, flattened": TRAIN.replace("model(a)", "nn.Linear(4, 1)(a)")
@@ -126,7 +139,10 @@ for a, b in loader:
 }
 
 
-@pytest.mark.parametrize("script", {**FAULTY, **ONLY_IN_TEXT}.values(), ids={**FAULTY, **ONLY_IN_TEXT})
+@pytest.mark.parametrize(
+    "script", [*FAULTY.values(), *OUTSIDE_LOOPS.values(), *ONLY_IN_TEXT.values()],
+    ids=[*FAULTY, *OUTSIDE_LOOPS, *ONLY_IN_TEXT],
+)  # fmt: skip
 def test_lint_reports_the_comparison(lint_reports, script):
     lint_reports(HEAD + script)
 
@@ -136,7 +152,10 @@ def test_lint_ignores_correct_programs(lint_is_clean, script):
     lint_is_clean(HEAD + script, "EVL018")
 
 
-@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+@pytest.mark.parametrize(
+    "script", [*FAULTY.values(), *OUTSIDE_LOOPS.values(), *ONLY_IN_RUN.values()],
+    ids=[*FAULTY, *OUTSIDE_LOOPS, *ONLY_IN_RUN],
+)  # fmt: skip
 def test_run_reports_the_comparison(run_reports, script):
     run_reports(HEAD + script)
 

@@ -22,9 +22,11 @@ When this is fine
     - ``labels.view_as(predicted)`` gives both the same shape.
 
 How it is detected
-    In a run, the sanitizer reads the shapes of the variables that a loop over a loader compares and sums: the output of
-    a model has the shape (N, 1) and a part of the batch (N,), or the other way round. The linter knows the shapes from
-    a loss of the same model that changes one of its arguments: ``labels.unsqueeze(1)`` or ``outputs.squeeze(1)``.
+    In a run, the sanitizer reads the shapes of tensors that are compared after a model has returned (N, 1): one has
+    that shape and the other (N,). Views of the same labels, and equal values, are compared on purpose. It also reads
+    the shapes of the variables that a loop over a loader compares or subtracts, and sums. The linter knows the shapes
+    from a loss of the same model that changes one of its arguments: ``labels.unsqueeze(1)`` or
+    ``outputs.squeeze(1)``.
 
 References
     Broadcasting semantics, https://docs.pytorch.org/docs/stable/notes/broadcasting.html
@@ -41,7 +43,7 @@ from trueloop.tracing.events import Event
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class OutputsCompared(Event):
-    """A loop over a loader compared the output of a model with a part of the batch, and summed the result."""
+    """The program compared what may be the output of a model with what may be its labels."""
 
     text: str
     """The comparison."""
@@ -64,8 +66,8 @@ class Detector(BaseDetector):
             return None
         wide = "outputs" if len(event.output_shape) == 2 else "labels"
         return Evidence(
-            message=f"`{event.text}` compares {samples * samples} pairs instead of {samples} samples: the outputs have "
-            f"the shape {event.output_shape} and the labels {event.label_shape}.",
+            message=f"`{event.text or '=='}` compares {samples * samples} pairs instead of {samples} samples: the "
+            f"outputs have the shape {event.output_shape} and the labels {event.label_shape}.",
             location=event.compared_at,
             fix=f"Give both the same shape: call squeeze(1) on the {wide}.",
             dedup_key=event.text,
@@ -73,7 +75,7 @@ class Detector(BaseDetector):
 
     def inconclusive(self) -> str:
         """Return a reason if no such comparison was seen."""
-        return "" if self._judged else "no comparison of outputs with a batch was seen in a loop over a loader"
+        return "" if self._judged else "no comparison of outputs with labels was seen"
 
 
 BAD = """

@@ -1,26 +1,27 @@
-"""Reads the shapes of the tensors that a loop over a loader compares, once for each loop."""
+"""Reads the shapes of tensors that the program compares, and once for each loop over a loader of their differences."""
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FrameType
 from typing import Any, ClassVar, Final
 
 from torch import Tensor, nn
 
 from trueloop.analysis.queries.batch_loops import assigned_in, without_conversions
-from trueloop.core.findings import SourceLocation
+from trueloop.core.findings import CodePosition, SourceLocation
 from trueloop.core.source_text import encloses, walk
 from trueloop.failures.evaluation.compared_with_all_labels import OutputsCompared
 from trueloop.failures.evaluation.compared_with_all_labels.rule import ELEMENTWISE
 from trueloop.tracing.attach import Hook
-from trueloop.tracing.events import BatchLoaded, Event, LoaderStarted
+from trueloop.tracing.events import BatchLoaded, Event, LoaderStarted, ModelCalled
 from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
-from trueloop.tracing.source_calls import tree_of
+from trueloop.tracing.row_digests import has_storage
+from trueloop.tracing.source_calls import expression_at, tree_of
 from trueloop.tracing.stream import EventStream
-from trueloop.tracing.user_location import is_user_code
+from trueloop.tracing.user_location import is_user_code, user_location
 
 MAX_LOOPS: Final = 64
 MAX_DEPTH: Final = 8
@@ -29,7 +30,10 @@ MAX_DEPTH: Final = 8
 class ComparedShapes(Hook):
     """Emits `OutputsCompared`.
 
-    Cost: 1 us for each fully traced batch; some ms for each loop of the program, at its second batch.
+    Two tensors that are compared on purpose with all of each other, as in a mask of samples of equal class, are views
+    of the same labels, or equal.
+
+    Cost: 1 us for each fully traced batch and comparison; some ms for each loop of the program, at its second batch.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = (OutputsCompared,)
@@ -38,13 +42,57 @@ class ComparedShapes(Hook):
         self._stream = stream
         self._loops: dict[tuple[CodeType, int], int] = {}
         """Function and line of a loop -> number of batches seen."""
+        self._columns = 0
+        """Number of samples of the latest outermost call of a model if it returned one column; 0 otherwise."""
+        self._compared = set[CodePosition | None]()
+        self._program = program
         self._record = stream.isolated_inner("compared shapes", self._on_event)
+        self._compare = stream.isolated("compared shapes", self._on_compared)
+        program.on_model_called.append(stream.isolated_inner("outputs of one column", self._on_model_called))
 
     def install_always(self, patches: Patches) -> None:
         """Receive the batches."""
         self._loops.clear()
+        self._compared.clear()
+        self._columns = 0
+        for name in ("eq", "__eq__", "ne", "__ne__"):
+            patches.replace(Tensor, name, self._comparison)
         patches.add_undo(lambda: self._stream.unsubscribe(self._record))
         self._stream.subscribe(self._record, LoaderStarted, BatchLoaded)
+
+    def _on_model_called(self, event: ModelCalled) -> None:
+        shape = tuple(event.output.shape) if isinstance(event.output, Tensor) else ()
+        self._columns = shape[0] if len(shape) == 2 and shape[1] == 1 and shape[0] > 1 else 0
+
+    def _comparison(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        stream, on_compared = self._stream, self._compare
+
+        def compare(tensor: Any, other: Any) -> Any:
+            if self._columns and stream.active and type(tensor) is Tensor is type(other):
+                on_compared(tensor, other)
+            return original(tensor, other)
+
+        return compare
+
+    def _on_compared(self, tensor: Tensor, other: Tensor) -> None:
+        if {tuple(tensor.shape), tuple(other.shape)} != {(self._columns, 1), (self._columns,)}:
+            return
+        if self._program.is_other_thread() or not (has_storage(tensor) and has_storage(other)):
+            return
+        location = user_location()
+        if location in self._compared or (tensor.is_cpu and other.is_cpu and _are_same(tensor, other)):
+            return
+        self._compared.add(location)
+        column, row = (tensor, other) if tensor.dim() == 2 else (other, tensor)
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        while frame is not None and not is_user_code(frame.f_code):
+            frame = frame.f_back
+        found = expression_at(frame) if frame is not None else None
+        if location is not None:
+            self._stream.emit(OutputsCompared(
+                text="" if found is None else ast.unparse(found), compared_at=location.source_location,
+                output_shape=tuple(column.shape), label_shape=tuple(row.shape),
+            ))  # fmt: skip
 
     def _on_event(self, event: Any) -> None:
         frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
@@ -82,6 +130,12 @@ class ComparedShapes(Hook):
                         text=ast.unparse(compared), compared_at=SourceLocation(file, compared.lineno),
                         output_shape=shapes[0], label_shape=shapes[1],
                     ))  # fmt: skip
+
+
+def _are_same(column: Tensor, row: Tensor) -> bool:
+    if column.untyped_storage().data_ptr() == row.untyped_storage().data_ptr():
+        return True
+    return not bool((column.detach().flatten().double() - row.detach().flatten().double()).any())
 
 
 def _comparisons(loop: ast.For) -> Iterator[tuple[ast.expr, tuple[ast.expr, ast.expr]]]:
