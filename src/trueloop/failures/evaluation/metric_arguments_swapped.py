@@ -1,0 +1,159 @@
+"""A metric of scikit-learn gets the predictions first, but expects the labels first.
+
+What you see
+    R2 is lower than the mean squared error suggests, or precision is what you expect of recall and the reverse. No
+    error is raised: both arguments have the same shape.
+
+Why it happens
+    Most metrics are not symmetric. scikit-learn expects ``metric(y_true, y_pred)``, while the losses of PyTorch and the
+    metrics of torchmetrics expect the predictions first. R2 then divides by the variance of the predictions, and the
+    precision of one order is the recall of the other.
+
+Fix
+    Pass the labels first, or use keywords:
+
+        r2 = r2_score(labels, predictions)
+        precision = precision_score(y_true=labels, y_pred=predictions)
+
+When this is fine
+    - The metric is symmetric: accuracy, a mean squared or absolute error, a correlation, or F1 without weights.
+    - The function is one of torchmetrics or of the program, which have orders of their own.
+    - The names suggest another order than the program means, such as ``labels`` for clusters that were found.
+
+How it is detected
+    Only the linter finds it, by names: the function comes from ``sklearn.metrics`` and is not symmetric, its first
+    argument is a prediction (``preds``, ``outputs``, ``y_hat``, ``model(x)``, ``scores.argmax(1)``), and its second one
+    the labels (``y_true``, ``labels``, ``targets``, ``y_test``).
+
+References
+    scikit-learn, "Metrics and scoring", https://scikit-learn.org/stable/modules/model_evaluation.html
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from trueloop.analysis.queries.batch_loops import without_conversions
+from trueloop.analysis.queries.request_handlers import imported_names, qualified_name
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import Fix, walk
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_ASYMMETRIC: Final = frozenset((
+    "r2_score", "explained_variance_score", "mean_absolute_percentage_error", "d2_absolute_error_score",
+    "mean_pinball_loss", "mean_gamma_deviance", "mean_poisson_deviance", "precision_score", "recall_score",
+    "fbeta_score", "precision_recall_fscore_support", "precision_recall_curve", "roc_curve", "roc_auc_score",
+    "average_precision_score", "log_loss", "brier_score_loss", "classification_report", "balanced_accuracy_score",
+    "det_curve", "ndcg_score", "top_k_accuracy_score",
+))  # fmt: skip
+_PREDICTION: Final = re.compile(
+    r"(^|_)(y?preds?|predicted|predictions?|predict|outputs?|outs?|logits?|y?hats?|y?scores?|yhat|probs?|proba"
+    r"|probabilities|estimates?|forecasts?|guess(es)?)(_|$|\d)",
+    re.IGNORECASE,
+)
+_LABEL: Final = re.compile(
+    r"(^|_)(y?true|truth|trues|targets?|labels?|gts?|actuals?|ground|gold|reference|expected|y|ys|y[tv]e?|ytest|yval"
+    r"|answers)(_|$|\d)",
+    re.IGNORECASE,
+)
+_COMPUTED: Final = frozenset(("argmax", "sigmoid", "softmax", "predict", "predict_proba", "round", "log_softmax"))
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each call of an asymmetric metric with a prediction where it expects the labels."""
+    names = imported_names(source.tree)
+    for each in walk(source.tree):
+        if isinstance(each, ast.FunctionDef):
+            names.pop(each.name, None)  # the program's own function replaces the imported one
+    for node in source.all_calls:
+        module, _, function = qualified_name(node.func, names).rpartition(".")
+        if module != "sklearn.metrics" or function not in _ASYMMETRIC:
+            continue
+        given: dict[str, ast.expr] = {each.arg: each.value for each in node.keywords if each.arg is not None}
+        labels = given.get("y_true") or (node.args[0] if node.args else None)
+        predictions = next(
+            (value for key, value in given.items() if key in ("y_pred", "y_score", "y_prob", "y_proba")),
+            node.args[1] if len(node.args) > 1 else None,
+        )
+        if labels is None or predictions is None or not _is_prediction(labels) or not _is_label(predictions):
+            continue
+        first, second = ast.unparse(labels), ast.unparse(predictions)
+        yield Hit(
+            message=f"`{function}` expects the labels first, then the predictions: here `{first}` is taken "
+            f"for the labels and `{second}` for the predictions.",
+            node=node,
+            fix=Fix(
+                (source.text.replace(labels, second), source.text.replace(predictions, first)),
+                safe=False,
+                description="Pass the labels first",
+            ),
+        )
+
+
+def _is_prediction(node: ast.expr) -> bool:
+    computed = any(isinstance(each, ast.Call) and last_name(each.func) in _COMPUTED for each in walk(node))
+    name = last_name(_base(node))
+    return bool(_PREDICTION.search(name)) or (computed and not _is_label(node))
+
+
+def _is_label(node: ast.expr) -> bool:
+    name = last_name(_base(node))
+    computed = any(isinstance(each, ast.Call) and last_name(each.func) in _COMPUTED for each in walk(node))
+    return bool(_LABEL.search(name)) and not _PREDICTION.search(name) and not computed
+
+
+def _base(node: ast.expr) -> ast.expr:
+    """Return the variable, attribute or call that a value is made from by conversions, indexing and thresholds."""
+    while True:
+        node = without_conversions(node)
+        match node:
+            case ast.Subscript(slice=ast.Constant(value=str(key))):
+                return ast.Name(id=key)
+            case ast.Subscript(value=inner) | ast.Compare(left=inner):
+                node = inner
+            case ast.Call(func=ast.Attribute(attr="ravel" | "flatten" | "reshape" | "squeeze" | "astype", value=inner)):
+                node = inner
+            case ast.Call(args=[inner], func=func) if last_name(func) in (
+                "concatenate", "cat", "array", "asarray", "vstack", "hstack", "stack", "list", "squeeze", "ravel",
+            ):  # fmt: skip
+                node = inner
+            case _:
+                return node
+
+
+RULE = Rule(required_words=("sklearn", "|".join(sorted(_ASYMMETRIC))), find=find)
+
+BAD = """
+import torch
+from sklearn.metrics import r2_score
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(400, 6)
+y = x[:, :1] + 0.5 * torch.randn(400, 1)
+model = nn.Linear(6, 1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+for start in range(0, 300, 30):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x[start : start + 30]), y[start : start + 30])
+    loss.backward()
+    optimizer.step()
+model.eval()
+with torch.inference_mode():
+    predictions = model(x[300:])
+print("R2", r2_score(predictions.numpy(), y[300:].numpy()))
+"""
+
+FAILURE = Failure(
+    code="EVL020",
+    title="The arguments of a metric are swapped",
+    severity=Severity.WARNING,
+    doc=__doc__ or "",
+    bad=BAD,
+    good=changed(
+        BAD, {"r2_score(predictions.numpy(), y[300:].numpy())": "r2_score(y[300:].numpy(), predictions.numpy())"}
+    ),
+    fix="Pass the labels first: `r2_score(labels, predictions)`.",
+    rule=RULE,
+)

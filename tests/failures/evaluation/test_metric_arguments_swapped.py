@@ -1,0 +1,54 @@
+"""EVL020: predictions where a metric of scikit-learn expects the labels."""
+
+import pytest
+
+HEAD = """
+import numpy as np
+import torch
+from sklearn import metrics
+from sklearn.metrics import f1_score, precision_score, r2_score, recall_score, roc_auc_score
+import sklearn.metrics as skm
+"""
+FAULTY = {
+    "names": "print(r2_score(preds, y_true))  # <- EVL020\n",
+    "attributes": "print(r2_score(self.y_pred.detach().numpy(), batch.labels.numpy()))  # <- EVL020\n",
+    "a call": "print(precision_score(model(x).argmax(1).cpu().numpy(), labels))  # <- EVL020\n",
+    "lists": """
+outputs, targets = [], []
+for x, y in loader:
+    outputs.append(model(x))
+    targets.append(y)
+auc = skm.roc_auc_score(torch.cat(outputs).round().numpy(), torch.cat(targets).numpy())  # <- EVL020
+""",
+    "of a module": "report = metrics.classification_report(all_preds, all_labels, digits=3)  # <- EVL020\n",
+    "keywords": "recall = recall_score(y_true=predictions, y_pred=targets)  # <- EVL020\n",
+    "a method": """
+class Tester:
+    def report(self):
+        return metrics.r2_score(np.concatenate(self.predicted), np.concatenate(self.actual))  # <- EVL020
+""",
+    "a threshold": "p = precision_score((probs > 0.5).astype(int), y_test)  # <- EVL020\n",
+    "by key": "r2 = r2_score(out['pred'], out['target'])  # <- EVL020\n",
+}
+CORRECT = {
+    "labels first": "print(r2_score(y_true, preds), precision_score(labels, model(x).argmax(1)))\n",
+    "symmetric": "print(metrics.accuracy_score(preds, labels), metrics.mean_squared_error(preds, y_test))\n",
+    "F1": "print(f1_score(preds, labels, average='macro'))\n",
+    "keywords": "print(r2_score(y_pred=preds, y_true=labels))\n",
+    "predicted labels": "print(recall_score(true_labels, pred_labels), recall_score(target_pred, labels_pred))\n",
+    "torchmetrics": "from torchmetrics.functional import r2_score\nprint(r2_score(preds, target))\n",
+    "own": "def r2_score(pred, target):\n    return 1 - ((pred - target) ** 2).sum()\nprint(r2_score(preds, target))\n",
+    "clusters": "print(metrics.precision_score(a, b), r2_score(first, second))\n",
+    "a confusion matrix, transposed": "print(metrics.confusion_matrix(preds, labels))\n",
+    "scores of people": "print(r2_score(data['label_score'], model_outputs))\n",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports_swapped_arguments(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_lint_ignores_correct_programs(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "EVL020")
