@@ -115,3 +115,21 @@ def accumulate(loader):
     linted = lint_text(source, "train.py", active_rules(select_failures((), (), folder=tmp_path)))
     assert [(each.code, each.severity) for each in linted.findings] == [("GRD003", "warning")]
     assert codes(report(source)) == []
+
+
+def test_a_warning_about_another_form_than_the_run_has_judged_is_added(report: Callable[..., dict[str, Any]]):
+    momentum = """
+weights = [torch.zeros(6, 3, requires_grad=True)]
+velocity = [torch.zeros_like(each) for each in weights]
+for _ in range(12):
+    F.cross_entropy(x @ weights[0], y).backward()
+    with torch.no_grad():
+        for w, v in zip(weights, velocity):
+            v = 0.9 * v + w.grad
+            w -= 0.1 * v
+            w.grad = None
+"""
+    found = report(HEAD + momentum)
+    assert [(each["code"], each["line"]) for each in found["findings"] if each["severity"] != "note"] == [
+        ("GRD016", 14)
+    ]

@@ -14,21 +14,26 @@ from trueloop.lint.files import read_text
 from trueloop.tracing.user_location import is_user_file
 
 MAX_FILES: Final = 64
-UNKNOWN: Final = (Verdict.NOT_JUDGED, Verdict.NOT_APPLICABLE)
-"""Verdicts on failures that the run has not shown to be absent: it saw nothing that it could judge."""
+DECIDED_BY_RUN: Final = frozenset((
+    "EVL001", "EVL002", "EVL003", "GRD001", "GRD003", "GRD004", "MEM001", "MEM002", "MDL002", "MDL007",
+))  # fmt: skip
+"""Failures that a run shows to be absent if it judged them: each mode, gradient or graph of the program is seen.
+
+For others, the detector and the rule find different forms: that the run has passed says nothing about the source.
+"""
 
 
 def add_lint_findings(report: Report, selection: FailureSelection) -> Report:
     """Return the report of a run with the errors and warnings that `trueloop lint` finds in the program's files.
 
-    A failure that fired in the run is not reported again. A warning is added only if the run could not judge its
-    failure: otherwise the run has shown that it does not apply. An error is added in any case. The files are read
-    together, so that what one passes to another is known.
+    A failure that fired in the run is not reported again, nor is a warning about one of `DECIDED_BY_RUN` that the run
+    has judged. The files are read together, so that what one passes to another is known.
 
     Cost: about 20 ms for each file of the program.
     """
     verdicts = {each.code: each.verdict for each in report.verdicts}
     rules = [rule for rule in active_rules(selection) if verdicts.get(rule.failure.code) is not Verdict.FIRED]
+    shown_absent = {code for code in DECIDED_BY_RUN if verdicts.get(code) is Verdict.PASSED}
     added: list[Finding] = []
     problems = list(report.problems)
     try:
@@ -39,7 +44,7 @@ def add_lint_findings(report: Report, selection: FailureSelection) -> Report:
                 each
                 for each in linted.result.findings
                 if each.severity is Severity.ERROR
-                or (each.severity is Severity.WARNING and verdicts.get(each.code) in UNKNOWN)
+                or (each.severity is Severity.WARNING and each.code not in shown_absent)
             ]
     except Exception as error:  # noqa: BLE001 - the report of the run must not be lost
         problems.append(f"the program's files could not be linted: {type(error).__name__}: {error}")
