@@ -131,5 +131,5 @@ for _ in range(12):
 """
     found = report(HEAD + momentum)
     assert [(each["code"], each["line"]) for each in found["findings"] if each["severity"] != "note"] == [
-        ("GRD016", 14)
+        ("GRD016", 15)
     ]

@@ -39,7 +39,7 @@ from trueloop.analysis.program_files import parse_files
 from trueloop.analysis.queries.batch_loops import assigned_in
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, SourceLocation
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import Fix, dotted_name, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import BackwardEnded, Ref, StepSkipped, StepTaken
 from trueloop.tracing.parameter_snapshot import first_values
@@ -119,7 +119,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     pass
                 case _:
                     continue
-            text, items = ast.unparse(value), pairs[name]
+            text, items, fix = ast.unparse(value), pairs[name], None
             if _is_descent(loop, value, name):
                 what = "the parameter keeps its old value" if _is_last_use(loop, node, name) else ""
                 what = "" if _is_stored(loop, name) else what
@@ -129,10 +129,11 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 is_state = _starts_at_zero(source, items) and not _is_stored(loop, name)
                 what = f"`{ast.unparse(items)}` keeps its old value, so the next update starts from it again"
                 what = what if is_state else ""
+                edit = source.text.replace(node, f"{name}.copy_({text})")
+                fix = Fix((edit,), safe=False, description="Change the state in place")
             if what:
-                yield Hit(
-                    message=f"`{ast.unparse(node)}` gives a new tensor to the loop variable only: {what}.", node=node
-                )
+                message = f"`{ast.unparse(node)}` gives a new tensor to the loop variable only: {what}."
+                yield Hit(message=message, node=node, fix=fix)
 
 
 def _loop_variables(target: ast.expr, items: ast.expr) -> Iterator[tuple[str, ast.expr]]:
