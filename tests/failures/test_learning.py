@@ -52,6 +52,18 @@ model = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 """
     + train("F.binary_cross_entropy_with_logits(model(x[rows]), target[rows])"),
+    "one label of several classes after a softmax": """
+labels = F.one_hot(x[:, :4].argmax(1), 4).float()
+model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4), nn.Softmax(dim=1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+"""
+    + train("F.binary_cross_entropy(model(x[rows]), labels[rows])"),
+    "shares after a softmax": """
+shares = torch.softmax(3 * x[:, :4], 1)
+model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4), nn.Softmax(dim=1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+"""
+    + train("F.mse_loss(model(x[rows]), shares[rows])"),
     "a smoke run of forty updates": """
 y = torch.randint(10, (512,))
 model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -371,6 +383,15 @@ model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 1), nn.Softmax(
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 """
         + train("F.binary_cross_entropy(model(x[rows]), y[rows].float()[:, None])", 200),
+    ),
+    "several labels after a softmax": (
+        "LRN002",
+        """
+labels = (x[:, :4] > -0.5).float()
+model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4), nn.Softmax(dim=1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+"""
+        + train("F.binary_cross_entropy(model(x[rows]), labels[rows])", 200),
     ),
     "cross-entropy over one class": (
         "LRN002",

@@ -115,6 +115,11 @@ class Finding:
     """Number of the notebook cell, from 1, in which ``location.line`` is counted; None outside notebooks."""
 
 
+def by_importance(finding: Finding) -> tuple[int, bool, int]:
+    """Return a key by which to sort: severe ones first, mistakes before reasons why the run does not learn (LRN)."""
+    return list(Severity).index(finding.severity), finding.code.startswith("LRN"), finding.first_update or 0
+
+
 class Verdict(StrEnum):
     """Conclusion of a run about one failure of the catalogue."""
 

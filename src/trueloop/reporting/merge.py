@@ -3,7 +3,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from trueloop.core.findings import ExplainedError, FailureVerdict, Finding, Report, Severity, SourceLocation, Verdict
+from trueloop.core.findings import (
+    ExplainedError,
+    FailureVerdict,
+    Finding,
+    Report,
+    SourceLocation,
+    Verdict,
+    by_importance,
+)
 
 FindingKey = tuple[str, SourceLocation | None, int]
 
@@ -54,9 +62,8 @@ def _merge_findings(reports: Mapping[int, Report], rank_count: int) -> tuple[Fin
     for rank in sorted(reports):
         for key, finding in _number_findings(reports[rank].findings):
             by_key.setdefault(key, {})[rank] = finding
-    order = list(Severity)
     merged = [_merge_finding(by_rank, rank_count) for by_rank in by_key.values()]
-    return tuple(sorted(merged, key=lambda finding: (order.index(finding.severity), finding.first_update or 0)))
+    return tuple(sorted(merged, key=by_importance))
 
 
 def _number_findings(findings: Iterable[Finding]) -> Iterable[tuple[FindingKey, Finding]]:

@@ -12,9 +12,9 @@ from trueloop.core.findings import (
     Evidence,
     FailureVerdict,
     Finding,
-    Severity,
     SourceLocation,
     Verdict,
+    by_importance,
 )
 from trueloop.failures.failure import BaseDetector, Failure
 from trueloop.tracing.events import BackwardStarted, Event, StepTaken, TracingGap, handlers
@@ -174,9 +174,8 @@ class DetectorDispatcher:
         return len(self._suppressed)
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return the findings so far, sorted by severity, then by first update."""
-        order = list(Severity)
-        return tuple(sorted(self._findings.values(), key=lambda f: (order.index(f.severity), f.first_update or 0)))
+        """Return the findings so far, the most important first."""
+        return tuple(sorted(self._findings.values(), key=by_importance))
 
     def verdicts(
         self, unavailable_events: Mapping[type[Event], str] = MappingProxyType({})

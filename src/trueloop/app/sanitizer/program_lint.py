@@ -7,7 +7,7 @@ from typing import Final
 
 from trueloop.analysis.project import Project
 from trueloop.app.lint.lint_command import active_rules
-from trueloop.core.findings import FailureVerdict, Finding, Report, Severity, Verdict
+from trueloop.core.findings import FailureVerdict, Finding, Report, Severity, Verdict, by_importance
 from trueloop.failures.selection import FailureSelection
 from trueloop.lint.check_tree import LintJob, lint_files
 from trueloop.lint.files import read_text
@@ -49,10 +49,9 @@ def add_lint_findings(report: Report, selection: FailureSelection) -> Report:
     except Exception as error:  # noqa: BLE001 - the report of the run must not be lost
         problems.append(f"the program's files could not be linted: {type(error).__name__}: {error}")
     codes = {each.code for each in added}
-    order = list(Severity)
     return replace(
         report,
-        findings=tuple(sorted((*report.findings, *added), key=lambda each: order.index(each.severity))),
+        findings=tuple(sorted((*report.findings, *added), key=lambda each: by_importance(each)[:2])),
         verdicts=tuple(
             FailureVerdict(each.code, Verdict.FIRED, "found in the source") if each.code in codes else each
             for each in report.verdicts

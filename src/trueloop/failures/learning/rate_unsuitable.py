@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from trueloop.tracing.trackers.learning_progress import LearningProgress, WeightChange
 
 MIN_READ = 8  # updates of an optimizer whose effect was read
+LATEST = 4  # of them that show what an update still changes: late in a run, few are read
 LOW_UPDATES = 100
 LOW_MOVED = 0.02  # of the norm of a weight, over the whole run
 LOW_RATIO = 1e-4  # of the norm of a weight, in one update: ten times less than is usual
@@ -103,7 +104,7 @@ class Detector(BaseDetector):
         return self.progress.unknown()
 
     def _too_low(self, failure: LearningSummary, changes: Sequence[WeightChange]) -> str:
-        moved, ratios = changes[-1].moved, sorted(each.ratio for each in changes[-MIN_READ:])
+        moved, ratios = changes[-1].moved, sorted(each.ratio for each in changes[-LATEST:])
         typical = ratios[len(ratios) // 2]
         if failure.verdict is LearningVerdict.DIVERGING or failure.updates < LOW_UPDATES or not typical:
             return ""

@@ -6,7 +6,8 @@ What you see
 
 Why it happens
     A sigmoid gives values between 0 and 1, a tanh between -1 and 1, a ReLU none below 0, and a softmax over a single
-    value always gives 1. A regression loss accepts targets outside of that range, and its gradient vanishes where the
+    value always gives 1. The values of a softmax sum to 1, so it cannot give several labels of a sample a probability
+    near 1. A regression loss accepts targets outside of that range, and its gradient vanishes where the
     activation is saturated.
 
 Fix
@@ -14,7 +15,8 @@ Fix
 
         self.head = nn.Linear(64, 1)  # not nn.Sequential(nn.Linear(64, 1), nn.Sigmoid())
 
-    With one output for two classes, use ``nn.BCEWithLogitsLoss``; ``nn.CrossEntropyLoss`` needs one output for each
+    With several labels per sample, use a sigmoid, best within ``nn.BCEWithLogitsLoss``. With one output for two
+    classes, use ``nn.BCEWithLogitsLoss``; ``nn.CrossEntropyLoss`` needs one output for each
     class.
 
 When this is fine
@@ -24,7 +26,8 @@ When this is fine
 How it is detected
     In a run, the sanitizer reads the last operation before a squared, absolute or Huber loss from the graph. It reports
     it if 20 % or more of the targets are out of its range, and the loss of 30 or more updates did not fall clearly
-    below that of the best constant prediction. It reports a softmax over one value and a cross-entropy over one class.
+    below that of the best constant prediction. It reports a softmax over one value, a cross-entropy over one class, and
+    a softmax over classes if 20 % or more of the samples have several of them.
     It does not read targets on a GPU.
 
 References
@@ -56,6 +59,8 @@ class _Reads:
 
     def __init__(self) -> None:
         self.losses, self.outside, self.low, self.high = 0, 0.0, math.inf, -math.inf
+        self.several = 0.0
+        """Sum over the losses of the share of samples with several classes, after a softmax."""
         self.location: CodePosition | None = None
 
 
@@ -71,11 +76,17 @@ class Detector(BaseDetector):
         """Count the targets out of range; only in updates in which the layers are read too."""
         for loss in event.live_losses if event.live_nodes else ():
             operation = _single_value(loss) or loss.last_operation[0]
-            if not loss.targets.is_cpu or (loss.kind.startswith(("bce", "nll")) and operation in RANGES):
+            several = _several(loss)
+            is_class = loss.kind.startswith(("bce", "nll")) and operation in RANGES
+            if not loss.targets.is_cpu or (is_class and several is None):
                 continue
             reads = self._reads.setdefault(operation, _Reads())
-            reads.losses, reads.location = reads.losses + 1, event.location
-            if operation in RANGES:
+            reads.losses, reads.location, reads.several = (
+                reads.losses + 1,
+                event.location,
+                reads.several + (several or 0),
+            )
+            if operation in RANGES and not is_class:
                 low, high = RANGES[operation]
                 outside = (loss.targets < low - MARGIN) | (loss.targets > high + MARGIN)
                 reads.outside += outside.double().mean().item()
@@ -86,11 +97,17 @@ class Detector(BaseDetector):
         """Return evidence if the run does not learn, or always has a loss of 0."""
         failure = self.progress.failure()
         for operation, reads in self._reads.items():
-            share = reads.outside / reads.losses
+            share, fix = reads.outside / reads.losses, ""
             if reads.losses < MIN_READ:
                 continue
             if operation.endswith("one value") and len(self._reads) == 1:
                 message = f"The loss is computed from a {operation}, which gives 1 whatever the weights are."
+            elif reads.several / reads.losses >= MIN_SHARE:
+                message = (
+                    f"{format_percent(reads.several / reads.losses)} of the samples have several labels, but the model "
+                    "ends in a softmax, whose values sum to 1: it can give only one label a probability above 0.5."
+                )
+                fix = "Leave the softmax out, and use nn.BCEWithLogitsLoss."
             elif failure is not None and operation in RANGES and share >= MIN_SHARE:
                 message = (
                     f"{format_percent(share)} of the targets, from {format_float(reads.low)} to "
@@ -100,12 +117,24 @@ class Detector(BaseDetector):
             else:
                 continue
             self.progress.cause_reported = True
-            return Evidence(message=message, location=reads.location, first_update=0)
+            return Evidence(message=message, location=reads.location, first_update=0, fix=fix)
         return None
 
     def inconclusive(self) -> str:
         """Return the reason if it is not known whether the run learns."""
         return self.progress.unknown()
+
+
+def _several(loss: MeasuredLoss) -> float | None:
+    """Return the share of samples with several classes, if a softmax over these classes made the answers."""
+    name, size = loss.last_operation
+    targets = loss.targets
+    is_rows = (
+        name == "Softmax" and targets.dim() == 2 and targets.shape == loss.answers.shape and targets.shape[1] == size
+    )
+    if not is_rows or size < 2 or not targets.is_cpu or not targets.is_floating_point():
+        return None
+    return ((targets > 0.5).sum(1) > 1).double().mean().item()
 
 
 def _single_value(loss: MeasuredLoss) -> str:
