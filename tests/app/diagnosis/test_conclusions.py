@@ -7,7 +7,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from trueloop.app.diagnosis.conclusions import CANNOT_FIT, NO_RELATION, Diagnosis, Effect, conclude, is_worse, promising
+from trueloop.app.diagnosis.conclusions import (
+    CANNOT_FIT,
+    NO_RELATION,
+    UNBOUNDED,
+    Diagnosis,
+    Effect,
+    conclude,
+    is_worse,
+    promising,
+)
 from trueloop.app.diagnosis.experiments import ChangeFacts, LossCurve, Trial, Trials
 from trueloop.core.learning import LearningSummary, LearningVerdict
 
@@ -56,6 +65,24 @@ def test_a_gain_within_the_spread_of_the_baselines_is_none():
 def test_the_largest_effect_is_first_and_likely_causes_before_equal_ones():
     changes = trial("a", 0.3, 0.3), trial("b", 0.011, 0.011), trial("c", 0.01, 0.01)
     assert [each.trial.change.key for each in concluded(trial("", 1.0, 1.0), *changes).helping] == ["b", "c", "a"]
+
+
+def test_a_likelier_cause_is_first_if_it_gains_nearly_as_much_as_the_best():
+    changes = trial("likely", 0.18, 0.18), trial("best", 0.01, 0.01), trial("less", 0.3, 0.3)
+    order = [each.trial.change.key for each in concluded(trial("", 1.0, 1.0), *changes).helping]
+    assert order == ["likely", "best", "less"]
+
+
+@pytest.mark.parametrize(("kind", "helps"), [("", False), ("nll", True)])
+def test_nothing_is_concluded_from_a_loss_of_the_program_that_falls_below_zero(kind: str, helps: bool):
+    values = [[0.4] * LENGTH, [0.4] * 10 + [-0.2] * 20]
+    trials = [
+        Trial(ChangeFacts(key, key), [[LossCurve(kind, "train.py:3", range(LENGTH), each, None)]] * 2, [""] * 2)
+        for key, each in zip(("", "a"), values, strict=True)
+    ]
+    found = concluded(*trials)
+    assert (found.headline == UNBOUNDED) is not helps
+    assert [each.trial.change.key for each in found.helping] == ["a"] * helps
 
 
 @pytest.mark.parametrize("before", [math.nan, math.inf, 1e9])

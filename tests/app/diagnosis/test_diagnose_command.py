@@ -87,8 +87,29 @@ def helping(found: dict[str, Any]) -> list[str]:
             NUMBERS.replace("optimizer =", "for each in model.parameters():\n    nn.init.zeros_(each)\noptimizer ="),
             {"initialisation"},
         ),
+        (
+            CLASSES.replace(
+                "        optimizer.step",
+                "        nn.utils.clip_grad_norm_(model.parameters(), 1e-4)\n        optimizer.step",
+            ),
+            {"clipping"},
+        ),
+        (
+            CLASSES.replace("nn.ReLU(), ", "nn.Sigmoid(), " + "nn.Linear(32, 32), nn.Sigmoid(), " * 6),
+            {"hidden activations"},
+        ),
     ],
-    ids=["rate too high", "rate too low", "inputs", "targets", "activation", "decay", "initialisation"],
+    ids=[
+        "rate too high",
+        "rate too low",
+        "inputs",
+        "targets",
+        "activation",
+        "decay",
+        "initialisation",
+        "clipping",
+        "gradient vanishes",
+    ],
 )
 @pytest.mark.slow(reason="runs dozens of experiments")
 def test_the_cause_is_the_first_answer(found: Callable[..., dict[str, Any]], text: str, cures: set[str]):

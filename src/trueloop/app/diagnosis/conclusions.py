@@ -22,6 +22,7 @@ MEMORISES: Final = 0.4  # of the gain that random labels give too
 NOISE: Final = 3.0  # standard errors
 SAME_LOSS: Final = 0.1  # of the values of the main loss, from which another loss counts
 WORSE: Final = 1.25  # times another loss without the change
+AS_GOOD: Final = 0.8  # of the best gain, from which a change that is a likelier cause comes first
 MAX_CHECKED: Final = 3  # changes that help, whose gain is compared with that for random labels
 LAST_SHARE: Final = 1 / 3
 MIN_VALUES: Final = 3
@@ -93,13 +94,22 @@ def conclude(trials: Trials, learning: LearningSummary | None) -> Diagnosis:
     if baseline is None:
         reason = trials.failed or f"{trials.stopped} before the script itself had run again"
         return Diagnosis(f"No change was tried: {reason}.", (), (), None, 0, 0, trials)
+    is_signed = _is_signed((baseline, *trials.changes))
     outcomes = _ranked([_without_memorising(each, trials) for each in _outcomes(baseline, trials, learning)])
+    if is_signed:
+        outcomes = [each._replace(effect=Effect.NONE) for each in outcomes]
     main = main_curve(baseline.curves[0])
     updates = main.updates[-1] + 1 if main else 0
     constants = [c.constant for curves in baseline.curves if (c := main_curve(curves)) and c.constant is not None]
     found = Diagnosis("", (), outcomes, fmean(constants) if constants else None, updates, len(baseline.curves), trials)
-    headline, notes = _words(found, learning)
+    headline, notes = (UNBOUNDED, []) if is_signed else _words(found, learning)
     return found._replace(headline=headline, notes=[*notes, *_limits(found)])
+
+
+def _is_signed(trials: Sequence[Trial]) -> bool:
+    """Return True for a loss of the program's own that falls below 0, as that of a policy or a critic does."""
+    mains = [main for trial in trials for curves in trial.curves if (main := main_curve(curves)) is not None]
+    return any(main.kind == "" and min(main.values) < 0 for main in mains)
 
 
 def _outcomes(baseline: Trial, trials: Trials, learning: LearningSummary | None) -> list[Outcome]:
@@ -179,17 +189,28 @@ def _without_memorising(outcome: Outcome, trials: Trials) -> Outcome:
 
 
 def _ranked(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Sort by effect, then by loss; losses that hardly differ remain in the order of likely causes."""
+    """Sort by effect, then by loss; those that gain nearly as much as the best remain in the order of likely causes."""
     order = list(Effect)
+    best = min((each.after for each in outcomes if each.effect is Effect.HELPS), default=math.nan)
 
-    def key(outcome: Outcome) -> tuple[int, float]:
+    def key(outcome: Outcome) -> tuple[int, bool, float]:
         after = outcome.after
+        gain = (outcome.before - after) / (outcome.before - best) if outcome.before > best else 0.0
+        is_as_good = outcome.effect is Effect.HELPS and gain >= AS_GOOD
         level = math.floor(2 * math.log2(after)) if after > 0 and math.isfinite(after) else after
-        return order.index(outcome.effect), level if math.isfinite(level) else math.inf
+        return (
+            order.index(outcome.effect),
+            not is_as_good,
+            -1.0 if is_as_good else level if math.isfinite(level) else math.inf,
+        )
 
     return sorted(outcomes, key=key)
 
 
+UNBOUNDED: Final = (
+    "The loss falls below 0, as that of a policy or a critic does: a lower one does not mean that more is learned, so "
+    "the experiments say nothing. Compare returns or samples."
+)
 CANNOT_FIT: Final = (
     "The model cannot fit even one batch, also not at 10 times and a tenth of the rate: look for a graph that is cut, "
     "frozen parameters, an optimizer with other parameters, or a wrong loss."

@@ -20,10 +20,14 @@ from torch.overrides import TorchFunctionMode
 from trueloop.core.findings import CodePosition
 from trueloop.core.formatting import format_float
 from trueloop.sanitizer.experiments.training_site import TrainingSite, is_data
+from trueloop.tracing.running_code import user_modules
 
 SQUARED: Final = ("mse", "smooth_l1", "huber")
 REGRESSION: Final = (*SQUARED, "l1")
 NEAR_UNIT: Final = (0.5, 2.0)  # standard deviations for which standardised columns differ little
+FAR_FROM_UNIT: Final = (0.05, 20.0)  # standard deviations beyond which the scale is the likeliest cause
+MAX_SHIFT: Final = 10.0  # in standard deviations, beyond which it is, too
+MIN_SATURATING: Final = 3  # sigmoids and tanhs, of which the gradient vanishes through all
 MAX_MEAN: Final = 0.5  # in standard deviations
 DEFAULT_SCALE: Final = (0.7, 1.4)  # of PyTorch's own initialisation
 MIN_WEIGHTS: Final = 16  # values of a weight, to compare its scale
@@ -62,13 +66,19 @@ class Change:
     """Where the code is changed: "train.py:14: optimizer = ..."; "" = unknown."""
     after: str = ""
     """Key of the change that this one goes further than; it is not tried if that one raises the loss."""
+    is_late: bool = False
+    """Whether others are likelier causes: the data are near unit scale."""
     apply: Callable[[], None]
 
 
 def possible_changes(site: TrainingSite) -> list[Change]:
     """Return the changes that apply to a program, likely causes first."""
-    makers = (_inputs, _targets, _rates, _other_optimizer, _last_activation, _decay, _dropout, _initialisation)
-    return [change for make in makers for change in make(site)]
+    makers = (
+        _inputs, _targets, _last_activation, _clipping, _decay, _rates, _hidden_activations, _other_optimizer, _dropout,
+        _initialisation,
+    )  # fmt: skip
+    found = [change for make in makers for change in make(site)]
+    return sorted(found, key=lambda change: change.is_late)
 
 
 def probes(site: TrainingSite) -> list[Change]:
@@ -140,6 +150,7 @@ def _inputs(site: TrainingSite) -> Iterable[Change]:
         advice="subtract the mean of each input column and divide by its standard deviation, both of the training "
         f"set: x = (x - mean) / std (now the deviations are {spread})",
         location=_line(location),
+        is_late=not _is_far(low, high, shift),
         apply=lambda: setattr(site, "change_input", _Standardiser(site)),
     )
 
@@ -177,8 +188,14 @@ def _targets(site: TrainingSite) -> Iterable[Change]:
         advice="train on y = (y - mean) / std, with mean and std of the training targets, and convert predictions "
         f"back: prediction * std + mean (now mean {format_float(mean.mean().item())}, deviation {shown})",
         location=_line(site.loss_location),
+        is_late=not _is_far(low, high, (mean / deviation).abs().max().item()),
         apply=lambda: setattr(site, "change_output", change),
     )
+
+
+def _is_far(low: float, high: float, shift: float) -> bool:
+    """Return True for deviations from ``low`` to ``high`` that are far from 1, or a mean of so many deviations."""
+    return low < FAR_FROM_UNIT[0] or high > FAR_FROM_UNIT[1] or shift > MAX_SHIFT
 
 
 def _divide(divisor: Tensor, gradient: Tensor) -> Tensor:
@@ -326,6 +343,37 @@ def _decay(site: TrainingSite) -> Iterable[Change]:
     )
 
 
+def _clipping(site: TrainingSite) -> Iterable[Change]:
+    lines = [
+        (path, number, line.strip())
+        for path in user_modules().values()
+        for number, line in enumerate(linecache.getlines(path), 1)
+        if "clip_grad_" in line and "import" not in line
+    ]
+    if not lines:
+        return
+
+    def apply() -> None:
+        for function in (nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_):
+            site.patches.replace_inner(function, _not_clipping)
+
+    yield Change(
+        key="clipping",
+        title="no gradient clipping",
+        advice="leave out the clipping, or clip at a larger norm",
+        location="{}:{}: {}".format(*lines[0]),
+        apply=apply,
+    )
+
+
+def _not_clipping(original: Callable[..., Any]) -> Callable[..., Any]:
+    def clip_grad(parameters: Any, *args: Any, **options: Any) -> Any:
+        options = {name: value for name, value in options.items() if name not in ("max_norm", "clip_value")}
+        return original(parameters, math.inf, *args[1:], **options)
+
+    return clip_grad
+
+
 # Models -----------------------------------------------------------------------------------------------------------
 
 
@@ -425,6 +473,45 @@ def _last_activation(site: TrainingSite) -> Iterable[Change]:
         + ("" if loss.kind in REGRESSION else "; the loss contains its own"),
         location=_line(site.models[0].location if site.models else None),
         apply=lambda: setattr(site, "around_call", around),
+    )
+
+
+class _Rectified(TorchFunctionMode):
+    """Puts a ReLU in the place of sigmoids and tanhs in one call of a model, but not of the last operation."""
+
+    def __init__(self, functions: Sequence[Any], kept: int) -> None:
+        super().__init__()
+        self._functions, self._left = functions, kept
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in self._functions:
+            self._left -= 1
+            if self._left >= 0:
+                return torch.relu(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def _hidden_activations(site: TrainingSite) -> Iterable[Change]:
+    saturating = [name for name in site.operations if name in ("Sigmoid", "Tanh")]
+    hidden = len(saturating) - (site.last_operation in ("Sigmoid", "Tanh"))
+    if hidden < MIN_SATURATING:
+        return
+    functions = [each for name in ("Sigmoid", "Tanh") for each in FUNCTIONS[name]]
+    name = ACTIVATIONS[max(set(saturating), key=saturating.count)]
+
+    def apply() -> None:
+        site.around_call = lambda: _Rectified(functions, hidden)
+        for module in (each for known in site.models for each in known.module.modules()):
+            if isinstance(module, nn.Linear | nn.modules.conv._ConvNd):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+
+    yield Change(
+        key="hidden activations",
+        title=f"ReLU for {name} between the layers",
+        advice=f"nn.ReLU() for the {name} between layers, whose gradient is small in each of {hidden} of them, and "
+        'nn.init.kaiming_normal_(layer.weight, nonlinearity="relu") for the layers',
+        location=_line(site.models[0].location if site.models else None),
+        apply=apply,
     )
 
 

@@ -123,6 +123,7 @@ class _Experimenter:
             self._locations[event.optimizer] = event.location
         elif isinstance(event, LossGraphRead):
             site.losses, site.loss_location = list(event.live_losses), event.location
+            site.operations = [each.operation for each in event.live_nodes]
         elif isinstance(event, BackwardEnded):
             site.loss_location = site.loss_location or event.location
             try:

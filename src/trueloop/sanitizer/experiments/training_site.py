@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NamedTuple
 
@@ -76,7 +76,9 @@ class TrainingSite:
         """The operation that made the output of the latest outermost call: "Sigmoid"."""
         self.gradient_factor = 1.0
         """What gradients are multiplied by where the program updates its weights itself."""
-        self._patches = Patches()
+        self.operations: Sequence[str] = ()
+        """The operations in the graph of the first loss: "Sigmoid"."""
+        self.patches = Patches()
 
     def install(self) -> None:
         """Record models and batches, and make the rerun repeatable and fit to be forked."""
@@ -87,9 +89,9 @@ class TrainingSite:
         if self._seed:
             torch.manual_seed = torch.random.manual_seed = _shifted(torch.manual_seed, self._seed)
             random.seed = _shifted(random.seed, self._seed)
-        self._patches.replace(nn.Module, "__call__", self._model_call)
-        self._patches.replace(DataLoader, "__init__", _without_workers)
-        self._patches.replace(_BaseDataLoaderIter, "__next__", self._next_batch)
+        self.patches.replace(nn.Module, "__call__", self._model_call)
+        self.patches.replace(DataLoader, "__init__", _without_workers)
+        self.patches.replace(_BaseDataLoaderIter, "__next__", self._next_batch)
         torch.save = self._saving(torch.save)
 
     def clear_gradients(self) -> None:
@@ -112,7 +114,7 @@ class TrainingSite:
             return loss
 
         for name in LOSSES:
-            self._patches.swap_code(getattr(F, name), changed)
+            self.patches.swap_code(getattr(F, name), changed)
 
     def _model_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __call__(module: nn.Module, /, *args: Any, **options: Any) -> Any:  # noqa: N807
