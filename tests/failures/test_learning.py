@@ -496,6 +496,26 @@ def test_slow_noisy_and_hard_runs_have_no_finding(run, script):
     assert not [each.message for each in run(HEAD + script).findings if each.code.startswith("LRN")]
 
 
+def test_a_returned_position_that_sees_no_sample_is_named(run):
+    script = """
+class Encoder(nn.Module):
+    def __init__(self, batch_first):
+        super().__init__()
+        self.tokens = nn.Embedding(20, 16)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=batch_first)
+        self.encoder, self.head = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), nn.Linear(16, 2)
+    def forward(self, ids):
+        return self.head(self.encoder(self.tokens(ids))[:, 0])
+words = torch.cat([torch.zeros(512, 1).long(), torch.randint(1, 20, (512, 6))], 1)
+y = (words[:, 3] > 10).long()
+model = Encoder({first})
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+""" + train("F.cross_entropy(model(words[rows]), y[rows])", 120)
+    [found] = [each for each in run(HEAD + script.replace("{first}", "False")).findings if each.code == "LRN005"]
+    assert "changed no output" in found.message
+    assert not [each for each in run(HEAD + script.replace("{first}", "True")).findings if each.severity != "note"]
+
+
 @pytest.mark.parametrize(("code", "script"), FAULTY.values(), ids=FAULTY.keys())
 def test_the_cause_is_found(run, code, script):
     found = [(each.code, each.location is not None) for each in run(HEAD + script).findings if each.code[:3] == "LRN"]

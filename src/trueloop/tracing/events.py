@@ -365,6 +365,8 @@ class InformationFlowProbed(Event):
     padding: PaddingReached | None
     exchanged: tuple[ExchangedDimensions, ...] = ()
     """Calls within the model and before the loss; empty where samples are mixed."""
+    input_ignored: bool = False
+    """Whether no output changed at all when half of the samples got the values of others."""
     obstacle: str = ""
     """Why the call could not be repeated; "" = it was."""
 

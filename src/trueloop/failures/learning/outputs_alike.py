@@ -7,12 +7,15 @@ What you see
 Why it happens
     The signal is lost between input and output. A ReLU whose inputs are negative for all samples gives 0 and has no
     gradient; a sigmoid or tanh with large inputs gives a constant; in a deep stack of sigmoids both the signal and the
-    gradient shrink with every layer. One update that is far too large, or too large inputs, suffice.
+    gradient shrink with every layer. One update that is far too large, or too large inputs, suffice. Or the position
+    that the model returns never sees the sample: without ``batch_first=True``, attention over (batch, time) compares
+    the first tokens of all samples with each other, which are equal.
 
 Fix
     Lower the learning rate, scale the inputs, and use ReLU, GELU or a normalisation layer between the layers.
 
         nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.ReLU(), ...)
+        nn.TransformerEncoderLayer(64, 4, batch_first=True)
 
 When this is fine
     - All inputs are equal, or the targets do not depend on them.
@@ -22,7 +25,8 @@ How it is detected
     In a run, the sanitizer compares the answers of a model for the samples of a batch. It reports answers whose
     standard deviation is at most a thousandth of that of the targets (for class scores: at most 0.001) in each of the
     last four batches that it read, if the loss of 30 or more updates did not fall clearly below that of the best
-    constant prediction. It does not read answers on a GPU.
+    constant prediction. It names dead and saturated layers, vanishing gradients, and a repeated call with other values
+    in half of the samples that changed no output. It does not read answers on a GPU.
 
 References
     Lu et al., 2019, "Dying ReLU and Initialization: Theory and Numerical Examples", arXiv:1903.06733
@@ -39,7 +43,7 @@ from typing import TYPE_CHECKING
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float, format_percent
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
-from trueloop.tracing.events import GraphNode, LossGraphRead, MeasuredLoss, WatchEnded
+from trueloop.tracing.events import GraphNode, InformationFlowProbed, LossGraphRead, MeasuredLoss, WatchEnded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,6 +68,7 @@ class Detector(BaseDetector):
         self._deviations: deque[float | None] = deque(maxlen=BATCHES)
         """Deviation of the answers of each of the latest batches; None = they differ."""
         self._cause = ""
+        self._input_ignored = False
         self._location: CodePosition | None = None
 
     def on_loss_graph_read(self, event: LossGraphRead) -> None:
@@ -75,6 +80,10 @@ class Detector(BaseDetector):
                 self._deviations.append(_deviation(loss))
                 self._cause = _cause(event.live_nodes)
 
+    def on_information_flow_probed(self, event: InformationFlowProbed) -> None:
+        """Record whether the output depends on the input at all."""
+        self._input_ignored = event.input_ignored
+
     def on_watch_ended(self, event: WatchEnded) -> Evidence | None:
         """Return evidence if the run does not learn."""
         deviations = [each for each in self._deviations if each is not None]
@@ -83,6 +92,11 @@ class Detector(BaseDetector):
         changes = [each for each in self.progress.weight_changes().values() if each]
         ratio = min((each[-1].first_gradient for each in changes), default=1.0)
         cause = self._cause
+        if self._input_ignored:
+            cause = (
+                "other values in half of the samples of a batch changed no output: the position that the model returns "
+                "does not see them (attention without batch_first=True takes the batch for time), or all units are dead"
+            )
         if not cause and ratio < VANISHED:
             cause = f"the gradient of the first layer is {format_float(ratio)} times that of the last layer"
         self.progress.cause_reported = True

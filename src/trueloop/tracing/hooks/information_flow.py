@@ -161,6 +161,7 @@ class InformationFlow(Hook):
             padded=padding.judged,
             padding=padding.padding,
             exchanged=exchanged,
+            input_ignored=batch.input_ignored,
             obstacle=model.obstacle,
         )
 

@@ -38,6 +38,8 @@ class BatchVerdict(NamedTuple):
 
     judged: bool
     mixed: SamplesMixed | None
+    input_ignored: bool = False
+    """Whether no output changed at all, also those of the samples that got other values."""
 
 
 NOT_JUDGED: Final = BatchVerdict(judged=False, mixed=None)
@@ -59,9 +61,9 @@ def judge_batch(reruns: Reruns, batch: Batch) -> BatchVerdict:
         return NOT_JUDGED
     changed, kept = _halves(rows)
     verdicts = [_judge(reruns, run, output, (place, changed, kept)) for place, leaf in contents if len(leaf) == rows]
-    effective = [each for each in verdicts if each is not None]
+    effective = [each for each in verdicts if isinstance(each, tuple)]
     if not effective:
-        return NOT_JUDGED
+        return NOT_JUDGED._replace(input_ignored=len(verdicts) == len(contents) and all(each == 0 for each in verdicts))
     share = min(each[0] for each in effective)
     if share < MIN_AFFECTED_SHARE:
         return BatchVerdict(judged=True, mixed=None)
@@ -147,10 +149,10 @@ def _is_one_per_row(output: Tensor, rows: int) -> bool:
 
 def _judge(
     reruns: Reruns, run: Run, output: Tensor, at: tuple[int, Tensor, Tensor]
-) -> tuple[float, Operation | None] | None:
+) -> tuple[float, Operation | None] | float | None:
     """Return the share of the unchanged samples whose output changes, and the operation that mixes samples.
 
-    None if the argument does not affect its own samples.
+    0.0 if other values of the argument change no output at all, None if they change few of their own samples.
     """
     place, changed, kept = at
     leaf: Any = reruns.leaves[place].detach().clone()
@@ -159,6 +161,8 @@ def _judge(
     counterpart = run.counterpart(other, output)
     if counterpart.shape != output.shape:
         return None
+    if torch.equal(output.detach(), counterpart.detach()):
+        return None if torch.equal(leaf, reruns.leaves[place]) else 0.0
     different = differs(output.detach(), counterpart.detach()).reshape(len(leaf), -1).any(1)
     share = different[kept].double().mean().item()
     if different[changed].double().mean().item() < 0.5 and share < MIN_AFFECTED_SHARE:
