@@ -10,6 +10,7 @@ import pytest
 from trueloop.app.diagnosis.conclusions import (
     CANNOT_FIT,
     NO_RELATION,
+    SMALL_OR_NOISY,
     UNBOUNDED,
     Diagnosis,
     Effect,
@@ -127,6 +128,13 @@ def test_a_change_without_which_not_even_one_batch_is_fitted_helps():
 def test_one_batch_tells_causes_apart(ends: Sequence[float], headline: str):
     one_batch = [trial("one batch", *ends)] if ends else []
     assert concluded(trial("", 1.0, 1.0), trial("a", 1.0, 1.0), one_batch=one_batch).headline == headline
+
+
+def test_a_run_that_learns_slowly_but_fits_no_batch_is_not_suspected():
+    learning = LearningSummary(LearningVerdict.SLOWLY, "mse", 1.1, 0.96, 1.0, 300)
+    one_batch = [trial("one batch", 1.0, 1.0)]
+    found = concluded(trial("", 0.97, 0.97), trial("a", 1.0, 1.0), one_batch=one_batch, learning=learning)
+    assert found.headline == SMALL_OR_NOISY
 
 
 def test_losses_without_a_constant_answer_are_compared_with_the_baseline():

@@ -215,6 +215,10 @@ CANNOT_FIT: Final = (
     "The model cannot fit even one batch, also not at 10 times and a tenth of the rate: look for a graph that is cut, "
     "frozen parameters, an optimizer with other parameters, or a wrong loss."
 )
+SMALL_OR_NOISY: Final = (
+    "Nothing that was tried helps. The run learns slowly, and the model cannot fit even one batch: it is small, or the "
+    "targets contain noise that no model can predict."
+)
 NO_RELATION: Final = (
     "Nothing that was tried helps. The model can fit one batch, but not what the batches have in common: the labels "
     "may not follow from the inputs, or the task needs another model or many more updates."
@@ -237,7 +241,8 @@ def _words(found: Diagnosis, learning: LearningSummary | None) -> tuple[str, lis
     notes += [f"{_change(each)}, which is still not below that of a constant answer." for each in partly[:2]]
     fits = [_fits(trial) for trial in found.trials.one_batch]
     if fits and not any(fits):
-        return CANNOT_FIT, notes
+        is_slow = learning is not None and learning.verdict is LearningVerdict.SLOWLY
+        return SMALL_OR_NOISY if is_slow else CANNOT_FIT, notes
     return NO_RELATION if any(fits) or memorising else "Nothing that was tried helps.", notes
 
 
