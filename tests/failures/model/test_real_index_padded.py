@@ -1,0 +1,103 @@
+"""MDL024: embeddings whose padding_idx is the index of a real token or category."""
+
+import pytest
+
+HEAD = """
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+
+torch.manual_seed(0)
+"""
+TRAIN = """
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for epoch in range(3):
+    for rows in torch.randperm(len(x)).split(32):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+"""
+WORDS = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(12, 8, padding_idx={pad}), nn.Linear(8, 2)
+    def forward(self, ids):
+        return self.head(self.words(ids).mean(-2))
+model = Net()
+texts = [torch.randint({low}, 12, (int(n),)) for n in torch.randint(4, 12, (256,))]
+y = torch.tensor([int((each > 6).sum() > 3) for each in texts])
+"""
+
+
+def words(low: int, pad: int = 0) -> str:
+    return WORDS.replace("{low}", str(low)).replace("{pad}", str(pad))
+
+
+FAULTY = {
+    "a vocabulary that begins at the padding": words(0) + "x = pad_sequence(texts, batch_first=True)\n" + TRAIN,
+    "padding at the start": words(0) + "x = pad_sequence(texts, batch_first=True, padding_side='left')\n" + TRAIN,
+    "the last index": words(1, pad=11) + "x = pad_sequence(texts, batch_first=True, padding_value=11)\n" + TRAIN,
+    "one category per sample": """
+x = torch.randint(0, 8, (256,))
+y = (x > 3).long()
+model = nn.Sequential(nn.Embedding(8, 4, padding_idx=0), nn.Linear(4, 2))
+"""
+    + TRAIN,
+    "a column of categories": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tables = nn.ModuleList([nn.Embedding(n, 4, padding_idx=0) for n in (5, 9)])
+        self.head = nn.Linear(8, 2)
+    def forward(self, codes):
+        return self.head(torch.cat([table(codes[:, i]) for i, table in enumerate(self.tables)], 1))
+model = Net()
+x = torch.stack([torch.randint(0, 5, (256,)), torch.randint(1, 9, (256,))], 1)
+y = (x.sum(1) > 6).long()
+"""
+    + TRAIN,
+}
+CORRECT = {
+    "a vocabulary that begins at 1": words(1) + "x = pad_sequence(texts, batch_first=True)\n" + TRAIN,
+    "no padding_idx": words(0).replace(", padding_idx=0", "") + "x = pad_sequence(texts, batch_first=True)\n" + TRAIN,
+    "sentences that are padded one by one": words(1)
+    + "x = pad_sequence(texts, batch_first=True)\nx = torch.cat([x, x.flip(0)], 1)\n"
+    + TRAIN,
+    "unknown words are padding": words(0) + "x = pad_sequence(texts, batch_first=True)  # 0: unknown\n" + TRAIN,
+    "padding occurs once in a while in the middle": words(1)
+    + "x = pad_sequence(texts, batch_first=True)\nx[:5, 2] = 0\n"
+    + TRAIN,
+    "sequences of one length that contain 0": words(0)
+    + "x = torch.stack([torch.cat([each, each])[:7].clamp(min=1) for each in texts])\n"
+    + TRAIN,
+    "categories from 1": """
+x = torch.randint(1, 8, (256,))
+y = (x > 3).long()
+model = nn.Sequential(nn.Embedding(8, 4, padding_idx=0), nn.Linear(4, 2))
+"""
+    + TRAIN,
+    "missing categories": """
+x = torch.randint(0, 8, (256,))  # 0 = missing
+y = (x > 3).long()
+model = nn.Sequential(nn.Embedding(8, 4, padding_idx=0), nn.Linear(4, 2))
+"""
+    + TRAIN,
+    "a frozen table": """
+x = torch.randint(0, 8, (256,))
+y = (x > 3).long()
+table = nn.Embedding.from_pretrained(torch.randn(8, 4), padding_idx=0)
+model = nn.Sequential(table, nn.Linear(4, 2))
+"""
+    + TRAIN,
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_a_real_index_is_reported(run, script):
+    assert "MDL024" in {each.code for each in run(HEAD + script).findings}
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_reserved_indices_are_accepted(run, script):
+    assert "MDL024" not in {each.code for each in run(HEAD + script).findings}
