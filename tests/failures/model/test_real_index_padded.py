@@ -60,6 +60,9 @@ y = (x.sum(1) > 6).long()
 }
 CORRECT = {
     "a vocabulary that begins at 1": words(1) + "x = pad_sequence(texts, batch_first=True)\n" + TRAIN,
+    "time first": words(1).replace(".mean(-2)", ".mean(0)")
+    + "x = pad_sequence(texts, batch_first=True)\n"
+    + TRAIN.replace("model(x[rows])", "model(x[rows].t())"),
     "no padding_idx": words(0).replace(", padding_idx=0", "") + "x = pad_sequence(texts, batch_first=True)\n" + TRAIN,
     "sentences that are padded one by one": words(1)
     + "x = pad_sequence(texts, batch_first=True)\nx = torch.cat([x, x.flip(0)], 1)\n"

@@ -1,8 +1,8 @@
 """``padding_idx`` of an embedding is the index of a real token or category.
 
 What you see
-    The model learns, but treats one word, store or user as if it were not there: often the most frequent one, which comes
-    first in the vocabulary. Its embedding is a vector of zeros from the first to the last update.
+    The model learns, but treats one word, store or user as if it were not there: often the most frequent one, which
+    comes first in the vocabulary. Its embedding is a vector of zeros from the first to the last update.
 
 Why it happens
     The vector at ``padding_idx`` starts at zero and gets no gradient. A vocabulary that is built by

@@ -67,8 +67,10 @@ class PaddedIndices(Hook):
         sequences = padded = within = 0
         if is_single:
             padded = int(is_padding.sum())
-        elif indices.shape[-1] > 2:
-            rows = is_padding.reshape(-1, indices.shape[-1])
+        elif min(indices.shape[0], indices.shape[-1]) > 2:
+            # the time is the last dimension, or the first one: that in which padding stands at the ends
+            layouts = [is_padding.movedim(dim, -1).reshape(-1, is_padding.shape[dim]) for dim in (-1, 0)]
+            rows = min(layouts, key=lambda each: _count_within(each) / len(each))
             sequences = len(rows)
             padded = int((rows[:, 0] | rows[:, -1]).sum())
             within = _count_within(rows)
