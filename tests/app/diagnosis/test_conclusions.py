@@ -9,6 +9,7 @@ import pytest
 
 from trueloop.app.diagnosis.conclusions import (
     CANNOT_FIT,
+    GAME,
     NO_RELATION,
     SMALL_OR_NOISY,
     UNBOUNDED,
@@ -84,6 +85,14 @@ def test_nothing_is_concluded_from_a_loss_of_the_program_that_falls_below_zero(k
     found = concluded(*trials)
     assert (found.headline == UNBOUNDED) is not helps
     assert [each.trial.change.key for each in found.helping] == ["a"] * helps
+
+
+@pytest.mark.parametrize(("optimizers", "helps"), [(1, True), (2, False)])
+def test_nothing_is_concluded_from_losses_of_two_optimizers(optimizers: int, helps: bool):
+    trials = trial("", 1.0, 1.0, other=1.0), trial("a", 0.1, 0.1, other=1.0)
+    found = conclude(Trials(trials[0], trials[1:], [], {}, 1, "", "", optimizers), None)
+    assert (found.headline == GAME) is not helps
+    assert bool(found.helping) is helps
 
 
 @pytest.mark.parametrize("before", [math.nan, math.inf, 1e9])

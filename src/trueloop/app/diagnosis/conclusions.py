@@ -21,6 +21,7 @@ FITS: Final = 0.5  # of the loss of the best constant answer for one batch, belo
 MEMORISES: Final = 0.4  # of the gain that random labels give too
 NOISE: Final = 3.0  # standard errors
 SAME_LOSS: Final = 0.1  # of the values of the main loss, from which another loss counts
+GAME_SHARE: Final = 0.3  # of the values of the main loss, from which the loss of another line counts
 WORSE: Final = 1.25  # times another loss without the change
 AS_GOOD: Final = 0.8  # of the best gain, from which a change that is a likelier cause comes first
 MAX_CHECKED: Final = 3  # changes that help, whose gain is compared with that for random labels
@@ -94,16 +95,32 @@ def conclude(trials: Trials, learning: LearningSummary | None) -> Diagnosis:
     if baseline is None:
         reason = trials.failed or f"{trials.stopped} before the script itself had run again"
         return Diagnosis(f"No change was tried: {reason}.", (), (), None, 0, 0, trials)
-    is_signed = _is_signed((baseline, *trials.changes))
+    says_nothing = _says_nothing(baseline, trials)
     outcomes = _ranked([_without_memorising(each, trials) for each in _outcomes(baseline, trials, learning)])
-    if is_signed:
+    if says_nothing:
         outcomes = [each._replace(effect=Effect.NONE) for each in outcomes]
     main = main_curve(baseline.curves[0])
     updates = main.updates[-1] + 1 if main else 0
     constants = [c.constant for curves in baseline.curves if (c := main_curve(curves)) and c.constant is not None]
     found = Diagnosis("", (), outcomes, fmean(constants) if constants else None, updates, len(baseline.curves), trials)
-    headline, notes = (UNBOUNDED, []) if is_signed else _words(found, learning)
+    headline, notes = (says_nothing, []) if says_nothing else _words(found, learning)
     return found._replace(headline=headline, notes=[*notes, *_limits(found)])
+
+
+def _says_nothing(baseline: Trial, trials: Trials) -> str:
+    """Return why a lower loss does not mean that more is learned; "" = it does."""
+    mains = [(main, curves) for curves in baseline.curves if (main := main_curve(curves)) is not None]
+    has_several = any(
+        main.kind == "" or len({each.location for each in curves if _is_frequent(each, main)}) > 1
+        for main, curves in mains
+    )
+    if trials.optimizers > 1 and has_several:
+        return GAME
+    return UNBOUNDED if _is_signed((baseline, *trials.changes)) else ""
+
+
+def _is_frequent(curve: LossCurve, main: LossCurve) -> bool:
+    return len(curve.values) >= GAME_SHARE * len(main.values)
 
 
 def _is_signed(trials: Sequence[Trial]) -> bool:
@@ -207,6 +224,10 @@ def _ranked(outcomes: Sequence[Outcome]) -> list[Outcome]:
     return sorted(outcomes, key=key)
 
 
+GAME: Final = (
+    "Two optimizers follow losses of their own, as in a GAN: a lower loss of one says nothing about the other, so the "
+    "experiments say nothing. Compare samples or a metric."
+)
 UNBOUNDED: Final = (
     "The loss falls below 0, as that of a policy or a critic does: a lower one does not mean that more is learned, so "
     "the experiments say nothing. Compare returns or samples."

@@ -61,6 +61,7 @@ class Trials(NamedTuple):
     """Why not all was tried: "the budget is spent", "interrupted"; "" = all was tried."""
     failed: str
     """Why the program could not be run again; "" = it could."""
+    optimizers: int = 1
 
 
 class _Seed:
@@ -159,7 +160,8 @@ class ExperimentRunner:
             stopped = "interrupted"
         finally:
             self._close()
-        return Trials(baseline, changes, one_batch, random_labels, len(possible), stopped, failed)
+        optimizers = self._seeds[0].facts.get("optimizers", 1) if self._seeds else 1
+        return Trials(baseline, changes, one_batch, random_labels, len(possible), stopped, failed, optimizers)
 
     def _wait_ready(self) -> str:
         """Wait for all reruns, and leave out those that fail; return the reason if all do."""

@@ -189,7 +189,7 @@ def _targets(site: TrainingSite) -> Iterable[Change]:
         f"back: prediction * std + mean (now mean {format_float(mean.mean().item())}, deviation {shown})",
         location=_line(site.loss_location),
         is_late=not _is_far(low, high, (mean / deviation).abs().max().item()),
-        apply=lambda: setattr(site, "change_output", change),
+        apply=lambda: setattr(site, "change_output", change) if site.models else site.change_answers(change),
     )
 
 

@@ -230,6 +230,7 @@ def _facts(site: TrainingSite, changes: list[Change]) -> dict[str, Any]:
             }
             for each in changes
         ],
+        "optimizers": len(site.optimizers),
         "one_batch": can_repeat_batch(site),
         "random_labels": can_shuffle_labels(site),
     }

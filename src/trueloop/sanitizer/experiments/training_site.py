@@ -116,6 +116,18 @@ class TrainingSite:
         for name in LOSSES:
             self.patches.swap_code(getattr(F, name), changed)
 
+    def change_answers(self, change: TensorChange) -> None:
+        """Change what PyTorch's losses compare with the targets, for a model that is a plain function."""
+
+        def changed(original: Callable[..., Any]) -> Callable[..., Any]:
+            def loss(input: Any, *args: Any) -> Any:  # noqa: A002
+                return original(change(input) if torch.is_grad_enabled() else input, *args)
+
+            return loss
+
+        for name in LOSSES:
+            self.patches.swap_code(getattr(F, name), changed)
+
     def _model_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __call__(module: nn.Module, /, *args: Any, **options: Any) -> Any:  # noqa: N807
             if self._depth or next(module.parameters(), None) is None:
