@@ -5,14 +5,15 @@ import os
 import re
 import sys
 import warnings
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain, islice, repeat
 from typing import Any, Final, NamedTuple, cast
 
 from trueloop.analysis.interpreter.qualified_names import HARMLESS_PACKAGES
 from trueloop.analysis.interpreter.roles_by_use import CallIndex
-from trueloop.core.source_text import SourceText, children, walk
+from trueloop.core.source_text import SourceText, walk, walk_tree
 
 MAX_LINKED_FILES: Final = 30  # files that one file imports, directly or indirectly, and that are searched for words
 MAX_PARSED_FILES: Final = 64  # syntax trees in memory
@@ -23,6 +24,7 @@ LIBRARIES: Final = sys.stdlib_module_names | {"torch", "numpy"}
 _IMPORT: Final = re.compile(
     r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(?:\(([^)]*)\)|([^#\n(]*))|import[ \t]+([\w., \t]+))", re.M
 )
+Word = str | re.Pattern[str] | Callable[[str], bool]
 _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 
 
@@ -41,16 +43,43 @@ class Module:
         path: path of the file.
         text: text of the file.
         tree: syntax tree of the file, with the line numbers of the text.
-        nodes: all nodes of the syntax tree, level by level.
     """
 
-    def __init__(self, path: str, text: SourceText, tree: ast.Module, nodes: Sequence[ast.AST]) -> None:
-        self.path, self.text, self.tree, self.nodes = path, text, tree, nodes
+    def __init__(self, path: str, text: SourceText, tree: ast.Module) -> None:
+        self.path, self.text, self.tree = path, text, tree
+        self.nodes, self._child_counts = walk_tree(tree)
+        """All nodes of the syntax tree, level by level, and the number of children of each."""
+        self._by_kind: dict[tuple[type[ast.AST], ...], Sequence[Any]] = {}
+
+    def nodes_of(self, *kinds: type[ast.AST]) -> Sequence[Any]:
+        """Return all nodes of some classes, level by level.
+
+        Args:
+            kinds: classes of syntax nodes, also abstract ones such as ``ast.expr``.
+        """
+        if kinds not in self._by_kind:
+            classes = tuple(each for each in self._node_classes if issubclass(each, kinds))
+            self._by_kind[kinds] = (
+                self._node_classes[classes[0]]
+                if len(classes) == 1
+                else [each for each in self.nodes if type(each) in classes]
+                if classes
+                else ()
+            )
+        return self._by_kind[kinds]
+
+    @cached_property
+    def _node_classes(self) -> dict[type[ast.AST], list[ast.AST]]:
+        found: defaultdict[type[ast.AST], list[ast.AST]] = defaultdict(list)
+        for each in self.nodes:
+            found[type(each)].append(each)
+        return found
 
     @cached_property
     def parents(self) -> dict[int, ast.AST]:
         """Id of a syntax node -> its parent."""
-        return {id(child): node for node in self.nodes for child in children(node)}
+        of_each = chain.from_iterable(map(repeat, self.nodes, self._child_counts))
+        return dict(zip(map(id, islice(self.nodes, 1, None)), of_each, strict=True))
 
     @cached_property
     def blocks(self) -> dict[int, list[ast.stmt]]:
@@ -103,7 +132,7 @@ class Project:
         self._modules: OrderedDict[str, Module | None] = OrderedDict()
         self._imports: dict[str, tuple[str, ...]] = {}
         self._texts: dict[str, str] = {}
-        self._words: dict[tuple[str, str | re.Pattern[str]], bool] = {}
+        self._words: dict[tuple[str, Word], bool] = {}
         """File and word -> whether the file contains the word."""
         self._numbers = {file: number for number, file in enumerate(sorted(self._names), 1)}
         """Number of each file. Its line numbers start at this times `MAX_LINES`, so no two files have equal ones."""
@@ -248,17 +277,19 @@ class Project:
                 if inner.endswith(".py") and inner != origin:
                     yield inner
 
-    def contains(self, file: str, word: str | re.Pattern[str]) -> bool:
-        """Return True if the text of a file contains a word, or text that a pattern matches."""
+    def contains(self, file: str, word: Word) -> bool:
+        """Return True if the text of a file contains a word, see `contains_word`."""
         key = file, word
         if key not in self._words:
             self._words[key] = contains_word(self._text(file), word)
         return self._words[key]
 
 
-def contains_word(text: str, word: str | re.Pattern[str]) -> bool:
-    """Return True if a text contains a word, or text that a pattern matches."""
-    return word in text if isinstance(word, str) else word.search(text) is not None
+def contains_word(text: str, word: Word) -> bool:
+    """Return True if a text contains a word or what a pattern matches, or if a function returns True for it."""
+    if isinstance(word, str):
+        return word in text
+    return word.search(text) is not None if isinstance(word, re.Pattern) else word(text)
 
 
 def parse_module(file: str, source: str, lines_before: int = 0) -> Module:
@@ -273,13 +304,13 @@ def parse_module(file: str, source: str, lines_before: int = 0) -> Module:
         SyntaxError, ValueError, RecursionError, MemoryError: the text cannot be parsed.
     """
     tree = parse_tree(source)
-    nodes = walk(tree)
-    for node in nodes if lines_before else ():
+    module = Module(file, SourceText(source, lines_before), tree)
+    for node in module.nodes if lines_before else ():
         position: dict[str, Any] = vars(node)
         if "lineno" in position:
             position["lineno"] += lines_before
             position["end_lineno"] += lines_before
-    return Module(file, SourceText(source, lines_before), tree, nodes)
+    return module
 
 
 def parse_tree(source: str) -> ast.Module:

@@ -4,7 +4,7 @@ import ast
 import linecache
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -264,6 +264,7 @@ def _overlaps(first: Edit, second: Edit) -> bool:
 
 _LEAVES: Final = frozenset(
     (
+        ast.Name,
         ast.Constant,
         *(
             each
@@ -272,12 +273,27 @@ _LEAVES: Final = frozenset(
         ),
     )
 )
-"""Kinds of nodes without child nodes."""
+"""Kinds of nodes without child nodes, if contexts do not count."""
+_CHILDREN: Final[dict[type, Callable[[Any], list[ast.AST]]]] = {
+    ast.Attribute: lambda node: [node.value],
+    ast.Call: lambda node: [node.func, *node.args, *node.keywords],
+    ast.Expr: lambda node: [node.value],
+    ast.Assign: lambda node: [*node.targets, node.value],
+    ast.keyword: lambda node: [node.value],
+    ast.Subscript: lambda node: [node.value, node.slice],
+    ast.BinOp: lambda node: [node.left, node.op, node.right],
+    ast.Compare: lambda node: [node.left, *node.ops, *node.comparators],
+    ast.arg: lambda node: [] if node.annotation is None else [node.annotation],
+    ast.Tuple: lambda node: node.elts,
+    ast.List: lambda node: node.elts,
+    ast.If: lambda node: [node.test, *node.body, *node.orelse],
+}
+"""Child nodes of the most frequent kinds of nodes."""
 _LARGE: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.For, ast.While)
 
 
 def walk(node: ast.AST) -> Sequence[ast.AST]:
-    """Return a node and all nodes in it, level by level, in the order of ``ast.walk``.
+    """Return a node and all nodes in it but contexts (``ast.Load()``), level by level, in the order of ``ast.walk``.
 
     Those of a function, class or loop are kept, since many rules walk the same ones.
     """
@@ -287,10 +303,7 @@ def walk(node: ast.AST) -> Sequence[ast.AST]:
 def _walk(node: ast.AST) -> list[ast.AST]:
     found = [node]
     for each in found:
-        kind = type(each)
-        if kind is ast.Name:
-            found.append(each.ctx)  # type: ignore[attr-defined]
-        elif kind not in _LEAVES:
+        if type(each) not in _LEAVES:
             found += children(each)
     return found
 
@@ -298,14 +311,35 @@ def _walk(node: ast.AST) -> list[ast.AST]:
 _kept_walk = lru_cache(maxsize=2048)(_walk)
 
 
+def walk_tree(tree: ast.AST) -> tuple[list[ast.AST], list[int]]:
+    """Return what `walk` returns, and the number of child nodes of each node, by which the parents can be found."""
+    found, counts = [tree], list[int]()
+    for each in found:
+        if type(each) in _LEAVES:
+            counts.append(0)
+        else:
+            inner = children(each)
+            found += inner
+            counts.append(len(inner))
+    return found, counts
+
+
 def children(node: ast.AST) -> list[ast.AST]:
-    """Return the child nodes of a node, twice as fast as ``ast.iter_child_nodes``."""
+    """Return the child nodes of a node but its context, several times as fast as ``ast.iter_child_nodes``."""
+    known = _CHILDREN.get(type(node))
+    if known is not None:
+        return known(node)
     found: list[ast.AST] = []
     for value in vars(node).values():
         kind = type(value)
         if kind is list:
             found += [each for each in value if isinstance(each, ast.AST)]
-        elif kind is not int and kind is not str and isinstance(value, ast.AST):
+        elif (
+            kind is not int
+            and kind is not str
+            and isinstance(value, ast.AST)
+            and not isinstance(value, ast.expr_context)
+        ):
             found.append(value)
     return found
 

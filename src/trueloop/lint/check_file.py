@@ -10,18 +10,25 @@ from functools import cache, partial
 from typing import Final, NamedTuple
 
 from trueloop.analysis.interpreter.interpreter import interpret
-from trueloop.analysis.project import Project, contains_word, parse_module, parse_tree
+from trueloop.analysis.project import Project, Word, contains_word, parse_module, parse_tree
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Finding, Severity, SourceLocation
 from trueloop.core.source_text import cuts_graph
 from trueloop.core.suppression import ALL_CODES, Pragma, find_pragmas, matches_code
 from trueloop.failures.failure import Failure, Rule
 
-_TRAINING_CODE: Final = re.compile(
-    r"\boptim\b|[Oo]ptimizer|\.backward\(|[Ll]oader\b|\bepochs?\b|\bnn\.[A-Z]\w+\(|class \w+\([^)]*Module\b"
-    r"|train_test_split|random_split|\b(?:fit|train)\w*\("
-)
-"""Code that trains or evaluates a model, builds one, or prepares data for it."""
+_TRAINING_CODE: Final = tuple(
+    map(
+        re.compile,
+        (
+            r"optim(?<!\woptim)\b", r"ptimizer(?<=[Oo]ptimizer)", r"\.backward\(", r"oader(?<=[Ll]oader)\b",
+            r"epoch(?<!\wepoch)s?\b", r"nn(?<!\wnn)\.[A-Z]\w+\(", r"class \w+\([^)]*Module\b", "train_test_split",
+            "random_split", r"fit(?<!\wfit)\w*\(", r"train(?<!\wtrain)\w*\(",
+        ),
+    )
+)  # fmt: skip
+"""Code that trains or evaluates a model, builds one, or prepares data for it. Patterns that start with a fixed text are
+searched ten times as fast as one pattern with alternatives."""
 
 
 class ActiveRule(NamedTuple):
@@ -89,15 +96,13 @@ def _follows(source: str, project: Project) -> bool:
 
     Most files of a large package are such files; following their imports would check the imported files many times.
     """
-    return project.follows_unnamed_files or _TRAINING_CODE.search(source) is not None
+    return project.follows_unnamed_files or any(each.search(source) for each in _TRAINING_CODE)
 
 
-def _word_search(
-    source: str, imported: Sequence[str], project: Project | None
-) -> Callable[[str | re.Pattern[str]], bool]:
+def _word_search(source: str, imported: Sequence[str], project: Project | None) -> Callable[[Word], bool]:
     """Return a function that searches for a word in a file and in the files that it imports."""
 
-    def contains(word: str | re.Pattern[str]) -> bool:
+    def contains(word: Word) -> bool:
         return contains_word(source, word) or any(
             project is not None and project.contains(each, word) for each in imported
         )

@@ -46,9 +46,7 @@ def batch_loops(source: SourceFile) -> tuple[BatchLoop, ...]:
 
 
 def _batch_loops(source: SourceFile) -> Iterator[BatchLoop]:
-    for node in source.nodes:
-        if not isinstance(node, ast.For):
-            continue
+    for node in source.nodes_of(ast.For):
         iterable, counter = node.iter, ""
         while isinstance(iterable, ast.Call) and last_name(iterable.func) in _TRANSPARENT and iterable.args:
             is_counted = last_name(iterable.func) == "enumerate" and isinstance(node.target, ast.Tuple)
@@ -75,10 +73,10 @@ def created_loader(source: SourceFile, loader: ast.expr) -> ast.Call | None:
 @lru_cache(maxsize=1)
 def _created_loaders(source: SourceFile) -> dict[str, list[ast.Call]]:
     found: dict[str, list[ast.Call]] = {}
-    for each in source.nodes:
-        value = each.value if isinstance(each, ast.Assign) else None
+    for each in source.nodes_of(ast.Assign):
+        value = each.value
         if isinstance(value, ast.Call) and last_name(value.func).endswith("DataLoader"):
-            for name in {last_name(target) for target in each.targets}:  # type: ignore[attr-defined]
+            for name in {last_name(target) for target in each.targets}:
                 found.setdefault(name, []).append(value)
     return found
 

@@ -19,8 +19,8 @@ def means_of_batch_means(source: SourceFile) -> Iterator[tuple[ast.BinOp, Op]]:
     """
     quotients = [
         each
-        for each in source.nodes
-        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div) and len_argument(source, each.right) is not None
+        for each in source.nodes_of(ast.BinOp)
+        if isinstance(each.op, ast.Div) and len_argument(source, each.right) is not None
     ]
     for loss in source.ops(OpKind.LOSS) if quotients else ():
         reduction = loss.arguments.get("reduction")

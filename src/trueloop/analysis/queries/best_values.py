@@ -31,9 +31,7 @@ class BestCheck(NamedTuple):
 
 def best_checks(source: SourceFile) -> Iterator[BestCheck]:
     """Yield each comparison with a variable that is called the best, whose body stores the new best value or saves."""
-    for node in source.nodes:
-        if not isinstance(node, ast.If):
-            continue
+    for node in source.nodes_of(ast.If):
         for test in _conditions(node.test):
             if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and _sign(test.ops[0])):
                 continue
@@ -105,7 +103,7 @@ def is_huge(number: float) -> bool:
 
 def is_parameter(source: SourceFile, node: ast.AST, name: ast.expr) -> bool:
     """Return True if a name is a parameter of a function around a node."""
-    functions = [each for each in source.nodes if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = list(source.nodes_of(ast.FunctionDef, ast.AsyncFunctionDef))
     parameters = [
         p.arg for each in functions if encloses(each, node) for p in walk(each.args) if isinstance(p, ast.arg)
     ]

@@ -156,7 +156,7 @@ def deepcopy_fix(source: SourceFile, node: ast.Call) -> Fix | None:
         name = "copy.deepcopy"
         imports = [each for each in source.tree.body if isinstance(each, ast.Import | ast.ImportFrom)]
         first = next((each for each in imports if getattr(each, "module", "") != "__future__"), None)
-        is_name_used = any(isinstance(each, ast.Name) and each.id == "copy" for each in source.nodes)
+        is_name_used = any(each.id == "copy" for each in source.nodes_of(ast.Name))
         line = source.text.insert_before(first, "import copy") if first is not None and not is_name_used else None
         if line is None:
             return None

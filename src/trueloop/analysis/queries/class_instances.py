@@ -34,10 +34,10 @@ def definitions(source: SourceFile) -> Definitions:
     """Return the classes and functions of a program, except those that share their name, and all calls."""
     classes: dict[str, list[Any]] = {}
     functions: dict[str, list[Any]] = {}
-    for each in source.nodes:
+    for each in source.nodes_of(ast.ClassDef, ast.FunctionDef):
         if isinstance(each, ast.ClassDef):
             classes.setdefault(each.name, []).append(each)
-        elif isinstance(each, ast.FunctionDef):
+        else:
             functions.setdefault(each.name, []).append(each)
     calls: dict[str, list[ast.Call]] = {}
     for call in source.all_calls:
@@ -53,7 +53,7 @@ def definitions(source: SourceFile) -> Definitions:
 def instances(source: SourceFile) -> tuple[Instance, ...]:
     """Return the variables and attributes that are assigned the result of a call."""
     found: list[Instance] = []
-    for assignment in (each for each in source.nodes if isinstance(each, ast.Assign)):
+    for assignment in source.nodes_of(ast.Assign):
         for target, value in single_assignments(assignment):
             match value:
                 case ast.Call(func=ast.Attribute(attr="to", value=ast.Call() as call)) | (ast.Call() as call):
@@ -88,7 +88,7 @@ def uses(source: SourceFile, target: ast.expr, depth: int = 0) -> list[ast.expr]
 def _references(source: SourceFile, target: Any) -> list[Any]:
     """Return the nodes that read or assign the variable, parameter or attribute of a node."""
     if isinstance(target, ast.Attribute):
-        return [each for each in source.nodes if isinstance(each, ast.Attribute) and each.attr == target.attr]
+        return [each for each in source.nodes_of(ast.Attribute) if each.attr == target.attr]
     name = target.arg if isinstance(target, ast.arg) else target.id
     owner = function_of(source, target)
     named = [each for each in walk(owner) if isinstance(each, ast.Name) and each.id == name]

@@ -79,8 +79,8 @@ def _global_models(source: SourceFile) -> dict[str, AbstractValue]:
         id(each.node): each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.MODEL
     }
     assignments: dict[str, list[Any]] = {}
-    for node in source.nodes:
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+    for node in source.nodes_of(ast.Name):
+        if isinstance(node.ctx, ast.Store):
             assignments.setdefault(node.id, []).append(node)
     found: dict[str, AbstractValue] = {}
     for statement in source.tree.body:

@@ -48,8 +48,8 @@ LOOPS = ast.For | ast.AsyncFor | ast.While
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each counter of epochs without improvement that is never set back."""
-    for node in source.nodes:
-        if not isinstance(node, ast.If) or not node.orelse or not _compares_best(node.test):
+    for node in source.nodes_of(ast.If):
+        if not node.orelse or not _compares_best(node.test):
             continue
         for bad, good in ((node.orelse, node.body), (node.body, node.orelse)):
             best = next((target for target, _ in stores_in(good) if _is_best(target)), None)

@@ -69,8 +69,8 @@ class _Part(NamedTuple):
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the slices that do not cover the data."""
     called = {id(loop.node) for each in source.ops(OpKind.MODEL_CALL) for loop in each.loops}
-    for node in source.nodes:
-        if not isinstance(node, ast.For) or not (id(node) in called or _trains(node)):
+    for node in source.nodes_of(ast.For):
+        if not (id(node) in called or _trains(node)):
             continue
         loop = _range(source, node)
         parts = list(_parts(source, loop)) if loop is not None else []

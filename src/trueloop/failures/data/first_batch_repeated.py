@@ -194,8 +194,8 @@ def _uses_index(source: SourceFile, dataset: ast.expr) -> bool:
     """Return False for a dataset of the file whose ``__getitem__`` ignores its index: it creates new samples."""
     value = assigned_value(source, dataset, dataset.id) if isinstance(dataset, ast.Name) else dataset
     name = last_name(value.func) if isinstance(value, ast.Call) else ""
-    for each in source.nodes:
-        if isinstance(each, ast.FunctionDef) and each.name == "__getitem__" and len(each.args.args) > 1:
+    for each in source.nodes_of(ast.FunctionDef):
+        if each.name == "__getitem__" and len(each.args.args) > 1:
             owner = source.parents.get(id(each))
             names = {inner.id for inner in walk(each) if isinstance(inner, ast.Name)}
             if getattr(owner, "name", "") == name and each.args.args[1].arg not in names:

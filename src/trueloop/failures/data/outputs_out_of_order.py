@@ -70,8 +70,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _shuffling_loaders(source: SourceFile) -> Iterator[tuple[str, ast.Call]]:
     """Yield name and call of each loader that shuffles, and that is the only value of its name."""
-    for each in source.nodes:
-        if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.value, ast.Call):
+    for each in source.nodes_of(ast.Assign):
+        if len(each.targets) == 1 and isinstance(each.value, ast.Call):
             name, call = dotted_name(each.targets[0]), each.value
             is_loader = bool(name and call.args) and last_name(call.func) == "DataLoader" and _shuffles(call)
             if is_loader and len(assigned_in(source.tree, name)) == 1:
@@ -100,7 +100,7 @@ def _labels_of(source: SourceFile, dataset: ast.expr) -> set[str]:
 def _outputs(source: SourceFile, loader: str) -> Iterator[str]:
     """Yield the variables that hold what loops over a loader collect, and what is computed from them alone."""
     names = set(_collected_by_loops(source, loader))
-    assignments = [each for each in source.nodes if isinstance(each, ast.Assign) and len(each.targets) == 1]
+    assignments = [each for each in source.nodes_of(ast.Assign) if len(each.targets) == 1]
     for each in assignments:
         target = dotted_name(each.targets[0])
         if not target:
@@ -113,8 +113,8 @@ def _outputs(source: SourceFile, loader: str) -> Iterator[str]:
 
 
 def _collected_by_loops(source: SourceFile, loader: str) -> Iterator[str]:
-    for each in source.nodes:
-        if isinstance(each, ast.For) and _loops_over(each, loader) and _ignores_labels(each):
+    for each in source.nodes_of(ast.For):
+        if _loops_over(each, loader) and _ignores_labels(each):
             yield from _lists_filled(each)
 
 
@@ -122,7 +122,7 @@ def _collects_in_function(source: SourceFile, call: ast.Call, loader: str) -> bo
     """Return True for a call of a function of the program that collects the outputs of the loader that it gets."""
     positions = [number for number, each in enumerate(call.args) if dotted_name(each) == loader]
     name = last_name(call.func)
-    functions: list[Any] = [e for e in source.nodes if isinstance(e, ast.FunctionDef) and e.name == name]
+    functions: list[Any] = [e for e in source.nodes_of(ast.FunctionDef) if e.name == name]
     if len(positions) != 1 or len(functions) != 1:
         return False
     parameters = [each.arg for each in functions[0].args.args if each.arg != "self"]

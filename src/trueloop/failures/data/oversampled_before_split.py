@@ -52,8 +52,8 @@ _GROUPED: Final = re.compile(r"group", re.IGNORECASE)
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each split of samples that were oversampled before."""
-    for statement in source.nodes:
-        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+    for statement in source.nodes_of(ast.Assign):
+        if not isinstance(statement.value, ast.Call):
             continue
         if not _oversamples(source, statement.value):
             continue
@@ -81,8 +81,8 @@ def _oversamples(source: SourceFile, call: ast.Call) -> bool:
         name = dotted_name(owner)
         values = [
             each.value
-            for each in source.nodes
-            if isinstance(each, ast.Assign) and any(dotted_name(target) == name for target in each.targets)
+            for each in source.nodes_of(ast.Assign)
+            if any(dotted_name(target) == name for target in each.targets)
         ]
         owner = values[0] if len(values) == 1 else owner
     return isinstance(owner, ast.Call) and bool(_OVERSAMPLES.search(last_name(owner.func)))

@@ -182,8 +182,8 @@ def _copy(source: SourceFile, call: ast.Call, name: str, made: ast.Assign) -> Fi
 
 def _returned_arrays(source: SourceFile) -> Iterator[Hit]:
     """Yield each method that changes an array of its object in place and returns it to code that collects it."""
-    for method in source.nodes:
-        if not isinstance(method, ast.FunctionDef) or not isinstance(source.parents.get(id(method)), ast.ClassDef):
+    for method in source.nodes_of(ast.FunctionDef):
+        if not isinstance(source.parents.get(id(method)), ast.ClassDef):
             continue
         for node in walk(method):
             parts = _parts(node.value) if isinstance(node, ast.Return) else []

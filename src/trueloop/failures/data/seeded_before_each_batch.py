@@ -145,10 +145,8 @@ def _has_drawn(generator: str, seed: Any) -> bool:
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each constant seed that is set before every batch that a loop trains on."""
-    functions = {each.name: each for each in source.nodes if isinstance(each, ast.FunctionDef)}
-    for loop in source.nodes:
-        if not isinstance(loop, ast.For | ast.While):
-            continue
+    functions = {each.name: each for each in source.nodes_of(ast.FunctionDef)}
+    for loop in source.nodes_of(ast.For, ast.While):
         used = set[str]() if any(map(_makes_optimizer, loop.body)) else _names_of_losses(loop)
         for position, statement in enumerate(loop.body) if used else ():
             seed = _seed(source, functions, statement)
@@ -237,7 +235,7 @@ def _is_constant(source: SourceFile, call: ast.Call, value: ast.expr) -> bool:
     if not isinstance(value, ast.Name) or assigned_in(function_of(source, call), value.id)[1:]:
         return False
     values = assigned_in(source.tree, value.id)
-    parameters = {each.arg for each in source.nodes if isinstance(each, ast.arg)}
+    parameters = {each.arg for each in source.nodes_of(ast.arg)}
     return value.id not in parameters and len(values) == 1 and isinstance(values[0], ast.Constant)
 
 

@@ -52,7 +52,7 @@ _TRAINING: Final = frozenset(("train", "training", "tr", "trn", "fit"))
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each selection whose result is split afterwards."""
     made = _created(source)
-    scopes = [source.tree, *(each for each in source.nodes if isinstance(each, ast.FunctionDef))]
+    scopes = [source.tree, *source.nodes_of(ast.FunctionDef)]
     for scope in scopes:
         yield from _in_scope(scope.body, made)
 
@@ -61,8 +61,8 @@ def _created(source: SourceFile) -> dict[str, str]:
     """Return the class of each variable that is a selector."""
     return {
         ast.unparse(target): last_name(each.value.func)
-        for each in source.nodes
-        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Call)
+        for each in source.nodes_of(ast.Assign)
+        if isinstance(each.value, ast.Call)
         for target in each.targets
         if last_name(each.value.func) in _SELECTORS
     }

@@ -65,8 +65,8 @@ def _uses_gradients(source: SourceFile) -> bool:
     """Return True if the file uses gradients, or switches them off globally or inside a model."""
     if source.ops(OpKind.BACKWARD, OpKind.SET_REQUIRES_GRAD, OpKind.STEP):
         return True
-    classes = [node for node in source.nodes if isinstance(node, ast.ClassDef)]
-    attributes = {node.attr for node in source.nodes if isinstance(node, ast.Attribute)}
+    classes = list(source.nodes_of(ast.ClassDef))
+    attributes = {node.attr for node in source.nodes_of(ast.Attribute)}
     names = imported_names(source.tree)
     inside = {
         qualified_name(node, names)

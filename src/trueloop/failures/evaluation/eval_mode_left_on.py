@@ -345,8 +345,8 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
 
 def _find_dropout_turned_off(source: SourceFile) -> Iterator[Hit]:
     """Yield each dropout rate that a module sets to zero in eval mode and never sets back."""
-    for node in source.nodes:
-        if not isinstance(node, ast.If) or node.orelse or ast.unparse(node.test) != "not self.training":
+    for node in source.nodes_of(ast.If):
+        if node.orelse or ast.unparse(node.test) != "not self.training":
             continue
         for each in node.body:
             if not isinstance(each, ast.Assign) or len(each.targets) != 1 or not _is_zero(each.value):

@@ -56,7 +56,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     if used.isdisjoint(_LOGIT_LOSSES) or not used.isdisjoint(_PROBABILITY_LOSSES) or _applies_sigmoid(source):
         return
     calls = {id(each.node) for each in source.ops(OpKind.MODEL_CALL)}
-    for node in source.nodes:
+    for node in source.nodes_of(ast.Compare, ast.Call):
         compared = _compared(source, node)
         if compared is not None and _is_logit(source, compared, calls, 0):
             rounds = isinstance(node, ast.Call)
@@ -72,7 +72,7 @@ def _applies_sigmoid(source: SourceFile) -> bool:
     """Return True if a ``forward`` contains a sigmoid, or a module with one is created anywhere."""
     if any(last_name(each.func) in ("Sigmoid", "Softmax") for each in source.all_calls):
         return True
-    forwards = (each for each in source.nodes if isinstance(each, ast.FunctionDef) and each.name == "forward")
+    forwards = (each for each in source.nodes_of(ast.FunctionDef) if each.name == "forward")
     return any(_SIGMOIDS.search(ast.unparse(each)) for each in forwards)
 
 

@@ -191,8 +191,8 @@ _ENDING: Final = ast.Break | ast.Return | ast.Yield
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each backward pass after a loop over batches that replaces its loss in every iteration."""
     backwards = [each for each in source.all_calls if last_name(each.func) == "backward"]
-    for node in source.nodes:
-        if not isinstance(node, ast.For) or not _is_batch_loop(source, node):
+    for node in source.nodes_of(ast.For):
+        if not _is_batch_loop(source, node):
             continue
         function = function_of(source, node)
         if any(encloses(node, each) for each in backwards) or _differentiates(node):

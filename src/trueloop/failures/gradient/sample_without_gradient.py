@@ -77,7 +77,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _return_value(source: SourceFile, name: str) -> tuple[ast.FunctionDef, ast.expr] | None:
     """Return the only method of a name and the value that it returns; None unless it returns once."""
-    methods = [each for each in source.nodes if isinstance(each, ast.FunctionDef) and each.name == name]
+    methods = [each for each in source.nodes_of(ast.FunctionDef) if each.name == name]
     found = [each.value for method in methods for each in walk(method) if isinstance(each, ast.Return)]
     return (methods[0], found[0]) if len(methods) == len(found) == 1 and found[0] is not None else None
 

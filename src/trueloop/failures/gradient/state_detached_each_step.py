@@ -46,8 +46,8 @@ _RECURRENT: Final = frozenset(("GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNN
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each recurrent state that a loop in ``forward`` detaches in every iteration."""
-    for method in source.nodes:
-        if not isinstance(method, ast.FunctionDef) or method.name != "forward" or "no_grad" in ast.unparse(method):
+    for method in source.nodes_of(ast.FunctionDef):
+        if method.name != "forward" or "no_grad" in ast.unparse(method):
             continue
         for loop in [each for each in walk(method) if isinstance(each, ast.For)]:
             for call, states in _recurrent_calls(source, loop):
@@ -103,7 +103,7 @@ def _detached(source: SourceFile, node: ast.expr) -> str:
         case ast.Attribute(attr="data", value=ast.Name(id=name)):
             return name
         case ast.Call(func=ast.Name(id=function) | ast.Attribute(attr=function), args=[ast.Name(id=name)]):
-            found = [each for each in source.nodes if isinstance(each, ast.FunctionDef) and each.name == function]
+            found = [each for each in source.nodes_of(ast.FunctionDef) if each.name == function]
             return name if len(found) == 1 and _returns_detached(found[0]) else ""
         case _:
             return ""

@@ -109,9 +109,7 @@ def _lost_updates(files: list[str]) -> Iterator[tuple[SourceLocation, str]]:
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each loop variable that gets the new parameter or the new state of an optimizer, and is then lost."""
-    for loop in source.nodes:
-        if not isinstance(loop, ast.For):
-            continue
+    for loop in source.nodes_of(ast.For):
         pairs = dict(_loop_variables(loop.target, loop.iter))
         for node in walk(loop) if pairs else ():
             match node:

@@ -50,8 +50,8 @@ _MAX_DEPTH: Final = 12
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each sum of a loss and minus a divergence that is minimised."""
-    for node in source.nodes:
-        if not isinstance(node, ast.BinOp) or isinstance(source.parents.get(id(node)), ast.BinOp):
+    for node in source.nodes_of(ast.BinOp):
+        if isinstance(source.parents.get(id(node)), ast.BinOp):
             continue
         sign = _divergence_sign(node)
         total = _containing_loss(source, node, sign, 0) if sign else None

@@ -94,8 +94,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _targets(source: SourceFile) -> Iterator[_Target]:
     """Yield each sum of a reward and a discounted value that a network computes for the next state."""
-    for node in source.nodes:
-        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
+    for node in source.nodes_of(ast.BinOp):
+        if not isinstance(node.op, ast.Add):
             continue
         function = function_of(source, node)
         for reward, value in ((node.left, node.right), (node.right, node.left)):
@@ -311,11 +311,11 @@ def _stored_flag(source: SourceFile) -> str:
 
 def _handles_ends(source: SourceFile, target: _Target) -> bool:
     """Return True if any code of a program uses a flag for more than storing it."""
-    for each in source.nodes:
+    for each in source.nodes_of(ast.Name, ast.Attribute, ast.Subscript):
         name = last_name(each) if isinstance(each, ast.Name | ast.Attribute) else ""
         if isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Constant):
             name = str(each.slice.value)
-        is_read = isinstance(getattr(each, "ctx", None), ast.Load) and not isinstance(
+        is_read = isinstance(each.ctx, ast.Load) and not isinstance(
             source.parents.get(id(each)), ast.Subscript | ast.Attribute
         )
         if "final" in name or _MASK.search(name):
@@ -324,10 +324,7 @@ def _handles_ends(source: SourceFile, target: _Target) -> bool:
             more = _computed_from(source, each, target)  # type: ignore[arg-type]
             if more is None or any(not _FLAG.match(other) for other in more):
                 return True
-    return any(
-        isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.IsNot) and _is_next(each.left)
-        for each in source.nodes
-    )
+    return any(isinstance(each.ops[0], ast.IsNot) and _is_next(each.left) for each in source.nodes_of(ast.Compare))
 
 
 RULE = Rule(

@@ -51,13 +51,13 @@ _MIN_DISCOUNT: Final = 0.8
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each loop that stores discounted returns in the wrong order."""
-    loops = [node for node in source.nodes if isinstance(node, ast.For)]
+    loops = list(source.nodes_of(ast.For))
     for loop in loops:
         total = _accumulated(loop)
         stored = _stores(loop, total) if total else []
         if len(stored) != 1 or not _is_reward_loop(loop):
             continue
-        reversals = [each for each in source.nodes if _is_reversal(each)]
+        reversals = [each for each in source.nodes_of(ast.Call, ast.Slice) if _is_reversal(each)]
         within = set(map(id, walk(loop.iter)))
         if any(id(each) not in within for each in reversals):
             continue

@@ -44,7 +44,7 @@ KEEPS_VALUES: Final = frozenset(("t", "T", "transpose", "permute", "view", "resh
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the products with a small temperature that are normalised."""
     small = {name for name in NAMES if _is_small(source, name)}
-    for node in source.nodes if small else ():
+    for node in source.nodes_of(ast.BinOp, ast.AugAssign) if small else ():
         factor = _factor(node, small)
         if factor is None or not _is_normalised(source, node):
             continue
@@ -107,7 +107,8 @@ def _takes(source: SourceFile, parent: ast.AST | None, value: ast.AST) -> bool:
 
 def _is_small(source: SourceFile, name: str) -> bool:
     """Return True if the file gives a variable numbers below 1 only."""
-    values = [value for node in source.nodes for value in _values(node, name)]
+    bindings = source.nodes_of(ast.Assign, ast.AnnAssign, ast.keyword, ast.arguments)
+    values = [value for node in bindings for value in _values(node, name)]
     numbers = [each.value for each in values if isinstance(each, ast.Constant) and isinstance(each.value, float | int)]
     return bool(numbers) and all(0 < each < 1 for each in numbers)
 
@@ -121,7 +122,8 @@ def _values(node: ast.AST, name: str) -> Iterator[ast.expr]:
             yield value
         case ast.keyword(arg=argument, value=value) if argument == name:
             yield value
-        case ast.arguments(args=arguments, defaults=defaults, kwonlyargs=named, kw_defaults=others):
+        case ast.arguments(posonlyargs=first, args=rest, defaults=defaults, kwonlyargs=named, kw_defaults=others):
+            arguments = [*first, *rest]
             with_default = arguments[len(arguments) - len(defaults) :]
             for argument, value in (*zip(with_default, defaults, strict=True), *zip(named, others, strict=True)):
                 if argument.arg == name and value is not None:

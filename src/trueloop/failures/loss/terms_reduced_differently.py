@@ -61,8 +61,8 @@ class _Term(NamedTuple):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each sum of a divergence and a reconstruction loss that are reduced in different ways."""
-    for node in source.nodes:
-        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
+    for node in source.nodes_of(ast.BinOp):
+        if not isinstance(node.op, ast.Add):
             continue
         if isinstance(source.parents.get(id(node)), ast.BinOp) and not _is_scaled(source, node):
             continue
@@ -152,18 +152,17 @@ def _reconstruction(source: SourceFile, call: ast.Call) -> _Term | None:
 def _assigned_values(source: SourceFile) -> dict[str, list[ast.expr]]:
     """Return the values that the program assigns to each name or attribute."""
     found: dict[str, list[ast.expr]] = {}
-    for each in source.nodes:
-        for name in {last_name(target) for target in each.targets} if isinstance(each, ast.Assign) else ():
-            found.setdefault(name, []).append(each.value)  # type: ignore[attr-defined]
+    for each in source.nodes_of(ast.Assign):
+        for name in {last_name(target) for target in each.targets}:
+            found.setdefault(name, []).append(each.value)
     return found
 
 
 @lru_cache(maxsize=1)
 def _functions(source: SourceFile) -> dict[str, list[ast.FunctionDef]]:
     found: dict[str, list[ast.FunctionDef]] = {}
-    for each in source.nodes:
-        if isinstance(each, ast.FunctionDef):
-            found.setdefault(each.name, []).append(each)
+    for each in source.nodes_of(ast.FunctionDef):
+        found.setdefault(each.name, []).append(each)
     return found
 
 

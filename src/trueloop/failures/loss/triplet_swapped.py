@@ -44,8 +44,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each triplet loss whose positive and negative are swapped."""
     criteria = {
         ast.unparse(target)
-        for node in source.nodes
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        for node in source.nodes_of(ast.Assign)
+        if isinstance(node.value, ast.Call)
         for target in node.targets
         if last_name(node.value.func) in _MODULES
     }

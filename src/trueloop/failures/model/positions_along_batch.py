@@ -87,7 +87,7 @@ def _is_pytorch_attention(source: SourceFile, call: ast.Call) -> bool:
     if name not in _ATTENTION:
         return False
     known = source.qualified_name(call.func)
-    own = any(isinstance(each, ast.ClassDef) and each.name == name for each in source.nodes)
+    own = any(each.name == name for each in source.nodes_of(ast.ClassDef))
     return known.startswith("torch.") or not (known or own)
 
 
@@ -104,13 +104,13 @@ def _time_dimension(layers: list[ast.Call]) -> int | None:
 
 def _encodings(source: SourceFile) -> Iterator[_Encoding]:
     """Yield the sums of a tensor and the slice of an encoding that ends at a size of this tensor."""
-    for node in source.nodes:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            pairs: list[tuple[ast.expr, ast.expr]] = [(node.left, node.right), (node.right, node.left)]
-        elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
-            pairs = [(node.target, node.value)]
-        else:
+    for node in source.nodes_of(ast.BinOp, ast.AugAssign):
+        if not isinstance(node.op, ast.Add):
             continue
+        if isinstance(node, ast.BinOp):
+            pairs: list[tuple[ast.expr, ast.expr]] = [(node.left, node.right), (node.right, node.left)]
+        else:
+            pairs = [(node.target, node.value)]
         for tensor, added in pairs:
             encoding = _without_conversions(added)
             if isinstance(encoding, ast.Subscript) and _ENCODING.search(last_name(encoding.value)):

@@ -176,7 +176,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _used_up_groups(source: SourceFile) -> Iterator[Hit]:
     """Yield each generator in a parameter group that other code has iterated before."""
-    groups = [each for each in source.nodes if isinstance(each, ast.Dict)]
+    groups = list(source.nodes_of(ast.Dict))
     values = [value for each in groups for key, value in zip(each.keys, each.values, strict=True) if _is_params(key)]
     for value in values:
         name, function = dotted_name(value), innermost_function(source.tree, value)

@@ -238,7 +238,7 @@ def _is_noam(source: SourceFile, scheduler: AbstractValue) -> bool:
     if scheduler.name.rpartition(".")[2] != "LambdaLR" or function is None or not isinstance(function.node, ast.expr):
         return False
     names = {last_name(each) for each in walk(function.node) if isinstance(each, ast.Name | ast.Attribute)}
-    defined = [e for e in source.nodes if isinstance(e, ast.FunctionDef | ast.ClassDef) and e.name in names]
+    defined = [e for e in source.nodes_of(ast.FunctionDef, ast.ClassDef) if e.name in names]
     return any(
         isinstance(each, ast.BinOp) and isinstance(each.op, ast.Pow) and ast.unparse(each.right) == "-1.5"
         for part in (function.node, *defined)

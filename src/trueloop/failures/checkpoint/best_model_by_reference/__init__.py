@@ -194,7 +194,7 @@ def _updates(source: SourceFile, loop: Any, name: str) -> bool:
 
 def _deepcopy_fix(source: SourceFile, assignment: BestAssignment) -> Fix | None:
     """Return the fix that copies the model; None if the file does not import ``copy``."""
-    if not any(isinstance(each, ast.Import) and any(n.name == "copy" for n in each.names) for each in source.nodes):
+    if not any(any(n.name == "copy" for n in each.names) for each in source.nodes_of(ast.Import)):
         return None
     text = f"copy.deepcopy({source.text.segment(assignment.value)})"
     return Fix((source.text.replace(assignment.value, text),), safe=False, description="Copy the model")

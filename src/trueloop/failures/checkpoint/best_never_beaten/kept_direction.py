@@ -123,8 +123,8 @@ class _Environment:
                 target = each.targets[0] if isinstance(each, ast.Assign) else each.target
                 self._values[f"self.{ast.unparse(target)}"] = self._evaluate(each.value)
         if method is not None:
-            arguments, defaults = method.args.args[1:], method.args.defaults
-            given = dict(zip((each.arg for each in arguments[len(arguments) - len(defaults) :]), defaults, strict=True))
+            arguments = [*method.args.posonlyargs, *method.args.args][1:]
+            given = dict(zip((each.arg for each in arguments[::-1]), method.args.defaults[::-1], strict=False))
             given |= {a.arg: d for a, d in zip(method.args.kwonlyargs, method.args.kw_defaults, strict=True) if d}
             given |= dict(zip((each.arg for each in arguments), call.args, strict=False))
             given |= {each.arg: each.value for each in call.keywords if each.arg}

@@ -20,8 +20,8 @@ _RESET: Final = re.compile(r"deepcopy|load_state|load_weights|restore|reset|init
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each model that all folds train, at its creation."""
-    for loop in source.nodes:
-        if isinstance(loop, ast.For) and _iterates_folds(source, loop):
+    for loop in source.nodes_of(ast.For):
+        if _iterates_folds(source, loop):
             step = _shared_step(source, loop)
             created = step and next((each for each in _created(source, step) if each.node is not None), None)
             if step is not None and created is not None:
@@ -48,8 +48,8 @@ def _iterates_folds(source: SourceFile, loop: ast.For) -> bool:
     text = ast.unparse(owner)
     values = [
         ast.unparse(each.value)
-        for each in source.nodes
-        if isinstance(each, ast.Assign) and any(ast.unparse(target) == text for target in each.targets)
+        for each in source.nodes_of(ast.Assign)
+        if any(ast.unparse(target) == text for target in each.targets)
     ]
     text = " ".join([text, *values])
     indices = [each.id for each in walk(loop.target) if isinstance(each, ast.Name)][-2:]

@@ -21,9 +21,7 @@ class SortedInputs(NamedTuple):
 
 def sorted_inputs(source: SourceFile) -> Iterator[SortedInputs]:
     """Yield each function that pads or stacks inputs in a new order, and returns labels of the same samples."""
-    for function in source.nodes:
-        if not isinstance(function, ast.FunctionDef):
-            continue
+    for function in source.nodes_of(ast.FunctionDef):
         returns = [each.value for each in walk(function) if isinstance(each, ast.Return)]
         samples = {each.arg for each in function.args.args} - {"self"}
         if len(returns) != 1 or not isinstance(returns[0], ast.Tuple | ast.Dict):

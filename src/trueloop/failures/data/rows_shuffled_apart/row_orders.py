@@ -75,7 +75,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     shuffling = frozenset(_shuffling_functions(source))
     reported: set[int] = set()
     draws: dict[Any, ast.AST] = {}
-    imported = [alias for each in source.nodes if isinstance(each, ast.Import) for alias in each.names]
+    imported = [alias for each in source.nodes_of(ast.Import) for alias in each.names]
     module = Scope(source, shuffling, draws, {(each.asname or each.name): _MODULE for each in imported})
     for name, functions in _blocks(source):
         scope = Scope(source, shuffling, draws, module.variables)
@@ -98,7 +98,7 @@ def _blocks(source: SourceFile) -> Iterator[tuple[str, list[ast.Module | ast.Fun
     """Yield the modules, each function, and each class with all its methods, which share what they store in self."""
     for module in source.modules:
         yield "", [module.tree]
-    for node in source.nodes:
+    for node in source.nodes_of(ast.FunctionDef, ast.ClassDef):
         if isinstance(node, ast.FunctionDef) and not isinstance(source.parents.get(id(node)), ast.ClassDef):
             yield node.name, [node]
         elif isinstance(node, ast.ClassDef):
@@ -113,8 +113,8 @@ def _parameters(function: ast.FunctionDef) -> set[str]:
 
 def _shuffling_functions(source: SourceFile) -> Iterator[str]:
     """Yield the functions that return their only argument in a new random order."""
-    for node in source.nodes:
-        if not isinstance(node, ast.FunctionDef) or len(node.args.args) != 1:
+    for node in source.nodes_of(ast.FunctionDef):
+        if len(node.args.args) != 1:
             continue
         calls = [each for each in walk(node) if isinstance(each, ast.Call)]
         if any(last_name(each.func) in _SEEDS | _GENERATORS for each in calls):

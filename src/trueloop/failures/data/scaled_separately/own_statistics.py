@@ -56,7 +56,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _standardised(source: SourceFile) -> Iterator[_Scaled]:
     """Yield each ``(x - x.mean(0)) / x.std(0)``, also in two steps or with the range, and each ``zscore(x)``."""
-    for node in source.nodes:
+    for node in source.nodes_of(ast.BinOp, ast.AugAssign, ast.Call):
         match node:
             case ast.BinOp(op=ast.Div(), left=ast.BinOp(op=ast.Sub(), left=data, right=centre), right=width):
                 if _has_statistic(source, centre, data, _CENTRES) and _has_statistic(source, width, data, _WIDTHS):

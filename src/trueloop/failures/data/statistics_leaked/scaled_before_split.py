@@ -23,19 +23,19 @@ Block = list[ast.stmt]
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each statement that scales data which is split into training and held-out data later."""
     scaling_classes: dict[str, ast.stmt] = {}
-    for owner in (each for each in source.nodes if isinstance(each, ast.ClassDef)):
+    for owner in source.nodes_of(ast.ClassDef):
         for method in owner.body:
             if isinstance(method, ast.FunctionDef) and method.name == "__init__" and _may_scale(walk(method)):
                 scope = _Scope({})
                 yield from scope.hits(method.body)
                 own = [each for name, each in scope.scaled.items() if name.startswith("self.")]
                 scaling_classes |= {owner.name: own[0]} if own and not scope.split else {}
-    if scaling_classes or _may_scale(source.nodes):
+    may_scale = _may_scale(source.nodes_of(ast.BinOp, ast.Attribute))
+    if scaling_classes or may_scale:
         yield from _Scope(scaling_classes).hits(source.tree.body)
-    for each in source.nodes:
-        is_function = isinstance(each, ast.FunctionDef) and each.name != "__init__"
-        if is_function and (scaling_classes or _may_scale(walk(each))):
-            yield from _Scope(scaling_classes).hits(each.body)  # type: ignore[attr-defined]
+    for each in source.nodes_of(ast.FunctionDef) if scaling_classes or may_scale else ():
+        if each.name != "__init__" and (scaling_classes or _may_scale(walk(each))):
+            yield from _Scope(scaling_classes).hits(each.body)
 
 
 def _may_scale(nodes: Iterable[ast.AST]) -> bool:

@@ -79,8 +79,7 @@ def unflagged_dropouts(source: SourceFile) -> Iterator[tuple[Op, Any]]:
 
 def _is_method(source: SourceFile, method: ast.FunctionDef) -> bool:
     return any(
-        isinstance(each, ast.ClassDef) and each.bases and any(method is statement for statement in each.body)
-        for each in source.nodes
+        each.bases and any(method is statement for statement in each.body) for each in source.nodes_of(ast.ClassDef)
     )
 
 
@@ -117,10 +116,7 @@ def find_evaluation(source: SourceFile, dropout: Op) -> Op | None:
 def _reads_training_flag(source: SourceFile) -> bool:
     """Return True if code outside the arguments of dropout reads ``training``: it may turn the dropout off."""
     arguments = {id(inner) for call in source.calls_of(*FUNCTIONS) for inner in walk(call)}
-    return any(
-        isinstance(each, ast.Attribute) and each.attr == "training" and id(each) not in arguments
-        for each in source.nodes
-    )
+    return any(each.attr == "training" and id(each) not in arguments for each in source.nodes_of(ast.Attribute))
 
 
 def pass_training_flag(source: SourceFile, node: ast.Call, method: ast.FunctionDef, *, safe: bool) -> Fix | None:

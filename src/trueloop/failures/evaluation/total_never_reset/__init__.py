@@ -61,11 +61,8 @@ class _Loops(NamedTuple):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the divisions of sums and the reads of metrics that no epoch resets."""
-    nodes = source.nodes
-    quotients = [
-        each for each in nodes if isinstance(each, ast.BinOp) and dotted_name(len_argument(source, each.right))
-    ]
-    added = [each for each in nodes if quotients and isinstance(each, ast.AugAssign) and _sums_up_results(each)]
+    quotients = [each for each in source.nodes_of(ast.BinOp) if dotted_name(len_argument(source, each.right))]
+    added = [each for each in source.nodes_of(ast.AugAssign) if quotients and _sums_up_results(each)]
     for each in added:
         loops, name = _loops(each, source.parents), dotted_name(each.target)
         quotient = loops and _quotient(source, quotients, loops, name)

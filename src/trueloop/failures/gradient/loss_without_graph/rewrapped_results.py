@@ -30,9 +30,7 @@ class RewrappedResult(NamedTuple):
 
 def rewrapped_results(source: SourceFile) -> Iterator[RewrappedResult]:
     """Yield each result of a model that becomes a leaf, in a function that calls ``backward()`` afterwards."""
-    for statement in source.nodes:
-        if not isinstance(statement, ast.Assign | ast.Expr):
-            continue
+    for statement in source.nodes_of(ast.Assign, ast.Expr):
         name, value = _copied(source, statement) if isinstance(statement, ast.Assign) else ("", None)
         is_copy = value is not None and _is_result(source, value, statement)
         if value is not None and not is_copy and not _RESULT.search(last_name(without_conversions(value))):

@@ -31,8 +31,8 @@ def uncleared_steps(source: SourceFile) -> Iterator[UnclearedStep]:
     if any(map(_clears, source.nodes)):
         return
     names = imported_names(source.tree)
-    for cls in source.nodes:
-        if not isinstance(cls, ast.ClassDef) or cls.decorator_list or len(cls.bases) != 1:
+    for cls in source.nodes_of(ast.ClassDef):
+        if cls.decorator_list or len(cls.bases) != 1:
             continue
         methods = {each.name: each for each in cls.body if isinstance(each, Function)}
         if (

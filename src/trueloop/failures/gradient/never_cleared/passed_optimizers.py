@@ -36,8 +36,8 @@ def steps_without_clearing(source: SourceFile) -> Iterator[PassedStep]:
     if any(map(_may_clear, source.nodes)):
         return
     known = {id(each.node) for each in source.ops(OpKind.STEP) if each.subject.kind is ValueKind.OPTIMIZER}
-    defined = {each.name for each in source.nodes if isinstance(each, ast.FunctionDef | ast.ClassDef)}
-    for scope in (source.tree, *(each for each in source.nodes if isinstance(each, ast.FunctionDef))):
+    defined = {each.name for each in source.nodes_of(ast.FunctionDef, ast.ClassDef)}
+    for scope in (source.tree, *source.nodes_of(ast.FunctionDef)):
         calls = sorted(_own_calls(scope), key=lambda each: (each.lineno, each.col_offset))
         backward = next((each for each in calls if _method(each) == "backward"), None)
         for call in calls:

@@ -152,10 +152,10 @@ def _is_rebound_in_iteration(source: SourceFile, container: ast.expr, loop: Loop
     functions = [each for each in _functions_of_iteration(store, loop) if encloses(each, store.node)]
     if any(_rebinds(each, container.id) for each in functions):
         return True
-    outer = (each.names for each in source.nodes if isinstance(each, ast.Global | ast.Nonlocal))
+    outer = (each.names for each in source.nodes_of(ast.Global, ast.Nonlocal))
     return any(container.id in names for names in outer) and any(
-        isinstance(each, ast.FunctionDef) and not encloses(each, loop.node) and _rebinds_outer_name(each, container.id)
-        for each in source.nodes
+        not encloses(each, loop.node) and _rebinds_outer_name(each, container.id)
+        for each in source.nodes_of(ast.FunctionDef)
     )
 
 

@@ -17,9 +17,7 @@ _CUTS: Final = (".item(", ".detach(", ".data", "float(", ".numpy(", ".tolist(")
 def running_sums(source: SourceFile) -> Iterator[tuple[ast.stmt, list[ast.expr], ast.Call]]:
     """Yield each statement that adds a loss to a number, the places of the loss, and the loss's ``backward()``."""
     steps, passes = source.ops(OpKind.STEP), source.ops(OpKind.BACKWARD)
-    for loop in source.nodes:
-        if not isinstance(loop, ast.For | ast.While):
-            continue
+    for loop in source.nodes_of(ast.For, ast.While):
         around = next((each.loops for each in passes if any(one.node is loop for one in each.loops)), ())
         if any(one.node is loop and is_within_update(one, around, steps) for one in around):
             continue

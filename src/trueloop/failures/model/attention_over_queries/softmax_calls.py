@@ -37,11 +37,10 @@ def _integer(node: ast.expr) -> int | None:
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each softmax of scores whose result is multiplied with values, over another dimension than the last."""
-    for function in source.nodes:
-        if isinstance(function, ast.FunctionDef):
-            called = {last_name(each.func) for each in walk(function) if isinstance(each, ast.Call)}
-            if any(each.lower() == "softmax" for each in called):
-                yield from _in_function(source, function)
+    for function in source.nodes_of(ast.FunctionDef):
+        called = {last_name(each.func) for each in walk(function) if isinstance(each, ast.Call)}
+        if any(each.lower() == "softmax" for each in called):
+            yield from _in_function(source, function)
 
 
 def _in_function(source: SourceFile, function: ast.FunctionDef) -> Iterator[Hit]:

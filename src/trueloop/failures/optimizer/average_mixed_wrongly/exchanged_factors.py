@@ -33,7 +33,7 @@ class _Update(NamedTuple):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each update of an average that gives it almost no weight."""
-    loops = [each for each in source.nodes if isinstance(each, ast.For | ast.DictComp)]
+    loops = list(source.nodes_of(ast.For, ast.DictComp))
     for loop in loops:
         iterables = [loop.iter] if isinstance(loop, ast.For) else [each.iter for each in loop.generators]
         calls = [each for of in iterables for each in walk(of) if isinstance(each, ast.Call)]
@@ -141,7 +141,7 @@ def _number(source: SourceFile, node: ast.expr) -> float | None:
 
 def _values(source: SourceFile, name: str) -> Iterator[float | None]:
     """Yield the constants that the file assigns to a variable, passes under its name, or that are its default."""
-    for each in source.nodes:
+    for each in source.nodes_of(ast.Assign, ast.keyword, ast.arguments):
         if (isinstance(each, ast.Assign) and any(last_name(target) == name for target in each.targets)) or (
             isinstance(each, ast.keyword) and each.arg == name
         ):

@@ -211,12 +211,12 @@ def _is_discarded(assignment: Op, target: ast.Subscript) -> bool:
 
 def _reads_defaults(source: SourceFile, targets: frozenset[int]) -> bool:
     """Return True if the defaults may be used, for a new group or another optimizer."""
-    statements = [each for each in source.nodes if isinstance(each, ast.Assign | ast.AugAssign)]
+    statements = list(source.nodes_of(ast.Assign, ast.AugAssign))
     own_statements = [
         s for s in statements if any(id(t) in targets for t in getattr(s, "targets", [getattr(s, "target", None)]))
     ]
     own_nodes = {id(each) for statement in own_statements for each in walk(statement)}
-    attributes = (each for each in source.nodes if isinstance(each, ast.Attribute) and id(each) not in own_nodes)
+    attributes = (each for each in source.nodes_of(ast.Attribute) if id(each) not in own_nodes)
     return any(each.attr in ("defaults", "add_param_group", "param_groups") for each in attributes)
 
 
@@ -228,7 +228,7 @@ def _set_in_groups(source: SourceFile, assignment: Op, key: str) -> Fix | None:
         return None
     owner = target.value if isinstance(target, ast.Attribute) else _object_before_state(target.value)
     indent = source.text.indent(statement)
-    names = {each.id for each in source.nodes if isinstance(each, ast.Name)}
+    names = {each.id for each in source.nodes_of(ast.Name)}
     if not dotted_name(owner) or indent is None or statement.lineno != statement.end_lineno or "group" in names:
         return None
     lines = f'for group in {dotted_name(owner)}.param_groups:{source.text.newline}{indent}    group["{key}"] = '
