@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from trueloop.analysis.interpreter.qualified_names import HARMLESS_PACKAGES
 from trueloop.analysis.interpreter.roles_by_use import CallIndex
-from trueloop.core.source_text import SourceText, walk, walk_tree
+from trueloop.core.source_text import SourceText, nodes_in, walk_tree
 
 MAX_LINKED_FILES: Final = 30  # files that one file imports, directly or indirectly, and that are searched for words
 MAX_PARSED_FILES: Final = 64  # syntax trees in memory
@@ -332,9 +332,7 @@ def _bound_names(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.stmt
         elif isinstance(each, ast.Import | ast.ImportFrom):
             yield from ((alias.asname or alias.name.partition(".")[0], each) for alias in each.names)
         else:
-            yield from (
-                (node.id, each) for node in walk(each) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-            )
+            yield from ((node.id, each) for node in nodes_in(each, ast.Name) if isinstance(node.ctx, ast.Store))
             for block in ("body", "orelse", "finalbody"):
                 yield from _bound_names(getattr(each, block, ()))
             for handler in getattr(each, "handlers", ()):

@@ -5,17 +5,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.loop_invariance import is_loop_invariant
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.project import Module
 from trueloop.core.findings import Severity
-from trueloop.core.source_text import Edit, Fix, walk
+from trueloop.core.source_text import Edit, Fix, Node, walk
 
 PATH_NODES: Final = (ast.Name, ast.Attribute, ast.Subscript)
-Node = TypeVar("Node", bound=ast.AST)
 REMOVING_METHODS: Final = frozenset(("clear", "pop", "popleft", "popitem", "remove"))
 
 

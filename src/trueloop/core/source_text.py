@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
+Node = TypeVar("Node", bound=ast.AST)
 _GRAPH_CUTS: Final = re.compile(
     r"(?<!\butils)\.(?:detach_?|data|item|tolist|numpy)\b"
     r"|\b(?:no_grad|inference_mode|enable_grad|set_grad_enabled|requires_grad_?|create_graph)\b"
@@ -289,15 +290,20 @@ _CHILDREN: Final[dict[type, Callable[[Any], list[ast.AST]]]] = {
     ast.If: lambda node: [node.test, *node.body, *node.orelse],
 }
 """Child nodes of the most frequent kinds of nodes."""
-_LARGE: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.For, ast.While)
+_KEPT: Final = (ast.Module, ast.stmt)
 
 
 def walk(node: ast.AST) -> Sequence[ast.AST]:
     """Return a node and all nodes in it but contexts (``ast.Load()``), level by level, in the order of ``ast.walk``.
 
-    Those of a function, class or loop are kept, since many rules walk the same ones.
+    Those of a statement are kept, since many rules walk the same ones.
     """
-    return _kept_walk(node) if isinstance(node, _LARGE) else _walk(node)
+    return _kept_walk(node) if isinstance(node, _KEPT) else _walk(node)
+
+
+def nodes_in(node: ast.AST, *kinds: type[Node]) -> Sequence[Node]:
+    """Return those of the nodes of `walk` that belong to some classes."""
+    return _kept_nodes(node, kinds) if isinstance(node, _KEPT) else _filtered(_walk(node), kinds)
 
 
 def _walk(node: ast.AST) -> list[ast.AST]:
@@ -308,7 +314,16 @@ def _walk(node: ast.AST) -> list[ast.AST]:
     return found
 
 
-_kept_walk = lru_cache(maxsize=2048)(_walk)
+def _filtered(nodes: Sequence[ast.AST], kinds: tuple[type[Node], ...]) -> Sequence[Node]:
+    return [each for each in nodes if isinstance(each, kinds)]
+
+
+_kept_walk = lru_cache(maxsize=8192)(_walk)
+
+
+@lru_cache(maxsize=8192)
+def _kept_nodes(node: ast.AST, kinds: tuple[type[ast.AST], ...]) -> Sequence[Any]:
+    return _filtered(_kept_walk(node), kinds)
 
 
 def walk_tree(tree: ast.AST) -> tuple[list[ast.AST], list[int]]:

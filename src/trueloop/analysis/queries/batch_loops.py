@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in
 
 _LOADER_NAME: Final = re.compile(r"load|batches|(^|_)dl($|_)|iterator|_iter$", re.IGNORECASE)
 LOADER_WORDS: Final = "loader|Loader|batches|load:|load)|dl:|dl)|dl,|iterator|_iter"
@@ -107,9 +107,9 @@ def _assigned_values(function: Any) -> dict[str, list[ast.expr]]:
 
 def single_assignments(function: Any) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Yield each target of an assignment with its value; for ``a, b = c, d`` both pairs."""
-    for each in walk(function):
-        for target in each.targets if isinstance(each, ast.Assign) else ():
-            value: ast.expr = each.value  # type: ignore[union-attr]
+    for each in nodes_in(function, ast.Assign):
+        for target in each.targets:
+            value = each.value
             if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
                 yield from zip(target.elts, value.elts, strict=True)
             else:

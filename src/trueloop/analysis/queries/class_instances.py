@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import function_of, single_assignments
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in
 
 _FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef
 _MAX_DEPTH: Final = 5
@@ -91,7 +91,7 @@ def _references(source: SourceFile, target: Any) -> list[Any]:
         return [each for each in source.nodes_of(ast.Attribute) if each.attr == target.attr]
     name = target.arg if isinstance(target, ast.arg) else target.id
     owner = function_of(source, target)
-    named = [each for each in walk(owner) if isinstance(each, ast.Name) and each.id == name]
+    named = [each for each in nodes_in(owner, ast.Name) if each.id == name]
     return [each for each in named if _scope(source, each, name) is owner]
 
 
@@ -106,15 +106,15 @@ def _scope(source: SourceFile, node: ast.AST, name: str) -> Any:
 
 
 def _shared_names(function: ast.AST) -> set[str]:
-    return {name for each in walk(function) if isinstance(each, ast.Global | ast.Nonlocal) for name in each.names}
+    return {name for each in nodes_in(function, ast.Global, ast.Nonlocal) for name in each.names}
 
 
 def _assigned(function: ast.AST) -> set[str]:
-    return {each.id for each in walk(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    return {each.id for each in nodes_in(function, ast.Name) if isinstance(each.ctx, ast.Store)}
 
 
 def _parameters(function: Any) -> dict[str, ast.arg]:
-    return {each.arg: each for each in walk(function.args) if isinstance(each, ast.arg)}
+    return {each.arg: each for each in nodes_in(function.args, ast.arg)}
 
 
 def _passed_on(source: SourceFile, node: ast.expr) -> Any:

@@ -39,7 +39,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _RANDOM: Final = frozenset((
@@ -57,7 +57,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each second call of a random transform in a function."""
     randomised: set[str] | None = None
     for function in source.nodes_of(ast.FunctionDef):
-        calls = [each for each in walk(function) if isinstance(each, ast.Call)]
+        calls = list(nodes_in(function, ast.Call))
         if any(last_name(each.func) in _SEEDS for each in calls):
             continue
         single = [each for each in calls if len(each.args) == 1 and not each.keywords]
@@ -96,7 +96,7 @@ def _defined_transforms(source: SourceFile) -> set[str]:
 
 
 def _moves_at_random(function: ast.FunctionDef) -> bool:
-    moves = any(isinstance(each, ast.Call) and last_name(each.func) in _MOVES for each in walk(function))
+    moves = any(last_name(each.func) in _MOVES for each in nodes_in(function, ast.Call))
     return moves and _DRAWS.search(ast.unparse(function)) is not None
 
 
@@ -107,7 +107,7 @@ def _random_transforms(source: SourceFile) -> set[str]:
     names = {each.name for each in source.nodes_of(ast.FunctionDef)} & defined
 
     def contains_random(node: ast.expr) -> bool:
-        return any(isinstance(each, ast.Call) and last_name(each.func) in random for each in walk(node))
+        return any(last_name(each.func) in random for each in nodes_in(node, ast.Call))
 
     for each in source.nodes_of(ast.Assign):
         if contains_random(each.value):
@@ -141,12 +141,7 @@ def _is_about(nodes: list[ast.expr], words: frozenset[str]) -> bool:
     """Return True if the only argument is named by one of some words, and not by one of the other kind."""
     if len(nodes) != 1:
         return False
-    found = {
-        word
-        for each in walk(nodes[0])
-        if isinstance(each, ast.Name | ast.Attribute)
-        for word in name_words(last_name(each))
-    }
+    found = {word for each in nodes_in(nodes[0], ast.Name, ast.Attribute) for word in name_words(last_name(each))}
     return bool(found & words) and not found & ((_MASK | _IMAGE) - words)
 
 
@@ -154,8 +149,8 @@ def _separate_conditions(function: ast.FunctionDef) -> Iterator[Hit]:
     """Yield each ``if random(): mask = f(mask)`` that follows an ``if random(): image = f(image)``."""
     changes = [
         (each, statement.value)
-        for each in walk(function)
-        if isinstance(each, ast.If) and not each.orelse and len(each.body) == 1
+        for each in nodes_in(function, ast.If)
+        if not each.orelse and len(each.body) == 1
         for statement in each.body
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
     ]

@@ -39,7 +39,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import assigned_in
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _LABELS: Final = frozenset(("label", "labels", "target", "targets", "y"))
@@ -128,8 +128,8 @@ def _collects_in_function(source: SourceFile, call: ast.Call, loader: str) -> bo
     parameters = [each.arg for each in functions[0].args.args if each.arg != "self"]
     if positions[0] >= len(parameters):
         return False
-    loops = [e for e in walk(functions[0]) if isinstance(e, ast.For) and _loops_over(e, parameters[positions[0]])]
-    returned = [e.value for e in walk(functions[0]) if isinstance(e, ast.Return)]
+    loops = [e for e in nodes_in(functions[0], ast.For) if _loops_over(e, parameters[positions[0]])]
+    returned = [e.value for e in nodes_in(functions[0], ast.Return)]
     lists = set(_lists_filled(loops[0])) if len(loops) == 1 and _ignores_labels(loops[0]) else set[str]()
     return len(returned) == 1 and returned[0] is not None and _mentions_any(returned[0], lists)
 
@@ -153,8 +153,8 @@ def _ignores_labels(loop: ast.For) -> bool:
 
 
 def _lists_filled(loop: ast.For) -> Iterator[str]:
-    for each in walk(loop):
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr in _COLLECTING:
+    for each in nodes_in(loop, ast.Call):
+        if isinstance(each.func, ast.Attribute) and each.func.attr in _COLLECTING:
             yield dotted_name(each.func.value)
 
 

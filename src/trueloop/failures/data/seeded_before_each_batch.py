@@ -43,7 +43,7 @@ from typing import Any, Final
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import ModelCalled, OptimizerCreated, SeedSet, StateLoaded, StepTaken, TracingGap
 
@@ -196,7 +196,7 @@ def _names_of_losses(loop: ast.For | ast.While) -> set[str]:
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {each.id for each in walk(node) if isinstance(each, ast.Name)}
+    return {each.id for each in nodes_in(node, ast.Name)}
 
 
 def _targets(statement: ast.stmt) -> set[str]:
@@ -241,7 +241,7 @@ def _is_constant(source: SourceFile, call: ast.Call, value: ast.expr) -> bool:
 
 def _draws(functions: dict[str, ast.FunctionDef], statement: ast.AST) -> bool:
     """Return True if a statement draws random numbers, perhaps in a function that it calls."""
-    names = {last_name(each.func) for each in walk(statement) if isinstance(each, ast.Call)}
+    names = {last_name(each.func) for each in nodes_in(statement, ast.Call)}
     return bool(names & _DRAWS) or any(_draws({}, functions[each]) for each in names & functions.keys())
 
 

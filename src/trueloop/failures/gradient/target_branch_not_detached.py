@@ -36,7 +36,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, walk
+from trueloop.core.source_text import Fix, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _PREDICTOR: Final = re.compile(r"predictor|^pred_?(head|mlp)$", re.IGNORECASE)
@@ -78,8 +78,8 @@ def _text(function: ast.FunctionDef) -> str:
 def _predictions(function: ast.FunctionDef) -> tuple[set[str], set[str]]:
     """Return the variables that hold outputs of a predictor, and its inputs."""
     predictions, projections = set[str](), set[str]()
-    for each in walk(function):
-        if isinstance(each, ast.Assign) and len(each.targets) == 1:
+    for each in nodes_in(function, ast.Assign):
+        if len(each.targets) == 1:
             target, value = each.targets[0], each.value
             is_tuple = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
             targets: list[Any] = target.elts if is_tuple else [target]  # type: ignore[attr-defined]

@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of, is_loss_call
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, dotted_name, walk
+from trueloop.core.source_text import Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 NAMES: Final = frozenset(("temperature", "temp", "tau"))
@@ -71,7 +71,7 @@ def _factor(node: ast.AST, names: set[str]) -> ast.expr | None:
             return None
     for factor, other in sides:
         is_factor = isinstance(factor, ast.Name | ast.Attribute) and last_name(factor) in names
-        if is_factor and not any(last_name(each) in NAMES for each in walk(other) if isinstance(each, ast.expr)):
+        if is_factor and not any(last_name(each) in NAMES for each in nodes_in(other, ast.expr)):
             return factor
     return None
 
@@ -91,8 +91,8 @@ def _is_normalised(source: SourceFile, node: Any) -> bool:
     name = "" if target is None else dotted_name(target)
     return bool(name) and any(
         dotted_name(each) == name and each.lineno >= node.lineno and _takes(source, source.parents.get(id(each)), each)
-        for each in walk(function_of(source, node))
-        if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Load)
+        for each in nodes_in(function_of(source, node), ast.Name, ast.Attribute)
+        if isinstance(each.ctx, ast.Load)
     )
 
 

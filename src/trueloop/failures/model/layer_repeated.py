@@ -43,7 +43,7 @@ from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import assigned_value
 from trueloop.analysis.queries.unregistered_modules import has_weights
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, walk
+from trueloop.core.source_text import Fix, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity
 
 CONTAINERS = ("torch.nn.ModuleList", "torch.nn.Sequential")
@@ -106,8 +106,8 @@ def _are_optimized_separately(source: SourceFile, name: str) -> bool:
             case _:
                 pass
     return any(
-        any(isinstance(each, ast.expr) and last_name(each) == name for each in walk(iterable))
-        and any(isinstance(each, ast.Attribute) and each.attr == "parameters" for each in walk(loop))
+        any(last_name(each) == name for each in nodes_in(iterable, ast.expr))
+        and any(each.attr == "parameters" for each in nodes_in(loop, ast.Attribute))
         for loop, iterable in _loops(source)
     )
 

@@ -41,7 +41,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _ATTENTION: Final = frozenset((
@@ -137,7 +137,7 @@ def _length(source: SourceFile, encoding: ast.Subscript) -> tuple[str, int] | No
     size = _size(ends[0])
     if size is None and isinstance(ends[0], ast.Name):
         function = enclosing_definition(source, encoding, ast.FunctionDef)
-        sizes = [_bound_size(each, ends[0].id) for each in walk(function) if isinstance(each, ast.Assign)]
+        sizes = [_bound_size(each, ends[0].id) for each in nodes_in(function, ast.Assign)]
         known = [each for each in sizes if each is not None]
         size = known[0] if len(known) == 1 else None
     return size if size is not None and size[1] in (0, 1) else None
@@ -178,7 +178,7 @@ def _broadcasts(source: SourceFile, found: _Encoding) -> bool:
     name = last_name(found.encoding)
     definition = enclosing_definition(source, found.node, ast.ClassDef)
     values: list[ast.expr] = []
-    for each in walk(definition):
+    for each in nodes_in(definition, ast.Assign, ast.Call):
         match each:
             case ast.Assign(targets=[target], value=value) if last_name(target) == name:
                 values.append(value)
@@ -216,8 +216,8 @@ def _is_exchanged(source: SourceFile, node: ast.AST) -> bool:
     return any(
         getattr(each, "attr", "") in _EXCHANGING or getattr(each, "id", "") == "rearrange"
         for scope in around
-        for function in walk(scope)
-        if isinstance(function, ast.FunctionDef) and function.name != "__init__"
+        for function in nodes_in(scope, ast.FunctionDef)
+        if function.name != "__init__"
         for each in walk(function)
     )
 

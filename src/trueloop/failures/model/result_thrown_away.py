@@ -51,7 +51,7 @@ from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.batch_loops import BatchLoop, batch_loops
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import Edit, Fix, dotted_name, encloses, walk
+from trueloop.core.source_text import Edit, Fix, dotted_name, encloses, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity
 
 NEVER: Final = 99  # for functions without an argument ``inplace``
@@ -127,7 +127,7 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
 
 def _parts_of_batch(loop: BatchLoop) -> Iterator[str]:
     """Yield the variables into which a loop unpacks a batch that are called images, inputs or labels."""
-    if any("time" in ast.unparse(each.func) for each in walk(loop.node) if isinstance(each, ast.Call)):
+    if any("time" in ast.unparse(each.func) for each in nodes_in(loop.node, ast.Call)):
         return  # the transfer may be measured
     target = loop.node.target
     if loop.counter and isinstance(target, ast.Tuple):

@@ -57,7 +57,7 @@ from trueloop.analysis.queries.late_layers import create_later_fix, late_layers,
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few, format_count
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, OptimizerCreated, Ref, Refs, StepTaken
@@ -185,9 +185,8 @@ def _used_up_groups(source: SourceFile) -> Iterator[Hit]:
             continue
         reads = [
             each
-            for each in walk(function or source.tree)
-            if isinstance(each, ast.Name | ast.Attribute)
-            and isinstance(each.ctx, ast.Load)
+            for each in nodes_in(function or source.tree, ast.Name, ast.Attribute)
+            if isinstance(each.ctx, ast.Load)
             and dotted_name(each) == name
             and binding.lineno < each.lineno < value.lineno
             and _iterates(source.parents.get(id(each)), each)

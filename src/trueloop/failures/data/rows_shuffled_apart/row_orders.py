@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.batch_loops import is_label, is_loss_call
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in
 
 _DRAWING: Final = frozenset(("randperm", "permutation", "choice", "randint", "sample", "integers"))
 """Functions that draw row numbers at random."""
@@ -108,7 +108,7 @@ def _blocks(source: SourceFile) -> Iterator[tuple[str, list[ast.Module | ast.Fun
 
 
 def _parameters(function: ast.FunctionDef) -> set[str]:
-    return {each.arg for each in walk(function.args) if isinstance(each, ast.arg)}
+    return {each.arg for each in nodes_in(function.args, ast.arg)}
 
 
 def _shuffling_functions(source: SourceFile) -> Iterator[str]:
@@ -116,7 +116,7 @@ def _shuffling_functions(source: SourceFile) -> Iterator[str]:
     for node in source.nodes_of(ast.FunctionDef):
         if len(node.args.args) != 1:
             continue
-        calls = [each for each in walk(node) if isinstance(each, ast.Call)]
+        calls = list(nodes_in(node, ast.Call))
         if any(last_name(each.func) in _SEEDS | _GENERATORS for each in calls):
             continue
         scope = Scope(source, frozenset(), {}, {})
@@ -187,8 +187,8 @@ class Scope:
 
     def _update(self, statement: ast.stmt) -> None:
         """Update the variables."""
-        for each in walk(statement):
-            if isinstance(each, ast.Call) and last_name(each.func) in _SEEDS:
+        for each in nodes_in(statement, ast.Call):
+            if last_name(each.func) in _SEEDS:
                 self._seed = ", ".join(map(ast.unparse, each.args)), 0
         match statement:
             case ast.Assign(targets=targets, value=value):
@@ -393,22 +393,20 @@ class Scope:
 
     def _pairs(self, node: ast.AST) -> Iterator[Hit]:
         """Yield the pairs of values in a statement whose rows are in different orders."""
-        for each in walk(node):
-            if isinstance(each, ast.comprehension):
-                self._bind(each.target, self._items(each.iter))
-        for each in walk(node):
+        for each in nodes_in(node, ast.comprehension):
+            self._bind(each.target, self._items(each.iter))
+        for each in nodes_in(node, ast.Call, ast.Return, ast.Yield):
             arguments: list[ast.expr] = []
-            if isinstance(each, ast.Call) and _PAIRING.search(last_name(each.func)):
-                parent = self.source.parents.get(id(each))
-                if not isinstance(parent, ast.Attribute) or parent.attr not in ("item", "detach"):
+            if isinstance(each, ast.Call):
+                parent = self.source.parents.get(id(each)) if _PAIRING.search(last_name(each.func)) else None
+                if parent is not None and (
+                    not isinstance(parent, ast.Attribute) or parent.attr not in ("item", "detach")
+                ):
                     arguments = [*each.args, *(word.value for word in each.keywords)]
-            elif (
-                isinstance(each, ast.Return | ast.Yield)
-                and isinstance(each.value, ast.Tuple)
-                and not self.of_one_sample
-            ):
+            elif isinstance(each.value, ast.Tuple) and not self.of_one_sample:
                 arguments = each.value.elts
-            yield from self._compare(each, arguments)
+            if arguments:
+                yield from self._compare(each, arguments)
 
     def _compare(self, node: Any, arguments: list[ast.expr]) -> Iterator[Hit]:
         name = last_name(node.func) if isinstance(node, ast.Call) else ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Rule, Severity
 
 SPLITS: Final = frozenset(("train_test_split", "random_split"))
@@ -99,7 +99,7 @@ class _Scope:
         """Return the scaled variable that a statement splits into training and held-out data."""
         if not self.scaled:
             return ""
-        for each in walk(statement):
+        for each in nodes_in(statement, ast.Call, ast.Subscript):
             if isinstance(each, ast.Call) and _function(each) in (*SPLITS, "Subset"):
                 names = [_root(inner) for argument in each.args for inner in walk(argument)]
                 found = next((name for name in names if name in self.scaled), "")
@@ -140,7 +140,7 @@ class _Scope:
     def _bind(self, names: set[str], statement: ast.stmt, value: ast.expr) -> None:
         """Update the variables that a statement assigns a value to."""
         statistic, scaling = self._statistic_of(value), self._scaling_of(statement, value)
-        is_part = any(isinstance(each, ast.Slice) and (each.lower or each.upper) for each in walk(value))
+        is_part = any((each.lower or each.upper) for each in nodes_in(value, ast.Slice))
         is_part |= any(_function(each) in SPLITS for each in _calls(value))
         for name in names:
             for known in (self.scaled, self.statistics):
@@ -177,10 +177,10 @@ class _Scope:
             fitted_on = self.statistics.get(dotted_name(function.value)) or self._statistic_of(function.value)
             if function.attr == "transform" and fitted_on == _root(call.args[0]):
                 return True
-        for each in walk(value):
-            if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Sub) and (name := self._all_samples(each.left)):
-                others = [self._statistic_of(inner) for inner in walk(each.right) if isinstance(inner, ast.expr)]
-                if name in others and any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div) for n in walk(value)):
+        for each in nodes_in(value, ast.BinOp):
+            if isinstance(each.op, ast.Sub) and (name := self._all_samples(each.left)):
+                others = [self._statistic_of(inner) for inner in nodes_in(each.right, ast.expr)]
+                if name in others and any(isinstance(n.op, ast.Div) for n in nodes_in(value, ast.BinOp)):
                     return True
         return False
 
@@ -222,7 +222,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]
 
 
 def _calls(node: ast.AST) -> list[ast.Call]:
-    return [each for each in walk(node) if isinstance(each, ast.Call)]
+    return list(nodes_in(node, ast.Call))
 
 
 def _function(call: ast.Call) -> str:

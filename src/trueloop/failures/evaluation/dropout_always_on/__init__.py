@@ -51,7 +51,7 @@ from trueloop.analysis.queries.modes import is_in_eval_mode
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
-from trueloop.core.source_text import Edit, Fix, walk
+from trueloop.core.source_text import Edit, Fix, nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BatchLoaded, Event, ModelCalled, Ref, TracingGap
@@ -87,7 +87,7 @@ def _is_conditional(method: ast.FunctionDef, node: ast.Call) -> bool:
     """Return True if a call in a method may be skipped or repeated."""
     tests = ast.If | ast.IfExp | ast.While | ast.BoolOp | ast.comprehension | ast.Lambda
     conditional_nodes = [each for each in walk(method) if isinstance(each, tests | ast.ListComp | ast.GeneratorExp)]
-    may_return_before = any(isinstance(each, ast.Return) and each.lineno < node.lineno for each in walk(method))
+    may_return_before = any(each.lineno < node.lineno for each in nodes_in(method, ast.Return))
     return may_return_before or any(is_inside(node, each) for each in conditional_nodes)
 
 
