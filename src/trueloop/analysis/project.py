@@ -212,9 +212,8 @@ class Project:
         if file in self._modules:
             self._modules.move_to_end(file)
             return self._modules[file]
-        module = self._modules[file] = self._parse(file)
-        if len(self._modules) > MAX_PARSED_FILES:
-            self._modules.popitem(last=False)
+        module = self._parse(file)
+        self._keep(file, module)
         return module
 
     def parse(self, file: str, source: str) -> Module:
@@ -226,7 +225,15 @@ class Project:
         module = self._modules.get(file)
         if module is not None and module.text.source == source:
             return module
-        return parse_module(file, source, MAX_LINES * self._numbers.setdefault(file, len(self._numbers) + 1))
+        module = parse_module(file, source, MAX_LINES * self._numbers.setdefault(file, len(self._numbers) + 1))
+        if self._texts.get(file) is source:
+            self._keep(file, module)
+        return module
+
+    def _keep(self, file: str, module: Module | None) -> None:
+        self._modules[file] = module
+        if len(self._modules) > MAX_PARSED_FILES:
+            self._modules.popitem(last=False)
 
     def _parse(self, file: str) -> Module | None:
         try:
@@ -234,11 +241,15 @@ class Project:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return None
 
+    def add_text(self, file: str, text: str) -> None:
+        """Add the text of a file as it is on disk, so that it is read and parsed once."""
+        if len(self._texts) >= MAX_TEXTS:
+            self._texts.clear()
+        self._texts[file] = text
+
     def _text(self, file: str) -> str:
         if file not in self._texts:
-            if len(self._texts) >= MAX_TEXTS:
-                self._texts.clear()
-            self._texts[file] = self._read(file)
+            self.add_text(file, self._read(file))
         return self._texts[file]
 
     # Words -----------------------------------------------------------------------------------------------------------

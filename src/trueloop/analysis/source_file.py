@@ -246,11 +246,12 @@ class SourceFile:
         return bool(models) and (not value.models() or any(each.covers(value) or value.covers(each) for each in models))
 
 
-def last_name(node: ast.expr) -> str:
+def last_name(node: Any) -> str:
     """Return the name or last attribute of an expression: "log" for ``self.log["loss"]``."""
-    while isinstance(node, ast.Subscript):
+    while type(node) is ast.Subscript:
         node = node.value
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    kind = type(node)
+    return node.id if kind is ast.Name else node.attr if kind is ast.Attribute else ""
 
 
 def _assignment_targets(loop: ast.AST) -> dict[str, list[ast.expr]]:

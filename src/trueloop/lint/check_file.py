@@ -6,7 +6,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Final, NamedTuple
 
 from trueloop.analysis.interpreter.interpreter import interpret
@@ -120,9 +120,8 @@ def _syntax_problem(path: str, error: BaseException) -> FileResult:
 
 def _apply_rules(rules: Iterable[ActiveRule], source: SourceFile, path: str, project: Project | None) -> list[Finding]:
     found: dict[tuple[str, int, int], Finding] = {}
-    contains = cache(
-        partial(contains_word, source.text.source)
-    )  # in the files whose code runs, not in all that are imported
+    first, *others = source.modules  # the files whose code runs, not all that are imported
+    contains = _word_search(first.text.source, [each.path for each in others], project)
     for active in rules:
         for hit in active.rule.find(source) if active.rule.may_match(contains) else ():
             key = active.failure.code, hit.node.lineno, hit.node.col_offset
