@@ -290,13 +290,15 @@ _CHILDREN: Final[dict[type, Callable[[Any], list[ast.AST]]]] = {
     ast.If: lambda node: [node.test, *node.body, *node.orelse],
 }
 """Child nodes of the most frequent kinds of nodes."""
-_KEPT: Final = (ast.Module, ast.stmt)
+_KEPT: Final = (
+    ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.For, ast.While, ast.If, ast.With, ast.Try
+)  # fmt: skip
 
 
 def walk(node: ast.AST) -> Sequence[ast.AST]:
     """Return a node and all nodes in it but contexts (``ast.Load()``), level by level, in the order of ``ast.walk``.
 
-    Those of a statement are kept, since many rules walk the same ones.
+    Those of a statement with a block are kept, since many rules walk the same ones.
     """
     return _kept_walk(node) if isinstance(node, _KEPT) else _walk(node)
 

@@ -106,14 +106,19 @@ def _assigned_values(function: Any) -> dict[str, list[ast.expr]]:
 
 
 def single_assignments(function: Any) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield each target of an assignment with its value; for ``a, b = c, d`` both pairs."""
+    """Yield each target of the assignments in a function or module with its value, as `assigned_pairs` does."""
     for each in nodes_in(function, ast.Assign):
-        for target in each.targets:
-            value = each.value
-            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-                yield from zip(target.elts, value.elts, strict=True)
-            else:
-                yield target, value
+        yield from assigned_pairs(each)
+
+
+def assigned_pairs(statement: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield each target of an assignment with its value; for ``a, b = c, d`` both pairs."""
+    value = statement.value
+    for target in statement.targets:
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+            yield from zip(target.elts, value.elts, strict=True)
+        else:
+            yield target, value
 
 
 def without_conversions(node: ast.expr) -> ast.expr:

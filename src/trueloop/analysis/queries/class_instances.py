@@ -4,7 +4,7 @@ import ast
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from trueloop.analysis.queries.batch_loops import function_of, single_assignments
+from trueloop.analysis.queries.batch_loops import assigned_pairs, function_of
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 
@@ -27,6 +27,8 @@ class Definitions(NamedTuple):
     functions: dict[str, ast.FunctionDef]
     calls: dict[str, list[ast.Call]]
     """All calls, by the last part of the called name."""
+    attributes: dict[str, list[ast.Attribute]]
+    """All attributes, by name."""
 
 
 @lru_cache(maxsize=1)  # rules of one file follow each other
@@ -42,10 +44,14 @@ def definitions(source: SourceFile) -> Definitions:
     calls: dict[str, list[ast.Call]] = {}
     for call in source.all_calls:
         calls.setdefault(last_name(call.func), []).append(call)
+    attributes: dict[str, list[ast.Attribute]] = {}
+    for each in source.nodes_of(ast.Attribute):
+        attributes.setdefault(each.attr, []).append(each)
     return Definitions(
         {name: found[0] for name, found in classes.items() if len(found) == 1},
         {name: found[0] for name, found in functions.items() if len(found) == 1},
         calls,
+        attributes,
     )
 
 
@@ -54,7 +60,7 @@ def instances(source: SourceFile) -> tuple[Instance, ...]:
     """Return the variables and attributes that are assigned the result of a call."""
     found: list[Instance] = []
     for assignment in source.nodes_of(ast.Assign):
-        for target, value in single_assignments(assignment):
+        for target, value in assigned_pairs(assignment):
             match value:
                 case ast.Call(func=ast.Attribute(attr="to", value=ast.Call() as call)) | (ast.Call() as call):
                     if isinstance(target, ast.Name | ast.Attribute):
@@ -88,7 +94,7 @@ def uses(source: SourceFile, target: ast.expr, depth: int = 0) -> list[ast.expr]
 def _references(source: SourceFile, target: Any) -> list[Any]:
     """Return the nodes that read or assign the variable, parameter or attribute of a node."""
     if isinstance(target, ast.Attribute):
-        return [each for each in source.nodes_of(ast.Attribute) if each.attr == target.attr]
+        return list(definitions(source).attributes.get(target.attr, ()))
     name = target.arg if isinstance(target, ast.arg) else target.id
     owner = function_of(source, target)
     named = [each for each in nodes_in(owner, ast.Name) if each.id == name]

@@ -36,7 +36,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Edit, Fix, nodes_in, walk
+from trueloop.core.source_text import Edit, Fix, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _CREATORS: Final = frozenset((
@@ -55,8 +55,10 @@ _Loop = ast.For | ast.While
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each array that is stored without a copy and changed in place."""
     for call in source.all_calls:
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "append":
+            continue
         loop = _loop_around(source, call)
-        if loop is None or last_name(call.func) != "append" or not isinstance(call.func, ast.Attribute):
+        if loop is None:
             continue
         container = ast.unparse(call.func.value)
         for name in _stored_names(call):
@@ -183,9 +185,8 @@ def _returned_arrays(source: SourceFile) -> Iterator[Hit]:
     for method in source.nodes_of(ast.FunctionDef):
         if not isinstance(source.parents.get(id(method)), ast.ClassDef):
             continue
-        for node in walk(method):
-            parts = _parts(node.value) if isinstance(node, ast.Return) else []
-            for part in parts:
+        for node in nodes_in(method, ast.Return):
+            for part in _parts(node.value):
                 name = ast.unparse(part)
                 change = next(_changes_in_place(method, name), None)
                 if change is None or _is_assigned(method, name) or not _is_own_array(source, method, name):

@@ -39,7 +39,7 @@ from trueloop.analysis.program_files import parse_files
 from trueloop.analysis.queries.batch_loops import assigned_in
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, SourceLocation
-from trueloop.core.source_text import dotted_name, nodes_in, walk
+from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import BackwardEnded, Ref, StepSkipped, StepTaken
 from trueloop.tracing.parameter_snapshot import first_values
@@ -110,7 +110,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each loop variable that gets the new parameter or the new state of an optimizer, and is then lost."""
     for loop in source.nodes_of(ast.For):
         pairs = dict(_loop_variables(loop.target, loop.iter))
-        for node in walk(loop) if pairs else ():
+        for node in nodes_in(loop, ast.Assign) if pairs else ():
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in pairs and _reads(value, name):
                     pass

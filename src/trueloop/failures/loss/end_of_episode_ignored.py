@@ -99,8 +99,10 @@ def _targets(source: SourceFile) -> Iterator[_Target]:
             continue
         function = function_of(source, node)
         for reward, value in ((node.left, node.right), (node.right, node.left)):
+            if not _words(reward) & _REWARDS:
+                continue
             product = _only_value(function, value) if isinstance(value, ast.Name) else value
-            if product is None or not _words(reward) & _REWARDS or not _is_discounted(product):
+            if product is None or not _is_discounted(product):
                 continue
             parts = (node, *_origins(function, product))
             names = {each.id for part in parts for each in nodes_in(part, ast.Name)}

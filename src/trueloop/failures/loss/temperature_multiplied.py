@@ -43,7 +43,9 @@ KEEPS_VALUES: Final = frozenset(("t", "T", "transpose", "permute", "view", "resh
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the products with a small temperature that are normalised."""
-    small = {name for name in NAMES if _is_small(source, name)}
+    bindings = source.nodes_of(ast.Assign, ast.AnnAssign, ast.keyword, ast.arguments)
+    given = [pair for node in bindings for pair in _values(node)]
+    small = {name for name in NAMES if _is_small([value for of, value in given if of == name])}
     for node in source.nodes_of(ast.BinOp, ast.AugAssign) if small else ():
         factor = _factor(node, small)
         if factor is None or not _is_normalised(source, node):
@@ -105,29 +107,27 @@ def _takes(source: SourceFile, parent: ast.AST | None, value: ast.AST) -> bool:
     return last_name(parent.func) in NORMALISING or is_loss_call(source, parent)
 
 
-def _is_small(source: SourceFile, name: str) -> bool:
-    """Return True if the file gives a variable numbers below 1 only."""
-    bindings = source.nodes_of(ast.Assign, ast.AnnAssign, ast.keyword, ast.arguments)
-    values = [value for node in bindings for value in _values(node, name)]
+def _is_small(values: list[ast.expr]) -> bool:
+    """Return True if the values that a file gives to a variable are numbers below 1 only."""
     numbers = [each.value for each in values if isinstance(each, ast.Constant) and isinstance(each.value, float | int)]
     return bool(numbers) and all(0 < each < 1 for each in numbers)
 
 
-def _values(node: ast.AST, name: str) -> Iterator[ast.expr]:
-    """Yield the values that a node gives to a variable, parameter or setting."""
+def _values(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield each temperature, a variable, parameter or setting, to which a node gives a value, with this value."""
     match node:
-        case ast.Assign(targets=[target], value=value) if last_name(target) == name:
-            yield value
-        case ast.AnnAssign(target=target, value=ast.expr() as value) if last_name(target) == name:
-            yield value
-        case ast.keyword(arg=argument, value=value) if argument == name:
-            yield value
+        case ast.Assign(targets=[target], value=value) if (name := last_name(target)) in NAMES:
+            yield name, value
+        case ast.AnnAssign(target=target, value=ast.expr() as value) if (name := last_name(target)) in NAMES:
+            yield name, value
+        case ast.keyword(arg=str() as name, value=value) if name in NAMES:
+            yield name, value
         case ast.arguments(posonlyargs=first, args=rest, defaults=defaults, kwonlyargs=named, kw_defaults=others):
             arguments = [*first, *rest]
             with_default = arguments[len(arguments) - len(defaults) :]
             for argument, value in (*zip(with_default, defaults, strict=True), *zip(named, others, strict=True)):
-                if argument.arg == name and value is not None:
-                    yield value
+                if argument.arg in NAMES and value is not None:
+                    yield argument.arg, value
         case _:
             return
 

@@ -159,7 +159,8 @@ class Detector(BaseDetector):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each assignment of a model that the loop goes on to update."""
-    for assignment in best_assignments(source.tree):
+    candidates = any(_is_best(target, value) for each in source.nodes_of(ast.Assign) for target, value in _pairs(each))
+    for assignment in best_assignments(source.tree) if candidates else ():
         compared = {ast.unparse(each) for each in walk(assignment.condition.test)}
         stored = {ast.unparse(each) for each in walk(assignment.condition) if _is_stored(each)}
         if not compared & stored:

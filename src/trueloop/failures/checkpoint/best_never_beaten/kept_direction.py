@@ -6,6 +6,7 @@ import ast
 import operator
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import function_of, single_assignments
@@ -56,8 +57,7 @@ def find_kept_worst(source: SourceFile) -> Iterator[Hit]:
     """Yield each value that is given to an object of the program which keeps the worst of all values."""
     for instance in instances(source):
         definition = definitions(source).classes.get(last_name(instance.call.func))
-        text = ast.unparse(definition) if definition is not None else ""
-        if definition is None or not _STOPPER.search(text) or _OTHER_PURPOSE.search(text):
+        if definition is None or not _may_stop(definition):
             continue
         kept = _class_keeps(definition, instance.call)
         if kept is None:
@@ -80,6 +80,13 @@ def find_kept_worst(source: SourceFile) -> Iterator[Hit]:
                     related=((instance.call, "created here"),),
                 )
                 break
+
+
+@lru_cache(maxsize=256)  # many objects of few classes
+def _may_stop(definition: ast.ClassDef) -> bool:
+    """Return True for a class that saves a model or ends the training, and is not for the worst of all values."""
+    text = ast.unparse(definition)
+    return _STOPPER.search(text) is not None and _OTHER_PURPOSE.search(text) is None
 
 
 def _name_of_argument(source: SourceFile, definition: ast.ClassDef, call: ast.Call, kept: _Tracked) -> str:

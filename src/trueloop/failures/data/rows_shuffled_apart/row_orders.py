@@ -77,7 +77,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
     draws: dict[Any, ast.AST] = {}
     imported = [alias for each in source.nodes_of(ast.Import) for alias in each.names]
     module = Scope(source, shuffling, draws, {(each.asname or each.name): _MODULE for each in imported})
+    drawing = _ORDERS | shuffling
     for name, functions in _blocks(source):
+        if name and not any(map(module.is_ordered, module.variables)) and not _calls_any(functions, drawing):
+            continue
         scope = Scope(source, shuffling, draws, module.variables)
         scope.of_one_sample = bool(_ONE_SAMPLE.search(name))
         scope.of_class = name.startswith("self ")
@@ -92,6 +95,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
             if id(hit.node) not in reported and not _EXPERIMENT.search(name):
                 reported.add(id(hit.node))
                 yield hit
+
+
+def _calls_any(blocks: Iterable[ast.AST], names: frozenset[str]) -> bool:
+    return any(last_name(call.func) in names for each in blocks for call in nodes_in(each, ast.Call))
 
 
 def _blocks(source: SourceFile) -> Iterator[tuple[str, list[ast.Module | ast.FunctionDef]]]:
@@ -116,8 +123,7 @@ def _shuffling_functions(source: SourceFile) -> Iterator[str]:
     for node in source.nodes_of(ast.FunctionDef):
         if len(node.args.args) != 1:
             continue
-        calls = list(nodes_in(node, ast.Call))
-        if any(last_name(each.func) in _SEEDS | _GENERATORS for each in calls):
+        if not _calls_any([node], _ORDERS) or _calls_any([node], _SEEDS | _GENERATORS):
             continue
         scope = Scope(source, frozenset(), {}, {})
         for statement in node.body:
@@ -160,6 +166,11 @@ class Scope:
         """Id of a call that draws an order -> the key of this order; orders from equal seeds have equal keys."""
         self._drawn_from: dict[str, int] = {}
         """Generator -> the number of orders drawn from it."""
+
+    def is_ordered(self, name: str) -> bool:
+        """Return True for a variable that holds row numbers, or rows that are not in their original order."""
+        rows = self.variables[name]
+        return rows.order != () or rows.numbers != ()
 
     def enter(self, function: ast.FunctionDef, outer: Mapping[str, Rows]) -> None:
         """Forget the local variables of the method before, and hide those of the module that are parameters here."""

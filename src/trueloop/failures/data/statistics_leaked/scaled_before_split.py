@@ -25,27 +25,29 @@ def find(source: SourceFile) -> Iterator[Hit]:
     scaling_classes: dict[str, ast.stmt] = {}
     for owner in source.nodes_of(ast.ClassDef):
         for method in owner.body:
-            if isinstance(method, ast.FunctionDef) and method.name == "__init__" and _may_scale(walk(method)):
+            if isinstance(method, ast.FunctionDef) and method.name == "__init__" and _may_scale_in(method):
                 scope = _Scope({})
                 yield from scope.hits(method.body)
                 own = [each for name, each in scope.scaled.items() if name.startswith("self.")]
                 scaling_classes |= {owner.name: own[0]} if own and not scope.split else {}
-    may_scale = _may_scale(source.nodes_of(ast.BinOp, ast.Attribute))
+    may_scale = _may_scale(source.nodes_of(ast.Attribute), source.nodes_of(ast.BinOp))
     if scaling_classes or may_scale:
         yield from _Scope(scaling_classes).hits(source.tree.body)
     for each in source.nodes_of(ast.FunctionDef) if scaling_classes or may_scale else ():
-        if each.name != "__init__" and (scaling_classes or _may_scale(walk(each))):
+        if each.name != "__init__" and (scaling_classes or _may_scale_in(each)):
             yield from _Scope(scaling_classes).hits(each.body)
 
 
-def _may_scale(nodes: Iterable[ast.AST]) -> bool:
-    """Return True if some of the nodes may scale data: a subtraction, or a call of a scaler."""
-    return any(
-        isinstance(each.op, ast.Sub)
-        if isinstance(each, ast.BinOp)
-        else isinstance(each, ast.Attribute) and each.attr in ("transform", "fit_transform")
-        for each in nodes
-    )
+def _may_scale_in(function: ast.FunctionDef) -> bool:
+    return _may_scale(nodes_in(function, ast.Attribute), nodes_in(function, ast.BinOp))
+
+
+def _may_scale(attributes: Iterable[ast.Attribute], operations: Iterable[ast.BinOp]) -> bool:
+    """Return True if code may scale data: it calls a scaler, or subtracts something and computes a statistic."""
+    names = {each.attr for each in attributes}
+    if names & {"transform", "fit_transform"}:
+        return True
+    return bool(names & {"mean", "std", "min", "fit"}) and any(isinstance(each.op, ast.Sub) for each in operations)
 
 
 class _Scope:

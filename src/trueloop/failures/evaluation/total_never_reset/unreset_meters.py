@@ -88,7 +88,7 @@ def _meter_class(source: SourceFile, call: ast.Call) -> tuple[Meter | None, bool
     return (None if definition is None else _own_meter(definition)), False
 
 
-@lru_cache(maxsize=16)  # many objects of few classes
+@lru_cache(maxsize=256)  # many objects of few classes
 def _own_meter(definition: ast.ClassDef) -> Meter | None:
     """Return what the methods of a class do with its running sums and lists; None if it has none."""
     methods = {each.name: each for each in definition.body if isinstance(each, ast.FunctionDef)}
