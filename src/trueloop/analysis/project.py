@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain, islice, repeat
 from typing import Any, Final, NamedTuple, cast
 
@@ -25,6 +25,7 @@ _IMPORT: Final = re.compile(
     r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(?:\(([^)]*)\)|([^#\n(]*))|import[ \t]+([\w., \t]+))", re.M
 )
 Word = str | re.Pattern[str] | Callable[[str], bool]
+_SEPARATORS: Final = bytes(code if chr(code).isalnum() or chr(code) == "_" or code > 127 else 32 for code in range(256))
 _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 
 
@@ -132,6 +133,8 @@ class Project:
         self._modules: OrderedDict[str, Module | None] = OrderedDict()
         self._imports: dict[str, tuple[str, ...]] = {}
         self._texts: dict[str, str] = {}
+        self._names_in: dict[str, bytes] = {}
+        """File -> what `distinct_names` returns."""
         self._words: dict[tuple[str, Word], bool] = {}
         """File and word -> whether the file contains the word."""
         self._numbers = {file: number for number, file in enumerate(sorted(self._names), 1)}
@@ -292,7 +295,10 @@ class Project:
         """Return True if the text of a file contains a word, see `contains_word`."""
         key = file, word
         if key not in self._words:
-            self._words[key] = contains_word(self._text(file), word)
+            if file not in self._names_in:
+                self._names_in[file] = distinct_names(self._text(file))
+            is_possible = may_contain(self._names_in[file], word)
+            self._words[key] = is_possible and contains_word(self._text(file), word)
         return self._words[key]
 
 
@@ -301,6 +307,21 @@ def contains_word(text: str, word: Word) -> bool:
     if isinstance(word, str):
         return word in text
     return word.search(text) is not None if isinstance(word, re.Pattern) else word(text)
+
+
+def distinct_names(text: str) -> bytes:
+    """Return all names and numbers in a text, each once: absent words are found faster in these than in the text."""
+    return b" ".join(set(text.encode("utf-8", "surrogatepass").translate(_SEPARATORS).split()))
+
+
+def may_contain(names: bytes, word: Word) -> bool:
+    """Return False if a text with these distinct names certainly does not contain a word."""
+    return not isinstance(word, str) or _longest_name(word) in names
+
+
+@cache
+def _longest_name(word: str) -> bytes:
+    return max(re.findall(r"\w+", word, re.ASCII), key=len, default="").encode()
 
 
 def parse_module(file: str, source: str, lines_before: int = 0) -> Module:
@@ -317,7 +338,7 @@ def parse_module(file: str, source: str, lines_before: int = 0) -> Module:
     tree = parse_tree(source)
     module = Module(file, SourceText(source, lines_before), tree)
     for node in module.nodes if lines_before else ():
-        position: dict[str, Any] = vars(node)
+        position: dict[str, Any] = node.__dict__
         if "lineno" in position:
             position["lineno"] += lines_before
             position["end_lineno"] += lines_before

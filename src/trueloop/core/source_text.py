@@ -347,7 +347,7 @@ def children(node: ast.AST) -> list[ast.AST]:
     if known is not None:
         return known(node)
     found: list[ast.AST] = []
-    for value in vars(node).values():
+    for value in node.__dict__.values():
         kind = type(value)
         if kind is list:
             found += [each for each in value if isinstance(each, ast.AST)]

@@ -10,7 +10,15 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from trueloop.analysis.interpreter.interpreter import interpret
-from trueloop.analysis.project import Project, Word, contains_word, parse_module, parse_tree
+from trueloop.analysis.project import (
+    Project,
+    Word,
+    contains_word,
+    distinct_names,
+    may_contain,
+    parse_module,
+    parse_tree,
+)
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Finding, Severity, SourceLocation
 from trueloop.core.source_text import cuts_graph
@@ -101,9 +109,10 @@ def _follows(source: str, project: Project) -> bool:
 
 def _word_search(source: str, imported: Sequence[str], project: Project | None) -> Callable[[Word], bool]:
     """Return a function that searches for a word in a file and in the files that it imports."""
+    names = distinct_names(source)
 
     def contains(word: Word) -> bool:
-        return contains_word(source, word) or any(
+        return (may_contain(names, word) and contains_word(source, word)) or any(
             project is not None and project.contains(each, word) for each in imported
         )
 
