@@ -76,7 +76,7 @@ def imported_modules(tree: ast.Module, package: str = "") -> set[str]:
     for node in nodes_in(tree, ast.Import, ast.ImportFrom):
         if isinstance(node, ast.Import):
             found.update(part for each in node.names for part in _with_packages(each.name))
-        elif isinstance(node, ast.ImportFrom):
+        else:
             origin = absolute_module(node, package)
             found.update(_with_packages(origin))
             found.update(f"{origin}.{each.name}".strip(".") for each in node.names)

@@ -1,15 +1,19 @@
 """Defines the records of a silent failure: `Failure`, its `BaseDetector` and its lint `Rule`."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from trueloop.analysis.project import Word
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Severity
-from trueloop.failures.teaching_script import TeachingLoop
-from trueloop.tracing.events import Event
+
+if TYPE_CHECKING:
+    from trueloop.failures.teaching_script import TeachingLoop
+    from trueloop.tracing.events import Event
 
 
 class BaseDetector:

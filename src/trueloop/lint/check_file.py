@@ -3,7 +3,6 @@
 import ast
 import os
 import re
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -93,6 +92,8 @@ def lint_text(
         program = interpret(module, notebook=notebook, project=project if imported else None)
         found = _apply_rules(applicable, program, path, project)
     except Exception as error:  # noqa: BLE001 - an internal error in one file must not stop the others
+        import traceback
+
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{os.path.basename(frame.filename)}:{frame.lineno}"  # noqa: PTH119
         return FileResult(path=path, problem=f"trueloop itself failed: {type(error).__name__}: {error} ({where})")
