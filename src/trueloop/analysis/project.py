@@ -245,7 +245,7 @@ class Project:
             return None
 
     def add_text(self, file: str, text: str) -> None:
-        """Add the text of a file as it is on disk, so that it is read and parsed once."""
+        """Add the text that a file on disk has, so that the file is read and parsed once."""
         if len(self._texts) >= MAX_TEXTS:
             self._texts.clear()
         self._texts[file] = text
