@@ -63,7 +63,7 @@ def _find_read(
 ) -> Iterator[Hit]:
     created = {id(loop) for path in enclosing_loops(source, instance.target) for loop in path}
     for update in updates:
-        for batches, *outer in enclosing_loops(source, update):
+        for batches, *outer in filter(None, enclosing_loops(source, update)):  # () = outside of all loops
             if not _is_batch_loop(source, batches) or (not meter.resetting and _trains(batches)):
                 continue
             epochs = [each for each in outer if id(each) not in created and _is_epoch_loop(each)]
