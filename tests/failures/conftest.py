@@ -168,11 +168,9 @@ def lint_is_clean(same_training_after_fix: Callable[[str], None]) -> Callable[..
 
     def check(script: str, code: str = "") -> None:
         same_training_after_fix(textwrap.dedent(script))
-        findings = [
-            each
-            for each in lint_text(textwrap.dedent(script), "train.py", RULES).findings
-            if each.severity != Severity.NOTE or each.code == code
-        ]
+        result = lint_text(textwrap.dedent(script), "train.py", RULES)
+        assert not result.problem
+        findings = [each for each in result.findings if each.severity != Severity.NOTE or each.code == code]
         assert not findings, _messages(findings)
 
     return check

@@ -87,6 +87,39 @@ def test_a_syntax_error_is_reported_with_its_line():
     assert "nested" in lint_text("(" * 5000 + ")" * 5000, "a.py", [BAD]).problem.lower()
 
 
+UNUSUAL = {
+    "positional-only parameters with defaults": """
+import torch
+
+def distil(student, teacher, temperature=2.0, /, scale=1.0):
+    return torch.nn.functional.cross_entropy(student * temperature, teacher) * scale
+
+def blend(a=1, b=2, /):
+    return a + b
+""",
+    "a metric that is updated outside of all loops": """
+import torch
+from torch import nn
+from torchmetrics import Accuracy
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.accuracy = Accuracy(task="binary")
+
+    def training_step(self, x, y):
+        self.log("accuracy", self.accuracy(x, y), prog_bar=True)
+""",
+}
+
+
+@pytest.mark.parametrize("text", UNUSUAL.values(), ids=UNUSUAL)
+def test_all_rules_judge_unusual_code(text):
+    rules = [ActiveRule(each.failure, each.slug, rule) for each in catalogue().values() if (rule := each.failure.rule)]
+    result = lint_text(text, "a.py", rules)
+    assert (result.problem, result.findings) == ("", ())
+
+
 def test_an_internal_error_is_reported_and_other_files_are_linted():
     def find(source):
         raise KeyError("x")

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in, walk
 
 PURE_FUNCTIONS: Final = frozenset(("int", "float", "len", "max", "min", "abs", "round", "str", "tuple", "list", "dict"))
 
@@ -52,9 +52,7 @@ def varies_per_iteration(start: Op, loop: Loop) -> bool:
     iterable = start.node.iter
     while isinstance(iterable, ast.Call) and iterable.args:  # enumerate(tqdm(loader, desc=...))
         iterable = iterable.args[0]
-    return bool(names_in(iterable) & varying_names(start, loop)) or any(
-        isinstance(each, ast.Subscript) for each in walk(iterable)
-    )
+    return bool(names_in(iterable) & varying_names(start, loop)) or bool(nodes_in(iterable, ast.Subscript))
 
 
 def names_in(node: ast.AST) -> set[str]:
@@ -76,9 +74,7 @@ def assigned_names(node: ast.AST) -> set[str]:
 def _is_unchanged(expression: ast.expr, varying: set[str]) -> bool:
     """Return True if an expression contains no varying name and only calls of pure functions."""
     pure = all(
-        isinstance(each.func, ast.Name) and each.func.id in PURE_FUNCTIONS
-        for each in walk(expression)
-        if isinstance(each, ast.Call)
+        isinstance(each.func, ast.Name) and each.func.id in PURE_FUNCTIONS for each in nodes_in(expression, ast.Call)
     )
     return pure and not names_in(expression) & varying
 

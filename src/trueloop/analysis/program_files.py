@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from trueloop.core.source_text import read_source, walk
+from trueloop.core.source_text import nodes_in, read_source, walk
 
 _BY_NAME: Final = frozenset((
     "import_module", "exec_module", "run_path", "run_module", "instantiate", "locate", "import_string",
@@ -73,10 +73,10 @@ def imported_modules(tree: ast.Module, package: str = "") -> set[str]:
         package: package of the importing module, to which relative imports refer.
     """
     found: set[str] = set()
-    for node in walk(tree):
+    for node in nodes_in(tree, ast.Import, ast.ImportFrom):
         if isinstance(node, ast.Import):
             found.update(part for each in node.names for part in _with_packages(each.name))
-        elif isinstance(node, ast.ImportFrom):
+        else:
             origin = absolute_module(node, package)
             found.update(_with_packages(origin))
             found.update(f"{origin}.{each.name}".strip(".") for each in node.names)

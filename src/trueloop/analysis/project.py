@@ -5,14 +5,15 @@ import os
 import re
 import sys
 import warnings
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import chain, islice, repeat
 from typing import Any, Final, NamedTuple, cast
 
 from trueloop.analysis.interpreter.qualified_names import HARMLESS_PACKAGES
 from trueloop.analysis.interpreter.roles_by_use import CallIndex
-from trueloop.core.source_text import SourceText, children, walk
+from trueloop.core.source_text import SourceText, nodes_in, walk_tree
 
 MAX_LINKED_FILES: Final = 30  # files that one file imports, directly or indirectly, and that are searched for words
 MAX_PARSED_FILES: Final = 64  # syntax trees in memory
@@ -23,6 +24,8 @@ LIBRARIES: Final = sys.stdlib_module_names | {"torch", "numpy"}
 _IMPORT: Final = re.compile(
     r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(?:\(([^)]*)\)|([^#\n(]*))|import[ \t]+([\w., \t]+))", re.M
 )
+Word = str | re.Pattern[str] | Callable[[str], bool]
+_SEPARATORS: Final = bytes(code if chr(code).isalnum() or chr(code) == "_" or code > 127 else 32 for code in range(256))
 _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 
 
@@ -41,16 +44,43 @@ class Module:
         path: path of the file.
         text: text of the file.
         tree: syntax tree of the file, with the line numbers of the text.
-        nodes: all nodes of the syntax tree, level by level.
     """
 
-    def __init__(self, path: str, text: SourceText, tree: ast.Module, nodes: Sequence[ast.AST]) -> None:
-        self.path, self.text, self.tree, self.nodes = path, text, tree, nodes
+    def __init__(self, path: str, text: SourceText, tree: ast.Module) -> None:
+        self.path, self.text, self.tree = path, text, tree
+        self.nodes, self._child_counts = walk_tree(tree)
+        """All nodes of the syntax tree, level by level, and the number of children of each."""
+        self._by_kind: dict[tuple[type[ast.AST], ...], Sequence[Any]] = {}
+
+    def nodes_of(self, *kinds: type[ast.AST]) -> Sequence[Any]:
+        """Return all nodes of some classes, level by level.
+
+        Args:
+            kinds: classes of syntax nodes, also abstract ones such as ``ast.expr``.
+        """
+        if kinds not in self._by_kind:
+            classes = tuple(each for each in self._node_classes if issubclass(each, kinds))
+            self._by_kind[kinds] = (
+                self._node_classes[classes[0]]
+                if len(classes) == 1
+                else [each for each in self.nodes if type(each) in classes]
+                if classes
+                else ()
+            )
+        return self._by_kind[kinds]
+
+    @cached_property
+    def _node_classes(self) -> dict[type[ast.AST], list[ast.AST]]:
+        found: defaultdict[type[ast.AST], list[ast.AST]] = defaultdict(list)
+        for each in self.nodes:
+            found[type(each)].append(each)
+        return found
 
     @cached_property
     def parents(self) -> dict[int, ast.AST]:
         """Id of a syntax node -> its parent."""
-        return {id(child): node for node in self.nodes for child in children(node)}
+        of_each = chain.from_iterable(map(repeat, self.nodes, self._child_counts))
+        return dict(zip(map(id, islice(self.nodes, 1, None)), of_each, strict=True))
 
     @cached_property
     def blocks(self) -> dict[int, list[ast.stmt]]:
@@ -103,7 +133,9 @@ class Project:
         self._modules: OrderedDict[str, Module | None] = OrderedDict()
         self._imports: dict[str, tuple[str, ...]] = {}
         self._texts: dict[str, str] = {}
-        self._words: dict[tuple[str, str | re.Pattern[str]], bool] = {}
+        self._names_in: dict[str, bytes] = {}
+        """File -> what `distinct_names` returns."""
+        self._words: dict[tuple[str, Word], bool] = {}
         """File and word -> whether the file contains the word."""
         self._numbers = {file: number for number, file in enumerate(sorted(self._names), 1)}
         """Number of each file. Its line numbers start at this times `MAX_LINES`, so no two files have equal ones."""
@@ -183,9 +215,8 @@ class Project:
         if file in self._modules:
             self._modules.move_to_end(file)
             return self._modules[file]
-        module = self._modules[file] = self._parse(file)
-        if len(self._modules) > MAX_PARSED_FILES:
-            self._modules.popitem(last=False)
+        module = self._parse(file)
+        self._keep(file, module)
         return module
 
     def parse(self, file: str, source: str) -> Module:
@@ -197,7 +228,15 @@ class Project:
         module = self._modules.get(file)
         if module is not None and module.text.source == source:
             return module
-        return parse_module(file, source, MAX_LINES * self._numbers.setdefault(file, len(self._numbers) + 1))
+        module = parse_module(file, source, MAX_LINES * self._numbers.setdefault(file, len(self._numbers) + 1))
+        if self._texts.get(file) is source:
+            self._keep(file, module)
+        return module
+
+    def _keep(self, file: str, module: Module | None) -> None:
+        self._modules[file] = module
+        if len(self._modules) > MAX_PARSED_FILES:
+            self._modules.popitem(last=False)
 
     def _parse(self, file: str) -> Module | None:
         try:
@@ -205,11 +244,15 @@ class Project:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return None
 
+    def add_text(self, file: str, text: str) -> None:
+        """Add the text that a file on disk has, so that the file is read and parsed once."""
+        if len(self._texts) >= MAX_TEXTS:
+            self._texts.clear()
+        self._texts[file] = text
+
     def _text(self, file: str) -> str:
         if file not in self._texts:
-            if len(self._texts) >= MAX_TEXTS:
-                self._texts.clear()
-            self._texts[file] = self._read(file)
+            self.add_text(file, self._read(file))
         return self._texts[file]
 
     # Words -----------------------------------------------------------------------------------------------------------
@@ -248,17 +291,37 @@ class Project:
                 if inner.endswith(".py") and inner != origin:
                     yield inner
 
-    def contains(self, file: str, word: str | re.Pattern[str]) -> bool:
-        """Return True if the text of a file contains a word, or text that a pattern matches."""
+    def contains(self, file: str, word: Word) -> bool:
+        """Return True if the text of a file contains a word, see `contains_word`."""
         key = file, word
         if key not in self._words:
-            self._words[key] = contains_word(self._text(file), word)
+            if file not in self._names_in:
+                self._names_in[file] = distinct_names(self._text(file))
+            is_possible = may_contain(self._names_in[file], word)
+            self._words[key] = is_possible and contains_word(self._text(file), word)
         return self._words[key]
 
 
-def contains_word(text: str, word: str | re.Pattern[str]) -> bool:
-    """Return True if a text contains a word, or text that a pattern matches."""
-    return word in text if isinstance(word, str) else word.search(text) is not None
+def contains_word(text: str, word: Word) -> bool:
+    """Return True if a text contains a word or what a pattern matches, or if a function returns True for it."""
+    if isinstance(word, str):
+        return word in text
+    return word.search(text) is not None if isinstance(word, re.Pattern) else word(text)
+
+
+def distinct_names(text: str) -> bytes:
+    """Return all names and numbers in a text, each once: absent words are found faster in these than in the text."""
+    return b" ".join(set(text.encode("utf-8", "surrogatepass").translate(_SEPARATORS).split()))
+
+
+def may_contain(names: bytes, word: Word) -> bool:
+    """Return False if a text with these distinct names certainly does not contain a word."""
+    return not isinstance(word, str) or _longest_name(word) in names
+
+
+@cache
+def _longest_name(word: str) -> bytes:
+    return max(re.findall(r"\w+", word, re.ASCII), key=len, default="").encode()
 
 
 def parse_module(file: str, source: str, lines_before: int = 0) -> Module:
@@ -273,13 +336,13 @@ def parse_module(file: str, source: str, lines_before: int = 0) -> Module:
         SyntaxError, ValueError, RecursionError, MemoryError: the text cannot be parsed.
     """
     tree = parse_tree(source)
-    nodes = walk(tree)
-    for node in nodes if lines_before else ():
-        position: dict[str, Any] = vars(node)
+    module = Module(file, SourceText(source, lines_before), tree)
+    for node in module.nodes if lines_before else ():
+        position: dict[str, Any] = node.__dict__
         if "lineno" in position:
             position["lineno"] += lines_before
             position["end_lineno"] += lines_before
-    return Module(file, SourceText(source, lines_before), tree, nodes)
+    return module
 
 
 def parse_tree(source: str) -> ast.Module:
@@ -301,9 +364,7 @@ def _bound_names(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.stmt
         elif isinstance(each, ast.Import | ast.ImportFrom):
             yield from ((alias.asname or alias.name.partition(".")[0], each) for alias in each.names)
         else:
-            yield from (
-                (node.id, each) for node in walk(each) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-            )
+            yield from ((node.id, each) for node in nodes_in(each, ast.Name) if isinstance(node.ctx, ast.Store))
             for block in ("body", "orelse", "finalbody"):
                 yield from _bound_names(getattr(each, block, ()))
             for handler in getattr(each, "handlers", ()):

@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
@@ -11,7 +12,7 @@ from trueloop.analysis.loop_invariance import is_loop_invariant
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.project import Module
 from trueloop.core.findings import Severity
-from trueloop.core.source_text import Edit, Fix, walk
+from trueloop.core.source_text import Edit, Fix, Node, walk
 
 PATH_NODES: Final = (ast.Name, ast.Attribute, ast.Subscript)
 REMOVING_METHODS: Final = frozenset(("clear", "pop", "popleft", "popitem", "remove"))
@@ -91,19 +92,36 @@ class SourceFile:
                 yield node
 
     @cached_property
-    def all_calls(self) -> list[ast.Call]:
+    def all_calls(self) -> Sequence[ast.Call]:
         """Every call in the file."""
-        return [node for each in self.modules for node in each.nodes if isinstance(node, ast.Call)]
+        return self.nodes_of(ast.Call)
+
+    def nodes_of(self, *kinds: type[Node]) -> Sequence[Node]:
+        """Return all nodes of some classes, outer ones before inner ones."""
+        if len(self.modules) == 1:
+            return self.modules[0].nodes_of(*kinds)
+        if kinds not in self._nodes_by_kind:
+            self._nodes_by_kind[kinds] = [node for each in self.modules for node in each.nodes_of(*kinds)]
+        return self._nodes_by_kind[kinds]
+
+    @cached_property
+    def _nodes_by_kind(self) -> dict[tuple[type[ast.AST], ...], Sequence[Any]]:
+        return {}
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
         """All nodes of the syntax tree, outer ones before inner ones."""
-        return [node for each in self.modules for node in each.nodes]
+        return list(chain.from_iterable(each.nodes for each in self.modules))
 
     @cached_property
     def parents(self) -> dict[int, ast.AST]:
         """Id of a syntax node -> its parent."""
-        return {key: parent for each in self.modules for key, parent in each.parents.items()}
+        if len(self.modules) == 1:
+            return self.modules[0].parents
+        found: dict[int, ast.AST] = {}
+        for each in self.modules:
+            found |= each.parents
+        return found
 
     def ops(self, *kinds: OpKind) -> list[Op]:
         """Return the operations of the given kinds, in order."""
@@ -228,11 +246,12 @@ class SourceFile:
         return bool(models) and (not value.models() or any(each.covers(value) or value.covers(each) for each in models))
 
 
-def last_name(node: ast.expr) -> str:
+def last_name(node: Any) -> str:
     """Return the name or last attribute of an expression: "log" for ``self.log["loss"]``."""
-    while isinstance(node, ast.Subscript):
+    while type(node) is ast.Subscript:
         node = node.value
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    kind = type(node)
+    return node.id if kind is ast.Name else node.attr if kind is ast.Attribute else ""
 
 
 def _assignment_targets(loop: ast.AST) -> dict[str, list[ast.expr]]:

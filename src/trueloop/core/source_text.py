@@ -4,12 +4,13 @@ import ast
 import linecache
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
+Node = TypeVar("Node", bound=ast.AST)
 _GRAPH_CUTS: Final = re.compile(
     r"(?<!\butils)\.(?:detach_?|data|item|tolist|numpy)\b"
     r"|\b(?:no_grad|inference_mode|enable_grad|set_grad_enabled|requires_grad_?|create_graph)\b"
@@ -264,6 +265,7 @@ def _overlaps(first: Edit, second: Edit) -> bool:
 
 _LEAVES: Final = frozenset(
     (
+        ast.Name,
         ast.Constant,
         *(
             each
@@ -272,40 +274,89 @@ _LEAVES: Final = frozenset(
         ),
     )
 )
-"""Kinds of nodes without child nodes."""
-_LARGE: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.For, ast.While)
+"""Kinds of nodes without child nodes, if contexts do not count."""
+_CHILDREN: Final[dict[type, Callable[[Any], list[ast.AST]]]] = {
+    ast.Attribute: lambda node: [node.value],
+    ast.Call: lambda node: [node.func, *node.args, *node.keywords],
+    ast.Expr: lambda node: [node.value],
+    ast.Assign: lambda node: [*node.targets, node.value],
+    ast.keyword: lambda node: [node.value],
+    ast.Subscript: lambda node: [node.value, node.slice],
+    ast.BinOp: lambda node: [node.left, node.op, node.right],
+    ast.Compare: lambda node: [node.left, *node.ops, *node.comparators],
+    ast.arg: lambda node: [] if node.annotation is None else [node.annotation],
+    ast.Tuple: lambda node: node.elts,
+    ast.List: lambda node: node.elts,
+    ast.If: lambda node: [node.test, *node.body, *node.orelse],
+}
+"""Child nodes of the most frequent kinds of nodes."""
+_KEPT: Final = (
+    ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.For, ast.While, ast.If, ast.With, ast.Try
+)  # fmt: skip
 
 
 def walk(node: ast.AST) -> Sequence[ast.AST]:
-    """Return a node and all nodes in it, level by level, in the order of ``ast.walk``.
+    """Return a node and all nodes in it but contexts (``ast.Load()``), level by level, in the order of ``ast.walk``.
 
-    Those of a function, class or loop are kept, since many rules walk the same ones.
+    Those of a statement with a block are kept, since many rules walk the same ones.
     """
-    return _kept_walk(node) if isinstance(node, _LARGE) else _walk(node)
+    return _kept_walk(node) if isinstance(node, _KEPT) else _walk(node)
+
+
+def nodes_in(node: ast.AST, *kinds: type[Node]) -> Sequence[Node]:
+    """Return those of the nodes of `walk` that belong to some classes."""
+    return _kept_nodes(node, kinds) if isinstance(node, _KEPT) else _filtered(_walk(node), kinds)
 
 
 def _walk(node: ast.AST) -> list[ast.AST]:
     found = [node]
     for each in found:
-        kind = type(each)
-        if kind is ast.Name:
-            found.append(each.ctx)  # type: ignore[attr-defined]
-        elif kind not in _LEAVES:
+        if type(each) not in _LEAVES:
             found += children(each)
     return found
 
 
-_kept_walk = lru_cache(maxsize=2048)(_walk)
+def _filtered(nodes: Sequence[ast.AST], kinds: tuple[type[Node], ...]) -> Sequence[Node]:
+    return [each for each in nodes if isinstance(each, kinds)]
+
+
+_kept_walk = lru_cache(maxsize=8192)(_walk)
+
+
+@lru_cache(maxsize=8192)
+def _kept_nodes(node: ast.AST, kinds: tuple[type[ast.AST], ...]) -> Sequence[Any]:
+    return _filtered(_kept_walk(node), kinds)
+
+
+def walk_tree(tree: ast.AST) -> tuple[list[ast.AST], list[int]]:
+    """Return what `walk` returns, and the number of child nodes of each node, by which the parents can be found."""
+    found, counts = [tree], list[int]()
+    for each in found:
+        if type(each) in _LEAVES:
+            counts.append(0)
+        else:
+            inner = children(each)
+            found += inner
+            counts.append(len(inner))
+    return found, counts
 
 
 def children(node: ast.AST) -> list[ast.AST]:
-    """Return the child nodes of a node, twice as fast as ``ast.iter_child_nodes``."""
+    """Return the child nodes of a node but its context, several times as fast as ``ast.iter_child_nodes``."""
+    known = _CHILDREN.get(type(node))
+    if known is not None:
+        return known(node)
     found: list[ast.AST] = []
-    for value in vars(node).values():
+    for value in node.__dict__.values():
         kind = type(value)
         if kind is list:
             found += [each for each in value if isinstance(each, ast.AST)]
-        elif kind is not int and kind is not str and isinstance(value, ast.AST):
+        elif (
+            kind is not int
+            and kind is not str
+            and isinstance(value, ast.AST)
+            and not isinstance(value, ast.expr_context)
+        ):
             found.append(value)
     return found
 

@@ -1,15 +1,19 @@
 """Defines the records of a silent failure: `Failure`, its `BaseDetector` and its lint `Rule`."""
 
-import re
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from trueloop.analysis.project import Word
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Severity
-from trueloop.failures.teaching_script import TeachingLoop
-from trueloop.tracing.events import Event
+
+if TYPE_CHECKING:
+    from trueloop.failures.teaching_script import TeachingLoop
+    from trueloop.tracing.events import Event
 
 
 class BaseDetector:
@@ -37,22 +41,22 @@ class BaseDetector:
 class Rule(NamedTuple):
     """Finds one failure in the source code of a program."""
 
-    required_words: tuple[str | re.Pattern[str], ...]
+    required_words: tuple[Word, ...]
     """Words that every affected file contains; files without them are skipped. "a|b&c" = a, or both b and c; a pattern
-    of one line stands for text that it matches."""
+    of one line stands for text that it matches, and a function for a text for which it returns True."""
     find: Callable[[SourceFile], Iterable[Hit]]
     """Function that yields code that no correct program has, and nothing if the source code is not conclusive."""
     opt_in: bool = False
     """Whether the rule runs only if it is selected, because it is a matter of style."""
 
-    def may_match(self, contains: Callable[[str | re.Pattern[str]], bool]) -> bool:
+    def may_match(self, contains: Callable[[Word], bool]) -> bool:
         """Return True if a file contains all `required_words`.
 
         Args:
-            contains: returns True for a word or pattern that the file contains.
+            contains: returns True for a word, pattern or function that applies to the file.
         """
         return all(
-            contains(word) if isinstance(word, re.Pattern) else any(all(map(contains, each)) for each in _parsed(word))
+            any(all(map(contains, each)) for each in _parsed(word)) if isinstance(word, str) else contains(word)
             for word in self.required_words
         )
 

@@ -81,6 +81,12 @@ def catalogue() -> Mapping[str, Entry]:
     return dict(sorted(entries.items(), key=lambda item: (families.index(item[1].family), item[0])))
 
 
+def plugin_versions() -> list[str]:
+    """Return the installed packages with further failures, with their versions."""
+    found = entry_points(group=ENTRY_POINT_GROUP)
+    return [f"{each.value} {each.dist.version if each.dist is not None else ''}" for each in found]
+
+
 def find_failure(code_or_slug: str) -> Entry | None:
     """Return the failure with this code or slug, ignoring case; None if there is none."""
     entries = catalogue()

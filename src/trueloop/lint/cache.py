@@ -34,11 +34,11 @@ class LintCache:
     Args:
         folder: the folder for `FOLDER`.
         files: paths of all files of this call.
-        codes: codes of the rules.
+        settings: what decides which rules are applied.
     """
 
-    def __init__(self, folder: Path, files: Sequence[Path], codes: Iterable[str]) -> None:
-        self._path = folder / FOLDER / f"lint-{_fingerprint(files, codes)}.json"
+    def __init__(self, folder: Path, files: Sequence[Path], settings: Iterable[str]) -> None:
+        self._path = folder / FOLDER / f"lint-{_fingerprint(files, settings)}.json"
         self._digests: dict[str, str] = {}
         self._earlier: dict[str, Any] = {}
         self._results: dict[str, Any] = {}
@@ -90,11 +90,11 @@ class LintCache:
         return self._digests[file]
 
 
-def _fingerprint(files: Sequence[Path], codes: Iterable[str]) -> str:
-    """Return a name for a call: for the version of trueloop and Python, the rules, and the paths of the files."""
+def _fingerprint(files: Sequence[Path], settings: Iterable[str]) -> str:
+    """Return a name for a call: for the version of trueloop and Python, the settings, and the paths of the files."""
     code = sorted(path for name in CODE for path in (PACKAGE / name).rglob("*.py"))
     versions = [f"{each.relative_to(PACKAGE)} {(stat := each.stat()).st_size} {stat.st_mtime_ns}" for each in code]
-    parts = [sys.version, *versions, *sorted(codes), *map(str, files)]
+    parts = [sys.version, *versions, *sorted(settings), *map(str, files)]
     return blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 

@@ -3,25 +3,39 @@
 import ast
 import os
 import re
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Final, NamedTuple
 
 from trueloop.analysis.interpreter.interpreter import interpret
-from trueloop.analysis.project import Project, contains_word, parse_module, parse_tree
+from trueloop.analysis.project import (
+    Project,
+    Word,
+    contains_word,
+    distinct_names,
+    may_contain,
+    parse_module,
+    parse_tree,
+)
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Finding, Severity, SourceLocation
 from trueloop.core.source_text import cuts_graph
 from trueloop.core.suppression import ALL_CODES, Pragma, find_pragmas, matches_code
 from trueloop.failures.failure import Failure, Rule
 
-_TRAINING_CODE: Final = re.compile(
-    r"\boptim\b|[Oo]ptimizer|\.backward\(|[Ll]oader\b|\bepochs?\b|\bnn\.[A-Z]\w+\(|class \w+\([^)]*Module\b"
-    r"|train_test_split|random_split|\b(?:fit|train)\w*\("
-)
-"""Code that trains or evaluates a model, builds one, or prepares data for it."""
+_TRAINING_CODE: Final = tuple(
+    map(
+        re.compile,
+        (
+            r"optim(?<!\woptim)\b", r"ptimizer(?<=[Oo]ptimizer)", r"\.backward\(", r"oader(?<=[Ll]oader)\b",
+            r"epoch(?<!\wepoch)s?\b", r"nn(?<!\wnn)\.[A-Z]\w+\(", r"class \w+\([^)]*Module\b", "train_test_split",
+            "random_split", r"fit(?<!\wfit)\w*\(", r"train(?<!\wtrain)\w*\(",
+        ),
+    )
+)  # fmt: skip
+"""Code that trains or evaluates a model, builds one, or prepares data for it. Patterns that start with a fixed text are
+searched ten times as fast as one pattern with alternatives."""
 
 
 class ActiveRule(NamedTuple):
@@ -78,6 +92,8 @@ def lint_text(
         program = interpret(module, notebook=notebook, project=project if imported else None)
         found = _apply_rules(applicable, program, path, project)
     except Exception as error:  # noqa: BLE001 - an internal error in one file must not stop the others
+        import traceback
+
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{os.path.basename(frame.filename)}:{frame.lineno}"  # noqa: PTH119
         return FileResult(path=path, problem=f"trueloop itself failed: {type(error).__name__}: {error} ({where})")
@@ -89,16 +105,15 @@ def _follows(source: str, project: Project) -> bool:
 
     Most files of a large package are such files; following their imports would check the imported files many times.
     """
-    return project.follows_unnamed_files or _TRAINING_CODE.search(source) is not None
+    return project.follows_unnamed_files or any(each.search(source) for each in _TRAINING_CODE)
 
 
-def _word_search(
-    source: str, imported: Sequence[str], project: Project | None
-) -> Callable[[str | re.Pattern[str]], bool]:
+def _word_search(source: str, imported: Sequence[str], project: Project | None) -> Callable[[Word], bool]:
     """Return a function that searches for a word in a file and in the files that it imports."""
+    names = distinct_names(source)
 
-    def contains(word: str | re.Pattern[str]) -> bool:
-        return contains_word(source, word) or any(
+    def contains(word: Word) -> bool:
+        return (may_contain(names, word) and contains_word(source, word)) or any(
             project is not None and project.contains(each, word) for each in imported
         )
 
@@ -115,9 +130,8 @@ def _syntax_problem(path: str, error: BaseException) -> FileResult:
 
 def _apply_rules(rules: Iterable[ActiveRule], source: SourceFile, path: str, project: Project | None) -> list[Finding]:
     found: dict[tuple[str, int, int], Finding] = {}
-    contains = cache(
-        partial(contains_word, source.text.source)
-    )  # in the files whose code runs, not in all that are imported
+    first, *others = source.modules  # the files whose code runs, not all that are imported
+    contains = _word_search(first.text.source, [each.path for each in others], project)
     for active in rules:
         for hit in active.rule.find(source) if active.rule.may_match(contains) else ():
             key = active.failure.code, hit.node.lineno, hit.node.col_offset

@@ -2,6 +2,7 @@
 
 import gc
 import linecache
+import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -57,19 +58,20 @@ def lint_file(path: Path, job: LintJob) -> LintedFile:
     if job.project is not None:
         job.project.read_files.clear()
     try:
-        linted_file = lint_content(read_bytes(path), str(path), job)
+        linted_file = lint_content(read_bytes(path), str(path), job, on_disk=True)
     except Unreadable as error:
         return LintedFile(FileResult(path=str(path), problem=str(error)))
     return linted_file._replace(read_files=frozenset(job.project.read_files)) if job.project else linted_file
 
 
-def lint_content(content: bytes, path: str, job: LintJob) -> LintedFile:
+def lint_content(content: bytes, path: str, job: LintJob, *, on_disk: bool = False) -> LintedFile:
     """Lint the content of a file.
 
     Args:
         content: content of the file.
         path: path to report in the findings; a path that ends in ".ipynb" means a notebook.
         job: rules and options.
+        on_disk: whether the content is that of the file at this path.
 
     Raises:
         Unreadable: the content is not text that can be checked.
@@ -78,6 +80,8 @@ def lint_content(content: bytes, path: str, job: LintJob) -> LintedFile:
     if path.endswith(".ipynb"):
         return _lint_notebook(decoded, content, path, job)
     if not job.fix:
+        if job.project is not None and on_disk:
+            job.project.add_text(os.path.abspath(path), decoded.text)  # noqa: PTH100
         linted = lint_text(decoded.text, path, job.rules, project=job.project)
         return LintedFile(_with_file_offsets(linted, decoded), content)
     fixed = fix_text(decoded.text, path, job.rules, unsafe=job.unsafe, project=job.project)

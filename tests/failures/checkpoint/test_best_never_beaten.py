@@ -267,6 +267,13 @@ def test_lint_reports_stoppers_with_the_other_mode(lint_reports, lint_is_clean, 
         lint_is_clean(f"{script}\n        break\n", "CKP009")
 
 
+def test_lint_reports_a_stopper_whose_parameters_have_no_names(lint_reports):
+    stopper = next(iter(STOPPERS.values())).replace('mode="min")', 'mode="min", /)')
+    lint_reports(
+        f"{stopper}\nstopper = EarlyStopping()\n{FIT}    if stopper.step(val_acc):  # <- CKP009\n        break\n"
+    )
+
+
 KEEPERS = {
     "always the lowest": (
         """

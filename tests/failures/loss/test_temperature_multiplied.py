@@ -82,6 +82,14 @@ def supcon(logits, mask, temperature=0.07, base_temperature=0.07):
     mean_log_prob = (mask * log_prob).sum(1) / mask.sum(1)
     return (-(temperature / base_temperature) * mean_log_prob).mean()
 """,
+    "parameters without names": """
+def distil(student, teacher, temperature=2.0, /, scale=1.0):
+    return F.cross_entropy(student * temperature, teacher) * scale
+
+
+def copy(a, b=1, c=2, /):
+    return a
+""",
     "a decay": """
 def weights(steps, tau=0.3):
     return torch.exp(-steps / tau) * tau

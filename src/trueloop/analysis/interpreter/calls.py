@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from trueloop.analysis.abstract_value import (
@@ -39,6 +40,9 @@ FIRST_ARGUMENT: Final = {ValueKind.OPTIMIZER: "params", ValueKind.SCHEDULER: "op
 SEQUENTIALS: Final = frozenset(("torch.nn.Sequential",))
 INDEX_FUNCTIONS: Final = frozenset(("argmax", "argmin", "argsort", "bincount", "multinomial", "long", "int", "bool"))
 """Functions and methods whose results are integers, which have no graph."""
+
+
+_MAX_FLATTENED: Final = 100
 
 
 class Arguments:
@@ -427,8 +431,7 @@ class Calls:
 
     @staticmethod
     def _find_definition(class_value: AbstractValue, name: str) -> Any:
-        body: Sequence[ast.stmt] = class_value.node.body if class_value.kind is ValueKind.CLASS else ()
-        return next((m for m in body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef) and m.name == name), None)
+        return _methods(class_value.node).get(name) if class_value.kind is ValueKind.CLASS else None
 
     def _call_super(self, node: ast.Call) -> AbstractValue:
         """Run the method that ``super().method(...)`` calls."""
@@ -456,6 +459,12 @@ class Calls:
         ):
             return None
         return self.interpreter.scope.get(function.args.args[0].arg)
+
+
+@lru_cache(maxsize=1024)
+def _methods(definition: ast.ClassDef) -> dict[str, Any]:
+    methods = [each for each in definition.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return {each.name: each for each in reversed(methods)}  # the first one of equal names
 
 
 def _keyword_items(value: AbstractValue) -> dict[str, AbstractValue] | None:
@@ -495,22 +504,24 @@ def _flatten_parameters(value: AbstractValue) -> list[AbstractValue]:
 
 def _flatten(values: Sequence[AbstractValue]) -> list[AbstractValue]:
     """Return values, the items of sequences, the attributes of instances and the owners of bound methods."""
-    found: list[AbstractValue] = []
     queue = list(values)
-    while queue and len(found) < 100:
-        each = queue.pop(0)
-        found.append(each)
-        if each.kind in (ValueKind.SEQUENCE, ValueKind.FUNCTION):
-            queue.extend(each.sources)
-        elif each.kind is ValueKind.INSTANCE:
-            queue.extend(inner for inner in each.attributes.values() if inner not in found)
-        elif each.kind is ValueKind.UNKNOWN:
-            queue.extend(
+    seen: set[AbstractValue] = set()
+    for number, each in enumerate(queue, 1):  # which grows
+        if number == _MAX_FLATTENED:
+            break
+        seen.add(each)
+        kind = each.kind
+        if kind is ValueKind.SEQUENCE or kind is ValueKind.FUNCTION:
+            queue += each.sources
+        elif kind is ValueKind.INSTANCE:
+            queue += [inner for inner in each.attributes.values() if inner not in seen]
+        elif kind is ValueKind.UNKNOWN:
+            queue += [
                 inner
                 for inner in each.sources
-                if inner.kind is not ValueKind.TENSOR and SUBMODULE not in inner.facts and inner not in found
-            )
-    return found
+                if inner.kind is not ValueKind.TENSOR and SUBMODULE not in inner.facts and inner not in seen
+            ]
+    return queue[:_MAX_FLATTENED]
 
 
 def _may_be_changed(value: AbstractValue) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +19,7 @@ from trueloop.analysis.abstract_value import (
 )
 from trueloop.analysis.interpreter.qualified_names import canonical_name, created_kind
 from trueloop.analysis.operations import OpKind
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import children, dotted_name, walk
 
 if TYPE_CHECKING:
     from trueloop.analysis.interpreter.interpreter import Interpreter
@@ -53,16 +54,21 @@ class Evaluator:
 
     def __init__(self, interpreter: Interpreter) -> None:
         self.interpreter = interpreter
+        self._handlers: dict[type[ast.expr], Callable[[Any], AbstractValue] | None] = {}
+        """Class of an expression -> the method that evaluates it."""
 
     def evaluate(self, node: ast.expr) -> AbstractValue:
         """Return the value of an expression, and record the operations in it."""
-        run = getattr(self, f"_{type(node).__name__.lower()}", None)
+        kind = type(node)
+        if kind not in self._handlers:
+            self._handlers[kind] = getattr(self, f"_{kind.__name__.lower()}", None)
+        run = self._handlers[kind]
         if run is not None:
-            value: AbstractValue = run(node)
+            value = run(node)
             if value.loops is None and value.kind in OBJECT_KINDS and not value.union:
-                value.loops = tuple(each.node for each in self.interpreter.recording.loops)
+                value.loops = tuple([each.node for each in self.interpreter.recording.loops])
             return value
-        parts = [self.evaluate(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        parts = [self.evaluate(child) for child in children(node) if isinstance(child, ast.expr)]
         return unknown_value(node, *parts)
 
     def qualified_name(self, node: ast.expr) -> str:

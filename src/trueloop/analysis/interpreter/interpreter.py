@@ -1,7 +1,7 @@
 """Abstract interpreter: goes through the statements of a file in the order of execution, without running them."""
 
 import ast
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from functools import reduce
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from trueloop.analysis.interpreter.scope import ModuleScope, Scope
 from trueloop.analysis.operations import Branch, OpKind
 from trueloop.analysis.project import Module, Project
 from trueloop.analysis.source_file import SourceFile
+from trueloop.core.source_text import children
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _JUMPS: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
@@ -65,6 +66,8 @@ class Interpreter:
         self.assignments = Assignments(self)
         self.executed: set[Any] = set()
         """Functions that were interpreted."""
+        self._handlers: dict[type[ast.stmt], Callable[[Any], None] | None] = {}
+        """Class of a statement -> the method that runs it."""
         self._imported: Set[str] = frozenset()
         """Names of the module that are imported from other files of the project."""
         self._returns: list[AbstractValue] = []
@@ -259,11 +262,14 @@ class Interpreter:
                 return
 
     def _run_statement(self, statement: ast.stmt) -> None:
-        run = getattr(self, f"_{type(statement).__name__.lower()}", None)
+        kind = type(statement)
+        if kind not in self._handlers:
+            self._handlers[kind] = getattr(self, f"_{kind.__name__.lower()}", None)
+        run = self._handlers[kind]
         if run is not None:
             run(statement)
             return
-        for value in ast.iter_child_nodes(statement):  # assert, delete ...
+        for value in children(statement):  # assert, delete ...
             if isinstance(value, ast.expr):
                 self.evaluator.evaluate(value)
 

@@ -50,7 +50,7 @@ class Methods:
 
     def evaluate(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         """Return the value of a call of a method, and record its operations."""
-        special = getattr(self, f"_{owner.kind}_{name}", None)
+        special = getattr(self, f"_{owner.kind.value}_{name}", None)
         if special is not None:
             return special(owner, node, arguments)
         if name == "backward":
@@ -68,7 +68,7 @@ class Methods:
             return self._record(
                 OpKind.LOAD_STATE_DICT, node, owner, *arguments.all()[:1], arguments=arguments.by_name()
             )
-        handler = getattr(self, f"_{owner.kind}", None)
+        handler = getattr(self, f"_{owner.kind.value}", None)
         found: AbstractValue | None = handler(owner, name, node, arguments) if handler is not None else None
         return found or self.interpreter.calls.record_escape(node, owner, *arguments.all())
 

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from functools import lru_cache
 from typing import Final
 
 from trueloop.analysis.abstract_value import ValueKind
@@ -38,6 +39,7 @@ _OPTIM: Final = re.compile(
 )
 
 
+@lru_cache(maxsize=4096)
 def canonical_name(name: str) -> str:
     """Return the name under which PyTorch documents an object that has several names.
 
@@ -55,6 +57,7 @@ def canonical_name(name: str) -> str:
     return name
 
 
+@lru_cache(maxsize=4096)
 def created_kind(name: str) -> ValueKind | None:
     """Return the kind of value that a call creates; None if unknown.
 

@@ -95,8 +95,8 @@ def _is_counter(counter: ast.expr, operation: Op, loop: Loop) -> bool:
 def divides_by(source: SourceFile, size: ast.expr) -> bool:
     """Return True if the file divides or multiplies some value by the size of a window."""
     name = _last_name(size)
-    for each in source.nodes:
-        if isinstance(each, ast.BinOp | ast.AugAssign) and isinstance(each.op, ast.Div | ast.Mult):
+    for each in source.nodes_of(ast.BinOp, ast.AugAssign):
+        if isinstance(each.op, ast.Div | ast.Mult):
             parts = (each.left, each.right) if isinstance(each, ast.BinOp) else (each.value,)
             if any(_last_name(part) == name for expression in parts for part in walk(expression)):
                 return True
@@ -115,11 +115,10 @@ def _last_name(node: ast.AST) -> str:
 def accesses_grad(source: SourceFile) -> bool:
     """Return True if the file reads or writes a ``.grad``."""
     return any(
-        isinstance(each, ast.Attribute)
-        and each.attr == "grad"
+        each.attr == "grad"
         and not (isinstance(each.value, ast.Attribute) and each.value.attr == "autograd")
         and not (isinstance(each.value, ast.Name) and each.value.id in ("autograd", "torch"))
-        for each in source.nodes
+        for each in source.nodes_of(ast.Attribute)
     )
 
 

@@ -4,7 +4,7 @@ import ast
 from typing import Any, Final
 
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import encloses, walk
+from trueloop.core.source_text import encloses, nodes_in
 
 FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -29,8 +29,8 @@ def attribute_value(source: SourceFile, node: ast.AST, name: str) -> ast.expr | 
     """Return the value of ``self.name`` in the class around a node; None unless the class sets it exactly once."""
     definition = enclosing_definition(source, node, ast.ClassDef)
     values = [value for target, value in _assignments(definition) if getattr(target, "attr", None) == name]
-    for each in walk(definition):
-        if isinstance(each, ast.Call) and getattr(each.func, "attr", "") == "register_buffer" and len(each.args) > 1:
+    for each in nodes_in(definition, ast.Call):
+        if getattr(each.func, "attr", "") == "register_buffer" and len(each.args) > 1:
             key = each.args[0]
             values += [each.args[1]] if isinstance(key, ast.Constant) and key.value == name else []
     return values[0] if len(values) == 1 else None
@@ -48,7 +48,7 @@ def enclosing_definition(source: SourceFile, node: Any, kind: Any) -> Any:
 
 def _assignments(definition: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
     found: list[tuple[ast.expr, ast.expr]] = []
-    for each in [node for node in walk(definition) if isinstance(node, ast.Assign)]:
+    for each in list(nodes_in(definition, ast.Assign)):
         for target in each.targets:
             found.append((target, each.value))
             if isinstance(target, ast.Tuple) and isinstance(each.value, ast.Tuple):  # a, b = 1, 2
@@ -58,4 +58,4 @@ def _assignments(definition: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
 
 def _is_parameter(definition: Any, name: str) -> bool:
     """Return True if a name is a parameter of a function."""
-    return any(isinstance(each, ast.arg) and each.arg == name for each in walk(getattr(definition, "args", definition)))
+    return any(each.arg == name for each in nodes_in(getattr(definition, "args", definition), ast.arg))

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in
 
 _LOADER_NAME: Final = re.compile(r"load|batches|(^|_)dl($|_)|iterator|_iter$", re.IGNORECASE)
 LOADER_WORDS: Final = "loader|Loader|batches|load:|load)|dl:|dl)|dl,|iterator|_iter"
@@ -46,9 +46,7 @@ def batch_loops(source: SourceFile) -> tuple[BatchLoop, ...]:
 
 
 def _batch_loops(source: SourceFile) -> Iterator[BatchLoop]:
-    for node in source.nodes:
-        if not isinstance(node, ast.For):
-            continue
+    for node in source.nodes_of(ast.For):
         iterable, counter = node.iter, ""
         while isinstance(iterable, ast.Call) and last_name(iterable.func) in _TRANSPARENT and iterable.args:
             is_counted = last_name(iterable.func) == "enumerate" and isinstance(node.target, ast.Tuple)
@@ -75,10 +73,10 @@ def created_loader(source: SourceFile, loader: ast.expr) -> ast.Call | None:
 @lru_cache(maxsize=1)
 def _created_loaders(source: SourceFile) -> dict[str, list[ast.Call]]:
     found: dict[str, list[ast.Call]] = {}
-    for each in source.nodes:
-        value = each.value if isinstance(each, ast.Assign) else None
+    for each in source.nodes_of(ast.Assign):
+        value = each.value
         if isinstance(value, ast.Call) and last_name(value.func).endswith("DataLoader"):
-            for name in {last_name(target) for target in each.targets}:  # type: ignore[attr-defined]
+            for name in {last_name(target) for target in each.targets}:
                 found.setdefault(name, []).append(value)
     return found
 
@@ -108,14 +106,19 @@ def _assigned_values(function: Any) -> dict[str, list[ast.expr]]:
 
 
 def single_assignments(function: Any) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield each target of the assignments in a function or module with its value, as `assigned_pairs` does."""
+    for each in nodes_in(function, ast.Assign):
+        yield from assigned_pairs(each)
+
+
+def assigned_pairs(statement: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Yield each target of an assignment with its value; for ``a, b = c, d`` both pairs."""
-    for each in walk(function):
-        for target in each.targets if isinstance(each, ast.Assign) else ():
-            value: ast.expr = each.value  # type: ignore[union-attr]
-            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-                yield from zip(target.elts, value.elts, strict=True)
-            else:
-                yield target, value
+    value = statement.value
+    for target in statement.targets:
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+            yield from zip(target.elts, value.elts, strict=True)
+        else:
+            yield target, value
 
 
 def without_conversions(node: ast.expr) -> ast.expr:

@@ -9,7 +9,7 @@ from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.evaluation_loops import find_loader
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 
 
 def means_of_batch_means(source: SourceFile) -> Iterator[tuple[ast.BinOp, Op]]:
@@ -19,8 +19,8 @@ def means_of_batch_means(source: SourceFile) -> Iterator[tuple[ast.BinOp, Op]]:
     """
     quotients = [
         each
-        for each in source.nodes
-        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div) and len_argument(source, each.right) is not None
+        for each in source.nodes_of(ast.BinOp)
+        if isinstance(each.op, ast.Div) and len_argument(source, each.right) is not None
     ]
     for loss in source.ops(OpKind.LOSS) if quotients else ():
         reduction = loss.arguments.get("reduction")
@@ -67,8 +67,8 @@ def _is_mean_over_loop(source: SourceFile, quotient: ast.BinOp, loop: Any, loss:
     iterables = {dotted_name(each) for each in walk(loop.iter)} - {""} if isinstance(loop, ast.For) else set[str]()
     added = [
         dotted_name(each.target)
-        for each in walk(loop)
-        if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add) and _is_loss_value(each.value, loss)
+        for each in nodes_in(loop, ast.AugAssign)
+        if isinstance(each.op, ast.Add) and _is_loss_value(each.value, loss)
     ]
     return counted in iterables and dotted_name(quotient.left) in added
 

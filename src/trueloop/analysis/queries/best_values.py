@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from trueloop.analysis.queries.metric_names import metric_name, name_words
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import dotted_name, encloses, walk
+from trueloop.core.source_text import dotted_name, encloses, nodes_in, walk
 
 _SAVING: Final = frozenset(("save", "deepcopy", "state_dict", "save_checkpoint", "save_model", "save_pretrained"))
 _LARGEST: Final = frozenset(("inf", "Inf", "infty", "maxsize", "Infinity"))
@@ -31,9 +31,7 @@ class BestCheck(NamedTuple):
 
 def best_checks(source: SourceFile) -> Iterator[BestCheck]:
     """Yield each comparison with a variable that is called the best, whose body stores the new best value or saves."""
-    for node in source.nodes:
-        if not isinstance(node, ast.If):
-            continue
+    for node in source.nodes_of(ast.If):
         for test in _conditions(node.test):
             if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and _sign(test.ops[0])):
                 continue
@@ -105,16 +103,14 @@ def is_huge(number: float) -> bool:
 
 def is_parameter(source: SourceFile, node: ast.AST, name: ast.expr) -> bool:
     """Return True if a name is a parameter of a function around a node."""
-    functions = [each for each in source.nodes if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
-    parameters = [
-        p.arg for each in functions if encloses(each, node) for p in walk(each.args) if isinstance(p, ast.arg)
-    ]
+    functions = list(source.nodes_of(ast.FunctionDef, ast.AsyncFunctionDef))
+    parameters = [p.arg for each in functions if encloses(each, node) for p in nodes_in(each.args, ast.arg)]
     return isinstance(name, ast.Name) and name.id in parameters
 
 
 def saves_model(body: list[ast.stmt]) -> bool:
     """Return True if statements save the state of a model, or copy it."""
-    calls = [each for statement in body for each in walk(statement) if isinstance(each, ast.Call)]
+    calls = [each for statement in body for each in nodes_in(statement, ast.Call)]
     return any(last_name(each.func) in _SAVING for each in calls)
 
 

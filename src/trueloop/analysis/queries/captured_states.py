@@ -7,7 +7,7 @@ from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import Edit, Fix, dotted_name, walk
+from trueloop.core.source_text import Edit, Fix, dotted_name, nodes_in
 
 _ORDERINGS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 
@@ -37,8 +37,8 @@ def is_best_checkpoint(capture: Op, loop: Loop) -> bool:
             continue
         arm = branch.node.body if branch.arm == 0 else branch.node.orelse
         stored = {path for statement in arm for path in _stored_names(statement)}
-        for compared in walk(branch.node.test):
-            if isinstance(compared, ast.Compare) and isinstance(compared.ops[0], _ORDERINGS):
+        for compared in nodes_in(branch.node.test, ast.Compare):
+            if isinstance(compared.ops[0], _ORDERINGS):
                 sides = {dotted_name(each) for each in (compared.left, *compared.comparators)}
                 if sides & stored - {""}:
                     return True
@@ -46,8 +46,8 @@ def is_best_checkpoint(capture: Op, loop: Loop) -> bool:
 
 
 def _stored_names(statement: ast.stmt) -> Iterator[str]:
-    for each in walk(statement):
-        if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Store):
+    for each in nodes_in(statement, ast.Name, ast.Attribute):
+        if isinstance(each.ctx, ast.Store):
             yield dotted_name(each)
 
 
@@ -156,7 +156,7 @@ def deepcopy_fix(source: SourceFile, node: ast.Call) -> Fix | None:
         name = "copy.deepcopy"
         imports = [each for each in source.tree.body if isinstance(each, ast.Import | ast.ImportFrom)]
         first = next((each for each in imports if getattr(each, "module", "") != "__future__"), None)
-        is_name_used = any(isinstance(each, ast.Name) and each.id == "copy" for each in source.nodes)
+        is_name_used = any(each.id == "copy" for each in source.nodes_of(ast.Name))
         line = source.text.insert_before(first, "import copy") if first is not None and not is_name_used else None
         if line is None:
             return None

@@ -4,9 +4,9 @@ import ast
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from trueloop.analysis.queries.batch_loops import function_of, single_assignments
+from trueloop.analysis.queries.batch_loops import assigned_pairs, function_of
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in
 
 _FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef
 _MAX_DEPTH: Final = 5
@@ -27,6 +27,8 @@ class Definitions(NamedTuple):
     functions: dict[str, ast.FunctionDef]
     calls: dict[str, list[ast.Call]]
     """All calls, by the last part of the called name."""
+    attributes: dict[str, list[ast.Attribute]]
+    """All attributes, by name."""
 
 
 @lru_cache(maxsize=1)  # rules of one file follow each other
@@ -34,18 +36,22 @@ def definitions(source: SourceFile) -> Definitions:
     """Return the classes and functions of a program, except those that share their name, and all calls."""
     classes: dict[str, list[Any]] = {}
     functions: dict[str, list[Any]] = {}
-    for each in source.nodes:
+    for each in source.nodes_of(ast.ClassDef, ast.FunctionDef):
         if isinstance(each, ast.ClassDef):
             classes.setdefault(each.name, []).append(each)
-        elif isinstance(each, ast.FunctionDef):
+        else:
             functions.setdefault(each.name, []).append(each)
     calls: dict[str, list[ast.Call]] = {}
     for call in source.all_calls:
         calls.setdefault(last_name(call.func), []).append(call)
+    attributes: dict[str, list[ast.Attribute]] = {}
+    for each in source.nodes_of(ast.Attribute):
+        attributes.setdefault(each.attr, []).append(each)
     return Definitions(
         {name: found[0] for name, found in classes.items() if len(found) == 1},
         {name: found[0] for name, found in functions.items() if len(found) == 1},
         calls,
+        attributes,
     )
 
 
@@ -53,8 +59,8 @@ def definitions(source: SourceFile) -> Definitions:
 def instances(source: SourceFile) -> tuple[Instance, ...]:
     """Return the variables and attributes that are assigned the result of a call."""
     found: list[Instance] = []
-    for assignment in (each for each in source.nodes if isinstance(each, ast.Assign)):
-        for target, value in single_assignments(assignment):
+    for assignment in source.nodes_of(ast.Assign):
+        for target, value in assigned_pairs(assignment):
             match value:
                 case ast.Call(func=ast.Attribute(attr="to", value=ast.Call() as call)) | (ast.Call() as call):
                     if isinstance(target, ast.Name | ast.Attribute):
@@ -88,10 +94,10 @@ def uses(source: SourceFile, target: ast.expr, depth: int = 0) -> list[ast.expr]
 def _references(source: SourceFile, target: Any) -> list[Any]:
     """Return the nodes that read or assign the variable, parameter or attribute of a node."""
     if isinstance(target, ast.Attribute):
-        return [each for each in source.nodes if isinstance(each, ast.Attribute) and each.attr == target.attr]
+        return list(definitions(source).attributes.get(target.attr, ()))
     name = target.arg if isinstance(target, ast.arg) else target.id
     owner = function_of(source, target)
-    named = [each for each in walk(owner) if isinstance(each, ast.Name) and each.id == name]
+    named = [each for each in nodes_in(owner, ast.Name) if each.id == name]
     return [each for each in named if _scope(source, each, name) is owner]
 
 
@@ -106,15 +112,15 @@ def _scope(source: SourceFile, node: ast.AST, name: str) -> Any:
 
 
 def _shared_names(function: ast.AST) -> set[str]:
-    return {name for each in walk(function) if isinstance(each, ast.Global | ast.Nonlocal) for name in each.names}
+    return {name for each in nodes_in(function, ast.Global, ast.Nonlocal) for name in each.names}
 
 
 def _assigned(function: ast.AST) -> set[str]:
-    return {each.id for each in walk(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    return {each.id for each in nodes_in(function, ast.Name) if isinstance(each.ctx, ast.Store)}
 
 
 def _parameters(function: Any) -> dict[str, ast.arg]:
-    return {each.arg: each for each in walk(function.args) if isinstance(each, ast.arg)}
+    return {each.arg: each for each in nodes_in(function.args, ast.arg)}
 
 
 def _passed_on(source: SourceFile, node: ast.expr) -> Any:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 
 GENERATOR_FUNCTIONS: Final = frozenset(("builtins.filter", "builtins.map", "itertools.chain"))
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -29,7 +29,7 @@ def bound_once(tree: ast.Module, name: str, function: Any) -> ast.Assign | None:
     stores = _stores(scope, name)
     if scope is tree and "." not in name:
         stores = [each for each in stores if innermost_function(tree, each) is None]
-    assignments = [each for each in walk(scope) if isinstance(each, ast.Assign) and each.targets == stores[:1]]
+    assignments = [each for each in nodes_in(scope, ast.Assign) if each.targets == stores[:1]]
     return assignments[0] if len(stores) == 1 and len(assignments) == 1 else None
 
 
@@ -46,8 +46,8 @@ def is_generator(source: SourceFile, value: ast.expr) -> bool:
 def _stores(scope: ast.AST, name: str) -> list[Any]:
     return [
         each
-        for each in walk(scope)
-        if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Store) and dotted_name(each) == name
+        for each in nodes_in(scope, ast.Name, ast.Attribute)
+        if isinstance(each.ctx, ast.Store) and dotted_name(each) == name
     ]
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import last_name
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in
 
 HELD_OUT: Final = frozenset((
     "val", "valid", "validation", "test", "testing", "eval", "evaluation", "dev", "holdout", "ts", "te", "va",
@@ -15,7 +15,7 @@ TRAINING: Final = frozenset(("train", "training", "trainval", "trn", "tr"))
 
 def data_words(node: ast.AST) -> set[str]:
     """Return the words of all names in an expression: {"x", "test"} for ``X_test[0]``, {"test"} for ``Xtest``."""
-    names = [last_name(each) for each in walk(node) if isinstance(each, ast.Name | ast.Attribute)]
+    names = [last_name(each) for each in nodes_in(node, ast.Name, ast.Attribute)]
     words = {word for name in names for word in name_words(name)}
     return {word[1:] if word[1:] in HELD_OUT | TRAINING and word[0] in "xy" else word for word in words}
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Branch, Loop, Op
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in, walk
 
 _SPLITTING: Final = ("split", "chunk", "tensor_split")
 _BATCHES: Final = re.compile(r"batch|_iters?$|steps_per_epoch", re.IGNORECASE)
@@ -65,13 +65,13 @@ def _is_periodic(branch: Branch, loop: Loop) -> bool:
     if any(isinstance(each, ast.Break | ast.Return | ast.Raise) for each in arm):
         return False
     test = branch.node.test
-    names = {each.id for each in walk(test) if isinstance(each, ast.Name)}
-    if any(isinstance(each, ast.Mod) for each in walk(test)):
-        return not any(isinstance(each, ast.And | ast.Or) for each in walk(test))
+    names = {each.id for each in nodes_in(test, ast.Name)}
+    if nodes_in(test, ast.Mod):
+        return not nodes_in(test, ast.And, ast.Or)
     plain = all(isinstance(each, _PLAIN_TEST) for each in walk(test))
     return plain and not names & assigned_names(loop.node)
 
 
 def assigned_names(node: Any) -> set[str]:
     """Return the names of the variables that are assigned within a node."""
-    return {each.id for each in walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    return {each.id for each in nodes_in(node, ast.Name) if isinstance(each.ctx, ast.Store)}

@@ -4,7 +4,7 @@ import ast
 import re
 from typing import Any, Final
 
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in
 
 WORDS: Final = {
     "max": frozenset((
@@ -54,8 +54,8 @@ def name_of_computed(function: ast.AST, value: Any) -> str:
         return name
     assigned = [
         each.value
-        for each in walk(function)
-        if isinstance(each, ast.Assign) and any(getattr(target, "id", "") == value.id for target in each.targets)
+        for each in nodes_in(function, ast.Assign)
+        if any(getattr(target, "id", "") == value.id for target in each.targets)
     ]
     called = [ast.unparse(each.func).rpartition(".")[2] if isinstance(each, ast.Call) else "" for each in assigned]
     return called[0] if len(called) == 1 else name

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in
 
 _TENSORS: Final = ("parameters", "named_parameters", "buffers", "named_buffers")
 _SAME_ITEMS: Final = ("list", "tuple", "enumerate", "reversed", "iter")
@@ -32,4 +32,4 @@ def _yields_tensors(node: ast.expr) -> bool:
 
 
 def _names(target: ast.expr) -> Iterator[str]:
-    return (each.id for each in walk(target) if isinstance(each, ast.Name))
+    return (each.id for each in nodes_in(target, ast.Name))

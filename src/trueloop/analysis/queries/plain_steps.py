@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in
 
 _ROLES: Final = {
     "zero_grad": "clear", "step": "step", "backward": "backward", "clip_grad_norm_": "clip", "clip_grad_value_": "clip",
@@ -58,10 +58,10 @@ def _plain_call(statement: ast.stmt) -> list[PlainCall | None]:
         case ast.Expr(value=ast.Constant()) | ast.Pass() | ast.Import():
             return []
         case _:
-            calls = [each for each in walk(statement) if isinstance(each, ast.Call)]
+            calls = list(nodes_in(statement, ast.Call))
             matters = any(last_name(each.func) not in _HARMLESS for each in calls) or _uses_gradients(statement)
             return [None] if matters else []
 
 
 def _uses_gradients(statement: ast.stmt) -> bool:
-    return any(isinstance(each, ast.Attribute) and each.attr in ("grad", "backward") for each in walk(statement))
+    return any(each.attr in ("grad", "backward") for each in nodes_in(statement, ast.Attribute))

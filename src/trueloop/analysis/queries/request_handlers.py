@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in
 
 FRAMEWORKS: Final = frozenset((
     "fastapi.FastAPI", "fastapi.APIRouter", "flask.Flask", "flask.Blueprint", "quart.Quart", "sanic.Sanic",
@@ -79,8 +79,8 @@ def _global_models(source: SourceFile) -> dict[str, AbstractValue]:
         id(each.node): each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.MODEL
     }
     assignments: dict[str, list[Any]] = {}
-    for node in source.nodes:
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+    for node in source.nodes_of(ast.Name):
+        if isinstance(node.ctx, ast.Store):
             assignments.setdefault(node.id, []).append(node)
     found: dict[str, AbstractValue] = {}
     for statement in source.tree.body:
@@ -122,7 +122,7 @@ def _calls_in(function: Function, names: FileNames, path: CallPath) -> Iterator[
     grad_may_be_off = path.grad_may_be_off or any(
         qualified_name(each, names.imported_names) in NO_GRAD_CONTEXTS for each in function.decorator_list
     )
-    local = {each.arg for each in walk(function.args) if isinstance(each, ast.arg)}
+    local = {each.arg for each in nodes_in(function.args, ast.arg)}
     for statement, no_grad in _statements(function.body, names.imported_names, no_grad=False):
         for call in _own_calls(statement):
             name = call.func.id if isinstance(call.func, ast.Name) else ""
@@ -169,12 +169,12 @@ def _own_calls(statement: ast.stmt) -> Iterator[ast.Call]:
 def imported_names(tree: ast.Module) -> dict[str, str]:
     """Return the qualified name of each imported name, {"nn": "torch.nn"}, without interpreting the file."""
     found: dict[str, str] = {}
-    for node in walk(tree):
+    for node in nodes_in(tree, ast.Import, ast.ImportFrom):
         if isinstance(node, ast.Import):
             for each in node.names:
                 package = each.name.partition(".")[0]
                 found[each.asname or package] = each.name if each.asname else package
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        elif node.module and not node.level:
             found |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
     return found
 

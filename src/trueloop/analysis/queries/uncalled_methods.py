@@ -19,8 +19,8 @@ def uncalled(source: SourceFile, method: str, consequence: str, *uses: str) -> I
     """
     statements = [
         each.value
-        for each in source.nodes
-        if isinstance(each, ast.Expr) and isinstance(each.value, ast.Attribute) and each.value.attr == method
+        for each in source.nodes_of(ast.Expr)
+        if isinstance(each.value, ast.Attribute) and each.value.attr == method
     ]
     called = {dotted_name(each.func) for each in source.all_calls} if statements else set[str]()
     for attribute in statements:

@@ -143,8 +143,8 @@ def _only_called(source: SourceFile, name: str, kind: ast.ClassDef, used: list[O
         for call in source.all_calls
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("append", "extend", "insert")
     }
-    for each in source.nodes:
-        if not isinstance(each, ast.Attribute) or each.attr != name:
+    for each in source.nodes_of(ast.Attribute):
+        if each.attr != name:
             continue
         stored = isinstance(each.ctx, ast.Store) or id(each) in appended
         read = any(is_inside(each, caller) for caller in callers)

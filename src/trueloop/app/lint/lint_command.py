@@ -18,6 +18,7 @@ from trueloop.core.findings import Severity
 from trueloop.core.formatting import format_count
 from trueloop.core.paths import is_file, is_folder
 from trueloop.core.suppression import matches_code
+from trueloop.failures.load import plugin_versions
 from trueloop.failures.selection import FailureSelection, read_config_list, select_failures
 from trueloop.lint.add_ignores import add_ignore_comments
 from trueloop.lint.baseline import Key, baseline_key, load_baseline, write_baseline
@@ -77,21 +78,22 @@ def lint(paths: Sequence[str], options: LintOptions) -> int:
     """
     base = Path.cwd()
     selection = select_failures(options.select, options.ignore, folder=base)
-    job = LintJob(
-        active_rules(selection), fix=options.fix or options.unsafe_fixes or options.diff, unsafe=options.unsafe_fixes
-    )
+    job = LintJob((), fix=options.fix or options.unsafe_fixes or options.diff, unsafe=options.unsafe_fixes)
     baseline = load_baseline(options.baseline) if options.baseline else Counter[Key]()
     summary = LintSummary()
     if STDIN in paths:
         if len(paths) > 1:
             raise InvalidConfig("Standard input (-) cannot be combined with other paths.")
-        return _lint_stdin(job, options, summary, base)
+        return _lint_stdin(job._replace(rules=active_rules(selection)), options, summary, base)
     named = _check_paths(paths)
     files = list(discover(named, exclude=read_config_list(base, "exclude")))
     folders = {str(each.parent) for each in named if not is_folder(each)}
     job = job._replace(project=Project(map(str, files), read_text, folders))
     cacheable = len(files) >= MIN_FILES and not folders and not job.fix and not options.no_cache
-    cache = LintCache(base, files, [each.failure.code for each in job.rules]) if cacheable else None
+    ignored = [f"-{code}" for code in selection.ignore]
+    cache = LintCache(base, files, [*selection.select, *ignored, *plugin_versions()]) if cacheable else None
+    if cache is None or any(cache.result(str(each)) is None for each in files):  # importing all rules takes time
+        job = job._replace(rules=active_rules(selection))
     for linted_file in lint_files(files, job, jobs=options.jobs, cache=cache):
         _add_result(linted_file, summary, baseline, base)
         if linted_file.after is not None:

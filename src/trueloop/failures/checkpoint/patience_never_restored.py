@@ -40,7 +40,7 @@ from typing import Any
 from trueloop.analysis.queries.best_values import MIRRORED, initial_number, is_same, stores, stores_in
 from trueloop.analysis.queries.metric_names import metric_name, name_words
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import Fix, encloses, walk
+from trueloop.core.source_text import Fix, encloses, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 LOOPS = ast.For | ast.AsyncFor | ast.While
@@ -48,8 +48,8 @@ LOOPS = ast.For | ast.AsyncFor | ast.While
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each counter of epochs without improvement that is never set back."""
-    for node in source.nodes:
-        if not isinstance(node, ast.If) or not node.orelse or not _compares_best(node.test):
+    for node in source.nodes_of(ast.If):
+        if not node.orelse or not _compares_best(node.test):
             continue
         for bad, good in ((node.orelse, node.body), (node.body, node.orelse)):
             best = next((target for target, _ in stores_in(good) if _is_best(target)), None)
@@ -69,7 +69,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _compares_best(test: ast.expr) -> bool:
-    tests = [each for each in walk(test) if isinstance(each, ast.Compare) and type(each.ops[0]) in MIRRORED]
+    tests = [each for each in nodes_in(test, ast.Compare) if type(each.ops[0]) in MIRRORED]
     return any(_is_best(part) for each in tests for side in (each.left, *each.comparators) for part in walk(side))
 
 

@@ -38,7 +38,7 @@ from typing import Final, NamedTuple
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _Sum = dict[tuple[str, ...], int]
@@ -69,8 +69,8 @@ class _Part(NamedTuple):
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the slices that do not cover the data."""
     called = {id(loop.node) for each in source.ops(OpKind.MODEL_CALL) for loop in each.loops}
-    for node in source.nodes:
-        if not isinstance(node, ast.For) or not (id(node) in called or _trains(node)):
+    for node in source.nodes_of(ast.For):
+        if not (id(node) in called or _trains(node)):
             continue
         loop = _range(source, node)
         parts = list(_parts(source, loop)) if loop is not None else []
@@ -83,7 +83,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _trains(loop: ast.For) -> bool:
-    return any(isinstance(each, ast.Attribute) and each.attr == "backward" for each in walk(loop))
+    return any(each.attr == "backward" for each in nodes_in(loop, ast.Attribute))
 
 
 def _range(source: SourceFile, node: ast.For) -> _Range | None:
@@ -114,7 +114,7 @@ def _sum_of(source: SourceFile, loop: ast.For, node: ast.expr, depth: int) -> _S
             one, other = (_sum_of(source, loop, each, depth) for each in (left, right))
             return None if one is None or other is None else _combine(op, one, other)
         case ast.Call(func=ast.Name(id="min"), args=[first, second]):
-            names = {each.id for each in walk(loop.target) if isinstance(each, ast.Name)}
+            names = {each.id for each in nodes_in(loop.target, ast.Name)}
             values = [_sum_of(source, loop, each, depth) for each in (first, second)]
             following = [each for each in values if each and any(names & set(factors) for factors in each)]
             return following[0] if len(following) == 1 else None
@@ -126,14 +126,12 @@ def _sum_of(source: SourceFile, loop: ast.For, node: ast.expr, depth: int) -> _S
 
 def _value_of(source: SourceFile, loop: ast.For, node: ast.expr, depth: int) -> _Sum | None:
     name = dotted_name(node)
-    if name in [each.id for each in walk(loop.target) if isinstance(each, ast.Name)]:
+    if name in [each.id for each in nodes_in(loop.target, ast.Name)]:
         return {(name,): 1}
     inside = assigned_in(loop, name)
     outside = [] if inside else assigned_in(function_of(source, loop), name) or assigned_in(source.tree, name)
     values = inside if len(inside) == 1 else [each for each in outside if isinstance(each, ast.Constant)]
-    if len(inside) > 1 or any(
-        isinstance(each, ast.AugAssign) and dotted_name(each.target) == name for each in walk(loop)
-    ):
+    if len(inside) > 1 or any(dotted_name(each.target) == name for each in nodes_in(loop, ast.AugAssign)):
         return None
     if depth < _MAX_DEPTH and len(values) == 1 and len(outside) < 2:
         return _sum_of(source, loop, values[0], depth + 1)
@@ -206,10 +204,7 @@ def _counts_batches(source: SourceFile, loop: _Range, size: _Sum) -> bool:
         name = dotted_name(loop.stop)
         stops = assigned_in(function_of(source, loop.node), name) or assigned_in(source.tree, name)
     quotients = [
-        each
-        for stop in stops
-        for each in walk(stop)
-        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.FloorDiv | ast.Div)
+        each for stop in stops for each in nodes_in(stop, ast.BinOp) if isinstance(each.op, ast.FloorDiv | ast.Div)
     ]
     return bool(quotients) and all(_sum_of(source, loop.node, each.right, 0) == size for each in quotients)
 

@@ -45,7 +45,7 @@ from trueloop.analysis.queries.assignments import assigned_value
 from trueloop.analysis.queries.batch_loops import assigned_in, created_loader, function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.core.source_text import encloses, walk
+from trueloop.core.source_text import encloses, nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import BackwardEnded, BatchLoaded, LoaderStarted, Ref, TracingGap
 
@@ -194,10 +194,10 @@ def _uses_index(source: SourceFile, dataset: ast.expr) -> bool:
     """Return False for a dataset of the file whose ``__getitem__`` ignores its index: it creates new samples."""
     value = assigned_value(source, dataset, dataset.id) if isinstance(dataset, ast.Name) else dataset
     name = last_name(value.func) if isinstance(value, ast.Call) else ""
-    for each in source.nodes:
-        if isinstance(each, ast.FunctionDef) and each.name == "__getitem__" and len(each.args.args) > 1:
+    for each in source.nodes_of(ast.FunctionDef):
+        if each.name == "__getitem__" and len(each.args.args) > 1:
             owner = source.parents.get(id(each))
-            names = {inner.id for inner in walk(each) if isinstance(inner, ast.Name)}
+            names = {inner.id for inner in nodes_in(each, ast.Name)}
             if getattr(owner, "name", "") == name and each.args.args[1].arg not in names:
                 return False
     return True
@@ -241,7 +241,7 @@ def _is_in_loop(source: SourceFile, call: ast.Call) -> bool:
 def _is_trained_on(block: ast.AST, call: ast.Call) -> bool:
     """Return True if a backward pass starts from a value that is computed from the result of a call."""
     derived: set[str] = set()
-    statements = sorted((each for each in walk(block) if isinstance(each, ast.stmt)), key=lambda each: each.lineno)
+    statements = sorted((each for each in nodes_in(block, ast.stmt)), key=lambda each: each.lineno)
     for each in statements:
         if isinstance(each, ast.For | ast.While | ast.If | ast.With | ast.Try | ast.FunctionDef | ast.ClassDef):
             continue

@@ -39,7 +39,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _RANDOM: Final = frozenset((
@@ -56,10 +56,8 @@ _DRAWS: Final = re.compile(r"\brand(om|int|n)?\(|\brandom\.|\buniform\(|\bbernou
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each second call of a random transform in a function."""
     randomised: set[str] | None = None
-    for function in source.nodes:
-        if not isinstance(function, ast.FunctionDef):
-            continue
-        calls = [each for each in walk(function) if isinstance(each, ast.Call)]
+    for function in source.nodes_of(ast.FunctionDef):
+        calls = list(nodes_in(function, ast.Call))
         if any(last_name(each.func) in _SEEDS for each in calls):
             continue
         single = [each for each in calls if len(each.args) == 1 and not each.keywords]
@@ -88,7 +86,7 @@ def _hit(node: Any, other: Any, what: str) -> Hit:
 def _defined_transforms(source: SourceFile) -> set[str]:
     """Return the classes and functions of the program that flip, rotate or crop their argument at random."""
     found: set[str] = set()
-    for each in source.nodes:
+    for each in source.nodes_of(ast.FunctionDef, ast.ClassDef):
         if isinstance(each, ast.FunctionDef) and _moves_at_random(each):
             found.add(each.name)
         elif isinstance(each, ast.ClassDef):
@@ -98,7 +96,7 @@ def _defined_transforms(source: SourceFile) -> set[str]:
 
 
 def _moves_at_random(function: ast.FunctionDef) -> bool:
-    moves = any(isinstance(each, ast.Call) and last_name(each.func) in _MOVES for each in walk(function))
+    moves = any(last_name(each.func) in _MOVES for each in nodes_in(function, ast.Call))
     return moves and _DRAWS.search(ast.unparse(function)) is not None
 
 
@@ -106,21 +104,21 @@ def _random_transforms(source: SourceFile) -> set[str]:
     """Return the names of functions, variables and attributes that contain a random change of position."""
     defined = _defined_transforms(source)
     random = _RANDOM | defined
-    names = {each.name for each in source.nodes if isinstance(each, ast.FunctionDef)} & defined
+    names = {each.name for each in source.nodes_of(ast.FunctionDef)} & defined
 
     def contains_random(node: ast.expr) -> bool:
-        return any(isinstance(each, ast.Call) and last_name(each.func) in random for each in walk(node))
+        return any(last_name(each.func) in random for each in nodes_in(node, ast.Call))
 
-    for each in source.nodes:
-        if isinstance(each, ast.Assign) and contains_random(each.value):
+    for each in source.nodes_of(ast.Assign):
+        if contains_random(each.value):
             names |= {last_name(target) for target in each.targets}
     parameters = _constructor_parameters(source)
     for call in source.all_calls:  # Data(transform=train_transform), Data(train_transform)
         given = [(each.arg, each.value) for each in call.keywords if each.arg]
         given += zip(parameters.get(last_name(call.func), ()), call.args, strict=False)
         names |= {name for name, value in given if last_name(value) in names or contains_random(value)}
-    for each in source.nodes:  # self.transform = transform
-        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Name) and each.value.id in names:
+    for each in source.nodes_of(ast.Assign):  # self.transform = transform
+        if isinstance(each.value, ast.Name) and each.value.id in names:
             names |= {last_name(target) for target in each.targets}
     return names - {""}
 
@@ -128,8 +126,8 @@ def _random_transforms(source: SourceFile) -> set[str]:
 def _constructor_parameters(source: SourceFile) -> dict[str, list[str]]:
     """Return the parameters of the constructor of each class of the program, by the name of the class."""
     found: dict[str, list[str]] = {}
-    for each in source.nodes:
-        if isinstance(each, ast.ClassDef) and each.name not in found:
+    for each in source.nodes_of(ast.ClassDef):
+        if each.name not in found:
             inits = [n for n in each.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
             found[each.name] = [parameter.arg for parameter in inits[0].args.args[1:]] if inits else []
     return found
@@ -143,12 +141,7 @@ def _is_about(nodes: list[ast.expr], words: frozenset[str]) -> bool:
     """Return True if the only argument is named by one of some words, and not by one of the other kind."""
     if len(nodes) != 1:
         return False
-    found = {
-        word
-        for each in walk(nodes[0])
-        if isinstance(each, ast.Name | ast.Attribute)
-        for word in name_words(last_name(each))
-    }
+    found = {word for each in nodes_in(nodes[0], ast.Name, ast.Attribute) for word in name_words(last_name(each))}
     return bool(found & words) and not found & ((_MASK | _IMAGE) - words)
 
 
@@ -156,8 +149,8 @@ def _separate_conditions(function: ast.FunctionDef) -> Iterator[Hit]:
     """Yield each ``if random(): mask = f(mask)`` that follows an ``if random(): image = f(image)``."""
     changes = [
         (each, statement.value)
-        for each in walk(function)
-        if isinstance(each, ast.If) and not each.orelse and len(each.body) == 1
+        for each in nodes_in(function, ast.If)
+        if not each.orelse and len(each.body) == 1
         for statement in each.body
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
     ]

@@ -39,7 +39,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import assigned_in
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _LABELS: Final = frozenset(("label", "labels", "target", "targets", "y"))
@@ -70,8 +70,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _shuffling_loaders(source: SourceFile) -> Iterator[tuple[str, ast.Call]]:
     """Yield name and call of each loader that shuffles, and that is the only value of its name."""
-    for each in source.nodes:
-        if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.value, ast.Call):
+    for each in source.nodes_of(ast.Assign):
+        if len(each.targets) == 1 and isinstance(each.value, ast.Call):
             name, call = dotted_name(each.targets[0]), each.value
             is_loader = bool(name and call.args) and last_name(call.func) == "DataLoader" and _shuffles(call)
             if is_loader and len(assigned_in(source.tree, name)) == 1:
@@ -100,7 +100,7 @@ def _labels_of(source: SourceFile, dataset: ast.expr) -> set[str]:
 def _outputs(source: SourceFile, loader: str) -> Iterator[str]:
     """Yield the variables that hold what loops over a loader collect, and what is computed from them alone."""
     names = set(_collected_by_loops(source, loader))
-    assignments = [each for each in source.nodes if isinstance(each, ast.Assign) and len(each.targets) == 1]
+    assignments = [each for each in source.nodes_of(ast.Assign) if len(each.targets) == 1]
     for each in assignments:
         target = dotted_name(each.targets[0])
         if not target:
@@ -113,8 +113,8 @@ def _outputs(source: SourceFile, loader: str) -> Iterator[str]:
 
 
 def _collected_by_loops(source: SourceFile, loader: str) -> Iterator[str]:
-    for each in source.nodes:
-        if isinstance(each, ast.For) and _loops_over(each, loader) and _ignores_labels(each):
+    for each in source.nodes_of(ast.For):
+        if _loops_over(each, loader) and _ignores_labels(each):
             yield from _lists_filled(each)
 
 
@@ -122,14 +122,14 @@ def _collects_in_function(source: SourceFile, call: ast.Call, loader: str) -> bo
     """Return True for a call of a function of the program that collects the outputs of the loader that it gets."""
     positions = [number for number, each in enumerate(call.args) if dotted_name(each) == loader]
     name = last_name(call.func)
-    functions: list[Any] = [e for e in source.nodes if isinstance(e, ast.FunctionDef) and e.name == name]
+    functions: list[Any] = [e for e in source.nodes_of(ast.FunctionDef) if e.name == name]
     if len(positions) != 1 or len(functions) != 1:
         return False
     parameters = [each.arg for each in functions[0].args.args if each.arg != "self"]
     if positions[0] >= len(parameters):
         return False
-    loops = [e for e in walk(functions[0]) if isinstance(e, ast.For) and _loops_over(e, parameters[positions[0]])]
-    returned = [e.value for e in walk(functions[0]) if isinstance(e, ast.Return)]
+    loops = [e for e in nodes_in(functions[0], ast.For) if _loops_over(e, parameters[positions[0]])]
+    returned = [e.value for e in nodes_in(functions[0], ast.Return)]
     lists = set(_lists_filled(loops[0])) if len(loops) == 1 and _ignores_labels(loops[0]) else set[str]()
     return len(returned) == 1 and returned[0] is not None and _mentions_any(returned[0], lists)
 
@@ -153,8 +153,8 @@ def _ignores_labels(loop: ast.For) -> bool:
 
 
 def _lists_filled(loop: ast.For) -> Iterator[str]:
-    for each in walk(loop):
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr in _COLLECTING:
+    for each in nodes_in(loop, ast.Call):
+        if isinstance(each.func, ast.Attribute) and each.func.attr in _COLLECTING:
             yield dotted_name(each.func.value)
 
 

@@ -39,7 +39,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _OVERSAMPLES: Final = re.compile(
@@ -52,8 +52,8 @@ _GROUPED: Final = re.compile(r"group", re.IGNORECASE)
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each split of samples that were oversampled before."""
-    for statement in source.nodes:
-        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+    for statement in source.nodes_of(ast.Assign):
+        if not isinstance(statement.value, ast.Call):
             continue
         if not _oversamples(source, statement.value):
             continue
@@ -81,8 +81,8 @@ def _oversamples(source: SourceFile, call: ast.Call) -> bool:
         name = dotted_name(owner)
         values = [
             each.value
-            for each in source.nodes
-            if isinstance(each, ast.Assign) and any(dotted_name(target) == name for target in each.targets)
+            for each in source.nodes_of(ast.Assign)
+            if any(dotted_name(target) == name for target in each.targets)
         ]
         owner = values[0] if len(values) == 1 else owner
     return isinstance(owner, ast.Call) and bool(_OVERSAMPLES.search(last_name(owner.func)))
@@ -94,7 +94,7 @@ def _names(target: ast.expr) -> list[str]:
 
 
 def _calls_after(function: Any, statement: ast.stmt) -> Iterator[ast.Call]:
-    calls = [e for e in walk(function) if isinstance(e, ast.Call) and e.lineno > (statement.end_lineno or 0)]
+    calls = [e for e in nodes_in(function, ast.Call) if e.lineno > (statement.end_lineno or 0)]
     yield from sorted(calls, key=lambda each: each.lineno)
 
 
@@ -115,11 +115,10 @@ def _is_reassigned(function: Any, first: ast.stmt, last: ast.AST, names: list[st
     """Return True if a variable gets another value between two nodes."""
     between = range((first.end_lineno or 0) + 1, getattr(last, "lineno", 0))
     return any(
-        isinstance(each, ast.Assign)
-        and each.lineno in between
+        each.lineno in between
         and any(name in names for target in each.targets for name in _names(target))
-        and not any(isinstance(part, ast.Name) and part.id in names for part in walk(each.value))
-        for each in walk(function)
+        and not any(part.id in names for part in nodes_in(each.value, ast.Name))
+        for each in nodes_in(function, ast.Assign)
     )
 
 

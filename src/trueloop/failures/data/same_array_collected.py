@@ -36,7 +36,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Edit, Fix, walk
+from trueloop.core.source_text import Edit, Fix, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _CREATORS: Final = frozenset((
@@ -55,8 +55,10 @@ _Loop = ast.For | ast.While
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each array that is stored without a copy and changed in place."""
     for call in source.all_calls:
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "append":
+            continue
         loop = _loop_around(source, call)
-        if loop is None or last_name(call.func) != "append" or not isinstance(call.func, ast.Attribute):
+        if loop is None:
             continue
         container = ast.unparse(call.func.value)
         for name in _stored_names(call):
@@ -93,7 +95,7 @@ def _stored_names(call: ast.Call) -> list[str]:
 
 def _changes_in_place(node: ast.AST, name: str) -> Iterator[ast.AST]:
     """Yield the statements and calls in a node that change an array in place; a name with or without "self."."""
-    for each in walk(node):
+    for each in nodes_in(node, ast.Assign, ast.AugAssign, ast.Call):
         match each:
             case ast.Assign(targets=targets):
                 if any(isinstance(t, ast.Subscript) and ast.unparse(t.value) == name for t in targets):
@@ -111,9 +113,9 @@ def _changes_in_place(node: ast.AST, name: str) -> Iterator[ast.AST]:
 
 def _is_assigned(node: ast.AST, name: str) -> bool:
     """Return True if a node assigns a variable, or may do so."""
-    for each in walk(node):
-        if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Store) and ast.unparse(each) == name:
-            parent_is_change = any(isinstance(other, ast.AugAssign) and other.target is each for other in walk(node))
+    for each in nodes_in(node, ast.Name, ast.Attribute):
+        if isinstance(each.ctx, ast.Store) and ast.unparse(each) == name:
+            parent_is_change = any(other.target is each for other in nodes_in(node, ast.AugAssign))
             if not parent_is_change:
                 return True
     return False
@@ -124,8 +126,7 @@ def _creation(source: SourceFile, loop: _Loop, name: str) -> ast.Assign | None:
     scope = function_of(source, loop)
     found = [
         (each, value)
-        for each in walk(scope)
-        if isinstance(each, ast.Assign)
+        for each in nodes_in(scope, ast.Assign)
         for target, value in _pairs(each)
         if isinstance(target, ast.Name) and target.id == name
     ]
@@ -162,14 +163,13 @@ def _is_stacked(source: SourceFile, container: ast.expr) -> bool:
         for call in source.all_calls
         if last_name(call.func) in _STACKING
         for arg in call.args[:1]
-        for each in walk(arg)
-        if isinstance(each, ast.Name | ast.Attribute)
+        for each in nodes_in(arg, ast.Name, ast.Attribute)
     )
 
 
 def _copy(source: SourceFile, call: ast.Call, name: str, made: ast.Assign) -> Fix | None:
     """Return the fix that stores a copy."""
-    node = next((each for each in walk(call) if isinstance(each, ast.Name) and each.id == name), None)
+    node = next((each for each in nodes_in(call, ast.Name) if each.id == name), None)
     if node is None:
         return None
     method = "clone" if "torch." in ast.unparse(made.value) else "copy"
@@ -182,12 +182,11 @@ def _copy(source: SourceFile, call: ast.Call, name: str, made: ast.Assign) -> Fi
 
 def _returned_arrays(source: SourceFile) -> Iterator[Hit]:
     """Yield each method that changes an array of its object in place and returns it to code that collects it."""
-    for method in source.nodes:
-        if not isinstance(method, ast.FunctionDef) or not isinstance(source.parents.get(id(method)), ast.ClassDef):
+    for method in source.nodes_of(ast.FunctionDef):
+        if not isinstance(source.parents.get(id(method)), ast.ClassDef):
             continue
-        for node in walk(method):
-            parts = _parts(node.value) if isinstance(node, ast.Return) else []
-            for part in parts:
+        for node in nodes_in(method, ast.Return):
+            for part in _parts(node.value):
                 name = ast.unparse(part)
                 change = next(_changes_in_place(method, name), None)
                 if change is None or _is_assigned(method, name) or not _is_own_array(source, method, name):
@@ -216,11 +215,7 @@ def _is_own_array(source: SourceFile, method: ast.FunctionDef, name: str) -> boo
     """Return True if the class of a method assigns only new arrays to an attribute."""
     owner: Any = source.parents[id(method)]
     found = [
-        value
-        for each in walk(owner)
-        if isinstance(each, ast.Assign)
-        for target, value in _pairs(each)
-        if ast.unparse(target) == name
+        value for each in nodes_in(owner, ast.Assign) for target, value in _pairs(each) if ast.unparse(target) == name
     ]
     return bool(found) and all(map(_creates_array, found))
 
@@ -233,13 +228,9 @@ def _collected(source: SourceFile, method: str) -> ast.Call | None:
         loop, statement = _loop_around(source, call), source.parents.get(id(call))
         if loop is None or not isinstance(statement, ast.Assign):
             continue
-        results = {each.id for target in statement.targets for each in walk(target) if isinstance(each, ast.Name)}
-        for other in walk(loop):
-            if (
-                isinstance(other, ast.Call)
-                and last_name(other.func) in _STORING
-                and results & set(_stored_names(other))
-            ):
+        results = {each.id for target in statement.targets for each in nodes_in(target, ast.Name)}
+        for other in nodes_in(loop, ast.Call):
+            if last_name(other.func) in _STORING and results & set(_stored_names(other)):
                 return other
     return None
 

@@ -43,7 +43,7 @@ from typing import Any, Final
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import ModelCalled, OptimizerCreated, SeedSet, StateLoaded, StepTaken, TracingGap
 
@@ -145,10 +145,8 @@ def _has_drawn(generator: str, seed: Any) -> bool:
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each constant seed that is set before every batch that a loop trains on."""
-    functions = {each.name: each for each in source.nodes if isinstance(each, ast.FunctionDef)}
-    for loop in source.nodes:
-        if not isinstance(loop, ast.For | ast.While):
-            continue
+    functions = {each.name: each for each in source.nodes_of(ast.FunctionDef)}
+    for loop in source.nodes_of(ast.For, ast.While):
         used = set[str]() if any(map(_makes_optimizer, loop.body)) else _names_of_losses(loop)
         for position, statement in enumerate(loop.body) if used else ():
             seed = _seed(source, functions, statement)
@@ -198,7 +196,7 @@ def _names_of_losses(loop: ast.For | ast.While) -> set[str]:
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {each.id for each in walk(node) if isinstance(each, ast.Name)}
+    return {each.id for each in nodes_in(node, ast.Name)}
 
 
 def _targets(statement: ast.stmt) -> set[str]:
@@ -237,13 +235,13 @@ def _is_constant(source: SourceFile, call: ast.Call, value: ast.expr) -> bool:
     if not isinstance(value, ast.Name) or assigned_in(function_of(source, call), value.id)[1:]:
         return False
     values = assigned_in(source.tree, value.id)
-    parameters = {each.arg for each in source.nodes if isinstance(each, ast.arg)}
+    parameters = {each.arg for each in source.nodes_of(ast.arg)}
     return value.id not in parameters and len(values) == 1 and isinstance(values[0], ast.Constant)
 
 
 def _draws(functions: dict[str, ast.FunctionDef], statement: ast.AST) -> bool:
     """Return True if a statement draws random numbers, perhaps in a function that it calls."""
-    names = {last_name(each.func) for each in walk(statement) if isinstance(each, ast.Call)}
+    names = {last_name(each.func) for each in nodes_in(statement, ast.Call)}
     return bool(names & _DRAWS) or any(_draws({}, functions[each]) for each in names & functions.keys())
 
 

@@ -36,7 +36,7 @@ from typing import Final
 
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _SELECTORS: Final = frozenset((
@@ -52,7 +52,7 @@ _TRAINING: Final = frozenset(("train", "training", "tr", "trn", "fit"))
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each selection whose result is split afterwards."""
     made = _created(source)
-    scopes = [source.tree, *(each for each in source.nodes if isinstance(each, ast.FunctionDef))]
+    scopes = [source.tree, *source.nodes_of(ast.FunctionDef)]
     for scope in scopes:
         yield from _in_scope(scope.body, made)
 
@@ -61,8 +61,8 @@ def _created(source: SourceFile) -> dict[str, str]:
     """Return the class of each variable that is a selector."""
     return {
         ast.unparse(target): last_name(each.value.func)
-        for each in source.nodes
-        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Call)
+        for each in source.nodes_of(ast.Assign)
+        if isinstance(each.value, ast.Call)
         for target in each.targets
         if last_name(each.value.func) in _SELECTORS
     }
@@ -74,7 +74,7 @@ def _in_scope(body: list[ast.stmt], made: dict[str, str]) -> Iterator[Hit]:
     fitted: dict[str, ast.Call] = {}
     reported: set[int] = set()
     for statement in _statements(body):
-        for call in [each for each in walk(statement) if isinstance(each, ast.Call)]:
+        for call in list(nodes_in(statement, ast.Call)):
             origin = next((derived[n] for each in call.args for n in _names(each) if n in derived), None)
             if origin is not None and last_name(call.func) in _SPLITS and id(origin) not in reported:
                 reported.add(id(origin))
@@ -83,9 +83,7 @@ def _in_scope(body: list[ast.stmt], made: dict[str, str]) -> Iterator[Hit]:
                 fitted[ast.unparse(call.func.value)] = call
         if isinstance(statement, ast.Assign):
             origin = _origin(statement.value, made, fitted, derived)
-            is_split = any(
-                last_name(each.func) in _SPLITS for each in walk(statement.value) if isinstance(each, ast.Call)
-            )
+            is_split = any(last_name(each.func) in _SPLITS for each in nodes_in(statement.value, ast.Call))
             for target in [name for each in statement.targets for name in _names(each)]:
                 derived.pop(target, None)
                 if origin is not None and not is_split:
@@ -96,7 +94,7 @@ def _origin(
     value: ast.expr, made: dict[str, str], fitted: dict[str, ast.Call], derived: dict[str, ast.Call]
 ) -> ast.Call | None:
     """Return the call from which an assigned value results."""
-    for call in [each for each in walk(value) if isinstance(each, ast.Call)]:
+    for call in list(nodes_in(value, ast.Call)):
         if _kind(call, made) and last_name(call.func) == "fit_transform":
             return call
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
@@ -118,7 +116,7 @@ def _kind(call: ast.Call, made: dict[str, str]) -> str:
     name = last_name(owner.func) if isinstance(owner, ast.Call) else made.get(ast.unparse(owner), "")
     labels = len(call.args) > 1 or any(each.arg == "y" for each in call.keywords)
     words = {word for each in _names(call.args[0]) for word in name_words(each)}
-    is_part = bool(words & _TRAINING) or any(isinstance(each, ast.Slice) for each in walk(call.args[0]))
+    is_part = bool(words & _TRAINING) or bool(nodes_in(call.args[0], ast.Slice))
     return name if name in _SELECTORS and labels and not is_part else ""
 
 
@@ -132,7 +130,7 @@ def _hit(origin: ast.Call, split: ast.Call) -> Hit:
 
 
 def _names(node: ast.AST) -> list[str]:
-    return [each.id for each in walk(node) if isinstance(each, ast.Name)]
+    return [each.id for each in nodes_in(node, ast.Name)]
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, walk
+from trueloop.core.source_text import Fix, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _COUNTS: Final = frozenset(("bincount", "Counter", "unique", "value_counts", "compute_class_weight", "histc"))
@@ -78,7 +78,7 @@ def _counts(source: SourceFile, node: Any, user: ast.AST, depth: int) -> ast.Cal
         case ast.BinOp(left=left, right=right):
             inner = [left, right]
         case ast.ListComp(elt=elt, generators=[generator]):
-            selects = any(isinstance(each, ast.Subscript | ast.Call) for each in walk(elt))
+            selects = bool(nodes_in(elt, ast.Subscript, ast.Call))
             inner = [] if selects else [generator.iter]
         case ast.Attribute(value=owner, attr="values" | "data"):
             inner = [owner]

@@ -45,7 +45,7 @@ from trueloop.analysis.queries.request_handlers import (
     qualified_name,
 )
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import Fix, walk
+from trueloop.core.source_text import Fix, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 GRADIENT_ATTRIBUTES = ("backward", "grad", "requires_grad_", "set_grad_enabled", "requires_grad")
@@ -65,15 +65,10 @@ def _uses_gradients(source: SourceFile) -> bool:
     """Return True if the file uses gradients, or switches them off globally or inside a model."""
     if source.ops(OpKind.BACKWARD, OpKind.SET_REQUIRES_GRAD, OpKind.STEP):
         return True
-    classes = [node for node in source.nodes if isinstance(node, ast.ClassDef)]
-    attributes = {node.attr for node in source.nodes if isinstance(node, ast.Attribute)}
+    classes = list(source.nodes_of(ast.ClassDef))
+    attributes = {node.attr for node in source.nodes_of(ast.Attribute)}
     names = imported_names(source.tree)
-    inside = {
-        qualified_name(node, names)
-        for each in classes
-        for node in walk(each)
-        if isinstance(node, ast.Attribute | ast.Name)
-    }
+    inside = {qualified_name(node, names) for each in classes for node in nodes_in(each, ast.Attribute, ast.Name)}
     return bool(attributes & set(GRADIENT_ATTRIBUTES)) or bool(inside & NO_GRAD_CONTEXTS)
 
 

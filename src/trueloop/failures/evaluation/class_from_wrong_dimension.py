@@ -45,7 +45,7 @@ from trueloop.analysis.queries.batch_loops import (
     without_conversions,
 )
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Edit, Fix, dotted_name, walk
+from trueloop.core.source_text import Edit, Fix, dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _SHAPING: Final = frozenset(("view", "reshape", "squeeze", "flatten", "view_as", "reshape_as", "unsqueeze"))
@@ -58,7 +58,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for loop in batch_loops(source):
         if has_batches_of_one(source, loop):
             continue
-        for node in (each for each in walk(loop.node) if isinstance(each, ast.expr)):
+        for node in (each for each in nodes_in(loop.node, ast.expr)):
             sides = compared_sides(node)
             if len(sides) != 2 or not _is_reduced(source, loop, node):
                 continue
@@ -123,8 +123,8 @@ def _origin(loop: BatchLoop, node: ast.expr, part: int | None, depth: int = 0) -
 def _assignments(loop: BatchLoop, name: str) -> list[tuple[ast.expr, int | None]]:
     """Return the values that a loop assigns to a variable, and their positions in an unpacked tuple."""
     found: list[tuple[ast.expr, int | None]] = [(each, None) for each in assigned_in(loop.node, name)]
-    for each in walk(loop.node):
-        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Tuple):
+    for each in nodes_in(loop.node, ast.Assign):
+        if isinstance(each.targets[0], ast.Tuple):
             names = [getattr(target, "id", "") for target in each.targets[0].elts]
             if name in names:
                 found.append((each.value, names.index(name)))
@@ -142,9 +142,9 @@ def _is_output_of_batch(loop: BatchLoop, node: ast.expr, depth: int = 0) -> bool
     if last_name(node.func) in _ACTIVATIONS:
         inner = node.args[0] if isinstance(node.args[0], ast.Name | ast.Call) else getattr(node.func, "value", None)
         return inner is not None and _is_output_of_batch(loop, inner, depth + 1)
-    batch = {each.id for each in walk(loop.node.target) if isinstance(each, ast.Name)} - {loop.counter}
-    passed = {each.id for each in walk(node.args[0]) if isinstance(each, ast.Name)}
-    is_indexed = any(isinstance(each, ast.Subscript) for each in walk(node.args[0]))
+    batch = {each.id for each in nodes_in(loop.node.target, ast.Name)} - {loop.counter}
+    passed = {each.id for each in nodes_in(node.args[0], ast.Name)}
+    is_indexed = bool(nodes_in(node.args[0], ast.Subscript))
     return bool(batch & passed) and not is_indexed and last_name(node.func) not in (_NOT_MODELS | _SHAPING)
 
 
@@ -156,7 +156,7 @@ def _is_reduced(source: SourceFile, loop: BatchLoop, node: ast.expr) -> bool:
             return True
         parent = source.parents.get(id(parent))
     name = dotted_name(parent.targets[0]) if isinstance(parent, ast.Assign) else ""
-    uses = (each for each in walk(loop.node) if isinstance(each, ast.Call) and last_name(each.func) in ("sum", "mean"))
+    uses = (each for each in nodes_in(loop.node, ast.Call) if last_name(each.func) in ("sum", "mean"))
     return bool(name) and any(name in {dotted_name(inner) for inner in walk(each)} for each in uses)
 
 

@@ -62,7 +62,7 @@ from trueloop.analysis.queries.modes import (
 from trueloop.analysis.queries.uncalled_methods import uncalled
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.core.source_text import Edit, Fix, dotted_name, walk
+from trueloop.core.source_text import Edit, Fix, dotted_name, nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
@@ -345,8 +345,8 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
 
 def _find_dropout_turned_off(source: SourceFile) -> Iterator[Hit]:
     """Yield each dropout rate that a module sets to zero in eval mode and never sets back."""
-    for node in source.nodes:
-        if not isinstance(node, ast.If) or node.orelse or ast.unparse(node.test) != "not self.training":
+    for node in source.nodes_of(ast.If):
+        if node.orelse or ast.unparse(node.test) != "not self.training":
             continue
         for each in node.body:
             if not isinstance(each, ast.Assign) or len(each.targets) != 1 or not _is_zero(each.value):
@@ -368,9 +368,7 @@ def _is_zero(node: ast.expr) -> bool:
 
 def _is_dropout_rate(owner: ast.AST, name: str) -> bool:
     """Return True if an attribute is the rate of a dropout layer, or is passed to dropout or attention."""
-    for call in walk(owner):
-        if not isinstance(call, ast.Call):
-            continue
+    for call in nodes_in(owner, ast.Call):
         function = dotted_name(call.func)
         rates = [each.value for each in call.keywords if "drop" in (each.arg or "")]
         rates += [*call.args, *(each.value for each in call.keywords)] if "dropout" in function.lower() else []
@@ -381,8 +379,8 @@ def _is_dropout_rate(owner: ast.AST, name: str) -> bool:
 
 def _is_set_back(owner: ast.AST, assignment: ast.Assign, name: str) -> bool:
     """Return True if another method than ``__init__`` also sets an attribute, or may set any attribute."""
-    for method in walk(owner):
-        if isinstance(method, ast.FunctionDef) and method.name != "__init__":
+    for method in nodes_in(owner, ast.FunctionDef):
+        if method.name != "__init__":
             for each in walk(method):
                 is_store = isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)
                 if is_store and dotted_name(each) == name and each is not assignment.targets[0]:
@@ -412,7 +410,7 @@ def _find_earlier_step(source: SourceFile, mode: Op) -> tuple[Loop, Op] | None:
 def _ends_pass(mode: Op, loop: Loop) -> bool:
     """Return True for a condition that is true once per pass: ``(i + 1) % len(loader) == 0``."""
     tests = [each.node.test for each in mode.conditions(loop) if isinstance(each.node, ast.If)]
-    counted = [each.right for test in tests for each in walk(test) if isinstance(each, ast.BinOp)]
+    counted = [each.right for test in tests for each in nodes_in(test, ast.BinOp)]
     names = {getattr(each, "id", getattr(each, "attr", "")) for right in counted for each in walk(right)}
     return any(name == "len" or "per_epoch" in name or "num_batch" in name or "n_batch" in name for name in names)
 

@@ -49,7 +49,7 @@ from trueloop.analysis.queries.batch_loops import (
 )
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, encloses, walk
+from trueloop.core.source_text import dotted_name, encloses, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _OUTPUT: Final = frozenset((
@@ -66,8 +66,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for loop in batch_loops(source):
         if _has_one_batch(source, loop) or _may_end_early(loop):
             continue
-        for statement in walk(loop.node):
-            if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        for statement in nodes_in(loop.node, ast.Assign):
+            if len(statement.targets) != 1:
                 continue
             name = dotted_name(statement.targets[0])
             if not name or not _is_result_of_batch(source, loop, statement.value):
@@ -96,9 +96,7 @@ def _totals_of_one_batch(source: SourceFile) -> Iterator[Hit]:
             ]
             inside = {id(each) for each in walk(loop.node)}
             reads = [
-                each
-                for each in walk(loop.function)
-                if isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Load)
+                each for each in nodes_in(loop.function, ast.Name) if each.id == name and isinstance(each.ctx, ast.Load)
             ]
             read_after = [each for each in reads if id(each) not in inside and each.lineno > loop.node.lineno]
             if len(added) == 1 and read_after and len(read_after) == len(reads) and not _may_end_early(loop):
@@ -127,19 +125,19 @@ def _is_result_of_batch(source: SourceFile, loop: BatchLoop, value: ast.expr) ->
     if is_loss_call(source, inner):
         return True
     is_mean = isinstance(inner, ast.Call) and last_name(inner.func) == "mean"
-    return is_mean and any(len(compared_sides(each)) == 2 for each in walk(inner) if isinstance(each, ast.expr))
+    return is_mean and any(len(compared_sides(each)) == 2 for each in nodes_in(inner, ast.expr))
 
 
 def _may_end_early(loop: BatchLoop) -> bool:
-    return any(isinstance(each, ast.Break | ast.Return) for each in walk(loop.node))
+    return bool(nodes_in(loop.node, ast.Break, ast.Return))
 
 
 def _is_only_replaced(source: SourceFile, loop: BatchLoop, name: str) -> bool:
     """Return True for a variable that only this loop assigns, except for an initial constant, and only prints."""
     targets = [
         each.target
-        for each in walk(loop.function)
-        if isinstance(each, ast.AugAssign | ast.NamedExpr | ast.For) and dotted_name(each.target) == name
+        for each in nodes_in(loop.function, ast.AugAssign, ast.NamedExpr, ast.For)
+        if dotted_name(each.target) == name
     ]
     values = [each for each in assigned_in(loop.function, name) if not encloses(loop.node, each)]
     initial = [isinstance(each, ast.Constant | ast.UnaryOp | ast.List) or "inf" in ast.unparse(each) for each in values]
@@ -186,7 +184,7 @@ def _is_returned(source: SourceFile, node: ast.AST) -> bool:
 
 def _evaluates(loop: BatchLoop) -> bool:
     """Return True for a function that evaluates, by its name, and computes no gradients."""
-    trains = any(isinstance(each, ast.Attribute) and each.attr == "backward" for each in walk(loop.function))
+    trains = any(each.attr == "backward" for each in nodes_in(loop.function, ast.Attribute))
     return not trains and bool(name_words(getattr(loop.function, "name", "")) & _EVALUATING)
 
 

@@ -39,7 +39,7 @@ from typing import Any, Final
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of, without_conversions
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, dotted_name, walk
+from trueloop.core.source_text import Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _LOGIT_LOSSES: Final = ("BCEWithLogitsLoss", "binary_cross_entropy_with_logits")
@@ -56,7 +56,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     if used.isdisjoint(_LOGIT_LOSSES) or not used.isdisjoint(_PROBABILITY_LOSSES) or _applies_sigmoid(source):
         return
     calls = {id(each.node) for each in source.ops(OpKind.MODEL_CALL)}
-    for node in source.nodes:
+    for node in source.nodes_of(ast.Compare, ast.Call):
         compared = _compared(source, node)
         if compared is not None and _is_logit(source, compared, calls, 0):
             rounds = isinstance(node, ast.Call)
@@ -72,7 +72,7 @@ def _applies_sigmoid(source: SourceFile) -> bool:
     """Return True if a ``forward`` contains a sigmoid, or a module with one is created anywhere."""
     if any(last_name(each.func) in ("Sigmoid", "Softmax") for each in source.all_calls):
         return True
-    forwards = (each for each in source.nodes if isinstance(each, ast.FunctionDef) and each.name == "forward")
+    forwards = (each for each in source.nodes_of(ast.FunctionDef) if each.name == "forward")
     return any(_SIGMOIDS.search(ast.unparse(each)) for each in forwards)
 
 
@@ -128,8 +128,8 @@ def _is_logit(source: SourceFile, node: ast.expr, calls: set[int], depth: int) -
 def _assigned_before(function: Any, name: str, node: ast.expr) -> list[ast.expr]:
     """Return the values that a function assigns to a variable in lines before an expression."""
     found: list[ast.expr] = []
-    for each in walk(function):
-        if isinstance(each, ast.Assign) and each.lineno < node.lineno:
+    for each in nodes_in(function, ast.Assign):
+        if each.lineno < node.lineno:
             found += [each.value for target in each.targets if dotted_name(target) == name]
     return found
 

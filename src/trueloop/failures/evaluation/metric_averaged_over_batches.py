@@ -59,7 +59,7 @@ from trueloop.analysis.queries.class_instances import (
     uses,
 )
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _METRIC: Final = re.compile(
@@ -83,8 +83,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for loop in batch_loops(source):
         if has_batches_of_one(source, loop) or _trains(loop.node):
             continue
-        for call in walk(loop.node):
-            if isinstance(call, ast.Call) and _is_metric(source, call) and _innermost_loop(source, call) is loop.node:
+        for call in nodes_in(loop.node, ast.Call):
+            if _is_metric(source, call) and _innermost_loop(source, call) is loop.node:
                 averaged = _averaged(source, loop.node, loop.function, call)
                 if averaged is not None:
                     yield _hit(call, averaged)
@@ -108,7 +108,7 @@ def _find_in_meters(source: SourceFile) -> Iterator[Hit]:
         for method in definition.body if definition is not None else ():
             if not isinstance(method, ast.FunctionDef) or len(method.args.args) < 3:  # self, predictions and targets
                 continue
-            for call in [each for each in walk(method) if isinstance(each, ast.Call) and id(each) not in reported]:
+            for call in [each for each in nodes_in(method, ast.Call) if id(each) not in reported]:
                 if not _is_metric(source, call) or _innermost_loop(source, call) is not method or _reads_self(call):
                     continue
                 averaged = _averaged(source, method, definition, call)
@@ -137,7 +137,7 @@ def _reads_self(call: ast.Call) -> bool:
 
 
 def _trains(loop: ast.AST) -> bool:
-    return any(isinstance(each, ast.Attribute) and each.attr == "backward" for each in walk(loop))
+    return any(each.attr == "backward" for each in nodes_in(loop, ast.Attribute))
 
 
 def _is_metric(source: SourceFile, call: ast.Call) -> bool:
@@ -158,7 +158,7 @@ def _computes_metric(source: SourceFile, function: ast.FunctionDef) -> bool:
         return False
     if _METRIC.match(function.name) or (_RATIO.search(function.name) and _divides_counts(function)):
         return True
-    returned = [each.value for each in walk(function) if isinstance(each, ast.Return) and each.value is not None]
+    returned = [each.value for each in nodes_in(function, ast.Return) if each.value is not None]
     value = without_conversions(returned[0]) if len(returned) == 1 else None
     if isinstance(value, ast.Name):
         assigned = assigned_in(function, value.id)
@@ -218,8 +218,8 @@ def _averaged(source: SourceFile, inside: ast.AST, scope: Any, call: ast.Call) -
     if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
         reads = [
             each
-            for each in walk(inside)
-            if isinstance(each, ast.Name) and each.id == parent.targets[0].id and isinstance(each.ctx, ast.Load)
+            for each in nodes_in(inside, ast.Name)
+            if each.id == parent.targets[0].id and isinstance(each.ctx, ast.Load)
         ]
         found = (_accumulated(source, scope, each) for each in reads)
         return next((each for each in found if each is not None), None)
@@ -261,7 +261,7 @@ def _scope_of(source: SourceFile, scope: Any, total: ast.expr) -> Any:
 def _division(scope: Any, total: ast.expr) -> ast.AST | None:
     """Return the division of a total."""
     name = ast.unparse(total)
-    for each in walk(scope):
+    for each in nodes_in(scope, ast.BinOp, ast.AugAssign, ast.DictComp, ast.ListComp, ast.GeneratorExp, ast.For):
         match each:
             case ast.BinOp(op=ast.Div(), left=left) if ast.unparse(without_conversions(left)) == name:
                 return each
@@ -278,20 +278,20 @@ def _divides_items(loop: Any, total: ast.expr) -> bool:
     """Return True for a loop that divides all items of the dictionary of a total: ``for k, v in totals.items()``."""
     iterated = loop.iter if isinstance(loop, ast.For) else loop.generators[0].iter
     owner = ast.unparse(total.value) if isinstance(total, ast.Subscript) else ""
-    divides = any(isinstance(each, ast.Div) for each in walk(loop))
+    divides = bool(nodes_in(loop, ast.Div))
     return divides and ast.unparse(iterated) in (f"{owner}.items()", f"{owner}.values()")
 
 
 def _mean(scope: Any, items: ast.expr) -> ast.AST | None:
     """Return the expression that computes the mean of a list."""
     name = ast.unparse(items)
-    for each in walk(scope):
+    for each in nodes_in(scope, ast.BinOp, ast.Call):
         match each:
             case ast.BinOp(op=ast.Div(), left=ast.Call(func=ast.Name(id="sum"), args=[summed])):
                 if ast.unparse(summed) == name:
                     return each
             case ast.Call(func=func) if last_name(func) in _MEANS:
-                if any(ast.unparse(inner) == name for inner in walk(each) if isinstance(inner, ast.expr)):
+                if any(ast.unparse(inner) == name for inner in nodes_in(each, ast.expr)):
                     return each
             case _:
                 pass

@@ -35,7 +35,7 @@ from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.loop_invariance import assigned_names
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import Fix, walk
+from trueloop.core.source_text import Fix, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 NUMBERS: Final = frozenset(("item", "tolist", "float", "int", "len", "round", "print", "format", "range"))
@@ -97,7 +97,7 @@ def _computes_only_numbers(source: SourceFile, body: Sequence[ast.stmt], scope: 
             target = getattr(statement, "target", getattr(statement, "optional_vars", None))
             names |= assigned_names(target or ast.Pass())
     read_later = _names_read_outside(scope, nodes)
-    returned = [each.value for one in body for each in walk(one) if isinstance(each, ast.Return | ast.Yield)]
+    returned = [each.value for one in body for each in nodes_in(one, ast.Return, ast.Yield)]
     return not names & read_later and all(_is_number(each, names) for each in returned)
 
 

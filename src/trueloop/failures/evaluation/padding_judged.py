@@ -46,7 +46,7 @@ from trueloop.analysis.queries.batch_loops import (
     without_conversions,
 )
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _MASK: Final = re.compile(r"mask|valid|keep|ignore|pad|length|lens?($|_)", re.IGNORECASE)
@@ -60,7 +60,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     if ignoring is None:
         return
     for loop in batch_loops(source):
-        labels = {each.id for each in walk(loop.node.target) if isinstance(each, ast.Name)}
+        labels = {each.id for each in nodes_in(loop.node.target, ast.Name)}
         if _uses_mask(loop):
             continue
         for node in walk(loop.node):
@@ -105,17 +105,14 @@ def _uses_mask(loop: BatchLoop) -> bool:
     """Return True if a loop uses a variable that may be a mask, except as an argument of a model."""
     passed = {
         id(part)
-        for each in walk(loop.node)
-        if isinstance(each, ast.Call) and not isinstance(each.func, ast.Attribute)
+        for each in nodes_in(loop.node, ast.Call)
+        if not isinstance(each.func, ast.Attribute)
         for argument in (*each.args, *(key.value for key in each.keywords))
         for part in walk(argument)
     }
     return any(
-        isinstance(each, ast.Name | ast.Attribute)
-        and not isinstance(each.ctx, ast.Store)
-        and id(each) not in passed
-        and bool(_MASK.search(last_name(each)))
-        for each in walk(loop.node)
+        not isinstance(each.ctx, ast.Store) and id(each) not in passed and bool(_MASK.search(last_name(each)))
+        for each in nodes_in(loop.node, ast.Name, ast.Attribute)
     )
 
 
@@ -156,8 +153,8 @@ def _counts_all(source: SourceFile, loop: BatchLoop, comparison: ast.AST, label:
     if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
         uses = [
             each
-            for each in walk(loop.node)
-            if isinstance(each, ast.Name) and each.id == parent.targets[0].id and isinstance(each.ctx, ast.Load)
+            for each in nodes_in(loop.node, ast.Name)
+            if each.id == parent.targets[0].id and isinstance(each.ctx, ast.Load)
         ]
         if len(uses) != 1:
             return False
@@ -178,8 +175,7 @@ def _adds_size(loop: BatchLoop, label: str) -> bool:
         and isinstance(each.func, ast.Attribute)
         and each.func.attr in _SIZES
         and dotted_name(each.func.value) == label
-        for statement in walk(loop.node)
-        if isinstance(statement, ast.AugAssign)
+        for statement in nodes_in(loop.node, ast.AugAssign)
         for each in walk(statement.value)
     )
 

@@ -129,9 +129,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     steps = [each for each in source.ops(OpKind.STEP) if each.loops and _is_candidate(each)]
     if not steps:
         return
-    uncalled = [
-        each.value for each in source.nodes if isinstance(each, ast.Expr) and _last_attribute(each) == "backward"
-    ]
+    uncalled = [each.value for each in source.nodes_of(ast.Expr) if _last_attribute(each) == "backward"]
     if _has_backward(source, uncalled) or uses_gradients({"this file": source.tree}):
         return
     for step in steps:

@@ -98,7 +98,7 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
             continue
         clip, backward, step = (known[roles.index(role)] for role in ("clip", "backward", "step"))
         order = [known.index(each) for each in (clip, backward, step)]
-        is_loop = any(isinstance(each, ast.For | ast.While) for each in source.nodes if clip.statement in _body(each))
+        is_loop = any(clip.statement in _body(each) for each in source.nodes_of(ast.For, ast.While))
         if order == sorted(order) and is_loop and not _has_inner_backward(source, backward.statement):
             yield Hit(
                 message=f"`{ast.unparse(clip.call)}` runs before `{ast.unparse(backward.call)}`, so the gradients that "

@@ -46,7 +46,7 @@ from trueloop.analysis.queries.plain_steps import plain_calls
 from trueloop.analysis.queries.statement_moves import move_after_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.core.source_text import Fix, walk
+from trueloop.core.source_text import Fix, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, GradientsCleared, Ref, Refs, StepTaken, TracingGap
@@ -300,7 +300,7 @@ def _clearing_in_inner_loop(source: SourceFile, step: Op, inside: list[Op]) -> O
             if other.index > each.index
         )
         uses = any(other.kind in (OpKind.STEP, OpKind.ACCESS_GRADIENTS, OpKind.ESCAPE) for other in body)
-        leaves = any(isinstance(node, ast.Break | ast.Return | ast.Try) for node in walk(loop.node))
+        leaves = bool(nodes_in(loop.node, ast.Break, ast.Return, ast.Try))
         is_repeated = not loop.runs_at_most_once() and each.is_unconditional_in(loop) and not leaves
         if backward and is_repeated and not uses and not accesses_grad(source):
             return each

@@ -51,7 +51,7 @@ from trueloop.analysis.queries.batch_loops import (
 )
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import dotted_name, encloses, walk
+from trueloop.core.source_text import dotted_name, encloses, nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import (
     BackwardStarted,
@@ -191,8 +191,8 @@ _ENDING: Final = ast.Break | ast.Return | ast.Yield
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each backward pass after a loop over batches that replaces its loss in every iteration."""
     backwards = [each for each in source.all_calls if last_name(each.func) == "backward"]
-    for node in source.nodes:
-        if not isinstance(node, ast.For) or not _is_batch_loop(source, node):
+    for node in source.nodes_of(ast.For):
+        if not _is_batch_loop(source, node):
             continue
         function = function_of(source, node)
         if any(encloses(node, each) for each in backwards) or _differentiates(node):
@@ -207,7 +207,7 @@ def _is_batch_loop(source: SourceFile, loop: ast.For) -> bool:
     """Return True for a loop over a loader, over a split tensor, or over ``range(0, n, k)``."""
     if any(each.node is loop for each in batch_loops(source)):
         return True
-    calls = [each for each in walk(loop.iter) if isinstance(each, ast.Call)]
+    calls = list(nodes_in(loop.iter, ast.Call))
     return any(
         (last_name(each.func) == "range" and len(each.args) == 3) or last_name(each.func) == "split" for each in calls
     )
@@ -225,8 +225,8 @@ def _differentiates(loop: ast.For) -> bool:
             stored[each.id] = min(each.lineno, stored.get(each.id, each.lineno))
     return any(
         isinstance(each, ast.Name) and each.lineno <= stored.get(each.id, 0)
-        for call in walk(loop)
-        if isinstance(call, ast.Call) and call is not loop.iter
+        for call in nodes_in(loop, ast.Call)
+        if call is not loop.iter
         for argument in call.args
         for each in walk(argument)
     )
@@ -243,7 +243,7 @@ def _always_run(block: list[ast.stmt]) -> Iterator[ast.stmt]:
 def _is_only_replaced(source: SourceFile, loop: ast.For, statement: ast.Assign, name: str) -> bool:
     """Return True for a loss that a loop assigns once, and uses at most to print or log it."""
     value = without_conversions(statement.value)
-    computes_loss = any(is_loss_call(source, each) for each in walk(value) if isinstance(each, ast.expr))
+    computes_loss = any(is_loss_call(source, each) for each in nodes_in(value, ast.expr))
     is_loss = value is statement.value and (
         computes_loss or (isinstance(value, ast.UnaryOp | ast.Call | ast.BinOp) and "loss" in name)
     )
@@ -280,8 +280,8 @@ def _backwards_after(
             if last_name(call.func) == getattr(function, "name", "") and isinstance(parent, ast.Assign):
                 starts.append((function_of(source, call), dotted_name(parent.targets[0]), call.lineno))
     for where, variable, start in starts:
-        for call in walk(where):
-            if isinstance(call, ast.Call) and last_name(call.func) == "backward" and call.lineno > start:
+        for call in nodes_in(where, ast.Call):
+            if last_name(call.func) == "backward" and call.lineno > start:
                 roots = [*call.args[:1], *([call.func.value] if isinstance(call.func, ast.Attribute) else [])]
                 is_root = any(dotted_name(each) == variable != "" for root in roots for each in walk(root))
                 if is_root and not _is_assigned_between(where, variable, start, call.lineno):
@@ -299,8 +299,7 @@ def _is_assigned_between(function: Any, name: str, first: int, last: int) -> boo
         dotted_name(each) == name
         and not isinstance(getattr(each, "ctx", None), ast.Load)
         and first < each.lineno < last
-        for each in walk(function)
-        if isinstance(each, ast.Name | ast.Attribute)
+        for each in nodes_in(function, ast.Name, ast.Attribute)
     )
 
 

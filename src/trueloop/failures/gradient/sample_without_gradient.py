@@ -35,7 +35,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Edit, Fix, dotted_name, walk
+from trueloop.core.source_text import Edit, Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity
 
 _REPARAMETRISED: Final = frozenset((
@@ -77,8 +77,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _return_value(source: SourceFile, name: str) -> tuple[ast.FunctionDef, ast.expr] | None:
     """Return the only method of a name and the value that it returns; None unless it returns once."""
-    methods = [each for each in source.nodes if isinstance(each, ast.FunctionDef) and each.name == name]
-    found = [each.value for method in methods for each in walk(method) if isinstance(each, ast.Return)]
+    methods = [each for each in source.nodes_of(ast.FunctionDef) if each.name == name]
+    found = [each.value for method in methods for each in nodes_in(method, ast.Return)]
     return (methods[0], found[0]) if len(methods) == len(found) == 1 and found[0] is not None else None
 
 
@@ -93,10 +93,10 @@ def _in_module(source: SourceFile, node: ast.AST) -> bool:
 def _is_computed(function: Any, created: Any) -> bool:
     """Return True if a layer computes a parameter of the distribution, directly or through a variable."""
     for each in (*created.args, *(keyword.value for keyword in created.keywords)):
-        names = [part.id for part in walk(each) if isinstance(part, ast.Name)]
+        names = [part.id for part in nodes_in(each, ast.Name)]
         if any("self." in ast.unparse(value) for value in (each, *_values(function, names))):
             return True
-        arguments = {each.arg for each in walk(function.args) if isinstance(each, ast.arg)} - {"self"}
+        arguments = {each.arg for each in nodes_in(function.args, ast.arg)} - {"self"}
         if {"mu", "mean", "loc", "logvar", "log_var"} & arguments & set(names):
             return True
     return False
@@ -104,11 +104,10 @@ def _is_computed(function: Any, created: Any) -> bool:
 
 def _values(function: Any, names: list[str]) -> Iterator[ast.expr]:
     """Yield the values that a function assigns to some variables, also as parts of a tuple."""
-    for each in walk(function):
-        if isinstance(each, ast.Assign):
-            targets = {part.id for target in each.targets for part in walk(target) if isinstance(part, ast.Name)}
-            if targets & set(names):
-                yield each.value
+    for each in nodes_in(function, ast.Assign):
+        targets = {part.id for target in each.targets for part in nodes_in(target, ast.Name)}
+        if targets & set(names):
+            yield each.value
 
 
 def _is_without_gradients(source: SourceFile, node: ast.AST) -> bool:
@@ -126,8 +125,8 @@ def _layer(source: SourceFile, function: Any, call: ast.Call) -> ast.Call | None
     """Return the call of a layer that gets the sample in the same function; None if there is none."""
     parent: Any = source.parents.get(id(call))
     name = dotted_name(parent.targets[0]) if isinstance(parent, ast.Assign) else ""
-    for each in walk(function):
-        if not isinstance(each, ast.Call) or not dotted_name(each.func).startswith("self.") or not each.args:
+    for each in nodes_in(function, ast.Call):
+        if not dotted_name(each.func).startswith("self.") or not each.args:
             continue
         first = each.args[0]
         if first is call or (name and dotted_name(first) == name and each.lineno > call.lineno):

@@ -38,7 +38,7 @@ from typing import Final
 
 from trueloop.analysis.queries.assignments import attribute_value
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, dotted_name, walk
+from trueloop.core.source_text import Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _RECURRENT: Final = frozenset(("GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell"))
@@ -46,10 +46,10 @@ _RECURRENT: Final = frozenset(("GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNN
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each recurrent state that a loop in ``forward`` detaches in every iteration."""
-    for method in source.nodes:
-        if not isinstance(method, ast.FunctionDef) or method.name != "forward" or "no_grad" in ast.unparse(method):
+    for method in source.nodes_of(ast.FunctionDef):
+        if method.name != "forward" or "no_grad" in ast.unparse(method):
             continue
-        for loop in [each for each in walk(method) if isinstance(each, ast.For)]:
+        for loop in list(nodes_in(method, ast.For)):
             for call, states in _recurrent_calls(source, loop):
                 cuts = _cuts(source, loop, call, states)
                 if cuts:
@@ -72,7 +72,7 @@ def _recurrent_calls(source: SourceFile, loop: ast.For) -> Iterator[tuple[ast.Ca
             is_own = isinstance(call.func, ast.Attribute) and dotted_name(call.func.value) == "self"
             made = attribute_value(source, call, last_name(call.func)) if is_own else None
             if isinstance(made, ast.Call) and last_name(made.func) in _RECURRENT:
-                names = {each.id for target in statement.targets for each in walk(target) if isinstance(each, ast.Name)}
+                names = {each.id for target in statement.targets for each in nodes_in(target, ast.Name)}
                 yield call, names
 
 
@@ -90,7 +90,7 @@ def _cuts(source: SourceFile, loop: ast.For, call: ast.Call, states: set[str]) -
             target, value = statement.targets[0], statement.value
             is_tuple = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
             values = value.elts if is_tuple and isinstance(value, ast.Tuple) else [value]
-            targets = {each.id for each in walk(target) if isinstance(each, ast.Name)}
+            targets = {each.id for each in nodes_in(target, ast.Name)}
             found += [each for each in values if _detached(source, each) in passed & targets]
     return found
 
@@ -103,14 +103,14 @@ def _detached(source: SourceFile, node: ast.expr) -> str:
         case ast.Attribute(attr="data", value=ast.Name(id=name)):
             return name
         case ast.Call(func=ast.Name(id=function) | ast.Attribute(attr=function), args=[ast.Name(id=name)]):
-            found = [each for each in source.nodes if isinstance(each, ast.FunctionDef) and each.name == function]
+            found = [each for each in source.nodes_of(ast.FunctionDef) if each.name == function]
             return name if len(found) == 1 and _returns_detached(found[0]) else ""
         case _:
             return ""
 
 
 def _returns_detached(function: ast.FunctionDef) -> bool:
-    returned = [each.value for each in walk(function) if isinstance(each, ast.Return) and each.value is not None]
+    returned = [each.value for each in nodes_in(function, ast.Return) if each.value is not None]
     return any("detach" in ast.unparse(each) for each in returned) and len(function.body) < 5
 
 

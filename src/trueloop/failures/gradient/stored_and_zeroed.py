@@ -30,7 +30,7 @@ import ast
 from collections.abc import Iterator
 
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import Edit, Fix, dotted_name, walk
+from trueloop.core.source_text import Edit, Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 
@@ -90,7 +90,7 @@ def _outermost_loop(source: SourceFile, node: ast.AST) -> ast.AST | None:
 
 
 def _is_bound_in(loop: ast.AST, name: str) -> bool:
-    stores = (each for each in walk(loop) if isinstance(each, ast.Name | ast.Attribute))
+    stores = (each for each in nodes_in(loop, ast.Name, ast.Attribute))
     return any(isinstance(each.ctx, ast.Store) and dotted_name(each) == name for each in stores)
 
 

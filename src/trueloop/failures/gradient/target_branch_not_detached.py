@@ -36,7 +36,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, walk
+from trueloop.core.source_text import Fix, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _PREDICTOR: Final = re.compile(r"predictor|^pred_?(head|mlp)$", re.IGNORECASE)
@@ -49,8 +49,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each comparison of a prediction with a projection that has a graph."""
     if _OTHER_LOSS.search(source.text.source):
         return
-    for function in source.nodes:
-        if not isinstance(function, ast.FunctionDef) or _CUT.search(_text(function)):
+    for function in source.nodes_of(ast.FunctionDef):
+        if _CUT.search(_text(function)):
             continue
         predictions, projections = _predictions(function)
         for call in walk(function) if predictions else ():
@@ -78,8 +78,8 @@ def _text(function: ast.FunctionDef) -> str:
 def _predictions(function: ast.FunctionDef) -> tuple[set[str], set[str]]:
     """Return the variables that hold outputs of a predictor, and its inputs."""
     predictions, projections = set[str](), set[str]()
-    for each in walk(function):
-        if isinstance(each, ast.Assign) and len(each.targets) == 1:
+    for each in nodes_in(function, ast.Assign):
+        if len(each.targets) == 1:
             target, value = each.targets[0], each.value
             is_tuple = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
             targets: list[Any] = target.elts if is_tuple else [target]  # type: ignore[attr-defined]
@@ -95,14 +95,12 @@ def _compares(source: SourceFile, call: ast.Call) -> bool:
     name = last_name(call.func)
     if name == "cosine_similarity":
         return True
-    functions = [each for each in source.nodes if isinstance(each, ast.FunctionDef) and each.name == name]
+    functions = [each for each in source.nodes_of(ast.FunctionDef) if each.name == name]
     if functions:
         text = _text(functions[0])
         return len(functions) == 1 and bool(_SIMILARITY.search(text)) and not _CUT.search(text)
     made = [
-        each.value
-        for each in source.nodes
-        if isinstance(each, ast.Assign) and any(last_name(target) == name for target in each.targets)
+        each.value for each in source.nodes_of(ast.Assign) if any(last_name(target) == name for target in each.targets)
     ]
     return len(made) == 1 and isinstance(made[0], ast.Call) and last_name(made[0].func) == "CosineSimilarity"
 

@@ -39,7 +39,7 @@ from trueloop.analysis.program_files import parse_files
 from trueloop.analysis.queries.batch_loops import assigned_in
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, SourceLocation
-from trueloop.core.source_text import Fix, dotted_name, walk
+from trueloop.core.source_text import Fix, dotted_name, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import BackwardEnded, Ref, StepSkipped, StepTaken
 from trueloop.tracing.parameter_snapshot import first_values
@@ -95,10 +95,9 @@ class Detector(BaseDetector):
 def _lost_updates(files: list[str]) -> Iterator[tuple[SourceLocation, str]]:
     """Yield each statement such as ``p = p - lr * p.grad``, with its text."""
     for file, tree in (parse_files(files) or {}).items():
-        for node in walk(tree):
+        for node in nodes_in(tree, ast.Assign):
             if (
-                isinstance(node, ast.Assign)
-                and isinstance(node.value, ast.BinOp)
+                isinstance(node.value, ast.BinOp)
                 and isinstance(node.value.op, ast.Sub)
                 and isinstance(node.targets[0], ast.Name)
                 and ast.unparse(node.value.left) == node.targets[0].id
@@ -109,11 +108,9 @@ def _lost_updates(files: list[str]) -> Iterator[tuple[SourceLocation, str]]:
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each loop variable that gets the new parameter or the new state of an optimizer, and is then lost."""
-    for loop in source.nodes:
-        if not isinstance(loop, ast.For):
-            continue
+    for loop in source.nodes_of(ast.For):
         pairs = dict(_loop_variables(loop.target, loop.iter))
-        for node in walk(loop) if pairs else ():
+        for node in nodes_in(loop, ast.Assign) if pairs else ():
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in pairs and _reads(value, name):
                     pass
@@ -157,22 +154,20 @@ def _is_descent(loop: ast.For, value: ast.expr, name: str) -> bool:
     gradient = f"{name}.grad"
     held = {
         each.targets[0].id
-        for each in walk(loop)
-        if isinstance(each, ast.Assign)
-        and isinstance(each.targets[0], ast.Name)
-        and ast.unparse(each.value).startswith(gradient)
+        for each in nodes_in(loop, ast.Assign)
+        if isinstance(each.targets[0], ast.Name) and ast.unparse(each.value).startswith(gradient)
     }
-    reads = {each.id for each in walk(value.right) if isinstance(each, ast.Name)}
+    reads = {each.id for each in nodes_in(value.right, ast.Name)}
     return gradient in ast.unparse(value.right) or bool(held & reads)
 
 
 def _reads(node: ast.AST, name: str) -> bool:
-    return any(isinstance(each, ast.Name) and each.id == name for each in walk(node))
+    return any(each.id == name for each in nodes_in(node, ast.Name))
 
 
 def _is_last_use(loop: ast.For, statement: ast.Assign, name: str) -> bool:
     """Return True if a variable is not read in the loop after a statement."""
-    reads = [each for each in walk(loop) if isinstance(each, ast.Name) and each.id == name]
+    reads = [each for each in nodes_in(loop, ast.Name) if each.id == name]
     return not any(each.lineno > statement.lineno and isinstance(each.ctx, ast.Load) for each in reads)
 
 
@@ -184,7 +179,7 @@ def _starts_at_zero(source: SourceFile, items: ast.expr) -> bool:
 
 def _is_stored(loop: ast.For, name: str) -> bool:
     """Return True if a loop stores a variable in a list or tensor, or passes it to a call that may do so."""
-    for node in walk(loop):
+    for node in nodes_in(loop, ast.Assign, ast.Call, ast.Yield, ast.Return):
         match node:
             case ast.Assign(targets=[ast.Subscript() | ast.Attribute()], value=value) if _reads(value, name):
                 return True

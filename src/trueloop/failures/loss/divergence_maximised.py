@@ -38,7 +38,7 @@ from typing import Any, Final
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of, without_conversions
 from trueloop.analysis.queries.best_values import initial_number
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, dotted_name, walk
+from trueloop.core.source_text import Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _RECONSTRUCTION: Final = re.compile(
@@ -50,8 +50,8 @@ _MAX_DEPTH: Final = 12
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each sum of a loss and minus a divergence that is minimised."""
-    for node in source.nodes:
-        if not isinstance(node, ast.BinOp) or isinstance(source.parents.get(id(node)), ast.BinOp):
+    for node in source.nodes_of(ast.BinOp):
+        if isinstance(source.parents.get(id(node)), ast.BinOp):
             continue
         sign = _divergence_sign(node)
         total = _containing_loss(source, node, sign, 0) if sign else None
@@ -170,11 +170,7 @@ def _loss_of_variable(source: SourceFile, statement: ast.Assign, name: str, sign
     function = function_of(source, statement)
     if len(assigned_in(function, name)) > 1:
         return None
-    uses = [
-        each
-        for each in walk(function)
-        if isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Load)
-    ]
+    uses = [each for each in nodes_in(function, ast.Name) if each.id == name and isinstance(each.ctx, ast.Load)]
     found = (_containing_loss(source, each, sign, depth + 1) for each in uses)
     return next((each for each in found if each is not None), None)
 
@@ -189,8 +185,8 @@ def _is_loss(source: SourceFile, total: ast.expr) -> bool:
     if isinstance(parent, ast.Assign):
         name = dotted_name(parent.targets[0])
         negated = any(
-            isinstance(each, ast.UnaryOp) and isinstance(each.op, ast.USub) and dotted_name(each.operand) == name
-            for each in walk(function)
+            isinstance(each.op, ast.USub) and dotted_name(each.operand) == name
+            for each in nodes_in(function, ast.UnaryOp)
         )
         return "loss" in name.lower() and not negated
     if isinstance(parent, ast.Return):

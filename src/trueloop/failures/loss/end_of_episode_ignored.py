@@ -42,7 +42,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of, single_assignments
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _FLAG: Final = re.compile(
@@ -94,16 +94,18 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _targets(source: SourceFile) -> Iterator[_Target]:
     """Yield each sum of a reward and a discounted value that a network computes for the next state."""
-    for node in source.nodes:
-        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
+    for node in source.nodes_of(ast.BinOp):
+        if not isinstance(node.op, ast.Add):
             continue
         function = function_of(source, node)
         for reward, value in ((node.left, node.right), (node.right, node.left)):
+            if not _words(reward) & _REWARDS:
+                continue
             product = _only_value(function, value) if isinstance(value, ast.Name) else value
-            if product is None or not _words(reward) & _REWARDS or not _is_discounted(product):
+            if product is None or not _is_discounted(product):
                 continue
             parts = (node, *_origins(function, product))
-            names = {each.id for part in parts for each in walk(part) if isinstance(each, ast.Name)}
+            names = {each.id for part in parts for each in nodes_in(part, ast.Name)}
             if _values_next_state(parts) and not _is_masked(parts, names):
                 yield _Target(node, parts, frozenset(names | set(_assigned_names(source, node))))
 
@@ -111,8 +113,7 @@ def _targets(source: SourceFile) -> Iterator[_Target]:
 def _words(node: ast.AST) -> set[str]:
     return {
         word
-        for each in walk(node)
-        if isinstance(each, ast.Name | ast.Attribute)
+        for each in nodes_in(node, ast.Name, ast.Attribute)
         for word in name_words(each.id if isinstance(each, ast.Name) else each.attr)
     }
 
@@ -146,7 +147,7 @@ def _origins(function: Any, node: ast.AST) -> list[ast.AST]:
     found: list[ast.AST] = [node]
     seen: set[str] = set()
     for _ in range(_MAX_DEPTH):
-        names = {each.id for part in found for each in walk(part) if isinstance(each, ast.Name)} - seen
+        names = {each.id for part in found for each in nodes_in(part, ast.Name)} - seen
         seen |= names
         found += [value for target, value in single_assignments(function) if getattr(target, "id", "") in names]
     return found
@@ -169,7 +170,7 @@ def _values_next_state(parts: tuple[ast.AST, ...]) -> bool:
 
 def _is_masked(parts: tuple[ast.AST, ...], names: set[str]) -> bool:
     """Return True if a value may be computed with a mask other than a flag that is called done."""
-    complements = (each for part in parts for each in walk(part) if isinstance(each, ast.BinOp | ast.Invert))
+    complements = (each for part in parts for each in nodes_in(part, ast.BinOp, ast.Invert))
     return any(map(_MASK.search, names)) or any(
         isinstance(each, ast.Invert)
         or (isinstance(each.op, ast.Sub) and isinstance(each.left, ast.Constant) and each.left.value == 1)
@@ -180,9 +181,8 @@ def _is_masked(parts: tuple[ast.AST, ...], names: set[str]) -> bool:
 def _is_next(node: ast.AST) -> bool:
     return any(
         bool(_NEXT.search(last_name(each)))  # type: ignore[arg-type]
-        for each in walk(node)
-        if isinstance(each, ast.Name | ast.Attribute)
-    ) or any(isinstance(each, ast.Constant) and _NEXT.search(str(each.value)) for each in walk(node))
+        for each in nodes_in(node, ast.Name, ast.Attribute)
+    ) or any(_NEXT.search(str(each.value)) for each in nodes_in(node, ast.Constant))
 
 
 def _assigned_names(source: SourceFile, node: ast.AST) -> Iterator[str]:
@@ -203,7 +203,7 @@ def _statement(source: SourceFile, node: ast.AST) -> Any:
 def _flags_of(function: Any) -> list[str]:
     """Return the flags for the ends of episodes that a function gets as parameters or assigns."""
     nodes = [each for each in walk(function) if not isinstance(each, ast.Load)]
-    own = {each.arg for each in walk(getattr(function, "args", ast.Pass())) if isinstance(each, ast.arg)}
+    own = {each.arg for each in nodes_in(getattr(function, "args", ast.Pass()), ast.arg)}
     own |= {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
     found = {name for name in own if _FLAG.match(name)}
     for each in nodes:
@@ -215,7 +215,7 @@ def _flags_of(function: Any) -> list[str]:
 def _is_unused(source: SourceFile, scope: Any, target: _Target, flag: str) -> bool:
     """Return True if a function does nothing with a flag, or with what it computes from it, but store it."""
     derived, checked = {flag}, set[int]()
-    reads = [each for each in walk(scope) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)]
+    reads = [each for each in nodes_in(scope, ast.Name) if isinstance(each.ctx, ast.Load)]
     for _ in range(_MAX_DEPTH):
         for each in reads:
             if each.id not in derived or id(each) in checked:
@@ -288,11 +288,10 @@ def _only_ends_loop(node: ast.If, target: _Target) -> bool:
     resets = {
         inner.id
         for statement in statements
-        for each in walk(statement)
-        if isinstance(each, ast.Assign) and "reset" not in ast.unparse(each.value)
+        for each in nodes_in(statement, ast.Assign)
+        if "reset" not in ast.unparse(each.value)
         for part in each.targets
-        for inner in walk(part)
-        if isinstance(inner, ast.Name)
+        for inner in nodes_in(part, ast.Name)
     }
     return not resets & target.names and not any(_NEXT.search(name) for name in resets)
 
@@ -311,11 +310,11 @@ def _stored_flag(source: SourceFile) -> str:
 
 def _handles_ends(source: SourceFile, target: _Target) -> bool:
     """Return True if any code of a program uses a flag for more than storing it."""
-    for each in source.nodes:
+    for each in source.nodes_of(ast.Name, ast.Attribute, ast.Subscript):
         name = last_name(each) if isinstance(each, ast.Name | ast.Attribute) else ""
         if isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Constant):
             name = str(each.slice.value)
-        is_read = isinstance(getattr(each, "ctx", None), ast.Load) and not isinstance(
+        is_read = isinstance(each.ctx, ast.Load) and not isinstance(
             source.parents.get(id(each)), ast.Subscript | ast.Attribute
         )
         if "final" in name or _MASK.search(name):
@@ -324,10 +323,7 @@ def _handles_ends(source: SourceFile, target: _Target) -> bool:
             more = _computed_from(source, each, target)  # type: ignore[arg-type]
             if more is None or any(not _FLAG.match(other) for other in more):
                 return True
-    return any(
-        isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.IsNot) and _is_next(each.left)
-        for each in source.nodes
-    )
+    return any(isinstance(each.ops[0], ast.IsNot) and _is_next(each.left) for each in source.nodes_of(ast.Compare))
 
 
 RULE = Rule(

@@ -45,7 +45,7 @@ from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.activations import LOG_SOFTMAX, SOFTMAX, layer_before
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import Fix, walk
+from trueloop.core.source_text import Fix, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardLosses
@@ -88,7 +88,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if layer is None or layer.name != "torch.nn.Linear" or _dimension(softmax) != 0 or not _is_batched(value):
             continue
         call = softmax.node
-        number = next((each for each in walk(call) if isinstance(each, ast.Constant) and each.value == 0), None)
+        number = next((each for each in nodes_in(call, ast.Constant) if each.value == 0), None)
         edit = source.text.replace(number, "1") if number is not None else None
         yield Hit(
             message=f"`{ast.unparse(call)}` normalises over the samples of the batch: the classes are dimension 1.",

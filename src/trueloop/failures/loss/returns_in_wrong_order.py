@@ -40,7 +40,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _REWARDS: Final = re.compile(r"reward|(^|_)(rs?|rews?)($|_)", re.IGNORECASE)
@@ -51,13 +51,13 @@ _MIN_DISCOUNT: Final = 0.8
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each loop that stores discounted returns in the wrong order."""
-    loops = [node for node in source.nodes if isinstance(node, ast.For)]
+    loops = list(source.nodes_of(ast.For))
     for loop in loops:
         total = _accumulated(loop)
         stored = _stores(loop, total) if total else []
         if len(stored) != 1 or not _is_reward_loop(loop):
             continue
-        reversals = [each for each in source.nodes if _is_reversal(each)]
+        reversals = [each for each in source.nodes_of(ast.Call, ast.Slice) if _is_reversal(each)]
         within = set(map(id, walk(loop.iter)))
         if any(id(each) not in within for each in reversals):
             continue
@@ -86,7 +86,7 @@ def _assignment(loop: ast.For, total: str) -> ast.Assign:
 
 def _accumulated(loop: ast.For) -> str:
     """Return the variable that a loop sets to ``reward + gamma * variable``; "" if there is none."""
-    inner = {each.id for each in walk(loop.target) if isinstance(each, ast.Name)}
+    inner = {each.id for each in nodes_in(loop.target, ast.Name)}
     for each in loop.body:
         if not isinstance(each, ast.Assign) or len(each.targets) != 1 or not isinstance(each.targets[0], ast.Name):
             continue
@@ -94,7 +94,7 @@ def _accumulated(loop: ast.For) -> str:
         if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
             continue
         for term, reward in ((value.left, value.right), (value.right, value.left)):
-            names = {part.id for part in walk(reward) if isinstance(part, ast.Name)}
+            names = {part.id for part in nodes_in(reward, ast.Name)}
             if (
                 name not in names
                 and names & inner
@@ -129,11 +129,7 @@ def _is_discount(node: ast.expr) -> bool:
 
 def _stores(loop: ast.For, total: str) -> list[Any]:
     """Return the statements' calls and subscripts that store the sum in a list, and all others that append."""
-    calls = [
-        each
-        for each in walk(loop)
-        if isinstance(each, ast.Call) and last_name(each.func) in ("append", "insert") and each.args
-    ]
+    calls = [each for each in nodes_in(loop, ast.Call) if last_name(each.func) in ("append", "insert") and each.args]
     found: list[Any] = [each for each in calls if total in ast.unparse(each.args[-1])]
     if len(found) < len(calls):
         return []
@@ -148,12 +144,8 @@ def _is_name(node: ast.expr, name: str) -> bool:
 
 def _is_reward_loop(loop: ast.For) -> bool:
     """Return True if a loop is over something called rewards, by value or by index."""
-    names = [last_name(each) for each in walk(loop.iter) if isinstance(each, ast.Name | ast.Attribute)]
-    names += [
-        last_name(each.value)
-        for each in walk(loop)
-        if isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Load)
-    ]
+    names = [last_name(each) for each in nodes_in(loop.iter, ast.Name, ast.Attribute)]
+    names += [last_name(each.value) for each in nodes_in(loop, ast.Subscript) if isinstance(each.ctx, ast.Load)]
     return any(map(_REWARDS.search, names))
 
 
@@ -185,8 +177,8 @@ def _is_used(source: SourceFile, loop: ast.For, store: ast.Call) -> bool:
     name = ast.unparse(store.func.value)
     after = [
         each
-        for each in walk(function_of(source, loop))
-        if isinstance(each, ast.Call | ast.Return) and each.lineno > (loop.end_lineno or loop.lineno)
+        for each in nodes_in(function_of(source, loop), ast.Call, ast.Return)
+        if each.lineno > (loop.end_lineno or loop.lineno)
     ]
     values = [arg for each in after for arg in (each.args if isinstance(each, ast.Call) else [each.value])]
     return any(each is not None and ast.unparse(each) == name for each in values)

@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of, is_loss_call
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, dotted_name, walk
+from trueloop.core.source_text import Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 NAMES: Final = frozenset(("temperature", "temp", "tau"))
@@ -43,8 +43,10 @@ KEEPS_VALUES: Final = frozenset(("t", "T", "transpose", "permute", "view", "resh
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the products with a small temperature that are normalised."""
-    small = {name for name in NAMES if _is_small(source, name)}
-    for node in source.nodes if small else ():
+    bindings = source.nodes_of(ast.Assign, ast.AnnAssign, ast.keyword, ast.arguments)
+    given = [pair for node in bindings for pair in _values(node)]
+    small = {name for name in NAMES if _is_small([value for of, value in given if of == name])}
+    for node in source.nodes_of(ast.BinOp, ast.AugAssign) if small else ():
         factor = _factor(node, small)
         if factor is None or not _is_normalised(source, node):
             continue
@@ -71,7 +73,7 @@ def _factor(node: ast.AST, names: set[str]) -> ast.expr | None:
             return None
     for factor, other in sides:
         is_factor = isinstance(factor, ast.Name | ast.Attribute) and last_name(factor) in names
-        if is_factor and not any(last_name(each) in NAMES for each in walk(other) if isinstance(each, ast.expr)):
+        if is_factor and not any(last_name(each) in NAMES for each in nodes_in(other, ast.expr)):
             return factor
     return None
 
@@ -91,8 +93,8 @@ def _is_normalised(source: SourceFile, node: Any) -> bool:
     name = "" if target is None else dotted_name(target)
     return bool(name) and any(
         dotted_name(each) == name and each.lineno >= node.lineno and _takes(source, source.parents.get(id(each)), each)
-        for each in walk(function_of(source, node))
-        if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Load)
+        for each in nodes_in(function_of(source, node), ast.Name, ast.Attribute)
+        if isinstance(each.ctx, ast.Load)
     )
 
 
@@ -105,27 +107,27 @@ def _takes(source: SourceFile, parent: ast.AST | None, value: ast.AST) -> bool:
     return last_name(parent.func) in NORMALISING or is_loss_call(source, parent)
 
 
-def _is_small(source: SourceFile, name: str) -> bool:
-    """Return True if the file gives a variable numbers below 1 only."""
-    values = [value for node in source.nodes for value in _values(node, name)]
+def _is_small(values: list[ast.expr]) -> bool:
+    """Return True if the values that a file gives to a variable are numbers below 1 only."""
     numbers = [each.value for each in values if isinstance(each, ast.Constant) and isinstance(each.value, float | int)]
     return bool(numbers) and all(0 < each < 1 for each in numbers)
 
 
-def _values(node: ast.AST, name: str) -> Iterator[ast.expr]:
-    """Yield the values that a node gives to a variable, parameter or setting."""
+def _values(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield each temperature, a variable, parameter or setting, to which a node gives a value, with this value."""
     match node:
-        case ast.Assign(targets=[target], value=value) if last_name(target) == name:
-            yield value
-        case ast.AnnAssign(target=target, value=ast.expr() as value) if last_name(target) == name:
-            yield value
-        case ast.keyword(arg=argument, value=value) if argument == name:
-            yield value
-        case ast.arguments(args=arguments, defaults=defaults, kwonlyargs=named, kw_defaults=others):
+        case ast.Assign(targets=[target], value=value) if (name := last_name(target)) in NAMES:
+            yield name, value
+        case ast.AnnAssign(target=target, value=ast.expr() as value) if (name := last_name(target)) in NAMES:
+            yield name, value
+        case ast.keyword(arg=str() as name, value=value) if name in NAMES:
+            yield name, value
+        case ast.arguments(posonlyargs=first, args=rest, defaults=defaults, kwonlyargs=named, kw_defaults=others):
+            arguments = [*first, *rest]
             with_default = arguments[len(arguments) - len(defaults) :]
             for argument, value in (*zip(with_default, defaults, strict=True), *zip(named, others, strict=True)):
-                if argument.arg == name and value is not None:
-                    yield value
+                if argument.arg in NAMES and value is not None:
+                    yield argument.arg, value
         case _:
             return
 

@@ -40,7 +40,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.queries.best_values import initial_number
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _LOSS_FUNCTIONS: Final = frozenset((
@@ -61,8 +61,8 @@ class _Term(NamedTuple):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each sum of a divergence and a reconstruction loss that are reduced in different ways."""
-    for node in source.nodes:
-        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
+    for node in source.nodes_of(ast.BinOp):
+        if not isinstance(node.op, ast.Add):
             continue
         if isinstance(source.parents.get(id(node)), ast.BinOp) and not _is_scaled(source, node):
             continue
@@ -109,7 +109,7 @@ def _term(source: SourceFile, node: ast.expr, depth: int) -> _Term | None:
             function = function_of(source, node)
             values = assigned_in(function, name)
             is_unchanged = len(values) == 1 and not any(
-                isinstance(each, ast.AugAssign) and dotted_name(each.target) == name for each in walk(function)
+                dotted_name(each.target) == name for each in nodes_in(function, ast.AugAssign)
             )
             return _term(source, values[0], depth + 1) if is_unchanged else None
         case _:
@@ -152,18 +152,17 @@ def _reconstruction(source: SourceFile, call: ast.Call) -> _Term | None:
 def _assigned_values(source: SourceFile) -> dict[str, list[ast.expr]]:
     """Return the values that the program assigns to each name or attribute."""
     found: dict[str, list[ast.expr]] = {}
-    for each in source.nodes:
-        for name in {last_name(target) for target in each.targets} if isinstance(each, ast.Assign) else ():
-            found.setdefault(name, []).append(each.value)  # type: ignore[attr-defined]
+    for each in source.nodes_of(ast.Assign):
+        for name in {last_name(target) for target in each.targets}:
+            found.setdefault(name, []).append(each.value)
     return found
 
 
 @lru_cache(maxsize=1)
 def _functions(source: SourceFile) -> dict[str, list[ast.FunctionDef]]:
     found: dict[str, list[ast.FunctionDef]] = {}
-    for each in source.nodes:
-        if isinstance(each, ast.FunctionDef):
-            found.setdefault(each.name, []).append(each)
+    for each in source.nodes_of(ast.FunctionDef):
+        found.setdefault(each.name, []).append(each)
     return found
 
 
@@ -192,7 +191,7 @@ def _returned(source: SourceFile, call: ast.Call, depth: int) -> _Term | None:
     definitions = _functions(source).get(call.func.id, [])
     if len(definitions) != 1:
         return None
-    returns = [each for each in walk(definitions[0]) if isinstance(each, ast.Return)]
+    returns = list(nodes_in(definitions[0], ast.Return))
     value = returns[0].value if len(returns) == 1 else None
     return None if value is None else _term(source, value, depth + 1)
 

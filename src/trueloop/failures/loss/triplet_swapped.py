@@ -31,7 +31,7 @@ from typing import Final
 
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, walk
+from trueloop.core.source_text import Fix, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _FUNCTIONS: Final = ("triplet_margin_loss", "triplet_margin_with_distance_loss")
@@ -44,8 +44,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each triplet loss whose positive and negative are swapped."""
     criteria = {
         ast.unparse(target)
-        for node in source.nodes
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        for node in source.nodes_of(ast.Assign)
+        if isinstance(node.value, ast.Call)
         for target in node.targets
         if last_name(node.value.func) in _MODULES
     }
@@ -71,7 +71,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _is(node: ast.expr, words: frozenset[str]) -> bool:
     """Return True if the names in an expression contain one of the words, and none of its opposite."""
-    names = [last_name(each) for each in walk(node) if isinstance(each, ast.Name | ast.Attribute)]
+    names = [last_name(each) for each in nodes_in(node, ast.Name, ast.Attribute)]
     found = {word for name in names for word in name_words(name)} & (_NEGATIVE | _POSITIVE)
     return bool(found) and found <= words
 

@@ -81,8 +81,8 @@ def _deviations(source: SourceFile) -> Iterator[tuple[ast.AST, ast.expr]]:
         if last_name(call.func) in ("Normal", "LogNormal") or dotted_name(call.func) == "torch.normal":
             named = [each.value for each in call.keywords if each.arg in ("scale", "std")]
             yield from ((call, each) for each in (*call.args[1:2], *named))
-    for node in source.nodes:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+    for node in source.nodes_of(ast.BinOp):
+        if isinstance(node.op, ast.Add):
             for product in (node.left, node.right):
                 yield from ((node, each) for each in _factors_of_noise(source, product))
 

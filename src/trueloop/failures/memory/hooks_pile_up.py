@@ -90,7 +90,7 @@ def _is_same_module(source: SourceFile, registration: Op, loop: Loop) -> bool:
     call = registration.node
     inside = source.ops_in_loop(loop, root=registration.entry_point)
     recreated = any(each.kind is OpKind.CREATE and each.subject.kind is ValueKind.MODEL for each in inside)
-    cleared = any(isinstance(each, ast.Attribute) and each.attr.endswith("_hooks") for each in source.nodes)
+    cleared = any(each.attr.endswith("_hooks") for each in source.nodes_of(ast.Attribute))
     if recreated or cleared or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return False
     if dotted_name(call.func).startswith("self."):

@@ -53,7 +53,7 @@ _MAX_DEPTH: Final = 4
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each statement that only changes a copy."""
-    for node in source.nodes:
+    for node in source.nodes_of(ast.Assign, ast.AugAssign, ast.Expr):
         for expression in _changed_items(source, node):
             is_data = isinstance(expression, ast.Attribute) and expression.attr == "data"
             item = expression.value if is_data else expression

@@ -56,8 +56,8 @@ _MAX_ALIASES: Final = 4
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each layer that is assigned to an attribute that its model does not use."""
-    for statement in source.nodes:
-        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+    for statement in source.nodes_of(ast.Assign):
+        if len(statement.targets) != 1:
             continue
         target, value = statement.targets[0], statement.value
         if (
@@ -100,7 +100,7 @@ def _created(source: SourceFile, model: ast.expr) -> ast.Call | None:
 def _expected_head(source: SourceFile, created: ast.Call, attribute: str) -> str | None:
     """Return the attribute of the last layer, or "" if it is unknown; None if the model may use the attribute."""
     name = last_name(created.func)
-    classes = [each for each in source.nodes if isinstance(each, ast.ClassDef) and each.name == name]
+    classes = [each for each in source.nodes_of(ast.ClassDef) if each.name == name]
     if classes:
         is_module = [last_name(each) for each in classes[0].bases] == ["Module"]
         return "" if len(classes) == 1 and is_module and not _mentions(classes[0], attribute) else None
@@ -122,13 +122,13 @@ def _mentions(definition: ast.ClassDef, attribute: str) -> bool:
 
 def _is_used(source: SourceFile, attribute: str) -> bool:
     """Return True if the program uses an attribute of this name for anything else than its parameters."""
-    for each in source.nodes:
-        if isinstance(each, ast.Attribute) and each.attr == attribute and isinstance(each.ctx, ast.Load):
+    for each in source.nodes_of(ast.Attribute):
+        if each.attr == attribute and isinstance(each.ctx, ast.Load):
             parent: Any = source.parents.get(id(each))
             is_own = isinstance(each.value, ast.Name) and each.value.id == "self"  # of another class
             if not is_own and (not isinstance(parent, ast.Attribute) or parent.attr not in _FOR_PARAMETERS):
                 return True
-        if isinstance(each, ast.Attribute) and each.attr == "forward" and isinstance(each.ctx, ast.Store):
+        if each.attr == "forward" and isinstance(each.ctx, ast.Store):
             return True
     return False
 

@@ -43,7 +43,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity
 
 RANDOM: Final = frozenset((
@@ -128,9 +128,9 @@ def _only_called(method: ast.FunctionDef, statement: ast.stmt, layer: ast.Call) 
     if not isinstance(statement, ast.Assign) or statement.value is not module or len(statement.targets) != 1:
         return False
     target = ast.unparse(statement.targets[0])
-    names = [each for each in walk(method) if isinstance(each, ast.Name | ast.Attribute)]
+    names = list(nodes_in(method, ast.Name, ast.Attribute))
     reads = {id(each) for each in names if isinstance(each.ctx, ast.Load) and ast.unparse(each) == target}
-    called = {id(each.func) for each in walk(method) if isinstance(each, ast.Call)}
+    called = {id(each.func) for each in nodes_in(method, ast.Call)}
     return bool(reads) and reads <= called
 
 

@@ -43,7 +43,7 @@ from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import assigned_value
 from trueloop.analysis.queries.unregistered_modules import has_weights
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, walk
+from trueloop.core.source_text import Fix, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity
 
 CONTAINERS = ("torch.nn.ModuleList", "torch.nn.Sequential")
@@ -82,8 +82,8 @@ def _makers(source: SourceFile) -> set[int]:
 def _repeated_models(source: SourceFile, makers: set[int]) -> Iterator[Hit]:
     """Yield each multiplied list of a call that creates a model, if each entry is to get its own optimizer."""
     containers = {id(each) for call in source.calls_of(*CONTAINERS) for each in walk(call)}
-    for node in source.nodes:
-        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.BinOp) or id(node.value) in containers:
+    for node in source.nodes_of(ast.Assign):
+        if not isinstance(node.value, ast.BinOp) or id(node.value) in containers:
             continue
         for product, repeated, times in _products(node.value):
             created = [each for each in repeated.elts if id(each) in makers]
@@ -99,26 +99,23 @@ def _repeated_models(source: SourceFile, makers: set[int]) -> Iterator[Hit]:
 
 def _are_optimized_separately(source: SourceFile, name: str) -> bool:
     """Return True if a loop over a list takes the parameters of one entry after the other, and none is replaced."""
-    for node in source.nodes:
+    for node in source.nodes_of(ast.Subscript):
         match node:
             case ast.Subscript(value=value, ctx=ast.Store()) if last_name(value) == name:
                 return False
             case _:
                 pass
     return any(
-        any(isinstance(each, ast.expr) and last_name(each) == name for each in walk(iterable))
-        and any(isinstance(each, ast.Attribute) and each.attr == "parameters" for each in walk(loop))
+        any(last_name(each) == name for each in nodes_in(iterable, ast.expr))
+        and any(each.attr == "parameters" for each in nodes_in(loop, ast.Attribute))
         for loop, iterable in _loops(source)
     )
 
 
 def _loops(source: SourceFile) -> Iterator[tuple[ast.AST, ast.expr]]:
     """Yield the loops and comprehensions, each with what it iterates over."""
-    for node in source.nodes:
-        if isinstance(node, ast.For):
-            yield node, node.iter
-        elif isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
-            yield node, node.generators[0].iter
+    for node in source.nodes_of(ast.For, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp):
+        yield node, node.iter if isinstance(node, ast.For) else node.generators[0].iter
 
 
 def _resolve_name(source: SourceFile, call: ast.Call, argument: ast.expr) -> ast.expr:
@@ -152,12 +149,27 @@ def _to_comprehension(source: SourceFile, product: ast.BinOp, repeated: Any, tim
     return Fix((source.text.replace(product, text),), safe=False, description="Create a new layer for each entry")
 
 
-_PRODUCT: Final = re.compile(
-    r"\]\s*\*[^*]|[^*]\*\s*\["
-    r"|,[^()]*(?:\([^()]*\))?\s*,?\s*\)\s*\*[^*]|[^*]\*\s*\([^()]*(?:\([^()]*\)[^()]*)?,"
+_PRODUCTS: Final = tuple(
+    map(
+        re.compile,
+        (
+            r"\]\s*\*[^*]",
+            r"\*(?<=[^*]\*)\s*\[",
+            r"\*(?<=[^*]\*)\s*\([^()]*(?:\([^()]*\)[^()]*)?,",
+            r",[^()]*(?:\([^()]*\))?\s*,?\s*\)\s*\*[^*]",
+        ),
+    )
 )
-"""A list or tuple times a number."""
-RULE = Rule(required_words=("ModuleList|Sequential|nn", _PRODUCT), find=find)
+"""A list or tuple times a number. The last pattern is slow."""
+_FACTOR: Final = re.compile(r"\)\s*\*[^*]")
+
+
+def _has_product(text: str) -> bool:
+    *fast, slow = _PRODUCTS
+    return any(each.search(text) for each in fast) or bool(_FACTOR.search(text) and slow.search(text))
+
+
+RULE = Rule(required_words=("ModuleList|Sequential|nn", _has_product), find=find)
 
 SCRIPT = """
 import torch

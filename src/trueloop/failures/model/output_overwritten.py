@@ -39,7 +39,7 @@ from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.unregistered_modules import has_weights
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import Fix, dotted_name, walk
+from trueloop.core.source_text import Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 
@@ -92,12 +92,12 @@ def _is_layer_of_self(call: Op) -> bool:
 
 def _overwriting(source: SourceFile, function: Any, statement: Any, name: str) -> Any:
     """Return the statement that overwrites a variable; the function if nothing reads it; None if something may."""
-    loads = [each for each in walk(function) if isinstance(each, ast.Name) and each.id == name]
+    loads = [each for each in nodes_in(function, ast.Name) if each.id == name]
     if any(not isinstance(each.ctx, ast.Load | ast.Store) for each in loads) or _is_dynamic(function):
         return None
     block = source.block(statement)
     for following in block[block.index(statement) + 1 :] if statement in block else ():
-        uses = [each for each in walk(following) if isinstance(each, ast.Name) and each.id == name]
+        uses = [each for each in nodes_in(following, ast.Name) if each.id == name]
         if uses:
             is_new = isinstance(following, ast.Assign) and not isinstance(following.value, ast.Constant)
             return following if is_new and all(isinstance(each.ctx, ast.Store) for each in uses) else None
@@ -105,8 +105,8 @@ def _overwriting(source: SourceFile, function: Any, statement: Any, name: str) -
 
 
 def _is_dynamic(function: Any) -> bool:
-    names = {each.id for each in walk(function) if isinstance(each, ast.Name)}
-    guarded = any(isinstance(each, ast.Try | ast.Global | ast.Nonlocal) for each in walk(function))
+    names = {each.id for each in nodes_in(function, ast.Name)}
+    guarded = bool(nodes_in(function, ast.Try, ast.Global, ast.Nonlocal))
     return guarded or bool(names & {"locals", "vars", "eval", "exec"})
 
 
@@ -115,7 +115,7 @@ def _use_result(source: SourceFile, call: Op, end: Any, name: str) -> Fix | None
     own = call.node.args[0] if len(call.node.args) == 1 else None
     if not isinstance(own, ast.Name) or not isinstance(end, ast.Assign):
         return None
-    reads = [each for each in walk(end.value) if isinstance(each, ast.Name) and each.id == own.id]
+    reads = [each for each in nodes_in(end.value, ast.Name) if each.id == own.id]
     if len(reads) != 1:
         return None
     return Fix((source.text.replace(reads[0], name),), safe=False, description=f"Pass `{name}` to the next layer")

@@ -41,7 +41,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _ATTENTION: Final = frozenset((
@@ -87,7 +87,7 @@ def _is_pytorch_attention(source: SourceFile, call: ast.Call) -> bool:
     if name not in _ATTENTION:
         return False
     known = source.qualified_name(call.func)
-    own = any(isinstance(each, ast.ClassDef) and each.name == name for each in source.nodes)
+    own = any(each.name == name for each in source.nodes_of(ast.ClassDef))
     return known.startswith("torch.") or not (known or own)
 
 
@@ -104,13 +104,13 @@ def _time_dimension(layers: list[ast.Call]) -> int | None:
 
 def _encodings(source: SourceFile) -> Iterator[_Encoding]:
     """Yield the sums of a tensor and the slice of an encoding that ends at a size of this tensor."""
-    for node in source.nodes:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            pairs: list[tuple[ast.expr, ast.expr]] = [(node.left, node.right), (node.right, node.left)]
-        elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
-            pairs = [(node.target, node.value)]
-        else:
+    for node in source.nodes_of(ast.BinOp, ast.AugAssign):
+        if not isinstance(node.op, ast.Add):
             continue
+        if isinstance(node, ast.BinOp):
+            pairs: list[tuple[ast.expr, ast.expr]] = [(node.left, node.right), (node.right, node.left)]
+        else:
+            pairs = [(node.target, node.value)]
         for tensor, added in pairs:
             encoding = _without_conversions(added)
             if isinstance(encoding, ast.Subscript) and _ENCODING.search(last_name(encoding.value)):
@@ -137,7 +137,7 @@ def _length(source: SourceFile, encoding: ast.Subscript) -> tuple[str, int] | No
     size = _size(ends[0])
     if size is None and isinstance(ends[0], ast.Name):
         function = enclosing_definition(source, encoding, ast.FunctionDef)
-        sizes = [_bound_size(each, ends[0].id) for each in walk(function) if isinstance(each, ast.Assign)]
+        sizes = [_bound_size(each, ends[0].id) for each in nodes_in(function, ast.Assign)]
         known = [each for each in sizes if each is not None]
         size = known[0] if len(known) == 1 else None
     return size if size is not None and size[1] in (0, 1) else None
@@ -178,7 +178,7 @@ def _broadcasts(source: SourceFile, found: _Encoding) -> bool:
     name = last_name(found.encoding)
     definition = enclosing_definition(source, found.node, ast.ClassDef)
     values: list[ast.expr] = []
-    for each in walk(definition):
+    for each in nodes_in(definition, ast.Assign, ast.Call):
         match each:
             case ast.Assign(targets=[target], value=value) if last_name(target) == name:
                 values.append(value)
@@ -216,8 +216,8 @@ def _is_exchanged(source: SourceFile, node: ast.AST) -> bool:
     return any(
         getattr(each, "attr", "") in _EXCHANGING or getattr(each, "id", "") == "rearrange"
         for scope in around
-        for function in walk(scope)
-        if isinstance(function, ast.FunctionDef) and function.name != "__init__"
+        for function in nodes_in(scope, ast.FunctionDef)
+        if function.name != "__init__"
         for each in walk(function)
     )
 

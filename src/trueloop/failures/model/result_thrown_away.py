@@ -51,7 +51,7 @@ from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.batch_loops import BatchLoop, batch_loops
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import Edit, Fix, dotted_name, encloses, walk
+from trueloop.core.source_text import Edit, Fix, dotted_name, encloses, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity
 
 NEVER: Final = 99  # for functions without an argument ``inplace``
@@ -109,7 +109,7 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     """Yield the same as `find`, and statements of tensor methods that the text shows to have no effect."""
     yield from find(source)
     moved = {name: loop.node for loop in batch_loops(source) for name in _parts_of_batch(loop)}
-    for statement in source.nodes:
+    for statement in source.nodes_of(ast.Expr):
         match statement:
             case ast.Expr(value=ast.Call(func=ast.Attribute(attr=attr, value=ast.Name(id=name))) as call):
                 pass
@@ -127,7 +127,7 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
 
 def _parts_of_batch(loop: BatchLoop) -> Iterator[str]:
     """Yield the variables into which a loop unpacks a batch that are called images, inputs or labels."""
-    if any("time" in ast.unparse(each.func) for each in walk(loop.node) if isinstance(each, ast.Call)):
+    if any("time" in ast.unparse(each.func) for each in nodes_in(loop.node, ast.Call)):
         return  # the transfer may be measured
     target = loop.node.target
     if loop.counter and isinstance(target, ast.Tuple):
@@ -165,7 +165,7 @@ def _is_certain(source: SourceFile, statement: ast.stmt) -> bool:
 
 def _states_not_loaded(source: SourceFile) -> Iterator[Hit]:
     """Yield the statements that pass a state to ``state_dict`` instead of ``load_state_dict``."""
-    for statement in source.nodes:
+    for statement in source.nodes_of(ast.Expr):
         match statement:
             case ast.Expr(value=ast.Call(func=ast.Attribute(attr="state_dict") as method, args=args, keywords=options)):
                 pass
@@ -193,12 +193,11 @@ def _is_new(source: SourceFile, state: ast.expr) -> bool:
     if not name:
         return not isinstance(state, ast.Call) or not dotted_name(state.func).endswith("load")
     values: list[ast.expr | None] = []
-    for each in source.nodes:
-        if isinstance(each, ast.arg) and each.arg == name and "dest" in name:
-            return True
-        if isinstance(each, ast.Assign | ast.AnnAssign):
-            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-            values += [each.value for target in targets if dotted_name(target) == name]
+    if "dest" in name and any(each.arg == name for each in source.nodes_of(ast.arg)):
+        return True
+    for each in source.nodes_of(ast.Assign, ast.AnnAssign):
+        targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+        values += [each.value for target in targets if dotted_name(target) == name]
     empty = [v for v in values if isinstance(v, ast.Dict) and not v.keys]
     empty += [v for v in values if isinstance(v, ast.Call) and not v.args and dotted_name(v.func).endswith("ict")]
     return any("state_dict" not in ast.unparse(v) for v in empty) and len(empty) == len([v for v in values if v])
@@ -234,7 +233,7 @@ def _in_forward(source: SourceFile, call: Op) -> bool:
 
 
 def _is_method(source: SourceFile, function: Any) -> bool:
-    classes = (each for each in source.nodes if isinstance(each, ast.ClassDef) and each.bases)
+    classes = (each for each in source.nodes_of(ast.ClassDef) if each.bases)
     return any(function is statement for each in classes for statement in each.body)
 
 
@@ -307,18 +306,26 @@ def _assign_result(source: SourceFile, statement: Any, name: str) -> Fix:
 
 
 _ALONE: Final = re.compile(
-    r"(?:^|[;:])[ \t]*(?!(?:return|yield|if|elif|while|for|assert|raise|with|del|await)\b)[^\n=#]*?"
+    r"[\n;:][ \t]*(?!(?:return|yield|if|elif|while|for|assert|raise|with|del|await)\b)[^\n=#]*\("
+)
+"""The start of a statement that is a call."""
+_PURE_CALL: Final = re.compile(
     r"(?:queeze|view|reshape|permute|transpose|contiguous|long|\.to|cuda|flatten|expand|repeat|state_dict|[ei]lu|dropout|igmoid"
     r"|tanh|oftmax|mish|swish|plus|detach|float|double|half|bfloat16)\w*\("
-    r"|[a-z]LU|ELU|Mish|Hardswish|Dropout|igmoid|Tanh|Softmax|Softplus",
-    re.MULTILINE,
 )
-"""A statement that starts with a call of such a method or function, or a layer."""
+_LAYER: Final = re.compile(r"[a-z]LU|ELU|Mish|Hardswish|Dropout|igmoid|Tanh|Softmax|Softplus")
+
+
+def _may_discard(text: str) -> bool:
+    """Return True for a text with a layer, or with a statement that starts with a call of such a method or function."""
+    return _LAYER.search(text) is not None or any(map(_PURE_CALL.search, _ALONE.findall(f"\n{text}")))
+
+
 PURE = ".squeeze(|.unsqueeze(|.view(|.reshape(|.permute(|.transpose(|.contiguous(|.long(|.to(|.cuda("
 RULE = Rule(
     required_words=(
         f"{PURE}|queeze(|flatten(|.state_dict(|relu|ReLU|elu|LU(|dropout|Dropout|igmoid|tanh|Tanh|oftmax|.detach()|.float()|.half()",
-        _ALONE,
+        _may_discard,
     ),
     find=find_all,
 )

@@ -64,7 +64,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     candidates = [each for module in source.tree.body for each in _trainable_attributes(source, module)]
     if not candidates or _uses_gradients(source):
         return
-    attributes = [each for each in source.nodes if isinstance(each, ast.Attribute)]
+    attributes = list(source.nodes_of(ast.Attribute))
     for attribute, module, created in candidates:
         uses = [each for each in attributes if each.attr == attribute]
         reads = [each for each in uses if isinstance(each.ctx, ast.Load)]
@@ -117,7 +117,7 @@ def _uses_gradients(source: SourceFile) -> bool:
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         if name in GRADIENT_CALLS or name in REFLECTION:
             return True
-    return any(isinstance(each, ast.Attribute) and each.attr in ("grad", "__dict__") for each in source.nodes)
+    return any(each.attr in ("grad", "__dict__") for each in source.nodes_of(ast.Attribute))
 
 
 def _is_operand(source: SourceFile, read: ast.Attribute) -> bool:

@@ -42,7 +42,7 @@ from trueloop.analysis.queries.loops import is_batch_loop
 from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.queries.unregistered_modules import has_weights
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _EPOCH: Final = re.compile(r"epoch|(^|_)ep($|_)", re.IGNORECASE)
@@ -79,7 +79,7 @@ def _is_over_epochs(loop: Loop) -> bool:
 
 def _is_same_each_time(creation: Op, loop: Loop) -> bool:
     """Return True if every iteration builds the model, with the same arguments."""
-    names = {name for each in walk(creation.node) if isinstance(each, ast.expr) for name in names_in(each)}
+    names = {name for each in nodes_in(creation.node, ast.expr) for name in names_in(each)}
     return creation.is_unconditional_in(loop) and not names & varying_names(creation, loop)
 
 

@@ -57,7 +57,7 @@ from trueloop.analysis.queries.late_layers import create_later_fix, late_layers,
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few, format_count
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, OptimizerCreated, Ref, Refs, StepTaken
@@ -176,7 +176,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _used_up_groups(source: SourceFile) -> Iterator[Hit]:
     """Yield each generator in a parameter group that other code has iterated before."""
-    groups = [each for each in source.nodes if isinstance(each, ast.Dict)]
+    groups = list(source.nodes_of(ast.Dict))
     values = [value for each in groups for key, value in zip(each.keys, each.values, strict=True) if _is_params(key)]
     for value in values:
         name, function = dotted_name(value), innermost_function(source.tree, value)
@@ -185,9 +185,8 @@ def _used_up_groups(source: SourceFile) -> Iterator[Hit]:
             continue
         reads = [
             each
-            for each in walk(function or source.tree)
-            if isinstance(each, ast.Name | ast.Attribute)
-            and isinstance(each.ctx, ast.Load)
+            for each in nodes_in(function or source.tree, ast.Name, ast.Attribute)
+            if isinstance(each.ctx, ast.Load)
             and dotted_name(each) == name
             and binding.lineno < each.lineno < value.lineno
             and _iterates(source.parents.get(id(each)), each)

@@ -60,7 +60,7 @@ from trueloop.analysis.queries.optimizer_settings import sets_in_groups
 from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.core.source_text import Fix, dotted_name, walk
+from trueloop.core.source_text import Fix, dotted_name, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, repetition_injector
 from trueloop.tracing.events import (
@@ -542,7 +542,7 @@ def _restarts(source: SourceFile, creation: Op, loop: Loop, models: list[Abstrac
     built = any(each.kind is OpKind.CREATE and any(each.subject.may_alias(m) for m in models) for each in inside)
     is_copied = any({COPY, MANAGED} & each.facts for each in (*models, creation.subject))
     definitions = {id(each): each for operation in inside for each in (loop.node, *operation.functions)}.values()
-    calls = (each for text in definitions for each in walk(text) if isinstance(each, ast.Call))
+    calls = (each for text in definitions for each in nodes_in(text, ast.Call))
     is_reset = any(getattr(each.func, "attr", "") in RESETTING for each in calls)
     return loads_weights or built or is_copied or is_reset or source.escapes(creation.subject, inside)
 

@@ -40,7 +40,7 @@ from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.clipping import clip_limit, find_scaler, has_infinite_limit
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import Edit, Fix, walk
+from trueloop.core.source_text import Edit, Fix, nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GradientsClipped, LossScaled
@@ -149,7 +149,7 @@ def _condition_names(node: ast.AST) -> set[str]:
 
 def _names_read(node: ast.AST) -> set[str]:
     """Return the names that an expression reads: of ``self.args.amp`` only "amp"."""
-    inner = {id(each.value) for each in walk(node) if isinstance(each, ast.Attribute)}
+    inner = {id(each.value) for each in nodes_in(node, ast.Attribute)}
     outer = [each for each in walk(node) if id(each) not in inner]
     return {each.id for each in outer if isinstance(each, ast.Name)} | {
         each.attr for each in outer if isinstance(each, ast.Attribute)

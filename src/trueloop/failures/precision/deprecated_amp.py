@@ -55,9 +55,9 @@ def _use_torch_amp(source: SourceFile, call: ast.Call, name: str) -> Fix | None:
             if device and is_plain
             else None
         )
-    imports = [each for each in source.nodes if isinstance(each, ast.ImportFrom) and each.module == "torch.cuda.amp"]
+    imports = [each for each in source.nodes_of(ast.ImportFrom) if each.module == "torch.cuda.amp"]
     names = {alias.asname or alias.name: alias.name for each in imports for alias in each.names}
-    uses = [each for each in source.nodes if isinstance(each, ast.Name) and each.id in names]
+    uses = [each for each in source.nodes_of(ast.Name) if each.id in names]
     calls = [each for each in source.all_calls if isinstance(each.func, ast.Name) and each.func.id in names]
     if len(imports) != 1 or len(uses) != len(calls) or not set(names.values()) <= set(DEPRECATED.values()):
         return None

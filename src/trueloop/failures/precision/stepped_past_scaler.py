@@ -45,7 +45,7 @@ from trueloop.analysis.queries.clipping import find_scaler, is_enabled_scaler
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
-from trueloop.core.source_text import Edit, Fix, walk
+from trueloop.core.source_text import Edit, Fix, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import LossScaled, ScaleRead, StepTaken
@@ -142,7 +142,7 @@ def _scaled_backward(source: SourceFile, step: Op) -> Op | None:
 def _step_with_scaler(source: SourceFile, step: Op, backward: Op) -> Fix | None:
     """Return the fix that lets the scaler step, and updates the scaler if the program does not."""
     call, statement = step.node, step.statement
-    calls = [each for each in walk(backward.node) if isinstance(each, ast.Call)]
+    calls = list(nodes_in(backward.node, ast.Call))
     names = [each.func.value for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr == "scale"]
     is_plain = isinstance(statement, ast.Expr) and statement.value is call and isinstance(call.func, ast.Attribute)
     if (

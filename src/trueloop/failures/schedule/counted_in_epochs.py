@@ -62,7 +62,7 @@ from trueloop.analysis.queries.statement_moves import move_into_loop_fix
 from trueloop.analysis.queries.step_units import schedule_lengths, unit_exponent
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence, SourceLocation
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import LoaderExhausted, Ref, SchedulerStepped, StepTaken, TracingGap, WatchEnded
 from trueloop.tracing.trackers.schedule_courses import ScheduleCourse, ScheduleCourses
@@ -237,8 +237,8 @@ def _is_noam(source: SourceFile, scheduler: AbstractValue) -> bool:
     function = scheduler.arguments.get("lr_lambda") or scheduler.arguments.get("1")
     if scheduler.name.rpartition(".")[2] != "LambdaLR" or function is None or not isinstance(function.node, ast.expr):
         return False
-    names = {last_name(each) for each in walk(function.node) if isinstance(each, ast.Name | ast.Attribute)}
-    defined = [e for e in source.nodes if isinstance(e, ast.FunctionDef | ast.ClassDef) and e.name in names]
+    names = {last_name(each) for each in nodes_in(function.node, ast.Name, ast.Attribute)}
+    defined = [e for e in source.nodes_of(ast.FunctionDef, ast.ClassDef) if e.name in names]
     return any(
         isinstance(each, ast.BinOp) and isinstance(each.op, ast.Pow) and ast.unparse(each.right) == "-1.5"
         for part in (function.node, *defined)

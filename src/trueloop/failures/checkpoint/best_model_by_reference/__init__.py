@@ -40,7 +40,7 @@ from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.modes import is_training_step
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence, SourceLocation
-from trueloop.core.source_text import Fix, encloses, walk
+from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import Event, Ref, WatchEnded
 
@@ -62,18 +62,19 @@ class BestAssignment(NamedTuple):
 def best_assignments(tree: ast.Module) -> list[BestAssignment]:
     """Return the assignments of a plain name to a name with "best" that is used outside of its condition."""
     statements = {
-        id(each)
-        for each in walk(tree)
-        if isinstance(each, ast.Assign) and any(_is_best(target, value) for target, value in _pairs(each))
+        id(each): each
+        for each in nodes_in(tree, ast.Assign)
+        if any(_is_best(target, value) for target, value in _pairs(each))
     }
-    loops = [each for each in walk(tree) if isinstance(each, ast.For | ast.While)] if statements else []
+    loops = [
+        each for each in nodes_in(tree, ast.For, ast.While) if any(encloses(each, one) for one in statements.values())
+    ]
     found = {
         id(statement): BestAssignment(statement, ast.unparse(target), value, loop, condition)
         for loop in loops  # outer ones first, so that the innermost one remains
-        for condition in walk(loop)
-        if isinstance(condition, ast.If)
-        for statement in walk(condition)
-        if isinstance(statement, ast.Assign) and id(statement) in statements
+        for condition in nodes_in(loop, ast.If)
+        for statement in nodes_in(condition, ast.Assign)
+        if id(statement) in statements
         for target, value in _pairs(statement)
         if _is_best(target, value)
     }
@@ -90,7 +91,8 @@ def _pairs(assignment: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _is_best(target: ast.expr, value: ast.expr) -> bool:
-    return isinstance(value, ast.Name | ast.Attribute) and "best" in ast.unparse(target).lower()
+    name = dotted_name(target) or ast.unparse(target) if isinstance(value, ast.Name | ast.Attribute) else ""
+    return "best" in name.lower()
 
 
 def _is_used_elsewhere(tree: ast.Module, assignment: BestAssignment) -> bool:
@@ -98,17 +100,14 @@ def _is_used_elsewhere(tree: ast.Module, assignment: BestAssignment) -> bool:
     last = assignment.name.rpartition(".")[2]
     reads = [
         each
-        for each in walk(tree)
-        if isinstance(each, ast.Name | ast.Attribute) and last_name(each) == last
+        for each in nodes_in(tree, ast.Name, ast.Attribute)
+        if last_name(each) == last
         if isinstance(each.ctx, ast.Load) and not encloses(assignment.condition, each)
     ]
-    loaded = {
-        id(each.value) for each in walk(tree) if isinstance(each, ast.Attribute) and each.attr == "load_state_dict"
-    }
+    loaded = {id(each.value) for each in nodes_in(tree, ast.Attribute) if each.attr == "load_state_dict"}
     copied = any(
         last_name(target) == last and ast.unparse(target) == assignment.name and "copy" in ast.unparse(value)
-        for each in walk(tree)
-        if isinstance(each, ast.Assign)
+        for each in nodes_in(tree, ast.Assign)
         for target, value in _pairs(each)
     )
     return bool(reads) and not copied and not any(id(each) in loaded for each in reads)
@@ -160,7 +159,8 @@ class Detector(BaseDetector):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each assignment of a model that the loop goes on to update."""
-    for assignment in best_assignments(source.tree):
+    candidates = any(_is_best(target, value) for each in source.nodes_of(ast.Assign) for target, value in _pairs(each))
+    for assignment in best_assignments(source.tree) if candidates else ():
         compared = {ast.unparse(each) for each in walk(assignment.condition.test)}
         stored = {ast.unparse(each) for each in walk(assignment.condition) if _is_stored(each)}
         if not compared & stored:
@@ -194,7 +194,7 @@ def _updates(source: SourceFile, loop: Any, name: str) -> bool:
 
 def _deepcopy_fix(source: SourceFile, assignment: BestAssignment) -> Fix | None:
     """Return the fix that copies the model; None if the file does not import ``copy``."""
-    if not any(isinstance(each, ast.Import) and any(n.name == "copy" for n in each.names) for each in source.nodes):
+    if not any(any(n.name == "copy" for n in each.names) for each in source.nodes_of(ast.Import)):
         return None
     text = f"copy.deepcopy({source.text.segment(assignment.value)})"
     return Fix((source.text.replace(assignment.value, text),), safe=False, description="Copy the model")

@@ -6,6 +6,7 @@ import ast
 import operator
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import function_of, single_assignments
@@ -56,8 +57,7 @@ def find_kept_worst(source: SourceFile) -> Iterator[Hit]:
     """Yield each value that is given to an object of the program which keeps the worst of all values."""
     for instance in instances(source):
         definition = definitions(source).classes.get(last_name(instance.call.func))
-        text = ast.unparse(definition) if definition is not None else ""
-        if definition is None or not _STOPPER.search(text) or _OTHER_PURPOSE.search(text):
+        if definition is None or not _may_stop(definition):
             continue
         kept = _class_keeps(definition, instance.call)
         if kept is None:
@@ -80,6 +80,13 @@ def find_kept_worst(source: SourceFile) -> Iterator[Hit]:
                     related=((instance.call, "created here"),),
                 )
                 break
+
+
+@lru_cache(maxsize=256)  # many objects of few classes
+def _may_stop(definition: ast.ClassDef) -> bool:
+    """Return True for a class that saves a model or ends the training, and is not for the worst of all values."""
+    text = ast.unparse(definition)
+    return _STOPPER.search(text) is not None and _OTHER_PURPOSE.search(text) is None
 
 
 def _name_of_argument(source: SourceFile, definition: ast.ClassDef, call: ast.Call, kept: _Tracked) -> str:
@@ -123,8 +130,8 @@ class _Environment:
                 target = each.targets[0] if isinstance(each, ast.Assign) else each.target
                 self._values[f"self.{ast.unparse(target)}"] = self._evaluate(each.value)
         if method is not None:
-            arguments, defaults = method.args.args[1:], method.args.defaults
-            given = dict(zip((each.arg for each in arguments[len(arguments) - len(defaults) :]), defaults, strict=True))
+            arguments = [*method.args.posonlyargs, *method.args.args][1:]
+            given = dict(zip((each.arg for each in arguments[::-1]), method.args.defaults[::-1], strict=False))
             given |= {a.arg: d for a, d in zip(method.args.kwonlyargs, method.args.kw_defaults, strict=True) if d}
             given |= dict(zip((each.arg for each in arguments), call.args, strict=False))
             given |= {each.arg: each.value for each in call.keywords if each.arg}

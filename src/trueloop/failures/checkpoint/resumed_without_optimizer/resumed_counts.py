@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in, walk
 
 COUNTERS: Final = frozenset(("epoch", "epochs", "start_epoch", "step", "steps", "global_step", "iteration", "iter"))
 """Keys of a checkpoint that only a resumed run reads."""
@@ -73,15 +73,15 @@ def _targets(statement: ast.stmt) -> set[str]:
 def _names(node: ast.AST) -> set[str]:
     return {
         each.id if isinstance(each, ast.Name) else each.attr
-        for each in walk(node)
-        if isinstance(each, ast.Name | ast.Attribute) and getattr(each, "id", "") != "self"
+        for each in nodes_in(node, ast.Name, ast.Attribute)
+        if getattr(each, "id", "") != "self"
     }
 
 
 def _calls_of(tree: ast.Module, function: str) -> Iterator[ast.stmt]:
     """Yield the assignments whose value calls a function or method."""
-    for each in walk(tree):
-        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Call) and function in _names(each.value.func):
+    for each in nodes_in(tree, ast.Assign):
+        if isinstance(each.value, ast.Call) and function in _names(each.value.func):
             yield each
 
 

@@ -9,7 +9,7 @@ from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in
 
 _FOLDS: Final = re.compile(
     r"K?Fold(?!er)|ShuffleSplit|LeaveOneOut|LeaveOneGroupOut|(?<![a-z])(s?kf|skfold|cv)(?![a-z])"
@@ -20,8 +20,8 @@ _RESET: Final = re.compile(r"deepcopy|load_state|load_weights|restore|reset|init
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each model that all folds train, at its creation."""
-    for loop in source.nodes:
-        if isinstance(loop, ast.For) and _iterates_folds(source, loop):
+    for loop in source.nodes_of(ast.For):
+        if _iterates_folds(source, loop):
             step = _shared_step(source, loop)
             created = step and next((each for each in _created(source, step) if each.node is not None), None)
             if step is not None and created is not None:
@@ -37,23 +37,23 @@ def _iterates_folds(source: SourceFile, loop: ast.For) -> bool:
     """Return True for a loop over the folds of a cross-validation whose training and held-out indices are both used."""
     splits = [
         each
-        for each in walk(loop.iter)
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == "split"
+        for each in nodes_in(loop.iter, ast.Call)
+        if isinstance(each.func, ast.Attribute) and each.func.attr == "split"
     ]
     if not splits:
-        words = name_words(" ".join(each.id for each in walk(loop.target) if isinstance(each, ast.Name)))
+        words = name_words(" ".join(each.id for each in nodes_in(loop.target, ast.Name)))
         is_counted = isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) in ("range", "trange")
         return is_counted and bool(words & {"fold", "kfold"}) and isinstance(loop.target, ast.Name)
     owner: Any = splits[0].func.value  # type: ignore[attr-defined]
     text = ast.unparse(owner)
     values = [
         ast.unparse(each.value)
-        for each in source.nodes
-        if isinstance(each, ast.Assign) and any(ast.unparse(target) == text for target in each.targets)
+        for each in source.nodes_of(ast.Assign)
+        if any(ast.unparse(target) == text for target in each.targets)
     ]
     text = " ".join([text, *values])
-    indices = [each.id for each in walk(loop.target) if isinstance(each, ast.Name)][-2:]
-    used = {each.id for statement in loop.body for each in walk(statement) if isinstance(each, ast.Name)}
+    indices = [each.id for each in nodes_in(loop.target, ast.Name)][-2:]
+    used = {each.id for statement in loop.body for each in nodes_in(statement, ast.Name)}
     return bool(_FOLDS.search(text)) and not _IN_ORDER.search(text) and len(indices) == 2 and set(indices) <= used
 
 

@@ -54,7 +54,7 @@ class _Split(NamedTuple):
 
 
 def _splits(source: SourceFile) -> Iterator[_Split]:
-    for statement in source.nodes:
+    for statement in source.nodes_of(ast.Assign):
         match statement:
             case ast.Assign(targets=[ast.Tuple(elts=parts)], value=ast.Call() as call) if (
                 last_name(call.func) == "random_split" and call.args
@@ -65,8 +65,8 @@ def _splits(source: SourceFile) -> Iterator[_Split]:
 
 
 def _loaders(source: SourceFile) -> Iterator[_Loader]:
-    for statement in source.nodes:
-        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+    for statement in source.nodes_of(ast.Assign):
+        if not isinstance(statement.value, ast.Call):
             continue
         call = statement.value
         if not last_name(call.func).endswith("DataLoader"):

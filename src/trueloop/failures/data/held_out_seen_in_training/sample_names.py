@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from trueloop.core.findings import CodePosition
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in
 from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.row_digests import has_storage
 from trueloop.tracing.source_calls import tree_of
@@ -178,7 +178,7 @@ def _bindings(function: ast.AST, line: int) -> dict[str, ast.expr]:
             pairs = [(node.target, node.iter)]
         for target, value in pairs:
             if value.lineno <= line:
-                bindings |= {each.id: value for each in walk(target) if isinstance(each, ast.Name)}
+                bindings |= {each.id: value for each in nodes_in(target, ast.Name)}
         queue += ast.iter_child_nodes(node)
     return bindings
 
@@ -186,8 +186,8 @@ def _bindings(function: ast.AST, line: int) -> dict[str, ast.expr]:
 def _mentioned(expressions: Iterable[ast.expr], bindings: dict[str, ast.expr], depth: int = 0) -> Iterator[str]:
     """Yield the names in expressions, and in what was assigned to these variables; not those of functions."""
     for expression in expressions:
-        functions = {id(each.func) for each in walk(expression) if isinstance(each, ast.Call)}
-        for each in walk(expression):
+        functions = {id(each.func) for each in nodes_in(expression, ast.Call)}
+        for each in nodes_in(expression, ast.Name, ast.Attribute, ast.Constant):
             if isinstance(each, ast.Name) and id(each) not in functions:
                 if each.id in bindings and depth < MAX_ASSIGNMENTS:
                     value = bindings[each.id]

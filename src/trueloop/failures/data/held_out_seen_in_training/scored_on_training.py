@@ -8,7 +8,7 @@ from trueloop.analysis.queries.batch_loops import BatchLoop, batch_loops
 from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING, is_held_out, is_training
 from trueloop.analysis.queries.metric_names import WORDS, name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 
 _SCORES: Final = WORDS["max"] | WORDS["min"] | {"score", "scores", "metric", "metrics", "hits", "right"}
 _SUMS: Final = _SCORES | {"total", "sum", "running", "preds", "predictions"}
@@ -55,7 +55,7 @@ def _hit(node: Any, name: str, loader: ast.expr) -> Hit:
 
 def _trains(node: ast.AST) -> bool:
     """Return True if a loop computes gradients, or passes its batches to code that may do so."""
-    calls = [each for each in walk(node) if isinstance(each, ast.Call)]
+    calls = list(nodes_in(node, ast.Call))
     names = {last_name(each.func) for each in calls}
     return bool(names & {"backward", "step", "zero_grad", "minimize"}) or any(
         name_words(name) & {"train", "fit", "update"} for name in names - {"train", "eval", "update"}
@@ -81,11 +81,11 @@ def _is_held_out_score(node: ast.AST, words: frozenset[str] | set[str]) -> bool:
 
 def _held_out_score(source: SourceFile, loop: BatchLoop) -> str:
     """Return the held-out score that a loop adds up, or the function that validates with it; "" if there is none."""
-    added = [each.target for each in walk(loop.node) if isinstance(each, ast.AugAssign)]
+    added = [each.target for each in nodes_in(loop.node, ast.AugAssign)]
     lists = [
         each.func.value
-        for each in walk(loop.node)
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr in _COLLECTING
+        for each in nodes_in(loop.node, ast.Call)
+        if isinstance(each.func, ast.Attribute) and each.func.attr in _COLLECTING
     ]
     sums = {dotted_name(each) for each in added} - {""}
     results: list[ast.expr] = []
@@ -106,8 +106,8 @@ def _validating_function(loop: BatchLoop) -> str:
     if not isinstance(function, ast.FunctionDef) or not name_words(function.name) & _VALIDATING:
         return ""
     owner = dotted_name(loop.loader).split(".")[0]
-    is_passed = owner != "self" and any(each.arg == owner for each in walk(function.args) if isinstance(each, ast.arg))
-    names = {dotted_name(each) for each in walk(function) if isinstance(each, ast.Name | ast.Attribute)}
+    is_passed = owner != "self" and any(each.arg == owner for each in nodes_in(function.args, ast.arg))
+    names = {dotted_name(each) for each in nodes_in(function, ast.Name, ast.Attribute)}
     data = [each for each in names if name_words(each) & HELD_OUT and name_words(each) & {"loader", "dl", "data"}]
     return "" if is_passed or data or name_words(function.name) & TRAINING else f"{function.name}()"
 

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import is_label
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in
 
 _JOINS: Final = ("pad_sequence", "pack_sequence", "stack")
 
@@ -21,10 +21,8 @@ class SortedInputs(NamedTuple):
 
 def sorted_inputs(source: SourceFile) -> Iterator[SortedInputs]:
     """Yield each function that pads or stacks inputs in a new order, and returns labels of the same samples."""
-    for function in source.nodes:
-        if not isinstance(function, ast.FunctionDef):
-            continue
-        returns = [each.value for each in walk(function) if isinstance(each, ast.Return)]
+    for function in source.nodes_of(ast.FunctionDef):
+        returns = [each.value for each in nodes_in(function, ast.Return)]
         samples = {each.arg for each in function.args.args} - {"self"}
         if len(returns) != 1 or not isinstance(returns[0], ast.Tuple | ast.Dict):
             continue
@@ -44,7 +42,7 @@ def sorted_inputs(source: SourceFile) -> Iterator[SortedInputs]:
 def _order(function: ast.FunctionDef) -> tuple[str, ast.AST | None]:
     """Return the variable of the new order, as in ``lengths, order = lengths.sort()``; "" unless there is one."""
     found: list[tuple[str, ast.AST]] = []
-    for each in walk(function):
+    for each in nodes_in(function, ast.Assign):
         match each:
             case ast.Assign(targets=[ast.Tuple(elts=[_, ast.Name(id=name)])], value=ast.Call(func=func) as call):
                 found += [(name, call)] if last_name(func) == "sort" else []
@@ -60,13 +58,13 @@ def _order(function: ast.FunctionDef) -> tuple[str, ast.AST | None]:
 def _moved_by(function: ast.FunctionDef, order: str) -> set[str] | None:
     """Return the variables that are indexed by the order; None if it is used in another way, such as returned."""
     moved, uses = set[str](), 0
-    for each in walk(function):
+    for each in nodes_in(function, ast.Subscript, ast.ListComp, ast.Call):
         match each:
             case ast.Subscript(value=value, slice=ast.Name(id=name)) if name == order:
                 moved |= _names(value)
                 uses += 1
             case ast.ListComp(elt=element, generators=[ast.comprehension(iter=ast.Name(id=name))]) if name == order:
-                moved |= {part.id for sub in walk(element) if isinstance(sub, ast.Subscript)
+                moved |= {part.id for sub in nodes_in(element, ast.Subscript)
                           for part in [sub.value] if isinstance(part, ast.Name)}  # fmt: skip
                 uses += 1
             case ast.Call(func=ast.Attribute(attr="index_select", value=value), args=[_, ast.Name(id=name)]) if (
@@ -76,14 +74,14 @@ def _moved_by(function: ast.FunctionDef, order: str) -> set[str] | None:
                 uses += 1
             case _:
                 pass
-    reads = [n for n in walk(function) if isinstance(n, ast.Name) and n.id == order and isinstance(n.ctx, ast.Load)]
+    reads = [n for n in nodes_in(function, ast.Name) if n.id == order and isinstance(n.ctx, ast.Load)]
     return moved if len(reads) == uses else None
 
 
 def _sorted_lists(function: ast.FunctionDef) -> tuple[set[str], ast.AST | None]:
     """Return the lists that are sorted by a key, such as ``sequences = sorted(sequences, key=len)``."""
     moved, sorting = set[str](), None
-    for each in walk(function):
+    for each in nodes_in(function, ast.Assign, ast.Call):
         match each:
             case ast.Assign(
                 targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id="sorted"), keywords=[_, *_]) as call
@@ -102,22 +100,22 @@ def _sorted_lists(function: ast.FunctionDef) -> tuple[set[str], ast.AST | None]:
 def _derived(function: ast.FunctionDef, names: set[str]) -> set[str]:
     """Return names and the variables that are computed from them."""
     found = set(names)
-    for each in walk(function):
-        if isinstance(each, ast.Assign) and _names(each.value) & found:
+    for each in nodes_in(function, ast.Assign):
+        if _names(each.value) & found:
             found |= set().union(*map(_names, each.targets))
     return found
 
 
 def _is_joined(function: ast.FunctionDef, moved: set[str], touched: set[str]) -> bool:
     """Return True if inputs in the new order become a batch, or a batch of inputs gets the new order."""
-    for each in walk(function):
-        if isinstance(each, ast.Assign) and set().union(*map(_names, each.targets)) & moved and _joins(each.value):
+    for each in nodes_in(function, ast.Assign):
+        if set().union(*map(_names, each.targets)) & moved and _joins(each.value):
             return True
     return any(_names(part) & touched for call in _joins(function) for part in _iterated(call.args))
 
 
 def _joins(node: ast.AST) -> list[ast.Call]:
-    return [each for each in walk(node) if isinstance(each, ast.Call) and last_name(each.func) in _JOINS]
+    return [each for each in nodes_in(node, ast.Call) if last_name(each.func) in _JOINS]
 
 
 def _iterated(args: list[ast.expr]) -> list[ast.expr]:
@@ -128,4 +126,4 @@ def _iterated(args: list[ast.expr]) -> list[ast.expr]:
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {each.id for each in walk(node) if isinstance(each, ast.Name)}
+    return {each.id for each in nodes_in(node, ast.Name)}

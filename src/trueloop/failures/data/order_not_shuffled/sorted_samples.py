@@ -6,7 +6,7 @@ from typing import Any, Final
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import Edit, Fix, walk
+from trueloop.core.source_text import Edit, Fix, nodes_in
 
 CLASS_FOLDER_DATASETS: Final = frozenset((
     "torchvision.datasets.ImageFolder", "torchvision.datasets.DatasetFolder", "torchvision.datasets.ImageNet",
@@ -70,7 +70,7 @@ def _is_sorted_table(
 ) -> bool:
     """Return True if the target column is sorted by class and the other columns are random numbers."""
     nodes = {id(each.node) for each in target.ancestors()}
-    rows = [each.elts for each in walk(names) if isinstance(each, ast.Tuple | ast.List)]
+    rows = [each.elts for each in nodes_in(names, ast.Tuple, ast.List)]
     full_rows = [each for each in rows if len(each) == len(dataset.sources)]
     positions = [number for row in full_rows for number, each in enumerate(row) if id(each) in nodes]
     size = batch.constant()

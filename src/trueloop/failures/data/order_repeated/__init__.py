@@ -47,7 +47,7 @@ from trueloop.analysis.queries.loops import assigned_names
 from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.core.source_text import read_source, walk
+from trueloop.core.source_text import nodes_in, read_source, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
@@ -325,20 +325,20 @@ def _seeding(statement: ast.stmt) -> ast.Call | None:
     """Return the call of a statement that sets a seed without another call in it."""
     match statement:
         case ast.Expr(value=ast.Call(args=[seed]) as call) if last_name(call.func) in _SEEDING:
-            return None if any(isinstance(each, ast.Call) for each in walk(seed)) else call
+            return None if nodes_in(seed, ast.Call) else call
         case _:
             return None
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {each.id for each in walk(node) if isinstance(each, ast.Name)}
+    return {each.id for each in nodes_in(node, ast.Name)}
 
 
 def _trains(loop: ast.For) -> bool:
     """Return True for a loop that calls a training function, or has an inner loop with a backward pass."""
-    inner = [each for each in walk(loop) if isinstance(each, ast.For) and each is not loop]
+    inner = [each for each in nodes_in(loop, ast.For) if each is not loop]
     has_backward = any(isinstance(e, ast.Attribute) and e.attr == "backward" for each in inner for e in walk(each))
-    calls = [last_name(each.func) for each in walk(loop) if isinstance(each, ast.Call)]
+    calls = [last_name(each.func) for each in nodes_in(loop, ast.Call)]
     trains = has_backward or any(re.match(r"train(_one)?(_?epoch|_model|_loop)?$", name) for name in calls)
     return trains and not any(name in ("Adam", "SGD", "AdamW", "parameters") for name in calls)
 

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.batch_loops import is_label, is_loss_call
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in
 
 _DRAWING: Final = frozenset(("randperm", "permutation", "choice", "randint", "sample", "integers"))
 """Functions that draw row numbers at random."""
@@ -75,9 +75,12 @@ def find(source: SourceFile) -> Iterator[Hit]:
     shuffling = frozenset(_shuffling_functions(source))
     reported: set[int] = set()
     draws: dict[Any, ast.AST] = {}
-    imported = [alias for each in source.nodes if isinstance(each, ast.Import) for alias in each.names]
+    imported = [alias for each in source.nodes_of(ast.Import) for alias in each.names]
     module = Scope(source, shuffling, draws, {(each.asname or each.name): _MODULE for each in imported})
+    drawing = _ORDERS | shuffling
     for name, functions in _blocks(source):
+        if name and not any(map(module.is_ordered, module.variables)) and not _calls_any(functions, drawing):
+            continue
         scope = Scope(source, shuffling, draws, module.variables)
         scope.of_one_sample = bool(_ONE_SAMPLE.search(name))
         scope.of_class = name.startswith("self ")
@@ -94,11 +97,15 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 yield hit
 
 
+def _calls_any(blocks: Iterable[ast.AST], names: frozenset[str]) -> bool:
+    return any(last_name(call.func) in names for each in blocks for call in nodes_in(each, ast.Call))
+
+
 def _blocks(source: SourceFile) -> Iterator[tuple[str, list[ast.Module | ast.FunctionDef]]]:
     """Yield the modules, each function, and each class with all its methods, which share what they store in self."""
     for module in source.modules:
         yield "", [module.tree]
-    for node in source.nodes:
+    for node in source.nodes_of(ast.FunctionDef, ast.ClassDef):
         if isinstance(node, ast.FunctionDef) and not isinstance(source.parents.get(id(node)), ast.ClassDef):
             yield node.name, [node]
         elif isinstance(node, ast.ClassDef):
@@ -108,16 +115,15 @@ def _blocks(source: SourceFile) -> Iterator[tuple[str, list[ast.Module | ast.Fun
 
 
 def _parameters(function: ast.FunctionDef) -> set[str]:
-    return {each.arg for each in walk(function.args) if isinstance(each, ast.arg)}
+    return {each.arg for each in nodes_in(function.args, ast.arg)}
 
 
 def _shuffling_functions(source: SourceFile) -> Iterator[str]:
     """Yield the functions that return their only argument in a new random order."""
-    for node in source.nodes:
-        if not isinstance(node, ast.FunctionDef) or len(node.args.args) != 1:
+    for node in source.nodes_of(ast.FunctionDef):
+        if len(node.args.args) != 1:
             continue
-        calls = [each for each in walk(node) if isinstance(each, ast.Call)]
-        if any(last_name(each.func) in _SEEDS | _GENERATORS for each in calls):
+        if not _calls_any([node], _ORDERS) or _calls_any([node], _SEEDS | _GENERATORS):
             continue
         scope = Scope(source, frozenset(), {}, {})
         for statement in node.body:
@@ -161,6 +167,11 @@ class Scope:
         self._drawn_from: dict[str, int] = {}
         """Generator -> the number of orders drawn from it."""
 
+    def is_ordered(self, name: str) -> bool:
+        """Return True for a variable that holds row numbers, or rows that are not in their original order."""
+        rows = self.variables[name]
+        return rows.order != () or rows.numbers != ()
+
     def enter(self, function: ast.FunctionDef, outer: Mapping[str, Rows]) -> None:
         """Forget the local variables of the method before, and hide those of the module that are parameters here."""
         kept = {name: rows for name, rows in self.variables.items() if name.startswith("self.")}
@@ -187,8 +198,8 @@ class Scope:
 
     def _update(self, statement: ast.stmt) -> None:
         """Update the variables."""
-        for each in walk(statement):
-            if isinstance(each, ast.Call) and last_name(each.func) in _SEEDS:
+        for each in nodes_in(statement, ast.Call):
+            if last_name(each.func) in _SEEDS:
                 self._seed = ", ".join(map(ast.unparse, each.args)), 0
         match statement:
             case ast.Assign(targets=targets, value=value):
@@ -393,22 +404,20 @@ class Scope:
 
     def _pairs(self, node: ast.AST) -> Iterator[Hit]:
         """Yield the pairs of values in a statement whose rows are in different orders."""
-        for each in walk(node):
-            if isinstance(each, ast.comprehension):
-                self._bind(each.target, self._items(each.iter))
-        for each in walk(node):
+        for each in nodes_in(node, ast.comprehension):
+            self._bind(each.target, self._items(each.iter))
+        for each in nodes_in(node, ast.Call, ast.Return, ast.Yield):
             arguments: list[ast.expr] = []
-            if isinstance(each, ast.Call) and _PAIRING.search(last_name(each.func)):
-                parent = self.source.parents.get(id(each))
-                if not isinstance(parent, ast.Attribute) or parent.attr not in ("item", "detach"):
+            if isinstance(each, ast.Call):
+                parent = self.source.parents.get(id(each)) if _PAIRING.search(last_name(each.func)) else None
+                if parent is not None and (
+                    not isinstance(parent, ast.Attribute) or parent.attr not in ("item", "detach")
+                ):
                     arguments = [*each.args, *(word.value for word in each.keywords)]
-            elif (
-                isinstance(each, ast.Return | ast.Yield)
-                and isinstance(each.value, ast.Tuple)
-                and not self.of_one_sample
-            ):
+            elif isinstance(each.value, ast.Tuple) and not self.of_one_sample:
                 arguments = each.value.elts
-            yield from self._compare(each, arguments)
+            if arguments:
+                yield from self._compare(each, arguments)
 
     def _compare(self, node: Any, arguments: list[ast.expr]) -> Iterator[Hit]:
         name = last_name(node.func) if isinstance(node, ast.Call) else ""

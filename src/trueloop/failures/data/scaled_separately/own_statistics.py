@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of, single_assignments
 from trueloop.analysis.queries.held_out_names import data_words, is_held_out, is_training
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 
 _CENTRES: Final = frozenset(("mean", "nanmean", "median", "nanmedian", "min", "amin", "nanmin"))
 _WIDTHS: Final = frozenset(("std", "nanstd", "var", "nanvar", "max", "amax", "nanmax", "ptp"))
@@ -56,7 +56,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _standardised(source: SourceFile) -> Iterator[_Scaled]:
     """Yield each ``(x - x.mean(0)) / x.std(0)``, also in two steps or with the range, and each ``zscore(x)``."""
-    for node in source.nodes:
+    for node in source.nodes_of(ast.BinOp, ast.AugAssign, ast.Call):
         match node:
             case ast.BinOp(op=ast.Div(), left=ast.BinOp(op=ast.Sub(), left=data, right=centre), right=width):
                 if _has_statistic(source, centre, data, _CENTRES) and _has_statistic(source, width, data, _WIDTHS):
@@ -94,8 +94,8 @@ def _has_statistic(source: SourceFile, node: ast.expr, data: ast.expr, kinds: fr
         if isinstance(each, ast.Name):
             values = _assigned_before(source, each)[-1:]
         for value in values:
-            for call in walk(value):
-                if isinstance(call, ast.Call) and _is_statistic(call, ast.unparse(data), kinds):
+            for call in nodes_in(value, ast.Call):
+                if _is_statistic(call, ast.unparse(data), kinds):
                     return True
     return False
 

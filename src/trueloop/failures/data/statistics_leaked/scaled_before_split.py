@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Rule, Severity
 
 SPLITS: Final = frozenset(("train_test_split", "random_split"))
@@ -23,29 +23,31 @@ Block = list[ast.stmt]
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each statement that scales data which is split into training and held-out data later."""
     scaling_classes: dict[str, ast.stmt] = {}
-    for owner in (each for each in source.nodes if isinstance(each, ast.ClassDef)):
+    for owner in source.nodes_of(ast.ClassDef):
         for method in owner.body:
-            if isinstance(method, ast.FunctionDef) and method.name == "__init__" and _may_scale(walk(method)):
+            if isinstance(method, ast.FunctionDef) and method.name == "__init__" and _may_scale_in(method):
                 scope = _Scope({})
                 yield from scope.hits(method.body)
                 own = [each for name, each in scope.scaled.items() if name.startswith("self.")]
                 scaling_classes |= {owner.name: own[0]} if own and not scope.split else {}
-    if scaling_classes or _may_scale(source.nodes):
+    may_scale = _may_scale(source.nodes_of(ast.Attribute), source.nodes_of(ast.BinOp))
+    if scaling_classes or may_scale:
         yield from _Scope(scaling_classes).hits(source.tree.body)
-    for each in source.nodes:
-        is_function = isinstance(each, ast.FunctionDef) and each.name != "__init__"
-        if is_function and (scaling_classes or _may_scale(walk(each))):
-            yield from _Scope(scaling_classes).hits(each.body)  # type: ignore[attr-defined]
+    for each in source.nodes_of(ast.FunctionDef) if scaling_classes or may_scale else ():
+        if each.name != "__init__" and (scaling_classes or _may_scale_in(each)):
+            yield from _Scope(scaling_classes).hits(each.body)
 
 
-def _may_scale(nodes: Iterable[ast.AST]) -> bool:
-    """Return True if some of the nodes may scale data: a subtraction, or a call of a scaler."""
-    return any(
-        isinstance(each.op, ast.Sub)
-        if isinstance(each, ast.BinOp)
-        else isinstance(each, ast.Attribute) and each.attr in ("transform", "fit_transform")
-        for each in nodes
-    )
+def _may_scale_in(function: ast.FunctionDef) -> bool:
+    return _may_scale(nodes_in(function, ast.Attribute), nodes_in(function, ast.BinOp))
+
+
+def _may_scale(attributes: Iterable[ast.Attribute], operations: Iterable[ast.BinOp]) -> bool:
+    """Return True if code may scale data: it calls a scaler, or subtracts something and computes a statistic."""
+    names = {each.attr for each in attributes}
+    if names & {"transform", "fit_transform"}:
+        return True
+    return bool(names & {"mean", "std", "min", "fit"}) and any(isinstance(each.op, ast.Sub) for each in operations)
 
 
 class _Scope:
@@ -99,7 +101,7 @@ class _Scope:
         """Return the scaled variable that a statement splits into training and held-out data."""
         if not self.scaled:
             return ""
-        for each in walk(statement):
+        for each in nodes_in(statement, ast.Call, ast.Subscript):
             if isinstance(each, ast.Call) and _function(each) in (*SPLITS, "Subset"):
                 names = [_root(inner) for argument in each.args for inner in walk(argument)]
                 found = next((name for name in names if name in self.scaled), "")
@@ -140,7 +142,7 @@ class _Scope:
     def _bind(self, names: set[str], statement: ast.stmt, value: ast.expr) -> None:
         """Update the variables that a statement assigns a value to."""
         statistic, scaling = self._statistic_of(value), self._scaling_of(statement, value)
-        is_part = any(isinstance(each, ast.Slice) and (each.lower or each.upper) for each in walk(value))
+        is_part = any((each.lower or each.upper) for each in nodes_in(value, ast.Slice))
         is_part |= any(_function(each) in SPLITS for each in _calls(value))
         for name in names:
             for known in (self.scaled, self.statistics):
@@ -177,10 +179,10 @@ class _Scope:
             fitted_on = self.statistics.get(dotted_name(function.value)) or self._statistic_of(function.value)
             if function.attr == "transform" and fitted_on == _root(call.args[0]):
                 return True
-        for each in walk(value):
-            if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Sub) and (name := self._all_samples(each.left)):
-                others = [self._statistic_of(inner) for inner in walk(each.right) if isinstance(inner, ast.expr)]
-                if name in others and any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div) for n in walk(value)):
+        for each in nodes_in(value, ast.BinOp):
+            if isinstance(each.op, ast.Sub) and (name := self._all_samples(each.left)):
+                others = [self._statistic_of(inner) for inner in nodes_in(each.right, ast.expr)]
+                if name in others and any(isinstance(n.op, ast.Div) for n in nodes_in(value, ast.BinOp)):
                     return True
         return False
 
@@ -222,7 +224,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]
 
 
 def _calls(node: ast.AST) -> list[ast.Call]:
-    return [each for each in walk(node) if isinstance(each, ast.Call)]
+    return list(nodes_in(node, ast.Call))
 
 
 def _function(call: ast.Call) -> str:

@@ -109,7 +109,7 @@ class Parts(NamedTuple):
 def find_splits(source: SourceFile) -> Iterator[Parts]:
     """Yield the parts that each block creates of one dataset, each under its own name."""
     import_names = imported_names(source.tree)  # `source` has no operations if the file only defines datasets
-    blocks = [source.block(each) for each in source.nodes if isinstance(each, ast.Assign)]
+    blocks = [source.block(each) for each in source.nodes_of(ast.Assign)]
     for block in {id(each): each for each in blocks}.values():
         subsets: dict[str, list[tuple[int, str, ast.expr]]] = {}
         for index, each in enumerate(block):
@@ -244,8 +244,8 @@ def _setting(statement: ast.stmt, parts: Parts) -> _Setting | None:
 def _is_set_elsewhere(source: SourceFile, attribute: str, own_settings: Sequence[_Setting]) -> bool:
     """Return True if the attribute, or the dataset of a part, is also set somewhere else."""
     own_targets = {id(each.node.targets[0]) for each in own_settings}
-    for each in source.nodes:
-        if isinstance(each, ast.Attribute) and not isinstance(each.ctx, ast.Load) and id(each) not in own_targets:
+    for each in source.nodes_of(ast.Attribute):
+        if not isinstance(each.ctx, ast.Load) and id(each) not in own_targets:
             is_own_attribute = isinstance(each.value, ast.Name) and each.value.id == "self"
             if not is_own_attribute and each.attr in ("dataset", attribute):
                 return True
@@ -267,7 +267,7 @@ def _copy_dataset_fix(source: SourceFile, parts: Parts, settings: Sequence[_Sett
     imports = [each for each in source.tree.body if isinstance(each, ast.Import | ast.ImportFrom)]
     top = next((each for each in imports if getattr(each, "module", "") != "__future__"), None)
     imported_copy = any(alias.name == "copy" and not alias.asname for each in imports for alias in each.names)
-    name_in_use = any(isinstance(each, ast.Name) and each.id == "copy" for each in source.nodes) and not imported_copy
+    name_in_use = any(each.id == "copy" for each in source.nodes_of(ast.Name)) and not imported_copy
     if len(parts.names) != 2 or top is None or name_in_use:
         return None
     edits = [source.text.insert_before(first, f"{last}.dataset = copy.copy({last}.dataset)")]

@@ -10,7 +10,7 @@ from torch.utils.data import Subset
 
 from trueloop.analysis.program_files import parse_files
 from trueloop.core.findings import SourceLocation
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in
 from trueloop.failures.data.transform_shared import SharedAttributeSet
 from trueloop.tracing.attach import Hook
 from trueloop.tracing.events import Event, LoaderStarted
@@ -107,8 +107,8 @@ def _assignment(name: str) -> tuple[SourceLocation, str] | None:
 
 def _assignments(file: str, name: str) -> Iterator[tuple[SourceLocation, str, str]]:
     for tree in (parse_files([file]) or {}).values():
-        for node in walk(tree):
-            if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Attribute):
+        for node in nodes_in(tree, ast.Assign):
+            if isinstance(target := node.targets[0], ast.Attribute):
                 through = target.value
                 if target.attr == name and isinstance(through, ast.Attribute) and through.attr == "dataset":
                     yield SourceLocation(file, node.lineno), ast.unparse(target), ast.unparse(node.value)

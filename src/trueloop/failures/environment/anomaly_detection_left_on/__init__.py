@@ -37,7 +37,7 @@ from typing import Final
 from trueloop.analysis.loop_invariance import names_in
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import Fix, walk
+from trueloop.core.source_text import Fix, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import TeachingLoop
 from trueloop.tracing.events import BackwardStarted, Event
@@ -125,7 +125,7 @@ def _unconditional_nodes(tree: ast.AST) -> set[int]:
         is_main = isinstance(node, ast.If) and "__name__" in names_in(node.test)
         is_test = isinstance(node, ast.FunctionDef) and node.name.startswith("test")
         in_try = (in_try or isinstance(node, ast.Try)) and not isinstance(node, ast.FunctionDef)
-        is_trial = isinstance(node, ast.With) and (in_try or any(isinstance(each, ast.Try) for each in walk(node)))
+        is_trial = isinstance(node, ast.With) and (in_try or bool(nodes_in(node, ast.Try)))
         is_condition = isinstance(node, ast.If | ast.IfExp | ast.ExceptHandler | ast.BoolOp) and not is_main
         if is_test or is_trial or is_condition:
             continue

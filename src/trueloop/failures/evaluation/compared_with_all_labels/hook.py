@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trueloop.analysis.queries.batch_loops import assigned_in, without_conversions
 from trueloop.core.findings import CodePosition, SourceLocation
-from trueloop.core.source_text import encloses, walk
+from trueloop.core.source_text import encloses, nodes_in
 from trueloop.failures.evaluation.compared_with_all_labels import OutputsCompared
 from trueloop.failures.evaluation.compared_with_all_labels.rule import ELEMENTWISE
 from trueloop.tracing.attach import Hook
@@ -115,12 +115,12 @@ class ComparedShapes(Hook):
         """Emit the shapes of the comparisons of the loop that a frame is in."""
         file = frame.f_code.co_filename
         tree = tree_of(file, "for ")
-        loops = [each for each in walk(tree) if isinstance(each, ast.For)] if tree is not None else []
+        loops = list(nodes_in(tree, ast.For)) if tree is not None else []
         loop = next((each for each in loops if each.lineno == frame.f_lineno), None)
         if loop is None:
             return
         values = {**frame.f_globals, **variables(frame)}
-        batch = {each.id for each in walk(loop.target) if isinstance(each, ast.Name)}
+        batch = {each.id for each in nodes_in(loop.target, ast.Name)}
         for compared, sides in _comparisons(loop):
             for output, label in (sides, sides[::-1]):
                 shapes = [_shape(loop, each, values) for each in (output, label)]
@@ -141,7 +141,7 @@ def _are_same(column: Tensor, row: Tensor) -> bool:
 def _comparisons(loop: ast.For) -> Iterator[tuple[ast.expr, tuple[ast.expr, ast.expr]]]:
     """Yield each comparison or difference in a loop that is summed or averaged, with its sides."""
     losses = list(_losses(loop))
-    for node in walk(loop):
+    for node in nodes_in(loop, ast.Call):
         match node:
             case ast.Call(func=ast.Attribute(attr="sum" | "mean", value=ast.Name(id="torch" | "np")), args=[inner]):
                 pass
@@ -167,7 +167,7 @@ def _comparisons(loop: ast.For) -> Iterator[tuple[ast.expr, tuple[ast.expr, ast.
 
 def _losses(loop: ast.For) -> Iterator[ast.expr]:
     """Yield the expressions from which the backward passes of a loop start."""
-    for each in walk(loop):
+    for each in nodes_in(loop, ast.Call):
         match each:
             case ast.Call(func=ast.Attribute(attr="backward", value=ast.Name(id=name))):
                 yield from assigned_in(loop, name)

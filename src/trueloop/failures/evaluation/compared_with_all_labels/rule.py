@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.abstract_value import FORWARD_RESULT, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import Fix, walk
+from trueloop.core.source_text import Fix, nodes_in
 from trueloop.failures.failure import Rule
 
 ELEMENTWISE: Final = frozenset((
@@ -228,10 +228,9 @@ def _reshaped(value: AbstractValue, operation: str) -> str:
 def _is_flattened(node: Any) -> bool:
     """Return True if an argument may be flattened as a precaution: ``labels.squeeze()``, ``labels.view(-1)``."""
     return any(
-        isinstance(each, ast.Call)
-        and isinstance(each.func, ast.Attribute)
+        isinstance(each.func, ast.Attribute)
         and (each.func.attr in _FLATTENING or (each.func.attr == "squeeze" and not each.args and not each.keywords))
-        for each in walk(node)
+        for each in nodes_in(node, ast.Call)
     )
 
 

@@ -51,7 +51,7 @@ from trueloop.analysis.queries.modes import is_in_eval_mode
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
-from trueloop.core.source_text import Edit, Fix, walk
+from trueloop.core.source_text import Edit, Fix, nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BatchLoaded, Event, ModelCalled, Ref, TracingGap
@@ -79,8 +79,7 @@ def unflagged_dropouts(source: SourceFile) -> Iterator[tuple[Op, Any]]:
 
 def _is_method(source: SourceFile, method: ast.FunctionDef) -> bool:
     return any(
-        isinstance(each, ast.ClassDef) and each.bases and any(method is statement for statement in each.body)
-        for each in source.nodes
+        each.bases and any(method is statement for statement in each.body) for each in source.nodes_of(ast.ClassDef)
     )
 
 
@@ -88,7 +87,7 @@ def _is_conditional(method: ast.FunctionDef, node: ast.Call) -> bool:
     """Return True if a call in a method may be skipped or repeated."""
     tests = ast.If | ast.IfExp | ast.While | ast.BoolOp | ast.comprehension | ast.Lambda
     conditional_nodes = [each for each in walk(method) if isinstance(each, tests | ast.ListComp | ast.GeneratorExp)]
-    may_return_before = any(isinstance(each, ast.Return) and each.lineno < node.lineno for each in walk(method))
+    may_return_before = any(each.lineno < node.lineno for each in nodes_in(method, ast.Return))
     return may_return_before or any(is_inside(node, each) for each in conditional_nodes)
 
 
@@ -117,10 +116,7 @@ def find_evaluation(source: SourceFile, dropout: Op) -> Op | None:
 def _reads_training_flag(source: SourceFile) -> bool:
     """Return True if code outside the arguments of dropout reads ``training``: it may turn the dropout off."""
     arguments = {id(inner) for call in source.calls_of(*FUNCTIONS) for inner in walk(call)}
-    return any(
-        isinstance(each, ast.Attribute) and each.attr == "training" and id(each) not in arguments
-        for each in source.nodes
-    )
+    return any(each.attr == "training" and id(each) not in arguments for each in source.nodes_of(ast.Attribute))
 
 
 def pass_training_flag(source: SourceFile, node: ast.Call, method: ast.FunctionDef, *, safe: bool) -> Fix | None:

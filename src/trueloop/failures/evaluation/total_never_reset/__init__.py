@@ -43,7 +43,7 @@ from typing import Final, NamedTuple
 
 from trueloop.analysis.queries.batch_means import len_argument
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import Fix, dotted_name, encloses, walk
+from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in
 from trueloop.failures.evaluation.total_never_reset.unreset_meters import find_unreset_meters
 from trueloop.failures.failure import Failure, Rule, Severity
 
@@ -61,11 +61,8 @@ class _Loops(NamedTuple):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the divisions of sums and the reads of metrics that no epoch resets."""
-    nodes = source.nodes
-    quotients = [
-        each for each in nodes if isinstance(each, ast.BinOp) and dotted_name(len_argument(source, each.right))
-    ]
-    added = [each for each in nodes if quotients and isinstance(each, ast.AugAssign) and _sums_up_results(each)]
+    quotients = [each for each in source.nodes_of(ast.BinOp) if dotted_name(len_argument(source, each.right))]
+    added = [each for each in source.nodes_of(ast.AugAssign) if quotients and _sums_up_results(each)]
     for each in added:
         loops, name = _loops(each, source.parents), dotted_name(each.target)
         quotient = loops and _quotient(source, quotients, loops, name)
@@ -84,7 +81,7 @@ def _sums_up_results(added: ast.AugAssign) -> bool:
     """Return True for a sum of ``item()`` values or of correct predictions."""
     if not isinstance(added.op, ast.Add) or not isinstance(added.target, ast.Name):
         return False
-    calls = [each.func for each in walk(added.value) if isinstance(each, ast.Call)]
+    calls = [each.func for each in nodes_in(added.value, ast.Call)]
     return any(isinstance(each, ast.Attribute) and (each.attr == "item" or _counts_correct(each)) for each in calls)
 
 
@@ -108,10 +105,10 @@ def _loops(node: ast.AST, parents: dict[int, ast.AST]) -> _Loops | None:
 
 def _assigns(loop: ast.AST, name: str) -> bool:
     """Return True if a loop assigns to a name other than by adding to it."""
-    added = {id(each.target) for each in walk(loop) if isinstance(each, ast.AugAssign)}
+    added = {id(each.target) for each in nodes_in(loop, ast.AugAssign)}
     return any(
-        isinstance(each, ast.Name) and each.id == name and not isinstance(each.ctx, ast.Load) and id(each) not in added
-        for each in walk(loop)
+        each.id == name and not isinstance(each.ctx, ast.Load) and id(each) not in added
+        for each in nodes_in(loop, ast.Name)
     )
 
 
@@ -119,7 +116,7 @@ def _quotient(source: SourceFile, quotients: list[ast.BinOp], loops: _Loops, nam
     """Return the division of a sum by the length of its loader or dataset, after the loop over the loader."""
     loader = _unwrap_loader(loops.batches.iter)
     for each in quotients if loader else ():
-        dividends = {inner.id for inner in walk(each.left) if isinstance(inner, ast.Name)}
+        dividends = {inner.id for inner in nodes_in(each.left, ast.Name)}
         divisor = dotted_name(len_argument(source, each.right))
         divides = isinstance(each.op, ast.Div) and name in dividends and divisor in (loader, f"{loader}.dataset")
         if divides and encloses(loops.epochs, each) and not encloses(loops.batches, each):

@@ -12,7 +12,7 @@ from trueloop.analysis.queries.batch_loops import batch_loops
 from trueloop.analysis.queries.class_instances import Instance, definitions, enclosing_loops, instances, uses
 from trueloop.analysis.queries.metric_names import WORDS, name_words
 from trueloop.analysis.source_file import REMOVING_METHODS, Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, walk
+from trueloop.core.source_text import Fix, nodes_in, walk
 
 _METRIC_WORDS: Final = frozenset((*WORDS["max"], *WORDS["min"], "argmax", "confusion", "hits", "metric", "metrics"))
 _COSTS: Final = frozenset(("time", "timer", "speed", "throughput", "seconds", "memory", "norm", "tokens", "ema"))
@@ -63,7 +63,7 @@ def _find_read(
 ) -> Iterator[Hit]:
     created = {id(loop) for path in enclosing_loops(source, instance.target) for loop in path}
     for update in updates:
-        for batches, *outer in enclosing_loops(source, update):
+        for batches, *outer in filter(None, enclosing_loops(source, update)):  # () = outside of all loops
             if not _is_batch_loop(source, batches) or (not meter.resetting and _trains(batches)):
                 continue
             epochs = [each for each in outer if id(each) not in created and _is_epoch_loop(each)]
@@ -88,7 +88,7 @@ def _meter_class(source: SourceFile, call: ast.Call) -> tuple[Meter | None, bool
     return (None if definition is None else _own_meter(definition)), False
 
 
-@lru_cache(maxsize=16)  # many objects of few classes
+@lru_cache(maxsize=256)  # many objects of few classes
 def _own_meter(definition: ast.ClassDef) -> Meter | None:
     """Return what the methods of a class do with its running sums and lists; None if it has none."""
     methods = {each.name: each for each in definition.body if isinstance(each, ast.FunctionDef)}
@@ -99,13 +99,13 @@ def _own_meter(definition: ast.ClassDef) -> Meter | None:
     resetting = _with_callers(methods, {name for name, each in methods.items() if _resets(each, sums)})
     updating = _with_callers(methods, {name for name, own in added.items() if own}) - {"__init__"}
     lists = {attribute for own in added.values() for attribute, is_list in own.items() if is_list}
-    returning = {name for name, each in methods.items() if any(isinstance(n, ast.Return) for n in walk(each))}
+    returning = {name for name, each in methods.items() if nodes_in(each, ast.Return)}
     reading = _with_callers(methods, {name for name in returning if _reads(methods[name], sums - _COUNTS, lists)})
     averages = {
         target.attr
         for name in updating
-        for each in walk(methods[name])
-        if isinstance(each, ast.Assign) and isinstance(each.value, ast.BinOp) and isinstance(each.value.op, ast.Div)
+        for each in nodes_in(methods[name], ast.Assign)
+        if isinstance(each.value, ast.BinOp) and isinstance(each.value.op, ast.Div)
         if _reads(each.value, sums, lists)
         for target in each.targets
         if isinstance(target, ast.Attribute)
@@ -114,7 +114,7 @@ def _own_meter(definition: ast.ClassDef) -> Meter | None:
         frozenset(updating - resetting),
         frozenset(resetting - {"__init__"}),
         frozenset((reading - updating - resetting) | averages),
-        frozenset(methods.keys() | {n.attr for n in walk(definition) if isinstance(n, ast.Attribute)}),
+        frozenset(methods.keys() | {n.attr for n in nodes_in(definition, ast.Attribute)}),
         frozenset(sums - lists),
     )
 
@@ -129,7 +129,7 @@ def _own_attribute(node: Any) -> str:
 def _added(method: ast.AST) -> dict[str, bool]:
     """Return the attributes to which a method adds values, with True for lists."""
     found: dict[str, bool] = {}
-    for each in walk(method):
+    for each in nodes_in(method, ast.AugAssign, ast.Assign, ast.Call):
         match each:
             case ast.AugAssign(op=ast.Add(), target=target):
                 found[_own_attribute(target)] = False
@@ -182,26 +182,20 @@ def _is_sum(targets: list[ast.expr], value: ast.expr) -> bool:
 def _with_callers(methods: dict[str, ast.FunctionDef], names: set[str]) -> set[str]:
     """Return methods together with those that call them."""
     found = set(names)
-    for _ in methods:
-        found |= {
-            name
-            for name, each in methods.items()
-            if any(isinstance(n, ast.Attribute) and _own_attribute(n) in found for n in walk(each))
-        }
-    return found
+    used = {name: {_own_attribute(n) for n in nodes_in(each, ast.Attribute)} for name, each in methods.items()}
+    while True:
+        callers = {name for name, own in used.items() if name not in found and not own.isdisjoint(found)}
+        if not callers:
+            return found
+        found |= callers
 
 
 def _reads(node: ast.AST, sums: set[str], lists: set[str]) -> bool:
     """Return True if an expression or method reads a sum, or a whole list."""
-    parts = {
-        id(each.value) for each in walk(node) if isinstance(each, ast.Subscript) and _own_attribute(each.value) in lists
-    }
+    parts = {id(each.value) for each in nodes_in(node, ast.Subscript) if _own_attribute(each.value) in lists}
     return any(
-        isinstance(each, ast.Attribute)
-        and isinstance(each.ctx, ast.Load)
-        and _own_attribute(each) in sums
-        and id(each) not in parts
-        for each in walk(node)
+        isinstance(each.ctx, ast.Load) and _own_attribute(each) in sums and id(each) not in parts
+        for each in nodes_in(node, ast.Attribute)
     )
 
 
@@ -240,7 +234,7 @@ def _is_result(instance: Instance, update: Any) -> bool:
     texts = [ast.unparse(instance.target), last_name(instance.call.func)]
     arguments = [ast.unparse(each) for each in (*update.args, *update.keywords)] if isinstance(update, ast.Call) else []
     words = {word for text in (*texts, *arguments) for word in name_words(text)}
-    is_comparison = any(isinstance(each, ast.Compare) for each in walk(update))
+    is_comparison = bool(nodes_in(update, ast.Compare))
     return (bool(words & _METRIC_WORDS) or is_comparison) and not words & _COSTS
 
 
@@ -251,7 +245,7 @@ def _is_batch_loop(source: SourceFile, loop: ast.For | ast.While) -> bool:
 
 
 def _trains(loop: ast.AST) -> bool:
-    return any(isinstance(each, ast.Attribute) and each.attr in ("backward", "step") for each in walk(loop))
+    return any(each.attr in ("backward", "step") for each in nodes_in(loop, ast.Attribute))
 
 
 def _is_epoch_loop(loop: ast.For | ast.While) -> bool:
@@ -266,7 +260,7 @@ def _reads_each_epoch(source: SourceFile, read: ast.AST, epochs: ast.AST, batche
         return False
     parent = source.parents.get(id(read))
     while parent is not None and not isinstance(parent, ast.FunctionDef):
-        if isinstance(parent, ast.If) and any(isinstance(each, ast.Eq) for each in walk(parent.test)):
+        if isinstance(parent, ast.If) and bool(nodes_in(parent.test, ast.Eq)):
             return False  # perhaps only in the last epoch
         parent = source.parents.get(id(parent))
     return True

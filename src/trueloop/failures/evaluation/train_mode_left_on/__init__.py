@@ -239,7 +239,7 @@ def _is_smoke_test(source: SourceFile, call: Op) -> bool:
     if not isinstance(parent, ast.Assign):
         return _is_shape(parent) or isinstance(parent, ast.Expr)
     names = {each.id for target in parent.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
-    reads = [each for each in source.nodes if isinstance(each, ast.Name) and each.id in names]
+    reads = [each for each in source.nodes_of(ast.Name) if each.id in names]
     return all(isinstance(each.ctx, ast.Store) or _is_shape(source.parents.get(id(each))) for each in reads)
 
 

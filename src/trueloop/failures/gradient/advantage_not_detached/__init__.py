@@ -40,7 +40,7 @@ from typing import Final
 from trueloop.analysis.program_files import parse_files
 from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.core.formatting import first_few
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import CodePosition, Event, Refs
 
@@ -90,8 +90,8 @@ def _products(files: list[str]) -> Iterator[tuple[SourceLocation, str]]:
     found: list[tuple[int, int, SourceLocation, str]] = []
     for order, file in enumerate(dict.fromkeys(files)):
         for tree in (parse_files([file]) or {}).values():
-            for node in walk(tree):
-                if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            for node in nodes_in(tree, ast.BinOp):
+                if isinstance(node.op, ast.Mult):
                     text = ast.unparse(node)
                     if _LOG.search(text):
                         rank = 0 if _FACTOR.search(text) else 1

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 
 from trueloop.analysis.program_files import parse_files
 from trueloop.core.findings import Evidence, SourceLocation
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import BackwardStarted, Event
 from trueloop.tracing.running_code import user_modules
@@ -85,8 +85,8 @@ def _carried_states(files: list[str]) -> Iterator[tuple[SourceLocation, str]]:
     """Yield each state that a call takes and returns: ``out, self.hidden = self.lstm(x, self.hidden)``."""
     for file in dict.fromkeys(filter(None, files)):
         for tree in (parse_files([file]) or {}).values():
-            for node in walk(tree):
-                if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+            for node in nodes_in(tree, ast.Assign):
+                if not isinstance(node.value, ast.Call):
                     continue
                 targets = [part for target in node.targets for part in getattr(target, "elts", [target])]
                 for name in map(ast.unparse, targets):
@@ -95,7 +95,7 @@ def _carried_states(files: list[str]) -> Iterator[tuple[SourceLocation, str]]:
 
 
 def _names(node: ast.expr) -> set[str]:
-    return {ast.unparse(each) for each in walk(node) if isinstance(each, ast.Name | ast.Attribute)}
+    return {ast.unparse(each) for each in nodes_in(node, ast.Name, ast.Attribute)}
 
 
 BAD = """

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of, is_loss_call, without_conversions
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 
 _COPIES: Final = frozenset(("tensor", "Variable", "FloatTensor", "Tensor", "as_tensor", "from_numpy"))
 _RESULT: Final = re.compile(
@@ -30,9 +30,7 @@ class RewrappedResult(NamedTuple):
 
 def rewrapped_results(source: SourceFile) -> Iterator[RewrappedResult]:
     """Yield each result of a model that becomes a leaf, in a function that calls ``backward()`` afterwards."""
-    for statement in source.nodes:
-        if not isinstance(statement, ast.Assign | ast.Expr):
-            continue
+    for statement in source.nodes_of(ast.Assign, ast.Expr):
         name, value = _copied(source, statement) if isinstance(statement, ast.Assign) else ("", None)
         is_copy = value is not None and _is_result(source, value, statement)
         if value is not None and not is_copy and not _RESULT.search(last_name(without_conversions(value))):
@@ -55,7 +53,7 @@ def _copied(source: SourceFile, statement: ast.Assign) -> tuple[str, ast.expr | 
         return "", None
     marked |= any(each.arg == "requires_grad" and getattr(each.value, "value", None) is True for each in value.keywords)
     target = dotted_name(statement.targets[0])
-    reads = (each for each in walk(function_of(source, statement)) if isinstance(each, ast.Attribute))
+    reads = (each for each in nodes_in(function_of(source, statement), ast.Attribute))
     if not marked or any(each.attr == "grad" and dotted_name(each.value) == target for each in reads):
         return "", None  # its gradient is passed on by hand
     return target, value.args[0]
@@ -101,7 +99,7 @@ def _backward_after(source: SourceFile, statement: Any, name: str) -> ast.Call |
     derived = {name}
     later = [each for each in walk(function) if getattr(each, "lineno", 0) > statement.lineno]
     for each in sorted((n for n in later if isinstance(n, ast.Assign)), key=lambda n: n.lineno):
-        names = {dotted_name(part) for part in walk(each.value) if isinstance(part, ast.Name | ast.Attribute)}
+        names = {dotted_name(part) for part in nodes_in(each.value, ast.Name, ast.Attribute)}
         targets = {dotted_name(target) for target in each.targets}
         if names & derived:
             if _adds_other_terms(each.value, derived):
@@ -122,7 +120,7 @@ def _adds_other_terms(value: ast.expr, derived: set[str]) -> bool:
     if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add | ast.Sub):
         return False
     for side in (value.left, value.right):
-        names = {dotted_name(part) for part in walk(side) if isinstance(part, ast.Name | ast.Attribute)}
+        names = {dotted_name(part) for part in nodes_in(side, ast.Name, ast.Attribute)}
         if not names & derived and not isinstance(side, ast.Constant):
             return True
     return False

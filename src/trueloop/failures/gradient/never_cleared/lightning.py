@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.request_handlers import imported_names, qualified_name
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in, walk
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -31,8 +31,8 @@ def uncleared_steps(source: SourceFile) -> Iterator[UnclearedStep]:
     if any(map(_clears, source.nodes)):
         return
     names = imported_names(source.tree)
-    for cls in source.nodes:
-        if not isinstance(cls, ast.ClassDef) or cls.decorator_list or len(cls.bases) != 1:
+    for cls in source.nodes_of(ast.ClassDef):
+        if cls.decorator_list or len(cls.bases) != 1:
             continue
         methods = {each.name: each for each in cls.body if isinstance(each, Function)}
         if (
@@ -76,7 +76,7 @@ def _optimizes_manually(cls: ast.ClassDef, methods: dict[str, Function]) -> bool
 
 def _has_only_torch_optimizers(function: Function | None, names: dict[str, str]) -> bool:
     """Return True if ``configure_optimizers`` calls only PyTorch's optimizers and ``parameters()``."""
-    calls = [each for each in walk(function) if isinstance(each, ast.Call)] if function else []
+    calls = list(nodes_in(function, ast.Call)) if function else []
     created = [each for each in calls if qualified_name(each, names).startswith("torch.optim.")]
     others = [each.func for each in calls if each not in created]
     return bool(created) and all(isinstance(each, ast.Attribute) and each.attr == "parameters" for each in others)
@@ -125,7 +125,7 @@ def _optimizer_names(method: Function) -> set[str]:
         value = value.value if isinstance(value, ast.Subscript) else value
         if isinstance(node, ast.Assign | ast.For | ast.comprehension) and _is_optimizer(value, names):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names |= {each.id for target in targets for each in walk(target) if isinstance(each, ast.Name)}
+            names |= {each.id for target in targets for each in nodes_in(target, ast.Name)}
     return names
 
 
@@ -141,10 +141,10 @@ def _steps_in(methods: dict[str, Function]) -> Iterator[UnclearedStep]:
     first = methods.get("training_step")
     if first is None:
         return
-    called = {_self_attribute(each.func) for each in walk(first) if isinstance(each, ast.Call)}
+    called = {_self_attribute(each.func) for each in nodes_in(first, ast.Call)}
     reached = [first, *(each for name, each in methods.items() if name in called and each is not first)]
-    statements = {id(each.value): each for method in reached for each in walk(method) if isinstance(each, ast.Expr)}
-    calls = [(method, each) for method in reached for each in walk(method) if isinstance(each, ast.Call)]
+    statements = {id(each.value): each for method in reached for each in nodes_in(method, ast.Expr)}
+    calls = [(method, each) for method in reached for each in nodes_in(method, ast.Call)]
     backward = next((each for _, each in calls if _self_attribute(each.func) == "manual_backward"), None)
     for method, call in calls:
         receiver = call.func if isinstance(call.func, ast.Attribute) and not call.args and not call.keywords else None

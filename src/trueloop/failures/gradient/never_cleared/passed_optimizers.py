@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 
 _OPTIMIZER: Final = re.compile(r"(^|_|\b)(optim|optimi[sz]er|opt|solver)s?\d*($|_|\b)|optimi[sz]er", re.IGNORECASE)
 _OTHER: Final = re.compile(r"sched|scaler|plateau|warmup|env|pool|engine|accelerator|ema|meta", re.IGNORECASE)
@@ -36,8 +36,8 @@ def steps_without_clearing(source: SourceFile) -> Iterator[PassedStep]:
     if any(map(_may_clear, source.nodes)):
         return
     known = {id(each.node) for each in source.ops(OpKind.STEP) if each.subject.kind is ValueKind.OPTIMIZER}
-    defined = {each.name for each in source.nodes if isinstance(each, ast.FunctionDef | ast.ClassDef)}
-    for scope in (source.tree, *(each for each in source.nodes if isinstance(each, ast.FunctionDef))):
+    defined = {each.name for each in source.nodes_of(ast.FunctionDef, ast.ClassDef)}
+    for scope in (source.tree, *source.nodes_of(ast.FunctionDef)):
         calls = sorted(_own_calls(scope), key=lambda each: (each.lineno, each.col_offset))
         backward = next((each for each in calls if _method(each) == "backward"), None)
         for call in calls:
@@ -92,5 +92,5 @@ def _passes_on(call: ast.Call, step: ast.Call, defined: set[str]) -> bool:
 
 def _is_repeated(scope: Any, call: ast.Call) -> bool:
     """Return True if a loop of the scope contains a call, or the scope is a function that gets a batch."""
-    loops = [each for each in walk(scope) if isinstance(each, ast.For | ast.While)]
+    loops = list(nodes_in(scope, ast.For, ast.While))
     return any(call in walk(loop) for loop in loops) or isinstance(scope, ast.FunctionDef)

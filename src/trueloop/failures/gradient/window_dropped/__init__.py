@@ -47,7 +47,7 @@ from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.accumulation_windows import Window, accumulation_window, batch_count
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import Fix, walk
+from trueloop.core.source_text import Fix, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import CannotInject, TeachingLoop
 from trueloop.tracing.events import Event, GradientsCleared, Ref, StepTaken, TracingGap
@@ -208,7 +208,7 @@ def _only_step(source: SourceFile, step: Op, loop: Loop) -> bool:
     is_own = any(
         each.kind is OpKind.CREATE and each.subject is step.subject and each.function is step.function for each in run
     )
-    may_leave = any(isinstance(each, ast.Break | ast.Return | ast.Continue) for each in walk(loop.node))
+    may_leave = bool(nodes_in(loop.node, ast.Break, ast.Return, ast.Continue))
     is_visible = step.entry_point == 0 or is_own  # otherwise the caller may step as well
     return is_visible and backward and not may_leave and not others and not source.escapes(step.subject, run)
 

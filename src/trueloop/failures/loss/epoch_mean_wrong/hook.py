@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from trueloop.core.findings import SourceLocation
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in
 from trueloop.failures.loss.epoch_mean_wrong import EpochLossDivided
 from trueloop.tracing.attach import Hook
 from trueloop.tracing.events import BackwardEnded, BatchLoaded, Event, LoaderExhausted, LoaderStarted, Ref, StepTaken
@@ -121,14 +121,14 @@ def _number(value: Any) -> float | None:
 def _divisions(tree: ast.Module, frame: FrameType, name: str) -> Iterator[tuple[ast.stmt, ast.expr]]:
     """Yield each statement of the running function that divides a variable, after the current line, and the divisor."""
     first, lines = frame.f_code.co_firstlineno, [line for *_, line in frame.f_code.co_lines() if line]
-    for node in walk(tree):
-        if not isinstance(node, ast.stmt) or not frame.f_lineno < node.lineno <= max(lines) or node.lineno < first:
+    for node in nodes_in(tree, ast.stmt):
+        if not frame.f_lineno < node.lineno <= max(lines) or node.lineno < first:
             continue
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div) and ast.unparse(node.target) == name:
             yield node, node.value
         elif isinstance(node, ast.Assign | ast.Expr | ast.Return | ast.AnnAssign):
-            for part in walk(node):
-                if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div) and _is_name(part.left, name):
+            for part in nodes_in(node, ast.BinOp):
+                if isinstance(part.op, ast.Div) and _is_name(part.left, name):
                     yield node, part.right
 
 

@@ -21,7 +21,7 @@ from trueloop.analysis.queries.batch_loops import (
     without_conversions,
 )
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, dotted_name, encloses, walk
+from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in, walk
 from trueloop.failures.failure import Rule, Severity
 
 _SIZE: Final = re.compile(r"\.size\(0\)|\.shape\[0\]|\blen\(|batch_?size|\bbs\b", re.IGNORECASE)
@@ -58,7 +58,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _additions(loop: BatchLoop) -> Iterator[tuple[ast.stmt, str, ast.expr]]:
     """Yield each statement of a loop that adds to a total or a list, the text of the total, and the added value."""
-    for each in walk(loop.node):
+    for each in nodes_in(loop.node, ast.AugAssign, ast.Expr):
         match each:
             case ast.AugAssign(target=target, op=ast.Add(), value=value):
                 yield each, dotted_name(target), value
@@ -136,11 +136,10 @@ def _is_latest(loop: BatchLoop, name: str, division: Any) -> bool:
     """Return True if nothing else is stored in a total between its loop and its division."""
     name = name.removeprefix("sum(").rstrip(")")
     return not any(
-        isinstance(each, ast.Name | ast.Attribute)
-        and isinstance(each.ctx, ast.Store)
+        isinstance(each.ctx, ast.Store)
         and dotted_name(each) == name
         and (loop.node.end_lineno or 0) < each.lineno < division.lineno
-        for each in walk(loop.function)
+        for each in nodes_in(loop.function, ast.Name, ast.Attribute)
     )
 
 
@@ -233,7 +232,7 @@ def _is_mean_loss(source: SourceFile, loop: BatchLoop, value: ast.expr) -> bool:
 
 def _is_inner(loop: BatchLoop, statement: ast.AST) -> bool:
     """Return True if an inner loop runs the statement several times per batch."""
-    inner = [each for each in walk(loop.node) if isinstance(each, ast.For | ast.While) and each is not loop.node]
+    inner = [each for each in nodes_in(loop.node, ast.For, ast.While) if each is not loop.node]
     return any(encloses(each, statement) for each in inner)
 
 

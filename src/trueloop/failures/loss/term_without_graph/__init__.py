@@ -42,7 +42,7 @@ from collections.abc import Iterator
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.loss.term_without_graph.derivatives import derivatives_without_graph, with_graph
 from trueloop.failures.teaching_script import Piece, line_injector
@@ -108,10 +108,10 @@ def _penalties(source: SourceFile) -> Iterator[Hit]:
 def _derived(function: ast.AST, call: ast.Call) -> set[str]:
     """Return the variables of a function that are computed from the result of a call."""
     names: set[str] = set()
-    assigned = [each for each in walk(function) if isinstance(each, ast.Assign) and each.lineno >= call.lineno]
+    assigned = [each for each in nodes_in(function, ast.Assign) if each.lineno >= call.lineno]
     for each in sorted(assigned, key=lambda statement: statement.lineno):
         if any(part is call or getattr(part, "id", "") in names for part in walk(each.value)):
-            names |= {part.id for target in each.targets for part in walk(target) if isinstance(part, ast.Name)}
+            names |= {part.id for target in each.targets for part in nodes_in(target, ast.Name)}
     return names
 
 
@@ -126,7 +126,7 @@ def _is_penalty(node: ast.AST, names: set[str]) -> bool:
                 )
             )
         ):
-            return any(isinstance(each, ast.Name) and each.id in names for each in walk(norm))
+            return any(each.id in names for each in nodes_in(norm, ast.Name))
         case _:
             return False
 

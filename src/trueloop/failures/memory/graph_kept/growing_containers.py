@@ -7,7 +7,7 @@ from typing import Any, Final
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import Edit, Fix, encloses, walk
+from trueloop.core.source_text import Edit, Fix, encloses, nodes_in
 
 GRAPH_PRESERVING_OPERATIONS: Final = frozenset((
     "binary Add", "binary Sub", "binary Mult", "binary Div", "binary Pow", "unary USub", "torch.Tensor.mean",
@@ -87,8 +87,8 @@ def _container(store: Op, loop: Loop) -> ast.expr | None:
         case ast.Subscript() if store.subject.kind is ValueKind.SEQUENCE and not isinstance(
             store.statement, ast.AugAssign
         ):
-            loop_names = {each.id for each in walk(getattr(loop.node, "target", node)) if isinstance(each, ast.Name)}
-            keys = {each.id for each in walk(node.slice) if isinstance(each, ast.Name)}
+            loop_names = {each.id for each in nodes_in(getattr(loop.node, "target", node), ast.Name)}
+            keys = {each.id for each in nodes_in(node.slice, ast.Name)}
             return node.value if loop_names & keys and encloses(loop.node, node) else None
         case ast.Attribute() if (
             store.kind is OpKind.SET_ATTRIBUTE and store.grad is True and _added_value(store) is not None
@@ -114,7 +114,7 @@ def _added_value(store: Op) -> ast.expr | None:
 def _is_periodic(node: Any, container: ast.expr) -> bool:
     """Return True for a condition that holds periodically, such as one on a remainder."""
     test = node.test if isinstance(node, ast.If) else None
-    has_remainder = test is not None and any(isinstance(each, ast.Mod) for each in walk(test))
+    has_remainder = test is not None and bool(nodes_in(test, ast.Mod))
     return has_remainder and test is not None and last_name(container) not in ast.unparse(test)
 
 
@@ -152,17 +152,17 @@ def _is_rebound_in_iteration(source: SourceFile, container: ast.expr, loop: Loop
     functions = [each for each in _functions_of_iteration(store, loop) if encloses(each, store.node)]
     if any(_rebinds(each, container.id) for each in functions):
         return True
-    outer = (each.names for each in source.nodes if isinstance(each, ast.Global | ast.Nonlocal))
+    outer = (each.names for each in source.nodes_of(ast.Global, ast.Nonlocal))
     return any(container.id in names for names in outer) and any(
-        isinstance(each, ast.FunctionDef) and not encloses(each, loop.node) and _rebinds_outer_name(each, container.id)
-        for each in source.nodes
+        not encloses(each, loop.node) and _rebinds_outer_name(each, container.id)
+        for each in source.nodes_of(ast.FunctionDef)
     )
 
 
 def _rebinds(function: ast.AST, name: str) -> bool:
     """Return True if a function assigns a new value, not just another name or attribute, to a name."""
-    for each in walk(function):
-        if isinstance(each, ast.Assign | ast.AnnAssign | ast.NamedExpr) and each.value is not None:
+    for each in nodes_in(function, ast.Assign, ast.AnnAssign, ast.NamedExpr):
+        if each.value is not None:
             targets = each.targets if isinstance(each, ast.Assign) else [each.target]
             is_name = isinstance(each.value, ast.Name | ast.Attribute)
             if not is_name and any(isinstance(t, ast.Name) and t.id == name for t in targets):
@@ -172,7 +172,7 @@ def _rebinds(function: ast.AST, name: str) -> bool:
 
 def _rebinds_outer_name(function: ast.FunctionDef, name: str) -> bool:
     """Return True if a function assigns to a name that it declares global or nonlocal."""
-    outer = any(isinstance(each, ast.Global | ast.Nonlocal) and name in each.names for each in walk(function))
+    outer = any(name in each.names for each in nodes_in(function, ast.Global, ast.Nonlocal))
     return outer and _rebinds(function, name)
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from trueloop.analysis.source_file import last_name
 from trueloop.core.findings import CodePosition, SourceLocation
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in
 from trueloop.tracing.attach import Hook
 from trueloop.tracing.events import Event, GraphsAlive, ModelCalled
 from trueloop.tracing.frame_variables import variables
@@ -301,7 +301,7 @@ def _find_store(root: _Root, path: str) -> SourceLocation | None:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
         return None
-    lines = [node.lineno for node in walk(tree) if isinstance(node, ast.stmt) and _stores(node, name)]
+    lines = [node.lineno for node in nodes_in(tree, ast.stmt) if _stores(node, name)]
     return SourceLocation(file, min(lines)) if lines else None
 
 
@@ -310,7 +310,7 @@ def _stores(node: ast.stmt, name: str) -> bool:
         case ast.AugAssign(target=target) | ast.Assign(targets=[ast.Subscript(value=target)]):
             return last_name(target) == name
         case ast.Assign(targets=[target], value=ast.BinOp() as sum_of):
-            parts = {last_name(part) for part in walk(sum_of) if isinstance(part, ast.expr)}
+            parts = {last_name(part) for part in nodes_in(sum_of, ast.expr)}
             return last_name(target) == name and name in parts  # x = x + y
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=target, attr=method))):
             return method in _STORING_METHODS and last_name(target) == name

@@ -8,7 +8,7 @@ from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.queries.best_values import initial_number
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.memory.graph_kept.growing_containers import is_within_update
 
 _CUTS: Final = (".item(", ".detach(", ".data", "float(", ".numpy(", ".tolist(")
@@ -17,16 +17,14 @@ _CUTS: Final = (".item(", ".detach(", ".data", "float(", ".numpy(", ".tolist(")
 def running_sums(source: SourceFile) -> Iterator[tuple[ast.stmt, list[ast.expr], ast.Call]]:
     """Yield each statement that adds a loss to a number, the places of the loss, and the loss's ``backward()``."""
     steps, passes = source.ops(OpKind.STEP), source.ops(OpKind.BACKWARD)
-    for loop in source.nodes:
-        if not isinstance(loop, ast.For | ast.While):
-            continue
+    for loop in source.nodes_of(ast.For, ast.While):
         around = next((each.loops for each in passes if any(one.node is loop for one in each.loops)), ())
         if any(one.node is loop and is_within_update(one, around, steps) for one in around):
             continue
         backwards = {
             dotted_name(each.func.value): each
-            for each in walk(loop)
-            if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == "backward"
+            for each in nodes_in(loop, ast.Call)
+            if isinstance(each.func, ast.Attribute) and each.func.attr == "backward"
         }
         for whole, statement in _statements(loop.body) if backwards else ():
             total, loss = _parts(statement)
@@ -35,7 +33,7 @@ def running_sums(source: SourceFile) -> Iterator[tuple[ast.stmt, list[ast.expr],
                 continue
             starts = whole is not statement or _starts_as_number(source, loop, total)
             if starts and _is_only_reported(source, loop, total) and _is_fresh(loop, dotted_name(loss)):
-                names = [each for each in walk(whole) if isinstance(each, ast.Name)]
+                names = list(nodes_in(whole, ast.Name))
                 yield statement, [each for each in names if each.id == dotted_name(loss)], backward
 
 
@@ -104,15 +102,12 @@ def _starts_as_number(source: SourceFile, loop: ast.AST, total: ast.expr) -> boo
 def _is_only_reported(source: SourceFile, loop: ast.AST, total: ast.expr) -> bool:
     """Return True for a variable without a backward pass that is not detached."""
     name, function = dotted_name(total), function_of(source, loop)
-    used = [each for each in walk(function) if isinstance(each, ast.Attribute) and dotted_name(each.value) == name]
+    used = [each for each in nodes_in(function, ast.Attribute) if dotted_name(each.value) == name]
     return isinstance(total, ast.Name) and all(each.attr not in ("backward", "detach", "detach_") for each in used)
 
 
 def _is_fresh(loop: ast.AST, name: str) -> bool:
     """Return True if each iteration computes a new loss, with a graph."""
     values = [ast.unparse(each) for each in assigned_in(loop, name)]
-    detached = any(
-        isinstance(each, ast.Attribute) and each.attr == "detach_" and dotted_name(each.value) == name
-        for each in walk(loop)
-    )
+    detached = any(each.attr == "detach_" and dotted_name(each.value) == name for each in nodes_in(loop, ast.Attribute))
     return bool(values) and not detached and not any(cut in each for each in values for cut in _CUTS)

@@ -7,7 +7,7 @@ from typing import Any, Final
 from trueloop.analysis.abstract_value import NO_GRAPH, SUBMODULE, AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import encloses, walk
+from trueloop.core.source_text import encloses, nodes_in
 
 DETACHING_ATTRIBUTES: Final = frozenset(("detach", "detach_", "data", "item", "shape", "size", "device", "dtype"))
 GRAPHLESS_KINDS: Final = (
@@ -88,30 +88,26 @@ def _carries_state(node: ast.AST, inside: list[Any], *, own: bool) -> bool:
             return True
         if persists and path not in loads and path in elsewhere:
             return True
-    return any(isinstance(each, ast.Global | ast.Nonlocal) for each in walk(node))
+    return bool(nodes_in(node, ast.Global, ast.Nonlocal))
 
 
 def _reads(node: ast.AST) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield the position of each name and attribute that is read, unless it is only detached."""
-    detached = {
-        id(each.value) for each in walk(node) if isinstance(each, ast.Attribute) and each.attr in DETACHING_ATTRIBUTES
-    }
-    for each in walk(node):
-        if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Load) and id(each) not in detached:
+    detached = {id(each.value) for each in nodes_in(node, ast.Attribute) if each.attr in DETACHING_ATTRIBUTES}
+    for each in nodes_in(node, ast.Name, ast.Attribute):
+        if isinstance(each.ctx, ast.Load) and id(each) not in detached:
             yield ast.unparse(each), (each.end_lineno or 0, each.end_col_offset or 0)
 
 
 def _assignments(node: ast.AST) -> Iterator[tuple[str, tuple[int, int], ast.AST | None]]:
     """Yield each assigned name with the end of the assignment and its value."""
-    for each in walk(node):
-        if isinstance(each, ast.Assign | ast.AnnAssign | ast.NamedExpr | ast.AugAssign):
-            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-            for target in targets:
-                for part in walk(target):
-                    if isinstance(part, ast.Name | ast.Attribute) and not isinstance(part.ctx, ast.Load):
-                        if isinstance(each, ast.AugAssign) and not _is_number(each.value):
-                            yield ast.unparse(part), (1 << 30, 0), each.value
-                        yield ast.unparse(part), (each.end_lineno or 0, each.end_col_offset or 0), each.value
+    for each in nodes_in(node, ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.AugAssign):
+        for target in each.targets if isinstance(each, ast.Assign) else [each.target]:
+            for part in nodes_in(target, ast.Name, ast.Attribute):
+                if not isinstance(part.ctx, ast.Load):
+                    if isinstance(each, ast.AugAssign) and not _is_number(each.value):
+                        yield ast.unparse(part), (1 << 30, 0), each.value
+                    yield ast.unparse(part), (each.end_lineno or 0, each.end_col_offset or 0), each.value
 
 
 def _is_number(value: ast.AST | None) -> bool:

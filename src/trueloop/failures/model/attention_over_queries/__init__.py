@@ -48,7 +48,7 @@ from typing import Final
 
 from trueloop.analysis.program_files import parse_files
 from trueloop.core.findings import Evidence, SourceLocation
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.model.attention_over_queries.softmax_calls import RULE, softmax_dimension
 from trueloop.tracing.events import Event
@@ -101,14 +101,14 @@ def _softmax_line(files: tuple[str, ...], dimension: int, dimensions: int) -> So
     """Return the softmax over a dimension, first in functions and classes that multiply matrices."""
     found: list[tuple[int, SourceLocation]] = []
     for file, tree in (parse_files(files) or {}).items():
-        scopes = [each for each in walk(tree) if isinstance(each, ast.ClassDef | ast.FunctionDef)]
+        scopes = list(nodes_in(tree, ast.ClassDef, ast.FunctionDef))
         for scope in (*scopes, tree):
             multiplies = any(map(_is_product, walk(scope)))
             rank = 0 if multiplies and scope is not tree else 1
             found += [
                 (rank, SourceLocation(file, each.lineno))
-                for each in walk(scope)
-                if isinstance(each, ast.Call) and softmax_dimension(each) in (dimension, dimension - dimensions)
+                for each in nodes_in(scope, ast.Call)
+                if softmax_dimension(each) in (dimension, dimension - dimensions)
             ]
     return min(found, key=lambda each: each[0])[1] if found else None
 

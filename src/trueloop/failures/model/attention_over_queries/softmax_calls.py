@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, walk
+from trueloop.core.source_text import Fix, nodes_in, walk
 from trueloop.failures.failure import Rule
 
 _PRODUCTS: Final = ("matmul", "bmm")
@@ -37,22 +37,21 @@ def _integer(node: ast.expr) -> int | None:
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each softmax of scores whose result is multiplied with values, over another dimension than the last."""
-    for function in source.nodes:
-        if isinstance(function, ast.FunctionDef):
-            called = {last_name(each.func) for each in walk(function) if isinstance(each, ast.Call)}
-            if any(each.lower() == "softmax" for each in called):
-                yield from _in_function(source, function)
+    for function in source.nodes_of(ast.FunctionDef):
+        called = {last_name(each.func) for each in nodes_in(function, ast.Call)}
+        if any(each.lower() == "softmax" for each in called):
+            yield from _in_function(source, function)
 
 
 def _in_function(source: SourceFile, function: ast.FunctionDef) -> Iterator[Hit]:
     assigned: dict[str, list[ast.expr]] = {}
-    for each in walk(function):
-        if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.targets[0], ast.Name):
+    for each in nodes_in(function, ast.Assign):
+        if len(each.targets) == 1 and isinstance(each.targets[0], ast.Name):
             assigned.setdefault(each.targets[0].id, []).append(each.value)
     summed = {
         ast.unparse(part)
-        for each in walk(function)
-        if isinstance(each, ast.Call) and last_name(each.func) in ("sum", "norm", "normalize")
+        for each in nodes_in(function, ast.Call)
+        if last_name(each.func) in ("sum", "norm", "normalize")
         for part in (getattr(each.func, "value", each.func), *each.args[:1])
     }
     """What is added up in the function, perhaps to divide by it."""

@@ -172,8 +172,8 @@ def _class_lines(source: SourceFile) -> list[tuple[int, int]]:
     """Return the line ranges of derived classes, in which a module may call ``forward`` of itself and its parts."""
     return [
         (each.lineno, each.end_lineno or each.lineno)
-        for each in source.nodes
-        if isinstance(each, ast.ClassDef) and any(getattr(base, "id", "") != "object" for base in each.bases)
+        for each in source.nodes_of(ast.ClassDef)
+        if any(getattr(base, "id", "") != "object" for base in each.bases)
     ]
 
 

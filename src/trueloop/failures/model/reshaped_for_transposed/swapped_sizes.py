@@ -6,7 +6,7 @@ from typing import Any
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import Fix, dotted_name, walk
+from trueloop.core.source_text import Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Rule
 
 
@@ -83,7 +83,7 @@ def _merged(node: ast.expr, name: str, names: dict[str, int]) -> list[int]:
 def _sizes_by_name(function: Any, name: str, call: ast.Call) -> dict[str, int]:
     """Return the variables that hold sizes of a tensor at a call: {"batch": 0}."""
     found: dict[str, int] = {}
-    assigned = [each for each in walk(function) if isinstance(each, ast.Assign) and each.lineno <= call.lineno]
+    assigned = [each for each in nodes_in(function, ast.Assign) if each.lineno <= call.lineno]
     for each in sorted(assigned, key=lambda statement: statement.lineno):
         for target in each.targets:
             if dotted_name(target) == name and each.value is not call and each.lineno < call.lineno:

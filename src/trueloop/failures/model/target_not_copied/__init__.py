@@ -46,7 +46,7 @@ from typing import Any, Final
 from trueloop.analysis.queries.assignments import FUNCTIONS, enclosing_definition
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence, SourceLocation
-from trueloop.core.source_text import Fix, walk
+from trueloop.core.source_text import Fix, nodes_in, walk
 from trueloop.failures.checkpoint.best_by_reference import StateDictUsed
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import Event, Ref, WatchEnded
@@ -168,8 +168,8 @@ def _assignment(file: str, name: str) -> SourceLocation | None:
     last = name.rpartition(".")[2]
     lines = [
         node.lineno
-        for node in walk(tree_of(file, last) or ast.Module([], []))
-        if isinstance(node, ast.Assign) and "deepcopy" not in ast.unparse(node.value)
+        for node in nodes_in(tree_of(file, last) or ast.Module([], []), ast.Assign)
+        if "deepcopy" not in ast.unparse(node.value)
         if any(ast.unparse(each).rpartition(".")[2] == last for each in node.targets)
     ]
     return SourceLocation(file, lines[0]) if len(lines) == 1 else None
@@ -254,7 +254,7 @@ def _aliasing(source: SourceFile, call: ast.Call, target: ast.expr, online: ast.
 def _assignments_of(scope: ast.AST, target: ast.expr) -> list[ast.Assign]:
     """Return the assignments of a variable or attribute, also those of several at once."""
     name = ast.unparse(target)
-    assignments = (each for each in walk(scope) if isinstance(each, ast.Assign))
+    assignments = (each for each in nodes_in(scope, ast.Assign))
     return [
         each
         for each in assignments
@@ -271,7 +271,7 @@ def _without_moves(value: Any) -> Any:
 
 def _deepcopy_fix(source: SourceFile, assignment: ast.Assign) -> Fix | None:
     """Return the fix that copies the network; None if the file does not import ``copy``."""
-    if not any(isinstance(each, ast.Import) and any(n.name == "copy" for n in each.names) for each in source.nodes):
+    if not any(any(n.name == "copy" for n in each.names) for each in source.nodes_of(ast.Import)):
         return None
     text = f"copy.deepcopy({source.text.segment(assignment.value)})"
     return Fix((source.text.replace(assignment.value, text),), safe=False, description="Copy the network")

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.best_values import initial_number
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, walk
+from trueloop.core.source_text import Fix, nodes_in
 from trueloop.failures.failure import Rule
 
 MAX_OWN: Final = 0.1  # an average that keeps less of itself in each update is a copy
@@ -33,10 +33,10 @@ class _Update(NamedTuple):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each update of an average that gives it almost no weight."""
-    loops = [each for each in source.nodes if isinstance(each, ast.For | ast.DictComp)]
+    loops = list(source.nodes_of(ast.For, ast.DictComp))
     for loop in loops:
         iterables = [loop.iter] if isinstance(loop, ast.For) else [each.iter for each in loop.generators]
-        calls = [each for of in iterables for each in walk(of) if isinstance(each, ast.Call)]
+        calls = [each for of in iterables for each in nodes_in(of, ast.Call)]
         if not any(last_name(each.func) in _STATES for each in calls) and "state" not in ast.unparse(iterables[0]):
             continue
         for update in _updates(loop):
@@ -62,7 +62,7 @@ def _exchanged(source: SourceFile, one: ast.expr, other: ast.expr) -> Fix:
 
 def _updates(loop: ast.AST) -> Iterator[_Update]:
     """Yield the weighted sums in a loop that are assigned to one of their parts."""
-    for node in walk(loop):
+    for node in nodes_in(loop, ast.Assign, ast.Call):
         match node:
             case ast.Assign(targets=[target], value=ast.BinOp() as value):
                 yield from _of_sum(node, target, value)
@@ -141,7 +141,7 @@ def _number(source: SourceFile, node: ast.expr) -> float | None:
 
 def _values(source: SourceFile, name: str) -> Iterator[float | None]:
     """Yield the constants that the file assigns to a variable, passes under its name, or that are its default."""
-    for each in source.nodes:
+    for each in source.nodes_of(ast.Assign, ast.keyword, ast.arguments):
         if (isinstance(each, ast.Assign) and any(last_name(target) == name for target in each.targets)) or (
             isinstance(each, ast.keyword) and each.arg == name
         ):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from trueloop.analysis.abstract_value import MANAGED, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in
 
 _OTHER_STEPS = ("env", "sched", "scaler", "plateau", "warmup", "pbar", "progress", "lr_")
 
@@ -59,4 +59,4 @@ def _may_be_stepped(source: SourceFile, built: Op, run: list[Op]) -> bool:
 def _passed_names(call: ast.Call) -> set[str]:
     """Return the names and attributes in the arguments of a call."""
     arguments = [*call.args, *(each.value for each in call.keywords)]
-    return {last_name(each) for argument in arguments for each in walk(argument) if isinstance(each, ast.expr)}
+    return {last_name(each) for argument in arguments for each in nodes_in(argument, ast.expr)}

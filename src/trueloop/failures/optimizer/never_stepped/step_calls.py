@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.program_files import imported_modules
 from trueloop.analysis.queries.parameter_loops import loop_variables_of_parameters
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import nodes_in, walk
 
 Trees = Mapping[str, ast.Module]
 """File name -> syntax tree of the file."""
@@ -68,8 +68,8 @@ def find_assigned_target(tree: ast.Module, line: int, kind: str) -> ast.expr | N
         line: line that creates the optimizer.
         kind: class name of the optimizer.
     """
-    for each in walk(tree):
-        if not isinstance(each, ast.Assign | ast.AnnAssign) or not isinstance(each.value, ast.Call):
+    for each in nodes_in(tree, ast.Assign, ast.AnnAssign):
+        if not isinstance(each.value, ast.Call):
             continue
         if each.lineno <= line <= (each.end_lineno or line) and _last_name(each.value.func) == kind:
             targets = each.targets if isinstance(each, ast.Assign) else [each.target]
@@ -117,7 +117,7 @@ def find_uses(trees: Trees, file: str, target: ast.expr, *, is_complete: bool = 
 
 def find_step_lines(trees: Trees) -> Iterator[tuple[str, int]]:
     """Yield the file and line of each expression that may step an optimizer or scheduler."""
-    defined = {each.name for tree in trees.values() for each in walk(tree) if isinstance(each, ast.FunctionDef)}
+    defined = {each.name for tree in trees.values() for each in nodes_in(tree, ast.FunctionDef)}
     for file, tree in trees.items():
         for node in walk(tree):
             for each in _children(node):
@@ -247,8 +247,8 @@ def _is_imported_elsewhere(trees: Trees, alias: _Alias) -> bool:
 def _bound_names(statement: ast.stmt) -> set[str]:
     """Return the module variables that a statement binds; for a function, those it declares global."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return {name for each in walk(statement) if isinstance(each, ast.Global) for name in each.names}
-    return {each.id for each in walk(statement) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+        return {name for each in nodes_in(statement, ast.Global) for name in each.names}
+    return {each.id for each in nodes_in(statement, ast.Name) if isinstance(each.ctx, ast.Store)}
 
 
 def _make_alias(file: str, target: Any) -> _Alias:

@@ -48,7 +48,7 @@ from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.queries.optimizer_settings import sets_in_groups
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, SourceLocation
-from trueloop.core.source_text import Fix, dotted_name, walk
+from trueloop.core.source_text import Fix, dotted_name, nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.optimizer.setting_ignored.changed_variable import changed_variables
 from trueloop.tracing.events import Event, Ref
@@ -139,13 +139,13 @@ def _is_read_from_optimizer(tree: ast.AST, name: str) -> bool:
     """
     if any(isinstance(each.ctx, ast.Load) for each in _attributes_of_optimizers(tree, name)):
         return True
-    calls = (each for each in walk(tree) if isinstance(each, ast.Call))
+    calls = (each for each in nodes_in(tree, ast.Call))
     named = (each for each in calls if dotted_name(each.func).rpartition(".")[2] in _BY_NAME)
     return any(isinstance(arg, ast.Constant) and arg.value == name for each in named for arg in each.args)
 
 
 def _attributes_of_optimizers(tree: ast.AST, name: str) -> list[ast.Attribute]:
-    attributes = [each for each in walk(tree) if isinstance(each, ast.Attribute)]
+    attributes = list(nodes_in(tree, ast.Attribute))
     others = {dotted_name(each.value) for each in attributes if each.attr not in _OPTIMIZER_ATTRIBUTES} - {""} | {
         "self"
     }
@@ -204,19 +204,19 @@ def _is_discarded(assignment: Op, target: ast.Subscript) -> bool:
     loop = assignment.loops[-1].node
     if not isinstance(loop, ast.For) or not any(is_inside(each, loop.iter) for each in calls):
         return False
-    items = {id(each.value) for each in walk(loop) if isinstance(each, ast.Subscript)}
-    loads = [each for each in walk(loop) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)]
+    items = {id(each.value) for each in nodes_in(loop, ast.Subscript)}
+    loads = [each for each in nodes_in(loop, ast.Name) if isinstance(each.ctx, ast.Load)]
     return all(id(each) in items for each in loads if each.id == group.id)
 
 
 def _reads_defaults(source: SourceFile, targets: frozenset[int]) -> bool:
     """Return True if the defaults may be used, for a new group or another optimizer."""
-    statements = [each for each in source.nodes if isinstance(each, ast.Assign | ast.AugAssign)]
+    statements = list(source.nodes_of(ast.Assign, ast.AugAssign))
     own_statements = [
         s for s in statements if any(id(t) in targets for t in getattr(s, "targets", [getattr(s, "target", None)]))
     ]
     own_nodes = {id(each) for statement in own_statements for each in walk(statement)}
-    attributes = (each for each in source.nodes if isinstance(each, ast.Attribute) and id(each) not in own_nodes)
+    attributes = (each for each in source.nodes_of(ast.Attribute) if id(each) not in own_nodes)
     return any(each.attr in ("defaults", "add_param_group", "param_groups") for each in attributes)
 
 
@@ -228,7 +228,7 @@ def _set_in_groups(source: SourceFile, assignment: Op, key: str) -> Fix | None:
         return None
     owner = target.value if isinstance(target, ast.Attribute) else _object_before_state(target.value)
     indent = source.text.indent(statement)
-    names = {each.id for each in source.nodes if isinstance(each, ast.Name)}
+    names = {each.id for each in source.nodes_of(ast.Name)}
     if not dotted_name(owner) or indent is None or statement.lineno != statement.end_lineno or "group" in names:
         return None
     lines = f'for group in {dotted_name(owner)}.param_groups:{source.text.newline}{indent}    group["{key}"] = '

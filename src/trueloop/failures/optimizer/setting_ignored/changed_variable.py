@@ -10,7 +10,7 @@ from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.queries.optimizer_settings import sets_in_groups
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, dotted_name, encloses, walk
+from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in, walk
 from trueloop.failures.failure import Severity
 
 _SHOWING: Final = frozenset((
@@ -97,7 +97,7 @@ def _is_local(function: Any, name: str) -> bool:
 def _is_later(source: SourceFile, creation: Op, rate: ast.Name | ast.Attribute, statement: Any) -> bool:
     """Return True for a change after the optimizer was created, in a loop or in another method."""
     if isinstance(rate, ast.Name) and isinstance(statement, ast.Assign):
-        own = {each.id for each in walk(statement.value) if isinstance(each, ast.Name)}
+        own = {each.id for each in nodes_in(statement.value, ast.Name)}
         if not own:  # a constant: perhaps the start of another experiment
             return _has_loop(source, statement) and statement.lineno > creation.node.lineno
     same_function = function_of(source, statement) is function_of(source, creation.node)
@@ -127,7 +127,7 @@ def _has_loop(source: SourceFile, statement: ast.AST) -> bool:
 def _is_unread(source: SourceFile, creation: Op, rate: ast.Name | ast.Attribute, stores: list[Any]) -> bool:
     """Return True if the variable is read only before the optimizer, to compute its own next value, or to be shown."""
     scope = _scope(source, rate)
-    if any(isinstance(each, ast.Name) and each.id in ("locals", "globals", "vars") for each in walk(scope)):
+    if any(each.id in ("locals", "globals", "vars") for each in nodes_in(scope, ast.Name)):
         return False
     if any("tensor" in ast.unparse(each).lower() for each in stores):
         return False  # a tensor is changed in place

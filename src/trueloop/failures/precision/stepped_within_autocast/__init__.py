@@ -144,10 +144,11 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _called_expressions(source: SourceFile) -> Iterator[ast.expr]:
     """Yield each called expression and each decorator."""
-    for each in source.nodes:
+    for each in source.nodes_of(ast.Call, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef):
         if isinstance(each, ast.Call):
             yield each.func
-        yield from getattr(each, "decorator_list", ())
+        else:
+            yield from each.decorator_list
 
 
 def _loop_inside_autocast(step: Op) -> Loop | None:

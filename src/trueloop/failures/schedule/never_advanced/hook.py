@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPl
 
 from trueloop.analysis.program_files import parse_program
 from trueloop.analysis.queries.optimizer_settings import sets_in_groups
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.schedule.never_advanced import SchedulerNeverStepped
 from trueloop.tracing.attach import Hook
 from trueloop.tracing.events import Event
@@ -213,8 +213,8 @@ def _is_looked_up(tree: ast.AST) -> bool:
     """Return True if ``step`` is looked up as a string: ``getattr(scheduler, "step")()``."""
     return any(
         isinstance(each, ast.Constant) and "step" in str(each.value).split(".")
-        for node in walk(tree)
-        if isinstance(node, ast.Call) and dotted_name(node.func).rpartition(".")[2] in _LOOKUPS
+        for node in nodes_in(tree, ast.Call)
+        if dotted_name(node.func).rpartition(".")[2] in _LOOKUPS
         for each in node.args
     )
 
