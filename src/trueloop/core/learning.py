@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from trueloop.core.formatting import format_float
+from trueloop.core.formatting import format_float, format_percent
 
 CONSTANT_ANSWERS: Final = {
     "nll": "class shares",
@@ -41,6 +41,10 @@ class LearningSummary(NamedTuple):
     """Loss of the best answer that does not depend on the input; None = not defined."""
     updates: int
     """Number of updates from the first to the last loss that was read."""
+    only_class: int | None = None
+    """The frequent class that alone was predicted in the latest batches; None = there were others."""
+    share: float = 0.0
+    """Its share of the targets."""
 
     @property
     def is_failing(self) -> bool:
@@ -53,4 +57,9 @@ class LearningSummary(NamedTuple):
         text = f"loss {format_float(self.start)} → {format_float(self.end)}"
         if self.constant is None:
             return text
-        return f"{text}; always answering the {CONSTANT_ANSWERS[self.kind]} costs {format_float(self.constant)}"
+        text = f"{text}; always answering the {CONSTANT_ANSWERS[self.kind]} costs {format_float(self.constant)}"
+        if self.only_class is None:
+            return text
+        return (
+            f"{text}; only class {self.only_class} is predicted, which {format_percent(self.share)} of the targets have"
+        )

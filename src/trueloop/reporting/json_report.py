@@ -31,9 +31,10 @@ This is schema 1. New keys may be added to it; renaming or removing a key, or ch
   "lr", "live_graphs", each ``{"updates": [...], "values": [...]}``.
 - ``layer_gradient_norms``: null, or ``{"updates": [...], "layers": [...], "norms": [[...], ...]}``: for each layer one
   norm per update, null where the layer was not stepped.
-- ``learning``: null, or ``{"verdict", "kind", "start", "end", "constant", "updates"}``: the loss at the start and the
-  end of the run, and that of the best constant answer (null if it is not defined), with the verdict "learning",
-  "slowly", "not at all", "diverging" or "unknown".
+- ``learning``: null, or ``{"verdict", "kind", "start", "end", "constant", "updates", "only_class", "share"}``: the loss
+  at the start and the end of the run, and that of the best constant answer (null if it is not defined), with the
+  verdict "learning", "slowly", "not at all", "diverging" or "unknown". ``only_class`` is null, or the class that alone
+  was predicted at the end, and ``share`` its share of the targets.
 - ``error``: null, or the explained PyTorch error that ended the program:
   ``kind`` ("shape-mismatch"), ``type`` ("RuntimeError"), ``title``, ``message`` (PyTorch's own, shortened),
   ``path``, ``line``, ``function`` (the user line that raised it; null, null, "" if none is known),
@@ -180,6 +181,8 @@ def _learning_from_json(content: Mapping[str, Any]) -> LearningSummary:
         end=float(content["end"]),
         constant=None if content["constant"] is None else float(content["constant"]),
         updates=content["updates"],
+        only_class=content.get("only_class"),
+        share=float(content.get("share", 0.0)),
     )
 
 

@@ -120,3 +120,43 @@ def test_parts_of_unequal_width_are_pooled(tmp_path):
 def test_a_loss_on_a_subset_of_a_large_batch(tmp_path):
     big = "F.mse_loss(model(torch.ones(30000, 4)), torch.arange(60000.0).reshape(30000, 2) % 2)"
     assert learning(tmp_path, big, 2).verdict is LearningVerdict.UNKNOWN  # each column is constant
+
+
+RARE = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+torch.manual_seed(0)
+x = torch.randn(400, 4)
+rare = torch.zeros(400)
+rare[:20] = 1
+if {separable}:
+    x[:20] += 6
+model = nn.Linear(4, {outputs})
+optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+for step in range(120):
+    rows = torch.randint(400, (128,))
+    optimizer.zero_grad()
+    {loss}.backward()
+    optimizer.step()
+"""
+RARE_LOSSES = {
+    "F.cross_entropy(model(x[rows]), rare[rows].long())": 2,
+    "F.binary_cross_entropy_with_logits(model(x[rows]).squeeze(1), rare[rows])": 1,
+    "F.binary_cross_entropy(model(x[rows]).squeeze(1).sigmoid(), rare[rows])": 1,
+}
+
+
+@pytest.mark.parametrize(("loss", "outputs"), RARE_LOSSES.items())
+@pytest.mark.parametrize("separable", [False, True])
+def test_a_frequent_class_that_alone_is_predicted(tmp_path, loss, outputs, separable):
+    path = tmp_path / "train.py"
+    text = RARE.replace("{loss}", loss).replace("{outputs}", str(outputs)).replace("{separable}", str(separable))
+    path.write_text(text)
+    with Watch(()) as watch:
+        runpy.run_path(str(path))
+    learning = watch.report().learning
+    assert learning.only_class == (None if separable else 0)
+    assert learning.share == (0.0 if separable else pytest.approx(0.95, abs=0.03))
+    assert ("only class 0 is predicted" in learning.losses) is not separable

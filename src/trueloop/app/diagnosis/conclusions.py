@@ -9,7 +9,7 @@ from statistics import fmean, pstdev
 from typing import Final, NamedTuple
 
 from trueloop.app.diagnosis.experiments import LossCurve, Trial, Trials
-from trueloop.core.formatting import format_count, format_float
+from trueloop.core.formatting import format_count, format_float, format_percent
 from trueloop.core.learning import CONSTANT_ANSWERS, LearningSummary, LearningVerdict
 
 HELPS: Final = 0.8  # of the loss without the change; less is within the scatter of short runs
@@ -240,6 +240,10 @@ SMALL_OR_NOISY: Final = (
     "Nothing that was tried helps. The run learns slowly, and the model cannot fit even one batch: it is small, or the "
     "targets contain noise that no model can predict."
 )
+ONE_CLASS: Final = (
+    "Only class {} is predicted, which {} of the targets have: give the rare classes more weight (pos_weight of "
+    "BCEWithLogitsLoss, weight of CrossEntropyLoss, or a WeightedRandomSampler), and judge by recall, not by accuracy."
+)
 NO_RELATION: Final = (
     "Nothing that was tried helps. The model can fit one batch, but not what the batches have in common: the labels "
     "may not follow from the inputs, or the task needs another model or many more updates."
@@ -248,6 +252,9 @@ NO_RELATION: Final = (
 
 def _words(found: Diagnosis, learning: LearningSummary | None) -> tuple[str, list[str]]:
     """Return the headline and further sentences."""
+    if learning is not None and learning.only_class is not None:
+        headline, notes = _words(found, learning._replace(only_class=None))
+        return headline, [ONE_CLASS.format(learning.only_class, format_percent(learning.share)), *notes]
     if learning is not None and learning.verdict is LearningVerdict.LEARNING:
         change = "This change helps clearly more" if found.helping else "Nothing that was tried helps clearly more"
         return f"The run learns: {learning.losses}. {change}.", []

@@ -1,6 +1,7 @@
 """Compares the losses of a run with the loss of the best answer that does not depend on the input."""
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median, pstdev
@@ -33,6 +34,8 @@ WEIGHTS_INTERVAL: Final = 7  # updates; odd, as two optimizers may alternate
 MAX_SAMPLE: Final = 256  # numbers of a weight that are read
 COUNTED_TOGETHER: Final = 4096  # targets of classification
 MAX_PARTS: Final = 8  # batches of targets that are counted together
+LATEST_PREDICTIONS: Final = 4  # batches in which one class alone must be predicted
+MAJORITY: Final = 0.8  # share of the targets of a class that may be all that is predicted
 MAX_BATCHES: Final = 64  # batches whose targets are stored, spread over the run
 
 FUNCTIONS: Final[Mapping[str, Any]] = {
@@ -97,6 +100,8 @@ class _Loss:
     """How often each class was the target of an "nll" loss."""
     targets: DownsampledSeries[Tensor] = field(default_factory=lambda: DownsampledSeries[Tensor](MAX_BATCHES))
     """Targets of some batches, each of shape (B, columns)."""
+    predicted: deque[Tensor] = field(default_factory=lambda: deque[Tensor](maxlen=LATEST_PREDICTIONS))
+    """The smallest and the largest class that was predicted in each of the latest batches that were read."""
 
     @property
     def factor(self) -> int:
@@ -169,6 +174,8 @@ class LearningProgress(Tracker):
             value = _record_classes(known, loss) if loss.kind == "nll" else _record_numbers(known, loss, event.update)
             if value is not None:
                 known.values.add(event.update, value)
+            if event.live_nodes and (predicted := _predicted(loss)) is not None:
+                known.predicted.append(torch.stack([predicted.amin(), predicted.amax()]))
 
     def on_step_started(self, event: StepStarted) -> None:
         """Sample the weights before some updates."""
@@ -318,7 +325,35 @@ def _summary(loss: _Loss) -> LearningSummary:
     is_short = updates < MIN_UPDATES or len(values) < MIN_LOSSES
     verdict = LearningVerdict.UNKNOWN if is_short or constant is None else _verdict(start, end, error, constant)
     shown = None if constant is None else constant * factor
-    return LearningSummary(verdict, loss.kind, start * factor, end * factor, shown, updates)
+    summary = LearningSummary(verdict, loss.kind, start * factor, end * factor, shown, updates)
+    return summary._replace(**_majority(loss)) if verdict is not LearningVerdict.UNKNOWN else summary
+
+
+def _predicted(loss: MeasuredLoss) -> Tensor | None:
+    """Return the predicted classes; None for a loss of numbers."""
+    answers = loss.answers.detach()
+    if not answers.numel() or answers.is_complex():
+        return None
+    if loss.kind == "nll":
+        return answers.argmax(1 if answers.dim() > 1 else 0)
+    return (answers > (0 if loss.kind == "bce_with_logits" else 0.5)).long() if loss.kind.startswith("bce") else None
+
+
+def _majority(loss: _Loss) -> dict[str, Any]:
+    """Return the frequent class that alone was predicted in the latest batches, with its share of the targets."""
+    if len(loss.predicted) < LATEST_PREDICTIONS:
+        return {}
+    classes = torch.stack(list(loss.predicted)).flatten().unique().tolist()
+    if len(classes) > 1:
+        return {}
+    if loss.kind == "nll":
+        counts = loss.counts.total() if loss.counts is not None else torch.zeros(1)
+        share = (counts[classes[0]] / counts.sum()).item() if counts.sum() else 0.0
+    else:
+        batches = [batch.cpu() for batch in loss.targets.values]
+        ones = torch.cat([batch.flatten() for batch in batches]).mean().item() if batches else 0.5
+        share = ones if classes[0] else 1 - ones
+    return {"only_class": int(classes[0]), "share": share} if MAJORITY <= share < 1 else {}
 
 
 def _verdict(start: float, end: float, error: float, constant: float) -> LearningVerdict:
