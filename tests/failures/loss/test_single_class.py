@@ -151,3 +151,45 @@ def test_lint_reports_a_softmax_of_one_output(lint_reports, script):
 @pytest.mark.parametrize("script", SOFTMAX_OF_MORE.values(), ids=SOFTMAX_OF_MORE)
 def test_lint_accepts_other_softmaxes(lint_is_clean, script):
     lint_is_clean(SOFTMAX_HEAD + script, "LOS010")
+
+
+RUN_HEAD = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+torch.manual_seed(0)
+policy = nn.Linear(4, 3)
+optimizer = torch.optim.Adam(policy.parameters(), lr=0.01)
+for step in range(30):
+    state = torch.randn({states}, 4)
+    {scores}
+    loss = -(torch.distributions.Categorical(probabilities).log_prob(torch.tensor(1)) * state[0, 0]).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+RUN_FAULTY = {
+    "a function": (1, "probabilities = F.softmax(policy(state), dim=0)"),
+    "a layer": (1, "probabilities = nn.Softmax(0)(policy(state))"),
+}
+RUN_CORRECT = {
+    "over the actions": (1, "probabilities = F.softmax(policy(state), dim=-1)"),
+    "one dimension": (1, "probabilities = F.softmax(policy(state[0]), dim=0)"),
+    "several states, over the batch": (5, "probabilities = F.softmax(policy(state), dim=0)"),
+    "one state now and then": ("1 + step % 4", "probabilities = F.softmax(policy(state), dim=0)"),
+    "without gradients": (1, "F.softmax(policy(state).detach(), dim=0); probabilities = policy(state).softmax(1)"),
+}
+
+
+@pytest.mark.parametrize(("states", "scores"), RUN_FAULTY.values(), ids=RUN_FAULTY)
+def test_run_reports_a_softmax_over_a_dimension_of_size_one(run, states, scores):
+    script = RUN_HEAD.replace("{states}", str(states)).replace("{scores}", scores)
+    [found] = [each for each in run(script).findings if each.code == "LOS010"]
+    assert found.severity == "warning"
+    assert "had the size 1 in all 30 calls" in found.message
+
+
+@pytest.mark.parametrize(("states", "scores"), RUN_CORRECT.values(), ids=RUN_CORRECT)
+def test_run_accepts_other_dimensions(run, states, scores):
+    script = RUN_HEAD.replace("{states}", str(states)).replace("{scores}", scores)
+    assert "LOS010" not in {each.code for each in run(script).findings}

@@ -20,10 +20,12 @@ When this is fine
     - A softmax over positions gets one score per position, as in attention: ``softmax(self.score(h), dim=1)``.
 
 How it is detected
-    Only the linter finds it, from the source code: the prediction of a cross-entropy comes directly, or through an
-    activation, from a linear layer or convolution with the constant 1 as its number of outputs. It also reports a
-    softmax over the dimension of such outputs: the last one of a linear layer, the second one of a convolution, and the
-    second one of a linear layer if the result goes into a loss.
+    In a run, the sanitizer reads the dimension of each softmax over a trained matrix. It warns of a line where this
+    dimension had the size 1 in each of 20 or more calls, while the other one was larger: ``softmax(scores, dim=0)``
+    of one state, whose scores have the shape (1, actions). The linter finds single outputs: the prediction of a
+    cross-entropy comes directly, or through an activation, from a linear layer or convolution with the constant 1 as
+    its number of outputs. It also reports a softmax over the dimension of such outputs: the last one of a linear
+    layer, the second one of a convolution, and the second one of a linear layer if the result goes into a loss.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -33,20 +35,76 @@ References
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
 
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.activations import LOG_SOFTMAX, RELU, SIGMOID, SOFTMAX, VIEWS, is_affine, layer_before
 from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Edit, Fix
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.tracing.events import Event, WatchEnded
 
+MIN_CALLS: Final = 20
+MAX_LINES: Final = 64
 LOSSES = {
     "torch.nn.CrossEntropyLoss": "BCEWithLogitsLoss",
     "torch.nn.functional.cross_entropy": "binary_cross_entropy_with_logits",
 }
 NORMALISING = SOFTMAX | LOG_SOFTMAX
 ACTIVATIONS = RELU | SIGMOID | SOFTMAX | {"torch.tanh", "torch.nn.functional.tanh", "torch.nn.Tanh"}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class SoftmaxApplied(Event):
+    """A softmax was applied to a trained matrix whose other dimension is larger than 1."""
+
+    function: str
+    dim: int
+    size: int
+    """Size of the dimension over which it normalises."""
+
+
+@dataclass(slots=True)
+class _Calls:
+    event: SoftmaxApplied
+    count: int = 0
+    is_single: bool = True
+
+
+class Detector(BaseDetector):
+    """Finds lines whose softmax is always over a dimension of size 1."""
+
+    def __init__(self) -> None:
+        self._lines: dict[CodePosition | None, _Calls] = {}
+
+    def on_softmax_applied(self, event: SoftmaxApplied) -> None:
+        """Count one call."""
+        if event.location in self._lines or len(self._lines) < MAX_LINES:
+            calls = self._lines.setdefault(event.location, _Calls(event))
+            calls.count += 1
+            calls.is_single &= event.size == 1
+
+    def on_watch_ended(self, event: WatchEnded) -> Iterator[Evidence]:
+        """Return evidence for each such line."""
+        for location, calls in self._lines.items():
+            if calls.is_single and calls.count >= MIN_CALLS:
+                found = calls.event
+                result = "0" if "log" in found.function else "1"
+                yield Evidence(
+                    message=f"`{found.function}` normalises over dim={found.dim}, which had the size 1 in all "
+                    f"{calls.count} calls: every result is {result}, and the scores get no gradient.",
+                    location=location,
+                    fix="Normalise over the scores of one sample, which is usually dim=-1.",
+                    severity=Severity.WARNING,
+                    first_update=found.update,
+                )
+
+    def inconclusive(self) -> str:
+        """Return a reason if no softmax was seen."""
+        return "" if self._lines else "no softmax over a trained matrix was applied"
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -162,13 +220,13 @@ from torch import nn
 
 torch.manual_seed(0)
 x = torch.randn(128, 8)
-labels = (x.sum(1, keepdim=True) > 0).float()
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-criterion = nn.CrossEntropyLoss()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(8):
+y = x[:, :1].relu()
+gate, value = nn.Linear(8, 1), nn.Linear(8, 1)
+optimizer = torch.optim.SGD([*gate.parameters(), *value.parameters()], lr=0.1)
+for step in range(30):
     optimizer.zero_grad()
-    loss = criterion(model(x), labels)
+    share = nn.functional.softmax(gate(x), dim=-1)
+    loss = nn.functional.mse_loss(share * value(x), y)
     loss.backward()
     optimizer.step()
 """
@@ -178,7 +236,8 @@ FAILURE = Failure(
     title="Softmax or cross-entropy of a single output is constant",
     severity=Severity.ERROR,
     bad=BAD,
-    good=changed(BAD, {"nn.CrossEntropyLoss()": "nn.BCEWithLogitsLoss()"}),
+    good=changed(BAD, {"nn.functional.softmax(gate(x), dim=-1)": "torch.sigmoid(gate(x))"}),
     fix="Use BCEWithLogitsLoss for one output, or CrossEntropyLoss with one output per class.",
     rule=RULE,
+    detector=Detector,
 )
