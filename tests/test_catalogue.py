@@ -54,6 +54,7 @@ UNFIXED = {
     "LOS013",
     "LOS018",
     "LOS022",
+    "LOS024",
     "MDL008",
     "MDL012",
     "MDL017",

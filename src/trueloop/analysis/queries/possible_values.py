@@ -41,10 +41,7 @@ def possible_values(source: SourceFile, node: ast.expr) -> list[ast.expr]:
         case ast.Name(id=name):
             return _of_variable(source, node, name)
         case ast.Attribute(value=ast.Name(id="self"), attr=name):
-            definition = enclosing_definition(source, node, ast.ClassDef)
-            return [
-                found for each in _assignments(definition).get(f"self.{name}", []) for found in _parts(source, each)
-            ]
+            return _of_attribute(source, node, f"self.{name}")
         case ast.Call():
             return _returned(source, node, None)
         case _:
@@ -53,16 +50,9 @@ def possible_values(source: SourceFile, node: ast.expr) -> list[ast.expr]:
 
 def _of_variable(source: SourceFile, node: ast.expr, name: str) -> list[ast.expr]:
     function = function_of(source, node)
-    around = _ancestors(source, node)
-    found: list[ast.expr] = []
-    for each in reversed(_assignments(function).get(name, [])):
-        statement = each.statement
-        if statement.lineno > node.lineno or id(statement) in around:
-            continue
-        found += _parts(source, each)
-        conditions = [e for e in _path(source, statement) if isinstance(e, _BRANCHES)]
-        if all(id(condition) in around for condition in conditions):
-            return found
+    found, is_certain = _assigned_before(source, node, name)
+    if is_certain:
+        return found
     if isinstance(function, ast.Module):
         return found
     if name in [each.arg for each in _parameters(function)]:
@@ -70,6 +60,32 @@ def _of_variable(source: SourceFile, node: ast.expr, name: str) -> list[ast.expr
     if not found:
         found = [part for each in _assignments(source.tree).get(name, []) for part in _parts(source, each)]
     return found
+
+
+def _of_attribute(source: SourceFile, node: ast.expr, name: str) -> list[ast.expr]:
+    """Return what an attribute gets before a node in its function, or else in the other methods."""
+    found, is_certain = _assigned_before(source, node, name)
+    if is_certain:
+        return found
+    own = {id(each.statement) for each in _assignments(function_of(source, node)).get(name, [])}
+    definition = enclosing_definition(source, node, ast.ClassDef)
+    others = [each for each in _assignments(definition).get(name, []) if id(each.statement) not in own]
+    return found + [part for each in others for part in _parts(source, each)]
+
+
+def _assigned_before(source: SourceFile, node: ast.expr, name: str) -> tuple[list[ast.expr], bool]:
+    """Return the values that a function assigns before a node, last first, and whether it certainly assigns one."""
+    around = _ancestors(source, node)
+    found: list[ast.expr] = []
+    for each in reversed(_assignments(function_of(source, node)).get(name, [])):
+        statement = each.statement
+        if statement.lineno > node.lineno or id(statement) in around:
+            continue
+        found += _parts(source, each)
+        conditions = [e for e in _path(source, statement) if isinstance(e, _BRANCHES)]
+        if all(id(condition) in around for condition in conditions):
+            return found, True
+    return found, False
 
 
 def _ancestors(source: SourceFile, node: ast.AST) -> set[int]:

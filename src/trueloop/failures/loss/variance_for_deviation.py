@@ -172,12 +172,10 @@ def _is_variance(node: ast.expr) -> bool:
             return ast.dump(left) == ast.dump(right)
         case ast.BinOp(op=ast.Add(), left=left):  # var + 1e-6
             return _is_variance(left)
-        case ast.Call(func=ast.Attribute(attr="pow"), args=[*_, ast.Constant(value=2)]):
-            return True
         case ast.Call(func=ast.Attribute(attr="clamp" | "clamp_min" | "clip", value=inner)):
             return _is_variance(inner)
-        case ast.Call(func=ast.Attribute(attr="square" | "var")):
-            return True
+        case ast.Call(func=ast.Attribute(attr="square" | "var" | "pow" as method), args=arguments):
+            return method != "pow" or [ast.unparse(each) for each in arguments[-1:]] == ["2"]
         case _:
             return _exponent(node) is not None
 
