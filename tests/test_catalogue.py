@@ -43,6 +43,7 @@ UNFIXED = {
     "DAT022",
     "DAT023",
     "DAT024",
+    "DAT025",
     "EVL005",
     "EVL006",
     "EVL012",
