@@ -22,8 +22,8 @@ When this is fine
 
 How it is detected
     Only the linter finds it: the program writes files with a number that has no format, as in ``f"sample_{i}.npy"``,
-    lists such files with ``sorted(glob(...))`` without a key, and takes items of the list and of another sequence at the same
-    position, by an index or with ``zip``. The other sequence must not be computed from the list or be sorted.
+    lists such files with ``sorted(glob(...))`` without a key, and takes items of the list and of another sequence at
+    the same position, by an index or with ``zip``. The other sequence is not computed from the list and not sorted.
 
 References
     Python, "Sorting Techniques", https://docs.python.org/3/howto/sorting.html
