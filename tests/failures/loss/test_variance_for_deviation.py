@@ -41,9 +41,98 @@ def draw(mu, log_variance):
 def loss(mu, log_variance, y):
     return ((y - mu) ** 2 * torch.exp(-log_variance) + log_variance).mean()
 """,
+    "the deviation of a network, in a Gaussian loss": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mu, self.raw = nn.Linear(3, 1), nn.Linear(3, 1)
+    def forward(self, x):
+        sigma = nn.functional.softplus(self.raw(x)) + 1e-3
+        return self.mu(x), sigma
+net, criterion = Net(), nn.GaussianNLLLoss()
+def train(x, y):
+    mean, spread = net(x)
+    return criterion(mean, y, spread)  # <- LOS021
+def interval(x):
+    mu, sigma = net(x)
+    return mu - 1.96 * sigma, mu + 1.96 * sigma
+""",
+    "by its name": """
+def loss(mu, std, y):
+    return nn.functional.gaussian_nll_loss(mu, y, var=std)  # <- LOS021
+""",
+    "a root under another name": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.nll = nn.GaussianNLLLoss(full=True)
+    def loss(self, mu, log_var, y):
+        s = torch.exp(0.5 * log_var)
+        return self.nll(mu, y, s)  # <- LOS021
+""",
+    "a distribution that also samples": """
+def loss(mu, scale, y):
+    return nn.functional.gaussian_nll_loss(mu, y, scale)  # <- LOS021
+def draw(mu, scale):
+    return Normal(mu, scale).sample()
+""",
+    "a variance for a distribution": """
+def draw(mu, var):
+    return Normal(mu, var).sample()  # <- LOS021
+def loss(mu, var, y):
+    return nn.functional.gaussian_nll_loss(mu, y, var)
+""",
+    "a square for noise": """
+def draw(mu, std):
+    variance = std ** 2
+    return mu + torch.randn_like(mu) * variance  # <- LOS021
+""",
 }
 
 CORRECT = {
+    "a square for a Gaussian loss": """
+def loss(mu, sigma, y):
+    return nn.functional.gaussian_nll_loss(mu, y, sigma ** 2)
+def draw(mu, sigma):
+    return Normal(mu, sigma).sample()
+""",
+    "a variance in all places": """
+def loss(mu, sigma, y):
+    return nn.functional.gaussian_nll_loss(mu, y, sigma)
+def interval(mu, sigma):
+    return mu - 1.96 * torch.sqrt(sigma), mu + 1.96 * torch.sqrt(sigma)
+""",
+    "a square that is called std": """
+def loss(mu, raw, y):
+    std = raw.exp().pow(2)
+    return nn.functional.gaussian_nll_loss(mu, y, std)
+""",
+    "a log-variance of which the exponential is passed": """
+def loss(mu, log_var, y):
+    std = log_var.exp()
+    return nn.functional.gaussian_nll_loss(mu, y, std)
+""",
+    "a number without another use": """
+def loss(mu, sigma, y):
+    return nn.functional.gaussian_nll_loss(mu, y, sigma)
+""",
+    "the root of the variance": """
+def draw(mu, var):
+    dist = Normal(mu, var.sqrt())
+    return dist.sample() + torch.randn(3) * var ** 0.5
+def loss(mu, var, y):
+    return nn.functional.gaussian_nll_loss(mu, y, var)
+""",
+    "another variable that is called var": """
+def draw(mu, var):
+    return Normal(mu, var).sample()
+""",
+    "an own loss of the deviation": """
+def gaussian_nll(mu, y, std):
+    return (std.log() + 0.5 * ((y - mu) / std) ** 2).mean()
+def loss(mu, std, y):
+    return gaussian_nll(mu, y, std)
+""",
     "half of it": """
 def reparameterize(mu, logvar):
     return mu + torch.randn_like(mu) * torch.exp(0.5 * logvar)

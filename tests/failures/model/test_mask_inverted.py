@@ -42,6 +42,42 @@ class Classifier(nn.Module):
 print(Classifier()(q, tokens == PAD))
 """,
     "does not attend to padding": "F.scaled_dot_product_attention(q, k, v, attn_mask=(tokens != PAD)[:, None])\n",
+    "inverted by the caller, in a block": """
+class Attend(nn.Module):
+    def forward(self, x, keep):
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=keep[:, None, :])
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attend = Attend()
+    def forward(self, tokens):
+        pad = tokens == PAD
+        return self.attend(q, ~pad)
+""",
+    "two callers that differ": """
+def attend(x, mask):
+    return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+attend(q, (tokens != PAD)[:, None])
+attend(q, (tokens == PAD)[:, None])
+""",
+    "lengths": """
+lengths = torch.tensor([2, 5])
+positions = torch.arange(5)
+keep = positions[None, :] < lengths[:, None]
+F.scaled_dot_product_attention(q, k, v, attn_mask=keep[:, None])
+attention(q, k, v, key_padding_mask=torch.logical_not(keep))
+encoder(q, src_key_padding_mask=torch.arange(5)[None] >= lengths.unsqueeze(1))
+""",
+    "both conditions": """
+future = torch.triu(torch.ones(5, 5, dtype=torch.bool), 1)
+F.scaled_dot_product_attention(q, k, v, attn_mask=~(future | (tokens == PAD)[:, None]))
+F.scaled_dot_product_attention(q, k, v, attn_mask=(tokens != PAD)[:, None] & ~future)
+""",
+    "a number that is no padding": """
+embedding = nn.Embedding(9, 8, padding_idx=0)
+def run(is_end):
+    return encoder(q, src_key_padding_mask=is_end != 0)
+""",
     "user-defined attention": """
 class Own(nn.Module):
     def __init__(self):
@@ -56,6 +92,44 @@ Own()(q, mask=torch.tril(torch.ones(5, 5)), key_padding_mask=tokens != PAD)
 }
 
 BROKEN = {
+    "padding, through a block": """
+class Attend(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+    def forward(self, x, pad_mask):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=pad_mask[:, None, :])  # <- MDL006
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attend = nn.ModuleList([Attend() for _ in range(2)])
+    def forward(self, x, tokens):
+        pad = tokens == PAD
+        for attend in self.attend:
+            x = x + attend(x, pad)
+        return x
+""",
+    "padding, by the lengths": """
+def attend(x, lengths):
+    steps = torch.arange(x.shape[1])
+    past_end = steps[None, :] >= lengths[:, None]
+    return F.scaled_dot_product_attention(x, x, x, attn_mask=past_end[:, None, :])  # <- MDL006
+""",
+    "tokens that are no zeros": """
+embedding = nn.Embedding(9, 8, padding_idx=0)
+def encode(tokens):
+    return encoder(embedding(tokens), src_key_padding_mask=(tokens != 0))  # <- MDL006
+print(encode(tokens))
+""",
+    "padding, in a function with an option": """
+def attend(x, mask=None):
+    return F.scaled_dot_product_attention(  # <- MDL006
+        x, x, x, attn_mask=mask[:, None] if mask is not None else None)
+padding = tokens.eq(PAD)
+attend(q, mask=padding)
+attend(q)
+""",
     "a function": "out = F.scaled_dot_product_attention(  # <- MDL006\n"
     "    q, k, v, torch.triu(torch.ones(5, 5), diagonal=1).bool())\n",
     "a buffer, from a book": """

@@ -1,4 +1,4 @@
-"""The exponential of a log-variance is used as a standard deviation, without the factor 0.5.
+"""A variance is used as a standard deviation, or a standard deviation as a variance.
 
 What you see
     Samples of the latent space are too wide or too narrow, the reconstruction stays blurred, and predicted intervals
@@ -10,23 +10,29 @@ Why it happens
     are positive numbers of one shape, so PyTorch raises no error.
 
 Fix
-    Halve the log-variance before the exponential.
+    Halve the log-variance before the exponential, and pass what the function expects.
 
         std = torch.exp(0.5 * log_var)
         z = mu + eps * std
+        loss = nn.functional.gaussian_nll_loss(mu, y, std ** 2)
 
 When this is fine
     - The variable is the logarithm of a deviation, whatever its name, also in the loss: ``exp(2 * log_var)`` is the
       variance there.
-    - The number is used in one place only, so that it has a consistent meaning.
+    - The number is used in one place only, so that it has a consistent meaning, or in the same way in all places.
     - ``exp(log_var)`` is the variance of ``GaussianNLLLoss``, or the diagonal of a covariance.
 
 How it is detected
     Only the linter finds it: a deviation is computed as ``exp`` of a variable called log-variance, and another line
-    takes the same variable as a log-variance: ``exp(0.5 * log_var)``, or the formula of the KL divergence.
+    takes the same variable as a log-variance: ``exp(0.5 * log_var)``, or the formula of the KL divergence. Or the
+    Gaussian loss gets a value that is called std, that is a root, or that the program also uses as a deviation: in
+    ``Normal``, as a factor of noise, or in the half width ``1.96 * sigma``. Or one of these uses gets a value called
+    variance that the program takes as a variance elsewhere, or that is a square. Values are followed through variables,
+    parameters and the outputs of modules.
 
 References
     Kingma and Welling, "Auto-Encoding Variational Bayes", 2014, arXiv:1312.6114
+    torch.nn.GaussianNLLLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.GaussianNLLLoss.html
     torch.distributions.Normal, https://docs.pytorch.org/docs/stable/distributions.html
 """
 
@@ -36,6 +42,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
+from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -52,10 +59,25 @@ _AS_VARIANCE: Final = re.compile(
     re.IGNORECASE,
 )
 _AS_DEVIATION: Final = re.compile(rf"2(?:\.0)? \* {_OWNER}{_LOG_VARIANCE}|{_LOG_VARIANCE} \* 2", re.IGNORECASE)
+_VARIANCE_NAME: Final = re.compile(
+    r"(?<!log)(?<!log_)(?<!ln_)(?<!ln)(^|_)(var|variance|vars|variances)($|_|\d)|sigma_?(2|sq)|s2$|std_?(2|sq)"
+    r"|^(pred|y|mu|out)var$|squared",
+    re.IGNORECASE,
+)
+_STD_NAME: Final = re.compile(r"(?<!log)(?<!log_)(^|_)(std|stds|stdev|stddev|std_?dev|sd)($|_)", re.IGNORECASE)
+_ROOTS: Final = ("sqrt(", "sqrt(self.")
+_QUANTILES: Final = frozenset((1.28, 1.2816, 1.64, 1.645, 1.959964, 1.96, 2.33, 2.58, 2.576))
 _NOISE: Final = re.compile(r"randn|^eps|_eps$|epsilon|noise|normal", re.IGNORECASE)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the variances that are used as deviations, and the deviations that are used as variances."""
+    yield from _exponentials(source)
+    yield from _named_deviations(source)
+    yield from _named_variances(source)
+
+
+def _exponentials(source: SourceFile) -> Iterator[Hit]:
     """Yield each ``exp`` of a log-variance that is used as a deviation, if another line takes it as a log-variance."""
     text = ast.unparse(source.tree) if _MENTIONED.search(source.text.source) else ""
     if not _AS_VARIANCE.search(text) or _AS_DEVIATION.search(text):
@@ -75,8 +97,107 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 )
 
 
+def _named_deviations(source: SourceFile) -> Iterator[Hit]:
+    """Yield each Gaussian loss that gets a deviation as its variance."""
+    losses = list(_losses(source))
+    uses = [(use, last_name(each)) for use, each in _deviations(source) if last_name(each)] if losses else []
+    for call, passed in losses:
+        chain = list(origins(source, passed))
+        names = [last_name(each) for each in chain if last_name(each)]
+        if any(_VARIANCE_NAME.search(each) for each in names) or any(map(_is_variance, chain)):
+            continue
+        if any(f"{root}{each}" in source.text.source for each in names for root in _ROOTS):
+            continue
+        use = next((use for use, name in uses if name in names), None)
+        is_deviation = any(_STD_NAME.search(each) for each in names) or any(map(_is_root, chain))
+        if is_deviation or use is not None:
+            text = source.text.segment(passed)
+            edit = source.text.replace(passed, f"{text} ** 2" if isinstance(passed, ast.Name) else f"({text}) ** 2")
+            yield Hit(
+                message=f"`{ast.unparse(call.func)}` expects the variance, but `{ast.unparse(passed)}` is a standard "
+                "deviation: pass its square.",
+                node=call,
+                related=((use, "used as the deviation here"),) if use is not None else (),
+                fix=Fix((edit,), safe=False, description="Square the deviation"),
+            )
+
+
+def _named_variances(source: SourceFile) -> Iterator[Hit]:
+    """Yield each deviation that is called a variance, if the program also takes it as one."""
+    variances = {last_name(each) for _, passed in _losses(source) for each in origins(source, passed)}
+    reported = set[int]()
+    for use, passed in _deviations(source):
+        name = last_name(passed)
+        if not isinstance(passed, ast.Name | ast.Attribute) or not _VARIANCE_NAME.search(name) or id(use) in reported:
+            continue
+        chain = list(origins(source, passed))
+        if any(map(_is_root, chain)) or any(_exponent(each) is not None for each in chain):
+            continue
+        is_taken_as_variance = name in variances or any(f"{root}{name}" in source.text.source for root in _ROOTS)
+        if is_taken_as_variance or any(map(_is_variance, chain)):
+            reported.add(id(use))
+            yield Hit(
+                message=f"`{ast.unparse(passed)}` is a variance, but is used as the standard deviation in "
+                f"`{ast.unparse(use)}`: take its root.",
+                node=use,
+                fix=Fix(
+                    (source.text.replace(passed, f"{source.text.segment(passed)} ** 0.5"),),
+                    safe=False,
+                    description="Take the root of the variance",
+                ),
+            )
+
+
+def _losses(source: SourceFile) -> Iterator[tuple[ast.Call, ast.expr]]:
+    """Yield the calls of PyTorch's Gaussian loss, with the argument for the variance."""
+    for call in source.all_calls:
+        passed = [each.value for each in call.keywords if each.arg == "var"] or call.args[2:3]
+        if passed and not isinstance(passed[0], ast.Starred) and _is_loss(source, call.func):
+            yield call, passed[0]
+
+
+def _is_loss(source: SourceFile, function: ast.expr) -> bool:
+    if source.qualified_name(function) == "torch.nn.functional.gaussian_nll_loss":
+        return True
+    made = [each for each in origins(source, function) if isinstance(each, ast.Call)]
+    return any(source.qualified_name(each.func) == "torch.nn.GaussianNLLLoss" for each in made)
+
+
+def _is_variance(node: ast.expr) -> bool:
+    """Return True for a square, ``x.var()`` or the exponential of a log-variance."""
+    match node:
+        case ast.BinOp(op=ast.Pow(), right=ast.Constant(value=2)):
+            return True
+        case ast.BinOp(op=ast.Mult(), left=left, right=right):
+            return ast.dump(left) == ast.dump(right)
+        case ast.BinOp(op=ast.Add(), left=left):  # var + 1e-6
+            return _is_variance(left)
+        case ast.Call(func=ast.Attribute(attr="clamp" | "clamp_min" | "clip", value=inner)):
+            return _is_variance(inner)
+        case ast.Call(func=ast.Attribute(attr="square" | "var" | "pow" as method), args=arguments):
+            return method != "pow" or [ast.unparse(each) for each in arguments[-1:]] == ["2"]
+        case _:
+            return _exponent(node) is not None
+
+
+def _is_root(node: ast.expr) -> bool:
+    """Return True for a square root, ``x.std()`` or the exponential of half a log-variance or of a log-deviation."""
+    match node:
+        case ast.BinOp(op=ast.Pow(), right=ast.Constant(value=0.5)):
+            return True
+        case ast.Call(func=ast.Attribute(attr="sqrt" | "std")):
+            return True
+        case ast.Call(func=ast.Attribute(attr="exp", value=inner)):
+            text = ast.unparse(node.args[0] if node.args else inner)
+            return bool(
+                re.search(r"0\.5 \*|\* 0\.5|/ 2\b|log_?std|log_?sigma(?!_?(2|sq))|log_?scale", text, re.IGNORECASE)
+            )
+        case _:
+            return False
+
+
 def _deviations(source: SourceFile) -> Iterator[tuple[ast.AST, ast.expr]]:
-    """Yield the expressions that are used as deviations: of a normal distribution, or as a factor of noise."""
+    """Yield the expressions that are used as deviations: of a distribution, of noise, or in a half width."""
     for call in source.all_calls:
         if last_name(call.func) in ("Normal", "LogNormal") or dotted_name(call.func) == "torch.normal":
             named = [each.value for each in call.keywords if each.arg in ("scale", "std")]
@@ -85,6 +206,10 @@ def _deviations(source: SourceFile) -> Iterator[tuple[ast.AST, ast.expr]]:
         if isinstance(node.op, ast.Add):
             for product in (node.left, node.right):
                 yield from ((node, each) for each in _factors_of_noise(source, product))
+        if isinstance(node.op, ast.Mult):
+            for factor, number in ((node.left, node.right), (node.right, node.left)):
+                if isinstance(number, ast.Constant) and number.value in _QUANTILES:
+                    yield node, factor
 
 
 def _factors_of_noise(source: SourceFile, product: ast.expr) -> Iterator[ast.expr]:
@@ -132,7 +257,9 @@ def _halved(source: SourceFile, call: ast.expr, of: ast.expr) -> Fix:
     return Fix((edit,), safe=False, description="Halve the log-variance")
 
 
-RULE = Rule(required_words=("exp(", "torch", "og"), find=find)
+RULE = Rule(
+    required_words=("torch", "exp(&og|gaussian_nll_loss|GaussianNLLLoss|Normal(|torch.normal(|randn"), find=find
+)
 
 BAD = """
 import torch
@@ -167,10 +294,10 @@ for step in range(8):
 
 FAILURE = Failure(
     code="LOS021",
-    title="Exponential of the log-variance is used as the deviation",
+    title="Variance and standard deviation are confused",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"torch.exp(log_var)": "torch.exp(0.5 * log_var)"}),
-    fix="Compute the standard deviation as exp(0.5 * log_var).",
+    fix="Pass the variance or the deviation, whichever is expected; the deviation is exp(0.5 * log_var).",
     rule=RULE,
 )

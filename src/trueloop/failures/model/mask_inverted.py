@@ -27,8 +27,9 @@ When this is fine
     - The weights after a softmax are multiplied with the mask as well, and divided by their sum.
 
 How it is detected
-    Only the linter finds it, from the source code: a triangle of ones, a comparison with the padding token, or a
-    tokenizer's mask is passed to PyTorch's attention with the wrong convention. A model that reads from right to left
+    Only the linter finds it, from the source code: a triangle of ones, a comparison with the padding token or with the
+    lengths, or a tokenizer's mask is passed to PyTorch's attention with the wrong convention, also through variables,
+    parameters and other files. A model that reads from right to left
     needs the other triangle, so this is a warning. It also reports a softmax of scores times a variable called mask or
     adjacency that is not used after it. A triangle of floating-point ones is an error. A run reports the
     consequences: MDL014 if a position sees its target, MDL016 if padding is read.
@@ -47,8 +48,9 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.assignments import assigned_value, attribute_value
+from trueloop.analysis.queries.assignments import attribute_value
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of, without_conversions
+from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, walk
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -60,9 +62,11 @@ LAYERS = frozenset(
 )  # fmt: skip
 MASKS = frozenset(("attn_mask", "mask", "src_mask", "tgt_mask"))
 KEEPS_MEANING = frozenset(("bool", "to", "cuda", "type", "type_as", "unsqueeze", "squeeze", "view", "expand",
-                           "repeat", "clone", "contiguous", "expand_as", "reshape"))  # fmt: skip
+                           "repeat", "clone", "contiguous", "expand_as", "reshape", "repeat_interleave"))  # fmt: skip
 OPPOSITE = {"upper": "lower", "lower": "upper", "tokens": "padding", "padding": "tokens"}
 _MASK_NAME: Final = re.compile(r"(^|_)(mask|adj|adjacency)($|_)", re.IGNORECASE)
+_TOKENS: Final = re.compile(r"token|(^|_)ids?$|^(src|tgt|inputs?|seqs?|x|words?|text)$", re.IGNORECASE)
+_LENGTHS: Final = re.compile(r"len", re.IGNORECASE)
 MAX_DEPTH = 8  # number of names and calls through which the origin of a mask is searched
 
 
@@ -169,9 +173,13 @@ def _parse_mask(source: SourceFile, node: ast.expr | None, depth: int) -> _Mask 
             inner = _parse_mask(source, operand, depth - 1)
             mask = inner and _Mask(OPPOSITE[inner.true], boolean=True)
         case ast.Name(id=name) as read:
-            value = assigned_value(source, read, name)
-            is_of_tokenizer = name == "attention_mask" and value is None and _has_key(source, name)
-            mask = _Mask("tokens", boolean=False) if is_of_tokenizer else _parse_mask(source, value, depth - 1)
+            values = possible_values(source, read)
+            is_of_tokenizer = name == "attention_mask" and not values and _has_key(source, name)
+            mask = _Mask("tokens", boolean=False) if is_of_tokenizer else _agreed(source, values, depth)
+        case ast.IfExp(body=first, orelse=second) | ast.BinOp(op=ast.BitAnd() | ast.BitOr(), left=first, right=second):
+            parts = [each for each in (first, second) if not isinstance(each, ast.Constant)]
+            known = [found for each in parts if (found := _parse_mask(source, each, depth - 1))]
+            mask = known[0] if known and (isinstance(node, ast.BinOp) or len(known) == len(parts)) else None
         case ast.Attribute(value=ast.Name(id="self"), attr=name) as read:
             mask = _parse_mask(source, attribute_value(source, read, name), depth - 1)
         case ast.Compare() as comparison:
@@ -183,16 +191,25 @@ def _parse_mask(source: SourceFile, node: ast.expr | None, depth: int) -> _Mask 
     return mask
 
 
+def _agreed(source: SourceFile, values: list[ast.expr], depth: int) -> _Mask | None:
+    """Return the meaning that all values of a variable have, apart from None; None if they differ."""
+    parts = [each for each in values if not (isinstance(each, ast.Constant) and each.value is None)]
+    found = [_parse_mask(source, each, depth - 1) for each in parts]
+    return found[0] if len({each and each.true for each in found}) == 1 else None
+
+
 def _has_key(source: SourceFile, key: str) -> bool:
     """Return True if the program has a dictionary with a key, such as the batches of a tokenizer."""
     return f'"{key}"' in source.text.source or f"'{key}'" in source.text.source
 
 
 def _parse_comparison(source: SourceFile, node: ast.Compare, depth: int) -> _Mask | None:
-    if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq | ast.NotEq):
+    if len(node.ops) != 1:
         return None
+    if not isinstance(node.ops[0], ast.Eq | ast.NotEq):
+        return _parse_lengths(source, node)
     is_equal, other = isinstance(node.ops[0], ast.Eq), node.comparators[0]
-    if "pad" in source.text.segment(other).lower():
+    if "pad" in source.text.segment(other).lower() or _is_padding_number(source, node.left, other):
         return _Mask("padding" if is_equal else "tokens", boolean=True)
     number = other.value if isinstance(other, ast.Constant) else None
     inner = _parse_mask(source, node.left, depth - 1) if number in (0, 1) else None
@@ -201,12 +218,48 @@ def _parse_comparison(source: SourceFile, node: ast.Compare, depth: int) -> _Mas
     return _Mask(inner.true if bool(number) is is_equal else OPPOSITE[inner.true], boolean=True)
 
 
+def _is_padding_number(source: SourceFile, tokens: ast.expr, number: ast.expr) -> bool:
+    """Return True for the 0 of ``tokens != 0`` if the program pads with 0."""
+    name = last_name(tokens) if isinstance(tokens, ast.Name | ast.Attribute | ast.Subscript) else ""
+    pads_with_0 = re.search(r"(padding_idx|padding_value|pad\w*)\s*=\s*0\b", source.text.source, re.IGNORECASE)
+    is_zero = isinstance(number, ast.Constant) and number.value == 0 and type(number.value) is int
+    return is_zero and bool(_TOKENS.search(name)) and pads_with_0 is not None
+
+
+def _parse_lengths(source: SourceFile, node: ast.Compare) -> _Mask | None:
+    """Return the mask of ``torch.arange(T)[None] < lengths[:, None]``."""
+    sides = [_without_view(source, each) for each in (node.left, node.comparators[0])]
+    counts = [isinstance(each, ast.Call) and last_name(each.func) == "arange" for each in sides]
+    lengths = [bool(_LENGTHS.search(last_name(each))) for each in sides]
+    if counts == lengths[::-1] and any(counts) and any(lengths):
+        is_less = isinstance(node.ops[0], ast.Lt | ast.LtE)
+        return _Mask("tokens" if is_less is counts[0] else "padding", boolean=True)
+    return None
+
+
+def _without_view(source: SourceFile, node: ast.expr) -> ast.expr:
+    """Return the tensor of ``positions[None, :]`` or ``lengths.unsqueeze(1)``, or the call that makes it."""
+    for _ in range(MAX_DEPTH):
+        match node:
+            case ast.Subscript(value=inner):
+                node = inner
+            case ast.Call(func=ast.Attribute(value=inner, attr=attr)) if attr in KEEPS_MEANING:
+                node = inner
+            case ast.Name(id=name) if not _LENGTHS.search(name) and len(values := possible_values(source, node)) == 1:
+                node = values[0]
+            case _:
+                break
+    return node
+
+
 def _parse_call(source: SourceFile, node: ast.Call, depth: int) -> _Mask | None:
     word, name = last_name(node.func), source.qualified_name(node.func)
     owner = node.func.value if isinstance(node.func, ast.Attribute) and not name else None
     if word in ("triu", "tril"):
         ones = owner or (node.args[0] if name.startswith("torch.") and node.args else None)
         return _parse_triangle(source, word, ones)
+    if word == "logical_not" and (operand := owner or next(iter(node.args), None)):
+        return _parse_mask(source, ast.UnaryOp(ast.Invert(), operand), depth)
     if owner is None:
         return None
     if word in ("eq", "ne"):

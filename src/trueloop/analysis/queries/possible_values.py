@@ -1,0 +1,207 @@
+"""Finds the expressions whose value a variable, an attribute, a parameter or the result of a call may have."""
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from trueloop.analysis.queries.assignments import enclosing_definition
+from trueloop.analysis.queries.batch_loops import function_of, single_assignments
+from trueloop.analysis.queries.class_instances import called_function, definitions
+from trueloop.analysis.source_file import SourceFile, last_name
+from trueloop.core.source_text import walk
+
+_BRANCHES: Final = ast.If | ast.For | ast.While | ast.Try | ast.Match
+MAX_DEPTH: Final = 6
+
+
+class _Assigned(NamedTuple):
+    """One target of an assignment."""
+
+    statement: ast.stmt
+    value: ast.expr
+    position: int | None
+    """Position in the tuple that the value is; None if the target gets the value itself."""
+
+
+def origins(source: SourceFile, node: ast.expr, depth: int = MAX_DEPTH) -> Iterator[ast.expr]:
+    """Yield an expression and all expressions from which it may have its value, nearest first."""
+    yield node
+    for each in possible_values(source, node) if depth else ():
+        yield from origins(source, each, depth - 1)
+
+
+def possible_values(source: SourceFile, node: ast.expr) -> list[ast.expr]:
+    """Return the expressions whose value an expression may have; [] if they are unknown or it computes its own.
+
+    A variable has its last assignments before the node, a parameter the arguments of all calls, also of the ``forward``
+    of a module, and a call of a function in the program what the function returns.
+    """
+    match node:
+        case ast.Name(id=name):
+            return _of_variable(source, node, name)
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            return _of_attribute(source, node, f"self.{name}")
+        case ast.Call():
+            return _returned(source, node, None)
+        case _:
+            return []
+
+
+def _of_variable(source: SourceFile, node: ast.expr, name: str) -> list[ast.expr]:
+    function = function_of(source, node)
+    found, is_certain = _assigned_before(source, node, name)
+    if is_certain:
+        return found
+    if isinstance(function, ast.Module):
+        return found
+    if name in [each.arg for each in _parameters(function)]:
+        return found + _arguments(source, function, name)
+    if not found:
+        found = [part for each in _assignments(source.tree).get(name, []) for part in _parts(source, each)]
+    return found
+
+
+def _of_attribute(source: SourceFile, node: ast.expr, name: str) -> list[ast.expr]:
+    """Return what an attribute gets before a node in its function, or else in the other methods."""
+    found, is_certain = _assigned_before(source, node, name)
+    if is_certain:
+        return found
+    own = {id(each.statement) for each in _assignments(function_of(source, node)).get(name, [])}
+    definition = enclosing_definition(source, node, ast.ClassDef)
+    others = [each for each in _assignments(definition).get(name, []) if id(each.statement) not in own]
+    return found + [part for each in others for part in _parts(source, each)]
+
+
+def _assigned_before(source: SourceFile, node: ast.expr, name: str) -> tuple[list[ast.expr], bool]:
+    """Return the values that a function assigns before a node, last first, and whether it certainly assigns one."""
+    around = _ancestors(source, node)
+    found: list[ast.expr] = []
+    for each in reversed(_assignments(function_of(source, node)).get(name, [])):
+        statement = each.statement
+        if statement.lineno > node.lineno or id(statement) in around:
+            continue
+        found += _parts(source, each)
+        conditions = [e for e in _path(source, statement) if isinstance(e, _BRANCHES)]
+        if all(id(condition) in around for condition in conditions):
+            return found, True
+    return found, False
+
+
+def _ancestors(source: SourceFile, node: ast.AST) -> set[int]:
+    return {id(each) for each in _path(source, node)}
+
+
+def _path(source: SourceFile, node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes around a node within its function."""
+    parent = source.parents.get(id(node))
+    while parent is not None and not isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
+        yield parent
+        parent = source.parents.get(id(parent))
+
+
+@lru_cache(maxsize=64)
+def _assignments(definition: Any) -> dict[str, list[_Assigned]]:
+    """Return the assignments in a function, class or module, without those of inner functions of a module."""
+    found: dict[str, list[_Assigned]] = {}
+    for each in _own_nodes(definition):
+        value = each.value if isinstance(each, ast.Assign | ast.AnnAssign) else None
+        if value is None:
+            continue
+        for target in each.targets if isinstance(each, ast.Assign) else [each.target]:  # type: ignore[union-attr]
+            items = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+            for number, item in enumerate(items):
+                assigned = _Assigned(each, value, number if item is not target else None)
+                found.setdefault(ast.unparse(item), []).append(assigned)
+    return found
+
+
+def _own_nodes(definition: Any) -> Iterator[ast.stmt]:
+    """Yield the statements of a definition, those of methods for a class, but not of inner functions."""
+    queue: list[Any] = list(definition.body)
+    while queue:
+        each = queue.pop(0)
+        yield each
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and not isinstance(definition, ast.ClassDef):
+            continue
+        if isinstance(each, ast.ClassDef):
+            continue
+        inner = [child for child in ast.iter_child_nodes(each) if isinstance(child, ast.stmt | ast.ExceptHandler)]
+        queue = inner + queue
+
+
+def _parts(source: SourceFile, assigned: _Assigned) -> list[ast.expr]:
+    """Return the expressions that an assignment gives to its target."""
+    value, position = assigned.value, assigned.position
+    if position is None:
+        return [value]
+    if isinstance(value, ast.Tuple | ast.List):
+        return value.elts[position : position + 1]
+    return _returned(source, value, position) if isinstance(value, ast.Call) else []
+
+
+def _returned(source: SourceFile, call: ast.Call, position: int | None) -> list[ast.expr]:
+    """Return what a call of a function or module of the program returns, or the item of it at a position."""
+    function = called_function(source, call) if not isinstance(call.func, ast.Attribute) else None
+    if last_name(call.func) in definitions(source).classes:
+        return []
+    if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
+        function = definitions(source).functions.get(call.func.attr)
+    function = function or _forward_of(source, call)
+    if function is None:
+        return []
+    values = [e.value for e in _own_nodes(function) if isinstance(e, ast.Return) and e.value is not None]
+    if position is None:
+        return [each for each in values if not isinstance(each, ast.Tuple)]
+    return [part for e in values if isinstance(e, ast.Tuple) for part in e.elts[position : position + 1]]
+
+
+def _forward_of(source: SourceFile, call: ast.Call) -> Any:
+    """Return the ``forward`` of the module that a call runs; None if it is unknown."""
+    names = _class_of_instance(source).get(last_name(call.func), set())
+    classes = [definitions(source).classes[name] for name in names]
+    return _method(classes[0], "forward") if len(classes) == 1 else None
+
+
+def _method(definition: ast.ClassDef, name: str) -> ast.FunctionDef | None:
+    return next((e for e in definition.body if isinstance(e, ast.FunctionDef) and e.name == name), None)
+
+
+@lru_cache(maxsize=1)
+def _class_of_instance(source: SourceFile) -> dict[str, set[str]]:
+    """Return the classes of the program whose instances a variable, attribute or loop variable has, by its name."""
+    classes, found = definitions(source).classes, dict[str, set[str]]()
+    for target, value in single_assignments(source.tree):
+        called = {last_name(e.func) for e in walk(value) if isinstance(e, ast.Call)} & classes.keys()
+        if isinstance(target, ast.Name | ast.Attribute) and called:
+            found.setdefault(last_name(target), set()).update(called)
+    for each in source.nodes:
+        if isinstance(each, ast.For) and isinstance(each.target, ast.Name) and isinstance(each.iter, ast.Attribute):
+            found.setdefault(each.target.id, set()).update(found.get(each.iter.attr, set()))
+    return found
+
+
+def _parameters(function: Any) -> list[ast.arg]:
+    return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+
+
+def _arguments(source: SourceFile, function: Any, name: str) -> list[ast.expr]:
+    """Return the arguments that the calls of a function pass as a parameter."""
+    around = source.parents.get(id(function))
+    names = [each.arg for each in _parameters(function)]
+    if isinstance(around, ast.ClassDef):
+        names = names[1:]
+    known, called = definitions(source), function.name
+    if function.name == "__init__" and isinstance(around, ast.ClassDef):
+        calls = known.calls.get(around.name, [])
+    elif function.name == "forward" and isinstance(around, ast.ClassDef):
+        owners = {key for key, classes in _class_of_instance(source).items() if classes == {around.name}}
+        calls = [call for owner in owners for call in known.calls.get(owner, [])]
+    else:
+        calls = known.calls.get(called, []) if known.functions.get(called) is function else []
+    found: list[ast.expr] = []
+    for call in calls[:MAX_DEPTH]:
+        position = names.index(name) if name in names else len(names)
+        keyword = [each.value for each in call.keywords if each.arg == name]
+        found += keyword or [e for e in call.args[position : position + 1] if not isinstance(e, ast.Starred)]
+    return found

@@ -1,0 +1,117 @@
+"""GRD024: a straight-through estimator that passes the gradient to the quantised value."""
+
+import pytest
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+"""
+
+FAULTY = {
+    "a codebook": """
+def quantise(z, codebook):
+    index = torch.cdist(z, codebook).argmin(1)
+    q = codebook[index].view_as(z)
+    q = q + (z - q).detach()  # <- GRD024
+    return q
+""",
+    "one-hot vectors": """
+def choose(soft):
+    picked = F.one_hot(soft.argmax(-1), soft.shape[-1]).float()
+    return picked + (soft - picked).detach()  # <- GRD024
+""",
+    "rounding": """
+def quantise(x):
+    return torch.round(x) + (x - torch.round(x)).detach()  # <- GRD024
+""",
+    "rounding to levels": """
+def quantise(x):
+    y = torch.round(x * 7) / 7
+    return y + (x - y).data  # <- GRD024
+""",
+    "both parts live": """
+def binarise(p):
+    bits = (p > 0.5).float()
+    return p + bits - bits.detach()  # <- GRD024
+""",
+    "each detached": """
+def binarise(x):
+    y = x.sign()
+    return x.detach() + y - y.detach()  # <- GRD024
+""",
+    "by its name": """
+class Quantizer(nn.Module):
+    def straight_through(self, z, z_q):
+        return z_q + (z - z_q).detach()  # <- GRD024
+""",
+    "encodings and weights": """
+class Quantizer(nn.Module):
+    def forward(self, inputs):
+        distances = torch.cdist(inputs, self.embedding.weight)
+        indices = torch.argmin(distances, dim=1).unsqueeze(1)
+        encodings = torch.zeros(indices.shape[0], 10)
+        encodings.scatter_(1, indices, 1)
+        quantized = torch.matmul(encodings, self.embedding.weight).view(inputs.shape)
+        return quantized + (inputs - quantized).detach()  # <- GRD024
+""",
+}
+
+CORRECT = {
+    "a codebook": """
+def quantise(z, codebook):
+    q = codebook[torch.cdist(z, codebook).argmin(1)]
+    q = z + (q - z).detach()
+    return q
+""",
+    "as in gumbel_softmax": """
+def choose(soft):
+    hard = F.one_hot(soft.argmax(-1), soft.shape[-1]).float()
+    return hard - soft.detach() + soft
+""",
+    "rounding": """
+def quantise(x):
+    return x + (x.round() - x).detach()
+def other(x):
+    y = torch.round(x)
+    return (y - x).detach() + x
+""",
+    "disturbed embeddings of words": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(9, 4)
+    def forward(self, tokens, noise):
+        words = self.embedding(tokens)
+        return words + (words.detach() * noise - words).detach()
+""",
+    "a teacher's value": """
+def mix(student, teacher):
+    return student + (teacher - student).detach()
+""",
+    "the gradient of a clipped value": """
+def clip(x):
+    y = x.clamp(0, 1)
+    return y + (x - y).detach()
+""",
+    "two hard values": """
+def levels(x):
+    fine, coarse = torch.round(x * 2) / 2, torch.round(x)
+    return coarse + (fine - coarse).detach()
+""",
+    "a smooth function that is called quant": """
+def soft_round(x):
+    quant = torch.tanh(x * 3)
+    return quant + (x - quant).detach()
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports(lint_reports, script: str):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_lint_accepts(lint_is_clean, script: str):
+    lint_is_clean(HEAD + script, "GRD024")
