@@ -643,8 +643,8 @@ class OptimizerCreated(Event):
     """Whether the optimizer has state such as momentum or Adam's averages."""
     learning_rates: tuple[float, ...] = ()
     """Learning rate of each parameter group; empty if one is a tensor on a GPU."""
-    has_empty_group: bool = False
-    """Whether a parameter group contains no parameters."""
+    groups: tuple[Refs, ...] = ()
+    """The parameters of each parameter group."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

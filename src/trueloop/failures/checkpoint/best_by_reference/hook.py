@@ -51,7 +51,7 @@ class StateDicts(Hook):
         self._created = WeakIdDict[Tensor, _StateDict]()
         """Tensor of a state dictionary -> its `_StateDict`."""
         self._kept_by_program = WeakIdDict[nn.Module, dict[CodePosition | None, _StateDict]]()
-        """Module -> line of a ``state_dict()`` -> its latest `_StateDict` that was not just saved or loaded elsewhere."""
+        """Module -> line of a ``state_dict()`` -> the latest one that was not just saved or loaded elsewhere."""
         self._local = threading.local()
         self._report = stream.isolated("uses of state dictionaries", self._on_used)
 
