@@ -778,6 +778,8 @@ class SchedulerStepped(Event):
     """Argument ``steps_per_epoch`` of a OneCycleLR; None = not passed."""
     metric: float | None = None
     """Value that a ReduceLROnPlateau was given; None = another scheduler, or the value is on a GPU."""
+    built_at: CodePosition | None = None
+    """The line that created the scheduler; None = not traced."""
     mode: str = ""
     """Mode of a ReduceLROnPlateau: "min", "max"."""
 
