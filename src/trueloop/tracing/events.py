@@ -645,8 +645,8 @@ class OptimizerCreated(Event):
     """Whether the optimizer has state such as momentum or Adam's averages."""
     learning_rates: tuple[float, ...] = ()
     """Learning rate of each parameter group; empty if one is a tensor on a GPU."""
-    has_empty_group: bool = False
-    """Whether a parameter group contains no parameters."""
+    groups: tuple[Refs, ...] = ()
+    """The parameters of each parameter group."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -780,6 +780,8 @@ class SchedulerStepped(Event):
     """Argument ``steps_per_epoch`` of a OneCycleLR; None = not passed."""
     metric: float | None = None
     """Value that a ReduceLROnPlateau was given; None = another scheduler, or the value is on a GPU."""
+    built_at: CodePosition | None = None
+    """The line that created the scheduler; None = not traced."""
     mode: str = ""
     """Mode of a ReduceLROnPlateau: "min", "max"."""
 

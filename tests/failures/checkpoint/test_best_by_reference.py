@@ -76,6 +76,47 @@ kept = train(4)
 final = copy.deepcopy(model)
 final.load_state_dict(kept[1])
 """,
+    "detached and moved to the CPU, which copies nothing, while the last weights are saved in every epoch": """
+class EarlyStopping:
+    def __init__(self):
+        self.best, self.snapshot = float("inf"), None
+    def __call__(self, loss, net):
+        if loss < self.best:
+            self.best = loss
+            self.snapshot = {k: v.detach().cpu() for k, v in net.state_dict().items()}  # <- CKP001
+stopper = EarlyStopping()
+for epoch in range(5):
+    loss = update()
+    if epoch < 3:
+        stopper(loss, model)
+    torch.save(model.state_dict(), os.path.join(folder, "last.pt"))
+model.load_state_dict(stopper.snapshot)
+""",
+    "the data of each tensor": """
+update()
+backup = {"weights": {k: v.data for k, v in model.state_dict().items()}, "epoch": 0}  # <- CKP001
+update()
+update()
+model.load_state_dict(backup["weights"])
+""",
+    "arrays that share memory": """
+def get_weights(net):
+    return [v.cpu().numpy() for v in net.state_dict().values()]  # <- CKP001
+update()
+best, names = get_weights(model), list(model.state_dict())
+update()
+model.load_state_dict({name: torch.from_numpy(array) for name, array in zip(names, best) if array.ndim}, strict=False)
+""",
+    "views in a list of the best": """
+kept = []
+for epoch in range(3):
+    update()
+    weights = model.state_dict()  # <- CKP001
+    kept.append({key: weights[key].view_as(weights[key]) for key in weights})
+    del weights
+update()
+model.load_state_dict(kept[1])
+""",
 }
 
 CORRECT = {
@@ -105,6 +146,38 @@ with torch.no_grad():
     model(x)
 torch.save(state, os.path.join(folder, "model.pt"))
 copy.deepcopy(model).load_state_dict(state)
+""",
+    "detached and cloned": """
+best = {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
+update()
+model.load_state_dict(best)
+""",
+    "detached, with another type": """
+best = {k: v.detach().double() for k, v in model.state_dict().items()}
+update()
+model.load_state_dict(best)
+""",
+    "detached and loaded back before the next update, in every round": """
+def get_weights():
+    return {k: v.detach().cpu() for k, v in model.state_dict().items()}
+for _ in range(3):
+    weights = get_weights()
+    model.load_state_dict(weights)
+    update()
+""",
+    "one layer replaced in the own state": """
+head = torch.randn_like(model[3].weight)
+for _ in range(3):
+    update()
+    state = {k: v.detach() for k, v in model.state_dict().items()}
+    update()
+    model.load_state_dict({**{k: v.detach() for k, v in model.named_parameters()}, "3.weight": head}, strict=False)
+""",
+    "detached for another model": """
+twin = copy.deepcopy(model)
+for _ in range(3):
+    update()
+    twin.load_state_dict({k: v.detach() for k, v in model.state_dict().items()})
 """,
     "a target network": """
 target = copy.deepcopy(model)
@@ -165,7 +238,13 @@ def test_run_ignores_correct_programs(run_is_clean, script):
 
 # Lint ------------------------------------------------------------------------------------------------------------
 
-LINT_MISSES = {"loaded into another model, with two optimizers"}
+LINT_MISSES = {
+    "loaded into another model, with two optimizers",
+    "detached and moved to the CPU, which copies nothing, while the last weights are saved in every epoch",
+    "the data of each tensor",
+    "arrays that share memory",
+    "views in a list of the best",
+}
 """The text does not show what is copied, or which of the captures is used."""
 
 LINT_FINDS = {

@@ -155,3 +155,84 @@ def test_lint_reports_faulty_scripts(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_run_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script, "MEM005")
+
+
+# Run -------------------------------------------------------------------------------------------------------------
+
+RUN_FAULTY = {
+    "at every evaluation, in a class": """
+class Monitor:
+    def __init__(self):
+        self.records = []
+    def hook(self, module, inputs, output):
+        self.records.append(output.mean().item())
+    def run(self, layer):
+        layer.register_forward_hook(self.hook)  # <- MEM005
+        with torch.no_grad():
+            return mse(model(x), y).item()
+monitor = Monitor()
+for epoch in range(6):
+    update()
+    monitor.run(model[1])
+""",
+    "handles that are kept": """
+handles = []
+def watch(net):
+    for layer in net:
+        handles.append(layer.register_forward_pre_hook(lambda module, inputs: None))  # <- MEM005
+for epoch in range(6):
+    watch(model)
+    update()
+""",
+}
+RUN_CORRECT = {
+    "removed by the handle": """
+for _ in range(6):
+    handle = model[1].register_forward_hook(keep)
+    update()
+    handle.remove()
+""",
+    "removed at the end of each epoch": """
+for _ in range(3):
+    handles = []
+    for _ in range(2):
+        handles.append(model[1].register_forward_hook(keep))
+        update()
+    for handle in handles:
+        handle.remove()
+    del handles
+""",
+    "several hooks at once, one on each layer": """
+def make(name):
+    return lambda module, inputs, output: kept.update({name: output.detach()})
+for name in "abcde":
+    model[1].register_forward_hook(make(name))
+for layer in model:
+    layer.register_forward_hook(keep)
+for _ in range(6):
+    update()
+""",
+    "a new model in each round": """
+for _ in range(6):
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model[1].register_forward_hook(keep)
+    update()
+""",
+    "different functions": """
+hooks = [keep, lambda m, i, o: None, lambda m, i, o: kept.clear(), lambda m, i, o: kept.update(a=1), print]
+for each in hooks[:4]:
+    model[1].register_forward_hook(each)
+    update()
+""",
+}
+
+
+@pytest.mark.parametrize("script", RUN_FAULTY.values(), ids=RUN_FAULTY)
+def test_run_reports_the_marked_line(run_reports, script):
+    run_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", RUN_CORRECT.values(), ids=RUN_CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script):
+    run_is_clean(HEAD + script)

@@ -2,6 +2,8 @@
 
 import pytest
 
+from trueloop.core.source_text import SourceText, apply_fixes
+
 HEAD = """
 import torch
 from torch import nn
@@ -55,6 +57,32 @@ class Norm(torch.nn.Module):
         self.shift = torch.zeros(size, requires_grad=True)  # <- MDL011
     def forward(self, x):
         return x.mul(self.gain) + self.shift
+""",
+    "parameters after an operation": """
+class Net(nn.Module):
+    def __init__(self, size, device):
+        super().__init__()
+        self.position = nn.Parameter(torch.randn(9, size)).unsqueeze(0)  # <- MDL011
+        self.scaled = nn.Parameter(torch.randn(size, size)) * 0.02  # <- MDL011
+        self.moved: torch.Tensor = nn.Parameter(torch.zeros(size)).to(device)  # <- MDL011
+        self.both = torch.cat([nn.Parameter(torch.zeros(2)), torch.ones(2)])  # <- MDL011
+        self.soft = F.softmax(nn.Parameter(torch.zeros(3)), dim=0)  # <- MDL011
+        start = nn.Parameter(torch.zeros(1, 1, size))
+        self.start = start.expand(4, -1, -1)  # <- MDL011
+        self.row = -nn.Parameter(torch.zeros(size))[None]  # <- MDL011
+    def forward(self, x):
+        return x + self.position
+""",
+    "in a class of the program": """
+class Base(nn.Module):
+    def size(self):
+        return 8
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.alpha = torch.nn.Parameter(torch.ones(8)).view(1, -1, 1).cuda()  # <- MDL011
+    def forward(self, x):
+        return x * self.alpha
 """,
 }
 
@@ -154,12 +182,55 @@ class Other(Net):
     def parts(self):
         return {"w": self.w}
 """,
+    "parameters of a computed tensor": """
+class Net(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.position = nn.Parameter(torch.randn(9, size).unsqueeze(0) * 0.02)
+        self.weight = nn.init.xavier_uniform_(nn.Parameter(torch.empty(size, size)))
+        self.same = nn.Parameter(torch.zeros(size)).float()
+        self.also = nn.Parameter(torch.zeros(size)).to(torch.float32)
+        self.fixed = nn.Parameter(torch.zeros(size), requires_grad=False).unsqueeze(0)
+        self.values = nn.Parameter(torch.zeros(size)).detach().numpy()
+        self.count = nn.Parameter(torch.zeros(size)).numel() * 2
+        self.layer = nn.Linear(nn.Parameter(torch.zeros(size)).size(0), 2)
+    def forward(self, x):
+        return x + self.position
+""",
+    "a registered parameter and a view of it": """
+class Net(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(9, size))
+        self.view = self.table.unsqueeze(0)
+        weight = nn.Parameter(torch.randn(size))
+        self.weights = nn.ParameterList([weight])
+        self.row = weight.unsqueeze(0)
+        other = nn.Parameter(torch.randn(size))
+        self.register_parameter("other", other)
+        self.other_row = other[None]
+        self.register_buffer("buffer", torch.zeros(4).unsqueeze(0))
+    def forward(self, x):
+        return x + self.view + self.row
+""",
+    "no attribute of a module": """
+class Table:
+    def __init__(self):
+        self.rows = nn.Parameter(torch.zeros(4)).unsqueeze(0)
+class Net(nn.Module):
+    def forward(self, x):
+        return x
+    def probe(self):
+        shift = nn.Parameter(torch.zeros(4)) * 2
+        return shift
+""",
 }
 
 
 @pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN)
 def test_lint_reports_it(lint_reports, script):
-    assert "is not an `nn.Parameter`" in lint_reports(HEAD + script)[0].message
+    message = lint_reports(HEAD + script)[0].message
+    assert "is not an `nn.Parameter`" in message or "computed from an `nn.Parameter`" in message
 
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
@@ -170,3 +241,152 @@ def test_correct_programs_are_not_reported(lint_is_clean, script):
 def test_fix_makes_it_a_parameter(lint_reports):
     (found,) = lint_reports(HEAD + BROKEN["a matrix"], fixes=True)
     assert found.autofix is not None
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("nn.Parameter(torch.ones(2)).unsqueeze(0)", "nn.Parameter(torch.ones(2).unsqueeze(0))"),
+        ("nn.Parameter(a - b,).view(1, 2) * 0.1", "nn.Parameter((a - b).view(1, 2) * 0.1)"),
+    ],
+)
+def test_fix_computes_first(lint_reports, before, after):
+    text = "class Net(nn.Module):\n    def __init__(self, a, b):\n        super().__init__()\n"
+    text = (
+        HEAD + text + f"        self.w = {before}  # <- MDL011\n    def forward(self, x):\n        return x + self.w\n"
+    )
+    (found,) = lint_reports(text, fixes=True)
+    assert apply_fixes(SourceText(text), [found.autofix])[0].source == text.replace(before, after)
+
+
+RUN_HEAD = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+x = torch.randn(64, 9)
+y = x.sum(1, keepdim=True)
+class Base(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(9, 8), nn.Linear(8, 1)
+        self.build()
+    def forward(self, x):
+        return self.head(torch.tanh(self.body(x)) + self.shift())
+def train(model, *optimizers, steps=8):
+    for _ in range(steps):
+        model.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+"""
+RUN_TAIL = """
+model = Net()
+train(model, torch.optim.SGD(model.parameters(), lr=0.01))
+"""
+RUN_FAULTY = {
+    "an operation": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(9, 8), nn.Linear(8, 1)
+        self.table = nn.Parameter(torch.randn(8) * 0.02).unsqueeze(0)  # <- MDL011
+    def forward(self, x):
+        return self.head(torch.tanh(self.body(x)) + self.table)
+""",
+    "several operations, in a layer": """
+class Table(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        weights = torch.zeros(size)
+        weights = nn.Parameter(weights)
+        weights = weights.view(1, size)
+        self.weights = weights.expand(64, -1)  # <- MDL011
+    def forward(self, x):
+        return x + self.weights
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(9, 8), Table(8), nn.Linear(8, 1))
+""",
+    "a list of parameters": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(9, 8), nn.Linear(8, 1)
+        self.shifts = [nn.Parameter(torch.zeros(8)) for _ in range(1)]  # <- MDL011
+    def forward(self, x):
+        return self.head(torch.tanh(self.body(x)) + self.shifts[0])
+""",
+}
+RUN_CORRECT = {
+    "a registered parameter and a view of it": """
+class Net(Base):
+    def build(self):
+        self.table = nn.Parameter(torch.randn(8))
+        self.view = self.table.unsqueeze(0)
+    def shift(self):
+        return self.view
+""",
+    "a buffer, a constant and the latest features": """
+class Net(Base):
+    def build(self):
+        self.register_buffer("table", torch.randn(8).unsqueeze(0))
+        self.scale = torch.ones(1, 1) * 2
+    def shift(self):
+        self.latest = self.body(x) * self.scale
+        return self.table + self.latest
+""",
+    "weight normalisation": """
+class Net(Base):
+    def build(self):
+        self.extra = torch.nn.utils.parametrizations.weight_norm(nn.Linear(9, 8))
+        self.old = torch.nn.utils.spectral_norm(nn.Linear(9, 8))
+    def shift(self):
+        return self.extra(x) + self.old(x)
+""",
+    "a part of a model that another optimizer trains": """
+other = nn.Linear(8, 8)
+class Net(Base):
+    def build(self):
+        self.tied = [other.bias]
+        self.row = other.weight[:1]
+    def shift(self):
+        return self.tied[0] + self.row
+model = Net()
+optimizers = torch.optim.SGD(model.parameters(), lr=0.01), torch.optim.SGD(other.parameters(), lr=0.01)
+for _ in range(8):
+    other.zero_grad()
+    train(model, *optimizers, steps=1)
+""",
+    "a parameter that the program updates": """
+own = nn.Parameter(torch.zeros(8))
+class Net(Base):
+    def build(self):
+        self.row = own.unsqueeze(0)
+    def shift(self):
+        return self.row
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(8):
+    train(model, optimizer, steps=1)
+    own.data -= 0.1 * own.grad
+    own.grad = None
+""",
+    "frozen": """
+class Net(Base):
+    def build(self):
+        self.row = nn.Parameter(torch.zeros(8), requires_grad=False).unsqueeze(0)
+    def shift(self):
+        return self.row
+""",
+}
+
+
+@pytest.mark.parametrize("script", RUN_FAULTY.values(), ids=RUN_FAULTY)
+def test_run_reports_lost_parameters(run_reports, script):
+    run_reports(RUN_HEAD + script + RUN_TAIL)
+
+
+@pytest.mark.parametrize("script", RUN_CORRECT.values(), ids=RUN_CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script):
+    run_is_clean(RUN_HEAD + script + ("" if "train(" in script else RUN_TAIL))

@@ -116,6 +116,82 @@ def update():
 for _ in range(9):
     update()
 """,
+    "a_position_table_in_no_group": """
+class Former(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(6, 8)
+        self.position = nn.Parameter(torch.zeros(1, 8))
+        self.scale = nn.Parameter(torch.ones(()))
+        self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, 3)
+    def forward(self, x):
+        return self.head(self.norm(self.project(x) + self.position)) * self.scale
+model = Former()
+def build_optimizer(net):
+    decay = [p for n, p in net.named_parameters() if n.endswith("weight") and p.ndim >= 2]
+    rest = [p for n, p in net.named_parameters() if n.endswith("bias") or n == "norm.weight"]
+    return optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}])
+optimizer = build_optimizer(model)
+for _ in range(8):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()  # <- OPT001
+""",
+    "groups_by_class_of_layer": """
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = nn.Embedding(20, 8), nn.Embedding(6, 8)
+        self.norm, self.hidden, self.head = nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 3)
+    def forward(self, tokens):
+        h = self.words(tokens) + self.places(torch.arange(6))
+        return self.head(torch.relu(self.hidden(self.norm(h))).mean(1))
+model, tokens = Words(), torch.randint(0, 20, (96, 6))
+decay, no_decay = [], []
+for layer in model.modules():
+    if isinstance(layer, nn.Linear):
+        decay.append(layer.weight)
+        no_decay.append(layer.bias)
+    elif isinstance(layer, nn.LayerNorm):
+        no_decay += [layer.weight, layer.bias]
+optimizer = optim.AdamW([{"params": decay}, {"params": no_decay, "weight_decay": 0.0}], lr=0.01)
+for _ in range(8):
+    optimizer.zero_grad()
+    F.cross_entropy(model(tokens), y).backward()
+    optimizer.step()  # <- OPT001
+""",
+    "groups_by_number_of_dimensions": """
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.value = nn.Parameter(torch.tensor(1.0))
+    def forward(self, x):
+        return x * self.value
+model = nn.Sequential(Scale(), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+optimizer = optim.AdamW([
+    {"params": [p for p in model.parameters() if p.ndim == 2], "weight_decay": 0.1},
+    {"params": [p for p in model.parameters() if p.ndim == 1], "weight_decay": 0.0},
+])
+for _ in range(8):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()  # <- OPT001
+""",
+    "the_children_of_a_model": """
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.temperature = nn.Parameter(torch.ones(1))
+    def forward(self, x):
+        return self.head(torch.relu(self.body(x))) / self.temperature
+model = Scaled()
+optimizer = optim.SGD([{"params": child.parameters()} for child in model.children()], lr=0.1)
+for _ in range(8):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()  # <- OPT001
+""",
 }
 FAULTY_UNFROZEN = {
     "unfrozen_in_the_loop": """
@@ -185,6 +261,52 @@ optimizer = optim.Adam(groups, lr=0.01)
 """
     + LOOP,
     "biases_only": "optimizer = optim.Adam([p for n, p in model.named_parameters() if n.endswith('bias')])" + LOOP,
+    "a_first_embedding_left_out": """
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.hidden, self.head = nn.Embedding(20, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+    def forward(self, tokens):
+        return self.head(torch.relu(self.hidden(self.words(tokens).mean(1))))
+model, x = Words(), torch.randint(0, 20, (96, 6))
+optimizer = optim.Adam([p for n, p in model.named_parameters() if not n.startswith("words")])
+"""
+    + LOOP,
+    "first_layers_left_out_of_groups_for_weight_decay": """
+model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+later = dict(model[3:].named_parameters())
+optimizer = optim.AdamW([
+    {"params": [p for n, p in later.items() if p.ndim > 1]},
+    {"params": [p for n, p in later.items() if p.ndim == 1], "weight_decay": 0.0},
+])
+"""
+    + LOOP,
+    "the_first_layers_and_a_table_left_out": """
+class Former(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(1, 8))
+        self.patches, self.block = nn.Linear(6, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+        self.head = nn.Linear(8, 3)
+    def forward(self, x):
+        return self.head(self.block(self.patches(x) + self.token))
+model = Former()
+optimizer = optim.Adam([*model.block.parameters(), *model.head.parameters()])
+"""
+    + LOOP,
+    "a_table_next_to_a_frozen_layer": """
+class Former(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(1, 8))
+        self.patches, self.head = nn.Linear(6, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+        self.patches.requires_grad_(False)
+    def forward(self, x):
+        return self.head(self.patches(x) + self.token)
+model = Former()
+optimizer = optim.Adam(model.head.parameters())
+"""
+    + LOOP,
     "frozen": "model.head.requires_grad_(False)\n"
     "optimizer = optim.Adam([*model.body.parameters(), *model.middle.parameters()])" + LOOP,
     "one_optimizer_each": """
@@ -389,7 +511,14 @@ def test_run_ignores_correct_programs(run_is_clean, script: str):
 
 # Lint ------------------------------------------------------------------------------------------------------------
 
-LINT_MISSES = {"the_loop_is_in_a_library", "groups_by_name"}
+LINT_MISSES = {
+    "the_loop_is_in_a_library",
+    "groups_by_name",
+    "a_position_table_in_no_group",
+    "groups_by_class_of_layer",
+    "groups_by_number_of_dimensions",
+    "the_children_of_a_model",
+}
 """Faulty scripts whose parameter names the text does not show."""
 
 LINT_FINDS = {

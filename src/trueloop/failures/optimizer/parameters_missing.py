@@ -31,7 +31,9 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports parameters that got gradients in at least four updates, did not change, and were
     never in an optimizer. Most parameters of the model must be in optimizers, and the reported ones must not be only
-    the first layers, unless the optimizer has a group without parameters, as from a generator that was already used up.
+    the first layers. They may be if the optimizer has a group without parameters, as from a generator that was already
+    used up, or if its groups divide layers, such as into weights and biases, and no group has the kind of the reported
+    parameters, such as embeddings. Parameters next to layers, such as a position table, do not count as first layers.
     It also reports parameters that were frozen when the optimizer was new and got gradients later, if
     every optimizer that contains them made its last step before this one was built. The linter reports a layer that is
     added after the optimizer was built, or a layer that comes after a trained layer in the model and is in no optimizer
@@ -78,11 +80,16 @@ class Detector(BaseDetector):
         self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._backward_at: CodePosition | None = None
         self._with_empty_group: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._grouped_by_kind: weakref.WeakSet[Ref] = weakref.WeakSet()
+        """Optimizers that have parameters of one layer in several groups, as for weight decay."""
 
     def on_optimizer_created(self, event: OptimizerCreated) -> None:
-        """Record an optimizer of which a group has no parameters."""
-        if event.has_empty_group:
+        """Record an optimizer of which a group has no parameters, or whose groups divide layers."""
+        if not all(event.groups):
             self._with_empty_group.add(event.optimizer)
+        layers = [{ref.name.rpartition(".")[0] for ref in group} for group in event.groups]
+        if sum(map(len, layers)) > len(set[str]().union(*layers)):
+            self._grouped_by_kind.add(event.optimizer)
 
     def on_backward_ended(self, event: BackwardEnded) -> None:
         """Record the line, to recognise a library that runs the whole training."""
@@ -108,14 +115,28 @@ class Detector(BaseDetector):
         return None
 
     def _is_certain(self, event: StepTaken, model: CalledModel, missing: Refs) -> bool:
-        """Return True if the missing parameters were unfrozen, or most others are updated and some precede them."""
-        unknown = event.parameters - self.ownership.in_models() - event.with_gradient
-        if self.ownership.unfrozen & missing or event.optimizer in self._with_empty_group:
-            return not unknown
+        """Return True if the missing parameters were unfrozen, or most others are updated, and not only later ones."""
         stepped = model.parameters.intersection(self.ownership.in_optimizers)
-        first_updated = min((model.index_of(ref) for ref in event.with_gradient & model.parameters), default=-1)
-        last_missing = max(model.index_of(ref) for ref in missing)
-        return len(stepped) > len(missing) and 0 <= first_updated < last_missing and not unknown
+        if event.parameters - self.ownership.in_models() - event.with_gradient:
+            return False
+        if self.ownership.unfrozen & missing or event.optimizer in self._with_empty_group:
+            return True
+        return len(stepped) > len(missing) and self._is_oversight(event, model, missing)
+
+    def _is_oversight(self, event: StepTaken, model: CalledModel, missing: Refs) -> bool:
+        """Return False if the program may have left out the first layers of a model on purpose."""
+        updated = [each for each in model.places_of(event.with_gradient & model.parameters) if each is not None]
+        absent = [each for each in model.places_of(missing) if each is not None]
+        if len(updated) < len(event.with_gradient & model.parameters) or not absent:
+            return False
+        if min(updated).number < max(absent).number:
+            return True
+        if all(each.is_beside_layers for each in absent):  # a model lists these before its layers
+            return min(each for each in model.places.values() if not each.is_beside_layers) in updated
+        if event.optimizer not in self._grouped_by_kind:
+            return False
+        kinds = [{each.kind for each in places} for places in (absent, updated)]
+        return any({each[part] for each in kinds[0]}.isdisjoint(each[part] for each in kinds[1]) for part in range(3))
 
     def _evidence(self, event: StepTaken, model: CalledModel, missing: Refs, updates: int) -> Evidence:
         unfrozen = self.ownership.unfrozen & missing

@@ -16,13 +16,17 @@ Fix
 
 When this is fine
     - A warm-up starts with a factor that happens to equal the learning rate, and rises to 1.
-    - The optimizer has ``lr=1.0``, and the function returns rates.
+    - The optimizer has ``lr=1.0``, and the function returns rates, as in the schedule of "Attention Is All You Need".
+    - A long warm-up has not reached its end yet.
     - The function returns a constant factor for some parameter groups, such as 0.1 for the backbone.
 
 How it is detected
     In a run, the sanitizer reports a LambdaLR whose first factor equals the optimizer's learning rate, and whose factor
-    never rose above it in at least three steps. That may be a coincidence, so this is a warning. The linter reports a
-    function that multiplies by the same name or attribute that is passed to the optimizer as ``lr``.
+    never rose above it in at least three steps. It also reports a LambdaLR whose factor rose to at most 1/20 and then
+    fell, or fell from there, if the optimizer's ``lr`` is at most 0.01 and so is a learning rate itself. That may be
+    a coincidence, so this is a warning. The linter reports a function that multiplies by what is passed to the
+    optimizer as ``lr``, and one that returns ``min(step**-0.5, step * warmup**-1.5)``, which is a small rate, with an
+    ``lr`` of at most 0.01.
 
 References
     LambdaLR, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.LambdaLR.html
@@ -37,12 +41,16 @@ from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import dotted_name
+from trueloop.core.source_text import dotted_name, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import SchedulerStepped, WatchEnded
 from trueloop.tracing.trackers.schedule_courses import ScheduleCourse, ScheduleCourses
 
 MIN_STEPS: Final = 3
+MAX_BASE_RATE: Final = 0.01  # the schedule of a transformer with up to 10,000 dimensions may start from a higher one
+MAX_FACTOR: Final = 0.05
+MIN_COURSE: Final = 8  # steps of a schedule that has risen and fallen
+MIN_FALL: Final = 0.9
 
 
 class Detector(BaseDetector):
@@ -55,12 +63,17 @@ class Detector(BaseDetector):
         """Return evidence for each LambdaLR that never used more than the square of the learning rate."""
         for course in self.courses.by_scheduler.values():
             if _is_squared(course):
-                yield Evidence(
-                    message=f"LambdaLR multiplies the learning rate {course.base_rate:.3g} by what its function "
-                    f"returns, which is {course.base_rate:.3g} too: the updates used {course.highest:.3g}.",
-                    location=course.location,
-                    first_update=0,
-                )
+                returned = f"which is {course.base_rate:.3g} too"
+            elif _is_far_below(course):
+                returned = f"which is at most {course.highest / course.base_rate:.2g}"
+            else:
+                continue
+            yield Evidence(
+                message=f"LambdaLR multiplies the learning rate {course.base_rate:.3g} by what its function returns, "
+                f"{returned}: the updates used at most {course.highest:.3g}.",
+                location=course.built_at or course.location,
+                first_update=0,
+            )
 
 
 def _is_squared(course: ScheduleCourse) -> bool:
@@ -70,29 +83,82 @@ def _is_squared(course: ScheduleCourse) -> bool:
     return math.isclose(course.first_rate, base * base, rel_tol=1e-6) and course.highest <= course.first_rate * 1.001
 
 
+def _is_far_below(course: ScheduleCourse) -> bool:
+    """Return True if a schedule has risen and fallen, but far below the learning rate of its optimizer."""
+    if course.kind != "LambdaLR" or course.steps < MIN_COURSE or not course.is_complete:
+        return False
+    is_low = 0 < course.base_rate <= MAX_BASE_RATE and course.highest <= MAX_FACTOR * course.base_rate
+    return is_low and 0 < course.rate < MIN_FALL * course.highest
+
+
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each function of a LambdaLR that multiplies by the learning rate of its optimizer."""
+    """Yield each function of a LambdaLR that returns a learning rate."""
     for creation in source.ops(OpKind.CREATE):
         scheduler, call = creation.subject, creation.node
         optimizer = scheduler.sources[0] if scheduler.kind is ValueKind.SCHEDULER and scheduler.sources else None
-        if optimizer is None or not isinstance(call, ast.Call) or len(call.args) < 2:
+        if optimizer is None or not isinstance(call, ast.Call):
             continue
-        rate, function = _rate_argument(optimizer.node), call.args[1]
-        if dotted_name(call.func).rpartition(".")[2] != "LambdaLR" or not isinstance(function, ast.Lambda) or not rate:
+        if dotted_name(call.func).rpartition(".")[2] != "LambdaLR":
             continue
-        if any(dotted_name(each) == rate for each in _factors(function.body)):
-            yield Hit(
-                message=f"LambdaLR multiplies the optimizer's learning rate by what this function returns, and the "
-                f"function multiplies by `{rate}` again.",
-                node=function,
-                related=((optimizer.node, "the learning rate"),) if optimizer.node is not None else (),
+        named = {each.arg: each.value for each in call.keywords}
+        function = named.get("lr_lambda", call.args[1] if len(call.args) > 1 else None)
+        returned, rate = _returned(source, function), _rate_argument(optimizer.node)
+        if function is None or not returned or rate is None:
+            continue
+        if all(any(_is_same(each, rate) for each in _factors(value)) for value in returned):
+            what = f"multiplies by `{ast.unparse(rate)}` again"
+        elif any(map(_is_inverse_root, returned)) and (_number(rate) or 1) <= MAX_BASE_RATE:
+            what = (
+                f"returns a rate, far below 1: with `lr={ast.unparse(rate)}` the updates are a thousand times too small"
             )
+        else:
+            continue
+        yield Hit(
+            message=f"LambdaLR multiplies the optimizer's learning rate by what this function returns, and the "
+            f"function {what}.",
+            node=function,
+            related=((optimizer.node, "the learning rate"),) if optimizer.node is not None else (),
+        )
 
 
-def _rate_argument(creation: ast.AST | None) -> str:
-    """Return the name or attribute that is passed to an optimizer as ``lr``; "" if there is none."""
+def _returned(source: SourceFile, function: ast.expr | None) -> list[ast.expr]:
+    """Return what a lambda or a function of the file returns; [] if it is neither."""
+    if isinstance(function, ast.Lambda):
+        return [function.body]
+    name = dotted_name(function).rpartition(".")[2]
+    found = [each for each in source.nodes if isinstance(each, ast.FunctionDef) and each.name == name]
+    returns = [each for each in walk(found[0]) if isinstance(each, ast.Return)] if len(found) == 1 else []
+    return [each.value for each in returns if each.value is not None]
+
+
+def _rate_argument(creation: ast.AST | None) -> ast.expr | None:
+    """Return what is passed to an optimizer as ``lr``."""
     keywords = creation.keywords if isinstance(creation, ast.Call) else []
-    return next((dotted_name(each.value) for each in keywords if each.arg == "lr"), "")
+    return next((each.value for each in keywords if each.arg == "lr"), None)
+
+
+def _is_same(factor: ast.expr, rate: ast.expr) -> bool:
+    """Return True for the same name, or the same number if it is a learning rate."""
+    name, number = dotted_name(rate), _number(rate)
+    return (name != "" and dotted_name(factor) == name) or (
+        number is not None and number <= MAX_BASE_RATE and _number(factor) == number
+    )
+
+
+def _number(node: ast.AST) -> float | None:
+    """Return a constant number, with its sign."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _number(node.operand)
+        return None if inner is None else -inner
+    return float(node.value) if isinstance(node, ast.Constant) and isinstance(node.value, int | float) else None
+
+
+def _is_inverse_root(returned: ast.expr) -> bool:
+    """Return True for ``min(step**-0.5, step * warmup**-1.5)``, unless it is scaled by ``warmup**0.5``."""
+    nodes = walk(returned)
+    powers = {_number(each.right) for each in nodes if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Pow)}
+    is_scaled = 0.5 in powers or any(isinstance(e, ast.Call) and dotted_name(e.func).endswith("sqrt") for e in nodes)
+    return powers >= {-0.5, -1.5} and not is_scaled
 
 
 def _factors(product: ast.expr) -> Iterator[ast.expr]:

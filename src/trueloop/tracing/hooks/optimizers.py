@@ -145,7 +145,7 @@ class Steps:
                 trainable=registry.refs(p for p in tensors if p.requires_grad),
                 stateful=has_state(optimizer),
                 learning_rates=learning_rates(optimizer),
-                has_empty_group=not all(group["params"] for group in optimizer.param_groups),
+                groups=tuple(registry.refs(group["params"]) for group in optimizer.param_groups),
             )
         )
         stream.request_full_tracing()

@@ -63,6 +63,7 @@ class Schedules(Hook):
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._states: weakref.WeakKeyDictionary[LRScheduler, _SchedulerState] = weakref.WeakKeyDictionary()
+        self._built_at: weakref.WeakKeyDictionary[LRScheduler, CodePosition | None] = weakref.WeakKeyDictionary()
         self._running = False
         self._inspect = stream.isolated("learning-rate schedules", self._rates_before)
         self._report_step = stream.isolated("learning-rate schedules", self._on_step)
@@ -107,6 +108,8 @@ class Schedules(Hook):
                 or self._running
                 or _in_constructor(scheduler)
             ):
+                if stream.active and scheduler not in self._built_at and _in_constructor(scheduler):
+                    self._built_at[scheduler] = user_location()
                 return original(scheduler, *args, **kwargs)
             rates = self._inspect(scheduler)
             self._running = True
@@ -150,6 +153,7 @@ class Schedules(Hook):
         stream.emit(
             SchedulerStepped(
                 location=location,
+                built_at=self._built_at.get(scheduler),
                 scheduler=stream.registry.ref(scheduler),
                 kind=type(scheduler).__name__,
                 optimizer=stream.registry.ref(optimizer),

@@ -2,7 +2,7 @@
 
 import weakref
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import (
@@ -32,6 +32,17 @@ class OwningOptimizer:
     """Number of updates before its latest step; None = it has not stepped."""
 
 
+class ParameterPlace(NamedTuple):
+    """Where a model holds a parameter."""
+
+    number: int
+    """Number of the model's parameters before it."""
+    kind: tuple[str, str, int]
+    """The class of its module, its name there, and its number of dimensions."""
+    is_beside_layers: bool
+    """Whether its module contains other modules with parameters, as for the position table of a transformer."""
+
+
 @dataclass(slots=True)
 class CalledModel:
     """A model that was called and still exists."""
@@ -40,8 +51,8 @@ class CalledModel:
     parameters: Refs = NO_REFS
     update: int = 0
     """Number of updates before its latest call."""
-    order: dict[str, int] = field(default_factory=dict[str, int])
-    """Parameter name -> index of the parameter in the model."""
+    places: dict[str, ParameterPlace] = field(default_factory=dict[str, ParameterPlace])
+    """Parameter name -> place of the parameter in the model, in the order of the model."""
     frozen: Refs = NO_REFS
     """Parameters with ``requires_grad=False`` at its first call after an optimizer was built."""
     frozen_at: int = -1
@@ -53,11 +64,11 @@ class CalledModel:
 
     def name_of(self, parameter: Ref) -> str:
         """Return the name that a parameter has in this model; "" = none."""
-        return local_name(self.order, parameter.name)
+        return local_name(self.places, parameter.name)
 
-    def index_of(self, parameter: Ref) -> int:
-        """Return the index of a parameter in the model; -1 if it has another name there."""
-        return self.order.get(self.name_of(parameter), -1)
+    def places_of(self, parameters: Refs) -> list[ParameterPlace | None]:
+        """Return the places of parameters in the model; None for one that has another name there."""
+        return [self.places.get(self.name_of(each)) for each in parameters]
 
 
 class ParameterOwnership(Tracker):
@@ -105,9 +116,8 @@ class ParameterOwnership(Tracker):
         model = self.models.get(event.live_module) or self.models.put(event.live_module, CalledModel(event.model))
         model.update = event.update
         if model.parameters is not event.parameters and model.parameters != event.parameters:
-            names = [name for name, _ in event.live_module.named_parameters(remove_duplicate=False)]
             model.parameters, model.frozen_at = event.parameters, -1
-            model.order = {name: index for index, name in enumerate(names)}
+            model.places = _places(event.live_module)
             model.values, model.changed = {}, set()
         if model.frozen_at != self._created_count:
             model.frozen_at = self._created_count
@@ -155,6 +165,17 @@ class ParameterOwnership(Tracker):
                 return self._optimizers.put(optimizer, OwningOptimizer(parameters, update))
             known.parameters = parameters
         return known
+
+
+def _places(model: Any) -> dict[str, ParameterPlace]:
+    places: dict[str, ParameterPlace] = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        own = dict(module.named_parameters(recurse=False, remove_duplicate=False))
+        is_beside_layers = bool(own) and any(True for each in module.children() for _ in each.parameters())
+        for name, parameter in own.items():
+            kind = (type(module).__name__, name, parameter.ndim)
+            places[f"{prefix}.{name}" if prefix else name] = ParameterPlace(len(places), kind, is_beside_layers)
+    return places
 
 
 def _union(first: Refs, second: Refs) -> Refs:

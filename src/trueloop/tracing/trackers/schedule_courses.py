@@ -22,6 +22,9 @@ class ScheduleCourse:
     first_rate: float
     """Learning rate before the first step."""
     highest: float
+    is_complete: bool = True
+    """Whether its steps were counted from the first one: False for a schedule that was resumed."""
+    built_at: CodePosition | None = None
     location: CodePosition | None = None
     """Line of its latest step."""
     steps: int = 0
@@ -73,5 +76,7 @@ class ScheduleCourses(Tracker):
             if len(self.by_scheduler) >= MAX_SCHEDULERS:
                 return
             rate = max(event.rates_before, default=0.0)
-            course = self.by_scheduler[event.scheduler] = ScheduleCourse(event.kind, event.base_rate, rate, rate)
+            course = self.by_scheduler[event.scheduler] = ScheduleCourse(
+                event.kind, event.base_rate, rate, rate, event.last_epoch == 1, event.built_at
+            )
         course.add(event)

@@ -39,6 +39,37 @@ for batch in batches():
     critic_loss(batch).backward()
     for_critic.step()  # <- GRD001
 """,
+    "samples that are not detached, cleared before the critic's loss only": """
+def attached_loss(batch):
+    return critic(generator(torch.randn(32, 3))).mean() - critic(batch).mean()
+for batch in batches():
+    for_generator.zero_grad()
+    for _ in range(2):
+        for_critic.zero_grad()
+        attached_loss(batch).backward()  # <- GRD001
+        for_critic.step()
+        with torch.no_grad():
+            for p in critic.parameters():
+                p.clamp_(-0.1, 0.1)
+    generator_loss().backward()
+    for_generator.step()
+""",
+    "samples that are not detached, cleared after the steps": """
+class Gan:
+    def train(self, batch):
+        fake = generator(torch.randn(32, 3))
+        loss = bce(critic(batch), one) + bce(critic(fake), zero)
+        loss.backward()  # <- GRD001
+        for_critic.step()
+        critic.zero_grad()
+        generator_loss().backward()
+        for_generator.step()
+        generator.zero_grad()
+        critic.zero_grad()
+gan = Gan()
+for batch in batches():
+    gan.train(batch)
+""",
 }
 CORRECT = {
     "cleared before each loss": """
@@ -49,6 +80,50 @@ for batch in batches():
     for_generator.zero_grad()
     generator_loss().backward()
     for_generator.step()
+""",
+    "samples that are not detached, cleared before the generator's loss": """
+for batch in batches():
+    for_critic.zero_grad()
+    (critic(generator(torch.randn(32, 3))).mean() - critic(batch).mean()).backward()
+    for_critic.step()
+    for_generator.zero_grad()
+    generator_loss().backward()
+    for_generator.step()
+""",
+    "samples that are not detached, cleared by hand": """
+for batch in batches():
+    for_critic.zero_grad()
+    (critic(generator(torch.randn(32, 3))).mean() - critic(batch).mean()).backward()
+    for_critic.step()
+    for p in generator.parameters():
+        p.grad.zero_()
+    generator_loss().backward()
+    for_generator.step()
+""",
+    "an encoder that steps for every second batch, and its head for each": """
+encoder, head = nn.Linear(6, 16), nn.Linear(16, 1)
+slow, fast = torch.optim.SGD(encoder.parameters(), lr=0.01), torch.optim.SGD(head.parameters(), lr=0.01)
+for i, batch in enumerate(batches()):
+    (head(encoder(batch).relu()) - batch[:, :1]).pow(2).mean().backward()
+    if i % 2:
+        slow.step()
+        slow.zero_grad()
+    fast.step()
+    fast.zero_grad()
+""",
+    "an encoder that actor and critic share": """
+encoder, actor, value = nn.Linear(6, 16), nn.Linear(16, 2), nn.Linear(18, 1)
+for_actor = torch.optim.SGD([*encoder.parameters(), *actor.parameters()], lr=0.01)
+for_value = torch.optim.SGD(value.parameters(), lr=0.01)
+for batch in batches():
+    for_actor.zero_grad()
+    for_value.zero_grad()
+    code = encoder(batch).relu()
+    (value(torch.cat([code, torch.ones(32, 2)], 1)) - batch[:, :1]).pow(2).mean().backward()
+    for_value.step()
+    code = encoder(batch).relu()
+    (-value(torch.cat([code, actor(code)], 1))).mean().backward()
+    for_actor.step()
 """,
     "cleared by hand": """
 for batch in batches():

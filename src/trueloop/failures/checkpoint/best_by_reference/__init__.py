@@ -14,6 +14,8 @@ Fix
         best = model.state_dict()                 # wrong: a reference
         best = copy.deepcopy(model.state_dict())  # right
 
+    ``v.detach()``, ``v.cpu()`` and ``v.numpy()`` do not copy a tensor on a CPU: write ``v.detach().cpu().clone()``.
+
 When this is fine
     - The state_dict is a deep copy, or each of its tensors is cloned.
     - The state_dict is saved or loaded before the next update, as in ``target.load_state_dict(net.state_dict())``.
@@ -23,7 +25,9 @@ When this is fine
 How it is detected
     In a run, the sanitizer checks whether the tensors that are loaded or saved are the model's own tensors and have
     changed since ``state_dict()`` was called. A state_dict from before the first update is reported only when it is
-    loaded into its own model. The linter reports a state_dict that is stored where a best value is updated and used
+    loaded into its own model. Loading is reported too if every tensor has the memory of the parameter that it is loaded
+    into, as after ``v.detach().cpu()`` on a CPU, and the weights have changed since each line that called
+    ``state_dict()``. The linter reports a state_dict that is stored where a best value is updated and used
     after the training loop, and one that is loaded into its own model after the weights have changed. A state_dict that
     is deep-copied too late is not detected.
 

@@ -2,10 +2,11 @@
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, cast
 
+import torch
 from torch import Tensor, nn
 
 from trueloop.core.findings import CodePosition
@@ -19,6 +20,8 @@ from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 from trueloop.tracing.weak_id_dict import WeakIdDict
+
+MAX_LINES: Final = 16  # lines that create state dictionaries of one module
 
 
 class _Tracked(NamedTuple):
@@ -47,6 +50,8 @@ class StateDicts(Hook):
         self._stream, self._program = stream, program
         self._created = WeakIdDict[Tensor, _StateDict]()
         """Tensor of a state dictionary -> its `_StateDict`."""
+        self._kept_by_program = WeakIdDict[nn.Module, dict[CodePosition | None, _StateDict]]()
+        """Module -> line of a ``state_dict()`` -> the latest one that was not just saved or loaded elsewhere."""
         self._local = threading.local()
         self._report = stream.isolated("uses of state dictionaries", self._on_used)
 
@@ -100,6 +105,9 @@ class StateDicts(Hook):
         created = _StateDict(weakref.ref(module), self._has_stepped(own), user_location(), self._stream.update, tracked)
         for _, tensor in tensors:
             self._created.put(tensor, created)
+        by_line = self._kept_by_program.get(module) or self._kept_by_program.put(module, {})
+        if created.location in by_line or len(by_line) < MAX_LINES:
+            by_line[created.location] = created
 
     def _has_stepped(self, parameter: Tensor | None) -> bool:
         return any(
@@ -115,11 +123,34 @@ class StateDicts(Hook):
                 continue
             reported.append(created)
             aliased, changed = self._compare(created)
-            self._stream.emit(StateDictUsed(
-                location=user_location(), how=how, created_at=created.location, created_update=created.update,
-                was_trained=created.was_trained, aliased=aliased, weights_changed=changed,
-                into_itself=target is not None and target is created.module(),
-            ))  # fmt: skip
+            self._emit(how, created, target, aliased=aliased, changed=changed)
+            module = created.module()
+            if module is not None and module is not target:
+                by_line = self._kept_by_program.get(module) or {}
+                if by_line.get(created.location) is created:
+                    del by_line[created.location]
+        if target is not None and not reported:
+            self._report_own_memory(target, state)
+
+    def _emit(self, how: str, created: _StateDict, target: nn.Module | None, *, aliased: bool, changed: bool) -> None:
+        self._stream.emit(StateDictUsed(
+            location=user_location(), how=how, created_at=created.location,
+            created_update=created.update, was_trained=created.was_trained, aliased=aliased, weights_changed=changed,
+            into_itself=target is not None and target is created.module(),
+        ))  # fmt: skip
+
+    def _report_own_memory(self, target: nn.Module, state: Any) -> None:
+        """Report a state that consists of other tensors with the memory of its module, as after ``detach()``."""
+        by_line = self._kept_by_program.get(target)
+        if (
+            not by_line
+            or not isinstance(state, Mapping)
+            or not _is_own_memory(target, cast("Mapping[Any, Any]", state))
+        ):
+            return
+        if all(_has_changed(target, each) for each in by_line.values()):  # which of them it was made of is not known
+            latest = max(by_line.values(), key=lambda each: each.update)
+            self._emit("loaded", latest, target, aliased=True, changed=True)
 
     def _compare(self, created: _StateDict) -> tuple[bool, bool]:
         """Return whether a state shares memory with its module, and whether the module's weights have changed since."""
@@ -134,6 +165,24 @@ class StateDicts(Hook):
             version_changed = version is not None and tensor._version != version  # noqa: SLF001
             changed.append(_values(tensor) != values if values else version_changed)
         return bool(aliased) and all(aliased), any(changed)
+
+
+def _has_changed(module: nn.Module, created: _StateDict) -> bool:
+    """Return True if weights of a module have changed since a state dictionary was made of them."""
+    pairs = [(own, each) for each in created.tracked if (own := _parameter(module, each.key)) is not None]
+    return any(_values(own) != each.values if each.values else own._version != each.version for own, each in pairs)  # noqa: SLF001
+
+
+def _is_own_memory(module: nn.Module, state: Mapping[Any, Any]) -> bool:
+    """Return True if each parameter in a state has the memory of the module's parameter that it is loaded into."""
+    pairs = [(own, value) for key, value in state.items() if (own := _parameter(module, str(key))) is not None]
+    return bool(pairs) and all(_address(own) and _address(value) == _address(own) for own, value in pairs)
+
+
+def _address(tensor: Any) -> int:
+    """Return the address of a tensor's first value on a CPU; 0 if it has none."""
+    is_plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
+    return tensor.data_ptr() if is_plain and tensor.device.type == "cpu" else 0
 
 
 def _storage_id(tensor: Any) -> int:

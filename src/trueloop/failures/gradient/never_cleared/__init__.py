@@ -25,10 +25,11 @@ How it is detected
     In a run, the sanitizer checks for each parameter whether a step used its gradient, a backward pass then added to
     the same unchanged gradient, and another step used the sum. So it also finds a ``zero_grad()`` of the wrong
     optimizer or of only half the model. As a warning, it reports gradients that the loss of one optimizer leaves in the
-    parameters of another, as a GAN's generator in the discriminator, if they were still there in 20 of 24 steps. The
-    linter reports a loop with a backward pass and a step of the same parameters that never clears the gradients, also,
-    as a warning, if the optimizer is an argument or an attribute. In a Lightning module with manual optimization it
-    reports a file that never clears gradients, as a warning, because DeepSpeed clears them by itself.
+    parameters of another, as a GAN's generator in the discriminator, or the discriminator in the generator, if they
+    were still there in 20 of 24 steps. The linter reports a loop with a backward pass and a step of the same parameters
+    that never clears the gradients, also, as a warning, if the optimizer is an argument or an attribute. In a Lightning
+    module with manual optimization it reports a file that never clears gradients, as a warning, because DeepSpeed
+    clears them by itself.
 
 References
     torch.optim.Optimizer.zero_grad, https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
@@ -48,6 +49,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.gradient.never_cleared.critic_gradients import CriticGradients
 from trueloop.failures.gradient.never_cleared.leftover_gradients import LeftoverGradients
 from trueloop.failures.gradient.never_cleared.lightning import uncleared_steps
 from trueloop.failures.gradient.never_cleared.passed_optimizers import steps_without_clearing
@@ -76,30 +78,37 @@ class Detector(BaseDetector):
         self._first_norms = WeakIdDict[Ref, float | None]()
         """The gradient norm of each optimizer's first step."""
         self._leftover = LeftoverGradients()
+        self._critic = CriticGradients()
 
     def on_tracing_gap(self, event: TracingGap) -> None:
         """Forget the gradients of other losses."""
         self._leftover.on_gap()
+        self._critic.on_gap()
 
     def on_model_called(self, event: ModelCalled) -> None:
         """Record the order of the models."""
         self._leftover.on_model_called(event)
+        self._critic.on_model_called(event)
 
     def on_backward_started(self, event: BackwardStarted) -> None:
         """Look for gradients of other losses."""
         self._leftover.on_backward_started(event)
+        self._critic.on_backward_started(event)
 
     def on_backward_ended(self, event: BackwardEnded) -> None:
         """Record the backward pass."""
         self._leftover.on_backward_ended(event)
+        self._critic.on_backward_ended(event)
 
-    def on_gradients_cleared(self, event: GradientsCleared) -> None:
-        """Forget the cleared gradients."""
+    def on_gradients_cleared(self, event: GradientsCleared) -> Evidence | None:
+        """Forget the cleared gradients; return evidence if a step has used those of a critic's loss."""
         self._leftover.on_gradients_cleared(event)
+        return self._critic.on_gradients_cleared(event)
 
     def on_step_taken(self, event: StepTaken) -> Evidence | None:
         """Return evidence if a step uses a gradient for the second time, or that of another loss."""
         leftover = self._leftover.on_step_taken(event)
+        self._critic.on_step_taken(event)
         return self._find_reused(event) or leftover
 
     def _find_reused(self, event: StepTaken) -> Evidence | None:

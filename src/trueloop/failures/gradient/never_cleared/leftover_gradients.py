@@ -80,7 +80,7 @@ class LeftoverGradients:
         """Check whether the program has cleared the leftover gradients itself."""
         for account in self._accounts.values():
             if account.leftover is not None and account.present is None:
-                account.present = _is_present(account.leftover.reached & account.parameters, event.live_parameters)
+                account.present = is_present(account.leftover.reached & account.parameters, event.live_parameters)
 
     def on_backward_ended(self, event: BackwardEnded) -> None:
         """Record the backward pass for each optimizer to whose gradients it has added."""
@@ -115,7 +115,8 @@ class LeftoverGradients:
         return found
 
 
-def _is_present(parameters: Refs, live: Mapping[Ref, Any]) -> Any:
+def is_present(parameters: Refs, live: Mapping[Ref, Any]) -> Any:
+    """Return whether a gradient of some parameters is not zero, as a tensor on its device."""
     gradients = (live[ref].grad for ref in sorted(parameters, key=lambda each: each.name) if ref in live)
     gradient = next((each for each in gradients if each is not None), None)
     return False if gradient is None else gradient.detach().abs().sum() > 0

@@ -6,7 +6,8 @@ What you see
 
 Why it happens
     ``nn.Module`` registers only tensors of the class ``nn.Parameter``. A plain tensor with ``requires_grad=True`` gets
-    gradients too, but ``model.parameters()`` does not contain it, so the optimizer does not get it.
+    gradients too, but ``model.parameters()`` does not contain it, so the optimizer does not get it. What is computed
+    from an ``nn.Parameter``, as by ``.unsqueeze(0)``, ``.to(device)`` or ``* 0.02``, is a plain tensor too.
 
 Fix
     Make the tensor a parameter:
@@ -14,17 +15,25 @@ Fix
         self.scale = torch.ones(1, requires_grad=True)  # wrong
         self.scale = nn.Parameter(torch.ones(1))  # right
 
+        self.table = nn.Parameter(torch.randn(9, 16)).unsqueeze(0)  # wrong
+        self.table = nn.Parameter(torch.randn(9, 16).unsqueeze(0))  # right
+
     If the tensor should be moved and saved but not trained, use ``self.register_buffer("table", ...)``.
 
 When this is fine
     - You pass the tensor to an optimizer explicitly, like the architecture weights in DARTS.
     - The tensor is an input whose gradient you need, like the points of a physics-informed network.
     - The program moves and updates the weight itself.
+    - The module registers the parameter too, and stores a view of it in another attribute.
 
 How it is detected
-    Only the linter finds it, from the source code. It reports a tensor that ``__init__`` of a module creates with
-    ``requires_grad=True`` and assigns to an attribute, if the file uses this attribute only for computations in the
-    module's methods and never asks for gradients itself. Another file may use the gradients, so this is a warning.
+    In a run, the sanitizer reports a tensor in an attribute of a module that was computed from an ``nn.Parameter``, or
+    a parameter in a list, if the parameter got gradients, is not registered in the model, is in no optimizer that
+    stepped, and did not change in at least four updates. The linter reports an attribute to which a module's
+    ``__init__`` assigns something computed from an ``nn.Parameter`` that is used for nothing else. It also reports a
+    tensor that ``__init__`` creates with ``requires_grad=True`` and assigns to an attribute, if the file uses this
+    attribute only for computations in the module's methods and never asks for gradients itself. Another file may use
+    the gradients, and ``.to(device)`` may return the parameter itself, so this is a warning.
 
 References
     torch.nn.parameter.Parameter, https://docs.pytorch.org/docs/stable/generated/torch.nn.parameter.Parameter.html
@@ -34,14 +43,24 @@ References
 """
 
 import ast
+import weakref
 from collections.abc import Iterator
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix, encloses, walk
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
+from trueloop.failures.model.weight_never_registered.computed_weights import (
+    MODULES,
+    OPERATIONS,
+    computed_from_parameters,
+)
+from trueloop.tracing.events import ModelCalled, Ref, StepTaken
 
-MODULES: Final = ("torch.nn.Module", "torch.nn.modules.Module", "torch.nn.modules.module.Module")
+if TYPE_CHECKING:
+    from trueloop.failures.model.weight_never_registered.lost_parameters import LostParameter
+
 FACTORIES: Final = frozenset((
     *(f"torch.{name}" for name in (
         "tensor", "randn", "rand", "zeros", "ones", "full", "empty", "eye", "linspace", "normal", "randn_like",
@@ -52,11 +71,56 @@ FACTORIES: Final = frozenset((
 GRADIENT_CALLS: Final = frozenset(("grad", "jacrev", "jacfwd", "vjp", "jvp", "hessian", "jacobian", "functional_call"))
 """Calls with which a program computes gradients itself or replaces weights."""
 REFLECTION: Final = frozenset(("setattr", "getattr", "vars", "__setattr__", "register_parameter", "register_buffer"))
-OPERATIONS: Final = frozenset((
-    "add", "addmm", "bmm", "clamp", "div", "dot", "exp", "expand", "expand_as", "log", "matmul", "mean", "mm", "mul",
-    "permute", "pow", "relu", "repeat", "reshape", "sigmoid", "size", "softmax", "softplus", "sqrt", "square", "sub",
-    "sum", "t", "tanh", "to", "transpose", "unsqueeze", "view",
-))  # fmt: skip
+
+MIN_UPDATES: Final = 4  # with a gradient; by then, all optimizers should have stepped
+
+
+class Detector(BaseDetector):
+    """Checks whether parameters that were lost in a computation get gradients that no step uses."""
+
+    def __init__(self) -> None:
+        self._searched: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._lost: list[tuple[LostParameter, int]] = []
+        """Lost parameters, each with the number of steps at which it had a gradient."""
+
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Search the attributes of a model at its first call."""
+        if event.model in self._searched:
+            return
+        self._searched.add(event.model)
+        from trueloop.failures.model.weight_never_registered.lost_parameters import lost_parameters
+
+        self._lost += [(each, 0) for each in lost_parameters(event.live_module)]
+
+    def on_step_taken(self, event: StepTaken) -> Iterator[Evidence]:
+        """Yield evidence for each lost parameter that has gradients and does not change."""
+        lost, self._lost = self._lost, []
+        stepped = set(map(id, event.live_parameters.values())) if lost else set[int]()
+        for each, steps in lost:
+            parameter = each.parameter()
+            if parameter is None or id(parameter) in stepped or not each.is_unchanged(parameter):
+                continue
+            steps += parameter.grad is not None  # noqa: PLW2901
+            if steps < MIN_UPDATES:
+                self._lost.append((each, steps))
+                continue
+            yield Evidence(
+                message=f"`{each.name}` comes from an `nn.Parameter` that the model does not register and no optimizer "
+                "contains: it gets gradients but is not trained, moved or saved.",
+                location=each.assigned_at() or event.location,
+            )
+
+
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and each attribute that is computed from a parameter that is lost by that."""
+    yield from find(source)
+    for attribute, value, fix in computed_from_parameters(source):
+        yield Hit(
+            message=f"`self.{attribute}` is computed from an `nn.Parameter` and so is not one itself: the parameter is "
+            "not registered in the module, and not trained, moved or saved.",
+            node=value,
+            fix=fix,
+        )
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -175,8 +239,9 @@ FAILURE = Failure(
     code="MDL011",
     title="A weight is a plain tensor, not an nn.Parameter",
     severity=Severity.WARNING,
-    bad=SCRIPT.replace("{scale}", "torch.ones(1, requires_grad=True)"),
-    good=SCRIPT.replace("{scale}", "nn.Parameter(torch.ones(1))"),
+    bad=SCRIPT.replace("{scale}", "nn.Parameter(torch.ones(1)).unsqueeze(0)"),
+    good=SCRIPT.replace("{scale}", "nn.Parameter(torch.ones(1).unsqueeze(0))"),
     fix="Make the tensor an nn.Parameter.",
-    rule=Rule(required_words=("torch", "forward(", "Module", "requires_grad"), find=find),
+    rule=Rule(required_words=("torch", "forward(", "Module", "requires_grad|Parameter("), find=find_all),
+    detector=Detector,
 )

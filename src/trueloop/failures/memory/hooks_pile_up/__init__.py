@@ -1,4 +1,4 @@
-"""A hook is registered in every iteration of a loop and never removed.
+"""A hook is registered in every iteration of a loop, or at every evaluation, and never removed.
 
 What you see
     Every iteration takes a little longer than the previous one, and memory grows. A hook that scales a gradient or
@@ -22,7 +22,9 @@ When this is fine
     - You register the hook on a tensor, which is freed with its graph.
 
 How it is detected
-    Only the linter finds it, from the source code: each iteration registers a hook on the same module without a handle.
+    In a run, the sanitizer reports a module with at least four hooks of the same function of the program, whose number
+    grew at three different updates. The linter reports a hook that each iteration of a loop registers on the same
+    module without a handle.
 
 References
     nn.Module.register_forward_hook, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -33,7 +35,9 @@ References
 """
 
 import ast
+import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from trueloop.analysis.abstract_value import SUBMODULE, ValueKind
@@ -41,13 +45,55 @@ from trueloop.analysis.loop_invariance import assigned_names, names_in
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import is_statement
 from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, dotted_name
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.tracing.events import Event, Ref
 
 REGISTER_METHODS: Final = frozenset((
     "register_forward_hook", "register_forward_pre_hook", "register_backward_hook", "register_full_backward_hook",
     "register_full_backward_pre_hook",
 ))  # fmt: skip
+
+
+MIN_HOOKS: Final = 4  # of one function on one module
+MIN_GROWTHS: Final = 3  # updates at which their number grew
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class HookRegistered(Event):
+    """RARE. A module got a hook of a function of the program of which it had a hook already."""
+
+    module: Ref
+    name: str
+    """Name of the function."""
+    count: int
+    """Number of hooks of this function that the module has now."""
+
+
+class Detector(BaseDetector):
+    """Checks whether the number of equal hooks of a module grows during the training."""
+
+    activated_by = (HookRegistered,)
+
+    def __init__(self) -> None:
+        self._growths: weakref.WeakKeyDictionary[Ref, dict[str, dict[int, int]]] = weakref.WeakKeyDictionary()
+        """Module -> function -> number of updates -> number of its hooks then, while this grows."""
+
+    def on_hook_registered(self, event: HookRegistered) -> Evidence | None:
+        """Return evidence if a module has equal hooks from several updates."""
+        by_function = self._growths.setdefault(event.module, {})
+        earlier = by_function.get(event.name, {})
+        counts = {update: count for update, count in earlier.items() if count < event.count}
+        by_function[event.name] = counts | {event.update: event.count}
+        if event.count < MIN_HOOKS or len(by_function[event.name]) < MIN_GROWTHS:
+            return None
+        by_function[event.name] = {}
+        return Evidence(
+            message=f"{event.module.name} has {event.count} hooks of the same function `{event.name}`, registered here "
+            "again and again and never removed: each forward or backward pass runs all of them.",
+            location=event.location,
+        )
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -171,4 +217,5 @@ FAILURE = Failure(
     ),
     fix="Register the hook once, before the loop, or store its handle and remove the hook in the same iteration.",
     rule=RULE,
+    detector=Detector,
 )
