@@ -37,7 +37,36 @@ for step in range(12):
 """,
 }
 
+FAULTY["loaded from another model, then initialised"] = """
+pretrained = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+model.load_state_dict(pretrained.state_dict())  # <- CKP008
+model.apply(lambda m: nn.init.xavier_uniform_(m.weight) if isinstance(m, nn.Linear) else None)
+for step in range(12):
+    update()
+"""
 CORRECT = {
+    "two states of memory, one after the other": """
+first, second = (nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)) for _ in range(2))
+for each in (first, second):
+    model.load_state_dict(each.state_dict())
+    with torch.no_grad():
+        model(x)
+for step in range(12):
+    update()
+""",
+    "a copy in memory that is not called": """
+best = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+best.load_state_dict(model.state_dict())
+for step in range(12):
+    update()
+""",
+    "a target network": """
+target = copy.deepcopy(model)
+target.load_state_dict(model.state_dict())
+for step in range(12):
+    update()
+    target.load_state_dict(model.state_dict())
+""",
     "a teacher": """
 teacher = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
 teacher.load_state_dict(torch.load(file))

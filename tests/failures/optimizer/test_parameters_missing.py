@@ -28,7 +28,26 @@ for _ in range(12):
     F.cross_entropy(model(x), y).backward()
     optimizer.step()
 """
+WIDE_MIDDLE = """
+class Wide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8))
+        self.neck = nn.Sequential(*[nn.Linear(8, 8) for _ in range({neck})])
+        self.decoder = nn.Linear(8, 3)
+    def forward(self, x):
+        return self.decoder(torch.relu(self.neck(self.encoder(x))))
+model = Wide()
+"""
 FAULTY = {
+    "most_layers_in_the_middle": WIDE_MIDDLE.replace("{neck}", "4")
+    + """
+optimizer = optim.SGD([p for name, p in model.named_parameters() if not name.startswith("neck")], lr=0.1)
+for _ in range(8):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()  # <- OPT001
+""",
     "only_the_body": """
 optimizer = optim.SGD([*model.body.parameters(), *model.middle.parameters()], lr=0.1)
 for _ in range(8):
@@ -245,6 +264,11 @@ for epoch in range(6):
 """,
 }
 CORRECT = {
+    "first_and_last_layer_of_a_large_random_network": WIDE_MIDDLE.replace("{neck}", "12")
+    + """
+optimizer = optim.SGD([*model.encoder[0].parameters(), *model.decoder.parameters()], lr=0.1)
+"""
+    + LOOP,
     "all": "optimizer = optim.Adam(model.parameters())" + LOOP,
     "head_of_an_unfrozen_backbone": "optimizer = optim.Adam(model.head.parameters())" + LOOP,
     "last_half": "optimizer = optim.Adam([*model.middle.parameters(), *model.head.parameters()])" + LOOP,
@@ -512,6 +536,7 @@ def test_run_ignores_correct_programs(run_is_clean, script: str):
 # Lint ------------------------------------------------------------------------------------------------------------
 
 LINT_MISSES = {
+    "most_layers_in_the_middle",
     "the_loop_is_in_a_library",
     "groups_by_name",
     "a_position_table_in_no_group",

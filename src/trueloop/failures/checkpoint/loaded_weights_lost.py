@@ -60,6 +60,7 @@ class _Loaded:
     location: CodePosition | None
     values: Mapping[Ref, Values]
     shapes: Sequence[tuple[int, ...]]
+    is_from_file: bool
     called: bool = False
 
 
@@ -77,13 +78,15 @@ class Detector(BaseDetector):
 
     def on_state_loaded(self, event: StateLoaded) -> None:
         """Record the loaded matrices."""
-        if event.what != "model" or event.file is None or len(self._loaded) >= MAX_MODELS:
+        if event.what != "model" or len(self._loaded) >= MAX_MODELS:
             return
         matrices = {ref: each for ref, each in event.live_parameters.items() if each.ndim > 1}
         values = {ref: first_values(each, COMPARED) for ref, each in matrices.items()}
         if len(matrices) >= MIN_MATRICES and self._stepped.isdisjoint(matrices) and not event.name_match:
             shapes = sorted(tuple(each.shape) for each in matrices.values())
-            self._loaded[event.target] = _Loaded(event.target.name, event.location, values, shapes)
+            self._loaded[event.target] = _Loaded(
+                event.target.name, event.location, values, shapes, is_from_file=event.file is not None
+            )
 
     def on_model_called(self, event: ModelCalled) -> None:
         """Record that a loaded model is used."""
@@ -116,7 +119,10 @@ class Detector(BaseDetector):
         return [
             _unused(each)
             for each in self._loaded.values()
-            if not each.called and each.shapes == shapes and values.isdisjoint(each.values.values())
+            if each.is_from_file
+            and not each.called
+            and each.shapes == shapes
+            and values.isdisjoint(each.values.values())
         ]
 
     def inconclusive(self) -> str:

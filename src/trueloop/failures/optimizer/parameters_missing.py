@@ -30,15 +30,15 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports parameters that got gradients in at least four updates, did not change, and were
-    never in an optimizer. Most parameters of the model must be in optimizers, and the reported ones must not be only
-    the first layers. They may be if the optimizer has a group without parameters, as from a generator that was already
-    used up, or if its groups divide layers, such as into weights and biases, and no group has the kind of the reported
-    parameters, such as embeddings. Parameters next to layers, such as a position table, do not count as first layers.
-    It also reports parameters that were frozen when the optimizer was new and got gradients later, if
-    every optimizer that contains them made its last step before this one was built. The linter reports a layer that is
-    added after the optimizer was built, or a layer that comes after a trained layer in the model and is in no optimizer
-    of the file. A last layer that is fixed on purpose but still requires gradients is reported too, so this is a
-    warning.
+    never in an optimizer. Most parameters of the model must be in optimizers (a third if they lie before and behind
+    the reported ones), and the reported ones must not be only the first layers. They may be if the optimizer has a
+    group without parameters, as from a generator that was already used up, or if its groups divide layers, such as
+    into weights and biases, and no group has the kind of the reported parameters, such as embeddings. Parameters next
+    to layers, such as a position table, do not count as first layers. It also reports parameters that were frozen
+    when the optimizer was new and got gradients later, if every optimizer that contains them made its last step
+    before this one was built. The linter reports a layer that is added after the optimizer was built, or a layer that
+    comes after a trained layer in the model and is in no optimizer of the file. A last layer that is fixed on purpose
+    but still requires gradients is reported too, so this is a warning.
 
 References
     PyTorch forum, "Best practice for freezing layers?", on optimizers built for some of the layers,
@@ -66,6 +66,7 @@ from trueloop.tracing.events import BackwardEnded, OptimizerCreated, Ref, Refs, 
 from trueloop.tracing.trackers.parameter_ownership import CalledModel, ParameterOwnership
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
+MIN_SHARE_AROUND = 0.5  # of the missing parameters: as many as are updated, if they lie before and behind these
 MIN_UPDATES = 4  # updates with unused gradients; by then, all other optimizers should have stepped
 
 
@@ -121,7 +122,9 @@ class Detector(BaseDetector):
             return False
         if self.ownership.unfrozen & missing or event.optimizer in self._with_empty_group:
             return True
-        return len(stepped) > len(missing) and self._is_oversight(event, model, missing)
+        is_within = _is_within(model, missing, event.with_gradient & model.parameters)
+        share = MIN_SHARE_AROUND if is_within else 1
+        return len(stepped) > share * len(missing) and self._is_oversight(event, model, missing)
 
     def _is_oversight(self, event: StepTaken, model: CalledModel, missing: Refs) -> bool:
         """Return False if the program may have left out the first layers of a model on purpose."""
@@ -159,6 +162,12 @@ class Detector(BaseDetector):
             location=location,
             related=((built_at, label),) if built_at is not None else (),
         )
+
+
+def _is_within(model: CalledModel, missing: Refs, updated: Refs) -> bool:
+    """Return True if layers before all missing ones and layers behind all missing ones are updated."""
+    absent, present = ([each for each in model.places_of(refs) if each is not None] for refs in (missing, updated))
+    return bool(absent) and bool(present) and min(present) < min(absent) and max(absent) < max(present)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
