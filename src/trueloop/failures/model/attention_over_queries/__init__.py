@@ -86,8 +86,8 @@ class Detector(BaseDetector):
                 f"{dimensions}), but their product with the values sums over the keys (dimension {keys}): the weights "
                 "of a query do not add up to 1."
                 if size > 1
-                else f"The attention weights are normalised over a dimension of size 1, the single score of each "
-                f"position, instead of the positions (dimension {keys}): all of them are 1.",
+                else f"The attention weights are normalised over a dimension of size 1 (dimension {dimension} of "
+                f"{dimensions}) instead of over the keys (dimension {keys}): all of them are 1.",
                 location=_softmax_line(event.files, dimension, dimensions) or event.location,
                 related=((event.location, "`backward()`"),) if event.location else (),
             )

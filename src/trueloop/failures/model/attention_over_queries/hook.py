@@ -99,12 +99,13 @@ def _attention(product: Any, users: dict[Any, list[Any]]) -> tuple[str, int, int
     if found is None:
         return None
     over = _signed(softmax.node._saved_dim, dimensions)  # noqa: SLF001
-    size = (result_shape(softmax.node) or ())[over]
+    shape = result_shape(softmax.node) or ()
+    size = shape[over]
     kind = "queries" if over == softmax.row else "samples of the batch" if over == 0 else "heads"
     if over == softmax.summed:
         return "", over, over, dimensions, size
     transposed = over == softmax.row and softmax.summed < softmax.row
-    return None if transposed or size == 1 else (kind, over, softmax.summed, dimensions, size)
+    return None if transposed or shape[softmax.summed] == 1 else (kind, over, softmax.summed, dimensions, size)
 
 
 def _single_scores(softmax: Any) -> tuple[str, int, int, int, int] | None:
