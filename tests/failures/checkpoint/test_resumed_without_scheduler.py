@@ -137,3 +137,51 @@ def test_lint_reports_the_marked_line(lint_reports, script):
 @pytest.mark.parametrize("script", [*CORRECT.values(), *RUN_CORRECT.values()], ids=[*CORRECT, *RUN_CORRECT])
 def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script)
+
+
+NOT_SAVED = """
+import torch
+from torch import nn
+model = nn.Linear(6, 1)
+optimizer = torch.optim.Adam(model.parameters())
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+start = 0
+if resume:
+    state = torch.load("last.pt")
+    model.load_state_dict(state["net"])
+    optimizer.load_state_dict(state["optimizer"]){mark}
+    start = state["epoch"]
+for epoch in range(start, 20):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    {step}
+    torch.save({"net": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1{more}}, "last.pt")
+"""
+
+
+def not_saved(mark: str = "", step: str = "scheduler.step()", more: str = "") -> str:
+    return NOT_SAVED.replace("{mark}", mark).replace("{step}", step).replace("{more}", more)
+
+
+def test_lint_reports_a_scheduler_that_is_neither_saved_nor_loaded(lint_reports):
+    lint_reports(not_saved(mark="  # <- CKP011"))
+
+
+SCHEDULE_GOES_ON = {
+    "it is told the epoch": not_saved(step="scheduler.step(epoch)"),
+    "it follows the validation loss": not_saved(step="scheduler.step(validate(model))").replace(
+        "CosineAnnealingLR(optimizer, 20)", "ReduceLROnPlateau(optimizer)"
+    ),
+    "a helper restores it": not_saved().replace(
+        "    start = state", "    restore(scheduler, state)\n    start = state"
+    ),
+    "last_epoch": not_saved().replace("optimizer, 20)", "optimizer, 20, last_epoch=start - 1)"),
+    "only the weights are loaded": not_saved().replace('    optimizer.load_state_dict(state["optimizer"])\n', ""),
+}
+
+
+@pytest.mark.parametrize("script", SCHEDULE_GOES_ON.values(), ids=SCHEDULE_GOES_ON)
+def test_lint_accepts_schedules_that_go_on(lint_is_clean, script):
+    lint_is_clean(script, "CKP011")

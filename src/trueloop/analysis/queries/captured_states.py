@@ -75,18 +75,25 @@ def loads_without_optimizer(source: SourceFile) -> Iterator[tuple[Op, Op]]:
                 break
 
 
-def loads_without_scheduler(source: SourceFile) -> Iterator[tuple[Op, Op]]:
-    """Yield the load of an optimizer's state from a file, and the save of the scheduler's state that is never loaded.
+def loads_without_scheduler(source: SourceFile) -> Iterator[tuple[Op, Op, bool]]:
+    """Yield the load of an optimizer's state from a file, and a save; whether the scheduler's state is saved there.
 
-    The object of every ``load_state_dict`` call must be known.
+    A scheduler is stepped without an epoch, and its state is never loaded. The object of every ``load_state_dict`` call
+    must be known.
     """
     if not _loads_only(source, ValueKind.MODEL, ValueKind.OPTIMIZER, ValueKind.SCALER):
         return
-    save = next((each for each in source.ops(OpKind.SAVE) if ValueKind.SCHEDULER in _saved_kinds(each)), None)
+    saves = [(each, _saved_kinds(each)) for each in source.ops(OpKind.SAVE)]
+    save = next((each for each, kinds in saves if ValueKind.SCHEDULER in kinds), None)
+    is_saved = save is not None
+    escaped = {each.kind for op in source.ops(OpKind.ESCAPE) for each in op.inputs}
+    steps = [each for each in source.ops(OpKind.SCHEDULER_STEP) if not each.node.args]
+    if save is None and steps and ValueKind.SCHEDULER not in escaped:
+        save = next((each for each, kinds in saves if ValueKind.OPTIMIZER in kinds), None)
     files = {id(each.result) for each in source.ops(OpKind.LOAD)}
     for load in source.ops(OpKind.LOAD_STATE_DICT):
         if save is not None and load.subject.kind is ValueKind.OPTIMIZER and _loaded_files(load, files):
-            yield load, save
+            yield load, save, is_saved
 
 
 def _loads_only(source: SourceFile, *kinds: ValueKind) -> bool:

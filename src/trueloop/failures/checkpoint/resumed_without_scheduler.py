@@ -21,8 +21,8 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a checkpoint with states of an optimizer and a scheduler of which only the first was
     loaded, if the scheduler's steps are then counted from the start. The linter reports a program that saves
-    the scheduler's state and loads only the optimizer's, if the object of each ``load_state_dict`` is known, and if
-    nothing mentions ``last_epoch``.
+    the optimizer's state, or both, and loads only the optimizer's, while it steps a scheduler without an epoch, if the
+    object of each ``load_state_dict`` is known, and if nothing mentions ``last_epoch``.
 
 References
     PyTorch tutorial "Saving & Loading a General Checkpoint for Inference and/or Resuming Training",
@@ -32,8 +32,9 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from trueloop.analysis.queries.captured_states import loads_without_scheduler
 from trueloop.analysis.source_file import Hit, SourceFile
@@ -41,6 +42,8 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import CheckpointRead, Ref, SchedulerStepped, StateLoaded, StepTaken
+
+_STATE: Final = re.compile(r"sched\w*(\[\w+\])?\.(load_)?state_dict|step\(\w*epoch")
 
 
 class _Resumed(NamedTuple):
@@ -101,10 +104,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the loads of an optimizer's state without that of the scheduler, which is saved."""
     if "last_epoch" in source.text.source or any(map(_only_steps, source.nodes)):
         return
-    for load, save in loads_without_scheduler(source):
+    for load, save, is_saved in loads_without_scheduler(source):
+        if not is_saved and _STATE.search(source.text.source):
+            continue
+        which = "the scheduler's state, which is saved too, is not"
+        which = which if is_saved else "the scheduler's is neither saved nor loaded"
         yield Hit(
-            message="The optimizer's state is loaded, but the scheduler's state, which is saved too, is not: the "
-            "schedule starts again.",
+            message=f"The optimizer's state is loaded, but {which}: the schedule starts again.",
             node=load.node,
             related=((save.node, "saved here"),),
         )
