@@ -206,20 +206,21 @@ def _without_memorising(outcome: Outcome, trials: Trials) -> Outcome:
 
 
 def _ranked(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Sort by effect, then by loss; those that gain nearly as much as the best remain in the order of likely causes."""
+    """Sort by effect, then by loss; those that gain nearly as much as the best remain in the order of likely causes.
+
+    The learning rates count as one cause, of which the best comes first.
+    """
     order = list(Effect)
+    causes = [each.trial.change.key.partition(" ")[0] for each in outcomes]
     best = min((each.after for each in outcomes if each.effect is Effect.HELPS), default=math.nan)
 
-    def key(outcome: Outcome) -> tuple[int, bool, float]:
+    def key(outcome: Outcome) -> tuple[int, int, float]:
         after = outcome.after
         gain = (outcome.before - after) / (outcome.before - best) if outcome.before > best else 0.0
         is_as_good = outcome.effect is Effect.HELPS and gain >= AS_GOOD
+        cause = causes.index(outcome.trial.change.key.partition(" ")[0]) if is_as_good else len(causes)
         level = math.floor(2 * math.log2(after)) if after > 0 and math.isfinite(after) else after
-        return (
-            order.index(outcome.effect),
-            not is_as_good,
-            -1.0 if is_as_good else level if math.isfinite(level) else math.inf,
-        )
+        return order.index(outcome.effect), cause, level if math.isfinite(level) else math.inf
 
     return sorted(outcomes, key=key)
 
