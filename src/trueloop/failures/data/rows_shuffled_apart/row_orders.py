@@ -432,6 +432,7 @@ class Scope:
                 is_pair = any_pair or (is_dataset and (is_label(_array(first)) or is_label(_array(second))))
                 is_pair = is_pair or _are_inputs_and_labels(first, second) or _are_inputs_and_labels(second, first)
                 is_pair = is_pair and not (is_loss and (_is_setting(first, own) or _is_setting(second, other)))
+                is_pair = is_pair and not any(_is_model(self.source, each) for each in (first, second))
                 if is_pair and _differ(own, other, self._indices) and not _is_deliberate((first, own), (second, other)):
                     yield self._hit(node, (first, own), (second, other))
                     return
@@ -465,6 +466,13 @@ def _is_setting(node: ast.expr, rows: Rows) -> bool:
     array = _array(node)
     is_attribute = isinstance(array, ast.Attribute) and not dotted_name(array).startswith("self.")
     return is_attribute and rows.order == () and not is_label(array)
+
+
+def _is_model(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for a variable with methods of a module: ``evaluate(model, x)`` gets no pair of arrays."""
+    name = dotted_name(_array(node))
+    text = source.text.source
+    return bool(name) and any(f"{name}.{each}(" in text for each in ("parameters", "train", "eval", "state_dict"))
 
 
 def _array(node: ast.expr) -> ast.expr:
