@@ -111,16 +111,13 @@ def _says_nothing(baseline: Trial, trials: Trials) -> str:
     """Return why a lower loss does not mean that more is learned; "" = it does."""
     mains = [(main, curves) for curves in baseline.curves if (main := main_curve(curves)) is not None]
     has_several = any(
-        main.kind == "" or len({each.location for each in curves if _is_frequent(each, main)}) > 1
+        main.kind == ""
+        or len({each.location for each in curves if len(each.values) >= GAME_SHARE * len(main.values)}) > 1
         for main, curves in mains
     )
     if trials.optimizers > 1 and has_several:
         return GAME
     return UNBOUNDED if _is_signed((baseline, *trials.changes)) else ""
-
-
-def _is_frequent(curve: LossCurve, main: LossCurve) -> bool:
-    return len(curve.values) >= GAME_SHARE * len(main.values)
 
 
 def _is_signed(trials: Sequence[Trial]) -> bool:

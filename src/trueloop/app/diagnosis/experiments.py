@@ -62,6 +62,7 @@ class Trials(NamedTuple):
     failed: str
     """Why the program could not be run again; "" = it could."""
     optimizers: int = 1
+    """Number of optimizers that the program has at its first backward pass."""
 
 
 class _Seed:

@@ -37,7 +37,7 @@ from typing import Final
 from trueloop.analysis.queries.batch_loops import without_conversions
 from trueloop.analysis.queries.request_handlers import imported_names, qualified_name
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, walk
+from trueloop.core.source_text import Fix, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _ASYMMETRIC: Final = frozenset((
@@ -63,9 +63,8 @@ _COMPUTED: Final = frozenset(("argmax", "sigmoid", "softmax", "predict", "predic
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each call of an asymmetric metric with a prediction where it expects the labels."""
     names = imported_names(source.tree)
-    for each in walk(source.tree):
-        if isinstance(each, ast.FunctionDef):
-            names.pop(each.name, None)  # the program's own function replaces the imported one
+    for each in nodes_in(source.tree, ast.FunctionDef):
+        names.pop(each.name, None)  # the program's own function replaces the imported one
     for node in source.all_calls:
         module, _, function = qualified_name(node.func, names).rpartition(".")
         if module != "sklearn.metrics" or function not in _ASYMMETRIC:
@@ -92,15 +91,17 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _is_prediction(node: ast.expr) -> bool:
-    computed = any(isinstance(each, ast.Call) and last_name(each.func) in _COMPUTED for each in walk(node))
-    name = last_name(_base(node))
-    return bool(_PREDICTION.search(name)) or (computed and not _is_label(node))
+    return bool(_PREDICTION.search(last_name(_base(node)))) or _is_computed(node)
 
 
 def _is_label(node: ast.expr) -> bool:
     name = last_name(_base(node))
-    computed = any(isinstance(each, ast.Call) and last_name(each.func) in _COMPUTED for each in walk(node))
-    return bool(_LABEL.search(name)) and not _PREDICTION.search(name) and not computed
+    return bool(_LABEL.search(name)) and not _PREDICTION.search(name) and not _is_computed(node)
+
+
+def _is_computed(node: ast.expr) -> bool:
+    """Return True if an expression calls what makes predictions of the outputs of a model."""
+    return any(last_name(each.func) in _COMPUTED for each in nodes_in(node, ast.Call))
 
 
 def _base(node: ast.expr) -> ast.expr:

@@ -70,8 +70,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         terms = list(_terms(function_of(source, call), call.func.value, 1, 0))
         logs = [each for each in terms if each.kind]
-        is_whole = len(terms) == 1
-        if not logs or any(each.sign < 0 for each in logs) or not (is_whole or any(t.kind == "policy" for t in logs)):
+        is_judged = len(terms) == 1 or any(each.kind == "policy" for each in logs)
+        if not logs or any(each.sign < 0 for each in logs) or not is_judged:
             continue
         found = next((each for each in logs if each.kind == "policy"), logs[0])
         what = "the return" if found.kind == "policy" else "the probability of the data"
@@ -128,7 +128,8 @@ def _summed(node: ast.expr) -> ast.expr:
 
 def _variable(function: Any, node: ast.Name, name: str, sign: int, depth: int) -> Iterator[_Term]:
     """Yield the parts of what a function stores in a variable, also by ``+=`` and ``append``."""
-    values = [each for each in assigned_in(function, name) if not _is_empty(each)]
+    assigned = assigned_in(function, name)
+    values = [each for each in assigned if not isinstance(each, ast.Constant) and ast.unparse(each) != "[]"]
     if len(values) > 1:
         yield _Term(sign, "", node)
         return
@@ -195,10 +196,6 @@ def _has_minus(value: ast.expr) -> bool:
     if any(isinstance(each, ast.UnaryOp) and isinstance(each.op, ast.USub) for each in walk(value)):
         return True
     return isinstance(value, ast.BinOp) and isinstance(value.op, ast.Sub) and not _REWARD.search(last_name(value.left))
-
-
-def _is_empty(value: ast.expr) -> bool:
-    return (isinstance(value, ast.List) and not value.elts) or isinstance(value, ast.Constant)
 
 
 def _number(node: ast.expr) -> float | None:

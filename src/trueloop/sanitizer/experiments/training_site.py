@@ -113,8 +113,7 @@ class TrainingSite:
 
             return loss
 
-        for name in LOSSES:
-            self.patches.swap_code(getattr(F, name), changed)
+        self._replace_losses(changed)
 
     def change_answers(self, change: TensorChange) -> None:
         """Change what PyTorch's losses compare with the targets, for a model that is a plain function."""
@@ -125,8 +124,11 @@ class TrainingSite:
 
             return loss
 
+        self._replace_losses(changed)
+
+    def _replace_losses(self, make: Callable[[Any], Callable[..., Any]]) -> None:
         for name in LOSSES:
-            self.patches.swap_code(getattr(F, name), changed)
+            self.patches.swap_code(getattr(F, name), make)
 
     def _model_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __call__(module: nn.Module, /, *args: Any, **options: Any) -> Any:  # noqa: N807

@@ -84,9 +84,7 @@ class ComparedShapes(Hook):
             return
         self._compared.add(location)
         column, row = (tensor, other) if tensor.dim() == 2 else (other, tensor)
-        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        while frame is not None and not is_user_code(frame.f_code):
-            frame = frame.f_back
+        frame = _user_frame()
         found = expression_at(frame) if frame is not None else None
         if location is not None:
             self._stream.emit(OutputsCompared(
@@ -95,9 +93,7 @@ class ComparedShapes(Hook):
             ))  # fmt: skip
 
     def _on_event(self, event: Any) -> None:
-        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        while frame is not None and not is_user_code(frame.f_code):
-            frame = frame.f_back
+        frame = _user_frame()
         if frame is None or len(self._loops) >= MAX_LOOPS:
             return
         seen = self._loops.get((frame.f_code, frame.f_lineno), 0)
@@ -132,10 +128,16 @@ class ComparedShapes(Hook):
                     ))  # fmt: skip
 
 
+def _user_frame() -> FrameType | None:
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    while frame is not None and not is_user_code(frame.f_code):
+        frame = frame.f_back
+    return frame
+
+
 def _are_same(column: Tensor, row: Tensor) -> bool:
-    if column.untyped_storage().data_ptr() == row.untyped_storage().data_ptr():
-        return True
-    return not bool((column.detach().flatten().double() - row.detach().flatten().double()).any())
+    is_view = column.untyped_storage().data_ptr() == row.untyped_storage().data_ptr()
+    return is_view or not bool((column.detach().flatten().double() - row.detach().flatten().double()).any())
 
 
 def _comparisons(loop: ast.For) -> Iterator[tuple[ast.expr, tuple[ast.expr, ast.expr]]]:
