@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("wandb")
 
 from trueloop.runs.journal import read_journal
+from trueloop.runs.tracking import wandb_sink
 from trueloop.runs.tracking.sink import StoreError
 from trueloop.runs.tracking.sync_journal import sync_run
 from trueloop.runs.tracking.target import parse_target
@@ -96,6 +97,17 @@ def test_an_offline_run_contains_the_content_of_the_journal(helpers, new_run, tm
     [made] = [r.run for r in records(tmp_path / "wb") if r.WhichOneof("record_type") == "run"][:1]
     assert (made.run_id, made.display_name, made.project) == (helpers.RUN_ID, run.path.name, "digits")
     assert "optim.lr" in {item.key or item.nested_key[0] for item in made.config.update}
+
+
+def test_a_file_is_complete_only_with_the_exit_code_of_the_run(helpers, new_run, tmp_path):
+    sync(new_run(helpers.COMPLETE), tmp_path / "wb")
+    [path] = tmp_path.glob("wb/wandb/offline-run-*/run-*.wandb")
+    content = path.read_bytes()
+    for size in (0, 7, len(content) // 2, len(content) - 30, len(content) - 1):
+        path.write_bytes(content[:size])
+        assert not wandb_sink._has_end(path)
+    path.write_bytes(content)
+    assert wandb_sink._has_end(path)
 
 
 def test_a_second_sync_writes_nothing_and_a_resumed_run_is_one_run(helpers, new_run, tmp_path):

@@ -3,8 +3,10 @@
 import os
 import re
 import shutil
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +93,9 @@ class WandbSink:
         assert self._cursor_file is not None
         with self._translated_errors():
             self._run.summary["trueloop.state"] = state
+            path = Path(self._run.settings.sync_file)
             self._run.finish(exit_code=_EXIT_CODES.get(state, 1))
+            _wait_until_written(path)
         self._run = None
         self._cursor_file.write(cursor)
 
@@ -135,6 +139,38 @@ class WandbSink:
                 why="The journal is complete; only its copy in the store is not.",
                 fix="Free space or choose another folder, then: trueloop runs sync.",
             ) from error
+
+
+def _wait_until_written(path: Path) -> None:
+    """Wait for the process of W&B, which writes the end of the file only after `finish` has returned.
+
+    Raises:
+        TimeoutError: the end of the run is not in the file after 30 seconds.
+    """
+    deadline = time.monotonic() + 30
+    while not _has_end(path):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the end of the run is not in {path.name} after 30 seconds")
+        time.sleep(0.02)
+
+
+def _has_end(path: Path) -> bool:
+    """Return True if the last record of the file is the exit code of the run.
+
+    The file is a LevelDB log: a record of n bytes follows its checksum (4 bytes), n (2 bytes) and its kind (1 byte:
+    1 is a whole record, 4 the last part of one that crosses a block). An exit record has about 40 bytes.
+    """
+    protocol: Any = import_module("wandb.proto.wandb_internal_pb2")  # generated code, without types
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 256))
+        tail = file.read()
+    for length in range(1, len(tail) - 7):
+        payload = tail[-length:]
+        if tail[-length - 3 : -length] == bytes([length, 0, 4]):
+            return True
+        if tail[-length - 3 : -length] == bytes([length, 0, 1]):
+            return protocol.Record.FromString(payload).WhichOneof("record_type") == "exit"
+    return False
 
 
 def _is_folder_of(folder: Path, run: RunMetadata) -> bool:
