@@ -294,6 +294,24 @@ class Trainer:
 
 Trainer(model).fit([(x, y)])
 """,
+    "a dictionary that holds the best value, too": """
+class Experiment:
+    def __init__(self, net):
+        self.net, self.opt = net, torch.optim.SGD(net.parameters(), lr=0.1)
+        self.best = {"loss": float("inf")}
+
+    def fit(self, x, y):
+        for epoch in range(10):
+            self.opt.zero_grad()
+            loss = nn.functional.mse_loss(self.net(x), y)
+            loss.backward()
+            self.opt.step()
+            if loss.item() < self.best["loss"]:
+                self.best = {"epoch": epoch, "loss": loss.item(), "weights": self.net.state_dict()}  # <- CKP001
+        self.net.load_state_dict(self.best["weights"])
+
+Experiment(model).fit(x, y)
+""",
     "a search for the learning rate": """
 def find_rate(rates):
     before = model.state_dict()  # <- CKP001
@@ -312,6 +330,15 @@ find_rate([0.1, 0.01])
 }
 
 LINT_IGNORES = {
+    "a dictionary with a copy of the best": """
+best = {"loss": float("inf"), "weights": None}
+for epoch in range(5):
+    loss = update()
+    if loss < best["loss"]:
+        best["loss"] = loss
+        best["weights"] = {key: value.clone() for key, value in model.state_dict().items()}
+model.load_state_dict(best["weights"])
+""",
     "the best saved to a file at once": """
 best = float("inf")
 for epoch in range(5):

@@ -29,8 +29,20 @@ class Tester:
 """,
     "a threshold": "p = precision_score((probs > 0.5).astype(int), y_test)  # <- EVL020\n",
     "by key": "r2 = r2_score(out['pred'], out['target'])  # <- EVL020\n",
+    "names that say nothing": """
+class Meter:
+    def compute(self):
+        p, t = np.concatenate(self._pred), np.concatenate(self._true)
+        return {"mae": metrics.mean_absolute_error(t, p), "r2": r2_score(p, t)}  # <- EVL020
+""",
 }
 CORRECT = {
+    "names that say nothing": """
+class Meter:
+    def compute(self):
+        a, b = np.concatenate(self._true), np.concatenate(self._pred)
+        return r2_score(a, b)
+""",
     "labels first": "print(r2_score(y_true, preds), precision_score(labels, model(x).argmax(1)))\n",
     "symmetric": "print(metrics.accuracy_score(preds, labels), metrics.mean_squared_error(preds, y_test))\n",
     "F1": "print(f1_score(preds, labels, average='macro'))\n",

@@ -328,3 +328,67 @@ def test_message_has_the_numbers(run_reports):
     assert "16 time steps of 10 sequences" in found.message
     (found,) = run_reports(HEAD + BROKEN["features without time"]).findings
     assert "16 and 12 time steps" in found.message
+
+
+LINT_HEAD = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width=8, **options):
+        super().__init__()
+        self.rnn = {layer}
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 2)
+
+    def forward(self, x):
+{body}
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x, y in loader:
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+LINT_BROKEN = {
+    "the last step": ("nn.LSTM(3, width)", ["out, _ = self.rnn(x)", "return self.head(out[:, -1, :])"]),
+    "the last step of a GRU": ("nn.GRU(3, width, 2)", ["out, h = self.rnn(x)", "return self.head(out[:, -1])"]),
+    "the first item": ("nn.GRU(3, width)", ["out = self.rnn(x)[0]", "return self.head(out[:, -1])"]),
+    "after a norm": ("nn.LSTM(3, width)", ["out, _ = self.rnn(x)", "return self.head(self.norm(out)[:, -1])"]),
+    "the mean": ("nn.LSTM(3, width)", ["out, _ = self.rnn(x)", "return self.head(out.mean(dim=1))"]),
+    "told so": ("nn.RNN(3, width, batch_first=False)", ["out, _ = self.rnn(x)", "return self.head(out[:, -1])"]),
+}
+LINT_CORRECT = {
+    "batch first": ("nn.LSTM(3, width, batch_first=True)", ["out, _ = self.rnn(x)", "return self.head(out[:, -1])"]),
+    "by position": ("nn.LSTM(3, width, 1, True, True)", ["out, _ = self.rnn(x)", "return self.head(out[:, -1])"]),
+    "options": ("nn.LSTM(3, width, **options)", ["out, _ = self.rnn(x)", "return self.head(out[:, -1])"]),
+    "time first": ("nn.LSTM(3, width)", ["out, _ = self.rnn(x.transpose(0, 1))", "return self.head(out[-1])"]),
+    "transposed back": (
+        "nn.LSTM(3, width)",
+        ["out, _ = self.rnn(x.transpose(0, 1))", "out = out.transpose(0, 1)", "return self.head(out[:, -1])"],
+    ),
+    "the hidden state": ("nn.LSTM(3, width)", ["_, (h, c) = self.rnn(x.transpose(0, 1))", "return self.head(h[-1])"]),
+    "one sample": (
+        "nn.LSTM(3, width)",
+        ["out, _ = self.rnn(x.view(len(x), 1, -1))", "return self.head(out[:, -1])"],
+    ),
+    "the mean over time": (
+        "nn.LSTM(3, width)",
+        ["out, _ = self.rnn(x.transpose(0, 1))", "return self.head(out.mean(0))"],
+    ),
+}
+
+
+def lint_script(layer, body, mark=""):
+    lines = "\n".join(f"        {line}" for line in body)
+    return LINT_HEAD.replace("{layer}", layer + mark).replace("{body}", lines)
+
+
+@pytest.mark.parametrize(("layer", "body"), LINT_BROKEN.values(), ids=LINT_BROKEN)
+def test_lint_reports_outputs_that_are_read_as_batch_first(lint_reports, layer, body):
+    lint_reports(lint_script(layer, body, "  # <- MDL010"))
+
+
+@pytest.mark.parametrize(("layer", "body"), LINT_CORRECT.values(), ids=LINT_CORRECT)
+def test_lint_accepts_other_layouts(lint_is_clean, layer, body):
+    lint_is_clean(lint_script(layer, body))

@@ -476,9 +476,92 @@ for k in torch.randperm(96).split(16):
     nn.functional.mse_loss(net(x[k]), y[k]).backward()
     optimizer.step()
 """,
+    "an attribute filled in a loop and read by key": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(6, 4)
+        self.heads = {}  # <- MDL001
+        for name in ("a", "b"):
+            self.heads[name] = nn.Linear(4, 1)
+
+    def describe(self):
+        return f"{len(self.heads)} heads: {sorted(self.heads.keys())}"
+
+    def forward(self, inputs, key="a"):
+        return self.heads[key](self.body(inputs))
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for k in torch.randperm(96).split(16):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(net(x[k]), y[k]).backward()
+    optimizer.step()
+""",
+    "layers that a function makes": """
+def expert(width):
+    return nn.Sequential(nn.Linear(width, 4), nn.ReLU())
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.experts = {}  # <- MDL001
+        for name in ("a", "b"):
+            self.experts[name] = expert(6)
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, inputs, key="a"):
+        return self.head(self.experts[key](inputs))
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for k in torch.randperm(96).split(16):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(net(x[k]), y[k]).backward()
+    optimizer.step()
+""",
 }
 
 STORED_UNDER_COMPUTED_KEYS_FINE = {
+    "an attribute whose layers are registered, too": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(6, 4)
+        self.heads = {}
+        for name in ("a", "b"):
+            self.heads[name] = nn.Linear(4, 1)
+        self.registered = nn.ModuleList(self.heads.values())
+
+    def forward(self, inputs, key="a"):
+        return self.heads[key](self.body(inputs))
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for k in torch.randperm(96).split(16):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(net(x[k]), y[k]).backward()
+    optimizer.step()
+""",
+    "an attribute whose layers get their own names": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.heads = {}
+        for name in ("a", "b"):
+            self.heads[name] = nn.Linear(6, 1)
+            self.add_module(f"head_{name}", self.heads[name])
+
+    def forward(self, inputs, key="a"):
+        return self.heads[key](inputs)
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for k in torch.randperm(96).split(16):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(net(x[k]), y[k]).backward()
+    optimizer.step()
+""",
     "a dictionary that is registered": """
 class Net(nn.Module):
     def __init__(self):

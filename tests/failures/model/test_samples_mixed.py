@@ -341,3 +341,58 @@ def test_run_reports_models_that_mix_samples(run_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_run_accepts_models_that_do_not(run_is_clean, script):
     run_is_clean(HEAD + script)
+
+
+LINT_HEAD = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.embed = nn.Embedding(20, width)
+        self.attention = {layer}
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 2)
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        {body}
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for tokens, y in loader:
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(tokens), y).backward()
+    optimizer.step()
+"""
+LAYER = "nn.MultiheadAttention(width, 2)"
+ENCODER = "nn.TransformerEncoder(nn.TransformerEncoderLayer(width, 2{first}), 2)"
+LINT_BROKEN = {
+    "the first token": (LAYER, "a, _ = self.attention(x, x, x); return self.head(a[:, 0])"),
+    "with a residual": (LAYER, "a, _ = self.attention(x, x, x); return self.head(self.norm(x + a)[:, 0])"),
+    "an encoder": (ENCODER.format(first=""), "return self.head(self.attention(x)[:, 0, :])"),
+    "the mean over the tokens": (ENCODER.format(first=""), "return self.head(self.attention(x).mean(1))"),
+}
+LINT_CORRECT = {
+    "batch first": (
+        "nn.MultiheadAttention(width, 2, batch_first=True)",
+        "a, _ = self.attention(x, x, x); return self.head(a[:, 0])",
+    ),
+    "an encoder": (ENCODER.format(first=", batch_first=True"), "return self.head(self.attention(x)[:, 0])"),
+    "transposed": (LAYER, "x = x.transpose(0, 1); a, _ = self.attention(x, x, x); return self.head(a[0])"),
+    "transposed and back": (
+        ENCODER.format(first=""),
+        "h = self.attention(x.transpose(0, 1)).transpose(0, 1); return self.head(h[:, 0])",
+    ),
+    "the weights": (LAYER, "a, w = self.attention(x, x, x); print(w[:, 0]); return self.head(a.mean(0))"),
+}
+
+
+@pytest.mark.parametrize(("layer", "body"), LINT_BROKEN.values(), ids=LINT_BROKEN)
+def test_lint_reports_attention_over_the_batch(lint_reports, layer, body):
+    lint_reports(LINT_HEAD.replace("{layer}", layer + "  # <- MDL015").replace("{body}", body))
+
+
+@pytest.mark.parametrize(("layer", "body"), LINT_CORRECT.values(), ids=LINT_CORRECT)
+def test_lint_accepts_other_layouts(lint_is_clean, layer, body):
+    lint_is_clean(LINT_HEAD.replace("{layer}", layer).replace("{body}", body))

@@ -39,16 +39,23 @@ def is_best_checkpoint(capture: Op, loop: Loop) -> bool:
         stored = {path for statement in arm for path in _stored_names(statement)}
         for compared in nodes_in(branch.node.test, ast.Compare):
             if isinstance(compared.ops[0], _ORDERINGS):
-                sides = {dotted_name(each) for each in (compared.left, *compared.comparators)}
+                sides = {_path(each) for each in (compared.left, *compared.comparators)}
                 if sides & stored - {""}:
                     return True
     return False
 
 
 def _stored_names(statement: ast.stmt) -> Iterator[str]:
-    for each in nodes_in(statement, ast.Name, ast.Attribute):
+    for each in nodes_in(statement, ast.Name, ast.Attribute, ast.Subscript):
         if isinstance(each.ctx, ast.Store):
-            yield dotted_name(each)
+            yield _path(each)
+
+
+def _path(node: ast.expr) -> str:
+    """Return the name of a variable, or of the dictionary or list of an item: "self.best" for ``self.best["loss"]``."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return dotted_name(node)
 
 
 def loads_without_optimizer(source: SourceFile) -> Iterator[tuple[Op, Op]]:

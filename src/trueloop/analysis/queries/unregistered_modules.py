@@ -59,8 +59,9 @@ def unregistered_layers(source: SourceFile) -> Iterator[UnregisteredLayers]:
 
 
 def _is_created_for(source: SourceFile, layer: AbstractValue, assignment: Op, kind: ast.ClassDef) -> bool:
-    """Return True for a layer that a class creates, or that a function copies: ``clones(layer, 3)``."""
-    if is_inside(layer.node, kind):
+    """Return True for a layer that a class or a function it calls creates, or that one copies: ``clones(layer, 3)``."""
+    created = next((each for each in source.ops(OpKind.CREATE) if each.subject is layer), None)
+    if is_inside(layer.node, kind) or (created is not None and any(is_inside(each, kind) for each in created.calls)):
         return True
     called = dotted_name(getattr(getattr(assignment.statement, "value", None), "func", None))
     returned = (
@@ -138,19 +139,32 @@ def _only_called(source: SourceFile, name: str, kind: ast.ClassDef, used: list[O
     ):
         return False
     callers = [each.function for each in used if each.function is not None]
-    appended = {
-        id(call.func.value)
-        for call in source.all_calls
-        if isinstance(call.func, ast.Attribute) and call.func.attr in ("append", "extend", "insert")
-    }
-    for each in source.nodes_of(ast.Attribute):
-        if each.attr != name:
-            continue
-        stored = isinstance(each.ctx, ast.Store) or id(each) in appended
-        read = any(is_inside(each, caller) for caller in callers)
-        if not is_inside(each, kind) or not (stored or read):
-            return False
-    return True
+    harmless = set(map(id, _filled_or_counted(source)))
+    return all(
+        is_inside(each, kind)
+        and (
+            isinstance(each.ctx, ast.Store)
+            or id(each) in harmless
+            or any(is_inside(each, caller) for caller in callers)
+        )
+        for each in source.nodes_of(ast.Attribute)
+        if each.attr == name
+    )
+
+
+def _filled_or_counted(source: SourceFile) -> Iterator[ast.expr]:
+    """Yield the containers that get an item, ``x.append(y)`` and ``x[key] = y``, or whose items are only counted."""
+    for call in source.all_calls:
+        match call:
+            case ast.Call(func=ast.Attribute(attr="append" | "extend" | "insert" | "keys", value=container)):
+                yield container
+            case ast.Call(func=ast.Name(id="len"), args=[container]):
+                yield container
+            case _:
+                pass
+    for each in source.nodes_of(ast.Subscript):
+        if isinstance(each.ctx, ast.Store):
+            yield each.value
 
 
 def _precedes_backward(source: SourceFile, call: Op) -> bool:

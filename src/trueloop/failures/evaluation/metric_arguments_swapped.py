@@ -23,7 +23,7 @@ When this is fine
 How it is detected
     Only the linter finds it, by names: the function comes from ``sklearn.metrics`` and is not symmetric, its first
     argument is a prediction (``preds``, ``outputs``, ``y_hat``, ``model(x)``, ``scores.argmax(1)``), and its second one
-    the labels (``y_true``, ``labels``, ``targets``, ``y_test``).
+    the labels (``y_true``, ``labels``, ``targets``, ``y_test``). A variable like ``p`` has the names of its value.
 
 References
     scikit-learn, "Metrics and scoring", https://scikit-learn.org/stable/modules/model_evaluation.html
@@ -34,6 +34,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from trueloop.analysis.queries.assignments import assigned_value
 from trueloop.analysis.queries.batch_loops import without_conversions
 from trueloop.analysis.queries.request_handlers import imported_names, qualified_name
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -75,7 +76,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
             (value for key, value in given.items() if key in ("y_pred", "y_score", "y_prob", "y_proba")),
             node.args[1] if len(node.args) > 1 else None,
         )
-        if labels is None or predictions is None or not _is_prediction(labels) or not _is_label(predictions):
+        if labels is None or predictions is None:
+            continue
+        if not _is_prediction(_named(source, labels)) or not _is_label(_named(source, predictions)):
             continue
         first, second = ast.unparse(labels), ast.unparse(predictions)
         yield Hit(
@@ -88,6 +91,14 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 description="Pass the labels first",
             ),
         )
+
+
+def _named(source: SourceFile, node: ast.expr) -> ast.expr:
+    """Return a value, or what its variable was assigned if the name says nothing: ``p = np.concatenate(preds)``."""
+    base = _base(node)
+    if not isinstance(base, ast.Name) or _PREDICTION.search(base.id) or _LABEL.search(base.id):
+        return node
+    return assigned_value(source, node, base.id) or node
 
 
 def _is_prediction(node: ast.expr) -> bool:

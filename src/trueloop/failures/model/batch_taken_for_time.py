@@ -37,11 +37,15 @@ References
     facebookresearch/fairseq#2449, the same in a tutorial, https://github.com/facebookresearch/fairseq/issues/2449
 """
 
+import ast
 import sys
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from trueloop.analysis.queries.batch_first import RECURRENT, batch_first_fix, read_as_batch_first
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.failures.failure import BaseDetector, Failure, Severity
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.tracing.events import BatchLoaded, InformationFlowProbed, LayerCalled, LoaderStarted, Ref
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
@@ -152,6 +156,22 @@ def _evidence(event: LayerCalled, sizes: _Sizes, matches: frozenset[int]) -> Evi
     return Evidence(message=f"{event.layer.kind} treats the batch dimension as time. {facts}", location=event.location)
 
 
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the recurrent layers without ``batch_first`` whose output is read as if it were batch-first."""
+    for found in read_as_batch_first(source, RECURRENT):
+        kind = found.layer.name.rpartition(".")[2]
+        yield Hit(
+            message=f"This {kind} has no batch_first=True, so its output has the shape (time, batch, features), but "
+            f"`{ast.unparse(found.read)}` takes its second dimension for time.",
+            node=found.layer.node,
+            related=((found.read, "read here"),),
+            fix=batch_first_fix(source, found.layer),
+            severity=Severity.WARNING,
+        )
+
+
+RULE = Rule(required_words=("LSTM|GRU|RNN", "forward"), find=find)
+
 SCRIPT = """
 import torch
 from torch import nn
@@ -190,5 +210,6 @@ FAILURE = Failure(
     bad=SCRIPT.replace("{first}", ""),
     good=SCRIPT.replace("{first}", ", batch_first=True"),
     fix="Create the layer with batch_first=True.",
+    rule=RULE,
     detector=Detector,
 )

@@ -33,7 +33,8 @@ How it is detected
     samples, or the model was called with single samples, or each target belongs to a sample of several dimensions, or
     the targets show that the second dimension is time. Recurrent layers are reported as MDL010. Models on a GPU,
     models with random numbers in eval mode, programs with several optimizers and losses that are not PyTorch's are
-    not judged.
+    not judged. The linter reports an attention layer without ``batch_first`` whose output is read by ``out[:, 0]``,
+    ``out[:, -1]`` or ``out.mean(1)``.
 
 References
     zhouhaoyi/Informer2020#59, ``view`` where ``permute`` is needed,
@@ -43,8 +44,13 @@ References
     torch.Tensor.view, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.view.html
 """
 
+import ast
+from collections.abc import Iterator
+
+from trueloop.analysis.queries.batch_first import ATTENTION, batch_first_fix, read_as_batch_first
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import InformationFlowProbed, SamplesMixed
 
 
@@ -78,6 +84,21 @@ def _cause(mixed: SamplesMixed) -> str:
     layer = f" in {mixed.layer}" if mixed.layer else ""
     return f"`{mixed.operation}`{layer} combines them; its input has shape {mixed.shape}." if mixed.operation else ""
 
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the attention layers without ``batch_first`` whose output is read as if it were batch-first."""
+    for found in read_as_batch_first(source, ATTENTION):
+        kind = found.layer.name.rpartition(".")[2]
+        yield Hit(
+            message=f"This {kind} has no batch_first=True, so its output has the shape (time, batch, features), but "
+            f"`{ast.unparse(found.read)}` takes its second dimension for time: each sample attends to the others.",
+            node=found.layer.node,
+            related=((found.read, "read here"),),
+            fix=batch_first_fix(source, found.layer),
+        )
+
+
+RULE = Rule(required_words=("MultiheadAttention|TransformerEncoder", "forward"), find=find)
 
 BAD = """
 import torch
@@ -118,5 +139,6 @@ FAILURE = Failure(
     bad=BAD,
     good=changed(BAD, {"x = x.view(steps, batch, features)": "x = x.transpose(0, 1)"}),
     fix="Exchange dimensions with transpose or permute, and combine values over the features, not over the batch.",
+    rule=RULE,
     detector=Detector,
 )
