@@ -1172,3 +1172,43 @@ def test_lint_reports_judged_by_hand(lint_reports, name):
 @pytest.mark.parametrize("name", JUDGED_BY_HAND_FINE)
 def test_lint_accepts_judged_by_hand(lint_is_clean, name):
     lint_is_clean(JUDGED_BY_HAND_HEAD + JUDGED_BY_HAND_FINE[name])
+
+
+MODE_IGNORED = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, body):
+        super().__init__()
+        self.body, self.head = body, nn.Sequential(nn.Dropout(0.5), nn.Linear(8, 2))
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+    def train(self, mode=True):
+        {body}
+"""
+MODE_IGNORED_BODIES = (
+    "super().train()\n        self.body.eval()\n        return self",
+    "super().train(True)\n        self.body.eval()\n        return self",
+    "return super().train()",
+)
+MODE_PASSED_ON = (
+    "super().train(mode)\n        self.body.eval()\n        return self",
+    "super().train(mode=mode)\n        return self",
+    "super().train(False)\n        return self",
+    "return self",
+    "if mode:\n            super().train()\n        else:\n            super().eval()\n        return self",
+)
+
+
+@pytest.mark.parametrize("body", MODE_IGNORED_BODIES)
+def test_lint_reports_a_train_method_that_ignores_its_mode(lint_reports, body):
+    first, _, rest = body.partition("\n")
+    lint_reports(MODE_IGNORED.replace("{body}", f"{first}  # <- EVL001\n{rest}"))
+
+
+@pytest.mark.parametrize("body", MODE_PASSED_ON)
+def test_lint_accepts_a_train_method_that_uses_its_mode_or_freezes_the_model(lint_is_clean, body):
+    lint_is_clean(MODE_IGNORED.replace("{body}", body))

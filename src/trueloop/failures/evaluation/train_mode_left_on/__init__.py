@@ -28,7 +28,8 @@ How it is detected
     samples that the model is not trained on, or after the training; and a model with loaded weights that is not trained
     and is never called in eval mode. The linter reports a model with dropout or BatchNorm layers that is trained and
     then evaluated on another loader without gradients, in a program that never sets eval mode, or sets it only before
-    or after a loop that sets train mode, trains and evaluates. It also reports ``model.eval`` without parentheses.
+    or after a loop that sets train mode, trains and evaluates. It also reports ``model.eval`` without parentheses, and
+    a method ``train(self, mode=True)`` that calls ``super().train()`` without ``mode``.
 
 References
     torch.nn.Module.eval, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -65,6 +66,7 @@ from trueloop.analysis.queries.uncalled_methods import uncalled
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
+from trueloop.core.source_text import Edit, Fix, nodes_in
 from trueloop.failures.evaluation.train_mode_left_on.judged_outputs import judged_calls
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -161,6 +163,35 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     consequence = "the model stays in train mode"
     hits = list(uncalled(source, "eval", consequence, "train", "", "parameters", "to", "state_dict"))
     yield from hits or find(source)
+    yield from _modes_ignored(source)
+
+
+def _modes_ignored(source: SourceFile) -> Iterator[Hit]:
+    """Yield each ``super().train()`` in a method ``train(self, mode=True)`` that never reads ``mode``."""
+    for method in source.nodes_of(ast.FunctionDef):
+        names = [each.arg for each in (*method.args.posonlyargs, *method.args.args)]
+        if method.name != "train" or len(names) != 2 or not isinstance(source.parents.get(id(method)), ast.ClassDef):
+            continue
+        if any(each.id == names[1] for each in nodes_in(method, ast.Name)):
+            continue
+        for call in nodes_in(method, ast.Call):
+            match call:
+                case ast.Call(
+                    func=ast.Attribute(attr="train", value=ast.Call(func=ast.Name(id="super"))),
+                    args=[] | [ast.Constant(value=True)],
+                    keywords=[],
+                ):
+                    end = source.text.span(call)[1] - 1
+                    edits = (Edit(end, end, names[1]),) if not call.args else ()
+                    yield Hit(
+                        message=f"`{source.text.segment(call)}` ignores `{names[1]}`, so `eval()`, which calls "
+                        "`train(False)`, leaves the model in train mode, with active dropout.",
+                        node=call,
+                        fix=Fix(edits, safe=False, description=f"Pass {names[1]} on") if edits else None,
+                        severity=Severity.WARNING,
+                    )
+                case _:
+                    pass
 
 
 def _judged_after_training(source: SourceFile) -> Iterator[tuple[Op, Op]]:
@@ -267,7 +298,7 @@ def _may_be_in_eval_mode(source: SourceFile, call: Op) -> bool:
 
 RULE = Rule(
     required_words=tuple(
-        f"{words}|load_state_dict|.eval\n|.eval  #"
+        f"{words}|load_state_dict|.eval\n|.eval  #|super().train("
         for words in ("backward", "step(", "no_grad|inference_mode|set_grad_enabled")
     ),
     find=find_all,
