@@ -100,3 +100,147 @@ def test_run_reports_faulty_scripts(run_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
+
+
+LINT_HEAD = """
+import torch
+from torch import nn
+
+def init_weights(m):
+    if isinstance(m, (nn.Linear, nn.Conv2d)):
+        nn.init.kaiming_normal_(m.weight)
+        nn.init.zeros_(m.bias)
+
+def init_linear(m):
+    if isinstance(m, nn.Linear):
+        m.weight.data.normal_(0, 0.02)
+
+def count(m):
+    print(type(m))
+"""
+LINT_FAULTY = {
+    "a part of the model": """
+def build(state):
+    net = nn.Sequential()
+    net.body = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+    net.head = nn.Linear(8, 2)
+    net.body.load_state_dict(state)
+    net.apply(init_weights)  # <- CKP008
+    return net
+""",
+    "in the constructor": """
+class Net(nn.Module):
+    def __init__(self, body, state=None):
+        super().__init__()
+        self.body = body
+        if state is not None:
+            print(self.body.load_state_dict(state, strict=False))
+        self.head = nn.Linear(8, 2)
+        self.apply(self._init)  # <- CKP008
+
+    def _init(self, m):
+        if isinstance(m, (nn.Linear, nn.Embedding)):
+            torch.nn.init.xavier_uniform_(m.weight)
+""",
+    "a loop over the layers": """
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+model.load_state_dict(torch.load("model.pt"))
+for m in model.modules():  # <- CKP008
+    if isinstance(m, nn.Linear):
+        m.reset_parameters()
+""",
+    "a method": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+    def initialise(self):
+        for m in self.modules():
+            if isinstance(m, nn.Linear):
+                nn.init.orthogonal_(m.weight)
+
+net = Net()
+net.load_state_dict(torch.load("net.pt", weights_only=True))
+net.initialise()  # <- CKP008
+""",
+    "a lambda": """
+net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+net.load_state_dict(torch.load("net.pt"))
+net.apply(lambda m: nn.init.xavier_uniform_(m.weight) if isinstance(m, nn.Linear) else None)  # <- CKP008
+""",
+}
+LINT_CORRECT = {
+    "before the load": """
+net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+net.apply(init_weights)
+net.load_state_dict(torch.load("net.pt"))
+""",
+    "the head only": """
+def build(net, state):
+    net.load_state_dict(state)
+    net.head = nn.Linear(8, 2)
+    net.head.apply(init_weights)
+    return net
+""",
+    "one or the other": """
+def build(net, path=None):
+    if path:
+        net.load_state_dict(torch.load(path))
+    else:
+        net.apply(init_weights)
+    return net
+""",
+    "an early return": """
+def build(net, path=None):
+    if path:
+        net.load_state_dict(torch.load(path))
+        return net
+    net.apply(init_weights)
+    return net
+""",
+    "scored, then trained from scratch": """
+def compare(net, path, score, fit):
+    net.load_state_dict(torch.load(path))
+    print(score(net))
+    net.apply(init_weights)
+    fit(net)
+""",
+    "another function": """
+def build(net, path):
+    net.load_state_dict(torch.load(path))
+    net.apply(count)
+    return net
+""",
+    "only layers that the loaded part lacks": """
+def build(path):
+    net = nn.Sequential()
+    net.body = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten())
+    net.head = nn.Linear(8, 2)
+    net.body.load_state_dict(torch.load(path))
+    net.apply(init_linear)
+    return net
+""",
+    "another model": """
+def build(teacher, student, path):
+    teacher.load_state_dict(torch.load(path))
+    student.apply(init_weights)
+    return teacher, student
+""",
+    "the best of the folds, then the next fold": """
+for fold in range(3):
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    net.apply(init_weights)
+    net.load_state_dict(torch.load(f"{fold}.pt"))
+""",
+}
+
+
+@pytest.mark.parametrize("script", LINT_FAULTY.values(), ids=LINT_FAULTY)
+def test_lint_reports_an_initialisation_after_the_load(lint_reports, script):
+    lint_reports(LINT_HEAD + script)
+
+
+@pytest.mark.parametrize("script", LINT_CORRECT.values(), ids=LINT_CORRECT)
+def test_lint_accepts_other_initialisations(lint_is_clean, script):
+    lint_is_clean(LINT_HEAD + script, code="CKP008")

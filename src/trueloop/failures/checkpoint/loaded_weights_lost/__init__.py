@@ -25,7 +25,9 @@ When this is fine
 How it is detected
     The sanitizer compares the loaded values with those at the first update. It reports a model whose loaded matrices
     all have other values that do not correlate with the loaded ones. It also reports a loaded model that is never
-    called, if a model with the same shapes is trained from values that are not the loaded ones.
+    called, if a model with the same shapes is trained from values that are not the loaded ones. The linter reports
+    ``model.apply(init_weights)``, and a loop over ``model.modules()`` that initialises layers, if the same function has
+    loaded weights into this model, or into a part of it, and has not used it since.
 
 References
     PyTorch tutorial "Saving and Loading Models", https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html
@@ -34,12 +36,14 @@ References
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.failures.failure import BaseDetector, Failure, Severity
+from trueloop.failures.checkpoint.loaded_weights_lost.initialised_later import initialised_later
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.tracing.events import ModelCalled, Ref, StateLoaded, StepStarted, StepTaken, WatchEnded
 from trueloop.tracing.parameter_snapshot import first_values
 
@@ -158,6 +162,18 @@ def _unused(loaded: _Loaded) -> Evidence:
     )
 
 
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the initialisations of models whose weights were loaded before."""
+    for found in initialised_later(source):
+        yield Hit(
+            message=f"The weights loaded into `{found.model}` are overwritten here: its layers are initialised again.",
+            node=found.initialisation,
+            related=((found.load, "loaded here"),),
+        )
+
+
+RULE = Rule(required_words=("load_state_dict", "torch", ".apply(|init|modules()"), find=find)
+
 _BEGIN = """
 import io
 import torch
@@ -193,5 +209,6 @@ FAILURE = Failure(
     bad=_BEGIN + _LOAD + _INITIALISE + _END,
     good=_BEGIN + _INITIALISE + _LOAD + _END,
     fix="Build and initialise the model first, then load the weights into it.",
+    rule=RULE,
     detector=Detector,
 )
