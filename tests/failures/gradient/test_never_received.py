@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from trueloop.core.findings import Severity
@@ -1291,3 +1293,72 @@ def test_correct_programs_are_accepted(run, script):
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
 def test_cut_graphs_are_reported_at_the_line_that_cuts(run, script):
     assert warnings_of(run(HEAD + script)) == [("GRD005", marked_line(HEAD + script))]
+
+
+LINT_FINDS = (
+    "detach in forward",
+    "data of the features",
+    "tensor of a tensor",
+    "Variable of data",
+    "loader in a function",
+    "an unused part next to a part that is cut off",
+    "one optimizer for each part",
+    "numpy through the CPU in two functions",
+    "forward in the closure of a step",
+    "trainer object",
+)
+"""The other cuts show only in a run, or the source does not show that the part should learn."""
+LINT_FAULTY = {
+    "a generator whose samples are detached for both": """
+generator, critic = mlp(4, 8), mlp(8, 1)
+g_step, d_step = torch.optim.Adam(generator.parameters()), torch.optim.Adam(critic.parameters())
+for step in range(N):
+    fake = generator(torch.randn(16, 4)).detach()  # <-
+    d_step.zero_grad()
+    (F.softplus(-critic(batch()[0])).mean() + F.softplus(critic(fake.detach())).mean()).backward()
+    d_step.step()
+    g_step.zero_grad()
+    F.softplus(-critic(fake)).mean().backward()
+    g_step.step()
+""",
+    "a loss as a number": """
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.first, self.second = mlp(8, 6), nn.Linear(6, 1), nn.Linear(6, 1)
+
+    def forward(self, x):
+        h = self.body(x)
+        return self.first(h), self.second(h)
+
+model = Two()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(N):
+    a, b, _ = batch()
+    one, two = model(a)
+    loss = F.mse_loss(one, b) + 0.1 * F.mse_loss(two, b).item()  # <-
+    update(optimizer, loss)
+""",
+}
+
+
+def with_plain_optimizers(script: str) -> str:
+    """Write out what `adam` makes: the linter does not follow its list of modules."""
+
+    def parameters(call: re.Match[str]) -> str:
+        names = [each.strip() for each in call[1].split(",") if "=" not in each]
+        return f"torch.optim.Adam([{', '.join(f'*{name}.parameters()' for name in names)}])"
+
+    return re.sub(r"(?<!def )\badam\(([^()]*)\)", parameters, script)
+
+
+@pytest.mark.parametrize(
+    "script", [*map(FAULTY.get, LINT_FINDS), *LINT_FAULTY.values()], ids=[*LINT_FINDS, *LINT_FAULTY]
+)
+def test_lint_reports_the_line_that_cuts(lint_reports, script):
+    lint_reports(with_plain_optimizers(HEAD + script).replace("# <-", "# <- GRD005"))
+
+
+@pytest.mark.parametrize("script", [*CORRECT.values(), *NOT_CUT_OFF.values()], ids=[*CORRECT, *NOT_CUT_OFF])
+def test_lint_accepts_cuts_on_purpose(lint_is_clean, script):
+    lint_is_clean(with_plain_optimizers(HEAD + script))

@@ -35,6 +35,9 @@ How it is detected
     head that was assigned to another name than the one in ``forward``. Parameters that have a gradient in the step of
     another optimizer, as in InfoGAN, are not reported.
 
+    The linter reports, as a warning, a model that an optimizer trains if no backward pass of the program reaches it,
+    and the loss is computed from ``.detach()``, ``.data``, ``.numpy()`` or ``.item()`` of its output.
+
 References
     PyTorch documentation "Autograd mechanics", https://docs.pytorch.org/docs/stable/notes/autograd.html
     torch.nn.parallel.DistributedDataParallel, find_unused_parameters,
@@ -42,11 +45,13 @@ References
 """
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.gradient.never_received.cut_in_source import cut_off_models
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import (
     NO_REFS,
@@ -238,6 +243,20 @@ def _sample_evidence(cut: GraphCut) -> Evidence:
     )
 
 
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the code that cuts a trained model off from every backward pass."""
+    for found in cut_off_models(source):
+        name = source.text.segment(found.call.node.func)
+        yield Hit(
+            message=f"`{name}` learns nothing: its optimizer trains it, but its output reaches the loss only through "
+            f"`{source.text.segment(found.cut)}`, which passes no gradient on.",
+            node=found.cut,
+            related=((found.call.node, "called here"), (found.backward.node, "the backward pass")),
+        )
+
+
+RULE = Rule(required_words=("backward", "step(", ".detach|.data|.numpy|.item|.tolist"), find=find)
+
 BAD = """
 import torch
 from torch import nn
@@ -262,6 +281,7 @@ FAILURE = Failure(
     bad=BAD,
     good=changed(BAD, {"hidden = torch.relu(encoder(x[rows])).detach()": "hidden = torch.relu(encoder(x[rows]))"}),
     fix="Remove what cuts the part off from the loss, or freeze the part before the optimizer is built.",
+    rule=RULE,
     detector=Detector,
     inject=replacement_injector(Piece.MODEL, "return self.head(x)", "return self.head(x.detach())"),
 )
