@@ -1046,6 +1046,34 @@ with torch.no_grad():
 }
 
 JUDGED_BY_HAND_FINE = {
+    "a method of a model without such layers, passed to a function": """
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(6, 8), nn.ReLU()), nn.Linear(8, 1)
+
+    def embed(self, x):
+        return self.body(x)
+
+    def forward(self, x):
+        return self.head(self.embed(x))
+
+def pretrain(net):
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    net.train()
+    for k in torch.randperm(96).split(32):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x[k]), y[k]).backward()
+        optimizer.step()
+
+@torch.no_grad()
+def score(embed, inputs, targets):
+    return (embed(inputs).mean(1) - targets[:, 0]).abs().mean().item()
+
+net = Encoder()
+pretrain(net)
+print(score(net.embed, x[64:], y[64:]))
+""",
     "a smoke test that reads nothing but the shape": """
 def build():
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import WRAPPER, AbstractValue, ValueKind
+from trueloop.analysis.abstract_value import SUBMODULE, WRAPPER, AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import assigned_names, is_inside, is_statement
 from trueloop.analysis.source_file import SourceFile
@@ -213,6 +213,8 @@ def _depends_on_mode(source: SourceFile, model: AbstractValue, seen: set[int]) -
     model = alternatives[0]
     if WRAPPER in model.facts and model.sources:
         return _depends_on_mode(source, model.sources[0], seen)
+    if SUBMODULE in model.facts and model.sources:  # a part, or a method, of a model that has no such layers
+        return False if _depends_on_mode(source, model.sources[0], seen) is False else None
     if isinstance(model.scope, AbstractValue):
         return _class_depends(source, model, model.scope, seen)
     if model.name.startswith(_TORCH_NN):
