@@ -211,10 +211,9 @@ def _depends_on_mode(source: SourceFile, model: AbstractValue, seen: set[int]) -
         answers = {_depends_on_mode(source, each, seen) for each in alternatives}
         return answers.pop() if len(answers) == 1 else None
     model = alternatives[0]
-    if WRAPPER in model.facts and model.sources:
-        return _depends_on_mode(source, model.sources[0], seen)
-    if SUBMODULE in model.facts and model.sources:  # a part, or a method, of a model that has no such layers
-        return False if _depends_on_mode(source, model.sources[0], seen) is False else None
+    if model.facts & {WRAPPER, SUBMODULE} and model.sources:
+        owner = _depends_on_mode(source, model.sources[0], seen)
+        return owner if WRAPPER in model.facts or owner is False else None  # an unknown part, or a method
     if isinstance(model.scope, AbstractValue):
         return _class_depends(source, model, model.scope, seen)
     if model.name.startswith(_TORCH_NN):
