@@ -204,6 +204,46 @@ def test_run_ignores_correct_programs(run_is_clean, script: str):
 
 WHOLE_MODELS = ("model_built_again", "rolled_back_by_a_copy")
 LINT_FINDS = {
+    "an optimizer of the old head only, on a frozen body": """
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.body, self.fc = nn.Linear(6, 8), nn.Linear(8, classes)
+
+    def forward(self, a):
+        return self.fc(torch.relu(self.body(a)))
+
+net = Net(5)
+for p in net.parameters():
+    p.requires_grad_(False)
+optimizer = optim.Adam(net.fc.parameters(), lr=0.01)
+net.fc = nn.Linear(net.fc.in_features, 3)  # <- OPT002
+for _ in range(6):
+    optimizer.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    optimizer.step()
+""",
+    "groups of the body and of the old head, replaced by a function": """
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.body, self.fc = nn.Linear(6, 8), nn.Linear(8, classes)
+
+    def forward(self, a):
+        return self.fc(torch.relu(self.body(a)))
+
+def replace_head(model, classes):
+    model.fc = nn.Linear(8, classes)  # <- OPT002
+    return model
+
+net = Net(5)
+optimizer = optim.AdamW([{"params": net.body.parameters(), "lr": 1e-4}, {"params": net.fc.parameters(), "lr": 1e-2}])
+net = replace_head(net, 3)
+for _ in range(6):
+    optimizer.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    optimizer.step()
+""",
     "fine-tuning, the head replaced too late": """
 import torchvision
 def main(args):
@@ -240,6 +280,24 @@ for inputs, targets in loader:
 }
 
 LINT_IGNORES = {
+    "the optimizer of the new head is built later": """
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.body, self.fc = nn.Linear(6, 8), nn.Linear(8, classes)
+
+    def forward(self, a):
+        return self.fc(torch.relu(self.body(a)))
+
+net = Net(5)
+optimizer = optim.Adam(net.fc.parameters(), lr=0.01)
+net.fc = nn.Linear(8, 3)
+optimizer = optim.Adam(net.fc.parameters(), lr=0.01)
+for _ in range(6):
+    optimizer.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    optimizer.step()
+""",
     "replaced by something without parameters": """
 import torchvision
 net = torchvision.models.resnet18()

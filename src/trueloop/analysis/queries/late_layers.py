@@ -75,10 +75,27 @@ def late_layers(source: SourceFile, creation: Op) -> Iterator[LateLayer]:
             for part in parts
         )
         frozen = any(FROZEN in each.facts for each in change.subject.with_enclosing_modules())
-        if adds_parameters and not frozen and optimizer.covers(change.subject):
+        is_optimized = (not frozen and optimizer.covers(change.subject)) or _holds_replaced(source, optimizer, change)
+        if adds_parameters and is_optimized:
             step = _first_step(later, change, optimizer)
             if step is not None and not _edits_param_groups(source):
                 yield LateLayer(change, step, _replaces(source, change))
+
+
+def _holds_replaced(source: SourceFile, optimizer: AbstractValue, change: Op) -> bool:
+    """Return True if an optimizer was built over the very layer that a change replaces: ``model.fc.parameters()``."""
+    owner, name = change.subject, change.name
+    before = [
+        value
+        for each in source.ops(OpKind.SET_ATTRIBUTE)
+        if each.index < change.index and each.name == name and each.subject is owner
+        for value in each.inputs
+    ]
+    return any(
+        each in before[-1:]
+        or (SUBMODULE in each.facts and each.sources[0] is owner and getattr(each.node, "attr", "") == name)
+        for each in optimizer.models()
+    )
 
 
 def create_later_fix(source: SourceFile, creation: Op, change: Op) -> Fix | None:

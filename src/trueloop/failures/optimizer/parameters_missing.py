@@ -176,7 +176,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if creation.subject.kind is not ValueKind.OPTIMIZER:
             continue
         built = (creation.node, "the optimizer was built here")
-        for change in late_layers(source, creation):
+        changes = list(late_layers(source, creation))
+        replaced = [value for each in changes if each.replaces for value in each.operation.inputs]  # see OPT002
+        for change in changes:
             if not change.replaces:
                 yield Hit(
                     message=f"`{source.text.segment(change.step.node)}` does not update a layer that was added after "
@@ -193,7 +195,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 node=unfrozen[1].node,
                 related=(built, (unfrozen[0].node, "unfrozen here")),
             )
-        for omission in unoptimized_layers(source, creation):
+        for omission in [each for each in unoptimized_layers(source, creation) if each.layer not in replaced]:
             yield Hit(
                 message=f"`{source.text.segment(omission.step.node)}` does not update a layer that gets gradients: its "
                 "parameters are in no optimizer.",
