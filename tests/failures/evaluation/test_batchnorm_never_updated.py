@@ -240,3 +240,63 @@ def test_run_reports_the_marked_line(run_reports, script: str):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_run_ignores_correct_programs(run_is_clean, script: str):
     run_is_clean(DATA + script)
+
+
+LINT_HEAD = """
+import copy
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 1))
+"""
+LINT_FAULTY = {
+    "a loop": """
+ema = copy.deepcopy(model)
+ema.eval()
+
+def follow(decay=0.99):
+    with torch.no_grad():
+        for average, weight in zip(ema.parameters(), model.parameters()):  # <- EVL010
+            average.mul_(decay).add_(weight, alpha=1 - decay)
+""",
+    "a class": """
+class Ema:
+    def __init__(self, net, decay):
+        self.net, self.decay = net, decay
+        self.average = copy.deepcopy(net).eval()
+
+    def step(self):
+        for a, w in zip(self.average.parameters(), self.net.parameters()):  # <- EVL010
+            a.data = self.decay * a.data + (1 - self.decay) * w.data
+""",
+}
+LINT_CORRECT = {
+    "buffers, too": LINT_FAULTY["a loop"].replace("  # <- EVL010", "")
+    + """
+        for average, buffer in zip(ema.buffers(), model.buffers()):
+            average.copy_(buffer)
+""",
+    "a teacher in train mode": LINT_FAULTY["a loop"].replace("  # <- EVL010", "").replace("ema.eval()\n", ""),
+    "no BatchNorm": LINT_FAULTY["a loop"].replace("  # <- EVL010", ""),
+    "copied, not averaged": """
+target = copy.deepcopy(model).eval()
+for old, new in zip(target.parameters(), model.parameters()):
+    old.data.copy_(new.data)
+""",
+    "compared": """
+frozen = copy.deepcopy(model).eval()
+for old, new in zip(frozen.parameters(), model.parameters()):
+    print((old - new).abs().max())
+""",
+}
+
+
+@pytest.mark.parametrize("script", LINT_FAULTY.values(), ids=LINT_FAULTY)
+def test_lint_reports_an_average_of_the_parameters_alone(lint_reports, script):
+    lint_reports(LINT_HEAD + script)
+
+
+@pytest.mark.parametrize("name", LINT_CORRECT)
+def test_lint_accepts_other_copies(lint_is_clean, name):
+    head = LINT_HEAD.replace("nn.BatchNorm1d(16)", "nn.LayerNorm(16)") if name == "no BatchNorm" else LINT_HEAD
+    lint_is_clean(head + LINT_CORRECT[name])

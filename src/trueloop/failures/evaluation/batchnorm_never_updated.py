@@ -25,7 +25,9 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a model that is called in eval mode if its weights have changed between two calls,
     it gets no gradients, and every BatchNorm layer has mean 0, variance 1 and no batch counted. An average that is
-    called only once, at the end, is reported if it was seen to follow the trained weights during the training.
+    called only once, at the end, is reported if it was seen to follow the trained weights during the training. The
+    linter reports a loop over the parameters of a copy in eval mode that averages them, if the program has BatchNorm
+    layers and nowhere copies buffers or statistics.
 
 References
     CuriousAI/mean-teacher#9, "batchnorm of EMA model may be using the default 0-mean and 1-var",
@@ -35,13 +37,18 @@ References
     torch.optim, weight averaging, https://docs.pytorch.org/docs/stable/optim.html#weight-averaging-swa-and-ema
 """
 
+import ast
+import re
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.core.source_text import nodes_in
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import AverageKept, BackwardEnded, ModelCalled, Ref, Refs
 from trueloop.tracing.parameter_snapshot import snapshot_parameters
 from trueloop.tracing.weak_id_dict import WeakIdDict
@@ -130,6 +137,68 @@ def _values(event: ModelCalled) -> dict[str, tuple[Any, ...]]:
     return snapshot_parameters(event.live_module, set(names))
 
 
+_AVERAGING: Final = frozenset(("lerp_", "mul_", "copy_", "add_"))
+_STATISTICS: Final = re.compile(
+    r"\bbuffers\(\)|named_buffers|running_mean|update_bn|AveragedModel|ExponentialMovingAverage"
+)
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the loops that average the parameters, but not the statistics, of a copy in eval mode."""
+    text = source.text.source
+    if "BatchNorm" not in text or _STATISTICS.search(text):
+        return
+    copies = _copies_in_eval_mode(source)
+    for loop in source.nodes_of(ast.For):
+        match loop:
+            case ast.For(
+                target=ast.Tuple(elts=[ast.Name(id=average), ast.Name(id=weight)]),
+                iter=ast.Call(
+                    func=ast.Name(id="zip"),
+                    args=[
+                        ast.Call(func=ast.Attribute(value=ema, attr="parameters")),
+                        ast.Call(func=ast.Attribute(value=model, attr="parameters")),
+                    ],
+                ),
+            ) if last_name(ema) in copies and _averages(loop, average, weight):
+                name, other = source.text.segment(ema), source.text.segment(model)
+                yield Hit(
+                    message=f"The loop averages the parameters of `{name}`, but not its buffers: in eval mode its "
+                    f"BatchNorm layers keep the statistics that `{other}` had when it was copied.",
+                    node=loop,
+                    related=((copies[last_name(ema)], "copied here"),),
+                )
+            case _:
+                pass
+
+
+def _copies_in_eval_mode(source: SourceFile) -> dict[str, ast.AST]:
+    """Return the names of deep copies of models that are set to eval mode."""
+    switched = {
+        last_name(call.func.value)
+        for call in source.all_calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "eval"
+    }
+    found: dict[str, ast.AST] = {}
+    for each in source.nodes_of(ast.Assign):
+        methods = {last_name(call.func) for call in nodes_in(each.value, ast.Call)}
+        for target in each.targets:
+            if "deepcopy" in methods and ("eval" in methods or last_name(target) in switched):
+                found[last_name(target)] = each
+    return found
+
+
+def _averages(loop: ast.For, average: str, weight: str) -> bool:
+    """Return True if a loop changes the first of two parameters with the second, and not by a plain copy."""
+    names = [each.id for each in nodes_in(loop, ast.Name)]
+    changes = {last_name(call.func) for call in nodes_in(loop, ast.Call)} & _AVERAGING
+    numbers = bool(changes - {"copy_"}) or any(isinstance(e.op, ast.Mult) for e in nodes_in(loop, ast.BinOp))
+    assigned = any(last_name(getattr(t, "value", t)) == average for e in nodes_in(loop, ast.Assign) for t in e.targets)
+    return names.count(average) > 1 and names.count(weight) > 1 and numbers and bool(changes or assigned)
+
+
+RULE = Rule(required_words=("deepcopy", ".parameters()", "zip(", ".eval()"), find=find)
+
 BAD = """
 import copy
 import torch
@@ -166,5 +235,6 @@ FAILURE = Failure(
         },
     ),
     fix="Copy the buffers together with the weights.",
+    rule=RULE,
     detector=Detector,
 )
