@@ -176,3 +176,79 @@ def test_run_reports_faulty_scripts(run_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
+
+
+LINT_SCRIPT = """
+import random
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Simulated(Dataset):
+    def __init__(self, count, seed):
+        self.count = count
+        self.rng = {generator}{mark}
+        {built}
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        {body}
+        return torch.tensor(x, dtype=torch.float32), torch.tensor([x[0]], dtype=torch.float32)
+
+def prepare(worker):
+    torch.utils.data.get_worker_info().dataset.rng = np.random.default_rng(worker)
+
+loader = DataLoader(Simulated(64, 0), batch_size=8, {options})
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(3):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+"""
+LINT_DEFAULT = {
+    "generator": "np.random.default_rng(seed)",
+    "built": "pass",
+    "body": "x = self.rng.normal(size=4)",
+    "options": "num_workers=2",
+}
+LINT_FAULTY = {
+    "a NumPy generator": {},
+    "under another name": {"body": "r = self.rng\n        x = r.normal(size=4)"},
+    "an old one": {"generator": "np.random.RandomState(seed)", "options": "shuffle=True, num_workers=4"},
+    "Python's": {"generator": "random.Random(seed)", "body": "x = [self.rng.gauss(0, 1) for _ in range(4)]"},
+}
+LINT_CORRECT = {
+    "no workers": {"options": "num_workers=0"},
+    "seeded in each worker": {"options": "num_workers=2, worker_init_fn=prepare"},
+    "used only to build the data": {
+        "built": "self.x = self.rng.normal(size=(count, 4))",
+        "body": "x = self.x[index]",
+    },
+    "made for each sample": {"body": "x = np.random.default_rng(index).normal(size=4)"},
+    "made in each worker": {
+        "body": "if index == 0:\n            self.rng = np.random.default_rng(torch.initial_seed())\n"
+        "        x = self.rng.normal(size=4)"
+    },
+}
+
+
+def lint_script(changes, mark=""):
+    script = LINT_SCRIPT
+    for name, value in {**LINT_DEFAULT, "mark": mark, **changes}.items():
+        script = script.replace(f"{{{name}}}", value)
+    return script
+
+
+@pytest.mark.parametrize("changes", LINT_FAULTY.values(), ids=LINT_FAULTY)
+def test_lint_reports_a_generator_that_workers_copy(lint_reports, changes):
+    lint_reports(lint_script(changes, "  # <- DAT005"))
+
+
+@pytest.mark.parametrize("changes", LINT_CORRECT.values(), ids=LINT_CORRECT)
+def test_lint_accepts_other_generators(lint_is_clean, changes):
+    lint_is_clean(lint_script(changes))

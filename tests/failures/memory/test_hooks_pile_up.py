@@ -22,6 +22,23 @@ def update():
 """
 
 CORRECT = {
+    "each layer passed to a function": """
+def watch(layer):
+    layer.register_forward_hook(keep)
+    return layer(torch.randn(2, layer.in_features))
+for layer in (nn.Linear(6, 8), nn.Linear(8, 1)):
+    watch(layer)
+""",
+    "hooks that are cleared by hand": """
+def measure(net, layer, inputs):
+    layer.register_forward_hook(keep)
+    with torch.no_grad():
+        net(inputs)
+    layer._forward_hooks.clear()
+for epoch in range(5):
+    update()
+    measure(model, model, x)
+""",
     "once": """
 model[1].register_forward_hook(keep)
 for _ in range(4):
@@ -102,6 +119,26 @@ for net in nets:
 }
 
 FAULTY = {
+    "a layer passed to a monitor in every epoch": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.head = nn.Linear(6, 8), nn.Linear(8, 1)
+    def forward(self, inputs):
+        return self.head(torch.relu(self.hidden(inputs)))
+class Monitor:
+    def __init__(self):
+        self.records = []
+    def keep(self, module, inputs, output):
+        self.records.append(output.detach())
+    def run(self, net, layer, inputs):
+        layer.register_forward_hook(self.keep)  # <- MEM005
+        with torch.no_grad():
+            return net(inputs).mean().item()
+net, monitor = Net(), Monitor()
+for epoch in range(5):
+    print(monitor.run(net, net.hidden, x), len(net.hidden._forward_hooks))
+""",
     "in the loop": """
 for _ in range(4):
     model[1].register_forward_hook(keep)  # <- MEM005

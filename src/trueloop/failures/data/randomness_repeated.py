@@ -29,7 +29,9 @@ How it is detected
     In a run, the sanitizer reports a training loader in two cases. (1) Loading the samples of 4 or more batches without
     workers sets the same seed at least 16 times. (2) The dataset or one of its transforms stores a generator and uses
     it for each sample, in two or more workers or in workers that are started again for a second epoch. The sanitizer
-    does not look inside the workers. The random numbers may not matter for training, so this is a warning.
+    does not look inside the workers. The random numbers may not matter for training, so this is a warning. The linter
+    reports a generator that a dataset creates in its constructor and uses in ``__getitem__`` or ``__iter__``, if a
+    DataLoader reads this dataset in workers without ``worker_init_fn``, and a training loop uses the loader.
 
 References
     torch.utils.data, "Randomness in multi-process data loading", https://docs.pytorch.org/docs/stable/data.html
@@ -37,8 +39,17 @@ References
     https://docs.pytorch.org/docs/stable/notes/faq.html
 """
 
+import ast
+from collections.abc import Iterator
+from typing import Final
+
+from trueloop.analysis.abstract_value import AbstractValue
+from trueloop.analysis.operations import Loop, OpKind
+from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.core.source_text import dotted_name, nodes_in
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import BackwardStarted, LoaderExhausted, LoaderStarted, Ref, SeedSet
 from trueloop.tracing.trackers.copied_generators import CopiedGenerator, GeneratorsCopied
 
@@ -118,6 +129,72 @@ class Detector(BaseDetector):
         return "samples were loaded in workers, which are not traced" if self._with_workers else ""
 
 
+_GENERATORS: Final = frozenset(("default_rng", "RandomState", "Generator", "Random"))
+_READING: Final = ("__getitem__", "__iter__", "__getitems__")
+_WORKERS: Final = "num_workers"
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the generators of datasets that each worker of a training loader copies."""
+    datasets = {each.name: each for each in source.nodes_of(ast.ClassDef) if _methods(each).keys() & set(_READING)}
+    trained = {id(value) for each in source.ops(OpKind.BACKWARD) for loop in each.loops for value in _around(loop)}
+    for creation in source.ops(OpKind.CREATE):
+        call = creation.node
+        if creation.name != "torch.utils.data.DataLoader" or id(creation.subject) not in trained:
+            continue
+        options = {each.arg: each.value for each in call.keywords}
+        workers = options.get(_WORKERS)
+        is_alone = workers is None or (isinstance(workers, ast.Constant) and not workers.value)
+        dataset = call.args[0] if call.args else options.get("dataset")
+        if is_alone or dataset is None or None in options or "worker_init_fn" in options:
+            continue
+        for value in origins(source, dataset):
+            found = datasets.get(last_name(value.func)) if isinstance(value, ast.Call) else None
+            for generator in _copied_generators(found) if found is not None else ():
+                name = dotted_name(generator.targets[0])
+                yield Hit(
+                    message=f"Each worker of the DataLoader gets a copy of `{name}`, so all workers draw the same "
+                    "random numbers, and draw them again in every epoch.",
+                    node=generator,
+                    related=((call, "the loader with workers"),),
+                )
+
+
+def _around(loop: Loop) -> Iterator[AbstractValue]:
+    """Yield what a loop goes through, and what that is made of: the loader in ``enumerate(loader)``."""
+    if loop.iterable is not None:
+        yield loop.iterable
+        yield from loop.iterable.sources
+
+
+def _methods(definition: ast.ClassDef) -> dict[str, ast.FunctionDef]:
+    return {each.name: each for each in definition.body if isinstance(each, ast.FunctionDef)}
+
+
+def _copied_generators(dataset: ast.ClassDef) -> Iterator[ast.Assign]:
+    """Yield the generators that only the constructor assigns, and that reading a sample uses."""
+    methods = _methods(dataset)
+    reading = [methods[name] for name in _READING if name in methods]
+    called = {each.attr for method in reading for each in nodes_in(method, ast.Attribute)}
+    used = [*reading, *(method for name, method in methods.items() if name in called)]
+    assigned = [each for each in nodes_in(dataset, ast.Assign) if len(each.targets) == 1]
+    for each in assigned:
+        target = dotted_name(each.targets[0])
+        is_new = isinstance(each.value, ast.Call) and last_name(each.value.func) in _GENERATORS
+        if not is_new or not target.startswith("self.") or "__init__" not in methods:
+            continue
+        is_only = sum(dotted_name(other.targets[0]) == target for other in assigned) == 1
+        is_in_constructor = each in nodes_in(methods["__init__"], ast.Assign)
+        is_read = any(dotted_name(node) == target for method in used for node in nodes_in(method, ast.Attribute))
+        if is_only and is_in_constructor and is_read:
+            yield each
+
+
+RULE = Rule(
+    required_words=(_WORKERS, "default_rng|RandomState|Generator|Random(", "__getitem__|__iter__", "backward"),
+    find=find,
+)
+
 BAD = """
 import torch
 from torch import nn
@@ -160,5 +237,6 @@ FAILURE = Failure(
         },
     ),
     fix="Seed once at the start of the program, not for each sample; create a generator of the dataset in each worker.",
+    rule=RULE,
     detector=Detector,
 )

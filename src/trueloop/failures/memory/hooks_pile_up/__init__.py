@@ -43,7 +43,7 @@ from typing import Final
 from trueloop.analysis.abstract_value import SUBMODULE, ValueKind
 from trueloop.analysis.loop_invariance import assigned_names, names_in
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.queries.loops import is_statement
+from trueloop.analysis.queries.loops import is_inside, is_statement
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, dotted_name
@@ -136,7 +136,11 @@ def _is_same_module(source: SourceFile, registration: Op, loop: Loop) -> bool:
     call = registration.node
     inside = source.ops_in_loop(loop, root=registration.entry_point)
     recreated = any(each.kind is OpKind.CREATE and each.subject.kind is ValueKind.MODEL for each in inside)
-    cleared = any(each.attr.endswith("_hooks") for each in source.nodes_of(ast.Attribute))
+    hooks = [each for each in source.nodes_of(ast.Attribute) if each.attr.endswith("_hooks")]
+    cleared = any(  # more than read, such as for their number
+        not isinstance(each.ctx, ast.Load) or isinstance(source.parents[id(each)], ast.Attribute | ast.Subscript)
+        for each in hooks
+    )
     if recreated or cleared or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return False
     if dotted_name(call.func).startswith("self."):
@@ -144,7 +148,20 @@ def _is_same_module(source: SourceFile, registration: Op, loop: Loop) -> bool:
             source.is_loop_invariant(call.func.value, registration, loop)
             or _is_created_before(source, registration, loop)
         )
-    return source.is_loop_invariant(call.func.value, registration, loop)
+    return source.is_loop_invariant(call.func.value, registration, loop) or _is_same_argument(registration, loop)
+
+
+def _is_same_argument(registration: Op, loop: Loop) -> bool:
+    """Return True if the module is a parameter that each iteration passes the same: ``watch(model.hidden, x)``."""
+    function, module = registration.function, registration.node.func.value
+    call = registration.calls[-1] if registration.calls else None
+    if function is None or is_inside(loop.node, function) or not isinstance(call, ast.Call):
+        return False
+    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+    given = call.args if names[:1] != ["self"] else [call.func, *call.args]
+    passed = {**dict(zip(names, given, strict=False)), **{each.arg: each.value for each in call.keywords}}
+    argument = passed.get(module.id) if isinstance(module, ast.Name) else None
+    return argument is not None and bool(dotted_name(argument)) and not names_in(argument) & assigned_names(loop.node)
 
 
 def _is_same_object(registration: Op, loop: Loop) -> bool:
