@@ -786,3 +786,126 @@ def test_lint_reports_unfrozen_too_late(lint_reports, name):
 @pytest.mark.parametrize("name", UNFROZEN_TOO_LATE_FINE)
 def test_lint_accepts_unfrozen_too_late(lint_is_clean, name):
     lint_is_clean(UNFROZEN_TOO_LATE_HEAD + UNFROZEN_TOO_LATE_FINE[name])
+
+
+# Groups by name ---------------------------------------------------------------------------------------------------
+
+GROUPS_HEAD = """
+import torch
+from torch import nn
+
+
+class Block(nn.Sequential):
+    def __init__(self, width):
+        super().__init__(nn.Linear(width, width), nn.LayerNorm(width), nn.ReLU())
+
+
+class Net(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.encoder = nn.Linear(6, width)
+        self.neck = nn.Sequential(Block(width), Block(width))
+        self.scale = nn.Parameter(torch.ones(width))
+        self.decoder = nn.Linear(width, 1)
+
+    def forward(self, x):
+        return self.decoder(self.scale * self.neck(self.encoder(x)))
+
+"""
+GROUPS_LOOP = """
+
+net = Net()
+optimizer = build(net)
+for _ in range(8):
+    x = torch.randn(32, 6)
+    optimizer.zero_grad()
+    nn.functional.mse_loss(net(x), x.sum(1, keepdim=True)).backward()
+    optimizer.step()
+"""
+GROUPS_LEFT_OUT = {
+    "by the part": """
+def build(model):
+    first, last = [], []
+    for name, p in model.named_parameters():  # <- OPT001
+        if name.startswith("encoder"):
+            first.append(p)
+        elif name.startswith(("decoder", "scale")):
+            last.append(p)
+    return torch.optim.AdamW([{"params": first, "lr": 1e-4}, {"params": last, "lr": 1e-3}])
+""",
+    "by the kind": """
+def build(model):
+    decay, plain = [], []
+    for name, p in model.named_parameters():  # <- OPT001
+        if not p.requires_grad:
+            continue
+        if name.endswith("weight") and p.ndim > 1:
+            decay.append(p)
+        elif "bias" in name or name.endswith("weight"):
+            plain.append(p)
+    groups = [{"params": decay, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=1e-3)
+""",
+}
+GROUPS_COMPLETE = {
+    "an else": """
+def build(model):
+    first, last = [], []
+    for name, p in model.named_parameters():
+        if name.startswith("encoder"):
+            first.append(p)
+        else:
+            last.append(p)
+    return torch.optim.AdamW([{"params": first, "lr": 1e-4}, {"params": last, "lr": 1e-3}])
+""",
+    "all parts": """
+def build(model):
+    first, last = [], []
+    for name, p in model.named_parameters():
+        if name.startswith("encoder") or "neck" in name:
+            first.append(p)
+        elif name.startswith(("decoder", "scale")):
+            last.append(p)
+    return torch.optim.AdamW([{"params": first, "lr": 1e-4}, {"params": last, "lr": 1e-3}])
+""",
+    "opposites": """
+def build(model):
+    first, last = [], []
+    for name, p in model.named_parameters():
+        if name.endswith("bias"):
+            first.append(p)
+        elif not name.endswith("bias"):
+            last.append(p)
+    return torch.optim.AdamW([{"params": first, "lr": 1e-4}, {"params": last, "lr": 1e-3}])
+""",
+    "the first layers are left out": """
+def build(model):
+    middle, last = [], []
+    for name, p in model.named_parameters():
+        if name.startswith(("neck", "scale")):
+            middle.append(p)
+        elif name.startswith("decoder"):
+            last.append(p)
+    return torch.optim.AdamW([{"params": middle, "lr": 1e-4}, {"params": last, "lr": 1e-3}])
+""",
+    "another condition": """
+def build(model):
+    first, last = [], []
+    for name, p in model.named_parameters():
+        if name.startswith("encoder"):
+            first.append(p)
+        elif p.ndim > 0:
+            last.append(p)
+    return torch.optim.AdamW([{"params": first, "lr": 1e-4}, {"params": last, "lr": 1e-3}])
+""",
+}
+
+
+@pytest.mark.parametrize("script", GROUPS_LEFT_OUT.values(), ids=GROUPS_LEFT_OUT)
+def test_lint_reports_names_that_no_group_takes(lint_reports, script):
+    lint_reports(GROUPS_HEAD + script + GROUPS_LOOP)
+
+
+@pytest.mark.parametrize("script", GROUPS_COMPLETE.values(), ids=GROUPS_COMPLETE)
+def test_lint_accepts_groups_that_may_be_complete(lint_is_clean, script):
+    lint_is_clean(GROUPS_HEAD + script + GROUPS_LOOP)

@@ -38,7 +38,9 @@ How it is detected
     when the optimizer was new and got gradients later, if every optimizer that contains them made its last step
     before this one was built. The linter reports a layer that is added after the optimizer was built, or a layer that
     comes after a trained layer in the model and is in no optimizer of the file. A last layer that is fixed on purpose
-    but still requires gradients is reported too, so this is a warning.
+    but still requires gradients is reported too, so this is a warning. It also reports a loop over
+    ``named_parameters()`` that fills groups by ``if name.startswith(...)`` and ``elif`` without ``else``, if the model
+    has parameters that no condition takes and that are not only its first layers.
 
 References
     PyTorch forum, "Best practice for freezing layers?", on optimizers built for some of the layers,
@@ -61,6 +63,7 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few, format_count
 from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.optimizer.parameters_missing.names_left_out import names_left_out
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, OptimizerCreated, Ref, Refs, StepTaken
 from trueloop.tracing.trackers.parameter_ownership import CalledModel, ParameterOwnership
@@ -204,6 +207,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
     yield from _used_up_groups(source)
+    for found in names_left_out(source):
+        yield Hit(
+            message=f"The groups leave out {first_few([f'`{name}`' for name in found.names])}: no condition takes "
+            "these names, so the optimizer never updates them.",
+            node=found.loop,
+            severity=Severity.WARNING,
+        )
 
 
 def _used_up_groups(source: SourceFile) -> Iterator[Hit]:
