@@ -51,8 +51,50 @@ predicted = torch.round(model(x))  # <- EVL017
 def accuracy(logits, labels):
     return ((logits > 0.5).float() == labels).float().mean()  # <- EVL017
 """,
+    "an object that counts": """
+class Meter:
+    def __init__(self, threshold=0.5):
+        self.threshold = threshold
+        self.hits = 0
+    def __call__(self, output, target):
+        self.hits += ((output > self.threshold) == target).sum().item()  # <- EVL017
+meter = Meter(threshold=0.5)
+with torch.no_grad():
+    for x, y in val:
+        meter(model(x), y)
+""",
+    "a function that gets the outputs": """
+def hits(out, y):
+    return ((out > 0.5) == y).sum()  # <- EVL017
+with torch.no_grad():
+    print(sum(hits(model(x), y) for x, y in val))
+""",
 }
 CORRECT = {
+    "an object that gets probabilities": """
+class Meter:
+    def __init__(self, threshold=0.5):
+        self.threshold = threshold
+        self.hits = 0
+    def __call__(self, output, target):
+        self.hits += ((output > self.threshold) == target).sum().item()
+meter = Meter()
+with torch.no_grad():
+    for x, y in val:
+        meter(torch.sigmoid(model(x)), y)
+""",
+    "an object with the threshold of logits": """
+class Meter:
+    def __init__(self, threshold=0.5):
+        self.threshold = threshold
+        self.hits = 0
+    def __call__(self, output, target):
+        self.hits += ((output > self.threshold) == target).sum().item()
+meter = Meter(0.0)
+with torch.no_grad():
+    for x, y in val:
+        meter(model(x), y)
+""",
     "probabilities": """
 p = torch.sigmoid(model(x))
 print(((p > 0.5) == y).float().mean(), torch.round(p))

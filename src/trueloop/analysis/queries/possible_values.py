@@ -194,7 +194,7 @@ def _arguments(source: SourceFile, function: Any, name: str) -> list[ast.expr]:
     known, called = definitions(source), function.name
     if function.name == "__init__" and isinstance(around, ast.ClassDef):
         calls = known.calls.get(around.name, [])
-    elif function.name == "forward" and isinstance(around, ast.ClassDef):
+    elif function.name in ("forward", "__call__") and isinstance(around, ast.ClassDef):
         owners = {key for key, classes in _class_of_instance(source).items() if classes == {around.name}}
         calls = [call for owner in owners for call in known.calls.get(owner, [])]
     else:

@@ -37,7 +37,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.batch_loops import assigned_in, function_of, without_conversions
+from trueloop.analysis.queries.batch_loops import function_of, without_conversions
+from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -91,18 +92,18 @@ def _compared(source: SourceFile, node: ast.AST) -> ast.expr | None:
             return None
 
 
-def _is_half(source: SourceFile, node: ast.expr) -> bool:
-    """Return True for 0.5, a variable that is 0.5 wherever it is assigned, or a parameter with this default."""
-    if not isinstance(node, ast.Name):
+def _is_half(source: SourceFile, node: ast.expr, depth: int = 0) -> bool:
+    """Return True for 0.5, or a variable, attribute or parameter that is 0.5 wherever it gets a value."""
+    if not isinstance(node, ast.Name | ast.Attribute) or depth > _MAX_DEPTH:
         return isinstance(node, ast.Constant) and node.value == 0.5
-    function = function_of(source, node)
-    arguments = getattr(function, "args", None)
-    if isinstance(arguments, ast.arguments) and node.id in [each.arg for each in arguments.args]:
+    arguments = getattr(function_of(source, node), "args", None)
+    defaults: dict[str, ast.expr] = {}
+    if isinstance(arguments, ast.arguments):
         names = [each.arg for each in arguments.args]
-        values = [dict(zip(names[::-1], arguments.defaults[::-1], strict=False)).get(node.id)]
-    else:
-        values = [*assigned_in(function, node.id)] or [*assigned_in(source.tree, node.id)]
-    return bool(values) and all(isinstance(each, ast.Constant) and each.value == 0.5 for each in values)
+        defaults = dict(zip(names[::-1], arguments.defaults[::-1], strict=False))
+    values = possible_values(source, node)
+    values += [defaults[node.id]] if isinstance(node, ast.Name) and node.id in defaults else []
+    return bool(values) and all(_is_half(source, each, depth + 1) for each in values)
 
 
 def _is_logit(source: SourceFile, node: ast.expr, calls: set[int], depth: int) -> bool:
@@ -117,12 +118,19 @@ def _is_logit(source: SourceFile, node: ast.expr, calls: set[int], depth: int) -
     name = dotted_name(node)
     if not name or depth > _MAX_DEPTH:
         return False
-    values = _assigned_before(function_of(source, node), name, node)
+    values = _assigned_before(function_of(source, node), name, node) or _passed(source, node)
     if any(_SIGMOIDS.search(ast.unparse(each)) for each in values):
         return False
     if not values:
         return isinstance(node, ast.Name | ast.Attribute) and bool(_LOGITS.search(last_name(node)))
     return all(_is_logit(source, each, calls, depth + 1) for each in values)
+
+
+def _passed(source: SourceFile, node: ast.expr) -> list[ast.expr]:
+    """Return what the calls of a function or of an object pass for its parameter."""
+    arguments = getattr(function_of(source, node), "args", None)
+    names = [each.arg for each in arguments.args] if isinstance(arguments, ast.arguments) else []
+    return possible_values(source, node) if isinstance(node, ast.Name) and node.id in names else []
 
 
 def _assigned_before(function: Any, name: str, node: ast.expr) -> list[ast.expr]:
