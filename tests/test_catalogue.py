@@ -34,6 +34,7 @@ UNFIXED = {
     "CKP011",
     "DAT001",
     "DAT002",
+    "DAT010",
     "DAT011",
     "DAT012",
     "DAT015",
