@@ -45,6 +45,7 @@ UNFIXED = {
     "DAT023",
     "DAT024",
     "DAT025",
+    "DAT026",
     "EVL005",
     "EVL006",
     "EVL012",
