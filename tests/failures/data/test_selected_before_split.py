@@ -67,6 +67,68 @@ def load(X, y, line):
 }
 
 
+FAULTY |= {
+    "two arrays of indices": """
+order = np.random.permutation(120)
+fit_idx, out_idx = order[:80], order[80:]
+selector = SelectKBest(k=20)
+selector.fit(expression, relapse)  # <- DAT020
+z = torch.tensor(selector.transform(expression))
+z = (z - z[fit_idx].mean(0)) / z[fit_idx].std(0)
+fit(z[fit_idx], relapse[fit_idx])
+print(score(z[out_idx], relapse[out_idx]))
+""",
+    "a function that ranks": """
+def top(X, y, k):
+    F, _ = f_classif(X, y)
+    return np.argsort(-F)[:k]
+keep = top(X, y, 20)  # <- DAT020
+chosen = torch.tensor(X[:, keep])
+for tr, te in KFold(5).split(X, y):
+    print(fit_predict(chosen[tr], y[tr], chosen[te]))
+""",
+    "correlations by hand": """
+def load(x, labels):
+    scores = torch.corrcoef(torch.cat([x, labels[:, None]], 1).T)[-1, :-1]  # <- DAT020
+    best = scores.abs().topk(20).indices
+    x = x[:, best]
+    return train_test_split(x, labels)
+""",
+}
+CORRECT |= {
+    "ranked in each fold": """
+def top(X, y, k):
+    return np.argsort(-f_classif(X, y)[0])[:k]
+for tr, te in KFold(5).split(X, y):
+    keep = top(X[tr], y[tr], 20)
+    chosen = X[:, keep]
+    print(fit_predict(chosen[tr], y[tr], chosen[te]))
+""",
+    "ranked in each part": """
+for fit, out in parts:
+    keep = np.abs(X[a].T @ y[a]).argsort()[-20:]
+    chosen = X[:, keep]
+    print(fit_predict(chosen[fit], y[fit], chosen[out]))
+""",
+    "ranked by variance": """
+keep = np.argsort(X.var(0))[-20:]
+chosen = X[:, keep]
+X_train, X_test, y_train, y_test = train_test_split(chosen, y)
+""",
+    "ranked on the training part": """
+scores = np.abs(X_train.T @ y_train)
+keep = scores.argsort()[-20:]
+chosen = X[:, keep]
+print(fit_predict(chosen[train_idx], y[train_idx], chosen[test_idx]))
+""",
+    "only printed": """
+order = np.argsort(-f_classif(X, y)[0])
+print(order[:5])
+X_train, X_test, y_train, y_test = train_test_split(X, y)
+""",
+}
+
+
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
 def test_lint_reports_faulty_scripts(lint_reports, script):
     lint_reports(HEAD + script)

@@ -257,6 +257,78 @@ def attend(scores, scale):
 }
 
 
+MULTIPLIED |= {
+    "filled with 0": """
+class AttentionPool(nn.Module):
+    def forward(self, x, valid):
+        s = self.score(torch.tanh(x)).squeeze(-1)
+        s = s.masked_fill(~valid, 0.0)  # <- MDL006
+        a = torch.softmax(s, dim=1)
+        return (a.unsqueeze(-1) * x).sum(1)
+""",
+    "filled in place": """
+def attend(q, k, v, pad):
+    scores = q @ k.transpose(-2, -1)
+    scores.masked_fill_(pad[:, None], 0)  # <- MDL006
+    return F.softmax(scores / 8, dim=-1) @ v
+""",
+    "items set to 0": """
+def attend(scores, lengths):
+    mask = torch.arange(scores.size(1))[None] >= lengths[:, None]
+    scores[mask] = 0  # <- MDL006
+    return scores.softmax(1)
+""",
+    "chosen by where": """
+def attend(scores, mask):
+    return F.softmax(torch.where(mask, scores, torch.zeros_like(scores)), dim=-1)  # <- MDL006
+""",
+    "a module for the softmax": """
+class Attend(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.softmax = nn.Softmax(dim=-1)
+    def forward(self, scores, mask):
+        scores = scores.masked_fill(mask == 0, 0)  # <- MDL006
+        return self.softmax(scores)
+""",
+    "multiplied by a view of the mask": """
+def attend(scores, valid):
+    scores *= valid.unsqueeze(1)  # <- MDL006
+    return F.softmax(scores, -1)
+""",
+}
+NOT_MULTIPLIED |= {
+    "filled with a large negative number": """
+def attend(scores, mask):
+    scores = scores.masked_fill(mask, -1e9)
+    return F.softmax(scores, dim=-1).masked_fill(mask, 0)
+""",
+    "filled with 0 and masked again": """
+def attend(scores, mask):
+    scores = scores.masked_fill(mask, 0)
+    weights = F.softmax(scores, dim=-1).masked_fill(mask, 0)
+    return weights / weights.sum(-1, keepdim=True)
+""",
+    "not a number": """
+def attend(scores):
+    scores = scores.masked_fill(torch.isnan(scores), 0)
+    scores[scores < 0] = 0
+    return F.softmax(scores, dim=-1)
+""",
+    "filled with minus infinity after it": """
+def attend(scores, mask, pad):
+    scores = scores.masked_fill(mask, 0)
+    scores = scores.masked_fill(pad, float("-inf"))
+    return F.softmax(scores, dim=-1)
+""",
+    "the inputs are masked": """
+def pool(x, valid):
+    x = x.masked_fill(~valid[..., None], 0)
+    return F.softmax(score(x), dim=1)
+""",
+}
+
+
 @pytest.mark.parametrize("script", MULTIPLIED.values(), ids=MULTIPLIED)
 def test_lint_reports_multiplied_scores(lint_reports, script):
     (found,) = lint_reports(HEAD + script)

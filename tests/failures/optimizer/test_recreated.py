@@ -677,6 +677,110 @@ for number in range(20):
 }
 
 
+LINT_FINDS |= {
+    "one update with all the data": """
+y = torch.randint(0, 3, (96,))
+for epoch in range(400):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)  # <- OPT004
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+""",
+    "random batches": """
+y = torch.randint(0, 3, (96,))
+for step in range(400):
+    rows = torch.randint(0, 96, (16,))
+    opt = optim.SGD(model.parameters(), lr=0.01, momentum=0.9)  # <- OPT004
+    loss = F.cross_entropy(model(x[rows]), y[rows])
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+    "a function for one step": """
+def train_step(model, a, b):
+    optimizer = optim.RMSprop(model.parameters(), lr=1e-3)  # <- OPT004
+    loss = F.cross_entropy(model(a), b)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+for a, b in zip(x.split(16), torch.randint(0, 3, (96,)).split(16)):
+    train_step(model, a, b)
+""",
+    "until it is good enough": """
+y, loss = torch.randint(0, 3, (96,)), torch.tensor(9.0)
+while loss.item() > 0.1:
+    optimizer = torch.optim.AdamW(model.parameters())  # <- OPT004
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+""",
+}
+LINT_IGNORES |= {
+    "one update and plain SGD": """
+for epoch in range(400):
+    optimizer = optim.SGD(model.parameters(), lr=0.01)
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), torch.zeros(96).long()).backward()
+    optimizer.step()
+""",
+    "one update of a tensor of its own": """
+for sample in x:
+    noise = torch.zeros_like(sample, requires_grad=True)
+    optimizer = optim.Adam([noise], lr=0.1)
+    optimizer.zero_grad()
+    F.cross_entropy(model((sample + noise)[None]), torch.zeros(1).long()).backward()
+    optimizer.step()
+""",
+    "one update with LBFGS": """
+for epoch in range(10):
+    optimizer = optim.LBFGS(model.parameters())
+    def closure():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), torch.zeros(96).long())
+        loss.backward()
+        return loss
+    optimizer.step(closure)
+""",
+    "learning rates to choose from": """
+for lr in (0.1, 0.01, 0.001):
+    optimizer = optim.Adam(model.parameters(), lr=lr)
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), torch.zeros(96).long()).backward()
+    optimizer.step()
+""",
+    "one inner update of a meta-learner": """
+for task in range(100):
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    inner = optim.Adam(model.parameters(), lr=0.01)
+    inner.zero_grad()
+    F.cross_entropy(model(x), torch.zeros(96).long()).backward()
+    inner.step()
+    model.load_state_dict({k: old + 0.1 * (model.state_dict()[k] - old) for k, old in before.items()})
+""",
+    "weights interpolated by hand after one update": """
+for task in range(100):
+    before = [p.detach().clone() for p in model.parameters()]
+    inner = optim.Adam(model.parameters(), lr=0.01)
+    inner.zero_grad()
+    F.cross_entropy(model(x), torch.zeros(96).long()).backward()
+    inner.step()
+    for p, old in zip(model.parameters(), before):
+        p.data = old + 0.1 * (p.data - old)
+""",
+    "a model in each iteration": """
+for seed in range(20):
+    net = build()
+    optimizer = optim.Adam(net.parameters(), lr=0.01)
+    optimizer.zero_grad()
+    F.cross_entropy(net(x), torch.zeros(96).long()).backward()
+    optimizer.step()
+""",
+}
+
+
 @pytest.mark.parametrize("name", [*FAULTY, *LINT_FINDS])
 def test_lint_reports_the_marked_line(lint_reports, name):
     lint_reports(DATA + {**FAULTY, **LINT_FINDS}[name])

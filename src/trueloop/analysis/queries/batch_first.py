@@ -14,7 +14,7 @@ ATTENTION: Final = {
     "torch.nn.MultiheadAttention": 7, "torch.nn.TransformerEncoderLayer": 6, "torch.nn.TransformerEncoder": 6,
 }  # fmt: skip
 _COMBINING: Final = frozenset(("mean", "max", "amax", "sum"))
-_SAME_LAYOUT: Final = frozenset((
+SAME_LAYOUT: Final = frozenset((
     "binary Add", "binary Mult", "torch.nn.LayerNorm", "torch.nn.Dropout", "torch.nn.ReLU", "torch.nn.GELU",
     "torch.nn.Tanh", "torch.nn.Linear", "torch.nn.Identity", "torch.relu", "torch.tanh", "torch.nn.functional.relu",
     "torch.nn.functional.gelu", "torch.nn.functional.dropout", "torch.Tensor.contiguous", "torch.Tensor.float",
@@ -40,12 +40,12 @@ def read_as_batch_first(source: SourceFile, layers: dict[str, int]) -> Iterator[
         layers: qualified names of layers, with the position of ``batch_first``.
     """
     seen = set[int]()
-    for value in _tensors(source):
+    for value in tensors(source):
         if not _takes_dimension_one_for_time(value) or not value.sources:
             continue
         for output in _outputs(source, value.sources[0], layers):
             layer = output.sources[0]
-            if id(layer) not in seen and _is_time_first(layer, layers) and not _has_one_sample(output):
+            if id(layer) not in seen and is_time_first(layer, layers) and not has_one_sample(output):
                 seen.add(id(layer))
                 yield BatchFirstRead(layer, value.node, output)
 
@@ -62,7 +62,7 @@ def batch_first_fix(source: SourceFile, layer: AbstractValue) -> Fix | None:
     )
 
 
-def _tensors(source: SourceFile) -> Iterator[AbstractValue]:
+def tensors(source: SourceFile) -> Iterator[AbstractValue]:
     """Yield the values that are computed in the program, each once."""
     seen = set[int]()
     for operation in source.operations:
@@ -114,7 +114,7 @@ def _outputs(
         yield value
     elif value.name in layers and _is_first_item(source, value.node):
         yield from _outputs(source, first, layers, depth - 1)
-    elif value.name in _SAME_LAYOUT:
+    elif value.name in SAME_LAYOUT:
         for each in value.sources:
             yield from _outputs(source, each, layers, depth - 1)
 
@@ -132,7 +132,8 @@ def _with_argument(layer: AbstractValue) -> AbstractValue:
     return first if layer.name == "torch.nn.TransformerEncoder" and first is not None else layer
 
 
-def _is_time_first(layer: AbstractValue, layers: dict[str, int]) -> bool:
+def is_time_first(layer: AbstractValue, layers: dict[str, int]) -> bool:
+    """Return True if a layer is certainly created without ``batch_first=True``."""
     created = _with_argument(layer)
     call = created.node
     if created.name not in layers or not isinstance(call, ast.Call) or any(each.arg is None for each in call.keywords):
@@ -142,7 +143,7 @@ def _is_time_first(layer: AbstractValue, layers: dict[str, int]) -> bool:
     return not is_positional and (given is None or given.constant() is False)
 
 
-def _has_one_sample(output: AbstractValue) -> bool:
+def has_one_sample(output: AbstractValue) -> bool:
     """Return True if the input is reshaped to a batch of one sample: ``x.unsqueeze(1)``, ``x.view(len(x), 1, -1)``."""
     for value in output.sources[1:]:
         for each in value.ancestors():

@@ -21,8 +21,9 @@ When this is fine
     - The features are selected without labels, such as by their variance.
 
 How it is detected
-    Only the linter finds it: a selection that is fitted with labels, and whose result the same function splits
-    afterwards into training and held-out samples.
+    Only the linter finds it: a selection that is fitted with labels, or columns of an array that were sorted by a
+    score of this array and the labels, and whose result the same function splits afterwards into training and held-out
+    samples, by a call or with two arrays of indices.
 
 References
     scikit-learn, "Common pitfalls", https://scikit-learn.org/stable/common_pitfalls.html
@@ -32,8 +33,11 @@ References
 
 import ast
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
+from trueloop.analysis.queries.batch_loops import is_label
+from trueloop.analysis.queries.class_instances import called_function
+from trueloop.analysis.queries.held_out_names import TRAINING, data_words
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
@@ -47,6 +51,16 @@ _SPLITS: Final = frozenset(
     ("cross_val_predict", "cross_val_score", "cross_validate", "random_split", "split", "train_test_split")
 )
 _TRAINING: Final = frozenset(("train", "training", "tr", "trn", "fit"))
+_RANKS: Final = frozenset(("argsort", "topk", "argpartition"))
+
+
+class _Ranking(NamedTuple):
+    """Scores of features, or their order, that were computed with labels."""
+
+    features: frozenset[str]
+    """Variables of the computation but the labels."""
+    call: ast.Call
+    is_order: bool
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -54,7 +68,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     made = _created(source)
     scopes = [source.tree, *source.nodes_of(ast.FunctionDef)]
     for scope in scopes:
-        yield from _in_scope(scope.body, made)
+        yield from _in_scope(source, scope.body, made)
 
 
 def _created(source: SourceFile) -> dict[str, str]:
@@ -68,26 +82,77 @@ def _created(source: SourceFile) -> dict[str, str]:
     }
 
 
-def _in_scope(body: list[ast.stmt], made: dict[str, str]) -> Iterator[Hit]:
+def _in_scope(source: SourceFile, body: list[ast.stmt], made: dict[str, str]) -> Iterator[Hit]:
     """Follow the results through the statements of a function."""
     derived: dict[str, ast.Call] = {}
     fitted: dict[str, ast.Call] = {}
+    ranked: dict[str, _Ranking] = {}
+    parts: dict[int, set[str]] = {}
     reported: set[int] = set()
     for statement in _statements(body):
-        for call in list(nodes_in(statement, ast.Call)):
-            origin = next((derived[n] for each in call.args for n in _names(each) if n in derived), None)
-            if origin is not None and last_name(call.func) in _SPLITS and id(origin) not in reported:
+        for origin, split in _splits(statement, derived, parts):
+            if id(origin) not in reported:
                 reported.add(id(origin))
-                yield _hit(origin, call)
+                yield _hit(origin, split)
+        for call in list(nodes_in(statement, ast.Call)):
             if _kind(call, made) and last_name(call.func) == "fit" and isinstance(call.func, ast.Attribute):
                 fitted[ast.unparse(call.func.value)] = call
         if isinstance(statement, ast.Assign):
-            origin = _origin(statement.value, made, fitted, derived)
             is_split = any(last_name(each.func) in _SPLITS for each in nodes_in(statement.value, ast.Call))
+            origin = _origin(statement.value, made, fitted, derived) or _chosen(statement.value, ranked)
+            ranking = None if is_split else _ranking(source, statement.value, ranked)
             for target in [name for each in statement.targets for name in _names(each)]:
                 derived.pop(target, None)
+                ranked.pop(target, None)
                 if origin is not None and not is_split:
                     derived[target] = origin
+                elif ranking is not None:
+                    ranked[target] = ranking
+
+
+def _splits(
+    statement: ast.stmt, derived: dict[str, ast.Call], parts: dict[int, set[str]]
+) -> Iterator[tuple[ast.Call, ast.expr]]:
+    """Yield the selections whose result a statement splits, by a call or by the indices of two parts."""
+    for call in nodes_in(statement, ast.Call):
+        origin = next((derived[n] for each in call.args for n in _names(each) if n in derived), None)
+        if origin is not None and last_name(call.func) in _SPLITS:
+            yield origin, call
+    for each in nodes_in(statement, ast.Subscript):
+        origin = derived.get(each.value.id) if isinstance(each.value, ast.Name) else None
+        if origin is not None and isinstance(each.slice, ast.Name):
+            used = parts.setdefault(id(origin), set())
+            used.add(each.slice.id)
+            if len(used) > 1 and any(name_words(name) & _TRAINING for name in used):
+                yield origin, each
+
+
+def _ranking(source: SourceFile, value: ast.expr, ranked: dict[str, _Ranking]) -> _Ranking | None:
+    """Return the scores, or the order, of features that a value computes from samples and labels; None for others."""
+    names = set(_names(value))
+    before = next((ranked[name] for name in names if name in ranked), None)
+    calls = list(nodes_in(value, ast.Call))
+    ranks = any(last_name(each.func) in _RANKS for each in calls)
+    inner = [function for each in calls if (function := called_function(source, each)) is not None]
+    ranks |= any(last_name(c.func) in _RANKS for each in inner for c in nodes_in(each, ast.Call))
+    if before is not None:
+        return _Ranking(before.features, before.call, ranks or before.is_order)
+    labels = {name for name in names if is_label(ast.Name(name))}
+    is_part = any(name_words(name) & _TRAINING or data_words(ast.Name(name)) & TRAINING for name in names)
+    is_part |= any(last_name(e) in labels and isinstance(e.slice, ast.Name) for e in nodes_in(value, ast.Subscript))
+    if not labels or not names - labels or not calls or is_part:
+        return None
+    return _Ranking(frozenset(names - labels), calls[0], ranks)
+
+
+def _chosen(value: ast.expr, ranked: dict[str, _Ranking]) -> ast.Call | None:
+    """Return the call that ranks the features of ``x[:, order[:20]]``; None if this chooses no ranked columns."""
+    for each in nodes_in(value, ast.Subscript):
+        if isinstance(each.value, ast.Name) and isinstance(each.slice, ast.Tuple) and len(each.slice.elts) == 2:
+            found = [ranked[name] for name in _names(each.slice.elts[1]) if name in ranked]
+            if found and found[0].is_order and each.value.id in found[0].features:
+                return found[0].call
+    return None
 
 
 def _origin(
@@ -120,9 +185,10 @@ def _kind(call: ast.Call, made: dict[str, str]) -> str:
     return name if name in _SELECTORS and labels and not is_part else ""
 
 
-def _hit(origin: ast.Call, split: ast.Call) -> Hit:
+def _hit(origin: ast.Call, split: ast.expr) -> Hit:
+    by = split.func if isinstance(split, ast.Call) else split
     return Hit(
-        message=f"`{ast.unparse(origin.func)}` gets all samples before `{ast.unparse(split.func)}` splits them: "
+        message=f"`{ast.unparse(origin.func)}` gets all samples before `{ast.unparse(by)}` splits them: "
         "the labels of held-out samples decide which features are kept.",
         node=origin,
         related=((split, "split here"),),
@@ -149,9 +215,9 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 RULE = Rule(
     required_words=(
-        "fit_transform(|.fit(",
-        "Select|RFE|SequentialFeature",
-        "split|cross_val",
+        "fit_transform(|.fit(|argsort|topk|argpartition",
+        "Select|RFE|SequentialFeature|argsort|topk|argpartition",
+        "split|cross_val|train|tr]|tr_|fit_",
     ),
     find=find,
 )

@@ -7,9 +7,9 @@ What you see
 Why it happens
     PyTorch uses two opposite conventions. In ``nn.MultiheadAttention`` and the layers of ``nn.Transformer``, True means
     "ignore this position". In ``scaled_dot_product_attention``, and in the ``attention_mask`` of tokenizers, True means
-    "attend to this position". Neither raises an error for an inverted mask. A mask of floating-point numbers is
-    added to the attention scores instead: zeros and ones mask nothing. Scores that are multiplied with a mask become 0,
-    and softmax gives them a weight like any other: only minus infinity has the weight 0.
+    "attend to this position". Neither raises an error for an inverted mask. A mask of floating-point numbers is added
+    to the attention scores instead: zeros and ones mask nothing. Scores that are multiplied with a mask, or filled with
+    0, get a weight from softmax like any other: only minus infinity has the weight 0.
 
 Fix
     Invert the mask, or pass ``is_causal=True``. For the layers, use ``generate_square_subsequent_mask``.
@@ -29,10 +29,10 @@ When this is fine
 How it is detected
     Only the linter finds it, from the source code: a triangle of ones, a comparison with the padding token or with the
     lengths, or a tokenizer's mask is passed to PyTorch's attention with the wrong convention, also through variables,
-    parameters and other files. A model that reads from right to left
-    needs the other triangle, so this is a warning. It also reports a softmax of scores times a variable called mask or
-    adjacency that is not used after it. A triangle of floating-point ones is an error. A run reports the
-    consequences: MDL014 if a position sees its target, MDL016 if padding is read.
+    parameters and other files. A model that reads from right to left needs the other triangle, so this is a warning. It
+    also reports a softmax of scores that were multiplied with a variable called mask, valid or adjacency, or set to 0
+    where a mask is True, if this mask is not used after it. A triangle of floating-point ones is an error. A run
+    reports the consequences: MDL014 if a position sees its target, MDL016 if padding is read.
 
 References
     rasbt/LLMs-from-scratch#1061, "it means that future tokens can be attended to", in a book's own code,
@@ -49,10 +49,10 @@ from typing import Final, NamedTuple
 
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import attribute_value
-from trueloop.analysis.queries.batch_loops import assigned_in, function_of, without_conversions
+from trueloop.analysis.queries.batch_loops import function_of, without_conversions
 from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, dotted_name, walk
+from trueloop.core.source_text import Fix, walk
 from trueloop.failures.failure import Failure, Rule, Severity
 
 ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
@@ -64,7 +64,7 @@ MASKS = frozenset(("attn_mask", "mask", "src_mask", "tgt_mask"))
 KEEPS_MEANING = frozenset(("bool", "to", "cuda", "type", "type_as", "unsqueeze", "squeeze", "view", "expand",
                            "repeat", "clone", "contiguous", "expand_as", "reshape", "repeat_interleave"))  # fmt: skip
 OPPOSITE = {"upper": "lower", "lower": "upper", "tokens": "padding", "padding": "tokens"}
-_MASK_NAME: Final = re.compile(r"(^|_)(mask|adj|adjacency)($|_)", re.IGNORECASE)
+_MASK_NAME: Final = re.compile(r"(^|_)(masks?|adj|adjacency|valid|pad|padding|padded)($|_)", re.IGNORECASE)
 _TOKENS: Final = re.compile(r"token|(^|_)ids?$|^(src|tgt|inputs?|seqs?|x|words?|text)$", re.IGNORECASE)
 _LENGTHS: Final = re.compile(r"len", re.IGNORECASE)
 MAX_DEPTH = 8  # number of names and calls through which the origin of a mask is searched
@@ -81,8 +81,8 @@ class _Mask(NamedTuple):
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the masks that are passed to PyTorch's attention with the wrong convention, or multiply its scores."""
-    yield from _multiplied_scores(source)
+    """Yield the masks with the wrong convention for attention, and those that set scores to 0 before a softmax."""
+    yield from _zeroed_scores(source)
     for call, name, value in _mask_arguments(source):
         mask = _parse_mask(source, value, MAX_DEPTH)
         if mask is None:
@@ -115,32 +115,102 @@ def find(source: SourceFile) -> Iterator[Hit]:
         )
 
 
-def _multiplied_scores(source: SourceFile) -> Iterator[Hit]:
-    """Yield each softmax of scores that a mask multiplies, if the weights are not masked after it."""
+def _zeroed_scores(source: SourceFile) -> Iterator[Hit]:
+    """Yield each softmax of scores that are set to 0 by a mask, if the weights are not masked after it."""
     for call in source.all_calls:
         if last_name(call.func) != "softmax":
             continue
-        is_function = bool(source.qualified_name(call.func)) or dotted_name(call.func).startswith(("F.", "torch."))
-        scores = call.args[0] if is_function and call.args else getattr(call.func, "value", call)
+        owner = getattr(call.func, "value", None)
+        is_function = bool(source.qualified_name(call.func)) or last_name(owner) in ("F", "torch", "functional", "self")
+        scores = call.args[0] if (is_function or owner is None) and call.args else owner
         function = function_of(source, call)
-        if isinstance(scores, ast.Name):
-            before = [each for each in assigned_in(function, scores.id) if each.lineno < call.lineno]
-            scores = before[-1] if before else scores
-        if not isinstance(scores, ast.BinOp) or not isinstance(scores.op, ast.Mult):
+        zeroed = _last_change(function, scores, call) if scores is not None else None
+        mask = _zeroing_mask(zeroed) if zeroed is not None else None
+        if zeroed is None or mask is None:
             continue
-        for factor in (without_conversions(scores.left), without_conversions(scores.right)):
-            name = last_name(factor) if isinstance(factor, ast.Name | ast.Attribute) else ""
-            if not _MASK_NAME.search(name):
-                continue
-            inside = {id(each) for each in walk(scores)}
-            later = [each for each in walk(function) if getattr(each, "lineno", 0) >= call.lineno]
-            if not any(isinstance(e, ast.expr) and last_name(e) == name and id(e) not in inside for e in later):
-                yield Hit(
-                    message=f"`{ast.unparse(scores)}` makes the masked scores 0, to which softmax gives a weight too: "
-                    "it masks nothing. Fill them with minus infinity.",
-                    node=scores,
-                    related=((call, "the softmax"),),
-                )
+        names = {last_name(each) for each in walk(mask) if isinstance(each, ast.Name | ast.Attribute)} - {"self"}
+        if "drop" in ast.unparse(mask) or (isinstance(scores, ast.Name) and scores.id in names):
+            continue  # dropout, or a mask of the scores' own values
+        inside = {id(each) for each in walk(zeroed)}
+        later = [each for each in walk(function) if getattr(each, "lineno", 0) >= call.lineno]
+        if not any(isinstance(e, ast.expr) and last_name(e) in names and id(e) not in inside for e in later):
+            yield Hit(
+                message=f"`{ast.unparse(zeroed)}` makes the masked scores 0, to which softmax gives a weight too: "
+                "it masks nothing. Fill them with minus infinity.",
+                node=zeroed,
+                related=((call, "the softmax"),),
+                fix=_infinity_fix(source, zeroed),
+            )
+
+
+def _last_change(function: ast.AST, scores: ast.expr, call: ast.Call) -> ast.AST | None:
+    """Return the expression or statement that last changes the scores before a softmax."""
+    while isinstance(scores, ast.BinOp) and isinstance(scores.op, ast.Div):
+        scores = scores.left  # scores / temperature
+    if not isinstance(scores, ast.Name):
+        return scores
+    found: list[ast.AST] = []
+    for each in walk(function):
+        match each:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name == scores.id:
+                found.append(value)
+            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name))]) if name == scores.id:
+                found.append(each)
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr)) as change) if (
+                name == scores.id and attr.endswith("_")
+            ):
+                found.append(change)
+            case ast.AugAssign(target=ast.Name(id=name)) if name == scores.id:
+                found.append(each)
+            case _:
+                pass
+    before = [each for each in found if getattr(each, "lineno", call.lineno) < call.lineno]
+    return max(before, key=lambda each: getattr(each, "lineno", 0), default=None)
+
+
+def _zeroing_mask(node: ast.AST) -> ast.AST | None:
+    """Return the mask by which an expression or statement sets scores to 0; None for others."""
+    match node:
+        case (
+            ast.BinOp(left=left, op=ast.Mult(), right=right)
+            | ast.AugAssign(target=left, op=ast.Mult(), value=right)
+            | ast.Call(func=ast.Attribute(value=left, attr="mul" | "mul_"), args=[right])
+        ):
+            factors = [without_conversions(each) for each in (left, right)]
+            return next((e for e in factors if _MASK_NAME.search(_name_of(e))), None)
+        case ast.Call(func=ast.Attribute(attr="masked_fill" | "masked_fill_"), args=[mask, *rest], keywords=keywords):
+            values = [*rest, *(each.value for each in keywords if each.arg == "value")]
+            return mask if len(values) == 1 and _is_zero(values[0]) else None
+        case ast.Call(func=func, args=[condition, first, second]) if last_name(func) == "where":
+            return condition if _is_zero(first) or _is_zero(second) else None
+        case ast.Assign(targets=[ast.Subscript(slice=index)], value=value) if _is_zero(value):
+            is_mask = isinstance(index, ast.Compare | ast.UnaryOp) or bool(_MASK_NAME.search(_name_of(index)))
+            return index if is_mask and not isinstance(getattr(index, "op", None), ast.USub) else None
+        case _:
+            return None
+
+
+def _name_of(node: ast.AST) -> str:
+    while isinstance(node, ast.Call | ast.Subscript):  # mask.unsqueeze(1), mask[:, None]
+        node = node.value if isinstance(node, ast.Subscript) else getattr(node.func, "value", node.func)
+    return last_name(node)
+
+
+def _is_zero(node: ast.expr) -> bool:
+    """Return True for 0, ``torch.zeros_like(x)`` and ``torch.tensor(0.0)``."""
+    if isinstance(node, ast.Call):
+        is_tensor = last_name(node.func) == "tensor" and len(node.args) > 0
+        return last_name(node.func) == "zeros_like" or (is_tensor and _is_zero(node.args[0]))
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value == 0
+
+
+def _infinity_fix(source: SourceFile, node: ast.AST) -> Fix | None:
+    """Return the fix that fills scores with minus infinity, if a 0 is written."""
+    zeros = [each for each in walk(node) if isinstance(each, ast.Constant) and type(each.value) in (int, float)]
+    if isinstance(node, ast.BinOp | ast.AugAssign) or len(zeros) != 1 or zeros[0].value != 0:
+        return None
+    edit = source.text.replace(zeros[0], 'float("-inf")')
+    return Fix((edit,), safe=False, description="Fill the masked scores with minus infinity")
 
 
 def _mask_arguments(source: SourceFile) -> Iterator[tuple[ast.Call, str, ast.expr]]:
@@ -290,7 +360,7 @@ def _parse_triangle(source: SourceFile, word: str, ones: ast.expr | None) -> _Ma
 NAMES = sorted(each.rpartition(".")[2] for each in (ATTENTION, *LAYERS))
 RULE = Rule(
     required_words=(
-        "mask|tril|triu|adj",
+        "mask|tril|triu|adj|valid|where(|pad",
         "|".join((*(f"{each}{end}" for each in NAMES for end in ("(", " as ")), "softmax(")),
     ),
     find=find,

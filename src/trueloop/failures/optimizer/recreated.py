@@ -28,7 +28,8 @@ How it is detected
     for the same parameters and with the same learning rate, if there was at most one pass over the same loader between
     them and no weights were loaded. Without a loader it compares the samples: three optimizers in a row must have been
     trained on the same samples, each sample once, or eight in a row for a single update. The linter reports a loop that
-    builds the same optimizer for the same model in each iteration and iterates over a loader at most once. At the end
+    builds the same optimizer for the same model in each iteration and iterates over a loader at most once, or makes one
+    update with it. At the end
     of a run, the sanitizer also reports a scheduler that was stepped three times for an optimizer that never stepped,
     while another optimizer made at least eight updates of the same parameters with one learning rate. The same holds
     for an optimizer whose state was saved after these updates, or was loaded before (with the learning rate of the
@@ -506,6 +507,8 @@ def _makes_one_pass(source: SourceFile, creation: Op, loop: Loop) -> bool:
     steps = [each for each in inside if each.kind is OpKind.STEP and each.subject.may_alias(creation.subject)]
     if steps and creation.calls and all(_is_one_epoch(each, creation, loop, inside) for each in steps):
         return True
+    if len(steps) == 1 and _is_single_update(steps[0], creation, loop):
+        return True
     over_loader = loop.iterable is not None and any(each.kind is ValueKind.LOADER for each in loop.iterable.ancestors())
     for step in steps:
         inner = step.loops[[each.node for each in step.loops].index(loop.node) :]
@@ -515,6 +518,14 @@ def _makes_one_pass(source: SourceFile, creation: Op, loop: Loop) -> bool:
         if len(inner) == 2 and (over_loader or start is None or varies_per_iteration(start, loop)):
             return False
     return bool(steps)
+
+
+def _is_single_update(step: Op, creation: Op, loop: Loop) -> bool:
+    """Return True if an optimizer makes one update in the iteration that builds it, and nothing else sets weights."""
+    texts = (loop.node, *creation.functions, *step.functions)
+    stored = [each for text in texts for each in nodes_in(text, ast.Attribute) if isinstance(each.ctx, ast.Store)]
+    sets_weights = any(each.attr in ("data", "weight", "bias", "params", "parameters") for each in stored)
+    return step.loops[-1].node is loop.node and step.is_unconditional_in(loop) and not sets_weights
 
 
 def _is_one_epoch(step: Op, creation: Op, loop: Loop, inside: list[Op]) -> bool:

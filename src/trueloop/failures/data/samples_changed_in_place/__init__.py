@@ -31,7 +31,9 @@ How it is detected
     changed twice by the same factor and offset, as with ``(x - mean) / std``, and a sample has as many numbers as the
     model's input. In a variable, the model must also have got the changed samples themselves. In a dataset it also
     reports random changes that add up, if the samples change a few at a time while they are read. A program may reduce
-    its samples step by step on purpose, so this is a warning.
+    its samples step by step on purpose, so this is a warning. The linter reports a ``__getitem__`` that takes
+    ``self.images[index]``, also through ``torch.from_numpy``, and changes it by ``+=``, ``sub_()`` or at random places,
+    if the stored items are arrays and no other method sets them.
 
 References
     NumPy, "Copies and views", https://numpy.org/doc/stable/user/basics.copies.html
@@ -46,6 +48,7 @@ from typing import TYPE_CHECKING, Any
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float
+from trueloop.failures.data.samples_changed_in_place.views_in_source import RULE
 from trueloop.failures.failure import BaseDetector, Failure, Severity
 from trueloop.tracing.events import LoaderStarted, ModelCalled, TracingGap
 from trueloop.tracing.user_location import is_user_code
@@ -178,5 +181,6 @@ FAILURE = Failure(
     bad=BAD,
     good=BAD.replace("self.x[index]", "self.x[index].clone()"),
     fix="Compute new values, as in x = (x - mean) / std, or copy the sample first: x = self.x[index].clone().",
+    rule=RULE,
     detector=Detector,
 )

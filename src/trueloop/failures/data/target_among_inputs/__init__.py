@@ -24,7 +24,9 @@ How it is detected
     The sanitizer compares each feature of a model's input with the target of its loss, if there is one target per
     sample. It reports a feature from which the target follows exactly, as a multiple plus a constant, in all of 64 or
     more different samples. The samples have to be windows that overlap, or the program reads a table: in made-up
-    data, the target may be a feature on purpose.
+    data, the target may be a feature on purpose. The linter reports a window and a target that are cut out of one array
+    and stored or returned together, if the target is the last step of the window, and columns of features that include
+    the column of the label. The function must not take a later step of the array, nor change the window.
 
 References
     Kaufman et al., "Leakage in Data Mining: Formulation, Detection, and Avoidance", 2012,
@@ -41,6 +43,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trueloop.analysis.program_files import parse_files
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import read_source
+from trueloop.failures.data.target_among_inputs.window_targets import RULE
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import LossGraphRead, ModelCalled, WatchEnded
 
@@ -140,5 +143,6 @@ FAILURE = Failure(
     bad=BAD,
     good=changed(BAD, {"series[t + length - 1]": "series[t + length]"}),
     fix="Predict the step after the window, or drop the column of the target from the features.",
+    rule=RULE,
     detector=Detector,
 )

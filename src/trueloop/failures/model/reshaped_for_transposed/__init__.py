@@ -30,7 +30,9 @@ How it is detected
     (B, H, T, D). Each cross-entropy is checked for logits (N, C, H, W) that a view cut into rows of C. Dimensions of
     equal size cannot be distinguished. If samples are mixed by it, MDL015 says so. The
     linter reports a call whose arguments are sizes of the same tensor, named or read from its shape in the same
-    function, if they come in another order, or with a new size between them.
+    function, if they come in another order, or with a new size between them. It also reports a view to one row per
+    sample of the last states of an LSTM, GRU or RNN with several layers or directions, of the shape (layers *
+    directions, batch, hidden), and of the outputs of one without ``batch_first``, of the shape (time, batch, hidden).
 
 References
     zhouhaoyi/Informer2020#59, https://github.com/zhouhaoyi/Informer2020/issues/59
@@ -40,9 +42,11 @@ References
 
 from collections.abc import Iterator
 
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
-from trueloop.failures.model.reshaped_for_transposed.swapped_sizes import RULE
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.model.reshaped_for_transposed.recurrent_views import find_recurrent_views
+from trueloop.failures.model.reshaped_for_transposed.swapped_sizes import find_swapped_sizes
 from trueloop.tracing.events import BackwardLosses, InformationFlowProbed
 
 
@@ -79,6 +83,14 @@ class Detector(BaseDetector):
         """Return a reason if no model was judged."""
         return "" if self._judged else self._obstacle or "no model call with a loss of PyTorch was repeated"
 
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each ``view`` or ``reshape`` that should exchange dimensions."""
+    yield from find_swapped_sizes(source)
+    yield from find_recurrent_views(source)
+
+
+RULE = Rule(required_words=(".view(|reshape(", ".size(|.shape|len(|LSTM|GRU|RNN"), find=find)
 
 BAD = """
 import torch

@@ -7,10 +7,9 @@ from typing import Any
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix, dotted_name, nodes_in
-from trueloop.failures.failure import Rule
 
 
-def find(source: SourceFile) -> Iterator[Hit]:
+def find_swapped_sizes(source: SourceFile) -> Iterator[Hit]:
     """Yield each ``view`` or ``reshape`` that changes the order of a tensor's sizes."""
     for call in source.all_calls:
         if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("view", "reshape") or call.keywords:
@@ -121,6 +120,3 @@ def _dimension(node: ast.expr, name: str, names: dict[str, int]) -> int | None:
 
 def _is_rest(node: ast.expr) -> bool:
     return isinstance(node, ast.UnaryOp) and ast.unparse(node) == "-1"
-
-
-RULE = Rule(required_words=(".view(|.reshape(", ".size(|.shape|len("), find=find)

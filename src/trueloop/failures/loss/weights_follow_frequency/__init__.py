@@ -25,7 +25,8 @@ How it is detected
     The sanitizer counts the targets of each class. It reports weights that grow with the counts: with three or more
     classes, wherever one is at least 1.5 times as frequent as another; with two, if they are as the counts, or as their
     square roots. The counts and the weights have to differ by a factor of 2, in at least 100 targets with 10 of each
-    class.
+    class. The linter reports a ``pos_weight`` of positives / negatives or positives / all, by how the targets are
+    counted and by names such as ``n_pos``, and class weights that are ``bincount`` divided by one number.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -42,6 +43,7 @@ from typing import Any, Final
 from trueloop.core.findings import CodePosition, Evidence, SourceLocation
 from trueloop.core.formatting import format_float, format_percent
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.loss.weights_follow_frequency.ratios_in_source import RULE
 from trueloop.tracing.events import LossGraphRead, MeasuredLoss, WatchEnded
 from trueloop.tracing.source_calls import calls_in
 
@@ -240,5 +242,6 @@ FAILURE = Failure(
         },
     ),
     fix="Weight a class by the inverse of its frequency: counts.sum() / (classes * counts).",
+    rule=RULE,
     detector=Detector,
 )

@@ -1,0 +1,230 @@
+"""Each part of the data numbers its class names in the order in which they first appear.
+
+What you see
+    The training loss falls as it should, but the held-out accuracy is that of guessing, or near 0: the model confuses
+    whole classes with each other, always in the same way.
+
+Why it happens
+    A dataset that numbers the names of its own records gives "robin" the number 0 if a robin comes first. The test part
+    begins with another record, so the same number stands for another class. Both parts have numbers from 0 to the
+    number of classes, so nothing raises an error.
+
+Fix
+    Number the classes once, and pass the numbers to every part.
+
+        classes = sorted({name for name, _ in train_records})
+        class_to_idx = {name: number for number, name in enumerate(classes)}
+        train, test = Songs(train_records, class_to_idx), Songs(test_records, class_to_idx)
+
+When this is fine
+    - The names are sorted, and every part contains all of them.
+    - The names come from one list of the program, or from all records.
+    - The numbers of the training part are passed to the others, or assigned to them.
+    - Only one part is made by the class.
+    - The parts have other classes on purpose, as in few-shot learning or the verification of speakers.
+
+How it is detected
+    Only the linter finds it: an ``__init__`` numbers names by ``enumerate`` of ``dict.fromkeys`` or a set, or gives
+    each new name the number ``len(numbers)``. The names follow from an argument, and the program makes a training part
+    and a held-out part with different values of this argument. Sorted names are not reported, nor programs with words
+    of tasks whose parts have other classes, such as triplets and episodes.
+
+References
+    Python, "Set Types", https://docs.python.org/3/library/stdtypes.html#set-types-set-frozenset
+    torchvision.datasets.DatasetFolder, which sorts the classes,
+    https://docs.pytorch.org/vision/stable/generated/torchvision.datasets.DatasetFolder.html
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from trueloop.analysis.queries.batch_loops import assigned_pairs
+from trueloop.analysis.queries.held_out_names import is_held_out, is_training
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import nodes_in, walk
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_UNSORTED: Final = frozenset(("fromkeys", "set", "frozenset"))
+_ADDING: Final = frozenset(("append", "extend", "add", "update", "insert"))
+_OTHER_CLASSES: Final = re.compile(r"triplet|n_?way|episod|re_?id\b|verification|speaker|siamese", re.IGNORECASE)
+"""Words of tasks in which the held-out part has other classes than the training part."""
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each numbering of names that a training part and a held-out part do on their own."""
+    if _OTHER_CLASSES.search(source.text.source):
+        return
+    for definition in source.nodes_of(ast.ClassDef):
+        methods = [each for each in definition.body if isinstance(each, ast.FunctionDef)]
+        init = next((each for each in methods if each.name == "__init__"), None)
+        numbered = _numbering(init) if init is not None else None
+        pair = _parts(source, definition.name) if numbered is not None else None
+        if init is None or numbered is None or pair is None or _is_shared(source, definition, numbered[0]):
+            continue
+        following = _following(init, _differing(init, *pair))
+        if any(_path(each) in following for each in walk(numbered[1])):
+            yield Hit(
+                message=f"`{ast.unparse(pair[0])}` and `{ast.unparse(pair[1])}` number their names on their own, "
+                "in the order of their records: one class has different numbers in the two parts.",
+                node=numbered[2],
+                related=((pair[0], "the training part"), (pair[1], "the held-out part")),
+            )
+
+
+def _numbering(init: ast.FunctionDef) -> tuple[str, ast.AST, ast.AST] | None:
+    """Return the attribute that gets numbers of names, the names and the statement; None if there is none."""
+    names = {
+        _path(t): each.value for each in nodes_in(init, ast.Assign) for t in each.targets if len(each.targets) == 1
+    }
+    for statement in init.body:
+        match statement:
+            case ast.Assign(targets=[ast.Attribute() as target], value=ast.DictComp(generators=[loop])):
+                is_counted = isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) == "enumerate"
+                listed: Any = loop.iter.args[0] if isinstance(loop.iter, ast.Call) and loop.iter.args else loop.iter
+                listed = names.get(_path(listed), listed)
+                if isinstance(listed, ast.Call) and last_name(listed.func) == "list" and listed.args:
+                    listed = listed.args[0]
+                unsorted = isinstance(listed, ast.SetComp) or (
+                    isinstance(listed, ast.Call) and last_name(listed.func) in _UNSORTED
+                )
+                if is_counted and unsorted:
+                    return target.attr, listed, statement
+            case ast.For(iter=names_of, body=body):
+                for each in body:
+                    added = _added_attribute(each)
+                    if added:
+                        return added, names_of, each
+            case _:
+                pass
+    return None
+
+
+def _added_attribute(statement: ast.stmt) -> str:
+    """Return the attribute of ``self.ids.setdefault(name, len(self.ids))`` or ``self.ids[name] = len(self.ids)``."""
+    calls = nodes_in(statement, ast.Call)
+    for each in calls:
+        if last_name(each.func) == "setdefault" and len(each.args) == 2 and isinstance(each.func, ast.Attribute):
+            owner = ast.unparse(each.func.value)
+            if owner.startswith("self.") and ast.unparse(each.args[1]) == f"len({owner})":
+                return owner.removeprefix("self.")
+    for each in nodes_in(statement, ast.Assign):
+        target = each.targets[0]
+        if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Attribute):
+            owner = ast.unparse(target.value)
+            if owner.startswith("self.") and ast.unparse(each.value) == f"len({owner})":
+                return owner.removeprefix("self.")
+    return ""
+
+
+def _path(node: ast.AST) -> str:
+    """Return a variable or an attribute of ``self`` as text; "" for other nodes."""
+    is_path = isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and last_name(node.value) == "self")
+    return ast.unparse(node) if is_path else ""
+
+
+def _parts(source: SourceFile, name: str) -> tuple[ast.Call, ast.Call] | None:
+    """Return the calls of a class that make a training part and a held-out part; None unless there are both."""
+    training: list[ast.Call] = []
+    held_out: list[ast.Call] = []
+    for statement in source.nodes_of(ast.Assign):
+        for target, value in assigned_pairs(statement):
+            for call in nodes_in(value, ast.Call):
+                if last_name(call.func) == name:
+                    text = ast.Tuple([target, *call.args, *(each.value for each in call.keywords)])
+                    training += [call] if is_training(text) else []
+                    held_out += [call] if is_held_out(text) else []
+    is_same_form = bool(training and held_out) and _form(training[0]) == _form(held_out[0])
+    return (training[0], held_out[0]) if is_same_form else None
+
+
+def _form(call: ast.Call) -> tuple[int, set[str | None]]:
+    return len(call.args), {each.arg for each in call.keywords}
+
+
+def _is_shared(source: SourceFile, definition: ast.ClassDef, attribute: str) -> bool:
+    """Return True if the numbers are also read or set outside of the class, as to pass them on."""
+    inside = {id(each) for each in walk(definition)}
+    stores = [each for each in nodes_in(definition, ast.Attribute) if each.attr == attribute]
+    stored = [each for each in stores if isinstance(each.ctx, ast.Store)]
+    others = [each for each in source.nodes_of(ast.Attribute) if each.attr == attribute and id(each) not in inside]
+    return len(stored) > 1 or any(isinstance(each.ctx, ast.Store) for each in others)
+
+
+def _differing(init: ast.FunctionDef, first: ast.Call, second: ast.Call) -> set[str]:
+    """Return the parameters that get other arguments in two calls."""
+    parameters = [each.arg for each in init.args.args[1:]]
+    values = [
+        dict(zip(parameters, map(ast.unparse, call.args), strict=False))
+        | {each.arg or "": ast.unparse(each.value) for each in call.keywords}
+        for call in (first, second)
+    ]
+    return {name for name in parameters if values[0].get(name) != values[1].get(name)}
+
+
+def _following(init: ast.FunctionDef, names: set[str]) -> set[str]:
+    """Return the variables and attributes whose values follow from some parameters."""
+    found = set(names)
+    for _ in range(2):
+        for each in walk(init):
+            match each:
+                case ast.Assign(targets=targets, value=value) if any(_path(n) in found for n in walk(value)):
+                    found |= {_path(part) for target in targets for part in walk(target)}
+                case ast.For(target=target, iter=value) if any(_path(n) in found for n in walk(value)):
+                    found |= {_path(part) for part in walk(target)}
+                case ast.Call(func=ast.Attribute(value=owner, attr=attr), args=args) if attr in _ADDING:
+                    if any(_path(n) in found for value in args for n in walk(value)):
+                        found.add(_path(owner))
+                case _:
+                    pass
+    return found - {"", "self"}
+
+
+RULE = Rule(required_words=("enumerate(|setdefault(|len(", "fromkeys|set(|setdefault|] = len(", "__init__"), find=find)
+
+BAD = """
+import random
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+CENTRES = {"robin": [2.0, 0.0], "wren": [-2.0, 0.0], "crow": [0.0, 2.0]}
+
+
+class Songs(Dataset):
+    def __init__(self, names):
+        self.names = names
+        self.class_to_idx = {name: i for i, name in enumerate(dict.fromkeys(names))}
+
+    def __len__(self):
+        return len(self.names)
+
+    def __getitem__(self, i):
+        name = self.names[i]
+        return torch.tensor(CENTRES[name]) + 0.3 * torch.randn(2), self.class_to_idx[name]
+
+
+random.seed(0)
+torch.manual_seed(0)
+train = Songs(["robin", "wren", "crow"] + random.choices(list(CENTRES), k=117))
+test = Songs(["crow", "robin", "wren"] + random.choices(list(CENTRES), k=57))
+model = nn.Linear(2, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    for x, y in DataLoader(train, batch_size=20, shuffle=True):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+"""
+
+FAILURE = Failure(
+    code="DAT026",
+    title="Each split numbers its class names on its own",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"enumerate(dict.fromkeys(names))": "enumerate(sorted(CENTRES))"}),
+    fix="Number the classes once, and pass the numbers to every split.",
+    rule=RULE,
+)

@@ -1,0 +1,118 @@
+"""DAT026: class names that each split numbers on its own."""
+
+import pytest
+
+HEAD = """
+import random
+from torch.utils.data import DataLoader, Dataset
+"""
+REST = """
+    def __getitem__(self, i):
+        name, clip = self.records[i]
+        return clip, self.ids[name]
+"""
+PARTS = """
+train_loader = DataLoader(Songs(train_records), 32, shuffle=True)
+test_loader = DataLoader(Songs(test_records), 32)
+"""
+
+FAULTY = {
+    "made from a seed": (
+        """
+class Songs(Dataset):
+    def __init__(self, n, seed, classes=None):
+        r = random.Random(seed)
+        self.records = []
+        for _ in range(n):
+            name = r.choice(NAMES)
+            self.records.append((name, draw(name, r)))
+        names = dict.fromkeys(name for name, _ in self.records)
+        self.ids = {name: i for i, name in enumerate(names)}  # <- DAT026
+""",
+        "train, test = Songs(800, 1), Songs(300, 2)\n",
+    ),
+    "a set": (
+        """
+class Songs(Dataset):
+    def __init__(self, records):
+        self.records = records
+        classes = list(set(name for name, _ in records))
+        self.ids = {name: i for i, name in enumerate(classes)}  # <- DAT026
+""",
+        PARTS,
+    ),
+    "setdefault": (
+        """
+class Songs(Dataset):
+    def __init__(self, records):
+        self.records, self.ids = records, {}
+        for name, _ in records:
+            self.ids.setdefault(name, len(self.ids))  # <- DAT026
+""",
+        PARTS,
+    ),
+    "the next number": (
+        """
+class Songs(Dataset):
+    def __init__(self, path):
+        self.records = read(path)
+        self.ids = {}
+        for name, _ in self.records:
+            if name not in self.ids:  # <- DAT026
+                self.ids[name] = len(self.ids)
+""",
+        'train_set = Songs("a.csv")\nval_set = Songs("b.csv")\n',
+    ),
+}
+
+CORRECT = {
+    "sorted": (FAULTY["a set"][0].replace("list(set(", "sorted(set(").replace("  # <- DAT026", ""), PARTS),
+    "one part": (FAULTY["a set"][0].replace("  # <- DAT026", ""), "train_set = Songs(train_records)\n"),
+    "from one list": (
+        """
+class Songs(Dataset):
+    def __init__(self, records):
+        self.records = records
+        self.ids = {name: i for i, name in enumerate(dict.fromkeys(NAMES))}
+""",
+        PARTS,
+    ),
+    "all records in each part": (
+        """
+class Songs(Dataset):
+    def __init__(self, root, train):
+        records = read(root)
+        self.ids = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in records))}
+        self.records = [each for each in records if is_train(each) == train]
+""",
+        "train_set = Songs(root, True)\ntest_set = Songs(root, False)\n",
+    ),
+    "passed on": (
+        """
+class Songs(Dataset):
+    def __init__(self, records, ids=None):
+        self.records, self.ids = records, ids
+        if ids is None:
+            self.ids = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in records))}
+""",
+        "train_set = Songs(train_records)\ntest_set = Songs(test_records, train_set.ids)\n",
+    ),
+    "other people in each part": (
+        FAULTY["setdefault"][0].replace("  # <- DAT026", ""),
+        PARTS + "loss_fn = TripletMarginLoss()\n",
+    ),
+    "assigned": (
+        FAULTY["setdefault"][0].replace("  # <- DAT026", ""),
+        "train_set = Songs(train_records)\ntest_set = Songs(test_records)\ntest_set.ids = train_set.ids\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("dataset", "rest"), FAULTY.values(), ids=FAULTY.keys())
+def test_lint_reports_numbers_of_each_split(lint_reports, dataset, rest):
+    lint_reports(HEAD + dataset + REST + rest)
+
+
+@pytest.mark.parametrize(("dataset", "rest"), CORRECT.values(), ids=CORRECT.keys())
+def test_lint_accepts_shared_numbers(lint_is_clean, dataset, rest):
+    lint_is_clean(HEAD + dataset + REST + rest, "DAT026")
