@@ -1,5 +1,6 @@
 """Build and send the frames of a run at the pace at which the page paints them."""
 
+import math
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Final
@@ -13,7 +14,23 @@ MAX_TIME_SHARE: Final = 0.5  # fraction of the time that frames may take from tr
 MAX_UNPAINTED: Final = 2  # largest number of frames that are sent but not painted yet
 PAINT_TIMEOUT_S: Final = 5.0  # training pauses when nothing was painted for this time
 LARGE_FRAME_INTERVAL: Final = 3  # every third frame has weights and neuron maps
+SMOOTHING: Final = 0.95  # weight of the previous mean in the smoothed loss: about the last 20 updates
 MAX_WEIGHTS: Final = 1200  # the weights of a larger network are not sent
+
+
+class RunningMean:
+    """An exponential mean without the bias towards its start; non-finite values are left out."""
+
+    def __init__(self) -> None:
+        self._sum = self._weight = 0.0
+
+    def add(self, value: float) -> float:
+        """Add a value and return the mean; NaN before the first finite value and for each non-finite one."""
+        if not math.isfinite(value):
+            return math.nan
+        self._sum = SMOOTHING * self._sum + (1 - SMOOTHING) * value
+        self._weight = SMOOTHING * self._weight + 1 - SMOOTHING
+        return self._sum / self._weight
 
 
 class FrameSender:
@@ -28,6 +45,7 @@ class FrameSender:
         self._number = 0  # of the newest frame that was sent
         self._painted = 0  # number of the newest frame that was painted
         self._run = 0
+        self._smoothed_loss = RunningMean()
         self._due_s = 0.0
         self._rate_start: tuple[float, int] = (0.0, 0)  # time and update at which the measurement of the rate began
         self._latest_rate: float | None = None
@@ -38,6 +56,7 @@ class FrameSender:
     def start_run(self, run: int) -> None:
         """Reset the pace for a new run."""
         self._run, self._due_s, self._latest_rate = run, 0.0, None
+        self._smoothed_loss = RunningMean()
         self._rate_start = (perf_counter(), 0)
         self._last_paint_s = perf_counter()
 
@@ -86,6 +105,7 @@ class FrameSender:
             "epoch": script_run.epoch,
             "points": {
                 "update": curves.update, "loss": curves.loss, "norm": curves.norm, "rate": curves.rate,
+                "smooth": [self._smoothed_loss.add(loss) for loss in curves.loss],
             },
             "evaluations": curves.evaluations,
             "first_not_finite": script_run.first_not_finite,

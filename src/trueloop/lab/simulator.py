@@ -3,10 +3,11 @@
 One JSON command per line comes in, see `simulator_commands`. JSON messages go out, distinguished by ``kind``:
 
 - ``ready``;
-- ``started``: ``run``, ``config`` (with the changes that failures need; ``changed`` lists them), ``bugs``, ``text``,
-  ``script`` (highlighted), ``broken`` (lines that a failure has changed: ``line``, ``kind`` of "left out", "added"
-  and "changed", ``before``, ``after``), ``points`` (``train``, ``held_out``: [x, y, class]), ``classes``, ``span``
-  ([low, high] of both axes of every picture), ``layers``, ``updates`` (planned), ``memory`` (how it is measured);
+- ``started``: ``run``, ``request`` (of the start command), ``config`` (with the changes that failures need; ``changed``
+  lists them), ``bugs``, ``text``, ``script`` (highlighted), ``broken`` (lines that a failure has changed: ``line``,
+  ``kind`` of "left out", "added" and "changed", ``before``, ``after``), ``points`` (``train``, ``held_out``: [x, y,
+  class]), ``classes``, ``span`` ([low, high] of both axes of every picture), ``layers``, ``updates`` (planned),
+  ``memory`` (how it is measured);
 - ``finding``: ``run``, ``finding`` as in the report's JSON, ``line``, ``excerpt`` ([{number, text, fault}]);
 - ``script``: ``run``, ``text``, ``script``: the script, followed by the edits made so far;
 - ``refused``: ``what``, ``why``, ``fix``;
@@ -55,7 +56,7 @@ from trueloop.lab.simulator_commands import (
 )
 from trueloop.lab.teaching.datasets import AddedPoint
 from trueloop.lab.teaching.decision_planes import layers
-from trueloop.lab.teaching.inject import Inject, InjectedScript, write_script
+from trueloop.lab.teaching.inject import Inject, InjectedScript, injectables, write_script
 from trueloop.lab.teaching.memory import describe_method
 from trueloop.lab.teaching.program import Program
 from trueloop.lab.teaching.scenarios import SCENARIOS, Record, Scenario, Variant
@@ -203,7 +204,7 @@ class Simulator:
         requested, config = asdict(command.config), asdict(simulation)
         self._needs_frame = True
         self._channel.send_json({
-            "kind": "started", "run": run, "config": config, "bugs": command.bugs,
+            "kind": "started", "run": run, "request": command.request, "config": config, "bugs": command.bugs,
             "changed": {
                 name: [requested[name], value] for name, value in config.items() if value != requested[name]
             },
@@ -301,7 +302,7 @@ class Simulator:
                 self._channel.send_json({"kind": "scenario", "name": name, "state": "running", "progress": progress})
 
         try:
-            records = run_scenario(scenario, all_injections(), report)
+            records = run_scenario(scenario, {code: each.inject for code, each in injectables().items()}, report)
         except Stopped:
             self._channel.send_json({"kind": "scenario", "name": name, "state": "stopped"})
             return
@@ -353,14 +354,8 @@ def _run_variant(variant: Variant, injects: Mapping[str, Inject], before_batch: 
     )  # fmt: skip
 
 
-def all_injections() -> dict[str, Inject]:
-    """Return the injections of all injectable failures by code."""
-    injections = {code: entry.failure.inject for code, entry in catalogue().items()}
-    return {code: inject for code, inject in injections.items() if inject is not None}
-
-
 def _prepare(command: Start) -> InjectedScript:
-    available = all_injections()
+    available = injectables()
     for code in command.bugs:
         if code not in available:
             raise InvalidConfig(f"{code!r} is not an injectable failure.", fix=f"Known: {', '.join(available)}.")
@@ -371,7 +366,7 @@ def _prepare(command: Start) -> InjectedScript:
             )
     if command.config.dataset == "digits" and find_spec("sklearn") is None:
         raise MissingExtra("sklearn", "demo")
-    bugs = [available[code] for code in dict.fromkeys(command.bugs)]
+    bugs = [available[code].inject for code in dict.fromkeys(command.bugs)]
     return write_script(command.config, bugs, [AddedPoint(*point) for point in command.points])
 
 

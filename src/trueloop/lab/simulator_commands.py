@@ -24,6 +24,8 @@ class Start:
     config: Simulation = field(default_factory=Simulation)
     bugs: Annotated[tuple[Code, ...], Bounds(0, 8)] = ()
     points: Annotated[tuple[tuple[Coordinate, Coordinate, Label], ...], Bounds(0, 200)] = ()
+    request: Count = 0
+    """Number that identifies this request in the reply, since a later one may replace it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

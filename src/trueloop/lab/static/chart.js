@@ -38,7 +38,7 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
   const element = h("figure", { class: "chart", "aria-label": title },
     h("div", { class: "row chart-head" },
       h("span", { class: "chart-title" }, title),
-      h("div", { class: "chart-tools" }, h("span", { class: "legend" }, legend && lines.length > 1 && lines.map((line) => h("span", {}, swatch(line), line.label))),
+      h("div", { class: "chart-tools" }, h("span", { class: "legend" }, legend && lines.length > 1 && lines.filter(({ label }) => label).map((line) => h("span", {}, swatch(line), line.label))),
       tools && h("label", { class: "tool" }, logBox, "log"), tools && rangeSelect)),
     plotContainer, values, summary);
 

@@ -1,15 +1,70 @@
-"""Write the teaching script with injected failures of the catalogue."""
+"""Write the teaching script with injected failures: those of the catalogue, and an error that PyTorch raises."""
 
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import NamedTuple
 
-from trueloop.failures.teaching_script import CannotInject, TeachingLoop
+from trueloop.failures.load import catalogue
+from trueloop.failures.page import join_wrapped_lines, split_sections
+from trueloop.failures.teaching_script import CannotInject, Piece, TeachingLoop
 from trueloop.lab.teaching.datasets import AddedPoint
 from trueloop.lab.teaching.script import teaching_loop
 from trueloop.lab.teaching.simulation import Simulation
 
 Inject = Callable[[TeachingLoop], None]
+_SENTENCE = re.compile(r"(?<=[.;])\s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injectable:
+    """A failure that can be injected into the script."""
+
+    code: str
+    family: str
+    title: str
+    severity: str
+    symptom: str
+    """What one sees, as one sentence."""
+    inject: Inject
+
+
+WRONG_DEVICE = Injectable(
+    code="DEVICE",
+    family="data",
+    title="A batch is on the wrong device (simulated)",
+    severity="error",
+    symptom="PyTorch stops the run in its first forward pass.",
+    inject=partial(
+        TeachingLoop.replace,
+        where=Piece.FORWARD,
+        old="model(inputs)",
+        new='model(inputs.to("meta"))  # in place of a GPU, which this machine may not have',
+    ),
+)
+
+
+@cache
+def injectables() -> dict[str, Injectable]:
+    """Return every failure that can be injected, by code."""
+    found = {
+        entry.code: Injectable(
+            code=entry.code,
+            family=entry.family,
+            title=entry.failure.title,
+            severity=entry.failure.severity.value,
+            symptom=_first_sentence(dict(split_sections(entry.failure.doc)).get("What you see", "")),
+            inject=entry.failure.inject,
+        )
+        for entry in catalogue().values()
+        if entry.failure.inject is not None
+    }
+    return found | {WRONG_DEVICE.code: WRONG_DEVICE}
+
+
+def _first_sentence(text: str) -> str:
+    return _SENTENCE.split(join_wrapped_lines(text), maxsplit=1)[0].rstrip(".;") + "."
 
 
 class InjectedScript(NamedTuple):

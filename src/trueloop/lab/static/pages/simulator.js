@@ -3,6 +3,7 @@
 import { oncePerFrame, equal, fill, h, debounce, formatNumber } from "../dom.js";
 import { isHidden } from "../classroom.js";
 import { fetchFields, latestOnly } from "../net.js";
+import { prefersReducedMotion } from "../player.js";
 import * as address from "./simulator/address.js";
 import { bar } from "./simulator/bar.js";
 import { decisionPlane } from "./simulator/decision_plane.js";
@@ -10,28 +11,29 @@ import { bugs } from "./simulator/bugs.js";
 import { curves, firstNotFinite } from "./simulator/curves.js";
 import { findings } from "./simulator/findings.js";
 import { labelOf, difference, knobs } from "./simulator/knobs.js";
-import { legend, network } from "./simulator/network.js";
-import { numbers } from "./simulator/numbers.js";
+import { pointLegend, weightLegend } from "./simulator/legend.js";
+import { network } from "./simulator/network.js";
+import { MAIN_NUMBERS, MORE_NUMBERS, numbers } from "./simulator/numbers.js";
 import { createPacer } from "./simulator/pacer.js";
-import { reconnectWhenUsed, Run } from "./simulator/run.js";
+import { NO_RUN, reconnectWhenUsed, Run } from "./simulator/run.js";
 import { scenarios } from "./simulator/scenarios.js";
 import { script } from "./simulator/script.js";
 import { className } from "./simulator/shapes.js";
+import { tabs } from "./simulator/tabs.js";
 import { firstDifference } from "./simulator/twin.js";
 import { weights } from "./simulator/weights.js";
-import { hints, pointLegend, loadStyle } from "./simulator/static_parts.js";
 
 export const title = "Simulator";
 export const lead = "Train a small network in real PyTorch, inject failures into its loop, and see what the sanitizer finds.";
 
 const MIN_GHOST_UPDATES = 25; // the curves of shorter runs are not kept as dotted curves
-const SLOW_CHART_INTERVAL = 6; // the charts further down are drawn once in so many frames
+const SLOW_CHART_INTERVAL = 6; // the charts in the tab are drawn once in so many frames
 
 /** @typedef {import("./simulator/run.js").Setup} Setup */
 
 /** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {
-  const [fields] = await Promise.all([fetchFields("simulator").then((queries) => queries.find((/** @type {any} */ { name }) => name === "config").fields), loadStyle()]);
+  const queries = await fetchFields("simulator"), fields = queries.find(({ name }) => name === "config").fields;
   const view = new View(root, fields, { setParams, announce });
   await view.open(params);
   return () => view.close();
@@ -52,6 +54,7 @@ class View {
     this.frames = 0;
     /** @type {Record<string, [any, any]>} name of a setting that a switch has set -> its value before and since */ this.setBySwitches = {};
     this.firstDifference = firstDifference();
+    this.shownPlane = "boundary"; // name of the picture on the plane: the decision, or the map of a neuron
     this.request = latestOnly("simulator");
     this.pacer = createPacer(() => this.runs);
     this.paint = oncePerFrame(() => this.paintNow());
@@ -63,9 +66,10 @@ class View {
     this.build(setup);
     this.requested = /** @type {Setup} */ (setup);
     this.setup = setup;
+    const train = play ?? !prefersReducedMotion(); // the page opens training
     if (invalid.length) this.showStatus(`The address has ${invalid.join(", ")}, which is not a setting and was ignored.`);
-    if (!await this.apply(setup, { train: play, twin })) {
-      await this.apply({ config: Object.fromEntries(this.fields.map(({ name, default: value }) => [name, value])), bugs: [], points: [] }, { twin });
+    if (!await this.apply(setup, { train, twin })) {
+      await this.apply({ config: Object.fromEntries(this.fields.map(({ name, default: value }) => [name, value])), bugs: [], points: [] }, { train, twin });
       this.showStatus("The settings in the address cannot be run; the defaults are used.");
     }
     this.clock = setInterval(() => { if (!document.hidden) this.pacer.tick(); }, 60);
@@ -85,38 +89,41 @@ class View {
       onspeed: (speed) => this.pacer.setSpeed(speed),
       ontwin: (on) => { this.arrange(on); this.begin({ train: this.pacer.training || this.trainWhenStarted, keep: false, message: on ? "Restarted two runs with the same seed." : "Restarted one run." }); },
       onrace: () => { location.hash = address.race(this.fields, this.setup); },
-      onexperiments: () => { this.scenarios.element.scrollIntoView(); this.scenarios.element.querySelector("button")?.focus({ preventScroll: true }); },
       address: () => location.href,
     });
-    this.knobs = knobs(this.fields, { config: setup.config, onchange: (name, value) => this.changeSetting(name, value) });
-    this.bugs = bugs({ onchange: (codes) => this.change({ bugs: codes, config: this.ownConfig() }, { train: true }) });
+    this.knobs = knobs(this.fields, { config: setup.config, onchange: (name, value) => this.changeSetting(name, value), onrefusedrare: () => this.tabs.select("settings") });
+    this.bugs = bugs({ onchange: (codes) => { this.tabs.select("finding"); this.change({ bugs: codes, config: this.ownConfig() }, { train: true }); } });
     this.findings = findings({ onpick: (line) => this.code.toLine(line) });
     this.curves = curves();
-    this.numbers = numbers();
-    this.code = script();
-    this.weights = weights({ onedit: (...change) => this.edit(...change), enlarge: (into, name) => this.network.enlarge(into, name), activation: () => this.setup.config.activation });
-    this.network = network({ onhover: (at) => this.weights.hover(at), onpick: (at) => this.weights.pick(at) });
-    this.scenarios = scenarios({ announce: this.announce, onopen: ({ config, bugs: codes, label: text }) => { this.change({ config, bugs: codes, points: [] }, { train: true, message: `From the experiment: ${text}.` }); scrollTo({ top: 0, behavior: "smooth" }); } });
+    this.numbers = numbers(MAIN_NUMBERS);
+    this.moreNumbers = numbers(MORE_NUMBERS);
+    this.code = script({ onopen: () => this.tabs.select("code") });
+    this.weights = weights({ onedit: (...change) => this.edit(...change), isTableVisible: () => this.tabs?.current === "weights", activation: () => this.setup.config.activation });
+    this.network = network({ onhover: (at) => this.hover(at), onpick: (at) => this.weights.pick(at) });
+    this.scenarios = scenarios({ announce: this.announce, onopen: ({ config, bugs: codes, label: text }) => this.change({ config, bugs: codes, points: [] }, { train: true, message: `From the experiment: ${text}.` }) });
     this.planesContainer = h("div", { class: "boards" });
     /** @type {ReturnType<typeof decisionPlane>[]} */ this.planes = [];
     this.status = h("p", { class: "sim-status", role: "status" });
     this.divergence = h("p", { class: "parted", hidden: true });
+    this.memory = h("p", { class: "muted" });
+    const { loss, ...otherCharts } = this.curves.containers;
+    this.tabs = tabs({ label: "Details of the run", onshow: (key) => { if (key === "weights") this.weights.showTable(); this.paint(); }, tabs: [
+      { key: "finding", title: "Finding", panel: this.findings.element },
+      { key: "code", title: "Code", panel: this.code.element },
+      { key: "gradients", title: "Gradients", panel: h("div", { class: "sim-more" }, this.moreNumbers.element, h("div", { class: "tiles" }, Object.values(otherCharts)), this.memory) },
+      { key: "weights", title: "Weights", panel: this.weights.table },
+      { key: "settings", title: "Settings", panel: this.knobs.more },
+      { key: "experiments", title: "Experiments", panel: this.scenarios.element },
+    ] });
+    const networkPanel = h("section", { class: "panel sim-net", "aria-label": "The network" }, this.network.element, weightLegend(), this.weights.inspector);
     this.grid = h("div", { class: "sim-grid" },
       h("div", { class: "panel sim-knobs" }, this.knobs.element),
+      networkPanel,
       h("div", { class: "panel sim-plane" }, this.planesContainer, this.divergence,
-        h("div", { class: "row adds" }, h("span", { class: "muted" }, "Click adds"), label, h("span", { class: "muted" }, "shift-click removes"), pointLegend(), h("span", { class: "unseen", id: "board-keys" }, "Arrow keys move a cross, Enter adds a point there, Delete removes the nearest point.")),
-        this.findings.element),
-      h("div", { class: "sim-right" },
-        h("div", { class: "panel sim-curves" }, this.curves.containers.loss, this.curves.containers.norm, this.curves.events, this.curves.chips),
-        h("div", { class: "panel" }, this.bugs.element)),
-      this.knobs.more);
-    const networkPanel = h("section", { class: "panel sim-net", "aria-labelledby": "net-title" }, h("div", { class: "row" }, h("h2", { id: "net-title" }, "The network"), legend()),
-      this.network.element, this.weights.inspector, this.weights.details);
-    this.memory = h("p", { class: "muted" });
-    fill(this.root,
-      h("div", { class: "sim" }, this.bar.element, this.numbers.element, this.status, this.grid, networkPanel,
-        h("section", { class: "panel sim-more", "aria-label": "More curves" }, h("div", { class: "tiles" }, ["accuracy", "rate", "memory", "graphs"].map((key) => this.curves.containers[key])), this.memory),
-        hints(), this.scenarios.element, this.code.element));
+        h("div", { class: "row adds" }, h("span", { class: "muted" }, "Click adds"), label, pointLegend(), h("span", { class: "unseen", id: "board-keys" }, "Shift-click removes the nearest point. Arrow keys move a cross, Enter adds a point there, Delete removes the nearest point."))),
+      h("div", { class: "panel sim-curves" }, this.numbers.element, loss, this.curves.events, this.curves.chips));
+    fill(this.root, h("div", { class: "sim" }, this.bar.element, this.status, this.grid,
+      h("div", { class: "sim-lower" }, h("div", { class: "panel" }, this.bugs.element), h("div", { class: "panel sim-tabs" }, this.findings.verdict, this.tabs.element))));
     this.arrange(false);
     this.networkObserver = new IntersectionObserver(([{ isIntersecting }]) => { for (const [i, run] of this.runs.entries()) run.showNeurons(isIntersecting && i === 0); this.networkVisible = isIntersecting; this.paint(); });
     this.networkObserver.observe(networkPanel);
@@ -127,6 +134,13 @@ class View {
       this.requested = { ...this.requested, config: { ...this.requested.config, [name]: value } };
       applyLater();
     };
+  }
+
+  /** Show the map of the neuron under the pointer on the plane, and describe the neuron or weight. @param {import("./simulator/network.js").Picked | null} at */
+  hover(at) {
+    this.weights.hover(at);
+    this.shownPlane = at?.kind === "neuron" && this.runs[0].planes.has(`${at.layer}:${at.to}`) ? `${at.layer}:${at.to}` : "boundary";
+    this.planes[0].paint(this.runs[0].planes.get(this.shownPlane));
   }
 
   /** Show one plane, or two side by side. @param {boolean} twins */
@@ -144,10 +158,13 @@ class View {
     this.grid.classList.toggle("two", twins);
     this.planes.forEach((plane, i) => plane.title(twins ? ["with the failures", "same seed, without"][i] : ""));
     this.curves.arrange(count);
+    this.shownPlane = "boundary";
     this.divergence.hidden = !twins;
     while (this.runs.length < count) this.runs.push(this.createRun());
     this.runs[0].showNeurons(this.networkVisible ?? false);
   }
+
+  get connected() { return this.runs.every(({ connection }) => connection === "open"); }
 
   get allStarted() { return this.runs.every(({ started }) => started); }
 
@@ -243,7 +260,7 @@ class View {
     this.nonFinite = null;
     this.curves.showEvents([]);
     this.runs.forEach((run, i) => run.begin(i ? { ...this.setup, bugs: [] } : this.setup));
-    this.setParams(address.encode(this.fields, this.setup, this.twins));
+    this.setParams(address.encode(this.fields, { ...this.setup, config: this.ownConfig() }, this.twins));
     this.showCode();
     this.findings.show(this.runs[0]);
     this.showStatus(message);
@@ -266,7 +283,7 @@ class View {
     this.planes[i].begin(run.started);
     if (i === 0) {
       const { classes, layers, memory } = run.started, chosenLabel = this.label.value;
-      fill(this.label, ...Array.from({ length: classes }, (_, label) => h("option", { value: label }, `a point of ${className(label, classes)}`)));
+      fill(this.label, ...Array.from({ length: classes }, (_, label) => h("option", { value: label }, className(label, classes))));
       if (Number(chosenLabel) < classes) this.label.value = chosenLabel || "0";
       this.network.begin(layers);
       this.weights.begin(layers);
@@ -360,7 +377,7 @@ class View {
   setPoints(points) {
     this.setup = { ...this.setup, points };
     this.requested = { ...this.requested, points };
-    this.setParams(address.encode(this.fields, this.setup, this.twins));
+    this.setParams(address.encode(this.fields, { ...this.setup, config: this.ownConfig() }, this.twins));
   }
 
   /** @param {Run} run @param {any} message */
@@ -385,11 +402,11 @@ class View {
     this.frames++;
     this.runs.forEach((each, i) => {
       if (!each.hasUnpaintedFrame) return;
-      this.planes[i].paint(each.planes.get("boundary"));
+      this.planes[i].paint(each.planes.get(i ? "boundary" : this.shownPlane));
       each.hasUnpaintedFrame = false;
     });
-    this.curves.draw(this.runs, idle || this.frames % SLOW_CHART_INTERVAL === 0);
-    this.numbers.show(this.runs, this.pacer.training);
+    this.curves.draw(this.runs, this.tabs.current === "gradients" && (idle || this.frames % SLOW_CHART_INTERVAL === 0));
+    for (const each of [this.numbers, this.moreNumbers]) each.show(this.connected ? this.runs : this.runs.map(() => NO_RUN), this.pacer.training);
     if (this.networkVisible && run.started && (idle || run.header?.weights || !run.weights)) {
       this.network.paint(run);
       this.weights.paint(run.weights);
@@ -424,6 +441,7 @@ class View {
     const [run] = this.runs, training = this.pacer.training || this.trainWhenStarted;
     const unconnected = this.runs.find(({ connection }) => connection !== "open")?.connection, state = unconnected ? "lost" : !this.allStarted ? "waiting" : run.ended ? "ended" : this.pacer.training ? "running" : "paused";
     const text = { lost: unconnected === "connecting" ? "starting PyTorch ..." : "not connected", waiting: "writing ...", ended: run.ended?.why === "finished" ? "finished" : "ended", running: "training", paused: run.update ? "paused" : "ready" }[state];
+    this.grid.classList.toggle("offline", state === "lost" && Boolean(run.header));
     this.bar.show({ training, enabled: !unconnected && !(run.ended && training), twins: this.twins, state, text });
   }
 

@@ -7,15 +7,15 @@ import { drawPoint, classColour } from "./shapes.js";
 
 /** @typedef {import("../../controls.js").Field} Field */
 
-const MAIN = ["learning_rate", "batch", "optimizer", "schedule", "hidden", "activation"];
+const MAIN = ["learning_rate", "batch", "optimizer", "hidden", "activation"];
 export const LABELS = { learning_rate: "learning rate", batch: "batch size", accumulation: "batches per update", hidden: "hidden layers",
   clip: "clip the norm at", no_grad: "evaluate under no_grad", keep_best: "keep the best weights", batchnorm: "batch normalisation" };
 export const SLIDERS = { learning_rate: { log: true, lowest: 1e-5, highest: 100 }, batch: { lowest: 1, highest: 128 }, noise: { lowest: 0, highest: 0.5, step: 0.01 },
   dropout: { step: 0.05 }, accumulation: { lowest: 1, highest: 16 }, samples: { lowest: 40, highest: 1000, step: 20 } };
 const OPTIMIZER_NAMES = /** @type {Record<string, string>} */ ({ sgd: "SGD", momentum: "SGD + momentum", nesterov: "SGD + Nesterov", adam: "Adam", adamw: "AdamW", rmsprop: "RMSprop", adagrad: "Adagrad" });
 
-/** @param {Field[]} fields @param {{config: Record<string, any>, onchange: (name: string, value: any) => void}} options */
-export function knobs(fields, { config, onchange }) {
+/** @param {Field[]} fields @param {{config: Record<string, any>, onchange: (name: string, value: any) => void, onrefusedrare: () => void}} options onrefusedrare: shows the less common settings, one of which was refused */
+export function knobs(fields, { config, onchange, onrefusedrare }) {
   const datasets = fields.find(({ name }) => name === "dataset")?.choices ?? [];
   const lessCommon = fields.map(({ name }) => name).filter((name) => name !== "dataset" && !MAIN.includes(name));
   const options = { values: config, labels: LABELS, sliders: SLIDERS };
@@ -40,12 +40,12 @@ export function knobs(fields, { config, onchange }) {
   });
   for (const name of datasets) ask("datasets", { dataset: name }).then(({ points }) => { pointsOfDataset[name] = points; paint(); }, () => {}); // without the picture, its name is still shown
   addEventListener("colours", paint);
-  const moreSettings = h("details", { class: "panel more rarer" }, h("summary", {}, "More settings"), more.element);
+  const moreSettings = h("div", { class: "rarer" }, more.element);
   const element = h("div", { class: "knobs" }, datasetGroup, main.element);
 
   return {
     element,
-    /** The less common settings; the section is as wide as the page. */ more: moreSettings,
+    /** The less common settings. */ more: moreSettings,
     /** @param {Record<string, any>} newValues */
     set(newValues) {
       main.change(newValues);
@@ -58,7 +58,7 @@ export function knobs(fields, { config, onchange }) {
       const inLessCommon = error && lessCommon.some((name) => mentions(error.what, name));
       main.refuse(inLessCommon ? null : error);
       more.refuse(inLessCommon ? error : null);
-      if (inLessCommon) moreSettings.open = true;
+      if (inLessCommon) onrefusedrare();
     },
     unmount() { removeEventListener("colours", paint); },
   };

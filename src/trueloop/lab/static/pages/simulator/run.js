@@ -11,6 +11,7 @@ export class Series {
   constructor() {
     /** @type {number[]} */ this.update = [];
     /** @type {any[]} */ this.loss = [];
+    /** @type {any[]} the smoothed loss */ this.smooth = [];
     /** @type {any[]} */ this.norm = [];
     /** @type {any[]} */ this.rate = [];
     /** @type {[number, any, any][]} an evaluation: update, held-out loss, accuracy */
@@ -23,10 +24,11 @@ export class Series {
 
   /** @param {any} header of a frame */
   append(header) {
-    const { update, loss, norm, rate } = header.points;
+    const { update, loss, smooth, norm, rate } = header.points;
     for (let i = 0; i < update.length; i++) {
       this.update.push(update[i] + 1); // the page counts updates from 1
       this.loss.push(loss[i]);
+      this.smooth.push(smooth[i]);
       this.norm.push(norm[i]);
       this.rate.push(rate[i]);
     }
@@ -41,6 +43,9 @@ export class Series {
 
   get last() { return this.update.length - 1; }
 }
+
+/** A run without numbers. */
+export const NO_RUN = /** @type {any} */ ({ header: null, series: new Series(), started: null, ended: null });
 
 /** Reconnect idle runs when the page is used again; return a function that ends this. @param {() => Run[]} runs */
 export function reconnectWhenUsed(runs) {
@@ -57,6 +62,7 @@ export class Run {
     this.handlers = handlers;
     /** @type {Setup | null} */ this.setup = null;
     this.id = this.latestStartedId = 0; // latestStartedId: id of the newest run that has started
+    this.request = 0; // number of start commands; an earlier run that starts late is ignored
     this.ready = false;
     this.lost = false;
     this.neurons = false;
@@ -93,7 +99,7 @@ export class Run {
 
   sendStart() {
     if (!this.setup) return;
-    this.live.send({ do: "start", ...this.setup });
+    this.live.send({ do: "start", request: ++this.request, ...this.setup });
     if (this.neurons) this.live.send({ do: "show_neurons", neurons: true });
   }
 
@@ -122,8 +128,9 @@ export class Run {
       this.ready = true;
       if (this.setup) this.begin(this.setup);
     } else if (message.kind === "started") {
-      this.clear(); // if two runs were requested, this one discards the data of the first
-      this.id = this.latestStartedId = message.run;
+      this.latestStartedId = message.run;
+      if (message.request !== this.request) return; // a newer run is requested, which replaces this one
+      this.id = message.run;
       this.started = message;
       this.handlers.onstarted(this);
     } else if (message.kind === "refused") this.handlers.onrefused(message);

@@ -3,18 +3,18 @@
 import { codePanel } from "../../code.js";
 import { fill, h } from "../../dom.js";
 
-/** A panel for the script. */
-export function script() {
+/** A panel for the script. @param {{onopen: () => void}} options onopen: makes the panel visible */
+export function script({ onopen }) {
   const panel = codePanel({
-    title: "Show the code: the script that runs", file: "simulation.py",
-    note: "Plain PyTorch. Copy or save it: trueloop run simulation.py reports the same findings.",
+    title: "Show the code: the script that runs", file: "simulation.py", open: true,
+    note: "This script runs. trueloop run simulation.py reports the same findings.",
   });
   const lines = h("ul", { class: "broken-lines", "aria-label": "Injected failures" });
   panel.element.insertBefore(lines, panel.element.querySelector(".code-body"));
 
   /** Open the panel at a line. @param {number} line */
   function toLine(line) {
-    /** @type {any} */ (panel.element).open = true;
+    onopen();
     panel.element.querySelector(`[data-line="${line}"]`)?.scrollIntoView({ block: "center" });
     panel.element.querySelector("pre")?.focus({ preventScroll: true });
   }
