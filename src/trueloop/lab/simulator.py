@@ -81,6 +81,18 @@ def serve(read_fd: int, write_fd: int) -> None:
         return
 
 
+def warm_up_sanitizer() -> None:
+    """Import what the sanitizer imports when it starts for the first time, so that forked workers have it."""
+    with _watch(lambda finding: None):
+        pass
+
+
+def _watch(on_finding: Callable[[Finding], None]) -> Watch:
+    """Return a sanitizer with all failures of the catalogue."""
+    failures = [WatchedFailure(entry.failure, entry.slug) for entry in catalogue().values()]
+    return Watch(failures, on_finding=on_finding, errors=known_errors())
+
+
 class _PendingRun(NamedTuple):
     """A requested run and its script."""
 
@@ -141,10 +153,7 @@ class Simulator:
         self._runs += 1
         self._pause_update, self._script, self._ended = 0, script, False
         self._frames.start_run(self._runs)
-        watch = Watch(
-            [WatchedFailure(entry.failure, entry.slug) for entry in catalogue().values()],
-            on_finding=self._send_finding, errors=known_errors(),
-        )  # fmt: skip
+        watch = _watch(self._send_finding)
         clip = script.simulation.clip
         script_run = self._script_run = ScriptRun(
             Program(script.loop.text()), self._before_batch, clip=clip, isolated=watch.paused

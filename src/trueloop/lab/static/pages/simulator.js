@@ -15,6 +15,7 @@ import { pointLegend, weightLegend } from "./simulator/legend.js";
 import { network } from "./simulator/network.js";
 import { MAIN_NUMBERS, MORE_NUMBERS, numbers } from "./simulator/numbers.js";
 import { createPacer } from "./simulator/pacer.js";
+import { playRecordedRun } from "./simulator/recorded_run.js";
 import { NO_RUN, reconnectWhenUsed, Run } from "./simulator/run.js";
 import { scenarios } from "./simulator/scenarios.js";
 import { script } from "./simulator/script.js";
@@ -33,20 +34,19 @@ const SLOW_CHART_INTERVAL = 6; // the charts in the tab are drawn once in so man
 
 /** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {
-  const queries = await fetchFields("simulator"), fields = queries.find(({ name }) => name === "config").fields;
-  const view = new View(root, fields, { setParams, announce });
-  await view.open(params);
+  const view = new View(root, { setParams, announce }); // its worker starts while the settings are requested
+  const queries = await fetchFields("simulator");
+  await view.open(queries.find(({ name }) => name === "config").fields, params);
   return () => view.close();
 }
 
 class View {
-  /** @param {HTMLElement} root @param {any[]} fields @param {Omit<import("../app.js").Page, "params">} page */
-  constructor(root, fields, { setParams, announce }) {
+  /** @param {HTMLElement} root @param {Omit<import("../app.js").Page, "params">} page */
+  constructor(root, { setParams, announce }) {
     this.root = root;
-    this.fields = fields;
+    /** @type {any[]} */ this.fields = [];
     this.setParams = setParams;
     this.announce = announce;
-    /** @type {Run[]} */ this.runs = [];
     this.twins = false;
     this.openRequests = 0; // number of requests about settings that are not answered yet
     this.pendingSteps = 0; // number of steps requested while a run was starting
@@ -58,24 +58,42 @@ class View {
     this.request = latestOnly("simulator");
     this.pacer = createPacer(() => this.runs);
     this.paint = oncePerFrame(() => this.paintNow());
+    this.runs = [this.createRun()];
   }
 
-  /** @param {URLSearchParams} params */
-  async open(params) {
+  /** @param {any[]} fields @param {URLSearchParams} params */
+  async open(fields, params) {
+    this.fields = fields;
     const { setup, twin, play, invalid } = address.decode(this.fields, params);
     this.build(setup);
     this.requested = /** @type {Setup} */ (setup);
     this.setup = setup;
     const train = play ?? !prefersReducedMotion(); // the page opens training
+    if (!setup.bugs.length && !twin) this.begin({ train, keep: false }); // the server changes settings only for failures
+    if (train && !twin && equal(setup, this.defaults)) this.playRecorded();
     if (invalid.length) this.showStatus(`The address has ${invalid.join(", ")}, which is not a setting and was ignored.`);
     if (!await this.apply(setup, { train, twin })) {
-      await this.apply({ config: Object.fromEntries(this.fields.map(({ name, default: value }) => [name, value])), bugs: [], points: [] }, { train, twin });
+      await this.apply(this.defaults, { train, twin });
       this.showStatus("The settings in the address cannot be run; the defaults are used.");
     }
     this.clock = setInterval(() => { if (!document.hidden) this.pacer.tick(); }, 60);
     this.stopReconnecting = reconnectWhenUsed(() => this.runs);
     this.onRevealed = () => this.markEvents();
     addEventListener("revealed", this.onRevealed);
+  }
+
+  /** @returns {Setup} */
+  get defaults() { return { config: Object.fromEntries(this.fields.map(({ name, default: value }) => [name, value])), bugs: [], points: [] }; }
+
+  /** Play the recorded run until the worker of the first run is up. */
+  playRecorded() {
+    const [run] = this.runs;
+    let hasBegun = false;
+    playRecordedRun({
+      isOver: () => this.closed || (hasBegun ? !run.recorded : Boolean(run.started)) || !equal(run.setup, this.defaults),
+      onstarted: (message) => { hasBegun = true; run.showRecorded(message); this.showRun(run); this.showStatus("A recorded run plays while PyTorch starts."); },
+      onframe: (header, planes) => run.show(header, planes),
+    }).catch(() => {}); // without the recorded run, the page waits for the worker
   }
 
   /** @param {Setup} setup */
@@ -166,7 +184,7 @@ class View {
 
   get connected() { return this.runs.every(({ connection }) => connection === "open"); }
 
-  get allStarted() { return this.runs.every(({ started }) => started); }
+  get allStarted() { return this.runs.every(({ started, recorded }) => started && !recorded); }
 
   createRun() {
     return new Run({
@@ -182,6 +200,7 @@ class View {
 
   /** @param {string} previous @param {string} state @param {string} reason @param {boolean} reconnected */
   connectionChanged(previous, state, reason, reconnected) {
+    if (!this.bar) return; // the page is not built yet
     if (state !== "open" && previous === "open") {
       this.trainWhenStarted ||= this.pacer.training;
       this.pacer.stop();
@@ -247,6 +266,7 @@ class View {
     this.curves.relabel((ghost) => difference(ghost.setup, this.setup));
     if (twin !== this.twins) this.arrange(twin);
     const alsoSet = changed.length ? ` Also set: ${changed.map((name) => `${labelOf(name)} ${answer.config[name]}`).join(", ")}.` : "";
+    if (isFirst && equal(this.runs[0].setup, this.setup) && !this.twins) return true; // it has started already
     this.begin({ train: trainNow, keep: false, message: isFirst ? alsoSet : `${message || `Restarted: ${difference({ ...this.setup, config: next.config }, previous)}.`}${alsoSet}` });
     return true;
   }
@@ -280,16 +300,9 @@ class View {
   /** @param {Run} run */
   runStarted(run) {
     const i = this.runs.indexOf(run);
-    this.planes[i].begin(run.started);
-    if (i === 0) {
-      const { classes, layers, memory } = run.started, chosenLabel = this.label.value;
-      fill(this.label, ...Array.from({ length: classes }, (_, label) => h("option", { value: label }, className(label, classes))));
-      if (Number(chosenLabel) < classes) this.label.value = chosenLabel || "0";
-      this.network.begin(layers);
-      this.weights.begin(layers);
-      this.memory.textContent = memory ? `Memory: ${memory}` : "";
-      this.showCode();
-    }
+    if (run.replacesRecorded) this.showStatus("");
+    if (i === 0) this.showRun(run);
+    else this.planes[i].begin(run.started);
     if (this.allStarted) {
       if (this.trainWhenStarted) this.pacer.play();
       else if (this.pendingSteps) this.pacer.step(this.pendingSteps);
@@ -297,6 +310,18 @@ class View {
       this.pendingSteps = 0;
     }
     this.show();
+  }
+
+  /** Show what does not change during a run: its points, its layers, its script. @param {Run} run */
+  showRun(run) {
+    const { classes, layers, memory } = run.started, chosenLabel = this.label.value;
+    fill(this.label, ...Array.from({ length: classes }, (_, label) => h("option", { value: label }, className(label, classes))));
+    if (Number(chosenLabel) < classes) this.label.value = chosenLabel || "0";
+    this.planes[0].begin(run.started);
+    this.network.begin(layers);
+    this.weights.begin(layers);
+    this.memory.textContent = memory ? `Memory: ${memory}` : "";
+    this.showCode();
   }
 
   /** Make one update; while a run is starting, it is made after the start. */
@@ -406,7 +431,7 @@ class View {
       each.hasUnpaintedFrame = false;
     });
     this.curves.draw(this.runs, this.tabs.current === "gradients" && (idle || this.frames % SLOW_CHART_INTERVAL === 0));
-    for (const each of [this.numbers, this.moreNumbers]) each.show(this.connected ? this.runs : this.runs.map(() => NO_RUN), this.pacer.training);
+    for (const each of [this.numbers, this.moreNumbers]) each.show(this.connected || this.runs[0].recorded ? this.runs : this.runs.map(() => NO_RUN), this.pacer.training);
     if (this.networkVisible && run.started && (idle || run.header?.weights || !run.weights)) {
       this.network.paint(run);
       this.weights.paint(run.weights);
@@ -440,12 +465,13 @@ class View {
   show() {
     const [run] = this.runs, training = this.pacer.training || this.trainWhenStarted;
     const unconnected = this.runs.find(({ connection }) => connection !== "open")?.connection, state = unconnected ? "lost" : !this.allStarted ? "waiting" : run.ended ? "ended" : this.pacer.training ? "running" : "paused";
-    const text = { lost: unconnected === "connecting" ? "starting PyTorch ..." : "not connected", waiting: "writing ...", ended: run.ended?.why === "finished" ? "finished" : "ended", running: "training", paused: run.update ? "paused" : "ready" }[state];
+    const text = run.recorded ? "recorded run" : { lost: unconnected === "connecting" ? "starting PyTorch ..." : "not connected", waiting: "writing ...", ended: run.ended?.why === "finished" ? "finished" : "ended", running: "training", paused: run.update ? "paused" : "ready" }[state];
     this.grid.classList.toggle("offline", state === "lost" && Boolean(run.header));
     this.bar.show({ training, enabled: !unconnected && !(run.ended && training), twins: this.twins, state, text });
   }
 
   close() {
+    this.closed = true;
     clearInterval(this.clock);
     removeEventListener("revealed", /** @type {any} */ (this.onRevealed));
     this.stopReconnecting?.();

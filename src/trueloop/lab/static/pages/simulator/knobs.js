@@ -38,10 +38,18 @@ export function knobs(fields, { config, onchange, onrefusedrare }) {
       for (const [x, y, label] of points) drawPoint(context, 48 + 43 * x, 48 - 43 * y, classes > 3 ? 4 : 3, { label, classes, fill: classColour(label), edge: colour("--panel") });
     }
   });
-  for (const name of datasets) ask("datasets", { dataset: name }).then(({ points }) => { pointsOfDataset[name] = points; paint(); }, () => {}); // without the picture, its name is still shown
+  requestPictures().catch(() => {}); // without its picture, the name of a dataset is still shown
   addEventListener("colours", paint);
   const moreSettings = h("div", { class: "rarer" }, more.element);
   const element = h("div", { class: "knobs" }, datasetGroup, main.element);
+
+  /** Request one picture at a time: a browser has six connections, and a request waits until PyTorch has started. */
+  async function requestPictures() {
+    for (const name of datasets) {
+      pointsOfDataset[name] = (await ask("datasets", { dataset: name })).points;
+      paint();
+    }
+  }
 
   return {
     element,

@@ -63,7 +63,7 @@ export class Run {
     /** @type {Setup | null} */ this.setup = null;
     this.id = this.latestStartedId = 0; // latestStartedId: id of the newest run that has started
     this.request = 0; // number of start commands; an earlier run that starts late is ignored
-    this.ready = false;
+    this.ready = this.replacesRecorded = false;
     this.lost = false;
     this.neurons = false;
     this.connection = "connecting";
@@ -87,6 +87,7 @@ export class Run {
     /** @type {any} */ this.ended = null;
     this.state = "waiting";
     this.hasUnpaintedFrame = false;
+    this.recorded = false; // true while a recorded run is shown in place of one that has not started
   }
 
   /** Start a run, paused before its first batch. @param {Setup} setup */
@@ -112,7 +113,7 @@ export class Run {
 
   /** Send a command to the worker. @param {"run" | "pause" | "step" | "run_until" | "edit" | "add_point" | "remove_point"} command @param {object} [values] */
   send(command, values = {}) {
-    if (this.started && !this.ended) this.live.send({ do: command, ...values });
+    if (this.started && !this.ended && !this.recorded) this.live.send({ do: command, ...values });
   }
 
   get update() { return this.header?.update ?? 0; }
@@ -126,10 +127,14 @@ export class Run {
   receive(message) {
     if (message.kind === "ready") {
       this.ready = true;
-      if (this.setup) this.begin(this.setup);
+      this.id = 0;
+      if (!this.recorded) this.clear();
+      this.sendStart();
     } else if (message.kind === "started") {
       this.latestStartedId = message.run;
       if (message.request !== this.request) return; // a newer run is requested, which replaces this one
+      this.replacesRecorded = this.recorded;
+      this.clear();
       this.id = message.run;
       this.started = message;
       this.handlers.onstarted(this);
@@ -153,6 +158,18 @@ export class Run {
   receiveFrame(header, planes) {
     this.newestFrame = Math.max(this.newestFrame, header.frame);
     if (header.run !== this.id) return this.acknowledge(); // a frame of an earlier run is not painted
+    this.show(header, planes);
+  }
+
+  /** Show the settings of a recorded run. @param {any} message */
+  showRecorded(message) {
+    this.clear();
+    this.started = message;
+    this.recorded = true;
+  }
+
+  /** Take over the content of a frame. @param {any} header @param {Uint8Array[]} planes */
+  show(header, planes) {
     this.header = header;
     if (!this.ended) this.state = header.state;
     this.series.append(header);
