@@ -1,7 +1,7 @@
 """Record the run that the lab's simulator plays until PyTorch has started: `python tools/record_opening_run.py`.
 
 The file holds what a worker has sent for the default settings, compressed: the message "started", then frames at regular
-distances. Nothing in it is edited.
+distances, which have the points of the curves of the frames between them as well.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.app.web.wire_format import FRAME, LENGTH, decode_frame
+from trueloop.app.web.wire_format import FRAME, LENGTH, decode_frame, encode_frame
 from trueloop.lab.serving import STATIC
 
 FILE: Final = STATIC / "pages" / "simulator" / "opening_run.bin"
@@ -36,7 +36,7 @@ def record() -> Iterator[bytes]:
 
         send(do="show_neurons", neurons=True)
         send(do="start", config={}, bugs=[], points=[])
-        recorded = 0
+        recorded, skipped = 0, dict[str, Any]()
         while recorded <= FRAMES:
             prefix = worker.stdout.read(LENGTH.size)
             length, kind = LENGTH.unpack(prefix)
@@ -45,15 +45,27 @@ def record() -> Iterator[bytes]:
                 if json.loads(data)["kind"] == "started":
                     yield prefix + data
                 continue
-            header = decode_frame(data)[0]
+            header, planes = decode_frame(data)
             send(do="ack", frame=header["frame"])
+            skipped = _append_points(skipped, header)
             if header["update"] == recorded * UPDATES_PER_FRAME:
                 if recorded:  # the first picture is one of a trained network
-                    yield prefix + data
+                    frame = encode_frame(header | skipped, [planes])
+                    yield LENGTH.pack(len(frame), FRAME) + frame
+                    skipped = {}
                 recorded += 1
                 send(do="show_neurons", neurons=recorded % MAPS_INTERVAL == 1)
                 send(do="run_until", update=recorded * UPDATES_PER_FRAME)
         worker.stdin.close()
+
+
+def _append_points(skipped: dict[str, Any], header: dict[str, Any]) -> dict[str, Any]:
+    """Return the points of the curves of skipped frames, followed by those of a frame."""
+    points = skipped.get("points", {name: [] for name in header["points"]})
+    return {
+        "points": {name: points[name] + values for name, values in header["points"].items()},
+        "evaluations": skipped.get("evaluations", []) + header["evaluations"],
+    }
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from trueloop.lab.teaching.decision_planes import Plane, build_planes
 from trueloop.lab.teaching.script_run import Curves, ScriptRun
 
 MIN_INTERVAL_S: Final = 1 / 31  # shortest time between two frames; a page paints 30 times a second
-MAX_TIME_SHARE: Final = 0.5  # fraction of the time that frames may take from training
+MAX_TIME_SHARE: Final = 0.5  # fraction of the time that frames usually take at most
 MAX_UNPAINTED: Final = 2  # largest number of frames that are sent but not painted yet
 PAINT_TIMEOUT_S: Final = 5.0  # training pauses when nothing was painted for this time
 LARGE_FRAME_INTERVAL: Final = 3  # every third frame has weights and neuron maps
@@ -50,6 +50,8 @@ class FrameSender:
         self._rate_start: tuple[float, int] = (0.0, 0)  # time and update at which the measurement of the rate began
         self._latest_rate: float | None = None
         self._last_paint_s = 0.0
+        self.max_time_share = MAX_TIME_SHARE
+        """Fraction of the time that frames may take from training."""
         self.neurons = False
         """True if frames include the maps of the hidden neurons."""
 
@@ -94,7 +96,7 @@ class FrameSender:
         header["planes"] = [_plane_header(plane) for plane in planes]
         self._send_bytes(encode_frame(header, [plane.data for plane in planes]))
         now_s = perf_counter()
-        self._due_s = max(start_s + MIN_INTERVAL_S, now_s + (now_s - start_s) * (1 / MAX_TIME_SHARE - 1))
+        self._due_s = max(start_s + MIN_INTERVAL_S, now_s + (now_s - start_s) * (1 / self.max_time_share - 1))
 
     def _header(self, script_run: ScriptRun, state: str, curves: Curves) -> dict[str, Any]:
         return {

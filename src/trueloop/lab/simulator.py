@@ -36,7 +36,7 @@ from trueloop.core.findings import Finding, Report
 from trueloop.failures.load import catalogue, known_errors
 from trueloop.lab.channel import Channel
 from trueloop.lab.forking import warm_up
-from trueloop.lab.frames import FrameSender
+from trueloop.lab.frames import MAX_TIME_SHARE, FrameSender
 from trueloop.lab.highlight import highlight
 from trueloop.lab.simulator_commands import (
     MAX_UPDATES,
@@ -68,6 +68,8 @@ from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
 
 PROGRESS_INTERVAL_S: Final = 0.1  # time between two progress messages of an experiment
+SEARCH_UPDATES: Final = 200  # updates in which most findings come: frames may then take less of the time
+SEARCH_TIME_SHARE: Final = 0.15
 MAX_MIB: Final = 768.0  # memory limit of a run: retained graphs would grow without limit
 
 
@@ -123,6 +125,8 @@ class Simulator:
         """The start command whose `started` message is not sent yet."""
         self._pause_update = 0
         """The update before which the run pauses."""
+        self._missing = set[str]()
+        """Codes of the injected failures that are not found yet."""
         self._paused = False
         self._needs_frame = True
         """True if a frame must be sent although no update was made."""
@@ -151,7 +155,8 @@ class Simulator:
     def _run_script(self, pending: _PendingRun) -> None:
         script = pending.script
         self._runs += 1
-        self._pause_update, self._script, self._ended = 0, script, False
+        self._pause_update, self._script, self._ended = MAX_UPDATES if pending.command.train else 0, script, False
+        self._missing = set(pending.command.bugs)
         self._frames.start_run(self._runs)
         watch = _watch(self._send_finding)
         clip = script.simulation.clip
@@ -180,6 +185,7 @@ class Simulator:
             self._send_started(script_run, self._start_to_announce)
         self._process_commands(0.0)
         frames = self._frames
+        frames.max_time_share = SEARCH_TIME_SHARE if self._missing and script_run.update < SEARCH_UPDATES else MAX_TIME_SHARE
         while self._next is None:
             paused = script_run.update >= self._pause_update
             self._needs_frame |= paused and not self._paused
@@ -226,6 +232,7 @@ class Simulator:
         })  # fmt: skip
 
     def _send_finding(self, finding: Finding) -> None:
+        self._missing.discard(finding.code)
         lines = [line for excerpt in excerpts(finding) for line in excerpt.lines if line is not None]
         self._channel.send_json({
             "kind": "finding", "run": self._runs, "finding": finding_to_json(finding),

@@ -1,7 +1,7 @@
 """Write the teaching script with injected failures: those of the catalogue, and an error that PyTorch raises."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import NamedTuple
@@ -28,6 +28,19 @@ class Injectable:
     symptom: str
     """What one sees, as one sentence."""
     inject: Inject
+    late: str = ""
+    """Why its finding comes late, as a sentence; "" = it comes within a few epochs."""
+
+
+AT_END = "The sanitizer reports it at the end of the run."
+MAX_EPOCHS: Mapping[str, tuple[int, str]] = {
+    "GRD005": (10, AT_END),
+    "LOS009": (10, AT_END),
+    "SCH002": (40, "It shows where the schedule ends, before the run does."),
+    "SCH003": (40, "It shows after as many updates as the run has epochs."),
+    "SCH006": (10, AT_END),
+}
+"""Failures whose finding depends on the length of the run: the maximum number of epochs, and why."""
 
 
 WRONG_DEVICE = Injectable(
@@ -55,12 +68,26 @@ def injectables() -> dict[str, Injectable]:
             title=entry.failure.title,
             severity=entry.failure.severity.value,
             symptom=_first_sentence(dict(split_sections(entry.failure.doc)).get("What you see", "")),
-            inject=entry.failure.inject,
+            inject=_in_short_run(entry.code, entry.failure.inject),
+            late=MAX_EPOCHS.get(entry.code, (0, ""))[1],
         )
         for entry in catalogue().values()
         if entry.failure.inject is not None
     }
     return found | {WRONG_DEVICE.code: WRONG_DEVICE}
+
+
+def _in_short_run(code: str, inject: Inject) -> Inject:
+    """Return an injection that needs a run as short as `MAX_EPOCHS` says."""
+    if code not in MAX_EPOCHS:
+        return inject
+    epochs, reason = MAX_EPOCHS[code]
+
+    def inject_in_short_run(loop: TeachingLoop) -> None:
+        loop.require(loop.settings["epochs"] <= epochs, reason, epochs=epochs)
+        inject(loop)
+
+    return inject_in_short_run
 
 
 def _first_sentence(text: str) -> str:
@@ -97,7 +124,7 @@ def write_script(simulation: Simulation, injects: Sequence[Inject], added: Seque
         CannotInject: the failures cannot be combined.
         InvalidConfig: the required settings cannot be trained.
     """
-    for _ in range(2 * len(injects) + 1):
+    for _ in range(3 * len(injects) + 1):
         try:
             return inject_failures(simulation, injects, added)
         except CannotInject as error:

@@ -1,7 +1,7 @@
 """Answer the page "Simulator" before a run: settings, failures that can be injected, and the generated script."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any
 
 from trueloop.core.errors import InvalidConfig
@@ -35,7 +35,7 @@ def answer(query: Query) -> dict[str, Any]:
         "config": asdict(config),
         "script": highlight(loop.text()),
         "broken": [broken._asdict() for broken in loop.changed_lines()],
-        "bugs": [_failure_json(entry, selected, query.config) for entry in injectables().values()],
+        "bugs": [_failure_json(entry, selected, query.config, config) for entry in injectables().values()],
         "scenarios": [_scenario_json(name, scenario) for name, scenario in SCENARIOS.items()],
     }
 
@@ -48,14 +48,27 @@ def _scenario_json(name: str, scenario: Scenario) -> dict[str, Any]:
     return {"name": name, "title": scenario.title, "claim": scenario.claim, "runs": runs}
 
 
-def _failure_json(entry: Injectable, selected: Sequence[Injectable], config: Simulation) -> dict[str, Any]:
-    """Describe a failure, the settings that its injection would change, and why it cannot be injected if it cannot."""
+def _failure_json(
+    entry: Injectable, selected: Sequence[Injectable], requested: Simulation, config: Simulation
+) -> dict[str, Any]:
+    """Describe a failure, the settings that its injection would change, and why it cannot be injected if it cannot.
+
+    Args:
+        entry: the failure.
+        selected: the failures that are injected.
+        requested: settings without the changes that failures need.
+        config: settings with the changes that ``selected`` need.
+    """
     others = [other for other in selected if other is not entry]
     changes, conflict = dict[str, Any](), ""
     try:
-        before = write_script(config, _injects(others)).simulation
-        after = asdict(write_script(config, _injects([*others, entry])).simulation)
-        changes = {name: after[name] for name, value in asdict(before).items() if after[name] != value}
+        before = config if entry not in selected else write_script(requested, _injects(others)).simulation
+        after = config if entry in selected else write_script(requested, _injects([*selected, entry])).simulation
+        changes = {
+            field.name: getattr(after, field.name)
+            for field in fields(Simulation)
+            if getattr(after, field.name) != getattr(before, field.name)
+        }
     except CannotInject as error:
         conflict = " ".join(filter(None, (error.what, error.fix)))
     except InvalidConfig as error:  # the failure needs settings that are invalid together with the other settings
@@ -66,6 +79,7 @@ def _failure_json(entry: Injectable, selected: Sequence[Injectable], config: Sim
         "title": entry.title,
         "severity": entry.severity,
         "symptom": entry.symptom,
+        "late": entry.late,
         "changes": changes,
         "conflict": conflict,
     }

@@ -125,7 +125,7 @@ class View {
     this.divergence = h("p", { class: "parted", hidden: true });
     this.memory = h("p", { class: "muted" });
     const { loss, ...otherCharts } = this.curves.containers;
-    this.tabs = tabs({ label: "Details of the run", onshow: (key) => { if (key === "weights") this.weights.showTable(); this.paint(); }, tabs: [
+    this.tabs = tabs({ label: "Details of the run", onshow: (key) => { if (key === "weights") this.weights.showTable(); if (key === "code") this.code.draw(); this.paint(); }, tabs: [
       { key: "finding", title: "Finding", panel: this.findings.element },
       { key: "code", title: "Code", panel: this.code.element },
       { key: "gradients", title: "Gradients", panel: h("div", { class: "sim-more" }, this.moreNumbers.element, h("div", { class: "tiles" }, Object.values(otherCharts)), this.memory) },
@@ -279,7 +279,7 @@ class View {
     this.firstDifference.reset();
     this.nonFinite = null;
     this.curves.showEvents([]);
-    this.runs.forEach((run, i) => run.begin(i ? { ...this.setup, bugs: [] } : this.setup));
+    this.runs.forEach((run, i) => run.begin(i ? { ...this.setup, bugs: [] } : this.setup, train && this.pacer.isUnlimited));
     this.setParams(address.encode(this.fields, { ...this.setup, config: this.ownConfig() }, this.twins));
     this.showCode();
     this.findings.show(this.runs[0]);
@@ -306,6 +306,7 @@ class View {
     if (this.allStarted) {
       if (this.trainWhenStarted) this.pacer.play();
       else if (this.pendingSteps) this.pacer.step(this.pendingSteps);
+      else if (run.train) run.send("pause"); // the user has paused it while it started
       this.trainWhenStarted = false;
       this.pendingSteps = 0;
     }
@@ -445,7 +446,7 @@ class View {
       }
     }
     if (idle) this.curves.describe(this.runs);
-    this.findings.showVerdict(run);
+    this.findings.showVerdict(run, this.injectable?.find(({ code, late }) => late && run.setup?.bugs.includes(code))?.late);
     this.pacer.tick();
     this.show();
     for (const each of this.runs) each.acknowledge();
@@ -454,7 +455,7 @@ class View {
   /** Show the script with its injected lines and the line of the first finding marked. */
   showCode() {
     const [run] = this.runs, message = run.started ?? this.preview;
-    if (message) this.code.show(message, run.findings.find(({ line }) => line)?.line ?? null);
+    if (message) this.code.show(message, run.findings.find(({ line }) => line)?.line ?? null, this.tabs.current === "code");
   }
 
   /** @param {string} text */

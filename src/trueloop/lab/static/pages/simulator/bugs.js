@@ -29,7 +29,7 @@ export function bugs({ onchange }) {
       type: "checkbox", id, checked: active, disabled: conflicts, "aria-describedby": `${id}-why`, role: "switch",
       onchange: () => onchange(checkbox.checked ? [...activeCodes, bug.code] : activeCodes.filter((code) => code !== bug.code)),
     });
-    const why = conflicts ? `Cannot act now: ${bug.conflict}` : `${bug.symptom}${changedSettings ? ` Sets ${changedSettings}.` : ""}`;
+    const why = conflicts ? `Cannot act now: ${bug.conflict}` : `${bug.symptom}${bug.late && ` ${bug.late}`}${changedSettings ? ` Sets ${changedSettings}.` : ""}`;
     return h("label", { class: `bug${active ? " active" : ""}${conflicts ? " against" : ""}`, title: why }, checkbox,
       h("span", { class: "bug-title" }, h("span", { class: "unseen" }, `${bug.code} `), bug.title),
       curvesOf[bug.code] && curve(curvesOf[bug.code]),

@@ -39,13 +39,13 @@ export function findings({ onpick }) {
       limitsNote.hidden = !run.ended?.judged;
       limitsNote.textContent = run.ended?.judged ?? "";
     },
-    /** @param {any} run */
-    showVerdict(run) {
+    /** @param {any} run @param {string} [late] why the finding comes late */
+    showVerdict(run, late = "") {
       const problemCount = run.findings.filter((/** @type {any} */ { finding }) => finding.severity !== "note").length;
       const unseen = (run.started?.bugs ?? []).filter((/** @type {string} */ code) => !run.findings.some((/** @type {any} */ { finding }) => finding.code === code)).join(", ");
       verdict.className = `verdict ${problemCount || run.ended?.explained ? "bad" : run.update && !unseen ? "good" : ""}`;
       const isRaised = Boolean(run.ended?.explained);
-      const unseenText = run.ended ? `The sanitizer has not found ${unseen} in this run.` : `Not found yet: ${unseen}. Some failures show only after two epochs, or at an evaluation.`;
+      const unseenText = run.ended ? `The sanitizer has not found ${unseen} in this run.` : `Not found yet: ${unseen}. ${late || "Some failures show only after two epochs, or at an evaluation."}`;
       const text = unseen && run.update && !run.findings.length && !isRaised ? unseenText : run.findings.length ? `✗ ${run.findings[0].finding.code} ${run.findings[0].finding.title}${run.findings.length > 1 ? `, and ${run.findings.length - 1} more` : ""}`
         : run.ended?.explained ? `✗ ${run.ended.explained.title}`
         : run.ended ? `✓ ${run.ended.headline ?? "The sanitizer found nothing."}`

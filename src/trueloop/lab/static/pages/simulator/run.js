@@ -63,7 +63,7 @@ export class Run {
     /** @type {Setup | null} */ this.setup = null;
     this.id = this.latestStartedId = 0; // latestStartedId: id of the newest run that has started
     this.request = 0; // number of start commands; an earlier run that starts late is ignored
-    this.ready = this.replacesRecorded = false;
+    this.ready = this.replacesRecorded = this.train = false;
     this.lost = false;
     this.neurons = false;
     this.connection = "connecting";
@@ -90,9 +90,10 @@ export class Run {
     this.recorded = false; // true while a recorded run is shown in place of one that has not started
   }
 
-  /** Start a run, paused before its first batch. @param {Setup} setup */
-  begin(setup) {
+  /** Start a run, which trains immediately or is paused before its first batch. @param {Setup} setup @param {boolean} [train] */
+  begin(setup, train = false) {
     this.setup = setup;
+    this.train = train;
     this.id = 0;
     this.clear();
     if (this.ready) this.sendStart();
@@ -100,7 +101,7 @@ export class Run {
 
   sendStart() {
     if (!this.setup) return;
-    this.live.send({ do: "start", request: ++this.request, ...this.setup });
+    this.live.send({ do: "start", request: ++this.request, train: this.train, ...this.setup });
     if (this.neurons) this.live.send({ do: "show_neurons", neurons: true });
   }
 
