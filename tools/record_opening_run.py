@@ -1,7 +1,7 @@
 """Record the run that the lab's simulator plays until PyTorch has started: `python tools/record_opening_run.py`.
 
-The file holds what a worker has sent for the default settings, compressed: the message "started", then frames at regular
-distances, which have the points of the curves of the frames between them as well.
+The file holds what a worker has sent for the default settings, compressed: the message "started", then frames at
+regular distances, which have the points of the curves of the frames between them as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAPS_INTERVAL: Final = 3  # every third frame has the maps of the neurons, as in
 def record() -> Iterator[bytes]:
     """Run the simulator's worker, and yield its messages with their prefixes, until enough frames are recorded."""
     command = [sys.executable, "-P", "-m", "trueloop.lab.simulator"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:  # noqa: S603
         assert worker.stdin is not None
         assert worker.stdout is not None
 

@@ -22,6 +22,7 @@ MAX_PLOTS: Final = 2  # plots of a page: the training loss, and the quantity tha
 BANDS: Final = ("healthy", "broken")
 CARDS: Final = ("GRD001", "OPT006", "EVL001", "LOS001", "DAT003", "DAT001", "SCH002", "MEM001")
 """Failures that the lab's simulator shows as cards."""
+CARD_LABELS: Final = {"loss": "loss", "held_out": "held-out", "norm": "gradients", "rate": "rate", "graphs": "graphs"}
 CARDS_FILE: Final = STATIC / "pages" / "simulator" / "bug_curves.json"
 
 
@@ -101,6 +102,7 @@ def cards_text() -> str:
         plot = max(signature["plots"], key=lambda each: each["apart"])
         cards[code] = {
             "title": plot["title"],
+            "label": CARD_LABELS[plot["name"]],
             **{band: [_positions(plot[band]["x"]), plot[band]["middle"]] for band in BANDS},
         }
     return json.dumps(cards, separators=(",", ":")) + "\n"

@@ -104,6 +104,7 @@ def test_an_injected_failure_is_found_with_its_line_and_fixed_again(open_page: O
     text = script(page)
     assert text == inject_failures(Simulation(samples=100, epochs=1000), [inject]).loop.text() + "\n"  # each line ends
     line = 1 + text.splitlines().index("        optimizer.step()")
+    page.get_by_role("tab", name="Finding").click()
     expect(card.get_by_role("button")).to_have_text(f"line {line}")
     expect(page.locator("#announcements")).to_contain_text(f"GRD001: Gradients are never cleared, line {line}")
     page.get_by_role("tab", name="Code").click()
@@ -153,12 +154,12 @@ def test_the_page_opens_training_on_one_screen_and_a_failure_is_named_after_one_
 
 def test_a_recorded_run_plays_until_the_worker_is_up(lab: str, browser: Any):
     page = browser.new_page()
-    page.route_web_socket("**/live/simulator", lambda socket: None)  # noqa: ARG005 - a worker that sends nothing
+    page.route_web_socket("**/live/simulator", lambda socket: None)
     page.goto(lab)
     wait_for_updates(page, 100)
     wait_for_state(page, "recorded run")
     expect(page.locator(".sim-status")).to_have_text("A recorded run plays while PyTorch starts.")
-    expect(page.locator(".verdict")).not_to_contain_text("No findings")
+    expect(page.locator(".verdict")).to_have_text("Not checked yet.")
     assert page.evaluate("() => document.querySelector('.board-decision').width") == 64
     page.close()
 
@@ -184,7 +185,7 @@ def test_switches_say_what_they_need_and_fix_all_takes_it_back_after_a_reload(op
     wait_for_state(page)
     search = page.get_by_role("searchbox")
     search.fill("step never called")
-    expect(page.locator("#bug-SCH006-why")).to_contain_text("at the end of the run. Sets schedule cosine, epochs 10.")
+    expect(page.locator("#bug-SCH006-why")).to_contain_text("at the end of the run. Sets schedule cosine, epochs 5.")
     search.fill("no such failure")
     expect(page.locator(".bugs")).to_contain_text("No failure matches.")
     search.fill("accumulated")
@@ -241,7 +242,7 @@ def test_a_failure_that_is_not_found_yet_is_named(open_page: Opened):
     wait_for_state(page)
     page.get_by_role("button", name="Step").click()
     verdict = page.locator(".verdict")
-    expect(verdict).to_contain_text("Not found yet: SCH006. Some failures show only after two epochs")
+    expect(verdict).to_contain_text("Not found yet: SCH006. The sanitizer reports it at the end of the run.")
     page.get_by_role("button", name="Train").click()
     expect(page.locator(".finding[data-code=SCH006]")).to_be_visible()
     expect(verdict).to_contain_text("SCH006")
@@ -288,6 +289,7 @@ def test_a_weight_and_points_can_be_changed(open_page: Opened):
     page.get_by_label("value", exact=True).fill("2.5")
     page.keyboard.press("Enter")
     expect(page.locator(".inspector .what")).to_contain_text("2.5")
+    page.get_by_role("tab", name="Code").click()
     expect(page.locator(".code-body")).to_contain_text("update 0: layers.0.weight[1, 0] = 2.5")
     board = page.locator(".board-points").first
     page.get_by_label("Class of the points you add").select_option("1")

@@ -170,9 +170,11 @@ def test_steps_run_until_and_neuron_maps(page: Page):
 def test_an_injected_failure_is_found_and_its_settings_are_changed(page: Page, code: str):
     started = page.begin(code, epochs=40)
     assert started["broken"]
-    assert set(started["changed"]) == {"GRD003": {"accumulation"}, "EVL001": {"dropout"}, "SCH006": {"schedule", "epochs"}}.get(
-        code, set()
-    )
+    assert set(started["changed"]) == {
+        "GRD003": {"accumulation"},
+        "EVL001": {"dropout"},
+        "SCH006": {"schedule", "epochs"},
+    }.get(code, set())
     page.send({"do": "run"})
     found, _ = page.until(lambda message: message.get("kind") == "finding")
     assert (found["finding"]["code"], found["run"]) == (code, started["run"])

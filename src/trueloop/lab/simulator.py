@@ -185,7 +185,9 @@ class Simulator:
             self._send_started(script_run, self._start_to_announce)
         self._process_commands(0.0)
         frames = self._frames
-        frames.max_time_share = SEARCH_TIME_SHARE if self._missing and script_run.update < SEARCH_UPDATES else MAX_TIME_SHARE
+        frames.max_time_share = (
+            SEARCH_TIME_SHARE if self._missing and script_run.update < SEARCH_UPDATES else MAX_TIME_SHARE
+        )
         while self._next is None:
             paused = script_run.update >= self._pause_update
             self._needs_frame |= paused and not self._paused

@@ -211,8 +211,8 @@ class View {
     if (reconnected) {
       this.showStatus("Reconnected. Restarted with the same settings.");
       this.findings.show(this.runs[0]);
-      this.paint();
     }
+    this.paint(); // the numbers of a lost run are not shown
     this.show();
   }
 

@@ -7,7 +7,7 @@ import { labelOf } from "./knobs.js";
 const WIDTH = 120, HEIGHT = 34; // of a curve, in units of its drawing
 const MAX_FOUND = 12; // maximum number of failures that a search shows at once
 
-/** @typedef {{title: string, healthy: [number[], (number | null)[]], broken: [number[], (number | null)[]]}} Curves coordinates from 0 to 1, measured by `make signatures` */
+/** @typedef {{title: string, label: string, healthy: [number[], (number | null)[]], broken: [number[], (number | null)[]]}} Curves coordinates from 0 to 1, measured by `make signatures` */
 
 /** @param {{onchange: (bugs: string[]) => void}} options */
 export function bugs({ onchange }) {
@@ -67,10 +67,10 @@ export function bugs({ onchange }) {
 }
 
 /** Draw what a failure does to one curve. @param {Curves} curves */
-function curve({ title, healthy, broken }) {
+function curve({ title, label, healthy, broken }) {
   const line = (/** @type {[number[], (number | null)[]]} */ [xs, ys], /** @type {string} */ name) => {
     const points = xs.flatMap((x, i) => (ys[i] === null ? [] : [`${(x * WIDTH).toFixed(1)} ${((1 - /** @type {number} */ (ys[i])) * HEIGHT).toFixed(1)}`]));
     return svg("path", { class: name, d: `M${points.join("L")}` });
   };
-  return h("span", { class: "bug-curve" }, h("span", { class: "bug-quantity" }, title), svg("svg", { viewBox: `-1 -2 ${WIDTH + 2} ${HEIGHT + 4}`, preserveAspectRatio: "none", role: "img", "aria-label": `${title}, with and without the failure` }, line(healthy, "healthy"), line(broken, "broken")));
+  return h("span", { class: "bug-curve" }, h("span", { class: "bug-quantity" }, label), svg("svg", { viewBox: `-1 -2 ${WIDTH + 2} ${HEIGHT + 4}`, preserveAspectRatio: "none", role: "img", "aria-label": `${title}, with and without the failure` }, line(healthy, "healthy"), line(broken, "broken")));
 }

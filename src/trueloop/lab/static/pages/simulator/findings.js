@@ -41,15 +41,16 @@ export function findings({ onpick }) {
     },
     /** @param {any} run @param {string} [late] why the finding comes late */
     showVerdict(run, late = "") {
+      const isChecked = run.update && !run.recorded;
       const problemCount = run.findings.filter((/** @type {any} */ { finding }) => finding.severity !== "note").length;
       const unseen = (run.started?.bugs ?? []).filter((/** @type {string} */ code) => !run.findings.some((/** @type {any} */ { finding }) => finding.code === code)).join(", ");
-      verdict.className = `verdict ${problemCount || run.ended?.explained ? "bad" : run.update && !unseen ? "good" : ""}`;
+      verdict.className = `verdict ${problemCount || run.ended?.explained ? "bad" : isChecked && !unseen ? "good" : ""}`;
       const isRaised = Boolean(run.ended?.explained);
       const unseenText = run.ended ? `The sanitizer has not found ${unseen} in this run.` : `Not found yet: ${unseen}. ${late || "Some failures show only after two epochs, or at an evaluation."}`;
-      const text = unseen && run.update && !run.findings.length && !isRaised ? unseenText : run.findings.length ? `✗ ${run.findings[0].finding.code} ${run.findings[0].finding.title}${run.findings.length > 1 ? `, and ${run.findings.length - 1} more` : ""}`
+      const text = unseen && isChecked && !run.findings.length && !isRaised ? unseenText : run.findings.length ? `✗ ${run.findings[0].finding.code} ${run.findings[0].finding.title}${run.findings.length > 1 ? `, and ${run.findings.length - 1} more` : ""}`
         : run.ended?.explained ? `✗ ${run.ended.explained.title}`
         : run.ended ? `✓ ${run.ended.headline ?? "The sanitizer found nothing."}`
-          : run.update ? "✓ No findings so far." : "The sanitizer will check this run.";
+          : isChecked ? "✓ No findings so far." : "Not checked yet.";
       if (verdict.textContent !== text) verdict.textContent = text;
     },
   };

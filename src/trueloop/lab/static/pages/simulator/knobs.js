@@ -23,7 +23,7 @@ export function knobs(fields, { config, onchange, onrefusedrare }) {
   const more = form(fields, { ...options, only: lessCommon, onchange: (values, name) => onchange(name, values[name]) });
   nameOptimizers(main.field("optimizer"));
   /** @type {Record<string, HTMLCanvasElement>} */ const thumbnails = {};
-  const datasetGroup = h("fieldset", { class: "thumbs" }, h("legend", {}, "dataset"), datasets.map((/** @type {string} */ name) => {
+  const datasetGroup = h("fieldset", { class: "thumbs" }, h("legend", { class: "unseen" }, "dataset"), datasets.map((/** @type {string} */ name) => {
     thumbnails[name] = h("canvas", { width: 96, height: 96, "aria-hidden": "true" });
     return h("label", { class: "thumb" },
       h("input", { type: "radio", name: "dataset", value: name, checked: name === config.dataset, onchange: () => onchange("dataset", name) }),

@@ -10,5 +10,5 @@ export function pointLegend() {
 /** The legend of the weights. */
 export function weightLegend() {
   const sample = (/** @type {string} */ name, /** @type {string} */ dash) => svg("svg", { width: 26, height: 8, "aria-hidden": "true" }, svg("line", { x1: 0, y1: 4, x2: 26, y2: 4, class: name, "stroke-dasharray": dash, "stroke-width": 2.5 }));
-  return h("p", { class: "muted net-legend" }, h("span", {}, sample("positive", ""), " positive"), h("span", {}, sample("negative", "5 3"), " negative"));
+  return h("p", { class: "muted net-legend" }, h("span", {}, sample("positive", ""), " +", h("span", { class: "unseen" }, "positive")), h("span", {}, sample("negative", "5 3"), " −", h("span", { class: "unseen" }, "negative")));
 }

@@ -3,7 +3,7 @@
 import { fill, h, formatNumber } from "../../dom.js";
 
 /** Keys and names of the numbers that are always visible, and of those next to the curves. */
-export const MAIN_NUMBERS = /** @type {[string, string][]} */ ([["update", "update"], ["epoch", "epoch"], ["speed", "updates/s"], ["loss", "training loss"], ["held", "held-out loss"], ["accuracy", "accuracy"]]);
+export const MAIN_NUMBERS = /** @type {[string, string][]} */ ([["update", "update"], ["epoch", "epoch"], ["speed", "updates/s"], ["loss", "loss"], ["held", "held-out loss"], ["accuracy", "accuracy"]]);
 export const MORE_NUMBERS = /** @type {[string, string][]} */ ([["norm", "gradient norm"], ["rate", "learning rate"], ["memory", "memory, MiB"], ["graphs", "live graphs"]]);
 
 /** The current numbers of one run, or of two. @param {[string, string][]} which */

@@ -45,7 +45,7 @@ export function weights({ onedit, isTableVisible, activation }) {
   function showTarget() {
     const target = hovered ?? picked;
     if (!target || !layers[target.layer]) {
-      fill(description, h("span", { class: "muted" }, painted && !parameters ? "The weights of a network this large are not drawn." : "Point at a unit or a line; click to change it."));
+      fill(description, h("span", { class: "muted" }, painted && !parameters ? "The weights of a network this large are not drawn." : "Point at units and weights."));
       form.hidden = true;
       return;
     }
