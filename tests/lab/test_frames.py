@@ -66,8 +66,8 @@ def test_every_point_is_in_one_frame_and_weights_in_some(now: list[float]):
     headers = [decode_frame(data)[0] for data in sent]
     assert [header["points"]["update"] for header in headers] == [[0, 1, 2, 3], [], []]
     assert [header["run"] for header in headers] == [7] * 3
-    assert [("weights" in header, len(header["planes"])) for header in headers] == [(False, 1), (False, 1), (True, 4)]
-    assert len(headers[-1]["weights"]["layers.0.weight"]) == 3
+    assert [("weights" in header, len(header["planes"])) for header in headers] == [(True, 4), (False, 1), (False, 1)]
+    assert len(headers[0]["weights"]["layers.0.weight"]) == 3
     frames.send(script_run, "paused")
     assert len(decode_frame(sent[-1])[0]["planes"]) == 4
 

@@ -13,7 +13,7 @@ MIN_INTERVAL_S: Final = 1 / 31  # shortest time between two frames; a page paint
 MAX_TIME_SHARE: Final = 0.5  # fraction of the time that frames usually take at most
 MAX_UNPAINTED: Final = 2  # largest number of frames that are sent but not painted yet
 PAINT_TIMEOUT_S: Final = 5.0  # training pauses when nothing was painted for this time
-LARGE_FRAME_INTERVAL: Final = 3  # every third frame has weights and neuron maps
+LARGE_FRAME_INTERVAL: Final = 3  # the first frame of a run and every third one have weights and neuron maps
 SMOOTHING: Final = 0.95  # weight of the previous mean in the smoothed loss: about the last 20 updates
 MAX_WEIGHTS: Final = 1200  # the weights of a larger network are not sent
 
@@ -45,6 +45,7 @@ class FrameSender:
         self._number = 0  # of the newest frame that was sent
         self._painted = 0  # number of the newest frame that was painted
         self._run = 0
+        self._run_frames = 0  # number of frames of the current run
         self._smoothed_loss = RunningMean()
         self._due_s = 0.0
         self._rate_start: tuple[float, int] = (0.0, 0)  # time and update at which the measurement of the rate began
@@ -57,7 +58,7 @@ class FrameSender:
 
     def start_run(self, run: int) -> None:
         """Reset the pace for a new run."""
-        self._run, self._due_s, self._latest_rate = run, 0.0, None
+        self._run, self._due_s, self._latest_rate, self._run_frames = run, 0.0, None, 0
         self._smoothed_loss = RunningMean()
         self._rate_start = (perf_counter(), 0)
         self._last_paint_s = perf_counter()
@@ -86,7 +87,8 @@ class FrameSender:
         """Build a frame and send it."""
         start_s = perf_counter()
         self._number += 1
-        with_details = state != "running" or self._number % LARGE_FRAME_INTERVAL == 0
+        with_details = state != "running" or self._run_frames % LARGE_FRAME_INTERVAL == 0
+        self._run_frames += 1
         curves = script_run.take_curves()
         with script_run.isolated():
             planes = build_planes(script_run.model, script_run.half_width, neurons=self.neurons and with_details)

@@ -110,7 +110,7 @@ class View {
       address: () => location.href,
     });
     this.knobs = knobs(this.fields, { config: setup.config, onchange: (name, value) => this.changeSetting(name, value), onrefusedrare: () => this.tabs.select("settings") });
-    this.bugs = bugs({ onchange: (codes) => { this.tabs.select("finding"); this.change({ bugs: codes, config: this.ownConfig() }, { train: true }); } });
+    this.bugs = bugs({ onchange: (codes) => { this.tabs.select("finding"); this.change({ bugs: codes, config: this.ownConfig() }, { train: true, early: !this.twins }); } });
     this.findings = findings({ onpick: (line) => this.code.toLine(line) });
     this.curves = curves();
     this.numbers = numbers(MAIN_NUMBERS);
@@ -223,7 +223,7 @@ class View {
     return config;
   }
 
-  /** Restart with changed settings. @param {Partial<Setup>} changes @param {{train?: boolean, message?: string}} [applyOptions] */
+  /** Restart with changed settings. @param {Partial<Setup>} changes @param {{train?: boolean, message?: string, early?: boolean}} [applyOptions] */
   change(changes, applyOptions = {}) {
     this.changingSetting = "";
     const next = { ...this.requested, ...changes };
@@ -231,10 +231,15 @@ class View {
     return this.apply(next, applyOptions);
   }
 
-  /** @param {Setup} next @param {{train?: boolean, twin?: boolean, message?: string}} options @returns {Promise<boolean>} false if these settings cannot be run */
-  async apply(next, { train = false, twin = this.twins, message = "" } = {}) {
+  /** @param {Setup} next @param {{train?: boolean, twin?: boolean, message?: string, early?: boolean}} options early: start the run before the server has described the settings, which the worker changes in the same way
+   * @returns {Promise<boolean>} false if these settings cannot be run */
+  async apply(next, { train = false, twin = this.twins, message = "", early = false } = {}) {
     this.requested = next;
     this.openRequests++;
+    if (early) {
+      this.keepCurves();
+      this.startRuns(next, train);
+    }
     let answer;
     try {
       answer = await this.request({ config: next.config, bugs: next.bugs });
@@ -245,6 +250,7 @@ class View {
       this.requested = { ...next, bugs: this.setup.bugs };
       this.bugs.show(this.injectable ?? [], this.setup.bugs, true);
       this.pendingSteps = 0;
+      if (early) this.startRuns(this.setup, train);
       return false;
     } finally {
       this.openRequests--;
@@ -253,7 +259,7 @@ class View {
     const changed = Object.keys(answer.config).filter((name) => !equal(answer.config[name], next.config[name]));
     const previous = this.setup, isFirst = !this.injectable;
     const trainNow = train || this.pacer.training || this.trainWhenStarted;
-    if (!isFirst) this.keepCurves();
+    if (!isFirst && !early) this.keepCurves();
     this.setBySwitches = Object.fromEntries([...Object.entries(this.setBySwitches), ...changed.map((name) => [name, [next.config[name], answer.config[name]]])]
       .filter(([name, [, set]]) => equal(answer.config[name], set)));
     this.setup = this.requested = { config: answer.config, bugs: next.bugs, points: next.points };
@@ -267,19 +273,26 @@ class View {
     if (twin !== this.twins) this.arrange(twin);
     const alsoSet = changed.length ? ` Also set: ${changed.map((name) => `${labelOf(name)} ${answer.config[name]}`).join(", ")}.` : "";
     if (isFirst && equal(this.runs[0].setup, this.setup) && !this.twins) return true; // it has started already
-    this.begin({ train: trainNow, keep: false, message: isFirst ? alsoSet : `${message || `Restarted: ${difference({ ...this.setup, config: next.config }, previous)}.`}${alsoSet}` });
+    if (early) this.runs[0].setup = this.setup;
+    this.begin({ train: trainNow, keep: false, started: early, message: isFirst ? alsoSet : `${message || `Restarted: ${difference({ ...this.setup, config: next.config }, previous)}.`}${alsoSet}` });
     return true;
   }
 
-  /** Restart the runs with the current setup. @param {{train: boolean, keep?: boolean, message?: string}} options */
-  begin({ train, keep = true, message = "" }) {
-    if (keep) this.keepCurves();
+  /** Start the runs; the second one has no failures. @param {Setup} setup @param {boolean} train */
+  startRuns(setup, train) {
     this.pacer.stop();
     this.trainWhenStarted = train;
+    this.runs.forEach((run, i) => run.begin(i ? { ...setup, bugs: [] } : setup, train && this.pacer.isUnlimited));
+    this.show();
+  }
+
+  /** Restart the runs with the current setup. @param {{train: boolean, keep?: boolean, message?: string, started?: boolean}} options started: the runs have started already */
+  begin({ train, keep = true, message = "", started = false }) {
+    if (keep) this.keepCurves();
+    if (!started) this.startRuns(this.setup, train);
     this.firstDifference.reset();
     this.nonFinite = null;
-    this.curves.showEvents([]);
-    this.runs.forEach((run, i) => run.begin(i ? { ...this.setup, bugs: [] } : this.setup, train && this.pacer.isUnlimited));
+    this.markEvents();
     this.setParams(address.encode(this.fields, { ...this.setup, config: this.ownConfig() }, this.twins));
     this.showCode();
     this.findings.show(this.runs[0]);

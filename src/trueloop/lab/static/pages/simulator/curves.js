@@ -59,7 +59,7 @@ const evaluationCurve = (/** @type {Series} */ series, /** @type {1 | 2} */ whic
 
 /** The charts: each has a title, lines with their colours, and a function that returns the curves of a run. @type {{key: string, title: string, height: number, lines: [string, string][], curvesOf: (s: Series) => [number[], any[]][]}[]} */
 const CHARTS = [
-  { key: "loss", title: "Loss", height: 236, lines: [["", "--ghost"], ["training", "--data"], ["held out", "--c3"]], curvesOf: (s) => [[s.update, s.loss], [s.update, s.smooth], evaluationCurve(s, 1)] },
+  { key: "loss", title: "Loss", height: 212, lines: [["", "--ghost"], ["training", "--data"], ["held out", "--c3"]], curvesOf: (s) => [[s.update, s.loss], [s.update, s.smooth], evaluationCurve(s, 1)] },
   { key: "norm", title: "Gradient norm", height: 110, lines: [["gradient norm", "--gradient"]], curvesOf: (s) => [[s.update, s.norm]] },
   { key: "accuracy", title: "Held-out accuracy", height: 110, lines: [["accuracy", "--c3"]], curvesOf: (s) => [evaluationCurve(s, 2)] },
   { key: "rate", title: "Learning rate", height: 110, lines: [["learning rate", "--update"]], curvesOf: (s) => [[s.update, s.rate]] },
