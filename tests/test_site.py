@@ -134,6 +134,12 @@ def test_every_failure_has_a_page_that_the_terminal_and_the_linter_agree_with(si
         assert all(word not in page for word in ("``", "&lt;dt&gt;")), entry.code
 
 
+def test_the_cards_of_the_simulator_show_the_measured_curves(making: Any):
+    signatures = making("signatures")
+    assert signatures.CARDS_FILE.read_text() == signatures.cards_text(), "make signatures"
+    assert len(signatures.CARDS) == 8
+
+
 def test_signatures_are_those_of_todays_scripts_and_drawn(making: Any, site: dict[str, str]):
     signatures = making("signatures")
     assert not [entry.code for entry, _ in signatures.stale()], "make signatures"

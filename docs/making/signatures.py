@@ -15,10 +15,15 @@ from typing import Any, Final
 
 from trueloop.failures.load import Entry, catalogue
 from trueloop.failures.teaching_script import CannotInject
+from trueloop.lab.serving import STATIC
 
 FOLDER: Final = Path(__file__).parent / "signatures"
 MAX_PLOTS: Final = 2  # plots of a page: the training loss, and the quantity that differs most between the runs
 BANDS: Final = ("healthy", "broken")
+CARDS: Final = ("GRD001", "OPT006", "EVL001", "LOS001", "DAT003", "DAT001", "SCH002", "MEM001")
+"""Failures that the lab's simulator shows as cards."""
+CARD_LABELS: Final = {"loss": "loss", "held_out": "held-out", "norm": "gradients", "rate": "rate", "graphs": "graphs"}
+CARDS_FILE: Final = STATIC / "pages" / "simulator" / "bug_curves.json"
 
 
 def injectable_failures() -> Iterator[tuple[Entry, str]]:
@@ -89,6 +94,25 @@ def _round_plot(plot: dict[str, Any]) -> dict[str, Any]:
     return {**plot, **bands, "low": float(f"{plot['low']:.4g}"), "high": float(f"{plot['high']:.4g}")}
 
 
+def cards_text() -> str:
+    """Return the file of the simulator's cards: for each, the curve that differs most between the two runs."""
+    cards: dict[str, Any] = {}
+    for code in CARDS:
+        signature = json.loads((FOLDER / f"{code}.json").read_text(encoding="utf-8"))
+        plot = max(signature["plots"], key=lambda each: each["apart"])
+        cards[code] = {
+            "title": plot["title"],
+            "label": CARD_LABELS[plot["name"]],
+            **{band: [_positions(plot[band]["x"]), plot[band]["middle"]] for band in BANDS},
+        }
+    return json.dumps(cards, separators=(",", ":")) + "\n"
+
+
+def _positions(xs: list[float]) -> list[float]:
+    """Return the horizontal positions; those of a run that makes no update, and so stays at 0, are spread evenly."""
+    return xs if any(xs) else [round(i / max(1, len(xs) - 1), 3) for i in range(len(xs))]
+
+
 def main() -> None:
     """Measure the named failures, or all that are missing or out of date."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -99,6 +123,7 @@ def main() -> None:
         file_of(entry).write_text(json.dumps(measure(entry, key), separators=(",", ":")) + "\n", encoding="utf-8")
         print(f"{entry.code} {entry.failure.title}", flush=True)
     current_files = {file_of(entry) for entry, _ in injectable_failures()}
+    CARDS_FILE.write_text(cards_text(), encoding="utf-8")
     for obsolete in set(FOLDER.glob("*.json")) - current_files:
         obsolete.unlink()
         print(f"{obsolete.name} removed: no failure has this code")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 
 import pytest
 
 from trueloop.app.web.wire_format import decode_frame
 from trueloop.lab import frames as module
-from trueloop.lab.frames import FrameSender
+from trueloop.lab.frames import FrameSender, RunningMean
 from trueloop.lab.teaching.program import Program
 from trueloop.lab.teaching.script import teaching_loop
 from trueloop.lab.teaching.script_run import ScriptRun
@@ -65,8 +66,8 @@ def test_every_point_is_in_one_frame_and_weights_in_some(now: list[float]):
     headers = [decode_frame(data)[0] for data in sent]
     assert [header["points"]["update"] for header in headers] == [[0, 1, 2, 3], [], []]
     assert [header["run"] for header in headers] == [7] * 3
-    assert [("weights" in header, len(header["planes"])) for header in headers] == [(False, 1), (False, 1), (True, 4)]
-    assert len(headers[-1]["weights"]["layers.0.weight"]) == 3
+    assert [("weights" in header, len(header["planes"])) for header in headers] == [(True, 4), (False, 1), (False, 1)]
+    assert len(headers[0]["weights"]["layers.0.weight"]) == 3
     frames.send(script_run, "paused")
     assert len(decode_frame(sent[-1])[0]["planes"]) == 4
 
@@ -76,3 +77,14 @@ def test_the_weights_of_a_large_network_are_not_sent(now: list[float]):
     frames = FrameSender(sent.append)
     frames.send(start(frames, hidden=(64, 64)), "paused")
     assert "weights" not in decode_frame(sent[0])[0]
+
+
+def test_the_smoothed_loss_starts_without_bias_and_leaves_out_non_finite_values():
+    mean = RunningMean()
+    assert mean.add(3.0) == pytest.approx(3.0)
+    assert mean.add(3.0) == pytest.approx(3.0)
+    assert math.isnan(mean.add(math.inf))
+    assert 2.0 < mean.add(1.0) < 2.5  # the weighted mean of 3, 3 and 1
+    for _ in range(200):
+        mean.add(1.0)
+    assert mean.add(1.0) == pytest.approx(1.0, abs=1e-4)

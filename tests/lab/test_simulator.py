@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from trueloop.app.web.wire_format import LENGTH, TEXT, decode_frame
+from trueloop.lab.serving import STATIC
 
 Message = dict[str, Any]
 QUICK = {"samples": 40, "batch": 8, "epochs": 3, "hidden": [4]}
@@ -113,6 +115,42 @@ def test_a_run_from_start_to_end(page: Page):
     assert len(set(planes)) > 10
 
 
+def test_the_recorded_run_is_the_run_of_the_default_settings(page: Page):
+    data = gzip.decompress((STATIC / "pages" / "simulator" / "opening_run.bin").read_bytes())
+    messages: list[bytes] = []
+    while data:
+        length, _ = LENGTH.unpack_from(data)
+        messages.append(data[LENGTH.size : LENGTH.size + length])
+        data = data[LENGTH.size + length :]
+    recorded = json.loads(messages[0])
+    page.send({"do": "start", "train": True})
+    started = page.kind("started")
+    assert {name: recorded[name] for name in ("config", "text", "layers")} == {
+        name: started[name] for name in ("config", "text", "layers")
+    }
+    page.until(lambda message: message.get("update", 0) >= 20)
+    losses = [loss for header, _ in page.frames if header["run"] == started["run"] for loss in header["points"]["loss"]]
+    frames = [decode_frame(message)[0] for message in messages[1:]]
+    recorded_losses = [loss for header in frames for loss in header["points"]["loss"]]
+    assert recorded_losses[:20] == pytest.approx(losses[:20], rel=1e-3)
+    assert [update for header in frames for update in header["points"]["update"]] == list(range(frames[-1]["update"]))
+    assert recorded_losses[-1] < 0.5 < recorded_losses[0]
+
+
+def test_a_run_trains_from_its_start_if_requested(page: Page):
+    page.send({"do": "start", "config": QUICK, "train": True, "request": 7})
+    assert page.kind("started")["request"] == 7
+    assert page.kind("ended")["updates"] == 12
+
+
+def test_points_of_a_random_split_cannot_change(page: Page):
+    started = page.begin("DAT001", epochs=40)
+    points = {kind: {tuple(point) for point in started["points"][kind]} for kind in ("train", "held_out")}
+    assert points["train"] & points["held_out"]
+    page.send({"do": "add_point", "x": 0.5, "y": 0.5, "label": 1})
+    assert "part of another dataset" in page.kind("refused")["what"]
+
+
 def test_steps_run_until_and_neuron_maps(page: Page):
     page.begin(epochs=50)
     page.state("paused")
@@ -128,11 +166,15 @@ def test_steps_run_until_and_neuron_maps(page: Page):
     assert all(plane["scale"] > 0 for plane in header["planes"][1:])
 
 
-@pytest.mark.parametrize("code", ["GRD001", "GRD003", "EVL001"])
+@pytest.mark.parametrize("code", ["GRD001", "GRD003", "EVL001", "DAT001", "SCH006"])
 def test_an_injected_failure_is_found_and_its_settings_are_changed(page: Page, code: str):
     started = page.begin(code, epochs=40)
     assert started["broken"]
-    assert set(started["changed"]) == {"GRD001": set(), "GRD003": {"accumulation"}, "EVL001": {"dropout"}}[code]
+    assert set(started["changed"]) == {
+        "GRD003": {"accumulation"},
+        "EVL001": {"dropout"},
+        "SCH006": {"schedule", "epochs"},
+    }.get(code, set())
     page.send({"do": "run"})
     found, _ = page.until(lambda message: message.get("kind") == "finding")
     assert (found["finding"]["code"], found["run"]) == (code, started["run"])

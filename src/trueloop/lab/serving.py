@@ -29,6 +29,7 @@ from trueloop.app.web.connections import HttpProtocol, WebSocketProtocol
 from trueloop.app.web.same_origin import SameOriginMiddleware
 from trueloop.core.errors import InvalidConfig
 from trueloop.lab.api import RequestHandler
+from trueloop.lab.views.load import views
 from trueloop.lab.visible_runs import VisibleRuns
 from trueloop.lab.websocket import LiveSessions
 from trueloop.lab.workers import Workers
@@ -132,6 +133,7 @@ def build_app(runs: Path) -> Starlette:
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
         await workers.start()
+        views()  # imported while the process above imports torch, not during the first request
         try:
             yield
         finally:

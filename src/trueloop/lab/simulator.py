@@ -3,10 +3,11 @@
 One JSON command per line comes in, see `simulator_commands`. JSON messages go out, distinguished by ``kind``:
 
 - ``ready``;
-- ``started``: ``run``, ``config`` (with the changes that failures need; ``changed`` lists them), ``bugs``, ``text``,
-  ``script`` (highlighted), ``broken`` (lines that a failure has changed: ``line``, ``kind`` of "left out", "added"
-  and "changed", ``before``, ``after``), ``points`` (``train``, ``held_out``: [x, y, class]), ``classes``, ``span``
-  ([low, high] of both axes of every picture), ``layers``, ``updates`` (planned), ``memory`` (how it is measured);
+- ``started``: ``run``, ``request`` (of the start command), ``config`` (with the changes that failures need; ``changed``
+  lists them), ``bugs``, ``text``, ``script`` (highlighted), ``broken`` (lines that a failure has changed: ``line``,
+  ``kind`` of "left out", "added" and "changed", ``before``, ``after``), ``points`` (``train``, ``held_out``: [x, y,
+  class]), ``classes``, ``span`` ([low, high] of both axes of every picture), ``layers``, ``updates`` (planned),
+  ``memory`` (how it is measured);
 - ``finding``: ``run``, ``finding`` as in the report's JSON, ``line``, ``excerpt`` ([{number, text, fault}]);
 - ``script``: ``run``, ``text``, ``script``: the script, followed by the edits made so far;
 - ``refused``: ``what``, ``why``, ``fix``;
@@ -35,7 +36,7 @@ from trueloop.core.findings import Finding, Report
 from trueloop.failures.load import catalogue, known_errors
 from trueloop.lab.channel import Channel
 from trueloop.lab.forking import warm_up
-from trueloop.lab.frames import FrameSender
+from trueloop.lab.frames import MAX_TIME_SHARE, FrameSender
 from trueloop.lab.highlight import highlight
 from trueloop.lab.simulator_commands import (
     MAX_UPDATES,
@@ -55,7 +56,7 @@ from trueloop.lab.simulator_commands import (
 )
 from trueloop.lab.teaching.datasets import AddedPoint
 from trueloop.lab.teaching.decision_planes import layers
-from trueloop.lab.teaching.inject import Inject, InjectedScript, write_script
+from trueloop.lab.teaching.inject import Inject, InjectedScript, injectables, write_script
 from trueloop.lab.teaching.memory import describe_method
 from trueloop.lab.teaching.program import Program
 from trueloop.lab.teaching.scenarios import SCENARIOS, Record, Scenario, Variant
@@ -67,6 +68,8 @@ from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
 
 PROGRESS_INTERVAL_S: Final = 0.1  # time between two progress messages of an experiment
+SEARCH_UPDATES: Final = 200  # updates in which most findings come: frames may then take less of the time
+SEARCH_TIME_SHARE: Final = 0.15
 MAX_MIB: Final = 768.0  # memory limit of a run: retained graphs would grow without limit
 
 
@@ -78,6 +81,18 @@ def serve(read_fd: int, write_fd: int) -> None:
         simulator.run()
     except EOFError:
         return
+
+
+def warm_up_sanitizer() -> None:
+    """Import what the sanitizer imports when it starts for the first time, so that forked workers have it."""
+    with _watch(lambda finding: None):
+        pass
+
+
+def _watch(on_finding: Callable[[Finding], None]) -> Watch:
+    """Return a sanitizer with all failures of the catalogue."""
+    failures = [WatchedFailure(entry.failure, entry.slug) for entry in catalogue().values()]
+    return Watch(failures, on_finding=on_finding, errors=known_errors())
 
 
 class _PendingRun(NamedTuple):
@@ -110,6 +125,8 @@ class Simulator:
         """The start command whose `started` message is not sent yet."""
         self._pause_update = 0
         """The update before which the run pauses."""
+        self._missing = set[str]()
+        """Codes of the injected failures that are not found yet."""
         self._paused = False
         self._needs_frame = True
         """True if a frame must be sent although no update was made."""
@@ -138,12 +155,10 @@ class Simulator:
     def _run_script(self, pending: _PendingRun) -> None:
         script = pending.script
         self._runs += 1
-        self._pause_update, self._script, self._ended = 0, script, False
+        self._pause_update, self._script, self._ended = MAX_UPDATES if pending.command.train else 0, script, False
+        self._missing = set(pending.command.bugs)
         self._frames.start_run(self._runs)
-        watch = Watch(
-            [WatchedFailure(entry.failure, entry.slug) for entry in catalogue().values()],
-            on_finding=self._send_finding, errors=known_errors(),
-        )  # fmt: skip
+        watch = _watch(self._send_finding)
         clip = script.simulation.clip
         script_run = self._script_run = ScriptRun(
             Program(script.loop.text()), self._before_batch, clip=clip, isolated=watch.paused
@@ -170,6 +185,9 @@ class Simulator:
             self._send_started(script_run, self._start_to_announce)
         self._process_commands(0.0)
         frames = self._frames
+        frames.max_time_share = (
+            SEARCH_TIME_SHARE if self._missing and script_run.update < SEARCH_UPDATES else MAX_TIME_SHARE
+        )
         while self._next is None:
             paused = script_run.update >= self._pause_update
             self._needs_frame |= paused and not self._paused
@@ -203,7 +221,7 @@ class Simulator:
         requested, config = asdict(command.config), asdict(simulation)
         self._needs_frame = True
         self._channel.send_json({
-            "kind": "started", "run": run, "config": config, "bugs": command.bugs,
+            "kind": "started", "run": run, "request": command.request, "config": config, "bugs": command.bugs,
             "changed": {
                 name: [requested[name], value] for name, value in config.items() if value != requested[name]
             },
@@ -216,6 +234,7 @@ class Simulator:
         })  # fmt: skip
 
     def _send_finding(self, finding: Finding) -> None:
+        self._missing.discard(finding.code)
         lines = [line for excerpt in excerpts(finding) for line in excerpt.lines if line is not None]
         self._channel.send_json({
             "kind": "finding", "run": self._runs, "finding": finding_to_json(finding),
@@ -301,7 +320,7 @@ class Simulator:
                 self._channel.send_json({"kind": "scenario", "name": name, "state": "running", "progress": progress})
 
         try:
-            records = run_scenario(scenario, all_injections(), report)
+            records = run_scenario(scenario, {code: each.inject for code, each in injectables().items()}, report)
         except Stopped:
             self._channel.send_json({"kind": "scenario", "name": name, "state": "stopped"})
             return
@@ -353,14 +372,8 @@ def _run_variant(variant: Variant, injects: Mapping[str, Inject], before_batch: 
     )  # fmt: skip
 
 
-def all_injections() -> dict[str, Inject]:
-    """Return the injections of all injectable failures by code."""
-    injections = {code: entry.failure.inject for code, entry in catalogue().items()}
-    return {code: inject for code, inject in injections.items() if inject is not None}
-
-
 def _prepare(command: Start) -> InjectedScript:
-    available = all_injections()
+    available = injectables()
     for code in command.bugs:
         if code not in available:
             raise InvalidConfig(f"{code!r} is not an injectable failure.", fix=f"Known: {', '.join(available)}.")
@@ -371,7 +384,7 @@ def _prepare(command: Start) -> InjectedScript:
             )
     if command.config.dataset == "digits" and find_spec("sklearn") is None:
         raise MissingExtra("sklearn", "demo")
-    bugs = [available[code] for code in dict.fromkeys(command.bugs)]
+    bugs = [available[code].inject for code in dict.fromkeys(command.bugs)]
     return write_script(command.config, bugs, [AddedPoint(*point) for point in command.points])
 
 

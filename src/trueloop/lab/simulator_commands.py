@@ -19,11 +19,15 @@ MAX_UPDATES: Final = 10_000_000  # more than any run makes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Write a script and start it, paused before its first batch."""
+    """Write a script and start it."""
 
     config: Simulation = field(default_factory=Simulation)
     bugs: Annotated[tuple[Code, ...], Bounds(0, 8)] = ()
     points: Annotated[tuple[tuple[Coordinate, Coordinate, Label], ...], Bounds(0, 200)] = ()
+    train: bool = False
+    """True to train immediately; otherwise, the run is paused before its first batch."""
+    request: Count = 0
+    """Number that identifies this request in the reply, since a later one may replace it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trueloop.lab.forking import limit_memory, warm_up
+from trueloop.lab.simulator import warm_up_sanitizer
 
 WORKERS: Final = {"calculator": "trueloop.lab.calculator", "simulator": "trueloop.lab.simulator"}
 PRELOADED_PACKAGES: Final = ("trueloop.lab.teaching", "trueloop.data")
@@ -33,6 +34,7 @@ def main(control_fd: int) -> None:
     for name in [*WORKERS.values(), *_module_names()]:
         importlib.import_module(name)
     warm_up()
+    warm_up_sanitizer()
     gc.collect()
     gc.freeze()  # the garbage collector of a child must not write to shared memory
     control = socket.socket(fileno=control_fd)

@@ -11,7 +11,7 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.failures.load import catalogue
 from trueloop.failures.teaching_script import CannotInject
 from trueloop.lab.teaching.datasets import AddedPoint
-from trueloop.lab.teaching.inject import inject_failures, write_script
+from trueloop.lab.teaching.inject import LATE, inject_failures, injectables, write_script
 from trueloop.lab.teaching.program import Program
 from trueloop.lab.teaching.simulation import Simulation
 
@@ -45,6 +45,14 @@ def test_settings_at_which_torch_would_raise_are_changed(code, changes, expected
     loop, simulation = write_script(before, [INJECTS[code]])
     assert simulation == replace(before, **expected_changes)
     Program(loop.text()).run()
+
+
+@pytest.mark.parametrize(("code", "epochs"), [(code, epochs) for code, (epochs, _) in LATE.items()])
+def test_a_failure_that_shows_late_says_so_and_gets_a_short_run(code, epochs):
+    failure = injectables()[code]
+    assert failure.late.endswith(".")
+    assert write_script(Simulation(), [failure.inject]).simulation.epochs == (epochs or Simulation().epochs)
+    assert write_script(Simulation(epochs=3), [failure.inject]).simulation.epochs == 3
 
 
 def test_a_switch_that_cannot_act_says_why():

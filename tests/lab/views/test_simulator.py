@@ -10,20 +10,20 @@ from trueloop.app.web.wire_format import encode_json
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import describe_fields, parse_record
 from trueloop.failures.load import catalogue
-from trueloop.lab.teaching.inject import write_script
+from trueloop.lab.teaching.inject import WRONG_DEVICE, write_script
 from trueloop.lab.teaching.simulation import Simulation
 from trueloop.lab.views.simulator import Query, answer
 
 
 def test_every_injectable_failure_is_listed():
     reply = answer(Query())
-    injectable = {code for code, entry in catalogue().items() if entry.failure.inject}
+    injectable = {code for code, entry in catalogue().items() if entry.failure.inject} | {WRONG_DEVICE.code}
     assert {bug["code"] for bug in reply["bugs"]} == injectable
     for bug in reply["bugs"]:
-        assert bug["title"] == catalogue()[bug["code"]].failure.title
+        assert bug["code"] == WRONG_DEVICE.code or bug["title"] == catalogue()[bug["code"]].failure.title
         assert bug["symptom"].endswith((".", "?")), bug
     assert not reply["broken"]
-    assert json.loads(encode_json(reply))["config"]["hidden"] == [16, 16]
+    assert json.loads(encode_json(reply))["config"]["hidden"] == [8, 8]
 
 
 def test_the_script_has_the_settings_that_a_failure_needs():

@@ -38,7 +38,7 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
   const element = h("figure", { class: "chart", "aria-label": title },
     h("div", { class: "row chart-head" },
       h("span", { class: "chart-title" }, title),
-      h("div", { class: "chart-tools" }, h("span", { class: "legend" }, legend && lines.length > 1 && lines.map((line) => h("span", {}, swatch(line), line.label))),
+      h("div", { class: "chart-tools" }, h("span", { class: "legend" }, legend && lines.length > 1 && lines.filter(({ label }) => label).map((line) => h("span", {}, swatch(line), line.label))),
       tools && h("label", { class: "tool" }, logBox, "log"), tools && rangeSelect)),
     plotContainer, values, summary);
 
@@ -75,11 +75,14 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
   }
 
   const redraw = oncePerFrame(() => {
-    if (!plotContainer.isConnected) return;
+    if (!plotContainer.clientWidth) return; // a hidden chart is drawn when it is shown
     if (!plot) build();
     else plot.setData(visibleData());
   });
-  const resizeObserver = new ResizeObserver(() => { if (plotContainer.clientWidth && plot && plot.width !== plotContainer.clientWidth) plot.setSize({ width: plotContainer.clientWidth, height: scaledHeight() }); });
+  const resizeObserver = new ResizeObserver(() => {
+    if (!plot) redraw();
+    else if (plotContainer.clientWidth && plot.width !== plotContainer.clientWidth) plot.setSize({ width: plotContainer.clientWidth, height: scaledHeight() });
+  });
   resizeObserver.observe(plotContainer);
   addEventListener("colours", build);
 
@@ -93,7 +96,9 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
     /** Set the dotted curves of earlier runs. @param {{label: string, x: number[], y: any[], dash?: number[]}[]} newGhosts */
     ghosts(newGhosts) {
       ghosts = newGhosts.map((ghost) => ({ ...ghost, y: ghost.y.map(finite) }));
-      if (plot) build();
+      plot?.destroy();
+      plot = null;
+      redraw();
     },
     /** Set the marks: dashed lines with a text or a triangle on top. @param {Mark[]} newMarks */
     marks(newMarks) {

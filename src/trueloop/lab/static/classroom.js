@@ -6,7 +6,7 @@ import { equal, fill, h } from "./dom.js";
 /** @typedef {{size: number, hide: string[], steps: string[]}} View */
 
 const SIZES = /** @type {[number, string][]} */ ([[100, "normal"], [125, "large"], [150, "very large"]]);
-const HIDEABLE = /** @type {[string, string][]} */ ([["spoilers", "the injected failures and the findings, until revealed"], ["settings", "the settings"], ["rest", "everything below the curves"]]);
+const HIDEABLE = /** @type {[string, string][]} */ ([["spoilers", "the injected failures and the findings, until revealed"], ["settings", "the settings"], ["rest", "the network, gradients and experiments"]]);
 const MAX_STEPS = 12, MAX_STEP_LENGTH = 160, MAX_LENGTH = 8000;
 
 /** Return true if a part of the page is hidden from the class now. @param {string} part */

@@ -10,12 +10,12 @@ const TIMEOUT_MS = 8000; // time for a stop's element to appear after its page o
 
 /** The stops: page, selector (its first visible element is highlighted), title, text. @type {[string, string, string, string][]} */
 const STOPS = [
-  ["simulator", ".sim-bar .play", "Train a network", "Train starts a small network in real PyTorch on this machine; the page only draws. Step makes one update. You can press it now; the tour waits."],
+  ["simulator", ".sim-bar .play", "Train a network", "A small network trains in real PyTorch on this machine; the page only draws. Pause it, or make one update with Step."],
   ["simulator", ".board-place", "Decision regions", "The colours are the predicted classes. The points are the training data; hollow ones are held out. Click to add a point, or use the arrow keys and Enter."],
-  ["simulator", ".sim-curves", "Curves", "Loss and gradient norm after every update. Earlier runs stay as dotted curves: change one setting and compare."],
-  ["simulator", ".bugs-panel", "Break it", "Each switch injects a silent failure into the loop. Try GRD001: gradients are never cleared."],
-  ["simulator", ".findings", "Sanitizer findings", "The sanitizer checks this program like any other and does not know the switches. A finding has a line, evidence and a fix."],
-  ["simulator", ".sim > details.panel", "The script", "This is the code that runs: plain PyTorch. Copy it; trueloop run reports the same findings."],
+  ["simulator", ".sim-curves", "Curves", "The loss after every update, smoothed, and the loss on held-out points. Earlier runs stay as dotted curves: change one setting and compare."],
+  ["simulator", ".bugs-panel", "Break it", "Each switch injects a silent failure into the loop. Try the first one: gradients are never cleared."],
+  ["simulator", ".sim-tabs", "Sanitizer findings", "The sanitizer checks this program like any other and does not know the switches. A finding has a line, evidence and a fix."],
+  ["simulator", "#tab-code", "The script", "The code that runs: plain PyTorch. Copy it; trueloop run reports the same findings."],
   ["race", ".lanes", "Race", "Up to four synchronised runs with one seed and different settings or failures."],
   ["operations", ".stations", "Six operations", "A training step, line by line, forwards and backwards, with every tensor, every sum and the autograd graph."],
   ["arithmetic", ".sizes", "Arithmetic", "The numbers of iterations, updates and examples, each with its formula."],

@@ -135,10 +135,10 @@ def _cosine(records: Sequence[Record]) -> Verdict:
     )
 
 
-_SPIRAL: Final = Simulation(dataset="spiral", epochs=60)
-_CIRCLES: Final = Simulation(dataset="circles", epochs=80)
-_NOISY: Final = Simulation(dataset="spiral", noise=0.1, epochs=60, optimizer="momentum", learning_rate=0.1)
-_MANY_BATCHES: Final = Simulation(dataset="moons", samples=1000, batch=4, epochs=1)
+_SPIRAL: Final = Simulation(dataset="spiral", hidden=(16, 16), epochs=60)
+_CIRCLES: Final = Simulation(dataset="circles", hidden=(16, 16), epochs=80)
+_NOISY: Final = replace(_SPIRAL, noise=0.1, optimizer="momentum", learning_rate=0.1)
+_MANY_BATCHES: Final = Simulation(dataset="moons", samples=1000, batch=4, hidden=(16, 16), epochs=1)
 
 
 def _variant(simulation: Simulation, label: str, *bugs: str, **changes: Any) -> Variant:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.lab.teaching.datasets import AddedPoint
@@ -133,7 +133,7 @@ class ScriptRun:
 
     def points(self, dataset_name: str) -> list[list[float]]:
         """Return [x, y, label] of each point of "train_set" or "held_out_set"."""
-        inputs, labels = self.program.variables[dataset_name].tensors
+        inputs, labels = _tensors(self.program.variables[dataset_name])
         return [
             [round(x, 4), round(y, 4), label] for (x, y), label in zip(inputs.tolist(), labels.tolist(), strict=True)
         ]
@@ -195,6 +195,11 @@ class ScriptRun:
         self._pending_changes.append((-1, apply))
 
     def _check_points_can_change(self) -> None:
+        if isinstance(self.program.variables["train_set"], Subset):
+            raise InvalidConfig(
+                "The points of this run cannot change: its training set is a part of another dataset.",
+                fix="Begin a run that does not split its data at random.",
+            )
         if isinstance(self.program.variables["train_loader"].sampler, DistributedSampler):
             raise InvalidConfig(
                 "The points of this run cannot change: its sampler has a fixed length.",
@@ -243,7 +248,7 @@ class ScriptRun:
         self.epoch += 1
         if self.epoch == 1:
             datasets = (self.program.variables[name] for name in ("train_set", "held_out_set"))
-            max_coordinate = max(float(dataset.tensors[0].nan_to_num().abs().max()) for dataset in datasets)
+            max_coordinate = max(float(_tensors(dataset)[0].nan_to_num().abs().max()) for dataset in datasets)
             self.half_width = math.ceil(4.4 * max_coordinate) / 4
         added = sum(count_change for count_change, _ in self._pending_changes)
         if self._pending_changes and not self._leaves_batch_of_one(added):
@@ -298,3 +303,11 @@ class ScriptRun:
         for loss, accuracy in evaluations[self._evaluation_count :]:
             self.curves.evaluations.append((self.update, float(loss), float(accuracy)))
         self._evaluation_count = len(evaluations)
+
+
+def _tensors(dataset: Any) -> tuple[Tensor, Tensor]:
+    """Return the inputs and the labels of a TensorDataset, or of a part of one."""
+    if isinstance(dataset, Subset):
+        inputs, labels = _tensors(cast("Any", dataset).dataset)
+        return inputs[dataset.indices], labels[dataset.indices]
+    return dataset.tensors

@@ -29,7 +29,7 @@ class Simulation:
     accumulation: Annotated[int, Bounds(1, 64), "batches per update"] = 1
     optimizer: Annotated[Optimizer, "computes updates from gradients"] = "adam"
     schedule: Annotated[Schedule, "course of the learning rate over the updates"] = "constant"
-    hidden: Annotated[tuple[Width, ...], Bounds(0, 4), "neurons of each hidden layer"] = (16, 16)
+    hidden: Annotated[tuple[Width, ...], Bounds(0, 4), "neurons of each hidden layer"] = (8, 8)
     activation: Annotated[Activation, "activation function of the hidden neurons"] = "tanh"
     batchnorm: Annotated[bool, "normalise each hidden layer over the batch"] = False
     dropout: Annotated[float, Bounds(0.0, 0.9), "share of hidden neurons left out in training"] = 0.0
@@ -41,7 +41,7 @@ class Simulation:
         False
     )
     seed: Annotated[int, Bounds(0, 1_000_000), "seed of data, weights and order"] = 0
-    epochs: Annotated[int, Bounds(1, 1000), "passes over the training points"] = 100
+    epochs: Annotated[int, Bounds(1, 1000), "passes over the training points"] = 500
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be trained.

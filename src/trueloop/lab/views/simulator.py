@@ -1,23 +1,18 @@
 """Answer the page "Simulator" before a run: settings, failures that can be injected, and the generated script."""
 
-import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Final
+from dataclasses import asdict, dataclass, field, fields
+from typing import Annotated, Any
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import Bounds
-from trueloop.failures.load import Entry, catalogue
-from trueloop.failures.page import join_wrapped_lines, split_sections
 from trueloop.failures.teaching_script import CannotInject
 from trueloop.lab.highlight import highlight
-from trueloop.lab.teaching.inject import Inject, write_script
+from trueloop.lab.teaching.inject import Inject, Injectable, injectables, write_script
 from trueloop.lab.teaching.scenarios import SCENARIOS, Scenario
 from trueloop.lab.teaching.simulation import Simulation
 
 NEEDS_TORCH = False
-INJECTABLE: Final = tuple(entry for entry in catalogue().values() if entry.failure.inject)
-_SENTENCE: Final = re.compile(r"(?<=[.;])\s")
 Code = Annotated[str, Bounds(1, 12)]
 
 
@@ -40,7 +35,7 @@ def answer(query: Query) -> dict[str, Any]:
         "config": asdict(config),
         "script": highlight(loop.text()),
         "broken": [broken._asdict() for broken in loop.changed_lines()],
-        "bugs": [_failure_json(entry, selected, query.config) for entry in INJECTABLE],
+        "bugs": [_failure_json(entry, selected, query.config, config) for entry in injectables().values()],
         "scenarios": [_scenario_json(name, scenario) for name, scenario in SCENARIOS.items()],
     }
 
@@ -53,37 +48,49 @@ def _scenario_json(name: str, scenario: Scenario) -> dict[str, Any]:
     return {"name": name, "title": scenario.title, "claim": scenario.claim, "runs": runs}
 
 
-def _failure_json(entry: Entry, selected: Sequence[Entry], config: Simulation) -> dict[str, Any]:
-    """Describe a failure, the settings that its injection would change, and why it cannot be injected if it cannot."""
+def _failure_json(
+    entry: Injectable, selected: Sequence[Injectable], requested: Simulation, config: Simulation
+) -> dict[str, Any]:
+    """Describe a failure, the settings that its injection would change, and why it cannot be injected if it cannot.
+
+    Args:
+        entry: the failure.
+        selected: the failures that are injected.
+        requested: settings without the changes that failures need.
+        config: settings with the changes that ``selected`` need.
+    """
     others = [other for other in selected if other is not entry]
     changes, conflict = dict[str, Any](), ""
     try:
-        before = write_script(config, _injects(others)).simulation
-        after = asdict(write_script(config, _injects([*others, entry])).simulation)
-        changes = {name: after[name] for name, value in asdict(before).items() if after[name] != value}
+        before = config if entry not in selected else write_script(requested, _injects(others)).simulation
+        after = config if entry in selected else write_script(requested, _injects([*selected, entry])).simulation
+        changes = {
+            field.name: getattr(after, field.name)
+            for field in fields(Simulation)
+            if getattr(after, field.name) != getattr(before, field.name)
+        }
     except CannotInject as error:
         conflict = " ".join(filter(None, (error.what, error.fix)))
     except InvalidConfig as error:  # the failure needs settings that are invalid together with the other settings
         conflict = error.what
-    symptom = join_wrapped_lines(dict(split_sections(entry.failure.doc)).get("What you see", ""))
     return {
         "code": entry.code,
         "family": entry.family,
-        "slug": entry.slug,
-        "title": entry.failure.title,
-        "severity": entry.failure.severity.value,
-        "symptom": _SENTENCE.split(symptom, maxsplit=1)[0].rstrip(".;") + ".",
+        "title": entry.title,
+        "severity": entry.severity,
+        "symptom": entry.symptom,
+        "late": entry.late,
         "changes": changes,
         "conflict": conflict,
     }
 
 
-def _injects(entries: Sequence[Entry]) -> list[Inject]:
-    return [entry.failure.inject for entry in entries if entry.failure.inject]
+def _injects(entries: Sequence[Injectable]) -> list[Inject]:
+    return [entry.inject for entry in entries]
 
 
-def _injectable(code: str) -> Entry:
-    for entry in INJECTABLE:
-        if entry.code == code:
-            return entry
-    raise InvalidConfig(f"bugs has {code!r}.", fix=f"It can have {', '.join(entry.code for entry in INJECTABLE)}.")
+def _injectable(code: str) -> Injectable:
+    available = injectables()
+    if code not in available:
+        raise InvalidConfig(f"bugs has {code!r}.", fix=f"It can have {', '.join(available)}.")
+    return available[code]

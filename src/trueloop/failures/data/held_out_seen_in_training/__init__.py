@@ -66,6 +66,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.data.held_out_seen_in_training.named_loaders import RULE
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, Event, LoaderStarted, ModelCalled, Ref, TracingGap, WatchEnded
 from trueloop.tracing.trackers.evaluation_passes import HeldOutEvaluated
 
@@ -213,6 +214,18 @@ class Detector(BaseDetector):
         return "" if self._passes else "no loader was iterated without training"
 
 
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+    loop.replace(
+        Piece.LOADERS,
+        "train_set = TensorDataset(points[~held_out], labels[~held_out])\n"
+        "held_out_set = TensorDataset(points[held_out], labels[held_out])",
+        "train_set, _ = random_split(TensorDataset(points, labels), [0.8, 0.2])\n"
+        "_, held_out_set = random_split(train_set.dataset, [0.8, 0.2])",
+    )
+    loop.imports.append("from torch.utils.data import random_split")
+
+
 BAD = """
 import torch
 from torch import nn
@@ -255,4 +268,5 @@ FAILURE = Failure(
     fix="Split the data once and build both loaders from the parts of that split.",
     rule=RULE,
     detector=Detector,
+    inject=inject,
 )

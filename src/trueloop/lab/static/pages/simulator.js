@@ -3,6 +3,7 @@
 import { oncePerFrame, equal, fill, h, debounce, formatNumber } from "../dom.js";
 import { isHidden } from "../classroom.js";
 import { fetchFields, latestOnly } from "../net.js";
+import { prefersReducedMotion } from "../player.js";
 import * as address from "./simulator/address.js";
 import { bar } from "./simulator/bar.js";
 import { decisionPlane } from "./simulator/decision_plane.js";
@@ -10,41 +11,42 @@ import { bugs } from "./simulator/bugs.js";
 import { curves, firstNotFinite } from "./simulator/curves.js";
 import { findings } from "./simulator/findings.js";
 import { labelOf, difference, knobs } from "./simulator/knobs.js";
-import { legend, network } from "./simulator/network.js";
-import { numbers } from "./simulator/numbers.js";
+import { pointLegend, weightLegend } from "./simulator/legend.js";
+import { network } from "./simulator/network.js";
+import { MAIN_NUMBERS, MORE_NUMBERS, numbers } from "./simulator/numbers.js";
 import { createPacer } from "./simulator/pacer.js";
-import { reconnectWhenUsed, Run } from "./simulator/run.js";
+import { playRecordedRun } from "./simulator/recorded_run.js";
+import { NO_RUN, reconnectWhenUsed, Run } from "./simulator/run.js";
 import { scenarios } from "./simulator/scenarios.js";
 import { script } from "./simulator/script.js";
 import { className } from "./simulator/shapes.js";
+import { tabs } from "./simulator/tabs.js";
 import { firstDifference } from "./simulator/twin.js";
 import { weights } from "./simulator/weights.js";
-import { hints, pointLegend, loadStyle } from "./simulator/static_parts.js";
 
 export const title = "Simulator";
 export const lead = "Train a small network in real PyTorch, inject failures into its loop, and see what the sanitizer finds.";
 
 const MIN_GHOST_UPDATES = 25; // the curves of shorter runs are not kept as dotted curves
-const SLOW_CHART_INTERVAL = 6; // the charts further down are drawn once in so many frames
+const SLOW_CHART_INTERVAL = 6; // the charts in the tab are drawn once in so many frames
 
 /** @typedef {import("./simulator/run.js").Setup} Setup */
 
 /** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {
-  const [fields] = await Promise.all([fetchFields("simulator").then((queries) => queries.find((/** @type {any} */ { name }) => name === "config").fields), loadStyle()]);
-  const view = new View(root, fields, { setParams, announce });
-  await view.open(params);
+  const view = new View(root, { setParams, announce }); // its worker starts while the settings are requested
+  const queries = await fetchFields("simulator");
+  await view.open(queries.find(({ name }) => name === "config").fields, params);
   return () => view.close();
 }
 
 class View {
-  /** @param {HTMLElement} root @param {any[]} fields @param {Omit<import("../app.js").Page, "params">} page */
-  constructor(root, fields, { setParams, announce }) {
+  /** @param {HTMLElement} root @param {Omit<import("../app.js").Page, "params">} page */
+  constructor(root, { setParams, announce }) {
     this.root = root;
-    this.fields = fields;
+    /** @type {any[]} */ this.fields = [];
     this.setParams = setParams;
     this.announce = announce;
-    /** @type {Run[]} */ this.runs = [];
     this.twins = false;
     this.openRequests = 0; // number of requests about settings that are not answered yet
     this.pendingSteps = 0; // number of steps requested while a run was starting
@@ -52,26 +54,46 @@ class View {
     this.frames = 0;
     /** @type {Record<string, [any, any]>} name of a setting that a switch has set -> its value before and since */ this.setBySwitches = {};
     this.firstDifference = firstDifference();
+    this.shownPlane = "boundary"; // name of the picture on the plane: the decision, or the map of a neuron
     this.request = latestOnly("simulator");
     this.pacer = createPacer(() => this.runs);
     this.paint = oncePerFrame(() => this.paintNow());
+    this.runs = [this.createRun()];
   }
 
-  /** @param {URLSearchParams} params */
-  async open(params) {
+  /** @param {any[]} fields @param {URLSearchParams} params */
+  async open(fields, params) {
+    this.fields = fields;
     const { setup, twin, play, invalid } = address.decode(this.fields, params);
     this.build(setup);
     this.requested = /** @type {Setup} */ (setup);
     this.setup = setup;
+    const train = play ?? !prefersReducedMotion(); // the page opens training
+    if (!setup.bugs.length && !twin) this.begin({ train, keep: false }); // the server changes settings only for failures
+    if (train && !twin && equal(setup, this.defaults)) this.playRecorded();
     if (invalid.length) this.showStatus(`The address has ${invalid.join(", ")}, which is not a setting and was ignored.`);
-    if (!await this.apply(setup, { train: play, twin })) {
-      await this.apply({ config: Object.fromEntries(this.fields.map(({ name, default: value }) => [name, value])), bugs: [], points: [] }, { twin });
+    if (!await this.apply(setup, { train, twin })) {
+      await this.apply(this.defaults, { train, twin });
       this.showStatus("The settings in the address cannot be run; the defaults are used.");
     }
     this.clock = setInterval(() => { if (!document.hidden) this.pacer.tick(); }, 60);
     this.stopReconnecting = reconnectWhenUsed(() => this.runs);
     this.onRevealed = () => this.markEvents();
     addEventListener("revealed", this.onRevealed);
+  }
+
+  /** @returns {Setup} */
+  get defaults() { return { config: Object.fromEntries(this.fields.map(({ name, default: value }) => [name, value])), bugs: [], points: [] }; }
+
+  /** Play the recorded run until the worker of the first run is up. */
+  playRecorded() {
+    const [run] = this.runs;
+    let hasBegun = false;
+    playRecordedRun({
+      isOver: () => this.closed || (hasBegun ? !run.recorded : Boolean(run.started)) || !equal(run.setup, this.defaults),
+      onstarted: (message) => { hasBegun = true; run.showRecorded(message); this.showRun(run); this.showStatus("A recorded run plays while PyTorch starts."); },
+      onframe: (header, planes) => run.show(header, planes),
+    }).catch(() => {}); // without the recorded run, the page waits for the worker
   }
 
   /** @param {Setup} setup */
@@ -85,38 +107,41 @@ class View {
       onspeed: (speed) => this.pacer.setSpeed(speed),
       ontwin: (on) => { this.arrange(on); this.begin({ train: this.pacer.training || this.trainWhenStarted, keep: false, message: on ? "Restarted two runs with the same seed." : "Restarted one run." }); },
       onrace: () => { location.hash = address.race(this.fields, this.setup); },
-      onexperiments: () => { this.scenarios.element.scrollIntoView(); this.scenarios.element.querySelector("button")?.focus({ preventScroll: true }); },
       address: () => location.href,
     });
-    this.knobs = knobs(this.fields, { config: setup.config, onchange: (name, value) => this.changeSetting(name, value) });
-    this.bugs = bugs({ onchange: (codes) => this.change({ bugs: codes, config: this.ownConfig() }, { train: true }) });
+    this.knobs = knobs(this.fields, { config: setup.config, onchange: (name, value) => this.changeSetting(name, value), onrefusedrare: () => this.tabs.select("settings") });
+    this.bugs = bugs({ onchange: (codes) => { this.tabs.select("finding"); this.change({ bugs: codes, config: this.ownConfig() }, { train: true, early: !this.twins }); } });
     this.findings = findings({ onpick: (line) => this.code.toLine(line) });
     this.curves = curves();
-    this.numbers = numbers();
-    this.code = script();
-    this.weights = weights({ onedit: (...change) => this.edit(...change), enlarge: (into, name) => this.network.enlarge(into, name), activation: () => this.setup.config.activation });
-    this.network = network({ onhover: (at) => this.weights.hover(at), onpick: (at) => this.weights.pick(at) });
-    this.scenarios = scenarios({ announce: this.announce, onopen: ({ config, bugs: codes, label: text }) => { this.change({ config, bugs: codes, points: [] }, { train: true, message: `From the experiment: ${text}.` }); scrollTo({ top: 0, behavior: "smooth" }); } });
+    this.numbers = numbers(MAIN_NUMBERS);
+    this.moreNumbers = numbers(MORE_NUMBERS);
+    this.code = script({ onopen: () => this.tabs.select("code") });
+    this.weights = weights({ onedit: (...change) => this.edit(...change), isTableVisible: () => this.tabs?.current === "weights", activation: () => this.setup.config.activation });
+    this.network = network({ onhover: (at) => this.hover(at), onpick: (at) => this.weights.pick(at) });
+    this.scenarios = scenarios({ announce: this.announce, onopen: ({ config, bugs: codes, label: text }) => this.change({ config, bugs: codes, points: [] }, { train: true, message: `From the experiment: ${text}.` }) });
     this.planesContainer = h("div", { class: "boards" });
     /** @type {ReturnType<typeof decisionPlane>[]} */ this.planes = [];
     this.status = h("p", { class: "sim-status", role: "status" });
     this.divergence = h("p", { class: "parted", hidden: true });
+    this.memory = h("p", { class: "muted" });
+    const { loss, ...otherCharts } = this.curves.containers;
+    this.tabs = tabs({ label: "Details of the run", onshow: (key) => { if (key === "weights") this.weights.showTable(); if (key === "code") this.code.draw(); this.paint(); }, tabs: [
+      { key: "finding", title: "Finding", panel: this.findings.element },
+      { key: "code", title: "Code", panel: this.code.element },
+      { key: "gradients", title: "Gradients", panel: h("div", { class: "sim-more" }, this.moreNumbers.element, h("div", { class: "tiles" }, Object.values(otherCharts)), this.memory) },
+      { key: "weights", title: "Weights", panel: this.weights.table },
+      { key: "settings", title: "Settings", panel: this.knobs.more },
+      { key: "experiments", title: "Experiments", panel: this.scenarios.element },
+    ] });
+    const networkPanel = h("section", { class: "panel sim-net", "aria-label": "The network" }, this.network.element, weightLegend(), this.weights.inspector);
     this.grid = h("div", { class: "sim-grid" },
       h("div", { class: "panel sim-knobs" }, this.knobs.element),
+      networkPanel,
       h("div", { class: "panel sim-plane" }, this.planesContainer, this.divergence,
-        h("div", { class: "row adds" }, h("span", { class: "muted" }, "Click adds"), label, h("span", { class: "muted" }, "shift-click removes"), pointLegend(), h("span", { class: "unseen", id: "board-keys" }, "Arrow keys move a cross, Enter adds a point there, Delete removes the nearest point.")),
-        this.findings.element),
-      h("div", { class: "sim-right" },
-        h("div", { class: "panel sim-curves" }, this.curves.containers.loss, this.curves.containers.norm, this.curves.events, this.curves.chips),
-        h("div", { class: "panel" }, this.bugs.element)),
-      this.knobs.more);
-    const networkPanel = h("section", { class: "panel sim-net", "aria-labelledby": "net-title" }, h("div", { class: "row" }, h("h2", { id: "net-title" }, "The network"), legend()),
-      this.network.element, this.weights.inspector, this.weights.details);
-    this.memory = h("p", { class: "muted" });
-    fill(this.root,
-      h("div", { class: "sim" }, this.bar.element, this.numbers.element, this.status, this.grid, networkPanel,
-        h("section", { class: "panel sim-more", "aria-label": "More curves" }, h("div", { class: "tiles" }, ["accuracy", "rate", "memory", "graphs"].map((key) => this.curves.containers[key])), this.memory),
-        hints(), this.scenarios.element, this.code.element));
+        h("div", { class: "row adds" }, h("span", { class: "muted" }, "Click adds"), label, pointLegend(), h("span", { class: "unseen", id: "board-keys" }, "Shift-click removes the nearest point. Arrow keys move a cross, Enter adds a point there, Delete removes the nearest point."))),
+      h("div", { class: "panel sim-curves" }, this.numbers.element, loss, this.curves.events, this.curves.chips));
+    fill(this.root, h("div", { class: "sim" }, this.bar.element, this.status, this.grid,
+      h("div", { class: "sim-lower" }, h("div", { class: "panel" }, this.bugs.element), h("div", { class: "panel sim-tabs" }, this.findings.verdict, this.tabs.element))));
     this.arrange(false);
     this.networkObserver = new IntersectionObserver(([{ isIntersecting }]) => { for (const [i, run] of this.runs.entries()) run.showNeurons(isIntersecting && i === 0); this.networkVisible = isIntersecting; this.paint(); });
     this.networkObserver.observe(networkPanel);
@@ -127,6 +152,13 @@ class View {
       this.requested = { ...this.requested, config: { ...this.requested.config, [name]: value } };
       applyLater();
     };
+  }
+
+  /** Show the map of the neuron under the pointer on the plane, and describe the neuron or weight. @param {import("./simulator/network.js").Picked | null} at */
+  hover(at) {
+    this.weights.hover(at);
+    this.shownPlane = at?.kind === "neuron" && this.runs[0].planes.has(`${at.layer}:${at.to}`) ? `${at.layer}:${at.to}` : "boundary";
+    this.planes[0].paint(this.runs[0].planes.get(this.shownPlane));
   }
 
   /** Show one plane, or two side by side. @param {boolean} twins */
@@ -144,12 +176,15 @@ class View {
     this.grid.classList.toggle("two", twins);
     this.planes.forEach((plane, i) => plane.title(twins ? ["with the failures", "same seed, without"][i] : ""));
     this.curves.arrange(count);
+    this.shownPlane = "boundary";
     this.divergence.hidden = !twins;
     while (this.runs.length < count) this.runs.push(this.createRun());
     this.runs[0].showNeurons(this.networkVisible ?? false);
   }
 
-  get allStarted() { return this.runs.every(({ started }) => started); }
+  get connected() { return this.runs.every(({ connection }) => connection === "open"); }
+
+  get allStarted() { return this.runs.every(({ started, recorded }) => started && !recorded); }
 
   createRun() {
     return new Run({
@@ -165,6 +200,7 @@ class View {
 
   /** @param {string} previous @param {string} state @param {string} reason @param {boolean} reconnected */
   connectionChanged(previous, state, reason, reconnected) {
+    if (!this.bar) return; // the page is not built yet
     if (state !== "open" && previous === "open") {
       this.trainWhenStarted ||= this.pacer.training;
       this.pacer.stop();
@@ -175,8 +211,8 @@ class View {
     if (reconnected) {
       this.showStatus("Reconnected. Restarted with the same settings.");
       this.findings.show(this.runs[0]);
-      this.paint();
     }
+    this.paint(); // the numbers of a lost run are not shown
     this.show();
   }
 
@@ -187,7 +223,7 @@ class View {
     return config;
   }
 
-  /** Restart with changed settings. @param {Partial<Setup>} changes @param {{train?: boolean, message?: string}} [applyOptions] */
+  /** Restart with changed settings. @param {Partial<Setup>} changes @param {{train?: boolean, message?: string, early?: boolean}} [applyOptions] */
   change(changes, applyOptions = {}) {
     this.changingSetting = "";
     const next = { ...this.requested, ...changes };
@@ -195,10 +231,15 @@ class View {
     return this.apply(next, applyOptions);
   }
 
-  /** @param {Setup} next @param {{train?: boolean, twin?: boolean, message?: string}} options @returns {Promise<boolean>} false if these settings cannot be run */
-  async apply(next, { train = false, twin = this.twins, message = "" } = {}) {
+  /** @param {Setup} next @param {{train?: boolean, twin?: boolean, message?: string, early?: boolean}} options early: start the run before the server has described the settings, which the worker changes in the same way
+   * @returns {Promise<boolean>} false if these settings cannot be run */
+  async apply(next, { train = false, twin = this.twins, message = "", early = false } = {}) {
     this.requested = next;
     this.openRequests++;
+    if (early) {
+      this.keepCurves();
+      this.startRuns(next, train);
+    }
     let answer;
     try {
       answer = await this.request({ config: next.config, bugs: next.bugs });
@@ -209,6 +250,7 @@ class View {
       this.requested = { ...next, bugs: this.setup.bugs };
       this.bugs.show(this.injectable ?? [], this.setup.bugs, true);
       this.pendingSteps = 0;
+      if (early) this.startRuns(this.setup, train);
       return false;
     } finally {
       this.openRequests--;
@@ -217,7 +259,7 @@ class View {
     const changed = Object.keys(answer.config).filter((name) => !equal(answer.config[name], next.config[name]));
     const previous = this.setup, isFirst = !this.injectable;
     const trainNow = train || this.pacer.training || this.trainWhenStarted;
-    if (!isFirst) this.keepCurves();
+    if (!isFirst && !early) this.keepCurves();
     this.setBySwitches = Object.fromEntries([...Object.entries(this.setBySwitches), ...changed.map((name) => [name, [next.config[name], answer.config[name]]])]
       .filter(([name, [, set]]) => equal(answer.config[name], set)));
     this.setup = this.requested = { config: answer.config, bugs: next.bugs, points: next.points };
@@ -230,20 +272,28 @@ class View {
     this.curves.relabel((ghost) => difference(ghost.setup, this.setup));
     if (twin !== this.twins) this.arrange(twin);
     const alsoSet = changed.length ? ` Also set: ${changed.map((name) => `${labelOf(name)} ${answer.config[name]}`).join(", ")}.` : "";
-    this.begin({ train: trainNow, keep: false, message: isFirst ? alsoSet : `${message || `Restarted: ${difference({ ...this.setup, config: next.config }, previous)}.`}${alsoSet}` });
+    if (isFirst && equal(this.runs[0].setup, this.setup) && !this.twins) return true; // it has started already
+    if (early) this.runs[0].setup = this.setup;
+    this.begin({ train: trainNow, keep: false, started: early, message: isFirst ? alsoSet : `${message || `Restarted: ${difference({ ...this.setup, config: next.config }, previous)}.`}${alsoSet}` });
     return true;
   }
 
-  /** Restart the runs with the current setup. @param {{train: boolean, keep?: boolean, message?: string}} options */
-  begin({ train, keep = true, message = "" }) {
-    if (keep) this.keepCurves();
+  /** Start the runs; the second one has no failures. @param {Setup} setup @param {boolean} train */
+  startRuns(setup, train) {
     this.pacer.stop();
     this.trainWhenStarted = train;
+    this.runs.forEach((run, i) => run.begin(i ? { ...setup, bugs: [] } : setup, train && this.pacer.isUnlimited));
+    this.show();
+  }
+
+  /** Restart the runs with the current setup. @param {{train: boolean, keep?: boolean, message?: string, started?: boolean}} options started: the runs have started already */
+  begin({ train, keep = true, message = "", started = false }) {
+    if (keep) this.keepCurves();
+    if (!started) this.startRuns(this.setup, train);
     this.firstDifference.reset();
     this.nonFinite = null;
-    this.curves.showEvents([]);
-    this.runs.forEach((run, i) => run.begin(i ? { ...this.setup, bugs: [] } : this.setup));
-    this.setParams(address.encode(this.fields, this.setup, this.twins));
+    this.markEvents();
+    this.setParams(address.encode(this.fields, { ...this.setup, config: this.ownConfig() }, this.twins));
     this.showCode();
     this.findings.show(this.runs[0]);
     this.showStatus(message);
@@ -263,23 +313,29 @@ class View {
   /** @param {Run} run */
   runStarted(run) {
     const i = this.runs.indexOf(run);
-    this.planes[i].begin(run.started);
-    if (i === 0) {
-      const { classes, layers, memory } = run.started, chosenLabel = this.label.value;
-      fill(this.label, ...Array.from({ length: classes }, (_, label) => h("option", { value: label }, `a point of ${className(label, classes)}`)));
-      if (Number(chosenLabel) < classes) this.label.value = chosenLabel || "0";
-      this.network.begin(layers);
-      this.weights.begin(layers);
-      this.memory.textContent = memory ? `Memory: ${memory}` : "";
-      this.showCode();
-    }
+    if (run.replacesRecorded) this.showStatus("");
+    if (i === 0) this.showRun(run);
+    else this.planes[i].begin(run.started);
     if (this.allStarted) {
       if (this.trainWhenStarted) this.pacer.play();
       else if (this.pendingSteps) this.pacer.step(this.pendingSteps);
+      else if (run.train) run.send("pause"); // the user has paused it while it started
       this.trainWhenStarted = false;
       this.pendingSteps = 0;
     }
     this.show();
+  }
+
+  /** Show what does not change during a run: its points, its layers, its script. @param {Run} run */
+  showRun(run) {
+    const { classes, layers, memory } = run.started, chosenLabel = this.label.value;
+    fill(this.label, ...Array.from({ length: classes }, (_, label) => h("option", { value: label }, className(label, classes))));
+    if (Number(chosenLabel) < classes) this.label.value = chosenLabel || "0";
+    this.planes[0].begin(run.started);
+    this.network.begin(layers);
+    this.weights.begin(layers);
+    this.memory.textContent = memory ? `Memory: ${memory}` : "";
+    this.showCode();
   }
 
   /** Make one update; while a run is starting, it is made after the start. */
@@ -360,7 +416,7 @@ class View {
   setPoints(points) {
     this.setup = { ...this.setup, points };
     this.requested = { ...this.requested, points };
-    this.setParams(address.encode(this.fields, this.setup, this.twins));
+    this.setParams(address.encode(this.fields, { ...this.setup, config: this.ownConfig() }, this.twins));
   }
 
   /** @param {Run} run @param {any} message */
@@ -385,11 +441,11 @@ class View {
     this.frames++;
     this.runs.forEach((each, i) => {
       if (!each.hasUnpaintedFrame) return;
-      this.planes[i].paint(each.planes.get("boundary"));
+      this.planes[i].paint(each.planes.get(i ? "boundary" : this.shownPlane));
       each.hasUnpaintedFrame = false;
     });
-    this.curves.draw(this.runs, idle || this.frames % SLOW_CHART_INTERVAL === 0);
-    this.numbers.show(this.runs, this.pacer.training);
+    this.curves.draw(this.runs, this.tabs.current === "gradients" && (idle || this.frames % SLOW_CHART_INTERVAL === 0));
+    for (const each of [this.numbers, this.moreNumbers]) each.show(this.connected || this.runs[0].recorded ? this.runs : this.runs.map(() => NO_RUN), this.pacer.training);
     if (this.networkVisible && run.started && (idle || run.header?.weights || !run.weights)) {
       this.network.paint(run);
       this.weights.paint(run.weights);
@@ -403,7 +459,7 @@ class View {
       }
     }
     if (idle) this.curves.describe(this.runs);
-    this.findings.showVerdict(run);
+    this.findings.showVerdict(run, this.injectable?.find(({ code, late }) => late && run.setup?.bugs.includes(code))?.late);
     this.pacer.tick();
     this.show();
     for (const each of this.runs) each.acknowledge();
@@ -412,7 +468,7 @@ class View {
   /** Show the script with its injected lines and the line of the first finding marked. */
   showCode() {
     const [run] = this.runs, message = run.started ?? this.preview;
-    if (message) this.code.show(message, run.findings.find(({ line }) => line)?.line ?? null);
+    if (message) this.code.show(message, run.findings.find(({ line }) => line)?.line ?? null, this.tabs.current === "code");
   }
 
   /** @param {string} text */
@@ -423,11 +479,13 @@ class View {
   show() {
     const [run] = this.runs, training = this.pacer.training || this.trainWhenStarted;
     const unconnected = this.runs.find(({ connection }) => connection !== "open")?.connection, state = unconnected ? "lost" : !this.allStarted ? "waiting" : run.ended ? "ended" : this.pacer.training ? "running" : "paused";
-    const text = { lost: unconnected === "connecting" ? "starting PyTorch ..." : "not connected", waiting: "writing ...", ended: run.ended?.why === "finished" ? "finished" : "ended", running: "training", paused: run.update ? "paused" : "ready" }[state];
+    const text = run.recorded ? "recorded run" : { lost: unconnected === "connecting" ? "starting PyTorch ..." : "not connected", waiting: "writing ...", ended: run.ended?.why === "finished" ? "finished" : "ended", running: "training", paused: run.update ? "paused" : "ready" }[state];
+    this.grid.classList.toggle("offline", state === "lost" && Boolean(run.header));
     this.bar.show({ training, enabled: !unconnected && !(run.ended && training), twins: this.twins, state, text });
   }
 
   close() {
+    this.closed = true;
     clearInterval(this.clock);
     removeEventListener("revealed", /** @type {any} */ (this.onRevealed));
     this.stopReconnecting?.();

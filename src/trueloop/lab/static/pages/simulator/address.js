@@ -32,7 +32,7 @@ export function encode(fields, { config, bugs, points }, twin) {
 
 /** Parse an address; a parameter that cannot be parsed is reported and keeps its default. The server checks the values.
  * @param {Field[]} fields @param {URLSearchParams} params
- * @returns {{setup: Setup, twin: boolean, play: boolean, invalid: string[]}} */
+ * @returns {{setup: Setup, twin: boolean, play: boolean | null, invalid: string[]}} */
 export function decode(fields, params) {
   const config = Object.fromEntries(fields.map((field) => [field.name, field.default]));
   const invalid = [];
@@ -52,7 +52,7 @@ export function decode(fields, params) {
       }
     } else if (name !== "twin" && name !== "play") invalid.push(`${name}=${text}`);
   }
-  return { setup: { config, bugs, points }, twin: params.get("twin") === "1", play: params.get("play") === "1", invalid };
+  return { setup: { config, bugs, points }, twin: params.get("twin") === "1", play: params.has("play") ? params.get("play") === "1" : null, invalid };
 }
 
 /** @param {Field} field @param {string} text @returns {any} undefined if the text is no value of this field */

@@ -57,16 +57,15 @@ export function firstNotFinite(series) {
 const evaluationCurve = (/** @type {Series} */ series, /** @type {1 | 2} */ which) => /** @type {[number[], any[]]} */ ([
   series.evaluations.map(([update]) => update), series.evaluations.map((each) => each[which])]);
 
-/** The charts: each has a title, lines with their colours, and a function that returns the curves of a run. @type {{key: string, title: string, height: number, x?: any, lines: [string, string][], curvesOf: (s: Series) => [number[], any[]][]}[]} */
+/** The charts: each has a title, lines with their colours, and a function that returns the curves of a run. @type {{key: string, title: string, height: number, lines: [string, string][], curvesOf: (s: Series) => [number[], any[]][]}[]} */
 const CHARTS = [
-  { key: "loss", title: "Loss", height: 128, x: null, lines: [["in training", "--data"], ["held out", "--c3"]], curvesOf: (s) => [[s.update, s.loss], evaluationCurve(s, 1)] },
-  { key: "norm", title: "Gradient norm", height: 102, lines: [["gradient norm", "--gradient"]], curvesOf: (s) => [[s.update, s.norm]] },
+  { key: "loss", title: "Loss", height: 212, lines: [["", "--ghost"], ["training", "--data"], ["held out", "--c3"]], curvesOf: (s) => [[s.update, s.loss], [s.update, s.smooth], evaluationCurve(s, 1)] },
+  { key: "norm", title: "Gradient norm", height: 110, lines: [["gradient norm", "--gradient"]], curvesOf: (s) => [[s.update, s.norm]] },
   { key: "accuracy", title: "Held-out accuracy", height: 110, lines: [["accuracy", "--c3"]], curvesOf: (s) => [evaluationCurve(s, 2)] },
   { key: "rate", title: "Learning rate", height: 110, lines: [["learning rate", "--update"]], curvesOf: (s) => [[s.update, s.rate]] },
   { key: "memory", title: "Memory, MiB", height: 110, lines: [["memory", "--c6"]], curvesOf: (s) => [[s.measuredAt, s.memory]] },
   { key: "graphs", title: "Live graphs", height: 110, lines: [["graphs", "--c9"]], curvesOf: (s) => [[s.measuredAt, s.graphs]] },
 ];
-const DRAWN_EVERY_FRAME = 2; // number of charts drawn with every frame; the others are drawn a few times per second
 
 /** @typedef {{label: string, series: Series, setup: import("./run.js").Setup}} Ghost */
 
@@ -83,24 +82,24 @@ export function curves() {
   function arrange(runCount) {
     if (runCount === arrangedFor) return;
     arrangedFor = runCount;
-    for (const { key, title, height, lines, x } of CHARTS) {
+    for (const { key, title, height, lines } of CHARTS) {
       charts[key]?.unmount();
       const chartLines = runCount === 1 ? lines.map(([label, colour]) => line(key, label, colour, false))
-        : [["broken", false], ["without", true]].flatMap(([run, isTwin]) => lines.map(([label, colour]) => line(key, label === "held out" ? `held out, ${run}` : String(run), !isTwin ? colour : label === "held out" ? "--c6" : "--update", Boolean(isTwin))));
-      charts[key] = chart({ title, lines: chartLines, height, x });
+        : ["broken", "without"].flatMap((run, i) => lines.map(([label, colour]) => line(key, label === "held out" ? (i ? "" : label) : label && run, label ? ["--gradient", "--update"][i] : colour, label === "held out")));
+      charts[key] = chart({ title, lines: chartLines, height, x: null });
       fill(containers[key], charts[key].element);
     }
     showGhosts();
   }
 
-  function line(/** @type {string} */ key, /** @type {string} */ label, /** @type {string} */ colour, /** @type {boolean} */ isTwin) {
-    const sparse = label.startsWith("held out") || key === "accuracy";
-    return { label, colour, width: sparse ? 1.6 : 1.2, points: sparse, ...(isTwin ? { dash: [6, 4] } : {}) };
+  function line(/** @type {string} */ key, /** @type {string} */ label, /** @type {string} */ colour, /** @type {boolean} */ isDashed) {
+    const sparse = label === "held out" || key === "accuracy" || isDashed;
+    return { label, colour, width: colour === "--ghost" ? 0.8 : key === "loss" ? 2 : 1.4, joined: sparse, ...(isDashed ? { dash: [4, 4] } : {}) };
   }
 
-  /** @param {Run[]} runs @param {boolean} [allCharts] */
+  /** @param {Run[]} runs @param {boolean} [allCharts] false: draw only the loss */
   function draw(runs, allCharts = true) {
-    for (const { key, curvesOf } of allCharts ? CHARTS : CHARTS.slice(0, DRAWN_EVERY_FRAME)) charts[key].set(...alignCurves(runs.flatMap(({ series }) => curvesOf(series))));
+    for (const { key, curvesOf } of allCharts ? CHARTS : CHARTS.slice(0, 1)) charts[key].set(...alignCurves(runs.flatMap(({ series }) => curvesOf(series))));
   }
 
   /** @param {Run[]} runs */
@@ -112,7 +111,7 @@ export function curves() {
   function showGhosts() {
     for (const { key, curvesOf } of CHARTS) {
       charts[key].ghosts(ghosts.map(({ label, series }, i) => {
-        const [x, y] = downsample(curvesOf(series)[0], 300);
+        const [x, y] = downsample(curvesOf(series)[key === "loss" ? 1 : 0], 300); // of the loss, the smoothed curve
         return { label, x, y, dash: DASHES[i] };
       }));
     }

@@ -1,7 +1,7 @@
 // @ts-check
 // The plane: the predicted classes and the points. A click or Enter adds a point; shift-click or Delete removes the nearest.
 import { colour, h, formatNumber } from "../../dom.js";
-import { drawPoint, classColour, mixColours, className, palette, putBytes, rgb } from "./shapes.js";
+import { drawPoint, classColour, divergingPalette, mixColours, className, palette, putBytes, rgb } from "./shapes.js";
 
 const NOT_FINITE = 255; // the byte of a pixel where the network's output is not finite
 const STEP = 1 / 16; // distance that an arrow key moves the cross, as a fraction of half the width
@@ -108,9 +108,12 @@ export function decisionPlane({ title = "", onadd, onremove, chosenClass = () =>
       paintPoints();
       return removed;
     },
-    /** @param {{plane: any, bytes: Uint8Array} | undefined} picture */
+    /** Paint the decision, or the map of a neuron. @param {{plane: any, bytes: Uint8Array} | undefined} picture */
     paint(picture) {
       if (!picture) return;
+      const isNeuron = picture.plane.name !== "boundary";
+      points.classList.toggle("faded", isNeuron);
+      if (isNeuron) return putBytes(decision, picture.bytes, picture.plane.width, divergingPalette());
       if (paletteKey !== `${classes} ${picture.plane.steps}`) {
         steps = picture.plane.steps;
         paletteKey = `${classes} ${steps}`;

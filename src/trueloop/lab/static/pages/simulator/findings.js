@@ -7,7 +7,7 @@ export function findings({ onpick }) {
   const verdict = h("p", { class: "verdict" });
   const cards = h("div", { class: "cards" });
   const limitsNote = h("p", { class: "muted judged", hidden: true });
-  const element = h("section", { class: "findings", "aria-label": "Sanitizer" }, verdict, cards, limitsNote);
+  const element = h("section", { class: "findings", "aria-label": "Sanitizer" }, cards, limitsNote);
 
   /** @param {any} message a finding from the worker */
   function card({ finding, line, excerpt }) {
@@ -31,7 +31,7 @@ export function findings({ onpick }) {
   }
 
   return {
-    element,
+    element, verdict,
     /** @param {any} run */
     show(run) {
       this.showVerdict(run);
@@ -39,15 +39,18 @@ export function findings({ onpick }) {
       limitsNote.hidden = !run.ended?.judged;
       limitsNote.textContent = run.ended?.judged ?? "";
     },
-    /** @param {any} run */
-    showVerdict(run) {
+    /** @param {any} run @param {string} [late] why the finding comes late */
+    showVerdict(run, late = "") {
+      const isChecked = run.update && !run.recorded;
       const problemCount = run.findings.filter((/** @type {any} */ { finding }) => finding.severity !== "note").length;
       const unseen = (run.started?.bugs ?? []).filter((/** @type {string} */ code) => !run.findings.some((/** @type {any} */ { finding }) => finding.code === code)).join(", ");
-      verdict.className = `verdict ${problemCount ? "bad" : run.update && !unseen ? "good" : ""}`;
-      const unseenText = run.ended ? `The sanitizer has not found ${unseen} in this run.` : `Not found yet: ${unseen}. Some failures show only after two epochs, or at an evaluation.`;
-      const text = unseen && run.update && !run.findings.length ? unseenText : run.findings.length ? `The sanitizer found ${run.findings.length === 1 ? "this" : run.findings.length}:`
+      verdict.className = `verdict ${problemCount || run.ended?.explained ? "bad" : isChecked && !unseen ? "good" : ""}`;
+      const isRaised = Boolean(run.ended?.explained);
+      const unseenText = run.ended ? `The sanitizer has not found ${unseen} in this run.` : `Not found yet: ${unseen}. ${late || "Some failures show only after two epochs, or at an evaluation."}`;
+      const text = unseen && isChecked && !run.findings.length && !isRaised ? unseenText : run.findings.length ? `✗ ${run.findings[0].finding.code} ${run.findings[0].finding.title}${run.findings.length > 1 ? `, and ${run.findings.length - 1} more` : ""}`
+        : run.ended?.explained ? `✗ ${run.ended.explained.title}`
         : run.ended ? `✓ ${run.ended.headline ?? "The sanitizer found nothing."}`
-          : run.update ? "✓ No findings so far." : "The sanitizer will check this run.";
+          : isChecked ? "✓ No findings so far." : "Not checked yet.";
       if (verdict.textContent !== text) verdict.textContent = text;
     },
   };

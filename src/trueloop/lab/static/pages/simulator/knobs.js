@@ -7,15 +7,15 @@ import { drawPoint, classColour } from "./shapes.js";
 
 /** @typedef {import("../../controls.js").Field} Field */
 
-const MAIN = ["learning_rate", "batch", "optimizer", "schedule", "hidden", "activation"];
+const MAIN = ["learning_rate", "batch", "optimizer", "hidden", "activation"];
 export const LABELS = { learning_rate: "learning rate", batch: "batch size", accumulation: "batches per update", hidden: "hidden layers",
   clip: "clip the norm at", no_grad: "evaluate under no_grad", keep_best: "keep the best weights", batchnorm: "batch normalisation" };
 export const SLIDERS = { learning_rate: { log: true, lowest: 1e-5, highest: 100 }, batch: { lowest: 1, highest: 128 }, noise: { lowest: 0, highest: 0.5, step: 0.01 },
   dropout: { step: 0.05 }, accumulation: { lowest: 1, highest: 16 }, samples: { lowest: 40, highest: 1000, step: 20 } };
 const OPTIMIZER_NAMES = /** @type {Record<string, string>} */ ({ sgd: "SGD", momentum: "SGD + momentum", nesterov: "SGD + Nesterov", adam: "Adam", adamw: "AdamW", rmsprop: "RMSprop", adagrad: "Adagrad" });
 
-/** @param {Field[]} fields @param {{config: Record<string, any>, onchange: (name: string, value: any) => void}} options */
-export function knobs(fields, { config, onchange }) {
+/** @param {Field[]} fields @param {{config: Record<string, any>, onchange: (name: string, value: any) => void, onrefusedrare: () => void}} options onrefusedrare: shows the less common settings, one of which was refused */
+export function knobs(fields, { config, onchange, onrefusedrare }) {
   const datasets = fields.find(({ name }) => name === "dataset")?.choices ?? [];
   const lessCommon = fields.map(({ name }) => name).filter((name) => name !== "dataset" && !MAIN.includes(name));
   const options = { values: config, labels: LABELS, sliders: SLIDERS };
@@ -23,7 +23,7 @@ export function knobs(fields, { config, onchange }) {
   const more = form(fields, { ...options, only: lessCommon, onchange: (values, name) => onchange(name, values[name]) });
   nameOptimizers(main.field("optimizer"));
   /** @type {Record<string, HTMLCanvasElement>} */ const thumbnails = {};
-  const datasetGroup = h("fieldset", { class: "thumbs" }, h("legend", {}, "dataset"), datasets.map((/** @type {string} */ name) => {
+  const datasetGroup = h("fieldset", { class: "thumbs" }, h("legend", { class: "unseen" }, "dataset"), datasets.map((/** @type {string} */ name) => {
     thumbnails[name] = h("canvas", { width: 96, height: 96, "aria-hidden": "true" });
     return h("label", { class: "thumb" },
       h("input", { type: "radio", name: "dataset", value: name, checked: name === config.dataset, onchange: () => onchange("dataset", name) }),
@@ -38,14 +38,22 @@ export function knobs(fields, { config, onchange }) {
       for (const [x, y, label] of points) drawPoint(context, 48 + 43 * x, 48 - 43 * y, classes > 3 ? 4 : 3, { label, classes, fill: classColour(label), edge: colour("--panel") });
     }
   });
-  for (const name of datasets) ask("datasets", { dataset: name }).then(({ points }) => { pointsOfDataset[name] = points; paint(); }, () => {}); // without the picture, its name is still shown
+  requestPictures().catch(() => {}); // without its picture, the name of a dataset is still shown
   addEventListener("colours", paint);
-  const moreSettings = h("details", { class: "panel more rarer" }, h("summary", {}, "More settings"), more.element);
+  const moreSettings = h("div", { class: "rarer" }, more.element);
   const element = h("div", { class: "knobs" }, datasetGroup, main.element);
+
+  /** Request one picture at a time: a browser has six connections, and a request waits until PyTorch has started. */
+  async function requestPictures() {
+    for (const name of datasets) {
+      pointsOfDataset[name] = (await ask("datasets", { dataset: name })).points;
+      paint();
+    }
+  }
 
   return {
     element,
-    /** The less common settings; the section is as wide as the page. */ more: moreSettings,
+    /** The less common settings. */ more: moreSettings,
     /** @param {Record<string, any>} newValues */
     set(newValues) {
       main.change(newValues);
@@ -58,7 +66,7 @@ export function knobs(fields, { config, onchange }) {
       const inLessCommon = error && lessCommon.some((name) => mentions(error.what, name));
       main.refuse(inLessCommon ? null : error);
       more.refuse(inLessCommon ? error : null);
-      if (inLessCommon) moreSettings.open = true;
+      if (inLessCommon) onrefusedrare();
     },
     unmount() { removeEventListener("colours", paint); },
   };

@@ -1,11 +1,10 @@
 // @ts-check
 // The network with its layers from left to right: each neuron is a map of its output over the plane, each weight a line.
-import { colour, equal, h, svg } from "../../dom.js";
-import { mixColours, palette, putBytes, rgb, classColour } from "./shapes.js";
+import { colour, equal, h } from "../../dom.js";
+import { classColour, divergingPalette, putBytes } from "./shapes.js";
 
 const MAX_POINTER_DISTANCE = 6; // maximum distance of the pointer from a line, in pixels
-const MIN_ROW_HEIGHT = 23, MIN_HEIGHT = 150;
-const MAX_ROWS = 20; // maximum number of neurons in a column; a wider layer has several columns
+const MAX_ROWS = 16; // maximum number of neurons in a column; a wider layer has several columns
 
 /** @typedef {{kind: "weight", layer: number, to: number, from: number} | {kind: "neuron", layer: number, to: number}} Picked layer: index of a layer's weights, from 0; the last layer is the head */
 /** @typedef {{x: number, y: number, size: number}} NetworkNode */
@@ -22,19 +21,18 @@ export function network({ onhover, onpick }) {
   const container = h("div", { class: "net-place" }, canvas);
 
   function arrange() {
-    const width = container.clientWidth;
-    if (!width || !layers.length) return;
-    const counts = [layers[0].inputs, ...layers.map(({ neurons }) => neurons)];
-    const tallestColumn = Math.min(Math.max(...counts), MAX_ROWS), height = Math.max(MIN_HEIGHT, tallestColumn * Math.max(MIN_ROW_HEIGHT, Math.min(40, 320 / tallestColumn)));
+    const width = container.clientWidth, height = container.clientHeight;
+    if (!width || !height || !layers.length) return;
+    const counts = [layers[0].inputs, ...layers.map(({ neurons }) => neurons)], edge = Math.min(30, width / 10);
     columns = counts.map((count, column) => {
-      const subcolumns = Math.ceil(count / MAX_ROWS), rows = Math.ceil(count / subcolumns), middle = 40 + (column / (counts.length - 1)) * (width - 80);
-      const size = Math.max(5, Math.min(34, height / rows - 3, (width - 80) / counts.length / subcolumns - 4));
-      return Array.from({ length: count }, (_, i) => ({ x: middle + (Math.floor(i / rows) - (subcolumns - 1) / 2) * (size + 3), y: (height / rows) * (i % rows + 0.5), size }));
+      const subcolumns = Math.ceil(count / MAX_ROWS), rows = Math.ceil(count / subcolumns), middle = edge + (column / (counts.length - 1)) * (width - 2 * edge);
+      const size = Math.max(5, Math.min(44, height / rows - 4, (width - 2 * edge) / counts.length / subcolumns - 4));
+      const pitch = Math.min(height / rows, size + 24);
+      return Array.from({ length: count }, (_, i) => ({ x: middle + (Math.floor(i / rows) - (subcolumns - 1) / 2) * (size + 3), y: height / 2 + pitch * (i % rows - (rows - 1) / 2), size }));
     });
     const ratio = devicePixelRatio || 1;
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
-    canvas.style.height = `${height}px`;
     pixels = divergingPalette();
     draw();
   }
@@ -147,12 +145,6 @@ export function network({ onhover, onpick }) {
     begin(newLayers) { layers = newLayers; arrange(); },
     /** @param {import("./run.js").Run} run */
     paint(run) { shownRun = run; draw(); },
-    /** Draw one neuron's map on a canvas. @param {HTMLCanvasElement} into @param {string} name */
-    enlarge(into, name) {
-      const picture = shownRun?.planes.get(name);
-      if (picture) putBytes(into, picture.bytes, picture.plane.width, pixels);
-      return picture?.plane ?? null;
-    },
     unmount() {
       resizeObserver.disconnect();
       removeEventListener("colours", arrange);
@@ -170,17 +162,4 @@ function bezierAt(fraction) {
   }
   const t = (low + high) / 2;
   return 3 * t * t - 2 * t ** 3;
-}
-
-function divergingPalette() {
-  const background = rgb(colour("--panel")), high = rgb(colour("--data")), low = rgb(colour("--gradient"));
-  return palette((byte) => (byte >= 128 ? mixColours(background, high, (byte - 128) / 127) : mixColours(background, low, (128 - byte) / 127)));
-}
-
-/** The legend of colours and lines. */
-export function legend() {
-  const sample = (/** @type {string} */ name, /** @type {string} */ dash) => svg("svg", { width: 26, height: 8, "aria-hidden": "true" },
-    svg("line", { x1: 0, y1: 4, x2: 26, y2: 4, class: name, "stroke-dasharray": dash, "stroke-width": 2.5 }));
-  return h("p", { class: "muted net-legend" }, h("span", {}, sample("positive", ""), " positive: blue, unbroken"), h("span", {}, sample("negative", "5 3"), " negative: orange, dashed"),
-    h("span", {}, "wide = large"));
 }

@@ -17,6 +17,8 @@ export function createPacer(runs) {
 
   return {
     get training() { return training; },
+    /** True for a single run at full speed. */
+    get isUnlimited() { return !speed && runs().length === 1; },
     /** @param {number} perSecond */
     setSpeed(perSecond) {
       speed = perSecond;
@@ -26,7 +28,7 @@ export function createPacer(runs) {
       training = true;
       targetUpdate = startUpdate = highestUpdate();
       startedAt_ms = performance.now();
-      if (!speed && runs().length === 1) runs()[0].send("run");
+      if (this.isUnlimited) runs()[0].send("run");
       else this.tick();
     },
     /** Pause all runs at the same update. */

@@ -11,6 +11,7 @@ export class Series {
   constructor() {
     /** @type {number[]} */ this.update = [];
     /** @type {any[]} */ this.loss = [];
+    /** @type {any[]} the smoothed loss */ this.smooth = [];
     /** @type {any[]} */ this.norm = [];
     /** @type {any[]} */ this.rate = [];
     /** @type {[number, any, any][]} an evaluation: update, held-out loss, accuracy */
@@ -23,10 +24,11 @@ export class Series {
 
   /** @param {any} header of a frame */
   append(header) {
-    const { update, loss, norm, rate } = header.points;
+    const { update, loss, smooth, norm, rate } = header.points;
     for (let i = 0; i < update.length; i++) {
       this.update.push(update[i] + 1); // the page counts updates from 1
       this.loss.push(loss[i]);
+      this.smooth.push(smooth[i]);
       this.norm.push(norm[i]);
       this.rate.push(rate[i]);
     }
@@ -41,6 +43,9 @@ export class Series {
 
   get last() { return this.update.length - 1; }
 }
+
+/** A run without numbers. */
+export const NO_RUN = /** @type {any} */ ({ header: null, series: new Series(), started: null, ended: null });
 
 /** Reconnect idle runs when the page is used again; return a function that ends this. @param {() => Run[]} runs */
 export function reconnectWhenUsed(runs) {
@@ -57,7 +62,8 @@ export class Run {
     this.handlers = handlers;
     /** @type {Setup | null} */ this.setup = null;
     this.id = this.latestStartedId = 0; // latestStartedId: id of the newest run that has started
-    this.ready = false;
+    this.request = 0; // number of start commands; an earlier run that starts late is ignored
+    this.ready = this.replacesRecorded = this.train = false;
     this.lost = false;
     this.neurons = false;
     this.connection = "connecting";
@@ -81,11 +87,13 @@ export class Run {
     /** @type {any} */ this.ended = null;
     this.state = "waiting";
     this.hasUnpaintedFrame = false;
+    this.recorded = false; // true while a recorded run is shown in place of one that has not started
   }
 
-  /** Start a run, paused before its first batch. @param {Setup} setup */
-  begin(setup) {
+  /** Start a run, which trains immediately or is paused before its first batch. @param {Setup} setup @param {boolean} [train] */
+  begin(setup, train = false) {
     this.setup = setup;
+    this.train = train;
     this.id = 0;
     this.clear();
     if (this.ready) this.sendStart();
@@ -93,7 +101,7 @@ export class Run {
 
   sendStart() {
     if (!this.setup) return;
-    this.live.send({ do: "start", ...this.setup });
+    this.live.send({ do: "start", request: ++this.request, train: this.train, ...this.setup });
     if (this.neurons) this.live.send({ do: "show_neurons", neurons: true });
   }
 
@@ -106,7 +114,7 @@ export class Run {
 
   /** Send a command to the worker. @param {"run" | "pause" | "step" | "run_until" | "edit" | "add_point" | "remove_point"} command @param {object} [values] */
   send(command, values = {}) {
-    if (this.started && !this.ended) this.live.send({ do: command, ...values });
+    if (this.started && !this.ended && !this.recorded) this.live.send({ do: command, ...values });
   }
 
   get update() { return this.header?.update ?? 0; }
@@ -120,10 +128,15 @@ export class Run {
   receive(message) {
     if (message.kind === "ready") {
       this.ready = true;
-      if (this.setup) this.begin(this.setup);
+      this.id = 0;
+      if (!this.recorded) this.clear();
+      this.sendStart();
     } else if (message.kind === "started") {
-      this.clear(); // if two runs were requested, this one discards the data of the first
-      this.id = this.latestStartedId = message.run;
+      this.latestStartedId = message.run;
+      if (message.request !== this.request) return; // a newer run is requested, which replaces this one
+      this.replacesRecorded = this.recorded;
+      this.clear();
+      this.id = message.run;
       this.started = message;
       this.handlers.onstarted(this);
     } else if (message.kind === "refused") this.handlers.onrefused(message);
@@ -146,6 +159,18 @@ export class Run {
   receiveFrame(header, planes) {
     this.newestFrame = Math.max(this.newestFrame, header.frame);
     if (header.run !== this.id) return this.acknowledge(); // a frame of an earlier run is not painted
+    this.show(header, planes);
+  }
+
+  /** Show the settings of a recorded run. @param {any} message */
+  showRecorded(message) {
+    this.clear();
+    this.started = message;
+    this.recorded = true;
+  }
+
+  /** Take over the content of a frame. @param {any} header @param {Uint8Array[]} planes */
+  show(header, planes) {
     this.header = header;
     if (!this.ended) this.state = header.state;
     this.series.append(header);

@@ -15,15 +15,14 @@ export function scenarios({ announce, onopen }) {
   /** @type {Set<Live>} */ const connections = new Set();
   /** @type {any[]} */ const charts = [];
   const grid = h("div", { class: "tiles scenarios" });
-  const element = h("section", { "aria-labelledby": "experiments" }, h("h2", { id: "experiments" }, "Five classic experiments"),
-    h("p", { class: "muted" }, "Common claims about training, measured: each experiment runs on the server."), grid);
+  const element = h("section", { "aria-label": "Five classic experiments" }, grid);
 
   /** @param {any} scenario name, title, claim, and its runs: label, config, bugs */
   function card(scenario) {
     const verdict = h("p", { class: "measured", "aria-live": "polite" }), chartContainer = h("div", {});
     const bar = h("progress", { max: 1, value: 0, hidden: true, "aria-label": `${scenario.title}: progress` });
     const run = h("button", { type: "button", onclick: () => start(scenario, { run, bar, verdict, chartContainer }) }, "Run the experiment");
-    return h("article", { class: "panel scenario", dataset: { scenario: scenario.name } },
+    return h("article", { class: "scenario", dataset: { scenario: scenario.name } },
       h("h3", {}, scenario.title), h("p", {}, "Claim: ", h("q", {}, scenario.claim)),
       h("div", { class: "row" }, run, bar), verdict, chartContainer,
       h("div", { class: "row opens" }, (scenario.runs ?? []).map((/** @type {any} */ each) => h("button", { type: "button", class: "quiet small", onclick: () => onopen(each) }, `Open: ${each.label}`))));

@@ -71,6 +71,12 @@ export function palette(colourOf) {
   return pixels;
 }
 
+/** Return the pixels of a neuron's map: orange where its output is negative, blue where it is positive. */
+export function divergingPalette() {
+  const background = rgb(colour("--panel")), high = rgb(colour("--data")), low = rgb(colour("--gradient"));
+  return palette((byte) => (byte >= 128 ? mixColours(background, high, (byte - 128) / 127) : mixColours(background, low, (128 - byte) / 127)));
+}
+
 /** Draw a picture in bytes on a canvas. @param {HTMLCanvasElement} canvas @param {Uint8Array} bytes @param {number} width @param {Uint32Array} pixels */
 export function putBytes(canvas, bytes, width, pixels) {
   const height = bytes.length / width;

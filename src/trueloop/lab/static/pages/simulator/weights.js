@@ -1,26 +1,25 @@
 // @ts-check
-// The chosen neuron or weight, enlarged and editable, and a table of all weights for keyboards and screen readers.
+// The chosen neuron or weight, which can be edited, and a table of all weights for keyboards and screen readers.
 import { fill, h, formatNumber } from "../../dom.js";
 
 /** @typedef {import("./network.js").Picked} Picked */
 
-/** @param {{onedit: (parameter: string, index: number[], value: number) => void, enlarge: (into: HTMLCanvasElement, name: string) => any, activation: () => string}} options */
-export function weights({ onedit, enlarge, activation }) {
+/** @param {{onedit: (parameter: string, index: number[], value: number) => void, isTableVisible: () => boolean, activation: () => string}} options */
+export function weights({ onedit, isTableVisible, activation }) {
   /** @type {any[]} */ let layers = [];
   /** @type {Record<string, any> | null} */ let parameters = null;
   /** @type {Picked | null} */ let picked = null;
   /** @type {Picked | null} */ let hovered = null;
   let tableDrawnAt_ms = 0, painted = false;
-  const picture = h("canvas", { class: "neuron", width: 22, height: 22, "aria-hidden": "true" });
   const description = h("p", { class: "what" });
   const input = h("input", { type: "number", step: "any", id: "weight-value", onchange: applyEdit });
   const slider = h("input", { type: "range", min: -4, max: 4, step: 0.05, "aria-label": "Value", oninput: () => { input.value = slider.value; applyEdit(); } });
   const form = h("form", { class: "weight-form", hidden: true, onsubmit: (/** @type {Event} */ event) => { event.preventDefault(); applyEdit(); } },
     h("label", { for: "weight-value" }, "value"), input, h("button", { class: "quiet" }, "Set"), slider);
-  const inspector = h("div", { class: "inspector" }, picture, h("div", {}, description, form));
+  const inspector = h("div", { class: "inspector" }, description, form);
   const layerSelect = h("select", { "aria-label": "Which weights", onchange: () => drawTable(true) });
   const tableContainer = h("div", { class: "scroll" });
-  const details = h("details", { class: "more", ontoggle: () => drawTable(true) }, h("summary", {}, "All weights as a table"), h("div", { class: "row" }, layerSelect, h("span", { class: "muted" }, "Pick a number to change it above.")), tableContainer);
+  const table = h("div", {}, h("div", { class: "row" }, layerSelect, h("span", { class: "muted" }, "Pick a number to change it.")), tableContainer);
 
   /** @param {Picked} target @returns {{parameter: string, index: number[], text: string}} */
   function describeTarget(target) {
@@ -45,18 +44,13 @@ export function weights({ onedit, enlarge, activation }) {
 
   function showTarget() {
     const target = hovered ?? picked;
-    picture.hidden = true;
     if (!target || !layers[target.layer]) {
-      fill(description, painted && !parameters ? "The weights of a network this large are not drawn. Point at a neuron to enlarge its map."
-        : "Point at a neuron to enlarge its map, or at a line to read its weight; click one to change it.");
+      fill(description, h("span", { class: "muted" }, painted && !parameters ? "The weights of a network this large are not drawn." : "Point at units and weights."));
       form.hidden = true;
       return;
     }
     const { text } = describeTarget(target), value = valueAt(target);
-    const plane = target.kind === "neuron" && target.layer < layers.length - 1 ? enlarge(picture, `${target.layer}:${target.to}`) : null;
-    picture.hidden = !plane;
-    fill(description, text, ": ", h("strong", { class: "mono" }, value === undefined ? "not shown" : formatNumber(value, 4)),
-      plane && h("span", { class: "muted" }, ` · its map goes from ${formatNumber(-plane.scale, 3)} (orange) to ${formatNumber(plane.scale, 3)} (blue)`));
+    fill(description, text, ": ", h("strong", { class: "mono" }, value === undefined ? "not shown" : formatNumber(value, 4)));
     form.hidden = target !== picked || value === undefined;
     if (!form.hidden && document.activeElement !== input && document.activeElement !== slider && typeof value === "number") {
       input.value = String(Number(value.toPrecision(4)));
@@ -66,7 +60,7 @@ export function weights({ onedit, enlarge, activation }) {
 
   /** @param {boolean} [force] */
   function drawTable(force = false) {
-    if (!details.open || (!force && performance.now() - tableDrawnAt_ms < 600) || (tableContainer.contains(document.activeElement) && !force)) return;
+    if (!isTableVisible() || (!force && performance.now() - tableDrawnAt_ms < 600) || (tableContainer.contains(document.activeElement) && !force)) return;
     const name = layerSelect.value, layer = layers.findIndex((each) => each.weight === name), rows = parameters?.[name], bias = parameters?.[layers[layer]?.bias];
     if (!rows) return fill(tableContainer, h("p", { class: "muted" }, "The weights of a network this large are not shown."));
     tableDrawnAt_ms = performance.now();
@@ -86,7 +80,7 @@ export function weights({ onedit, enlarge, activation }) {
 
   showTarget();
   return {
-    inspector, details, pick,
+    inspector, table, pick, showTable: () => drawTable(true),
     /** @param {any[]} newLayers */
     begin(newLayers) {
       layers = newLayers;
