@@ -1,17 +1,19 @@
-"""Time the programs of the lab's production page as the page shows them: each component against the minimal loop."""
+"""Measure the programs of the lab's production page as the page shows them: time, memory and disk of each component."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from measure import Clock, Cost, SideBySide, interleave, machine
+from torch.profiler import ProfilerActivity, profile
 
 from trueloop.lab.teaching.production.program import production_program
 from trueloop.lab.teaching.production.selection import NAMES, Selection, select
@@ -49,23 +51,54 @@ def compile_halves(selection: Selection, model: str) -> tuple[Any, Any]:
     return compile(before, "before", "exec"), compile(loop, "loop", "exec")
 
 
-def timed(code: tuple[Any, Any]) -> Cost:
-    """Run one program in an empty folder and return the mean cost of an update, including the work of an epoch."""
-    names: dict[str, Any] = {"__name__": "__main__"}
-    clock, original_folder = Clock(), Path.cwd()
+@contextlib.contextmanager
+def empty_folder() -> Iterator[Path]:
+    """Change to an empty folder, and discard what is printed."""
+    original_folder = Path.cwd()
     with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
         os.chdir(folder)
         try:
             with contextlib.redirect_stdout(nowhere):
-                exec(code[0], names)
-                clock.tick()
-                exec(code[1], names)
-                clock.tick()
+                yield Path(folder)
         finally:
             os.chdir(original_folder)
+
+
+def timed(code: tuple[Any, Any]) -> Cost:
+    """Run one program in an empty folder and return the mean cost of an update, including the work of an epoch."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    clock = Clock()
+    with empty_folder():
+        exec(code[0], names)
+        clock.tick()
+        exec(code[1], names)
+        clock.tick()
     updates = EPOCHS * -(-len(names["train_data"]) // BATCH)
     total = clock.per_tick(0)
     return Cost(total.wall / updates, total.cpu / updates)
+
+
+def bytes_used(code: tuple[Any, Any]) -> dict[str, int]:
+    """Run one program and return the peak of its tensors, and the size of the files that it leaves behind, in bytes."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler writes to stderr at every start
+    names: dict[str, Any] = {"__name__": "__main__"}
+    gc.collect()
+    with empty_folder() as folder:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            exec(code[0], names)
+            exec(code[1], names)
+        files = sum(file.stat().st_size for file in folder.iterdir())
+    return {"memory_bytes": _peak_bytes(profiler), "disk_bytes": files}
+
+
+def _peak_bytes(profiler: profile) -> int:
+    """Return the largest number of bytes that the tensors created under the profiler had at one time."""
+    current = peak = 0
+    for event in profiler.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            current += event.nbytes()
+            peak = max(peak, current)
+    return peak
 
 
 def measure_texts(*, quick: bool) -> dict[str, Any]:
@@ -74,10 +107,11 @@ def measure_texts(*, quick: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for model in MODELS:
         torch.manual_seed(0)
-        runs: dict[str, Callable[[], Cost]] = {
-            name: partial(timed, compile_halves(each, model)) for name, each in SELECTIONS.items()
-        }
-        found[model] = _figures(interleave(runs, rounds[model]))
+        codes = {name: compile_halves(each, model) for name, each in SELECTIONS.items()}
+        used = {name: bytes_used(code) for name, code in codes.items()}
+        runs: dict[str, Callable[[], Cost]] = {name: partial(timed, code) for name, code in codes.items()}
+        times = _figures(interleave(runs, rounds[model]))
+        found[model] = {name: {**times[name], **used[name]} for name in codes}
     about = machine()
     about["versions"] = {"torch": about["versions"]["torch"]}
     examples = 1797 * REPEATED

@@ -7,12 +7,7 @@ import { player } from "../player.js";
 import { flowChart } from "../flowchart.js";
 
 export const title = "Production loop";
-export const lead = "Five lines train a network. The rest of a training script handles everything else: " +
-  "runs that crash, batches that do not fit, models that stop improving. Switch components on and see what each one adds.";
-
-const HINT = "What to look for: a bar at the edge marks a new line. Accumulation makes the update conditional, " +
-  "clipping comes between backward and update, the schedule after it: most silent bugs are one of these lines in the wrong place. " +
-  "Point at a box of the chart to find its lines, or at a line to find its box.";
+export const lead = "Five lines train a network; switch on what a real run needs, and see the program grow.";
 
 /** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {
@@ -41,10 +36,7 @@ export async function mount(root, { params, setParams, announce }) {
     h("button", { type: "button", class: "quiet", disabled: true, onclick: () => choose(Object.fromEntries(names.map((name) => [name, name === "precision" ? "bf16" : true]))) }, "Everything"),
   ];
   fill(root,
-    h("p", { class: "look" }, HINT),
-    h("div", { class: "row panel" },
-      presets,
-      h("span", { class: "muted" }, "or grow it:"), growthPlayer.element),
+    h("div", { class: "row panel growth" }, growthPlayer.element, presets),
     h("div", { class: "production" },
       h("section", { class: "panel components", "aria-label": "Components" }, h("h2", {}, "Components"), switches, refusal),
       h("section", { class: "text", "aria-label": "Program" }, summary, removedLines, program.element, trainer.element),
@@ -119,7 +111,7 @@ export async function mount(root, { params, setParams, announce }) {
       h("option", { value: "bf16" }, "bfloat16"), h("option", { value: "fp16" }, "float16"));
     return h("div", { class: "component", dataset: { name: component.name } },
       h("div", { class: "row" }, box, h("label", { for: id }, component.title), precisionSelect, h("small", { class: "muted because" })),
-      h("details", {}, h("summary", {}, "why, and what happens without"),
+      h("details", {}, h("summary", { "aria-label": `${component.title}: why, and what happens without it` }, "why?"),
         h("dl", {},
           h("dt", {}, "What for"), h("dd", {}, component.purpose),
           h("dt", {}, "What it costs"), h("dd", {}, component.cost),
@@ -165,7 +157,9 @@ export async function mount(root, { params, setParams, announce }) {
     if (to - from > 60 && (at < from || at > to - 40)) pane.scrollTop += at - from - (to - from) / 3;
   }
 
+  const isMinimal = !Object.keys(requested).length;
   await refresh(requested);
+  if (isMinimal && shownSelection) growthPlayer.autoplay();
   return () => { mounted = false; growthPlayer.unmount(); };
 }
 
