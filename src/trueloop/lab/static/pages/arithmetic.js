@@ -8,7 +8,7 @@ import { DEFAULT_RATE, oneStep } from "./arithmetic/step.js";
 import { timeline } from "./arithmetic/timeline.js";
 
 export const title = "Arithmetic";
-export const lead = "Six sizes decide how many iterations and updates a run has.";
+export const lead = "Six sizes decide every count of a run.";
 
 const SIZES = ["dataset", "batch", "epochs", "accumulate", "processes", "drop_last"];
 const GOALS = ["target_updates", "update_ms", "sample_bytes"];
@@ -32,7 +32,7 @@ export async function mount(root, { params, setParams, announce }) {
   const placeholder = h("p", { class: "panel muted", role: "status" }, "Computing the counts …");
   const numbers = h("div", { class: "tiles numbers-tiles", "aria-live": "off" }, placeholder);
   const notes = h("ul", { class: "notes" });
-  const notesPanel = h("section", { class: "panel", "aria-labelledby": "arithmetic-notes" }, h("h2", { id: "arithmetic-notes" }, "To notice"), notes);
+  const notesPanel = h("details", { class: "panel" }, h("summary", {}, "To notice"), notes);
   const code = codePanel({ file: "counts.py", note: "Needs pip install 'trueloop[train]'. The last lines give the same sizes to a real DataLoader and check that it agrees." });
   const line = timeline({ go: (to) => { Object.assign(position, to); return update(); }, announce, onplay: () => step.pause() });
   const step = oneStep({

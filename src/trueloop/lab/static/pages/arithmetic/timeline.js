@@ -32,7 +32,7 @@ export function timeline({ go, announce, onplay }) {
       h("span", { class: "row farther" }, button("update", "To the next update", "update"), button("epoch", "To the next epoch", "epoch"),
         button("▶|", "To the last iteration of the epoch", "epochs_end"), button("▶▶|", "To the last iteration of the run", "last"), rate)),
     positionText, progress,
-    h("h3", {}, "Epochs"), epochs,
+    epochs,
     epochName, windows, legend(),
     iterationName, shares, coverage);
 
@@ -78,7 +78,7 @@ export function timeline({ go, announce, onplay }) {
     coverage.textContent = line.coverage;
     progress.value = line.share_of_run;
     epochName.textContent = `Windows of epoch ${(line.epoch + 1).toLocaleString("en-US")}`;
-    iterationName.textContent = `This iteration: examples ${line.examples} of the epoch's order`;
+    iterationName.textContent = `Examples ${line.examples} of the epoch`;
     epochs.setAttribute("aria-label", `Epoch ${line.epoch + 1}`);
     fill(epochs, ...line.epochs.map((/** @type {any} */ epoch) => ("hidden" in epoch ? gapMark(epoch.hidden) : h("span", {
       class: `epoch ${progressOf(epoch.index, line.epoch)}`, title: `Epoch ${epoch.name}`,

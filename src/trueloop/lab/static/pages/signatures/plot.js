@@ -19,7 +19,7 @@ export function comparisonPlot(plot) {
       svg("text", { x: left, y: top - 4 }, formatNumber(plot.high, 3)),
       svg("text", { x: left, y: height - 4 }, formatNumber(plot.low, 3)),
       svg("text", { x: width - right, y: height - 4, "text-anchor": "end" }, `update ${formatNumber(plot.last)}`)),
-    h("figcaption", {}, plot.words));
+    h("figcaption", {}, plot.words.replace("At the end: ", "")));
 }
 
 /** Draw a plot for a tile, without numbers and words. @param {Plot} plot */

@@ -20,7 +20,7 @@ export function wall(failures, { params, setParams, announce }) {
   const grid = h("ul", { class: "sig-wall", onpointerenter: () => { following = true; }, onfocusin: () => { following = true; } }, tiles.map(({ element }) => element));
   const rest = h("section", { class: "sig-others", "aria-labelledby": "sig-others" }, h("h2", { id: "sig-others" }, "Without curves"), h("div", { class: "sig-families" }, families));
   const element = h("div", {},
-    h("div", { class: "row sig-bar" }, h("p", {}, "One run, correct and broken. None raises an error."), h("label", { for: "sig-search", class: "unseen" }, "Search"), search, status),
+    h("div", { class: "row sig-bar" }, h("p", {}, "One run, without and with a silent failure."), plotLegend(), h("label", { for: "sig-search", class: "unseen" }, "Search"), search, status),
     h("div", { class: "sig-columns" }, grid, about), rest);
   let unmounted = false, following = false, shown = -1, timer = 0; // following: the user has chosen a tile
 
@@ -38,7 +38,7 @@ export function wall(failures, { params, setParams, announce }) {
     tiles.forEach(({ link }, index) => link.classList.toggle("shown", index === shown));
     const { plot } = tiles[shown];
     fill(about, h("span", { class: `badge ${failure.severity}` }, failure.code), h("h2", {}, failure.title),
-      plot && comparisonPlot(plot), plotLegend(), h("p", {}, renderPieces(firstSentence(failure.symptom))));
+      plot && comparisonPlot(plot), h("p", {}, renderPieces(firstSentence(failure.symptom))));
   }
 
   function showNext() {
