@@ -63,13 +63,12 @@ export function failurePage(failures, failure) {
 function curves(answer) {
   const { plots, raised, finding, found, seeds, updates } = answer.curves;
   const code = codePanel({ title: "Show the code", file: "broken.py", note: `The script that ran for ${formatNumber(updates)} updates from each of ${seeds} seeds; the broken lines are marked.` });
-  code.element.append(h("ul", {}, changes));
   code.show(answer.script, { marked: answer.lines, mark: "broken", hit: finding?.line ?? null });
   const sentences = [finding ? `The sanitizer found it from ${found} of ${seeds} seeds` + (finding.first_update === null ? "." : `, first at update ${formatNumber(finding.first_update)}, line ${finding.line}.`) : "The sanitizer did not find it at run time.", raised && `The broken script ended with ${raised}.`];
   const changes = answer.changes.map((/** @type {any} */ each) => h("li", {}, `${each.kind}, line ${each.line}: `, each.before && h("code", {}, each.before), each.before && each.after && " became ", each.after && h("code", {}, each.after)));
   return [plotLegend({ seeds }), h("div", { class: "sig-all" }, plots.map(comparisonPlot)),
     finding && h("p", { class: "sig-finding-text" }, h("b", {}, "The sanitizer: "), prose(finding.message)),
-    h("p", { class: "muted" }, sentences.filter(Boolean).join(" ")), h("p", {}, h("a", { href: answer.address }, "Open in the simulator")),
+    h("p", { class: "muted" }, sentences.filter(Boolean).join(" ")), h("ul", { "aria-label": "What was changed" }, changes), h("p", {}, h("a", { href: answer.address }, "Open in the simulator")),
     code.element];
 }
 
