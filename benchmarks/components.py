@@ -342,14 +342,22 @@ def trainer_part(*, quick: bool) -> dict[str, Any]:
 def main() -> None:
     """Measure the Trainer's components and the programs; the lab's page reads a copy of the latter in the package."""
     arguments = options(
-        __doc__, flags={"texts": "measure only the programs of the lab's page; the other figures are kept"}
+        __doc__,
+        flags={
+            "texts": "measure only the programs of the lab's page; the other figures are kept",
+            "missing": "measure only the programs of the lab's page that the result lacks",
+        },
     )
-    texts = measure_texts(quick=arguments.quick)
-    show_texts(texts)
+    path = RESULTS / "components.json"
+    known = json.loads(path.read_text())["texts"] if arguments.missing else None
+    texts = measure_texts(quick=arguments.quick, known=known)
+    if not known:
+        show_texts(texts)
     if not arguments.quick:
         COPY.write_text(json.dumps(texts, indent=1, default=plain) + "\n")
-    path = RESULTS / "components.json"
-    before = json.loads(path.read_text()) if arguments.texts else trainer_part(quick=arguments.quick)
+    before = (
+        json.loads(path.read_text()) if arguments.texts or arguments.missing else trainer_part(quick=arguments.quick)
+    )
     write("components", {**before, "texts": texts}, quick=arguments.quick)
 
 

@@ -182,17 +182,23 @@ def cost(entry: dict[str, Any] | None) -> list[str]:
 def texts() -> str:
     """Return the cost of the programs on the lab's production page."""
     data = result("components")["texts"]
-    rows = [
-        [name, *(ratio(entry[name]["wall_ratio"]) for entry in data["found"].values())]
-        for name in list(data["found"]["mlp"])[1:]
-    ]
-    gap = max(clock_gap(entry, "wall_ratio", "cpu_ratio") for task in data["found"].values() for entry in task.values())
+    minimal, *names = data["found"]["mlp"]
+    tasks = data["found"].values()
+    rows = [[name, *(cell for task in tasks for cell in text_costs(task[name], task[minimal]))] for name in names]
+    head = [f"{task}: {what}" for task in ("MLP", "small CNN") for what in ("time", "memory, KiB", "disk, KiB")]
+    gap = max(clock_gap(entry, "wall_ratio", "cpu_ratio") for task in tasks for entry in task.values())
     facts, examples = data["machine"], data["settings"]["examples"]
     return (
         "Programs in bare PyTorch on the lab's page about the production loop: time per update relative to the minimal "
-        f"loop, with epochs of {examples:,} examples; ratios of CPU time differ by at most {gap:.2f} (`components.py`; "
-        f"on {facts['cpu']}, torch {facts['versions']['torch']}):\n\n" + table(["component", "MLP", "small CNN"], rows)
+        "loop, additional peak memory of tensors, and files after the run; epochs have "
+        f"{examples:,} examples, and ratios of CPU time differ by at most {gap:.2f} (`components.py`; "
+        f"on {facts['cpu']}, torch {facts['versions']['torch']}):\n\n" + table(["component", *head], rows)
     )
+
+
+def text_costs(entry: dict[str, Any], minimal: dict[str, Any]) -> list[str]:
+    extra_bytes = entry["memory_bytes"] - minimal["memory_bytes"]
+    return [ratio(entry["wall_ratio"]), f"{extra_bytes / 1024:+.0f}", f"{entry['disk_bytes'] / 1024:.1f}"]
 
 
 def clock_gap(measured: dict[str, Any], first: str, second: str) -> float:

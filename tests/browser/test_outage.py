@@ -20,7 +20,7 @@ def test_pages_recover_by_themselves(served, tmp_path, browser: Browser):
         return page
 
     with served(tmp_path) as address:
-        requesting, navigating = opened("arithmetic", "To notice"), opened("sheet", "DataLoader arguments")
+        requesting, navigating = opened("arithmetic", "The whole run"), opened("sheet", "DataLoader arguments")
         expect(navigating.get_by_text("num_workers").first).to_be_visible()
     requesting.get_by_label("Batch size B").fill("64")
     expect(requesting.locator(OUTAGE)).to_contain_text("does not answer")

@@ -6,8 +6,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Page, expect
 
+from trueloop.lab.teaching.production.costs import costs
 from trueloop.lab.teaching.production.program import production_program, trainer_program
 from trueloop.lab.teaching.production.selection import NAMES, Selection, select
 
@@ -59,6 +61,25 @@ def test_the_program_grows_with_each_switch(open_page: Opened, axe: Callable[[Pa
     )
 
 
+def test_the_table_has_lines_time_memory_and_disk_of_each_component(open_page: Opened):
+    page = open_page("production")
+    table = page.locator(".costs")
+    expect(table).to_be_visible()
+    titles = table.locator("thead tr").last.locator("th").all_inner_texts()
+    assert titles == ["Component", "lines", *["time, ×", "memory, KiB", "disk, KiB"] * 2]  # noqa: RUF001 - a sign
+    rows = {row.title: row for row in costs().rows}
+    assert table.locator("tbody th").all_inner_texts() == list(rows)
+    checkpoint = table.get_by_role("row", name="Checkpoint and resume").locator("td").all_inner_texts()
+    assert float(checkpoint[3]) == pytest.approx(rows["Checkpoint and resume"].disk_bytes["mlp"] / 1024, abs=0.06)
+    accumulation = table.get_by_role("row", name="Accumulation").locator("td").all_inner_texts()
+    assert accumulation[5].startswith("\u2212")  # it saves memory
+    assert float(accumulation[5][1:]) == pytest.approx(-rows["Accumulation"].memory_bytes["cnn"] / 1024, abs=0.06)
+    distributed = page.locator("details", has_text="The minimal loop on several processes")
+    distributed.locator("summary").click()
+    expect(distributed.locator(".code")).to_contain_text("model = DistributedDataParallel(model)")
+    assert len(table.locator("tbody tr").all()) == len(rows)
+
+
 def test_an_address_restores_a_selection_and_boxes_lead_to_lines(open_page: Opened, axe: Callable[[Page], None]):
     page = open_page("production", params="on=accumulation,checkpoint", dark=True)
     expect_programs(page, select("accumulation", "checkpoint"))
@@ -68,7 +89,7 @@ def test_an_address_restores_a_selection_and_boxes_lead_to_lines(open_page: Open
     assert pointed.first.text_content().strip() == "count += len(targets)"
     expect(pointed).to_have_count(3)
     expect(pointed.first).to_be_in_viewport()
-    page.locator(".code .line", has_text="optimizer.step()").click()
+    page.locator(".text .code .line", has_text="optimizer.step()").click()
     expect(page.locator(".flow .box.pointed")).to_have_attribute("data-box", "update")
     page.locator("[data-name=checkpoint] summary").click()
     expect(page.locator("[data-name=checkpoint]")).to_contain_text("a crash while saving costs the checkpoint as well")

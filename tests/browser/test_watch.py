@@ -202,3 +202,25 @@ def test_a_missing_run_is_reported(open_page, lab_home, lab):
     expect(page.locator(".watch-head")).to_contain_text("no longer exists")
     page = open_page("watch", params="runs=%25")  # a name that cannot be decoded
     expect(page.locator(".watch-head")).to_contain_text("'%' no longer exists")
+
+
+@pytest.mark.slow(reason="starts a lab and a script of its own")
+def test_without_a_run_an_example_is_one_click_away(served, browser, axe, tmp_path):
+    with served(tmp_path, str(tmp_path / "runs")) as address:
+        page = browser.new_page(viewport={"width": 1024, "height": 800})
+        page.goto(f"{address}#/watch")
+        expect(page.get_by_text("trueloop run --lab train.py")).to_be_visible()
+        expect(page.get_by_role("button", name="Copy")).to_have_count(3)
+        axe(page)
+        page.get_by_role("button", name="Run an example").click()
+        expect(page.locator(".watch-head")).to_contain_text("example.py", timeout=120_000)
+        expect(page.locator(".watch-finding").first).to_contain_text("GRD001", timeout=120_000)
+        page.close()
+
+
+def test_the_newest_run_is_chosen_at_once(journal, open_page):
+    journal("newest-1", started(), rows(1, 40))
+    page = open_page("watch")
+    expect(page.locator(".watch-head h2")).to_be_visible()
+    expect(page.locator(".watch-runs input:checked")).to_have_count(1)
+    expect(page.locator(".watch-runs input").first).to_be_checked()

@@ -29,6 +29,7 @@ from trueloop.app.web.connections import HttpProtocol, WebSocketProtocol
 from trueloop.app.web.same_origin import SameOriginMiddleware
 from trueloop.core.errors import InvalidConfig
 from trueloop.lab.api import RequestHandler
+from trueloop.lab.example_run import stop_examples
 from trueloop.lab.views.load import views
 from trueloop.lab.visible_runs import VisibleRuns
 from trueloop.lab.websocket import LiveSessions
@@ -137,6 +138,7 @@ def build_app(runs: Path) -> Starlette:
         try:
             yield
         finally:
+            stop_examples()
             await handler.stop()
             await workers.stop()
 

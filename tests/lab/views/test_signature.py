@@ -69,7 +69,7 @@ def test_the_cached_result_of_a_seed_equals_the_measured_one():
 
 def test_every_failure_has_its_own_cache_key():
     injected = [entry for entry in catalogue().values() if entry.failure.inject]
-    keys = {signature._key(entry, write_pair(entry.failure.inject)) for entry in injected}
+    keys = {signature.cache_key(entry, write_pair(entry.failure.inject)) for entry in injected}
     assert len(keys) == len(injected)
 
 

@@ -22,6 +22,21 @@ export function block(lines, { marked = [], mark = "changed", hit = null, onpick
   }, line.map(([kind, text]) => (kind ? h("span", { class: `t-${kind}` }, text) : text)), "\n"))));
 }
 
+/** A button that copies a text, and the note that says so. @param {() => string} text */
+export function copyButton(text) {
+  const status = h("span", { role: "status", class: "muted" });
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(text());
+      status.textContent = "Copied.";
+    } catch {
+      status.textContent = "The browser refused to copy; select the text instead.";
+    }
+    setTimeout(() => { status.textContent = ""; }, 2500);
+  };
+  return { button: h("button", { type: "button", class: "quiet", onclick: copy }, "Copy"), status };
+}
+
 /** Create the panel: a heading that opens it, the code, and buttons to copy and to download it.
  * @param {{title?: string, file?: string, open?: boolean, note?: string}} [options] */
 export function codePanel({ title = "Show the code", file = "script.py", open = false, note = "" } = {}) {
@@ -29,23 +44,14 @@ export function codePanel({ title = "Show the code", file = "script.py", open = 
   let lines = [];
   const body = h("div", { class: "code-body" });
   const fileText = () => textOf(lines).replace(/\n*$/, "\n");
-  const copyStatus = h("span", { role: "status", class: "muted" });
-  const copyToClipboard = async () => {
-    try {
-      await navigator.clipboard.writeText(fileText());
-      copyStatus.textContent = "Copied.";
-    } catch {
-      copyStatus.textContent = "The browser refused to copy; select the text instead.";
-    }
-    setTimeout(() => { copyStatus.textContent = ""; }, 2500);
-  };
+  const copy = copyButton(fileText);
   const element = h("details", { class: "panel code-panel", open },
     h("summary", {}, title),
     note && h("p", { class: "muted" }, note),
     h("div", { class: "row" },
-      h("button", { type: "button", class: "quiet", onclick: copyToClipboard }, "Copy"),
+      copy.button,
       h("button", { type: "button", class: "quiet", onclick: () => download(file, fileText()) }, `Save as ${file}`),
-      copyStatus),
+      copy.status),
     body);
   return {
     element,

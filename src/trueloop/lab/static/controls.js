@@ -23,6 +23,7 @@ export function form(fields, { values = {}, onchange, labels = {}, only, sliders
     const onvalue = (/** @type {any} */ value) => { state[field.name] = value; onchange(state, field.name); };
     inputs[field.name] = control(field, labels[field.name] ?? withSpaces(field.name), onvalue, sliders[field.name]);
     inputs[field.name].write(state[field.name]);
+    if (field.help) inputs[field.name].element.title = field.help;
   }
   return {
     element: h("div", { class: "form" }, Object.values(inputs).map(({ element }) => element), refusal),

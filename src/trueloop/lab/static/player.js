@@ -56,6 +56,10 @@ export function player({ count, ready = () => true, show, label = "Animation", p
     startWhenReady = false;
     play.textContent = "▶ Play";
   }
+  /** Play when the page opens, unless the user prefers reduced motion. */
+  function autoplay() {
+    if (!prefersReducedMotion()) start();
+  }
   const element = h("div", { class: "player row", role: "group", "aria-label": label }, play, back, forward, slider, position, speedSelect);
-  return { element, go, start, pause, playing, get step() { return step; }, unmount: pause };
+  return { element, go, start, autoplay, pause, playing, get step() { return step; }, unmount: pause };
 }

@@ -36,6 +36,7 @@ FLOORS: Final[Mapping[str, float]] = {"memory": 2.0}
 """Minimum of the value by which a difference is divided: a few KiB of the C library's bookkeeping are noise."""
 WEIGHTS: Final[Mapping[str, float]] = {"memory": 0.5}
 """Weight of a quantity's difference in the order of the plots: the first run in a process allocates extra memory."""
+NOTICEABLE: Final = 0.05  # smallest difference that can be seen in a plot
 
 QUANTITIES: Final[Mapping[str, str]] = {
     "loss": "Training loss",
@@ -66,13 +67,18 @@ class ScriptPair(NamedTuple):
         return hashlib.sha256(data.encode()).hexdigest()[:40]
 
 
-def write_pair(inject: Inject, seed: int = 0) -> ScriptPair:
+def write_pair(inject: Inject, seed: int = 0, *, epochs: int | None = None) -> ScriptPair:
     """Write both scripts.
+
+    Args:
+        inject: adds the failure to the script.
+        seed: seed of both scripts.
+        epochs: epochs of both scripts; None = those of `BASE`.
 
     Raises:
         CannotInject: the failure cannot be injected into the script.
     """
-    loop, simulation = write_script(replace(BASE, seed=seed), [inject])
+    loop, simulation = write_script(replace(BASE, seed=seed, epochs=epochs or BASE.epochs), [inject])
     healthy = write_script(simulation, []).loop
     return ScriptPair(simulation, healthy.text(), loop.text(), loop.changed_lines())
 
@@ -160,7 +166,17 @@ def plots(healthy: Sequence[Recording], broken: Sequence[Recording]) -> list[dic
     """
     all_plots = [_plot(name, title, healthy, broken) for name, title in QUANTITIES.items()]
     drawn = [plot for plot in all_plots if plot is not None]
-    return sorted(drawn, key=lambda plot: (plot["name"] != "loss", -WEIGHTS.get(plot["name"], 1.0) * plot["apart"]))
+    return sorted(drawn, key=lambda plot: (plot["name"] != "loss", -_weighted_difference(plot)))
+
+
+def most_different(drawn: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the plot in which both scripts differ most; the first one, the loss, if none differs noticeably."""
+    plot = max(drawn, key=_weighted_difference)
+    return plot if _weighted_difference(plot) > NOTICEABLE else drawn[0]
+
+
+def _weighted_difference(plot: Mapping[str, Any]) -> float:
+    return WEIGHTS.get(plot["name"], 1.0) * plot["apart"]
 
 
 class _Band(NamedTuple):

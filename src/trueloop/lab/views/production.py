@@ -10,6 +10,7 @@ from trueloop.lab.highlight import highlight
 from trueloop.lab.teaching.production.chart import Chart, chart
 from trueloop.lab.teaching.production.components import COMPONENTS
 from trueloop.lab.teaching.production.costs import CLOCKS, MODELS, costs
+from trueloop.lab.teaching.production.distributed import distributed_program
 from trueloop.lab.teaching.production.program import Program, production_program, trainer_program
 from trueloop.lab.teaching.production.selection import Selection
 
@@ -55,6 +56,7 @@ def answer(query: Query) -> dict[str, Any]:
         "trainer": _program_json(trainer, trainer_program(before) if before else None),
         "chart": _chart_json(chart(selected, program), chart(before, old_program) if before and old_program else None),
         "costs": _costs(selected),
+        "distributed": highlight(distributed_program().text.rstrip("\n")),
     }
 
 
@@ -97,6 +99,8 @@ def _costs(selected: Selection) -> dict[str, Any]:
             "title": row.title,
             "lines": row.lines,
             "ratios": {model: {clock: asdict(row.ratios[model, clock]) for clock in CLOCKS} for model in models},
+            "memory_bytes": row.memory_bytes,
+            "disk_bytes": row.disk_bytes,
         }
         for row in table.rows
     ]

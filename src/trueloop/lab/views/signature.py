@@ -54,7 +54,7 @@ def answer(query: Query) -> dict[str, Any]:
     except CannotInject as error:
         return {"code": entry.code, "curves": None, "why": error.what}
     cache = DiskCache(cache_folder(os.environ) / "signatures")
-    curves = cache.get(key := _key(entry, scripts))
+    curves = cache.get(key := cache_key(entry, scripts))
     if curves is None:
         curves = _compute(entry, cache, key)
     if "plots" not in curves:
@@ -67,7 +67,8 @@ def answer(query: Query) -> dict[str, Any]:
     }
 
 
-def _key(entry: Entry, scripts: ScriptPair, *more: str) -> str:
+def cache_key(entry: Entry, scripts: ScriptPair, *more: str) -> str:
+    """Return the key of a measurement: it changes with both scripts, the detector and the versions."""
     function = entry.failure.detector or entry.failure.inject
     function = getattr(function, "func", function)  # an inject function may be a functools.partial
     path = inspect.getsourcefile(function) if function else None
@@ -118,7 +119,7 @@ _RECENT: OrderedDict[str, _SeedResult] = OrderedDict()
 
 def _load_seed(entry: Entry, scripts: ScriptPair, cache: DiskCache) -> _SeedResult | None:
     """Return the stored result of a seed, from this process or another one."""
-    key = _key(entry, scripts, "one seed")
+    key = cache_key(entry, scripts, "one seed")
     if key in _RECENT:
         return _RECENT[key]
     data = cache.get(key)
@@ -131,7 +132,7 @@ def _load_seed(entry: Entry, scripts: ScriptPair, cache: DiskCache) -> _SeedResu
 
 
 def _run_and_store(entry: Entry, scripts: ScriptPair, cache: DiskCache) -> _SeedResult:
-    key, seed = _key(entry, scripts, "one seed"), _record_seed(entry, scripts)
+    key, seed = cache_key(entry, scripts, "one seed"), _record_seed(entry, scripts)
     cache.put(key, to_json_value(seed._asdict() | {"healthy": asdict(seed.healthy), "broken": asdict(seed.broken)}))
     _RECENT[key] = seed
     while len(_RECENT) > MAX_RECENT:

@@ -1,9 +1,10 @@
-"""Answer the page "Watch a run": a list of runs, the state of each selected run, and code that reads a run."""
+"""Answer the page "Watch a run": a list of runs, the state of each selected run, code that reads a run, an example."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from trueloop.core.untrusted_input import Bounds
+from trueloop.lab.example_run import start_example
 from trueloop.lab.highlight import highlight
 from trueloop.lab.visible_runs import VisibleRuns
 
@@ -34,9 +35,9 @@ for finding in report["findings"]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A request for the list, the state of some runs, or code that reads a run."""
+    """A request for the list, the state of some runs, code that reads a run, or the start of the example."""
 
-    what: Literal["list", "poll", "code"] = "list"
+    what: Literal["list", "poll", "code", "example"] = "list"
     search: Annotated[str, Bounds(0, 80), "text in a run's name, recipe or state"] = ""
     runs: Annotated[tuple[Annotated[str, Bounds(1, 300)], ...], Bounds(0, 6), "ids of runs"] = ()
     smoothing: Annotated[float, Bounds(0, 20), "factor of the default smoothing of the curves"] = 1.0
@@ -47,6 +48,9 @@ def answer(query: Query, runs: VisibleRuns) -> dict[str, Any]:
     """Answer one request."""
     if query.what == "list":
         return runs.list_runs(query.search)
+    if query.what == "example":
+        start_example()
+        return {"started": True}
     if query.what == "code":
         return {"code": highlight(_reading_code(query, runs))}
     return runs.poll(query.runs, query.versions, query.smoothing)

@@ -3,6 +3,7 @@
 import { codePanel } from "../code.js";
 import { form, mentions, valuesFrom } from "../controls.js";
 import { fill, h, debounce, formatNumber } from "../dom.js";
+import { prefersReducedMotion } from "../player.js";
 import { ask, fetchFields, latestOnly, retryUntilAnswered } from "../net.js";
 import { leaderboards } from "./arena/leaderboards.js";
 import { entryPanel } from "./arena/entry.js";
@@ -10,7 +11,7 @@ import { submissionPanel } from "./arena/submission_panel.js";
 import { practiceChart } from "./arena/practice_chart.js";
 
 export const title = "Arena";
-export const lead = "Data, network and target are fixed; you choose the loop. Reach the target in the fewest updates. Results cannot be self-reported: the judge reruns every entry from its configuration, on fresh seeds.";
+export const lead = "Choose the training loop that reaches the target in the fewest updates.";
 
 const LABELS = { lr: "learning rate", beta1: "beta 1", beta2: "beta 2", warmup: "warm-up", updates: "planned updates", clip: "clip the norm at", initialisation: "initialisation" };
 const SLIDERS = { lr: { log: true }, momentum: { step: 0.01 }, label_smoothing: { step: 0.01 }, input_noise: { step: 0.01 } };
@@ -48,15 +49,15 @@ export async function mount(root, { params, setParams, announce }) {
     }
   }, 150);
 
-  const cards = answer.tracks.map((/** @type {any} */ each) => h("button", { type: "button", class: "quiet track", onclick: () => choose(each) },
-    h("b", {}, each.title), h("span", { class: "muted" }, each.description), h("span", { class: "lead-now mono", dataset: { track: each.name } })));
+  const cards = answer.tracks.map((/** @type {any} */ each) => h("button", { type: "button", class: "quiet track", title: each.description, onclick: () => choose(each) },
+    h("b", {}, each.title), h("span", { class: "lead-now mono", dataset: { track: each.name } })));
   const groups = GROUPS.map(([name, only], i) => {
     const groupForm = form(settings, { values, labels: LABELS, sliders: SLIDERS, only: /** @type {string[]} */ (only), onchange: (_, changed) => change(changed, groupForm.values[changed]) });
     return { groupForm, only, element: h("details", { class: "group", open: i < 2 }, h("summary", {}, name), groupForm.element) };
   });
   const seedBox = h("input", { type: "number", id: "practice-seed", min: 0, max: 2 ** 31, step: 1, value: seed, oninput: () => { seed = Math.min(2 ** 31, Math.max(0, Math.round(Number(seedBox.value) || 0))); updateLater(); } });
   const practiseButton = h("button", { type: "button", onclick: practise }, "▶ Practise");
-  const practiceStatus = h("p", { class: "says" }, "Practise as often as you like: on your own seed, judged by the first held-out split only.");
+  const practiceStatus = h("p", { class: "says" }, "Practise as often as you like, on your own seed.");
   const refusal = h("p", { class: "error", role: "alert", hidden: true });
   const chart = practiceChart();
   const networkCode = codePanel({ title: "The network (fixed)", file: "network.py" });
@@ -67,10 +68,9 @@ export async function mount(root, { params, setParams, announce }) {
   const submission = submissionPanel({ query: () => ({ track: track.name, entry: values }), onjudged: async (id) => { await refresh(); await entryDetails.show(id); }, announce });
 
   fill(root,
-    h("p", { class: "look" }, "What to look for: large batches save updates and cost examples, so the leaderboards have different winners. A learning rate must work on every seed: the bar shows the spread over seeds. Warm-up, clipping and a good initialisation allow a higher rate."),
     h("section", { class: "tracks", role: "group", "aria-label": "Track" }, cards),
     h("div", { class: "columns" },
-      h("section", { class: "panel", "aria-label": "Your loop" },
+      h("section", { class: "panel inputs compact", "aria-label": "Your loop" },
         h("h2", {}, "Your loop"),
         h("div", { class: "row begin" }, h("span", { class: "muted" }, "Start from"),
           h("button", { type: "button", class: "quiet", onclick: () => loadSettings(track.baseline) }, "baseline"),
@@ -79,7 +79,7 @@ export async function mount(root, { params, setParams, announce }) {
       h("div", {},
         h("section", { class: "panel", "aria-label": "Practice" },
           h("div", { class: "row" }, h("h2", {}, "Practice"), h("label", { for: "practice-seed" }, "seed"), seedBox, practiseButton),
-          chart.element, practiceStatus),
+          practiceStatus, chart.element),
         submission.element,
         leaderboard.element)),
     entryDetails.element,
@@ -91,6 +91,7 @@ export async function mount(root, { params, setParams, announce }) {
   networkCode.show(track.model);
   updateLater();
   await refresh();
+  if (chart.isEmpty() && !prefersReducedMotion()) practise(); // an empty leaderboard has no curve to show
   const timer = setInterval(() => { if (!document.hidden) refresh(); }, 5000);
 
   /** Show only the settings that the optimizer has. */

@@ -8,10 +8,7 @@ import { DEFAULT_RATE, oneStep } from "./arithmetic/step.js";
 import { timeline } from "./arithmetic/timeline.js";
 
 export const title = "Arithmetic";
-export const lead = [
-  "Six sizes determine how many iterations, updates and examples a run has. Every number is shown with its formula.",
-  "What to look for: iterations are not updates once gradients accumulate; the last batch and the last window of an epoch are often smaller; and a learning rate schedule counts updates.",
-];
+export const lead = "Six sizes decide every count of a run.";
 
 const SIZES = ["dataset", "batch", "epochs", "accumulate", "processes", "drop_last"];
 const GOALS = ["target_updates", "update_ms", "sample_bytes"];
@@ -35,7 +32,7 @@ export async function mount(root, { params, setParams, announce }) {
   const placeholder = h("p", { class: "panel muted", role: "status" }, "Computing the counts …");
   const numbers = h("div", { class: "tiles numbers-tiles", "aria-live": "off" }, placeholder);
   const notes = h("ul", { class: "notes" });
-  const notesPanel = h("section", { class: "panel", "aria-labelledby": "arithmetic-notes" }, h("h2", { id: "arithmetic-notes" }, "To notice"), notes);
+  const notesPanel = h("details", { class: "panel" }, h("summary", {}, "To notice"), notes);
   const code = codePanel({ file: "counts.py", note: "Needs pip install 'trueloop[train]'. The last lines give the same sizes to a real DataLoader and check that it agrees." });
   const line = timeline({ go: (to) => { Object.assign(position, to); return update(); }, announce, onplay: () => step.pause() });
   const step = oneStep({
@@ -47,9 +44,9 @@ export async function mount(root, { params, setParams, announce }) {
   });
   fill(root,
     h("div", { class: "columns" },
-      h("form", { class: "panel sizes", "aria-label": "Sizes of the run", onsubmit: (/** @type {Event} */ event) => event.preventDefault(), oninput: () => updateLater() }, h("h2", {}, "Sizes"), inputs.element),
-      h("div", {}, numbers, notesPanel)),
-    line.element, step.element, code.element);
+      h("form", { class: "panel sizes compact", "aria-label": "Sizes of the run", onsubmit: (/** @type {Event} */ event) => event.preventDefault(), oninput: () => updateLater() }, h("h2", {}, "Sizes"), inputs.element),
+      h("div", {}, line.element, numbers, notesPanel)),
+    step.element, code.element);
   const panels = [notesPanel, line.element, step.element, code.element];
   for (const panel of panels) panel.hidden = true; // until the first answer
 
@@ -108,6 +105,7 @@ export async function mount(root, { params, setParams, announce }) {
   const resizeObserver = new ResizeObserver(onResize);
   resizeObserver.observe(line.element);
   await update();
+  if (!params.has("iteration") && !params.has("epoch")) line.autoplay();
   return () => {
     unmounted = true;
     resizeObserver.disconnect();
@@ -118,8 +116,8 @@ export async function mount(root, { params, setParams, announce }) {
 
 /** @param {string} name @param {any[]} rows */
 function numberPanel(name, rows) {
-  return h("section", { class: "panel" }, h("h2", {}, name), h("dl", { class: "formulas" }, rows.map((row) => h("div", { class: row.inner ? "inner" : "", dataset: { key: row.key } },
-    h("dt", {}, row.name), h("dd", { class: "value" }, row.value), h("dd", { class: "formula mono" }, row.formula), h("dd", { class: "says" }, row.explanation)))));
+  return h("section", { class: "panel" }, h("h2", {}, name), h("div", { class: "formulas" }, rows.map((row) => h("details", { class: row.inner ? "inner" : "", dataset: { key: row.key } },
+    h("summary", {}, h("span", {}, row.name), h("span", { class: "value" }, row.value), h("span", { class: "formula mono" }, row.formula)), h("p", {}, row.explanation)))));
 }
 
 /** Return the address parameters that restore this page.

@@ -9,10 +9,7 @@ import { player } from "../player.js";
 import { CLASSES, COLLATE, EPOCH_OVER, PHASES, READ, SAMPLE, bar, dataset, lane, matrix } from "./pipeline/parts.js";
 
 export const title = "Data pipeline";
-export const lead = [
-  "A DataLoader gets indices from a sampler, reads those examples and collates them into a batch. PyTorch's own classes drew everything here on the server.",
-  "What to look for: whether the partial batch at the end is kept, whether batches hold every class, whether the next epoch has another order, and how much of a batch of sequences is padding.",
-];
+export const lead = "A DataLoader takes indices from a sampler, reads these examples and collates them into a batch.";
 
 const LABELS = {
   examples: "Examples", batch: "Batch size", sampler: "Sampler", made_by: "Made by", shuffle: "shuffle", drop_last: "drop_last", ranks: "Ranks",
@@ -46,14 +43,14 @@ export async function mount(root, { params, setParams, announce }) {
   const code = codePanel({ file: "pipeline.py", note: "This program ran on the server; the pictures show its output. Needs pip install 'trueloop[train]'." });
   fill(root,
     h("div", { class: "columns" },
-      h("form", { class: "panel", "aria-label": "Settings of the pipeline", onsubmit: (/** @type {Event} */ event) => event.preventDefault() }, h("h2", {}, "Settings"), inputs.element),
+      h("form", { class: "panel compact", "aria-label": "Settings of the pipeline", onsubmit: (/** @type {Event} */ event) => event.preventDefault() }, h("h2", {}, "Settings"), inputs.element),
       h("div", { class: "drawing" },
-        h("section", { class: "panel", "aria-labelledby": "pipeline-facts" }, h("h2", { id: "pipeline-facts" }, "What happened"), facts),
         h("section", { class: "panel", "aria-labelledby": "pipeline-way" },
-          h("h2", { id: "pipeline-way" }, "From examples to batches"),
-          h("div", { class: "row" }, stages.element, h("div", { class: "row", role: "group", "aria-label": "Which epoch" }, epochs)),
-          stepText, h("h3", {}, "Dataset"), examples, legend(), lanes),
+          h("h2", { id: "pipeline-way", class: "unseen" }, "From examples to batches"),
+          stages.element, stepText,
+          h("div", { class: "row dataset" }, h("h3", {}, "Dataset"), h("div", { class: "row", role: "group", "aria-label": "Which epoch" }, epochs)), examples, legend(), lanes),
         h("section", { class: "panel", "aria-labelledby": "pipeline-batches" }, h("h2", { id: "pipeline-batches" }, "Batches and their classes"), batches),
+        h("section", { class: "panel", "aria-labelledby": "pipeline-facts" }, h("h2", { id: "pipeline-facts" }, "What happened"), facts),
         padded, code.element)));
 
   /** Adjust the settings that depend on a changed setting. @param {string} name the changed setting */
@@ -141,6 +138,7 @@ export async function mount(root, { params, setParams, announce }) {
   const updateLater = debounce(update, 100);
   adjustSettings("");
   await update();
+  if (!params.has("step")) stages.autoplay();
   return () => {
     unmounted = true;
     stages.unmount();
@@ -167,6 +165,6 @@ function listIndices(numbers) {
 function legend() {
   return h("p", { class: "legend" },
     CLASSES.map((name, i) => h("span", {}, h("i", { class: `example class-${i}` }, name), `class ${name}`)),
-    [["now", "being drawn"], ["drawn", "drawn"], ["twice", "drawn twice or more"], ["never", "not in this epoch"]].map(([kind, text]) => h("span", {}, h("i", { class: `example class-0 ${kind}` }, "A"), text)),
+    [["now", "now"], ["drawn", "drawn"], ["twice", "twice or more"], ["never", "left out"]].map(([kind, text]) => h("span", {}, h("i", { class: `example class-0 ${kind}` }, "A"), text)),
     h("span", {}, h("i", { class: "chip class-0 repeated" }, "7↻"), "drawn again"));
 }

@@ -1,18 +1,13 @@
 // @ts-check
 // Production loop: with each component that is switched on, the program and the flow chart grow.
 import { codePanel } from "../code.js";
-import { fill, h } from "../dom.js";
+import { fill, formatNumber, h } from "../dom.js";
 import { latestOnly } from "../net.js";
 import { player } from "../player.js";
 import { flowChart } from "../flowchart.js";
 
 export const title = "Production loop";
-export const lead = "Five lines train a network. The rest of a training script handles everything else: " +
-  "runs that crash, batches that do not fit, models that stop improving. Switch components on and see what each one adds.";
-
-const HINT = "What to look for: a bar at the edge marks a new line. Accumulation makes the update conditional, " +
-  "clipping comes between backward and update, the schedule after it: most silent bugs are one of these lines in the wrong place. " +
-  "Point at a box of the chart to find its lines, or at a line to find its box.";
+export const lead = "Five lines train a network; switch on what a real run needs, and see the program grow.";
 
 /** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {
@@ -30,6 +25,7 @@ export async function mount(root, { params, setParams, announce }) {
   const program = codePanel({ title: "The program", file: "train.py", open: true, note: "Plain PyTorch and scikit-learn's digits; it runs unchanged." });
   const trainer = codePanel({ title: "The same with trueloop", file: "train_with_trueloop.py",
     note: "The equivalent Trainer call. It also keeps NaN out of the weights, resumes in the middle of an epoch and supports several processes; these have no switch." });
+  const distributed = codePanel({ title: "The minimal loop on several processes", file: "train_distributed.py", note: "torchrun --nproc-per-node 2 train_distributed.py" });
   const chart = flowChart({ onpoint: highlightLines });
   const table = h("div");
   const growthPlayer = player({ count: () => (names.length ? names.length + 1 : 1), show: (step) => grow(step), label: "Grow the loop", perStep_ms: 2200 });
@@ -41,15 +37,13 @@ export async function mount(root, { params, setParams, announce }) {
     h("button", { type: "button", class: "quiet", disabled: true, onclick: () => choose(Object.fromEntries(names.map((name) => [name, name === "precision" ? "bf16" : true]))) }, "Everything"),
   ];
   fill(root,
-    h("p", { class: "look" }, HINT),
-    h("div", { class: "row panel" },
-      presets,
-      h("span", { class: "muted" }, "or grow it:"), growthPlayer.element),
+    h("div", { class: "row panel growth" }, growthPlayer.element, presets),
     h("div", { class: "production" },
       h("section", { class: "panel components", "aria-label": "Components" }, h("h2", {}, "Components"), switches, refusal),
       h("section", { class: "text", "aria-label": "Program" }, summary, removedLines, program.element, trainer.element),
       h("section", { class: "panel drawn", "aria-label": "Flow chart" }, h("h2", {}, "Flow chart"), chart.element)),
-    h("section", { class: "panel", "aria-label": "What it costs" }, h("h2", {}, "What it costs"), table));
+    h("section", { class: "panel", "aria-label": "What it costs" }, h("h2", {}, "What it costs"), table),
+    distributed.element);
 
   /** @param {Record<string, any>} selection */
   function choose(selection) {
@@ -95,6 +89,7 @@ export async function mount(root, { params, setParams, announce }) {
     names = answer.components.map((/** @type {any} */ each) => each.name);
     if (first) {
       fill(switches, answer.components.map((/** @type {any} */ each) => componentSwitch(each)));
+      distributed.show(answer.distributed);
       growthPlayer.go(0);
       for (const button of presets) button.disabled = false;
     }
@@ -119,7 +114,7 @@ export async function mount(root, { params, setParams, announce }) {
       h("option", { value: "bf16" }, "bfloat16"), h("option", { value: "fp16" }, "float16"));
     return h("div", { class: "component", dataset: { name: component.name } },
       h("div", { class: "row" }, box, h("label", { for: id }, component.title), precisionSelect, h("small", { class: "muted because" })),
-      h("details", {}, h("summary", {}, "why, and what happens without"),
+      h("details", {}, h("summary", {}, "why?", h("span", { class: "unseen" }, ` ${component.title}`)),
         h("dl", {},
           h("dt", {}, "What for"), h("dd", {}, component.purpose),
           h("dt", {}, "What it costs"), h("dd", {}, component.cost),
@@ -165,7 +160,9 @@ export async function mount(root, { params, setParams, announce }) {
     if (to - from > 60 && (at < from || at > to - 40)) pane.scrollTop += at - from - (to - from) / 3;
   }
 
+  const isMinimal = !Object.keys(requested).length;
   await refresh(requested);
+  if (isMinimal && shownSelection) growthPlayer.autoplay();
   return () => { mounted = false; growthPlayer.unmount(); };
 }
 
@@ -192,21 +189,31 @@ function summarise(answer, first) {
 /** @param {any} measured */
 function costTable(measured) {
   const models = Object.entries(measured.models);
-  const cell = (/** @type {any} */ ratio) => [`${ratio.median.toFixed(2)} ×`, h("small", { class: "muted" }, ` ${ratio.low.toFixed(2)} to ${ratio.high.toFixed(2)}`)];
+  const number = (/** @type {any} */ text) => h("td", { class: "number" }, text);
+  /** @param {any} row @param {string} model */
+  const cells = (row, model) => {
+    const { median, low, high } = row.ratios[model].cpu;
+    return [h("td", { title: `${low.toFixed(2)} to ${high.toFixed(2)} in the middle 80 % of the rounds` }, bar(row.ratios[model].cpu), h("span", { class: "mono" }, `${median.toFixed(2)} ×`)),
+      number(kib(row.memory_bytes[model], true)), number(kib(row.disk_bytes[model], false))];
+  };
   return [
-    h("p", { class: "muted" }, "Time per update of the program with one component, as a multiple of the minimal loop's: the median, and the middle 80 % of the rounds. ",
-      "Each bar begins at 1 and ends at the median; a tick is a factor of two. Work done once per epoch is divided among its updates. ",
-      "Measured on a CPU; on a GPU, autocast saves time."),
+    h("p", { class: "muted" }, "Each component against the minimal loop: CPU time per update, peak memory of tensors, files after the run."),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of costs" }, h("table", { class: "costs" },
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Component"), h("th", { scope: "col", class: "number" }, "Lines"),
-        models.flatMap(([, name]) => [h("th", { scope: "col" }, `${name}, CPU time`), h("th", { scope: "col", class: "number" }, `${name}, wall time`)]))),
+      h("thead", {},
+        h("tr", {}, h("td"), h("td"), models.map(([, name]) => h("th", { scope: "colgroup", colspan: 3 }, name))),
+        h("tr", {}, h("th", { scope: "col" }, "Component"), h("th", { scope: "col", class: "number" }, "lines"),
+          models.map(() => [h("th", { scope: "col" }, "time, ×"), h("th", { scope: "col", class: "number" }, "memory, KiB"), h("th", { scope: "col", class: "number" }, "disk, KiB")]))),
       h("tbody", {}, measured.rows.map((/** @type {any} */ row) => h("tr", { class: row.on ? "on" : "" },
-        h("th", { scope: "row" }, row.title, row.on && h("span", { class: "badge" }, "on")),
-        h("td", { class: "number" }, `+${row.lines}`),
-        models.flatMap(([model]) => [h("td", {}, bar(row.ratios[model].cpu), h("span", { class: "mono" }, cell(row.ratios[model].cpu))),
-          h("td", { class: "number" }, cell(row.ratios[model].wall))])))))),
+        h("th", { scope: "row" }, row.title, row.on && h("span", { class: "badge" }, "on")), number(`+${row.lines}`), models.map(([model]) => cells(row, model))))))),
     h("p", { class: "muted measured" }, measured.measured_on),
   ];
+}
+
+/** Format a number of bytes in KiB. @param {number} bytes @param {boolean} signed */
+function kib(bytes, signed) {
+  const text = formatNumber(Math.round(10 * Math.abs(bytes) / 1024) / 10);
+  if (text === "0") return text;
+  return bytes < 0 ? `−${text}` : signed ? `+${text}` : text;
 }
 
 const HALVINGS = 1, DOUBLINGS = 3; // the bars range from half the time to eight times the time

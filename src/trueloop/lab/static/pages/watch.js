@@ -1,6 +1,6 @@
 // @ts-check
 // Watch runs: choose runs from a list, follow one live or compare several.
-import { codePanel } from "../code.js";
+import { codePanel, copyButton } from "../code.js";
 import { fill, h } from "../dom.js";
 import { ask } from "../net.js";
 import { compare } from "./watch/compare.js";
@@ -9,9 +9,7 @@ import { list } from "./watch/list.js";
 import { plots } from "./watch/plots.js";
 
 export const title = "Watch a run";
-export const lead = [
-  "Every run of a folder and every script under trueloop run --lab, live. Choose one to follow it, or several to overlay their curves.",
-];
+export const lead = "Choose a run to follow it, or several to overlay their curves.";
 
 const MAX_RUNS = 6, LIST_MS = 3000, RETRY_MS = 2000;
 
@@ -33,12 +31,9 @@ export async function mount(root, { params, setParams, announce }) {
   const legend = h("span", { class: "row" });
   const tools = h("div", { class: "row watch-chosen", hidden: true }, legend, h("span", { class: "row" }, h("label", { for: "watch-smoothing" }, "Smoothing"), smoothing));
   const errorNote = h("p", { class: "error", role: "alert", hidden: true });
-  const emptyPanel = h("div", { class: "panel" }, h("h2", {}, "No run chosen"),
-    h("p", {}, "Choose a run on the left, or start one: ", h("code", {}, "trueloop run --lab train.py"), " shows an unmodified script here while it runs under the sanitizer; ",
-      h("code", {}, "trueloop train digits"), " trains a recipe; the lab shows its runs when started with their folder: ", h("code", {}, "trueloop lab runs"), "."));
-  const hint = h("p", { class: "look" }, "What to look for: does the held-out loss still follow the training loss? Does the gradient norm stay within one order of magnitude, in every layer? How much of an update is spent waiting for data?");
-  const main = h("div", {}, hint, errorNote, emptyPanel, detailPanel.head, tools, plotPanel.element, comparison.element, detailPanel.element, code.element);
-  fill(root, h("div", { class: "columns" }, h("div", { class: "panel watch-side" }, runs.element), main));
+  const emptyPanel = invitation({ onstarted: () => { hasChosen = false; refreshList(); }, announce });
+  const main = h("div", {}, errorNote, emptyPanel, detailPanel.head, tools, plotPanel.element, comparison.element, detailPanel.element, code.element);
+  fill(root, h("div", { class: "columns" }, h("div", { class: "panel inputs watch-side" }, runs.element), main));
 
   function choose(/** @type {string[]} */ ids) {
     hasChosen ||= ids.length > 0;
@@ -57,10 +52,10 @@ export async function mount(root, { params, setParams, announce }) {
       const runList = await ask("watch", { what: "list", search: runs.search });
       if (unmounted) return;
       runs.show(runList);
-      const running = runList.runs.filter((/** @type {any} */ run) => run.state === "running");
-      if (!hasChosen && running.length) {
-        runs.choose([running[0].id]);
-        choose([running[0].id]);
+      const [newest] = runList.runs; // those that are running are the first
+      if (!hasChosen && newest) {
+        runs.choose([newest.id]);
+        choose([newest.id]);
       }
     } catch (error) {
       if (!unmounted) runs.refuse(String(error instanceof Error ? error.message : error));
@@ -128,6 +123,34 @@ export async function mount(root, { params, setParams, announce }) {
     plotPanel.unmount();
     detailPanel.unmount();
   };
+}
+
+/** The ways to a run: an example that runs at once, and commands to copy. @param {{onstarted: () => void, announce: (text: string) => void}} handlers */
+function invitation({ onstarted, announce }) {
+  const status = h("p", { role: "status" });
+  const button = h("button", { type: "button", onclick: start }, "▶ Run an example");
+  async function start() {
+    button.disabled = true;
+    status.textContent = "Starting PyTorch; the run appears here in a few seconds …";
+    announce(status.textContent);
+    try {
+      await ask("watch", { what: "example" });
+      onstarted();
+    } catch (error) {
+      status.textContent = String(error instanceof Error ? error.message : error);
+      button.disabled = false;
+    }
+  }
+  const ways = [
+    ["trueloop run --lab train.py", "Your script, unchanged, with its findings."],
+    ["trueloop train digits", "A recipe, in the folder runs."],
+    ["trueloop lab runs", "This page, with the runs of a folder."],
+  ].map(([command, text]) => {
+    const copy = copyButton(() => command);
+    return h("li", {}, h("div", { class: "row" }, h("code", {}, command), copy.button, copy.status), h("p", { class: "muted" }, text));
+  });
+  return h("div", { class: "panel" }, h("h2", {}, "No run yet"), h("div", { class: "row" }, button, h("span", {}, "A small network with a silent failure, under the sanitizer.")), status,
+    h("h3", {}, "Or start your own"), h("ul", { class: "watch-ways" }, ways));
 }
 
 /** Decode a name in an address; a name that cannot be decoded is returned unchanged. @param {string} text */

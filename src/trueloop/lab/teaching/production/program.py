@@ -242,8 +242,9 @@ STANDARD_MODULES: Final = ("copy", "json", "math", "os", "time")
 IMPORTED_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "pathlib": ("Path",),
     "sklearn.datasets": ("load_digits",),
-    "torch": ("nn",),
-    "torch.utils.data": ("DataLoader", "TensorDataset", "random_split"),
+    "torch": ("distributed", "nn"),
+    "torch.nn.parallel": ("DistributedDataParallel",),
+    "torch.utils.data": ("DataLoader", "DistributedSampler", "TensorDataset", "random_split"),
     "trueloop": (
         "Accuracy", "CheckpointConfig", "MonitorConfig", "OptimConfig", "ScheduleConfig",
         "TrainConfig", "Trainer",

@@ -32,11 +32,12 @@ export function practiceChart() {
   }
 
   return {
-    element: h("div", { class: "race" }, plot.element, h("p", { class: "muted hint" }, "Drag across the chart to zoom, double-click to see all.")),
+    element: h("div", { class: "race", title: "Drag across the chart to zoom, double-click to see all." }, plot.element),
     /** @param {any[]} points @param {number} goal */
     setOwnCurve(points, goal) { ownCurve = points; target = goal; draw(); },
     /** @param {any[]} curves @param {number} goal */
     setOtherCurves(curves, goal) { storedCurves = curves; target = goal; draw(); },
+    isEmpty: () => !ownCurve.length && !storedCurves.length,
     unmount() { plot.unmount(); },
   };
 }

@@ -4,6 +4,7 @@ import { fill, h, formatNumber } from "../../dom.js";
 import { prefersReducedMotion } from "../../player.js";
 
 const TICK_PX = 11; // width of a mark with its margin
+const AUTOPLAY_ITERATIONS = 16;
 
 /** @param {{go: (position: {epoch: number, iteration: number}) => Promise<any> | any, announce: (text: string) => void, onplay: () => void}} page */
 export function timeline({ go, announce, onplay }) {
@@ -12,7 +13,7 @@ export function timeline({ go, announce, onplay }) {
   let playing = 0;
   let playCount = 0;
   const positionText = h("p", { class: "says", id: "timeline-says" });
-  const coverage = h("p", { class: "muted drawn" });
+  const coverage = h("p", { class: "unseen drawn" }); // the gaps in the picture say the same
   const epochs = h("div", { class: "epochs", role: "img" });
   const windows = h("div", { class: "windows", role: "img", "aria-labelledby": "timeline-says" });
   const shares = h("div", { class: "shares", role: "img" });
@@ -25,13 +26,13 @@ export function timeline({ go, announce, onplay }) {
   /** @param {string} text @param {string} label @param {string} move */
   const button = (text, label, move) => h("button", { type: "button", class: "quiet", "aria-label": label, title: label, onclick: () => { pause(); moveTo(move, true); } }, text);
   const element = h("section", { class: "panel timeline", "aria-labelledby": "timeline-title" },
-    h("h2", { id: "timeline-title" }, "The run, one iteration at a time"),
+    h("h2", { id: "timeline-title", class: "unseen" }, "The run, one iteration at a time"),
     h("div", { class: "row player" }, play,
       button("|◀", "To the beginning", "first"), button("◀", "One iteration back", "previous"), button("▶", "Next iteration", "next"),
-      button("next update", "To the next update", "update"), button("end of the epoch", "To the last iteration of the epoch", "epochs_end"),
-      button("next epoch", "To the next epoch", "epoch"), button("▶▶|", "To the last iteration of the run", "last"), rate),
+      h("span", { class: "row farther" }, button("update", "To the next update", "update"), button("epoch", "To the next epoch", "epoch"),
+        button("▶|", "To the last iteration of the epoch", "epochs_end"), button("▶▶|", "To the last iteration of the run", "last"), rate)),
     positionText, progress,
-    h("h3", {}, "Epochs"), epochs,
+    epochs,
     epochName, windows, legend(),
     iterationName, shares, coverage);
 
@@ -41,13 +42,14 @@ export function timeline({ go, announce, onplay }) {
     if (announceIt) announce(answer.timeline.position);
   }
 
-  async function start() {
+  /** @param {number} [moves] number of iterations after which it pauses */
+  async function start(moves = Infinity) {
     const thisPlay = ++playCount;
     playing = thisPlay;
     onplay();
     play.textContent = "‖ Pause";
     if (answer && answer.timeline.share_of_run === 1) await moveTo("first");
-    while (playing === thisPlay) {
+    while (playing === thisPlay && moves-- > 0) {
       await new Promise((done) => setTimeout(done, prefersReducedMotion() ? Number(rate.value) * 2 : Number(rate.value)));
       if (playing !== thisPlay) return;
       if (document.hidden) continue; // nothing moves while the page is hidden
@@ -55,6 +57,12 @@ export function timeline({ go, announce, onplay }) {
       await moveTo("next");
       if (answer.timeline.epoch === before.epoch && answer.timeline.iteration === before.iteration) return pause();
     }
+    if (playing === thisPlay) pause();
+  }
+
+  /** Play the first windows when the page opens, unless the user prefers reduced motion. */
+  function autoplay() {
+    if (!prefersReducedMotion()) start(AUTOPLAY_ITERATIONS);
   }
 
   function pause() {
@@ -70,7 +78,7 @@ export function timeline({ go, announce, onplay }) {
     coverage.textContent = line.coverage;
     progress.value = line.share_of_run;
     epochName.textContent = `Windows of epoch ${(line.epoch + 1).toLocaleString("en-US")}`;
-    iterationName.textContent = `This iteration: examples ${line.examples} of the epoch's order`;
+    iterationName.textContent = `Examples ${line.examples} of the epoch`;
     epochs.setAttribute("aria-label", `Epoch ${line.epoch + 1}`);
     fill(epochs, ...line.epochs.map((/** @type {any} */ epoch) => ("hidden" in epoch ? gapMark(epoch.hidden) : h("span", {
       class: `epoch ${progressOf(epoch.index, line.epoch)}`, title: `Epoch ${epoch.name}`,
@@ -115,7 +123,7 @@ export function timeline({ go, announce, onplay }) {
     });
   }
 
-  return { element, show, pause, unmount: pause, maxMarks: () => Math.max(8, Math.min(240, Math.floor((windows.clientWidth || 660) / TICK_PX))) };
+  return { element, show, pause, autoplay, unmount: pause, maxMarks: () => Math.max(8, Math.min(240, Math.floor((windows.clientWidth || 660) / TICK_PX))) };
 }
 
 /** @param {number} index @param {number} now */
@@ -125,6 +133,6 @@ const progressOf = (index, now) => (index < now ? "done" : index === now ? "now"
 const gapMark = (text) => h("span", { class: "gap" }, `⋯ ${text} ⋯`);
 
 function legend() {
-  const entries = [["now", "this iteration"], ["held", "its gradient waits in .grad"], ["spent", "used in an update ✓"], ["ahead", "to come"], ["partial ahead", "partial batch"], ["missing", "missing in a short window"]];
+  const entries = [["now", "now"], ["held", "waits in .grad"], ["spent", "in an update ✓"], ["ahead", "to come"], ["partial ahead", "partial"], ["missing", "missing"]];
   return h("p", { class: "legend timeline-legend" }, entries.map(([kind, text]) => h("span", {}, h("i", { class: `tick ${kind}`, style: { "--share": 0.5 } }), text)));
 }

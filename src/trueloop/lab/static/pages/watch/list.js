@@ -62,7 +62,7 @@ export function list({ chosen, maxRuns, onchoose, onsearch }) {
       fill(items, ...runList.runs.map(item));
       const focusedItem = focused && [...items.children].find((each) => each.dataset.id === focused);
       focusedItem?.querySelector("input").focus();
-      const emptyText = search.value ? "No run matches." : `There is no run in ${runList.folder} yet, and no script under trueloop run --lab.`;
+      const emptyText = search.value ? "No run matches." : `No run in ${runList.folder} yet.`;
       note.textContent = runList.runs.length ? (runList.more ? `and ${formatNumber(runList.more)} more; search for them` : "") : emptyText;
     },
     /** @param {string} text */

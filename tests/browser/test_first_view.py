@@ -1,0 +1,112 @@
+"""The first view of a page: something moves or is computed, few words, results before inputs on a phone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+Opened = Callable[..., Page]
+MAX_WORDS = 120
+SETTLED = {  # what a page shows once its first answer is there
+    "arithmetic": "[data-key=examples_seen]",
+    "pipeline": ".lane .chip.now",
+    "signatures": ".sig-about .sig-plot",
+    "production": ".components label",
+    "arena": ".boards p, .boards tbody",
+    "watch": ".watch-runs li, .watch-ways li",
+}
+RESULT_AND_INPUTS = {
+    "arithmetic": (".timeline", ".sizes"),
+    "pipeline": (".lanes", "form.panel"),
+    "production": (".text", ".components"),
+    "arena": (".race", ".inputs"),
+    "watch": (".watch-head, .watch-ways", ".watch-side"),
+}
+COUNT_WORDS = """() => {
+    const texts = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT), words = [];
+    while (texts.nextNode()) {
+        const element = texts.currentNode.parentElement, range = document.createRange();
+        if (element.closest('option, .unseen, .compact small, .code, .flow') || !element.checkVisibility()) continue;
+        range.selectNodeContents(texts.currentNode);
+        const { width, top, bottom } = range.getBoundingClientRect();
+        const isVisible = width && bottom > 0 && top < innerHeight;
+        if (isVisible) words.push(...texts.currentNode.data.match(/[a-z][a-z'-]+/gi) ?? []);
+    }
+    return words;
+}"""
+
+
+def settled(page: Page, name: str) -> Page:
+    expect(page.locator(SETTLED[name]).first).to_be_visible(timeout=120_000)
+    return page
+
+
+@pytest.mark.parametrize("name", SETTLED)
+def test_few_words_are_on_the_first_screen(open_page: Opened, name: str):
+    page = settled(open_page(name, width=1440), name)
+    words = page.evaluate(COUNT_WORDS)
+    assert 0 < len(words) <= MAX_WORDS, " ".join(words)
+
+
+@pytest.mark.parametrize("name", RESULT_AND_INPUTS)
+def test_on_a_phone_results_are_above_inputs_and_buttons_are_in_one_row(open_page: Opened, name: str):
+    page = settled(open_page(name, width=390, height=844), name)
+    result, inputs = (page.locator(selector).first.bounding_box() for selector in RESULT_AND_INPUTS[name])
+    assert result["y"] < inputs["y"]
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+    for player in page.locator(".player").all():
+        rows = {round(button.bounding_box()["y"] / 10) for button in player.locator("button:visible").all()}
+        assert len(rows) <= 1
+
+
+@pytest.mark.parametrize("name", SETTLED)
+def test_nothing_overflows_on_a_small_laptop(open_page: Opened, name: str):
+    page = settled(open_page(name, width=1024, height=768), name)
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 1024
+
+
+def test_pages_open_in_motion_unless_the_user_prefers_less(open_page: Opened, lab: str):
+    page = open_page("sheet")
+    moving = {
+        "arithmetic": (page.locator(".timeline .says"), "iteration [3-9] of"),
+        "pipeline": (page.locator(".player output"), "^[3-9] / "),
+        "production": (page.locator(".player output"), "^[2-9] / "),
+    }
+    for name, (place, moved) in moving.items():
+        page.emulate_media(reduced_motion="reduce")
+        page.goto(f"{lab}#/{name}")
+        page.reload()
+        settled(page, name)
+        page.wait_for_timeout(1000)
+        expect(place).not_to_have_text(re.compile(moved))
+        page.emulate_media(reduced_motion="no-preference")
+        page.reload()
+        expect(place).to_have_text(re.compile(moved))
+
+
+def test_an_empty_leaderboard_opens_with_a_practice_run(served, browser, tmp_path):
+    with served(tmp_path, str(tmp_path / "runs")) as address:
+        page = browser.new_page(reduced_motion="no-preference")
+        page.goto(f"{address}#/arena?track=deep")
+        button = page.get_by_label("Practice").get_by_role("button")
+        expect(button).to_have_text(re.compile("Starting|Practise again"), timeout=60_000)
+        expect(page.get_by_label("Practice").locator(".says")).to_contain_text(
+            re.compile("Running: update|after .* updates"), timeout=120_000
+        )
+        page.close()
+
+
+def test_the_wall_describes_one_failure_after_another(open_page: Opened):
+    page = open_page("signatures", width=1440)
+    page.emulate_media(reduced_motion="no-preference")
+    page.reload()
+    expect(page.locator(".sig-tile svg").nth(1)).to_be_visible(timeout=120_000)
+    heading = page.locator(".sig-about h2")
+    first = heading.inner_text()
+    expect(heading).not_to_have_text(first)
+    page.get_by_role("link", name=re.compile("^GRD001")).hover()  # from now on the wall follows the pointer
+    page.wait_for_timeout(3500)
+    expect(heading).to_have_text("Gradients are never cleared")
