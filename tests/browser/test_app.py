@@ -53,6 +53,7 @@ def test_the_chosen_colours_are_stored(open_page: Opened):
 
 def test_a_printed_page_is_light_and_shows_numbers(open_page: Opened):
     page = open_page("modes", params="pass=1", dark=True)
+    page.locator(".all-numbers > summary").first.click()
     expect(page.locator(".side .cell").first).to_be_visible()
     page.emulate_media(media="print")
     assert page.evaluate("() => getComputedStyle(document.documentElement).backgroundColor") == "rgb(251, 250, 248)"
