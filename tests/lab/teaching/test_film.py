@@ -10,7 +10,7 @@ import pytest
 from trueloop.app.web.wire_format import encode_json
 from trueloop.failures.load import find_failure
 from trueloop.lab.teaching import film as module
-from trueloop.lab.teaching.film import film, write_film_scripts
+from trueloop.lab.teaching.film import film_run, join_runs, write_film_scripts
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,8 @@ def film_of(code: str):
     entry = find_failure(code)
     assert entry
     assert entry.failure.inject
-    return film(write_film_scripts(entry.failure.inject))
+    scripts = write_film_scripts(entry.failure.inject)
+    return join_runs(scripts, film_run(scripts.healthy, scripts), film_run(scripts.broken, scripts))
 
 
 def test_a_film_shows_both_runs_at_every_update():

@@ -49,7 +49,7 @@ def test_the_film_does_not_tell_the_answer_and_the_evidence_has_a_line(monkeypat
     assert reply["answers"] == [{"code": e.code, "title": e.failure.title} for e in possible_answers(entry, 1)]
     assert entry.code not in encode_json(reply["film"])
     assert reply["films"] == []
-    monkeypatch.setattr(guess, "film", lambda scripts: pytest.fail("the scripts were run again"))
+    monkeypatch.setattr(guess, "film_run", lambda text, scripts: pytest.fail("the scripts were run again"))
     assert answer(Query(seed=1, round=2)) == reply
     evidence = answer(Query(code="never-cleared", reveal=True))
     assert (evidence["code"], evidence["finding"]["code"]) == ("GRD001", "GRD001")
@@ -67,6 +67,18 @@ def test_the_film_of_one_failure_is_answered_without_a_game(monkeypatch):
     for code in ("nothing", "CKP003"):
         with pytest.raises(InvalidConfig, match="no film"):
             answer(Query(code=code))
+
+
+def test_a_busy_machine_computes_a_film_over_two_requests(monkeypatch):
+    monkeypatch.setattr(films, "SETTINGS", replace(films.SETTINGS, epochs=1))
+    monkeypatch.setattr(guess, "MAX_FIRST_RUN_S", 0.0)
+    texts = []
+    run = guess.film_run
+    monkeypatch.setattr(guess, "film_run", lambda text, scripts: texts.append(text) or run(text, scripts))
+    assert answer(Query(seed=3)) == {"film": None}
+    monkeypatch.setattr(guess, "MAX_FIRST_RUN_S", 1000.0)
+    assert answer(Query(seed=3))["film"]["updates"] > 0
+    assert len(texts) == len(set(texts)) == 2, "the first run was cached"
 
 
 @pytest.mark.slow(reason="films every failure")

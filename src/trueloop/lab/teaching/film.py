@@ -35,24 +35,29 @@ def write_film_scripts(inject: Inject) -> ScriptPair:
     return ScriptPair(simulation, write_script(simulation, []).loop.text(), loop.text(), loop.changed_lines())
 
 
-def film(scripts: ScriptPair) -> dict[str, Any]:
-    """Run both scripts from one seed, and return what a film shows.
+def join_runs(scripts: ScriptPair, healthy: Mapping[str, Any], broken: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a film shows.
 
     Returns:
         "updates" (the last of both runs), "classes", "charts" (for each quantity: "name", "title", "log", "low",
-        "high"), and for "healthy" and "broken": "curves" (for each quantity: updates and values), "pictures" (update
-        and plane, as in `decision_planes`, in base64; the pictures have "side" pixels in a row), "steps", "points"
-        ([x, y, class] of each training point), "span" (half the width of the planes), and "raised".
-
-    Cost: two runs of some hundred updates, without the sanitizer.
+        "high"), and both runs as "healthy" and "broken".
     """
-    runs = {"healthy": _run(scripts.healthy, scripts), "broken": _run(scripts.broken, scripts)}
-    updates = max(run["updates"] for run in runs.values())
+    runs = {"healthy": healthy, "broken": broken}
     charts = [chart for name in SHOWN if (chart := _chart(name, runs)) is not None]
+    updates = max(run["updates"] for run in runs.values())
     return {"updates": updates, "classes": scripts.simulation.classes, "charts": charts, **runs}
 
 
-def _run(text: str, scripts: ScriptPair) -> dict[str, Any]:
+def film_run(text: str, scripts: ScriptPair) -> dict[str, Any]:
+    """Run one of the scripts.
+
+    Returns:
+        "curves" (for each quantity: updates and values), "pictures" (update and plane, as in `decision_planes`, in
+        base64; the pictures have "side" pixels in a row), "steps", "points" ([x, y, class] of each training point),
+        "span" (half the width of the planes), "updates" and "raised".
+
+    Cost: one run of some hundred updates, without the sanitizer.
+    """
     from trueloop.lab.teaching.decision_planes import build_planes
 
     pictures: list[tuple[int, str]] = []
@@ -88,7 +93,12 @@ def _rounded(value: float) -> float:
 
 def _chart(name: str, runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the axis of a quantity; None if it has no finite value."""
-    values = sorted(value for run in runs.values() for value in run["curves"][name][1] if math.isfinite(value))
+    values = sorted(
+        value
+        for run in runs.values()
+        for value in run["curves"][name][1]
+        if isinstance(value, float | int) and math.isfinite(value)
+    )
     if not values:
         return None
     low, high = _range(values)

@@ -12,6 +12,7 @@ export const lead = "Dashed: a correct run. Red: its copy with one line broken, 
 
 const PLAY_MS = 6000, HOLD_MS = 2500, VIDEO_WIDTH = 1120;
 const MAX_SEED = 999_999;
+const WAITING = "Both runs are being trained on this machine …";
 const QUESTION = "Which bug is it?";
 
 /** @param {HTMLElement} root @param {import("../app.js").Page} page */
@@ -28,7 +29,7 @@ export async function mount(root, { params, setParams, announce }) {
 
   const canvas = h("canvas", { class: "film", role: "img", "aria-label": "The two runs" });
   const movie = player({ count: () => (film ? film.updates + 1 : 1), ready: () => film !== null, show: paint, label: "The run", perStep_ms: PLAY_MS / 182 });
-  const status = h("p", { class: "muted", role: "status" }, "Both runs are being trained on this machine …");
+  const status = h("p", { class: "muted", role: "status" }, WAITING);
   const answers = h("div", { class: "guess-answers", role: "group", "aria-label": "Answers" });
   const evidence = h("section", { class: "guess-evidence", "aria-live": "polite" });
   const score = h("ol", { class: "guess-score", "aria-label": "Rounds" });
@@ -62,6 +63,12 @@ export async function mount(root, { params, setParams, announce }) {
 
   const request = (/** @type {object} */ query) => retryUntilAnswered(() => ask("guess", code ? { code, ...query } : { seed, ...query }));
 
+  /** Request a film until it is complete: a busy machine computes it over several requests. @param {object} query @returns {Promise<any>} */
+  async function requestFilm(query) {
+    const reply = await request(query);
+    return reply.film || unmounted ? reply : requestFilm(query);
+  }
+
   async function open() {
     movie.pause();
     isAnswered = false;
@@ -70,7 +77,8 @@ export async function mount(root, { params, setParams, announce }) {
     fill(answers);
     showScore();
     status.hidden = false;
-    const reply = await (upcoming ?? request(code ? {} : { round }));
+    status.textContent = WAITING;
+    const reply = (await upcoming) ?? (await requestFilm(code ? {} : { round }));
     upcoming = null;
     if (unmounted) return;
     rounds = reply.rounds;
@@ -84,7 +92,12 @@ export async function mount(root, { params, setParams, announce }) {
     }
     fill(answers, reply.answers.map((/** @type {{code: string, title: string}} */ each, /** @type {number} */ i) => h("button", { type: "button", class: "quiet", dataset: { code: each.code }, onclick: () => reveal(each.code) }, h("kbd", {}, i + 1), h("span", {}, each.title))));
     play();
-    if (round < rounds) upcoming = request({ round: round + 1 }).catch(() => null);
+    if (round < rounds) upcoming = requestFilm({ round: round + 1 }).catch(() => null);
+  }
+
+  /** Open the round; if it fails, offer to try again. */
+  function start() {
+    open().catch((error) => fill(status, String(error instanceof Error ? error.message : error), " ", h("button", { type: "button", class: "quiet", onclick: start }, "Try again")));
   }
 
   function play() {
@@ -135,7 +148,7 @@ export async function mount(root, { params, setParams, announce }) {
     const button = (/** @type {string} */ text, /** @type {() => void} */ onclick) => h("button", { type: "button", onclick }, text);
     if (code) return button("Play ten rounds", () => { location.hash = "#/guess"; });
     if (round === rounds) return [h("p", { class: "guess-end" }, `${right()} of ${rounds} found. Send the link: it opens the same ten rounds.`), button("Another ten", () => { location.hash = `#/guess?seed=${Math.floor(Math.random() * (MAX_SEED + 1))}`; })];
-    return button("Next round", () => { round += 1; open(); });
+    return button("Next round", () => { round += 1; start(); });
   }
 
   const right = () => results.filter((each) => each === "right").length;
@@ -187,7 +200,7 @@ export async function mount(root, { params, setParams, announce }) {
 
   addEventListener("keydown", onkey);
   setParams(code ? { code } : { seed: String(seed) });
-  open().catch((error) => { status.hidden = false; status.textContent = String(error instanceof Error ? error.message : error); });
+  start();
   return () => {
     unmounted = true;
     movie.unmount();
