@@ -115,6 +115,8 @@ def test_other_commands_are_refused(page: Page):
 
 
 def test_nothing_is_left_when_the_page_disconnects_during_an_experiment(folder: Path):
+    left = folder / f"trueloop-lab-{2**22 + 1}-x"  # above the largest process id
+    left.mkdir()
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
@@ -125,6 +127,7 @@ def test_nothing_is_left_when_the_page_disconnects_during_an_experiment(folder: 
     page = Page(ours)
     page.send(do="open", code="LRN006")
     page.until("run")
+    assert not left.exists(), "the folder of a worker that was killed"
     assert list(folder.glob("trueloop-lab-*"))
     page.send(do="diagnose")
     page.until("trying")

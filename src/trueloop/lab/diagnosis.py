@@ -16,6 +16,7 @@ The scripts are those of the catalogue's family "learning". One JSON command per
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -39,6 +40,7 @@ from trueloop.sanitizer.experiments.fork_server import ForkServer
 from trueloop.sanitizer.run_program import ProgramCommand
 from trueloop.sanitizer.watch import Watch
 
+PREFIX: Final = "trueloop-lab-"  # of a session's folder; the process id of its worker follows
 FAMILY: Final = "learning"
 SCRIPT: Final = "train.py"
 BUDGET_S: Final = 60.0  # time for all experiments
@@ -50,7 +52,8 @@ PROBES: Final = ("one batch only", "random labels")
 def serve(read_fd: int, write_fd: int) -> None:
     """Serve one page until it disconnects."""
     channel = Channel(read_fd, write_fd)
-    folder = Path(tempfile.mkdtemp(prefix="trueloop-lab-"))
+    _remove_folders_of_killed_workers()
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
     session = _Session(channel, folder)
     try:
         while True:
@@ -64,6 +67,17 @@ def serve(read_fd: int, write_fd: int) -> None:
     finally:
         session.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_folders_of_killed_workers() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
+        try:
+            os.kill(int(pid), 0)
+        except (ProcessLookupError, ValueError, OverflowError):
+            shutil.rmtree(folder, ignore_errors=True)
+        except PermissionError:  # another user's
+            continue
 
 
 def learning_failures() -> Mapping[str, Entry]:
