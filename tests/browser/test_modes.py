@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 Opened = Callable[..., Page]
 
@@ -17,8 +17,46 @@ def open_modes(open_page: Opened, params: str = "", **options: object) -> Page:
     return page
 
 
-def test_repeated_passes_differ_only_in_train_mode(open_page: Opened, axe: Callable[[Page], None]):
+def open_numbers(page: Page) -> None:
+    for summary in page.locator(".all-numbers > summary").all():
+        summary.click()
+
+
+def test_masked_units_fade_and_running_statistics_move_in_train_mode_only(open_page: Opened):
     page = open_modes(open_page)
+    expect(page.locator(".status")).to_contain_text("Pass 1:")  # one pass is made on arrival
+    expect(page.locator(".bars tbody tr")).to_have_count(4)  # and memory is measured
+    masked = "(units) => units.map((unit) => unit.classList.contains('masked'))"
+    opacity = "(units) => units.map((unit) => Number(getComputedStyle(unit.querySelector(':scope > circle')).opacity))"
+    places = "(marks) => marks.map((mark) => mark.style.transform)"
+    left, right = page.locator(".side.left"), page.locator(".side.right")
+    masks, moved, still = [], [], []
+    for _ in range(3):
+        mask = left.locator(".unit").evaluate_all(masked)
+        faded = [value < 0.6 for value in left.locator(".unit").evaluate_all(opacity)]
+        assert faded == mask
+        assert not any(right.locator(".unit").evaluate_all(masked))
+        masks.append(mask)
+        moved.append(left.locator(".running-mark").evaluate_all(places))
+        still.append(right.locator(".running-mark").evaluate_all(places))
+        page.get_by_role("button", name="Forward both").click()
+    assert len({str(mask) for mask in masks}) > 1
+    assert len({str(each) for each in moved}) == 3
+    assert len({str(each) for each in still}) == 1
+    expect(left.locator(".batch-mark.used")).to_have_count(6)
+    expect(right.locator(".running-mark.used")).to_have_count(6)
+
+
+def test_it_plays_on_arrival(lab: str, browser: Browser):
+    page = browser.new_page(reduced_motion="no-preference")
+    page.goto(f"{lab}#/modes")
+    expect(page.locator(".status")).to_contain_text(re.compile(r"Pass [3-9]"), timeout=30_000)
+    page.close()
+
+
+def test_repeated_passes_differ_only_in_train_mode(open_page: Opened, axe: Callable[[Page], None]):
+    page = open_modes(open_page, "pass=0")
+    open_numbers(page)
     left, right = page.locator(".side.left"), page.locator(".side.right")
     forward = page.get_by_role("button", name="Forward both")
     expect(left).to_contain_text("No forward pass yet.")
@@ -51,6 +89,7 @@ def test_a_batch_of_one_shows_the_error_of_torch(open_page: Opened):
 
 def test_without_dropout_repeated_passes_are_equal(open_page: Opened):
     page = open_modes(open_page, "dropout=0&pass=2")
+    open_numbers(page)
     expect(page.locator(".side.left .badge.same")).to_be_visible()
     page.get_by_label("dropout").focus()
     for _ in range(6):
@@ -62,7 +101,6 @@ def test_without_dropout_repeated_passes_are_equal(open_page: Opened):
 def test_memory_is_measured_with_and_without_a_graph(open_page: Opened, axe: Callable[[Page], None]):
     page = open_modes(open_page)
     measure = page.get_by_role("button", name=re.compile("Measure"))
-    measure.scroll_into_view_if_needed()
     rows = page.locator(".bars tbody tr")
     expect(rows).to_have_count(4)
     page.get_by_label("batch").last.fill("1024")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 Opened = Callable[..., Page]
 
@@ -83,6 +83,49 @@ def test_the_graph_is_built_by_forward_and_released_by_backward(open_page: Opene
     expect(bars).to_have_count(16)
     page.get_by_role("button", name=re.compile("second backward")).click()
     expect(page.locator(".torch-words")).to_contain_text("Trying to backward through the graph a second time")
+
+
+def test_values_flow_forward_and_gradients_flow_back_along_the_edges(open_page: Opened):
+    page = open_operations(open_page, "step=1")
+    flows = page.locator(".graph .flow")
+    expect(flows).to_have_count(3)  # of weight, bias, and the transposed weight
+    assert set(flows.locator("text").all_text_contents()) == {
+        cells(page, "model.weight")[0],
+        cells(page, "model.bias")[0],
+    }
+    assert flows.evaluate_all("(all) => all.every((each) => each.classList.contains('of-data'))")
+    page.get_by_role("button", name="One step forward").click()
+    assert flows.locator("text").all_text_contents() == [cells(page, "outputs")[0]], "the loss reads the outputs"
+    station(page, "backward").click()
+    expect(flows).to_have_count(4)
+    assert sorted(flows.locator("text").all_text_contents()) == sorted(
+        cells(page, f"{name}.grad")[0] for name in ("outputs", "model.weight", "model.bias")
+    )
+    station(page, "update").click()
+    expect(flows).to_have_count(0)
+
+
+def test_it_plays_on_arrival_and_the_values_move(lab: str, browser: Browser):
+    page = browser.new_page(reduced_motion="no-preference", viewport={"width": 1440, "height": 900})
+    page.goto(f"{lab}#/operations")
+    flow = page.locator(".graph .flow").first
+    expect(flow).to_be_attached(timeout=30_000)
+    places = page.evaluate("""() => new Promise((done) => {
+        const places = new Set(), flow = document.querySelector(".graph .flow");
+        const look = () => {
+            if (!flow.isConnected) return done(places.size);
+            places.add(flow.getAttribute("transform"));
+            requestAnimationFrame(look);
+        };
+        look();
+    })""")
+    assert places > 3
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    tensors, graph = (page.locator(part).bounding_box() for part in (".tensors", ".graph svg"))
+    assert tensors
+    assert graph
+    assert max(tensors["y"], graph["y"]) < 600, "tensors and graph stand under the buttons"
+    page.close()
 
 
 def test_the_small_network_shows_the_states_of_adam(open_page: Opened):

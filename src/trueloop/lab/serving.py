@@ -40,6 +40,7 @@ from trueloop.runs.live.run_list import any_running
 ADDRESS: Final = "127.0.0.1"  # cannot be reached from the network, only through ssh -L
 MAX_MESSAGE_BYTES: Final = 64 << 10
 IDLE_CHECK_INTERVAL_S: Final = 60.0
+MAX_DIAGNOSES: Final = 3  # largest number of open pages that try changes; each has several processes
 STATIC: Final = Path(__file__).with_name("static")
 
 mimetypes.add_type("text/javascript", ".js")  # some systems say text/plain, and browsers then refuse a module
@@ -122,14 +123,14 @@ async def _run(
 
 
 def build_app(runs: Path) -> Starlette:
-    """Build the server: ``GET /`` and its files, ``GET`` and ``POST /api/<page>``, WebSocket ``/live/simulator``.
+    """Build the server: ``GET /`` and its files, ``GET`` and ``POST /api/<page>``, WebSockets ``/live/<kind>``.
 
     Args:
         runs: a folder of runs that may be shown.
     """
     workers = Workers()
     handler = RequestHandler(workers, VisibleRuns(runs, live_folder(os.environ)))
-    sessions = LiveSessions(workers)
+    sessions = {"simulator": LiveSessions(workers), "diagnosis": LiveSessions(workers, max_sessions=MAX_DIAGNOSES)}
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
@@ -142,14 +143,15 @@ def build_app(runs: Path) -> Starlette:
             await handler.stop()
             await workers.stop()
 
-    async def simulator(socket: WebSocket) -> None:
-        await sessions.serve(socket, "simulator")
+    async def live(socket: WebSocket) -> None:
+        kind = socket.url.path.rpartition("/")[2]
+        await sessions[kind].serve(socket, kind)
 
     return Starlette(
         routes=[
             Route("/api/{page}", handler.describe, methods=["GET"]),
             Route("/api/{page}", handler.answer, methods=["POST"]),
-            WebSocketRoute("/live/simulator", simulator),
+            *(WebSocketRoute(f"/live/{kind}", live) for kind in sessions),
             Mount("/", StaticFiles(directory=STATIC, html=True)),
         ],
         middleware=[Middleware(SameOriginMiddleware), Middleware(GZipMiddleware, minimum_size=1024)],

@@ -20,7 +20,11 @@ from typing import Any, Final
 from trueloop.lab.forking import limit_memory, warm_up
 from trueloop.lab.simulator import warm_up_sanitizer
 
-WORKERS: Final = {"calculator": "trueloop.lab.calculator", "simulator": "trueloop.lab.simulator"}
+WORKERS: Final = {
+    "calculator": "trueloop.lab.calculator",
+    "simulator": "trueloop.lab.simulator",
+    "diagnosis": "trueloop.lab.diagnosis",
+}
 PRELOADED_PACKAGES: Final = ("trueloop.lab.teaching", "trueloop.data")
 """Packages that workers use, imported before the first fork."""
 MAX_WORKER_BYTES: Final = 2 << 30  # memory that a worker may allocate in addition to what it has at the start

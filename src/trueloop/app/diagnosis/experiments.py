@@ -114,12 +114,19 @@ class ExperimentRunner:
         updates: length of each experiment.
         budget_s: time for all experiments; one that has begun is ended.
         on_trial: called with the title of each experiment before it starts, and with the number of those to come.
+        on_result: called with each experiment when it has ended.
     """
 
     def __init__(
-        self, server: ForkServer, *, updates: int, budget_s: float, on_trial: Callable[[str, int], None]
+        self,
+        server: ForkServer,
+        *,
+        updates: int,
+        budget_s: float,
+        on_trial: Callable[[str, int], None],
+        on_result: Callable[[Trial], None] = lambda trial: None,
     ) -> None:
-        self._updates, self._on_trial = updates, on_trial
+        self._updates, self._on_trial, self._on_result = updates, on_trial, on_result
         self._deadline_s = time.monotonic() + budget_s
         self._seeds = [_Seed(server, seed) for seed in SEEDS]
         self._number = 0
@@ -187,7 +194,9 @@ class ExperimentRunner:
         for seed in self._seeds:
             seed.send(order, self._deadline_s)
         results = [seed.result(self._deadline_s) for seed in self._seeds]
-        return Trial(change, [curves for curves, _ in results], [ended for _, ended in results])
+        trial = Trial(change, [curves for curves, _ in results], [ended for _, ended in results])
+        self._on_result(trial)
+        return trial
 
     def _close(self) -> None:
         for seed in self._seeds:

@@ -8,7 +8,7 @@ import { tour } from "./tour.js";
 /** @type {[string, [string, string][]][]} the groups of the navigation, each with its pages: [name, link text] */
 const PAGES = [
   ["See", [["arithmetic", "Arithmetic"], ["pipeline", "Pipeline"], ["operations", "Six operations"], ["modes", "Train and eval"]]],
-  ["Break", [["simulator", "Simulator"], ["race", "Race of runs"], ["signatures", "Bug signatures"]]],
+  ["Break", [["simulator", "Simulator"], ["guess", "Guess the bug"], ["learn", "It does not learn"], ["race", "Race of runs"], ["signatures", "Bug signatures"]]],
   ["Build", [["production", "Production loop"], ["sheet", "Cheat sheet"]]],
   ["Race and watch", [["arena", "Arena"], ["watch", "Watch a run"]]],
 ];

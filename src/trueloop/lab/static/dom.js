@@ -81,8 +81,11 @@ export function formatNumber(value, digits = 4) {
 }
 
 /** Download a text as a file. @param {string} name @param {string} text */
-export function download(name, text) {
-  const link = h("a", { href: URL.createObjectURL(new Blob([text], { type: "text/plain" })), download: name });
+export const download = (name, text) => downloadBlob(name, new Blob([text], { type: "text/plain" }));
+
+/** Download data as a file. @param {string} name @param {Blob} blob */
+export function downloadBlob(name, blob) {
+  const link = h("a", { href: URL.createObjectURL(blob), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }

@@ -10,17 +10,14 @@ const TIMEOUT_MS = 8000; // time for a stop's element to appear after its page o
 
 /** The stops: page, selector (its first visible element is highlighted), title, text. @type {[string, string, string, string][]} */
 const STOPS = [
-  ["simulator", ".sim-bar .play", "Train a network", "A small network trains in real PyTorch on this machine; the page only draws. Pause it, or make one update with Step."],
-  ["simulator", ".board-place", "Decision regions", "The colours are the predicted classes. The points are the training data; hollow ones are held out. Click to add a point, or use the arrow keys and Enter."],
-  ["simulator", ".sim-curves", "Curves", "The loss after every update, smoothed, and the loss on held-out points. Earlier runs stay as dotted curves: change one setting and compare."],
-  ["simulator", ".bugs-panel", "Break it", "Each switch injects a silent failure into the loop. Try the first one: gradients are never cleared."],
-  ["simulator", ".sim-tabs", "Sanitizer findings", "The sanitizer checks this program like any other and does not know the switches. A finding has a line, evidence and a fix."],
-  ["simulator", "#tab-code", "The script", "The code that runs: plain PyTorch. Copy it; trueloop run reports the same findings."],
-  ["race", ".lanes", "Race", "Up to four synchronised runs with one seed and different settings or failures."],
-  ["operations", ".stations", "Six operations", "A training step, line by line, forwards and backwards, with every tensor, every sum and the autograd graph."],
-  ["arithmetic", ".sizes", "Arithmetic", "The numbers of iterations, updates and examples, each with its formula."],
-  ["arena", ".tracks", "The arena", "Data and network are fixed; you choose the loop. The judge runs every submission on fresh seeds."],
-  ["", "#tour", "End of the tour", "Every page says what to look for and shows the code that ran. Start the tour again here."],
+  ["simulator", ".sim-bar .play", "Train a network", "A small network trains in real PyTorch on this machine; the page only draws."],
+  ["simulator", ".board-place", "Decision regions", "Colours are predictions, points are data; hollow points are held out. Click to add one."],
+  ["simulator", ".bugs-panel", "Break it", "Each switch injects a silent failure. Try the first one: gradients are never cleared."],
+  ["simulator", ".sim-tabs, .findings", "Sanitizer findings", "The sanitizer does not know the switches. It names the failure, its line and the fix."],
+  ["operations", ".stations", "Six operations", "A training step, line by line, with every tensor and the autograd graph."],
+  ["guess", ".guess-film", "Guess the bug", "One of these runs has a hidden failure. Ten rounds, four answers each."],
+  ["learn", ".learn-bar", "It does not learn", "Diagnose tries one change at a time and ranks what helps."],
+  ["", "#tour", "End of the tour", "Start it again here."],
 ];
 
 /** @param {{button: HTMLElement, announce: (text: string) => void}} options button: begins the tour; its text invites to it until the tour was offered once */

@@ -113,13 +113,19 @@ def parse_recording(data: Mapping[str, Any]) -> Recording:
     )
 
 
-def record(text: str, simulation: Simulation, run_script: Callable[[ScriptRun], None]) -> Recording:
+def record(
+    text: str,
+    simulation: Simulation,
+    run_script: Callable[[ScriptRun], None],
+    on_batch: Callable[[ScriptRun], None] | None = None,
+) -> Recording:
     """Run a script to its end and return its curves.
 
     Args:
         text: source code of a generated script.
         simulation: settings of the script.
         run_script: calls ``script_run.run()``, for example under the sanitizer.
+        on_batch: called before every training batch.
     """
     from trueloop.lab.teaching.program import Program
     from trueloop.lab.teaching.script_run import ScriptRun
@@ -131,6 +137,8 @@ def record(text: str, simulation: Simulation, run_script: Callable[[ScriptRun], 
         _record_curves(script_run, recording)  # at every batch: an evaluation gets the update at which it is taken
         recording.add("graphs", script_run.update, script_run.graphs)
         recording.add("memory", script_run.update, max(0.0, script_run.memory_mib()))
+        if on_batch is not None:
+            on_batch(script_run)
 
     script_run = ScriptRun(Program(text), before_batch, clip=simulation.clip)
     try:

@@ -62,7 +62,7 @@ def answer(query: Query) -> dict[str, Any]:
     return {
         "code": entry.code,
         "curves": curves,
-        "address": _address(entry, scripts.simulation),
+        "address": simulator_address(entry, scripts.simulation),
         **_script_json(scripts),
     }
 
@@ -166,7 +166,7 @@ def _run_watched(watch: Any, script_run: ScriptRun) -> None:
         script_run.run()
 
 
-def _address(entry: Entry, simulation: Simulation) -> str:
+def simulator_address(entry: Entry, simulation: Simulation) -> str:
     """Return the address of the simulator page with these settings, this failure, and a twin run without it."""
     defaults: Mapping[str, Any] = asdict(Simulation())
     params = {name: _format_param(value) for name, value in asdict(simulation).items() if value != defaults[name]}

@@ -4,25 +4,27 @@ import { codePanel } from "../code.js";
 import { form, valuesFrom } from "../controls.js";
 import { fill, h, debounce } from "../dom.js";
 import { fetchFields, latestOnly, RequestError } from "../net.js";
-import { player } from "../player.js";
+import { player, prefersReducedMotion } from "../player.js";
 import { memoryPanel } from "./modes/memory.js";
+import { networkLegend } from "./modes/network.js";
 import { side } from "./modes/side.js";
 
 export const title = "Train and eval";
-export const lead = "Two copies of one network: left in train mode, right in eval mode. Forward sends the same inputs through both.";
+export const lead = "One network twice, the same inputs: left in train mode, right in eval mode.";
 
 /** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {
   /** @type {any} */
   let data = null;
-  let requestedPass = Number(params.get("pass")) || 0;
+  let requestedPass = Number(params.get("pass") ?? 1) || 0;
+  let hasPlayed = false;
   const fields = (await fetchFields("modes")).filter(({ name }) => name !== "passes");
   const fetchPasses = latestOnly("modes");
 
   const inputs = h("div", { class: "scroll" });
   const status = h("p", { class: "status" }, "Computing …");
-  const left = side({ name: "left", title: "left.train()", caption: "Statistics of this batch; a new mask each time." });
-  const right = side({ name: "right", title: "right.eval()", caption: "Running statistics; nothing is masked, nothing changes." });
+  const left = side({ name: "left", title: "left.train()", caption: "Each pass: a new mask, and the running mean moves." });
+  const right = side({ name: "right", title: "right.eval()", caption: "Nothing is masked, and nothing moves." });
   const code = codePanel({ file: "train_and_eval.py", note: "The program that ran. Forward hooks recorded the values shown." });
   const passPlayer = player({ count: () => (data ? data.right.length + 1 : 1), ready: () => Boolean(data), show: draw, label: "Passes", perStep_ms: 1100 });
   const forward = h("button", { type: "button", class: "forward", onclick: () => { passPlayer.pause(); passPlayer.go(passPlayer.step + 1); } }, "→ Forward both");
@@ -31,15 +33,12 @@ export async function mount(root, { params, setParams, announce }) {
   const memory = memoryPanel({ announce });
 
   fill(root,
-    h("div", { class: "look" }, h("p", {}, h("strong", {}, "What to look for. "),
-      "Press Forward several times. On the left every pass masks other units and updates the running statistics, so the outputs differ; on the right all passes are bitwise equal. Then try a batch of one. Eval mode changes layer behaviour; whether a graph is built is a separate switch, and ",
-      h("a", { href: "#/modes", onclick: (/** @type {Event} */ event) => { event.preventDefault(); memory.element.scrollIntoView(); } }, "measured below"), ".")),
-    h("details", { class: "panel settings", open: innerWidth > 860 }, h("summary", {}, "The network"), controls.element),
-    h("section", { class: "panel", "aria-label": "Passes" },
-      h("div", { class: "row" }, forward, restart, passPlayer.element), status,
+    h("section", { class: "panel passes", "aria-label": "Passes" }, h("div", { class: "row" }, forward, restart, passPlayer.element), status),
+    h("div", { class: "sides" }, left.element, right.element), networkLegend(),
+    memory.element,
+    h("details", { class: "panel settings", open: innerWidth > 860 }, h("summary", {}, "The network"), controls.element,
       h("details", { class: "inputs" }, h("summary", {}, "The inputs of both"), inputs)),
-    h("div", { class: "sides" }, left.element, right.element),
-    code.element, memory.element);
+    code.element);
 
   async function load() {
     try {
@@ -51,6 +50,10 @@ export async function mount(root, { params, setParams, announce }) {
       left.load(data);
       right.load(data);
       passPlayer.go(requestedPass);
+      if (hasPlayed) return;
+      hasPlayed = true;
+      if (!params.has("pass") && !prefersReducedMotion()) passPlayer.start();
+      memory.measure();
     } catch (error) {
       if (!(error instanceof RequestError)) throw error;
       controls.refuse(error.problem);

@@ -4,12 +4,12 @@ import { codePanel } from "../code.js";
 import { form, valuesFrom } from "../controls.js";
 import { fill, h, debounce } from "../dom.js";
 import { fetchFields, latestOnly, RequestError } from "../net.js";
-import { player } from "../player.js";
+import { player, prefersReducedMotion } from "../player.js";
 import { graphPanel } from "./operations/graph.js";
 import { tensorCard } from "./operations/tensor.js";
 
 export const title = "The six operations";
-export const lead = "Every training loop repeats the same six operations. Step through them in real PyTorch, forwards and backwards, and see which tensors each one changes.";
+export const lead = "Every training loop repeats these six. Values flow forward, gradients flow back.";
 
 const SIX = ["forward", "loss", "backward", "update", "zero grad", "schedule"];
 /** The kind of result of each operation, which has a colour: values, gradients, updates. @type {Record<string, string>} */
@@ -24,6 +24,7 @@ export async function mount(root, { params, setParams, announce }) {
   /** @type {any} */
   let trace = null;
   let step = Number(params.get("step")) || 0;
+  let hasPlayed = false;
   let requestedOperation = ""; // an operation that was requested before the trace arrived
   const fields = await fetchFields("operations");
   const fetchTrace = latestOnly("operations");
@@ -46,18 +47,14 @@ export async function mount(root, { params, setParams, announce }) {
   const settings = h("details", { class: "panel settings", open: innerWidth > 860 }, h("summary", {}, "What is trained, and how"), controls.element);
 
   fill(root,
-    h("div", { class: "look" }, h("p", {}, h("strong", {}, "What to look for. "),
-      "Backward fills the gradients and changes no weight. The update changes the weights and leaves the gradients, so they must be cleared. Forward builds a graph, and backward frees its saved tensors. "),
-      h("p", { class: "muted" }, h("span", { class: "is-data" }, "→ values blue"), " · ", h("span", { class: "is-gradient" }, "← gradients orange"), " · ", h("span", { class: "is-update" }, "Δ updates green"), ". Point at a number, or move to it with the arrow keys, to see how it was computed and from what.")),
-    settings,
+    h("section", { class: "panel", "aria-label": "The six operations" },
+      h("div", { class: "stations" }, stations),
+      stepPlayer.element,
+      h("div", { class: "now" }, h("div", { class: "row" }, currentLine, position), explanation, torchError)),
     h("div", { class: "side-by-side" },
-      h("section", { class: "panel", "aria-label": "The six operations" },
-        h("div", { class: "stations" }, stations),
-        stepPlayer.element,
-        h("div", { class: "now" }, h("div", { class: "row" }, currentLine, position), explanation, torchError)),
-      code.element),
-    h("section", { class: "panel", "aria-label": "Tensors" }, h("h2", { class: "unseen" }, "Tensors"), calculation, tensors),
-    graph.element);
+      h("section", { class: "panel", "aria-label": "Tensors" }, h("h2", { class: "unseen" }, "Tensors"), calculation, tensors),
+      graph.element),
+    h("div", { class: "side-by-side" }, settings, code.element));
 
   function hideUnusedSettings() {
     controls.field("hidden").hidden = controls.field("seed").hidden = controls.values.example === "worked_example";
@@ -73,7 +70,9 @@ export async function mount(root, { params, setParams, announce }) {
       graph.load(trace);
       stepPlayer.go(step);
       if (requestedOperation) jump(requestedOperation);
+      else if (!hasPlayed && !params.has("step") && !prefersReducedMotion()) stepPlayer.start();
       requestedOperation = "";
+      hasPlayed = true;
     } catch (error) {
       if (!(error instanceof RequestError)) throw error;
       controls.refuse(error.problem);
@@ -109,15 +108,14 @@ export async function mount(root, { params, setParams, announce }) {
     explanation.textContent = state.description;
     torchError.hidden = state.operation !== "second backward";
     torchError.textContent = trace.refused;
-    drawTensors(at, kind);
-    graph.draw(at);
+    graph.draw(at, drawTensors(at, kind));
     code.show(trace.code, { marked: [state.line], mark: `of-${kind}` });
     scrollCode();
     announce(`${state.operation}: ${state.description}`);
     setParams({ ...Object.fromEntries(Object.entries(controls.values).map(([name, value]) => [name, String(value)])), step: String(at) });
   }
 
-  /** Draw the tensors after a step: those changed since the first step, in order. @param {number} at @param {string} kind */
+  /** Draw the tensors after a step, and return them by name. @param {number} at @param {string} kind @returns {Map<string, any>} */
   function drawTensors(at, kind) {
     const tensorsByName = new Map();
     for (const state of trace.states.slice(0, at + 1)) {
@@ -135,6 +133,7 @@ export async function mount(root, { params, setParams, announce }) {
     if (focused) /** @type {HTMLElement | null} */ (tensors.querySelector(`[data-cell="${CSS.escape(focused)}"]`))?.focus({ preventScroll: true });
     const firstComputed = state.changes.find((/** @type {any} */ tensor) => tensor.calculations.length);
     if (!focused) showCalculation(firstComputed, firstComputed && [0, 0]);
+    return tensorsByName;
   }
 
   /** Show the calculation of a number, and highlight the numbers that it uses. @param {any} tensor @param {[number, number] | undefined} cell */
@@ -164,7 +163,7 @@ export async function mount(root, { params, setParams, announce }) {
   }
 
   await load();
-  return () => stepPlayer.unmount();
+  return () => { stepPlayer.unmount(); graph.unmount(); };
 }
 
 /** @param {any} tensor @param {[number, number]} cell */

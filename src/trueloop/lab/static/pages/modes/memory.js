@@ -21,20 +21,14 @@ export function memoryPanel({ announce }) {
   const curves = chart({ title: "Memory alive after each operation of the forward", x: "operation", y: "MiB", height: 200, tools: false, lines: ["train()", "eval()", "eval(), no_grad", "eval(), inference_mode"].map((label, i) => ({ label, colour: /** @type {string} */ (STYLES[i][0]), dash: /** @type {number[] | undefined} */ (STYLES[i][1]) })) });
   /** @type {Record<string, any>} */
   let values = {};
-  fill(result, bars, curves.element, explanation, code.element);
+  fill(result, bars, h("details", {}, h("summary", {}, "After each operation, and how it is measured"), curves.element, explanation, code.element));
   const element = h("section", { class: "panel memory", "aria-labelledby": "memory-title", id: "memory" },
     h("h2", { id: "memory-title" }, "With and without a graph"),
-    h("p", {}, "Eval mode does not stop PyTorch from building a graph, and a graph keeps every tensor that backward needs. ", h("code", {}, "no_grad"), " and ", h("code", {}, "inference_mode"), " do. Measured on this machine, now:"),
-    controls, h("div", { class: "row" }, measure), error, result);
-  const visibilityObserver = new IntersectionObserver(([{ isIntersecting }]) => {
-    if (!isIntersecting) return;
-    visibilityObserver.disconnect();
-    measureNow();
-  });
-  fetchFields("memory").then((fields) => {
+    h("p", {}, "Eval mode still builds a graph, which keeps what backward needs; ", h("code", {}, "no_grad"), " does not."),
+    error, result, controls, h("div", { class: "row" }, measure));
+  const described = fetchFields("memory").then((fields) => {
     values = Object.fromEntries(fields.map((field) => [field.name, field.default]));
     fill(controls, form(fields, { onchange: (newValues) => { values = newValues; }, sliders: { depth: {} } }).element);
-    visibilityObserver.observe(measure);
   }).catch(showRefusal);
 
   /** @param {unknown} reason */
@@ -46,6 +40,7 @@ export function memoryPanel({ announce }) {
 
   async function measureNow() {
     measure.disabled = true;
+    await described;
     measure.textContent = "Measuring …";
     try {
       const data = await fetchMeasurements(values);
@@ -77,5 +72,5 @@ export function memoryPanel({ announce }) {
     announce(data.description);
   }
 
-  return { element, unmount() { visibilityObserver.disconnect(); curves.unmount(); } };
+  return { element, measure: measureNow, unmount() { curves.unmount(); } };
 }

@@ -3,6 +3,7 @@
 import { roving } from "../../cells.js";
 import { chart } from "../../chart.js";
 import { fill, h } from "../../dom.js";
+import { network } from "./network.js";
 
 const COLOURS = 10;
 
@@ -15,8 +16,12 @@ export function side({ name, title, caption }) {
   const body = h("div");
   const calculationText = h("p", { class: "calculation-text mono", "aria-live": "polite" }, "Point at a number to see how it was computed.");
   const history = h("div");
+  const drawing = network({ name });
   const element = h("section", { class: `panel side ${name}`, "aria-labelledby": `side-${name}` },
-    h("h2", { id: `side-${name}` }, h("code", {}, title)), h("p", { class: "muted" }, caption), calculationText, body, history);
+    h("h2", { id: `side-${name}` }, h("code", {}, title)), h("p", { class: "muted" }, caption), drawing.element,
+    h("details", { class: "all-numbers" }, h("summary", {}, "All numbers"), calculationText, body, history));
+  const refusal = h("div", { hidden: true });
+  drawing.element.after(refusal);
 
   const showCalculation = (/** @type {string} */ text) => { calculationText.textContent = text; };
 
@@ -63,6 +68,7 @@ export function side({ name, title, caption }) {
     /** @param {any} answer */
     load(answer) {
       data = answer;
+      drawing.load(data);
       curves?.unmount();
       curves = null;
       fill(history);
@@ -75,8 +81,10 @@ export function side({ name, title, caption }) {
     /** @param {number} pass */
     draw(pass) {
       const recorded = data[name][pass - 1];
-      if (pass && name === "left" && data.refused) fill(body, h("p", { class: "error" }, data.refused), h("p", {}, "The variance of one example is 0, so PyTorch refuses to normalise it. A last batch of one ends a training run this way; drop_last=True or another batch size avoids it."));
-      else if (!recorded) fill(body, h("p", { class: "muted nothing" }, "No forward pass yet."));
+      drawing.draw(pass);
+      refusal.hidden = !(pass && name === "left" && data.refused);
+      fill(refusal, h("p", { class: "error" }, data.refused), h("p", {}, "One example has no variance. A last batch of one ends a training run this way; drop_last=True avoids it."));
+      if (!recorded) fill(body, h("p", { class: "muted nothing" }, "No forward pass yet."));
       else fill(body, statistics(recorded), normalised(recorded), masked(recorded), outputs(recorded));
       if (curves) {
         const means = [data.running_means[0].map(() => 0), ...data.running_means];

@@ -1,8 +1,9 @@
 // @ts-check
 // The autograd graph of a result, drawn at the server's positions, and the bytes that it keeps after each step.
 import { fill, h, svg } from "../../dom.js";
+import { flows } from "./flow.js";
 
-const BOX = { width: 128, height: 44 }, COLUMN = 152, ROW = 86, MIN_BEND = 9;
+const BOX = { width: 128, height: 44 }, COLUMN = 176, ROW = 86, MIN_BEND = 9;
 
 /** @param {{onpick: (step: number) => void}} options onpick: called with the step whose bar was clicked */
 export function graphPanel({ onpick }) {
@@ -10,6 +11,8 @@ export function graphPanel({ onpick }) {
   let trace = null;
   /** @type {any} */
   let shownGraph = null;
+  /** @type {(() => void) | null} stops the values that move along the edges */
+  let moving = null;
   let maxBytes = 1;
   const drawing = h("div", { class: "scroll graph", tabindex: "0", role: "region", "aria-label": "The graph, drawn" });
   const detail = h("div", { class: "node-detail", "aria-live": "polite" });
@@ -18,9 +21,9 @@ export function graphPanel({ onpick }) {
   const list = h("tbody");
   const element = h("section", { class: "panel graph-panel", "aria-labelledby": "graph-title" },
     h("h2", { id: "graph-title" }, "The graph behind the loss"),
-    h("p", { class: "muted" }, "Read from ", h("code", {}, "grad_fn"), " and ", h("code", {}, "next_functions"), ". Backward follows the arrows from the loss to the leaves. A square is a saved tensor: full ■ while it is kept, empty □ once backward has freed it."),
-    facts, drawing, detail,
-    h("h3", {}, "Saved bytes"), h("p", { class: "muted" }, "Bytes it keeps after each step: built by forward, released by backward."), byteBars,
+    drawing, facts, detail,
+    h("h3", {}, "Bytes kept for backward"), byteBars,
+    h("p", { class: "muted" }, "A saved tensor is a square: ■ kept, □ freed by backward."),
     h("details", {}, h("summary", {}, "The graph as a table"), h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["node", "of", "saved for backward", "passes its gradient to"].map((text) => h("th", { scope: "col" }, text)))), list))));
 
   /** @param {any} graph @param {number} aliveCount */
@@ -37,7 +40,7 @@ export function graphPanel({ onpick }) {
     return svg("svg", { viewBox: `0 0 ${width} ${height}`, style: { width: "100%", "max-width": `${width}px`, "min-width": `${Math.round(width * 0.85)}px` }, role: "group", "aria-label": `Graph of ${graph.root}: ${graph.nodes.length} nodes` },
       svg("defs", {}, svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { d: "M0 0L8 4L0 8z", class: "arrow-head" }))),
       graph.edges.map((/** @type {[number, number]} */ [from, to]) => edge(positionOf(graph.nodes[from]), positionOf(graph.nodes[to]), graph.released)),
-      graph.nodes.map((/** @type {any} */ node) => box(node, positionOf(node))));
+      graph.nodes.map((/** @type {any} */ node) => box(node, positionOf(node))), svg("g", { class: "flows" }));
   }
 
   /** @param {any} node @param {{x: number, y: number}} position */
@@ -59,6 +62,16 @@ export function graphPanel({ onpick }) {
     return h("button", { type: "button", class: `bar${graph?.released ? " released" : ""}`, "aria-label": `Step ${step + 1}, ${state.operation}: ${graph?.saved_b ?? 0} bytes`, title: `${state.operation}: ${graph?.saved_b ?? 0} bytes`, onclick: () => onpick(step) }, h("i", { style: { height: `${Math.max(2, height)}px` } }));
   }
 
+  /** @param {any} graph */
+  function drawNew(graph) {
+    shownGraph = graph;
+    fill(detail, h("p", { class: "muted" }, graph ? "Point at a node to see what it does and keeps." : ""));
+    fill(drawing, graph ? drawGraph(graph) : h("p", { class: "muted" }, "There is no graph before the first forward."));
+    drawing.scrollLeft = drawing.scrollWidth; // to the root
+    fill(list, graph?.nodes.map((/** @type {any} */ node, /** @type {number} */ i) => h("tr", {}, h("td", {}, h("code", {}, node.name)), h("td", {}, node.tensor_name), h("td", {}, node.saved.map(describeSaved).join("; ")),
+      h("td", {}, graph.edges.filter((/** @type {number[]} */ [from]) => from === i).map((/** @type {number[]} */ [, to]) => graph.nodes[to].leaf ? `AccumulateGrad of ${graph.nodes[to].tensor_name}` : graph.nodes[to].name).join(", ")))));
+  }
+
   return {
     element,
     /** @param {any} newTrace */
@@ -68,18 +81,17 @@ export function graphPanel({ onpick }) {
       maxBytes = Math.max(1, ...trace.graphs.map((/** @type {any} */ graph) => graph.saved_b));
       fill(byteBars, trace.states.map((/** @type {any} */ _, /** @type {number} */ i) => byteBar(i)));
     },
-    /** @param {number} step */
-    draw(step) {
+    /** @param {number} step @param {Map<string, any>} tensors the tensors after the step, by name */
+    draw(step, tensors) {
       const state = trace.states[step], graph = state.graph === null ? null : trace.graphs[state.graph];
       showFacts(graph, state.nodes_alive);
       [...byteBars.children].forEach((bar, i) => (i === step ? bar.setAttribute("aria-current", "step") : bar.removeAttribute("aria-current")));
-      if (shownGraph === graph) return;
-      shownGraph = graph;
-      fill(detail, h("p", { class: "muted" }, graph ? "Point at a node, or move to it with Tab, to see what it does and what it has saved." : ""));
-      fill(drawing, graph ? drawGraph(graph) : h("p", { class: "muted" }, "There is no graph before the first forward."));
-      fill(list, graph?.nodes.map((/** @type {any} */ node, /** @type {number} */ i) => h("tr", {}, h("td", {}, h("code", {}, node.name)), h("td", {}, node.tensor_name), h("td", {}, node.saved.map(describeSaved).join("; ")),
-        h("td", {}, graph.edges.filter((/** @type {number[]} */ [from]) => from === i).map((/** @type {number[]} */ [, to]) => graph.nodes[to].leaf ? `AccumulateGrad of ${graph.nodes[to].tensor_name}` : graph.nodes[to].name).join(", ")))));
+      const hasChanged = shownGraph !== graph;
+      if (hasChanged) drawNew(graph);
+      moving?.();
+      moving = graph && flows(drawing, graph, state.operation, tensors);
     },
+    unmount() { moving?.(); },
   };
 }
 
