@@ -91,6 +91,20 @@ CORRECT = {
     "cleared before": "for _ in range(4):\n    optimizer.zero_grad(); loss_of(model).backward(); optimizer.step()\n",
     "cleared after": "for _ in range(4):\n    loss_of(model).backward(); optimizer.step(); optimizer.zero_grad()\n",
     "by the model": "for _ in range(4):\n    model.zero_grad(); loss_of(model).backward(); optimizer.step()\n",
+    "replaced by hand after a backward pass that added to them": """
+source, critic = net(), nn.Linear(1, 1)
+first = torch.optim.Adam(source.parameters(), lr=0.01)
+second = torch.optim.Adam(critic.parameters(), lr=0.01)
+for _ in range(6):
+    score = critic(source(x))
+    first.zero_grad()
+    score.mean().backward(retain_graph=True)  # also adds to the gradients of the critic
+    gradients = torch.autograd.grad((score - y).square().mean(), list(critic.parameters()))
+    for parameter, gradient in zip(critic.parameters(), gradients):
+        parameter.grad = gradient
+    first.step()
+    second.step()
+""",
     "by hand": """
 for _ in range(4):
     loss_of(model).backward()

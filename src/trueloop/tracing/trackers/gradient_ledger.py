@@ -203,7 +203,8 @@ class GradientLedger(Tracker):
         found: list[Ref] = []
         location: CodePosition | None = None
         for ref, reused in self._reused.items():
-            if ref not in parameters or parameters[ref].grad is None:
+            gradient = parameters[ref].grad if ref in parameters else None
+            if gradient is None or reused.snapshot[0]() is not gradient:  # cleared, or replaced by another tensor
                 continue
             # This synchronises with a GPU, but only at a step that is almost certainly a mistake.
             if all(norm is None or norm > 0 for norm in (reused.norm, reused.later_norm)):
