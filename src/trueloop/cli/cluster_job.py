@@ -12,7 +12,7 @@ from trueloop.core.errors import InvalidConfig
 Kind = Literal["slurm", "submitit", "kubernetes"]
 
 FILES: Final = {"slurm": "slurm.sh", "submitit": "submitit.py.txt", "kubernetes": "kubernetes.yaml"}
-REPLACEMENTS_PER_POD: Final = 3  # the same as torchrun's restarts
+MAX_RESTARTS_PER_POD: Final = 3  # as many as torchrun's restarts on one machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +47,14 @@ class ClusterJob:
         """
         self._check()
         root = "/runs" if kind == "kubernetes" else "runs"
-        flags = ["--run-dir", f"{root}/{self._name}", "--processes", str(self.processes)]
+        flags = ["--run-dir", f"{root}/{self._job_name}", "--processes", str(self.processes)]
         if kind == "kubernetes" and self.nodes > 1:  # Kubernetes does not set the number of machines
-            flags += ["--nodes", str(self.nodes), "--rendezvous", f"{self._name}-0.{self._name}:29500"]
+            flags += ["--nodes", str(self.nodes), "--rendezvous", f"{self._job_name}-0.{self._job_name}:29500"]
         command = ["trueloop", "train", self.recipe, *flags, *self.train_arguments]
         minutes = max(1, round(self.hours * 60))
         values = {
             "MADE_BY": self.generated_by.replace("\n", " "),
-            "NAME": self._name,
+            "NAME": self._job_name,
             "NODES": str(self.nodes),
             "PROCESSES": str(self.processes),
             "CPUS": str(self.cpus),
@@ -63,7 +63,7 @@ class ClusterJob:
             "GPU_ENV": _gpu_variable(kind, self.gpus),
             "TIME": f"{minutes // 60}:{minutes % 60:02d}:00",
             "MINUTES": str(minutes),
-            "BACKOFF": str(REPLACEMENTS_PER_POD * self.nodes),
+            "BACKOFF": str(MAX_RESTARTS_PER_POD * self.nodes),
             "IMAGE": self.image,
             "COMMAND": format_command(command, kind),
         }
@@ -71,7 +71,7 @@ class ClusterJob:
         return re.sub("@([A-Z_]+)@", lambda match: values[match[1]], template)
 
     @property
-    def _name(self) -> str:
+    def _job_name(self) -> str:
         stem = self.recipe.rpartition(":")[0] if ".py:" in self.recipe else self.recipe
         return self.name or re.sub(r"[^a-z0-9]+", "-", Path(stem).stem.lower()).strip("-")
 
@@ -85,13 +85,13 @@ class ClusterJob:
             if value < minimum:
                 raise InvalidConfig(f"{flag} is {value}.", fix=f"It must be {minimum} or more.")
         if not 0 < self.hours < 10_000:
-            raise InvalidConfig(f"--hours is {self.hours:g}.", fix="It must be above 0.")
+            raise InvalidConfig(f"--hours is {self.hours:g}.", fix="It must be above 0 and below 10,000.")
         for flag, word in (("--image", self.image), ("RECIPE", self.recipe)):
             if not word.isprintable() or not word.strip() or (flag == "--image" and re.search(r"[\s#'\"]|: ", word)):
                 raise InvalidConfig(f"{flag} is {word!r}.", fix="It must be one word without special characters.")
-        if not re.fullmatch(r"[a-z](?:[a-z0-9-]{0,50}[a-z0-9])?", self._name):
+        if not re.fullmatch(r"[a-z](?:[a-z0-9-]{0,50}[a-z0-9])?", self._job_name):
             raise InvalidConfig(
-                f"The job's name would be {self._name!r}.",
+                f"The job's name would be {self._job_name!r}.",
                 fix="Pass --name with a lower-case letter, then lower-case letters, digits and hyphens, at most 52 "
                 "characters.",
             )

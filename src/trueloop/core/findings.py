@@ -64,7 +64,7 @@ class SuggestedChange(NamedTuple):
     text: str
     """One or more lines, without the indentation of the line at ``location``."""
     position: str = "before"
-    """Where the text goes relative to that line: "before", "after" or "instead"."""
+    """Where the text goes relative to the line at ``location``: "before", "after" or "instead"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class Evidence:
     message: str
     """One sentence with the numbers that prove the failure."""
     location: CodePosition | SourceLocation | None
-    """The operation that causes the failure; None if no user line does."""
+    """The operation that causes the failure; None if it is not a line of the user's program."""
     related: tuple[tuple[CodePosition | SourceLocation, str], ...] = ()
     """Other relevant lines, each with a description: (location, "cleared here")."""
     fix: str = ""
@@ -103,6 +103,7 @@ class Finding:
     first_update: int | None = None
     """Index, from 0, of the optimizer update at which the failure was first found; None for a linter finding."""
     count: int = 1
+    """Number of occurrences at this location."""
     fix: str = ""
     change: SuggestedChange | None = None
     column: int | None = None
@@ -116,7 +117,7 @@ class Finding:
 
 
 def by_importance(finding: Finding) -> tuple[int, bool, int]:
-    """Return a key by which to sort: severe ones first, mistakes before reasons why the run does not learn (LRN)."""
+    """Return a sort key: by severity; of equal ones, reasons why the run does not learn (LRN) last; then by update."""
     return list(Severity).index(finding.severity), finding.code.startswith("LRN"), finding.first_update or 0
 
 
@@ -194,6 +195,7 @@ class ExplainedError:
     """PyTorch's own message, shortened."""
     location: SourceLocation | None
     meaning: str
+    """What the message says about the program, in one or two sentences."""
     fix: str
     origin: SourceLocation | None = None
     """The line that created the offending tensor."""
@@ -228,7 +230,7 @@ class Report:
     """Lower bound of the time spent tracing: the work inside hooks is timed, calling the hooks is not."""
     timing: UpdateTiming | None = None
     series: dict[str, Series] = field(default_factory=dict[str, Series])
-    """Series by name: "loss", "loss_read", "grad_norm", "lr", "live_graphs"."""
+    """Series by name: "loss", "loss_read" (each loss that the program reads), "grad_norm", "lr", "live_graphs"."""
     layer_gradient_norms: LayerGradientNorms | None = None
     """Gradient norm of each layer; None if no norm could be read without a device synchronisation."""
     learning: LearningSummary | None = None

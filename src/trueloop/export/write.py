@@ -41,7 +41,9 @@ class ExportResult:
     description: Description
     parity: Parity
     notes: tuple[str, ...]
+    """Warnings of PyTorch during the export."""
     digest: str
+    """SHA-256 of the manifest, which contains the digests of the other files."""
 
 
 def export(model: nn.Module, spec: ExportSpec, folder: Path, metadata: Mapping[str, Any]) -> ExportResult:
@@ -58,7 +60,7 @@ def export(model: nn.Module, spec: ExportSpec, folder: Path, metadata: Mapping[s
         InvalidConfig: there are no samples.
         MissingExtra: a package that the format needs is not installed.
 
-    Cost: seconds, mostly torch's tracing and, for ONNX, the optimization of the graph.
+    Cost: seconds, mostly PyTorch's tracing and, for ONNX, the optimization of the graph.
     """
     check_eval_mode(model)
     if not spec.batches or not 0 <= spec.tolerance < float("inf"):
@@ -110,6 +112,7 @@ def _dynamic_dims(batches: Sequence[Inputs], *, batch: bool) -> list[frozenset[i
 
 
 def _smallest_dynamic_size(inputs: Inputs, dynamic: Sequence[frozenset[int]]) -> int:
+    """Return the smallest size of a dynamic dimension: torch.export fixes a dimension of size 1 in the example."""
     sizes = (tensor.shape[dim] for tensor, dims in zip(inputs, dynamic, strict=True) for dim in dims)
     return min(sizes, default=1)
 

@@ -21,7 +21,9 @@ class FailureSelection:
     select: frozenset[str] = frozenset()
     """Codes and families; empty = all failures."""
     ignore: frozenset[str] = frozenset()
+    """Codes and families whose findings are counted but not shown."""
     _pragmas: dict[str, Mapping[int, frozenset[str]]] = field(default_factory=dict[str, Mapping[int, frozenset[str]]])
+    """Path of a file -> line -> codes that a comment in this line ignores; filled on demand."""
 
     def entries(self) -> list[Entry]:
         """Return the selected failures, including ignored ones: their findings are counted but not shown."""
@@ -107,14 +109,14 @@ def _unknown_failure_error(name: str, problem: str) -> InvalidConfig:
 
 
 def _read_config(folder: Path) -> tuple[Mapping[str, Any], Path]:
-    """Return the nearest ``[tool.trueloop]`` and its file."""
+    """Return the nearest ``[tool.trueloop]`` and its file; an empty table and the folder if there is none."""
     for parent in (folder, *folder.parents):
         path = parent / "pyproject.toml"
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             continue
-        if "trueloop" not in text:  # other files may be invalid
+        if "trueloop" not in text:  # a file without this table may be invalid TOML
             continue
         try:
             table = tomllib.loads(text).get("tool", {}).get("trueloop")

@@ -41,14 +41,16 @@ def to_sarif(report: Report, *, base: Path | None = None) -> dict[str, Any]:
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def _results(findings: Iterable[Finding], rules: Mapping[str, int], base: Path | None) -> Iterable[dict[str, Any]]:
+def _results(
+    findings: Iterable[Finding], rule_indices: Mapping[str, int], base: Path | None
+) -> Iterable[dict[str, Any]]:
     counts: dict[str, int] = {}
     for finding in findings:
         fingerprint = _fingerprint(finding, base)
         counts[fingerprint] = counts.get(fingerprint, 0) + 1
         result: dict[str, Any] = {
             "ruleId": finding.code,
-            "ruleIndex": rules[finding.code],
+            "ruleIndex": rule_indices[finding.code],
             "level": finding.severity.value,  # SARIF uses the same words
             "message": {"text": f"{finding.message} {finding.fix}".strip()},
             "occurrenceCount": max(1, finding.count),
@@ -142,6 +144,7 @@ def _location(location: SourceLocation, base: Path | None, finding: Finding | No
 
 
 def _artifact(path: str, base: Path | None) -> dict[str, str]:
+    """Return the SARIF artifactLocation of a file, relative to ``base`` if the file is inside it."""
     if base is not None:
         normalised = Path(os.path.normpath(base / path))  # pathlib keeps "a/../b.py" unchanged
         for root in (base, base.resolve()):
@@ -162,5 +165,5 @@ def _to_semver(version: str) -> str:
 
 
 def _invocation(problems: Iterable[str]) -> dict[str, Any]:
-    notes = [{"level": "warning", "message": {"text": problem}} for problem in problems]
-    return {"executionSuccessful": True, **({"toolExecutionNotifications": notes} if notes else {})}
+    notifications = [{"level": "warning", "message": {"text": problem}} for problem in problems]
+    return {"executionSuccessful": True, **({"toolExecutionNotifications": notifications} if notifications else {})}

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from trueloop.core.protocols import Evaluated, RunEvent, RunStarted, UpdateRow, UpdatesDone
 
@@ -11,12 +11,22 @@ LOSS_SMOOTHING_UPDATES = 30  # time constant of the displayed loss, in updates
 MAX_TRACE_POINTS = 128  # points of the loss trace; neighbours are merged when it is full
 
 
+class _RecentSums(NamedTuple):
+    """Sums over the recent updates, which decay exponentially with the time constant `RATE_WINDOW_S`."""
+
+    seconds: float = 0.0
+    waiting_s: float = 0.0
+    updates: float = 0.0
+    examples: float = 0.0
+
+
 class Progress:
     """Observes the events of a run and keeps the numbers that a live display shows."""
 
     def __init__(self) -> None:
         self.started: RunStarted | None = None
         self.last: UpdateRow | None = None
+        """The latest update."""
         self.process_updates = 0
         """Number of updates done by this process."""
         self.skipped = 0
@@ -29,12 +39,16 @@ class Progress:
         self.monitored_metric = "val/loss"
         """The metric that decides which evaluation is best."""
         self._loss_weight = 0.0
-        self._recent = (0.0, 0.0, 0.0, 0.0)  # decayed sums: seconds, seconds waiting, updates, examples
+        """Sum of the weights of the losses in `loss`: it grows from 1 to `LOSS_SMOOTHING_UPDATES`."""
+        self._recent = _RecentSums()
         self._trace: list[float] = []
+        """Mean losses of successive buckets of updates."""
         self._bucket: list[float] = []
+        """Losses of the bucket that is not full yet."""
         self._bucket_size = 1
         self._trained = (0.0, 0)  # sum of loss × examples, examples, since the last evaluation
         self._evaluated = False
+        """Whether an evaluation followed the latest update."""
 
     def observe(self, event: RunEvent) -> None:
         """Observe one event. Cost: less than 5 µs per update."""
@@ -76,17 +90,17 @@ class Progress:
     @property
     def updates_per_s(self) -> float:
         """Recent updates per second; 0 before the first update."""
-        return self._recent[2] / self._recent[0] if self._recent[0] else 0.0
+        return self._recent.updates / self._recent.seconds if self._recent.seconds else 0.0
 
     @property
     def examples_per_s(self) -> float:
         """Recent examples per second; 0 before the first update."""
-        return self._recent[3] / self._recent[0] if self._recent[0] else 0.0
+        return self._recent.examples / self._recent.seconds if self._recent.seconds else 0.0
 
     @property
     def waiting_share(self) -> float:
         """Recent share of the time spent waiting for data, in [0, 1]."""
-        return self._recent[1] / self._recent[0] if self._recent[0] else 0.0
+        return self._recent.waiting_s / self._recent.seconds if self._recent.seconds else 0.0
 
     @property
     def best_value(self) -> float:
@@ -110,19 +124,19 @@ class Progress:
         self.process_updates += 1
         self.skipped += row.skipped
         decay = math.exp(-row.total_s / RATE_WINDOW_S)
-        seconds, waited, updates, examples = self._recent
-        self._recent = (
-            decay * seconds + row.total_s,
-            decay * waited + row.wait_s,
-            decay * updates + 1,
-            decay * examples + row.examples,
+        before = self._recent
+        self._recent = _RecentSums(
+            seconds=decay * before.seconds + row.total_s,
+            waiting_s=decay * before.waiting_s + row.wait_s,
+            updates=decay * before.updates + 1,
+            examples=decay * before.examples + row.examples,
         )
         if row.skipped or not math.isfinite(row.loss):
             return
         self._trained = (self._trained[0] + row.loss * row.examples, self._trained[1] + row.examples)
         self._loss_weight = self._loss_weight * (1 - 1 / LOSS_SMOOTHING_UPDATES) + 1
-        before = 0.0 if math.isnan(self.loss) else self.loss
-        self.loss = before + (row.loss - before) / self._loss_weight
+        smoothed = 0.0 if math.isnan(self.loss) else self.loss
+        self.loss = smoothed + (row.loss - smoothed) / self._loss_weight
         self._bucket.append(row.loss)
         if len(self._bucket) == self._bucket_size:
             self._close_bucket()

@@ -11,7 +11,7 @@ V = TypeVar("V")
 class WeakIdDict(Generic[K, V]):
     """A dictionary with one value for each existing object.
 
-    A ``WeakKeyDictionary`` compares objects, and is five times slower.
+    A ``WeakKeyDictionary`` compares its keys with ``==``, and is five times slower.
 
     Args:
         on_removed: called with the value of each key that is freed.

@@ -79,7 +79,7 @@ def _has_fused_scaling(optimizer: torch.optim.Optimizer, parameters: Sequence[Te
 
 
 class _ClippedUpdate:
-    """What both implementations have in common.
+    """Base class of both implementations: stores the settings and clears the gradients.
 
     Args:
         optimizer: optimizer that steps.
@@ -120,6 +120,7 @@ class CpuUpdate(_ClippedUpdate):
     ) -> None:
         super().__init__(optimizer, parameters, clip, skip_nonfinite=skip_nonfinite)
         self._divisor_value = 1.0
+        """The number in `_divisor_tensor`, so that an unchanged divisor is not written again."""
         self._divisor_tensor = torch.ones((), device=parameters[0].device) if fused_scaling else None
         if self._divisor_tensor is not None:
             _install_grad_scale(optimizer, self._divisor_tensor, None)

@@ -32,7 +32,7 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: PLR0911 - one return per kind of tree
-    """Return a copy of the tree with ``change`` applied to every tensor."""
+    """Return a copy of a batch with ``change`` applied to every tensor."""
     if isinstance(tree, Tensor):
         return change(tree)
     if isinstance(tree, tuple):
@@ -58,10 +58,10 @@ def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: 
 
 
 def replace_tensors(tree: Any, replacements: Mapping[int, Tensor]) -> Any:
-    """Return a copy of the tree with some tensors replaced.
+    """Return a copy of a batch with some tensors replaced.
 
     Args:
-        tree: the tree.
+        tree: a batch.
         replacements: new tensors, by the index of the replaced tensor in `tensors`.
     """
     index = -1
@@ -80,7 +80,7 @@ def batch_size(tree: Any) -> int:
 
 
 def select_samples(tree: Any, index: Tensor | slice) -> Any:
-    """Return a batch of some samples: these rows of every tensor with B rows; other values stay unchanged."""
+    """Return a batch of the samples at an index: it selects rows of every tensor with B rows; other values stay."""
     B = batch_size(tree)
     return map_tensors(tree, lambda leaf: leaf[index] if leaf.dim() and leaf.shape[0] == B else leaf)
 

@@ -85,14 +85,14 @@ class Assignments:
         if owner.kind is ValueKind.MODEL:
             value.owners = (*value.owners, owner)
         if name == "data" and owner.kind in (ValueKind.PARAMETERS, ValueKind.TENSOR):
-            return
+            return  # an update by hand, not an attribute of a module
         recording.add(OpKind.SET_ATTRIBUTE, target, owner, value, name=name)
 
     def set_requires_grad(self, node: ast.AST, owner: AbstractValue, value: Any) -> None:
         """Record a change of ``requires_grad``."""
         requires_grad = value if isinstance(value, bool) else None
         self.interpreter.recording.add(OpKind.SET_REQUIRES_GRAD, node, owner, value=requires_grad)
-        if requires_grad is not True:
+        if requires_grad is not True:  # an unknown value may freeze
             owner.facts = owner.facts | {FROZEN}
             for each in owner.sources if owner.kind is ValueKind.PARAMETERS else ():
                 each.facts = each.facts | {FROZEN}

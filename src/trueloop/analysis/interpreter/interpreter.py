@@ -82,13 +82,14 @@ class Interpreter:
         self.run_block(module.tree.body)
         called = {getattr(node.func, "attr", getattr(node.func, "id", "")) for node in module.calls.calls}
         self._imported = self.imports.imported_names(self.module_scope)
-        for only_uncalled in (True, False):  # the rest is called only by code that was not interpreted
+        # First the functions that nothing calls, then those that only code that was not interpreted calls.
+        for only_uncalled in (True, False):
             for value, node in list(self._definitions()):
                 if not only_uncalled or (node.name not in called and node.name != "__init__"):
                     self._run_uncalled(value, node)
 
     def _definitions(self) -> Iterator[tuple[AbstractValue, Function]]:
-        """Yield the value and definition of every function of the module; for a method, its class and definition."""
+        """Yield the value and definition of every function, and for every method its class and definition."""
         for value in self.module_scope.names.values():
             if value.kind is ValueKind.FUNCTION and isinstance(value.node, Function):
                 yield value, value.node
@@ -159,10 +160,10 @@ class Interpreter:
                 self._call_stack.pop()
                 self.scope, self._returns, self._yields = before
         if yielded:
-            return self._generator(node, call, yielded)
+            return self._generator_result(node, call, yielded)
         return reduce(join_values, returned) if returned else AbstractValue(kind=ValueKind.CONSTANT, node=call)
 
-    def _generator(self, node: Any, call: ast.AST, yielded: Sequence[AbstractValue]) -> AbstractValue:
+    def _generator_result(self, node: Any, call: ast.AST, yielded: Sequence[AbstractValue]) -> AbstractValue:
         """Return what a generator function returns: a sequence of its yielded values, or a context manager's value."""
         decorators = {ast.unparse(each).rpartition(".")[2] for each in node.decorator_list}
         if decorators & {"contextmanager", "asynccontextmanager", "fixture"}:
@@ -181,7 +182,7 @@ class Interpreter:
         node: Any = function.node
         arguments: ast.arguments = node.args
         parameters = [*arguments.posonlyargs, *arguments.args]
-        values = [*function.sources[:1], *positional]
+        values = [*function.sources[:1], *positional]  # the source of a bound method is its instance
         defaults = dict(zip([each.arg for each in reversed(parameters)], reversed(arguments.defaults), strict=False))
         defaults |= {
             each.arg: default
@@ -222,13 +223,16 @@ class Interpreter:
         return value
 
     def infer_kind(self, value: AbstractValue, path: str, user: Any, scope: Scope | None = None) -> AbstractValue:
-        """Return a value; if its kind is unknown, infer it from the methods that a function or class calls on it.
+        """Set the kind of a value, if unknown, to that inferred from the methods that a function or class calls on it.
 
         Args:
             value: the value.
             path: name or attribute that has the value: "self.net".
-            user: the function, class or module.
-            scope: a scope in its file; None = the running scope.
+            user: the function, class or module that uses the value.
+            scope: a scope in the file of the user; None = the running scope.
+
+        Returns:
+            The value.
         """
         if value.kind is ValueKind.UNKNOWN and user is not None:
             calls = (scope or self.scope).module_scope.module.calls

@@ -24,16 +24,14 @@ LEAF_CONSTRUCTORS: Final = PARAMETERS | {
 """Functions that create a tensor without a graph."""
 HARMLESS_PACKAGES: Final = frozenset((
     *sys.stdlib_module_names, "builtins", "numpy", "torch", "torchvision", "torchaudio", "torchmetrics", "tqdm",
-    "sklearn",
-    "scipy", "pandas", "matplotlib", "seaborn", "wandb", "mlflow", "tensorboard", "tensorboardX", "PIL", "cv2", "rich",
-    "einops", "omegaconf", "hydra", "yaml", "datasets", "tokenizers", "sentencepiece", "tiktoken", "psutil", "gym",
-    "gymnasium", "torchinfo", "torchsummary", "thop", "fvcore", "safetensors", "huggingface_hub", "absl", "click",
-    "fire",
-    "loguru", "termcolor", "colorama", "h5py", "networkx", "plotly", "imageio", "skimage", "albumentations", "nltk",
-    "evaluate", "sacrebleu", "rouge_score", "optuna", "IPython", "ipywidgets", "pytest",
+    "sklearn", "scipy", "pandas", "matplotlib", "seaborn", "wandb", "mlflow", "tensorboard", "tensorboardX", "PIL",
+    "cv2", "rich", "einops", "omegaconf", "hydra", "yaml", "datasets", "tokenizers", "sentencepiece", "tiktoken",
+    "psutil", "gym", "gymnasium", "torchinfo", "torchsummary", "thop", "fvcore", "safetensors", "huggingface_hub",
+    "absl", "click", "fire", "loguru", "termcolor", "colorama", "h5py", "networkx", "plotly", "imageio", "skimage",
+    "albumentations", "nltk", "evaluate", "sacrebleu", "rouge_score", "optuna", "IPython", "ipywidgets", "pytest",
 ))  # fmt: skip
-"""Packages whose functions do not change the gradients, modes or states of their arguments."""
-_CAMEL: Final = re.compile(r"[A-Z]\w*")
+"""Packages whose functions do not change the training state of their arguments: gradients, modes and states."""
+_CLASS_NAME: Final = re.compile(r"[A-Z]\w*")
 _OPTIM: Final = re.compile(
     r"(?:Adam|SGD|RMSprop|Adagrad|Adadelta|LBFGS|Rprop|Lion|LAMB|Lamb|Adafactor|Adan|Sophia|Muon)\w*"
 )
@@ -52,7 +50,7 @@ def canonical_name(name: str) -> str:
     for package in ("torch.nn.modules.", "torch.optim.", "torch.utils.data.", "torch.nn.parallel."):
         if name.startswith(package) and not name.startswith(("torch.optim.lr_scheduler", "torch.optim.swa_utils")):
             home = "torch.nn." if package == "torch.nn.modules." else package
-            if _CAMEL.fullmatch(last) or package == "torch.utils.data.":
+            if _CLASS_NAME.fullmatch(last) or package == "torch.utils.data.":
                 return home + last
     return name
 
@@ -65,11 +63,11 @@ def created_kind(name: str) -> ValueKind | None:
         name: canonical name of the callable.
     """
     package, _, last = name.rpartition(".")
-    camel = bool(_CAMEL.fullmatch(last))
+    is_class = bool(_CLASS_NAME.fullmatch(last))
     root = name.partition(".")[0]
     if root == "torch":
-        return _torch_kind(package, last) if camel or package.startswith("torch.utils.data") else None
-    for found in (_third_party_kind(root, package, last), _kind_by_suffix(last) if camel else None):
+        return _torch_kind(package, last) if is_class or package.startswith("torch.utils.data") else None
+    for found in (_third_party_kind(root, package, last), _kind_by_class_name(last) if is_class else None):
         if found is not None:
             return found
     return None
@@ -89,7 +87,7 @@ def _torch_kind(package: str, last: str) -> ValueKind | None:
             return None
         return ValueKind.LOSS if last.endswith("Loss") else ValueKind.MODEL
     if package == "torch.utils.data":
-        return _kind_by_suffix(last)
+        return _kind_by_class_name(last)
     return None
 
 
@@ -102,12 +100,12 @@ def _third_party_kind(root: str, package: str, last: str) -> ValueKind | None:
         return ValueKind.SCHEDULER
     if last in ("Accelerator", "Fabric") and root in ("accelerate", "lightning", "lightning_fabric"):
         return ValueKind.ACCELERATOR
-    if package.startswith("torchvision.datasets") and _CAMEL.fullmatch(last):
+    if package.startswith("torchvision.datasets") and _CLASS_NAME.fullmatch(last):
         return ValueKind.DATASET
     return None
 
 
-def _kind_by_suffix(last: str) -> ValueKind | None:
+def _kind_by_class_name(last: str) -> ValueKind | None:
     if last.endswith("DataLoader"):
         return ValueKind.LOADER
     if last.endswith("Sampler"):
@@ -124,5 +122,5 @@ def is_loss(name: str) -> bool:
 
 
 def is_harmless(name: str) -> bool:
-    """Return True for a function that does not change the training state of its arguments."""
+    """Return True for a function of a package whose functions do not change the training state of their arguments."""
     return name.partition(".")[0] in HARMLESS_PACKAGES

@@ -27,12 +27,12 @@ def name_words(name: str) -> set[str]:
 def better_direction(name: str) -> str:
     """Return "max" or "min" if the words of a name tell in which direction it improves; else ""."""
     words = name_words(name)
-    found = [direction for direction, own in WORDS.items() if words & own]
+    found = [direction for direction, direction_words in WORDS.items() if words & direction_words]
     return found[0] if len(found) == 1 else ""
 
 
 def metric_name(value: Any) -> str:
-    """Return the variable or item that an expression reads: "val_acc", "metrics['loss']"; "" if it computes more."""
+    """Return the variable or item that an expression reads: "val_acc", "metrics['loss']"; "" for a computation."""
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and not value.args:
         value = value.func.value  # loss.item()
     if isinstance(value, ast.Call) and getattr(value.func, "id", "") == "float" and len(value.args) == 1:
@@ -43,7 +43,7 @@ def metric_name(value: Any) -> str:
 
 
 def name_of_computed(function: ast.AST, value: Any) -> str:
-    """Return the name that tells how a value improves: its own, or that of the only function that computes it.
+    """Return the name of a metric or, if that shows no direction, of the only function whose result is assigned to it.
 
     Args:
         function: the function or module that assigns the variable.

@@ -25,9 +25,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class FileNames(NamedTuple):
-    """Imports, models and functions of a file by their names, and the functions that were visited so far."""
+    """What the names of a file refer to, and the functions that were visited so far."""
 
     imported_names: dict[str, str]
+    """Imported name -> qualified name."""
     models: dict[str, AbstractValue]
     functions: dict[str, Function]
     visited: dict[tuple[int, bool], int]
@@ -39,7 +40,7 @@ class CallPath(NamedTuple):
 
     depth: int = 0
     grad_may_be_off: bool = False
-    """Whether gradients may be off."""
+    """Whether one of the calls may be made with gradients off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +117,7 @@ def _is_route(tree: ast.Module, decorator: ast.expr, names: dict[str, str]) -> b
 
 
 def _calls_in(function: Function, names: FileNames, path: CallPath) -> Iterator[HandlerCall]:
+    """Yield the model calls in a function, and in functions that it calls unless an equally short path visited them."""
     if path.depth >= names.visited.get((id(function), path.grad_may_be_off), _MAX_DEPTH + 1):
         return
     names.visited[id(function), path.grad_may_be_off] = path.depth

@@ -8,17 +8,17 @@ from trueloop.core.source_text import Fix
 
 
 def move_after_fix(source: SourceFile, moved: Op, later: Op, description: str, *, safe: bool = False) -> Fix | None:
-    """Return the fix that moves the statement of an operation after that of a later operation; None if impossible.
+    """Return the fix that moves a statement after a later one; None if impossible.
 
-    If the later operation is nested deeper, the moved one gets the same conditions. If it is in another loop or
-    function, the moved one goes to the end of its own loop.
+    In the same loop and function, the statement comes directly after the later one, under the same conditions. If the
+    later one is in another loop or function, the statement moves to the end of the loop that contains it.
 
     Args:
         source: the file.
-        moved: the operation to move; its statement must do nothing else.
-        later: the later operation.
+        moved: the operation whose statement is moved; the statement must do nothing else.
+        later: an operation of the later statement.
         description: what the fix does.
-        safe: whether the statements between them are unrelated.
+        safe: whether the fix is safe, since the statements between the two do not depend on the moved one.
     """
     statement, anchor = moved.statement, later.statement
     if statement is None or anchor is None or not _is_sole_operation(moved) or len(body := source.block(statement)) < 2:
@@ -33,7 +33,7 @@ def move_after_fix(source: SourceFile, moved: Op, later: Op, description: str, *
 
 
 def move_into_loop_fix(source: SourceFile, moved: Op, target: Op, description: str) -> Fix | None:
-    """Return the fix that moves a statement into another loop of the same function; None if impossible."""
+    """Return the fix that moves a statement after a target in another loop of the same function; None if impossible."""
     statement, anchor = moved.statement, target.statement
     if statement is None or anchor is None or moved.function is not target.function or not _is_sole_operation(moved):
         return None
@@ -48,7 +48,7 @@ def move_out_of_loop_fix(source: SourceFile, operation: Op, loop: Loop, descript
         operation.statement is None
         or not _is_sole_operation(operation)
         or body is not getattr(loop.node, "body", None)
-        or len(body) < 2
+        or len(body) < 2  # the loop would be empty
     ):
         return None
     edits = source.text.move_statement(operation.statement, before=loop.node)

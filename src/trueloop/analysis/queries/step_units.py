@@ -21,7 +21,7 @@ ROUNDING_FUNCTIONS: Final = frozenset(("int", "round", "max", "min", "ceil", "fl
 
 
 def iterations_per_step(step: Op, loop: Loop) -> AbstractValue | None:
-    """Return K if a loop steps in every K-th iteration, under a condition with ``i % K``; else None."""
+    """Return K if a loop steps the optimizer in every K-th iteration, under a condition with ``i % K``; else None."""
     for branch in step.conditions(loop) if step.loops[-1].node is loop.node else ():
         for each in branch.test.ancestors() if branch.test is not None else ():
             if isinstance(each.node, ast.BinOp) and isinstance(each.node.op, ast.Mod) and len(each.sources) == 2:
@@ -64,8 +64,10 @@ def unit_exponent(number: AbstractValue, unit: AbstractValue, depth: int = 0) ->
     if isinstance(node, ast.BinOp) and len(parts) == 2:
         return _combine_exponents(node.op, known[0], known[1])
     called = node.func if isinstance(node, ast.Call) else None
-    plain = isinstance(node, ast.UnaryOp) or getattr(called, "attr", getattr(called, "id", "")) in ROUNDING_FUNCTIONS
-    return _common_exponent(known) if plain else 0
+    keeps_factors = (
+        isinstance(node, ast.UnaryOp) or getattr(called, "attr", getattr(called, "id", "")) in ROUNDING_FUNCTIONS
+    )
+    return _common_exponent(known) if keeps_factors else 0
 
 
 def _combine_exponents(op: ast.operator, left: int, right: int) -> int | None:

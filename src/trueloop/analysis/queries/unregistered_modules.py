@@ -19,27 +19,28 @@ _REGISTERING: Final = frozenset(("setattr", "add_module", "register_module", "__
 
 
 class UnregisteredLayers(NamedTuple):
-    """Layers that their module does not register."""
+    """A plain list of layers that is an attribute of a module, which therefore does not register the layers."""
 
     assignment: Op
     """The assignment of the list to an attribute."""
     layer: AbstractValue
+    """The first of the layers."""
     call: Op
-    """The call of one of the layers in a forward."""
+    """A call of one of the layers, with gradients."""
 
 
 def unregistered_layers(source: SourceFile) -> Iterator[UnregisteredLayers]:
-    """Yield the unregistered layers of attributes that are only used to call the layers, with gradients."""
+    """Yield the plain lists of layers that a module calls with gradients, and uses for nothing else."""
     calls = source.ops(OpKind.MODEL_CALL)
     seen = set[int]()
     for assignment in source.ops(OpKind.SET_ATTRIBUTE):
         model, container = assignment.subject, assignment.inputs[0] if assignment.inputs else None
-        kind = model.scope.node if isinstance(model.scope, AbstractValue) else None
-        plain = container is not None and container.kind is ValueKind.SEQUENCE and container.name != "iterations"
+        module_class = model.scope.node if isinstance(model.scope, AbstractValue) else None
+        is_plain = container is not None and container.kind is ValueKind.SEQUENCE and container.name != "iterations"
         if (
             model.kind is not ValueKind.MODEL
-            or kind is None
-            or not plain
+            or module_class is None
+            or not is_plain
             or container is None
             or id(assignment.node) in seen
         ):
@@ -47,10 +48,10 @@ def unregistered_layers(source: SourceFile) -> Iterator[UnregisteredLayers]:
         layers = [
             each
             for each in _layers(container)
-            if _is_created_for(source, each, assignment, kind) and _is_untracked(source, each)
+            if _is_created_for(source, each, assignment, module_class) and _is_untracked(source, each)
         ]
         used = [each for each in calls if any(each.subject.may_alias(layer) for layer in layers)]
-        if not used or not layers or not _only_called(source, assignment.name, kind, used):
+        if not used or not layers or not _only_called(source, assignment.name, module_class, used):
             continue
         seen.add(id(assignment.node))
         trained = [each for each in used if each.grad is not False and not _is_detached(source, each.node)]
@@ -58,10 +59,11 @@ def unregistered_layers(source: SourceFile) -> Iterator[UnregisteredLayers]:
             yield UnregisteredLayers(assignment, layers[0], trained[0])
 
 
-def _is_created_for(source: SourceFile, layer: AbstractValue, assignment: Op, kind: ast.ClassDef) -> bool:
-    """Return True for a layer that a class or a function it calls creates, or that one copies: ``clones(layer, 3)``."""
+def _is_created_for(source: SourceFile, layer: AbstractValue, assignment: Op, module_class: ast.ClassDef) -> bool:
+    """Return True if a class, or a function that it calls, creates a layer, or copies it: ``clones(layer, 3)``."""
     created = next((each for each in source.ops(OpKind.CREATE) if each.subject is layer), None)
-    if is_inside(layer.node, kind) or (created is not None and any(is_inside(each, kind) for each in created.calls)):
+    calls = created.calls if created is not None else ()
+    if any(is_inside(node, module_class) for node in (layer.node, *calls)):
         return True
     called = dotted_name(getattr(getattr(assignment.statement, "value", None), "func", None))
     returned = (
@@ -121,7 +123,12 @@ def _is_trainable_parameter(value: AbstractValue) -> bool:
 
 
 def submodules(layer: AbstractValue, *, copies: bool = True) -> Iterator[AbstractValue]:
-    """Yield a module and its submodules; those of copies only if ``copies`` is set."""
+    """Yield a module and its submodules.
+
+    Args:
+        layer: the module.
+        copies: whether to yield the submodules of copies, such as ``copy.deepcopy(layer)``, too.
+    """
     queue, seen = [layer], set[int]()
     while queue:
         each = queue.pop()
@@ -132,8 +139,11 @@ def submodules(layer: AbstractValue, *, copies: bool = True) -> Iterator[Abstrac
             queue += [part for part in parts if part.kind is ValueKind.MODEL]
 
 
-def _only_called(source: SourceFile, name: str, kind: ast.ClassDef, used: list[Op]) -> bool:
-    """Return True if an attribute is only assigned, appended to, or read in functions that call its layers."""
+def _only_called(source: SourceFile, name: str, module_class: ast.ClassDef, used: list[Op]) -> bool:
+    """Return True if an attribute is only assigned, appended to, or read in functions that call its layers.
+
+    A file that registers modules by hand, with ``add_module`` or ``setattr``, is never certain.
+    """
     if any(
         (getattr(call.func, "attr", "") or getattr(call.func, "id", "")) in _REGISTERING for call in source.all_calls
     ):
@@ -141,7 +151,7 @@ def _only_called(source: SourceFile, name: str, kind: ast.ClassDef, used: list[O
     callers = [each.function for each in used if each.function is not None]
     harmless = set(map(id, _filled_or_counted(source)))
     return all(
-        is_inside(each, kind)
+        is_inside(each, module_class)
         and (
             isinstance(each.ctx, ast.Store)
             or id(each) in harmless
@@ -180,7 +190,7 @@ def _is_detached(source: SourceFile, node: Any) -> bool:
 
 
 def module_list_fix(source: SourceFile, found: UnregisteredLayers) -> Fix | None:
-    """Return the fix that puts a literal into ``nn.ModuleList(...)`` or ``nn.ModuleDict(...)``; None if impossible."""
+    """Return the fix that wraps a list or dict in ``nn.ModuleList`` or ``nn.ModuleDict``; None if impossible."""
     statement, layer = found.assignment.statement, getattr(found.layer.node, "func", None)
     package, _, name = dotted_name(layer).rpartition(".")
     if not isinstance(statement, ast.Assign) or not package or found.layer.name != f"torch.nn.{name}":
@@ -193,4 +203,4 @@ def module_list_fix(source: SourceFile, found: UnregisteredLayers) -> Fix | None
         kind = "ModuleList" if isinstance(value, ast.List | ast.ListComp) else ""
     start, end = source.text.span(value)
     edits = Edit(start, start, f"{package}.{kind}("), Edit(end, end, ")")
-    return Fix(edits, safe=False, description=f"Store them in {package}.{kind}") if kind else None
+    return Fix(edits, safe=False, description=f"Store the layers in {package}.{kind}") if kind else None

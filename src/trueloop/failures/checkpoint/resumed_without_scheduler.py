@@ -20,9 +20,10 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports a checkpoint with states of an optimizer and a scheduler of which only the first was
-    loaded, if the scheduler's steps are then counted from the start. The linter reports a program that saves
-    the optimizer's state, or both, and loads only the optimizer's, while it steps a scheduler without an epoch, if the
-    object of each ``load_state_dict`` is known, and if nothing mentions ``last_epoch``.
+    loaded, if the scheduler's steps are then counted from the start. The linter reports a program that steps a
+    scheduler and loads the optimizer's state, but not the scheduler's, even if no file contains the latter. It must
+    know the object of each ``load_state_dict``; a program that contains ``last_epoch``, or passes an epoch to
+    ``scheduler.step``, is not reported.
 
 References
     PyTorch tutorial "Saving & Loading a General Checkpoint for Inference and/or Resuming Training",
@@ -94,14 +95,14 @@ class Detector(BaseDetector):
         rates = f" and set the learning rate to {format_float(max(step.rates_after))}" if step.rates_after else ""
         return Evidence(
             message=f"The optimizer's state in {resumed.file.file.name} was loaded, but the scheduler's state in the "
-            f"same file was not: after {saved} steps before, {step.kind} has counted {step.last_epoch}{rates}.",
+            f"same file was not: {saved} steps were saved, but {step.kind} has counted {step.last_epoch}{rates}.",
             location=resumed.location,
             related=((step.location, "the scheduler steps here"),) if step.location is not None else (),
         )
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the loads of an optimizer's state without that of the scheduler, which is saved."""
+    """Yield each load of an optimizer's state in a program that does not load the scheduler's."""
     if "last_epoch" in source.text.source or any(map(_only_steps, source.nodes)):
         return
     for load, save, is_saved in loads_without_scheduler(source):

@@ -70,7 +70,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _oversamples(source: SourceFile, call: ast.Call) -> bool:
-    """Return True for ``SMOTE().fit_resample(x, y)``, also of a variable, and ``oversample(x, y)``."""
+    """Return True for ``SMOTE().fit_resample(x, y)``, ``sampler.fit_resample(x, y)`` and ``oversample(x, y)``."""
     name = last_name(call.func)
     if not call.args:
         return False

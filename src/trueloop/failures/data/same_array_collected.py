@@ -1,7 +1,7 @@
 """A list collects the same array again and again while it is changed in place, so all its entries are equal in the end.
 
 What you see
-    The model trains on copies of the last state: the loss falls at once, and the predictions do not depend on the
+    The model trains on copies of the last state: the loss falls immediately, and the predictions do not depend on the
     input. A replay buffer of thousands of transitions contains one state.
 
 Why it happens
@@ -17,7 +17,7 @@ Fix
 When this is fine
     - The variable is assigned a new array in each iteration.
     - A copy, or a number, is stored.
-    - The list is used up before the array changes again.
+    - The program reads the list and empties it before the array changes again.
 
 How it is detected
     Only the linter finds it: a loop appends a variable, which was created as an array before the loop, and changes it
@@ -94,7 +94,7 @@ def _stored_names(call: ast.Call) -> list[str]:
 
 
 def _changes_in_place(node: ast.AST, name: str) -> Iterator[ast.AST]:
-    """Yield the statements and calls in a node that change an array in place; a name with or without "self."."""
+    """Yield the statements and calls in a node that change an array in place, such as "state" or "self.state"."""
     for each in nodes_in(node, ast.Assign, ast.AugAssign, ast.Call):
         match each:
             case ast.Assign(targets=targets):
@@ -112,7 +112,7 @@ def _changes_in_place(node: ast.AST, name: str) -> Iterator[ast.AST]:
 
 
 def _is_assigned(node: ast.AST, name: str) -> bool:
-    """Return True if a node assigns a variable, or may do so."""
+    """Return True if a node assigns a variable, other than with an augmented assignment such as ``+=``."""
     for each in nodes_in(node, ast.Name, ast.Attribute):
         if isinstance(each.ctx, ast.Store) and ast.unparse(each) == name:
             parent_is_change = any(other.target is each for other in nodes_in(node, ast.AugAssign))
@@ -144,7 +144,7 @@ def _pairs(statement: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _creates_array(value: ast.expr) -> bool:
-    """Return True for ``torch.zeros(...)``, maybe with further methods."""
+    """Return True for ``torch.zeros(...)``, also with methods: ``torch.zeros(4).double()``."""
     node: Any = value
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if isinstance(node.func.value, ast.Name) and node.func.value.id in _LIBRARIES:

@@ -53,10 +53,11 @@ class Detector(BaseDetector):
 
     def __init__(self) -> None:
         self._compared = 0
+        """Number of comparisons of two ranks."""
         self._max_group_size = 0
 
     def on_model_replicated(self, event: ModelReplicated) -> None:
-        """Record the replicated model."""
+        """Record the number of processes that have a copy of the model."""
         self._max_group_size = max(self._max_group_size, event.group_size)
 
     def on_ranks_compared(self, event: RanksCompared) -> Evidence | None:
@@ -155,6 +156,7 @@ if __name__ == "__main__":
     train(0, rendezvous)
     other.join()
 """,
-    fix="Load weights, set learning rates and step in the same way on every rank; all-reduce values that decide this.",
+    fix="Load the same weights, use the same learning rate and take the same steps on every rank; all-reduce values "
+    "that decide about a step.",
     detector=Detector,
 )

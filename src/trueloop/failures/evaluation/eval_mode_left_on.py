@@ -422,7 +422,7 @@ RULE = Rule(
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     mode_matters = (loop.settings["batchnorm"] or loop.settings["dropout"]) and loop.settings["hidden"]
     loop.require(mode_matters, "The model has neither dropout nor BatchNorm: the mode changes nothing.", dropout=0.2)
     loop.pieces[Piece.RECORDS] += "\nmodel.train()"

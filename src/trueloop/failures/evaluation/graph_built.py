@@ -132,7 +132,7 @@ RULE = Rule(required_words=("eval(", "DataLoader"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.require(loop.settings["no_grad"], "The evaluation builds graphs already.", no_grad=True)
     loop.unwrap(Piece.EVALUATION, "with torch.no_grad():")
 

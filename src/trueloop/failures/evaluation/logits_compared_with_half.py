@@ -6,8 +6,8 @@ What you see
 
 Why it happens
     A model for ``BCEWithLogitsLoss`` returns logits, and the loss applies the sigmoid itself. A logit of 0.5 is a
-    probability of 0.62, so samples between 0.5 and 0.62 are counted as negative. Nothing raises an error, since both
-    are plain numbers.
+    probability of 0.62, so samples between 0.5 and 0.62 are counted as negative. Nothing raises an error, since a logit
+    is a number like a probability.
 
 Fix
     Compare the probability with 0.5, or the logit with 0:
@@ -21,9 +21,9 @@ When this is fine
     - Another model of the program, trained with another loss, returns probabilities.
 
 How it is detected
-    Only the linter finds it, from the source code: the program uses ``BCEWithLogitsLoss`` or its function and no
-    other loss for probabilities, no ``forward`` contains a sigmoid, and the result of a model call, without a sigmoid
-    in between, or a variable called logits is compared with the constant 0.5 or rounded to a class.
+    Only the linter finds it, from the source code: the program uses ``BCEWithLogitsLoss`` or its functional
+    form and no loss for probabilities, no ``forward`` contains a sigmoid or softmax, and the result of a model call,
+    without a sigmoid in between, or a variable called logits is compared with the constant 0.5 or rounded to a class.
 
 References
     torch.nn.BCEWithLogitsLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.BCEWithLogitsLoss.html
@@ -70,7 +70,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _applies_sigmoid(source: SourceFile) -> bool:
-    """Return True if a ``forward`` contains a sigmoid, or a module with one is created anywhere."""
+    """Return True if a ``forward`` contains a sigmoid or softmax, or a layer for one is created anywhere."""
     if any(last_name(each.func) in ("Sigmoid", "Softmax") for each in source.all_calls):
         return True
     forwards = (each for each in source.nodes_of(ast.FunctionDef) if each.name == "forward")

@@ -138,7 +138,7 @@ RULE = Rule(required_words=("DataLoader", "drop_last"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     samples, batch = loop.settings["samples"], loop.settings["batch"]
     held_out = -(-samples // 5)
     sizes = (*range(min(batch, held_out - 1), 1, -1), *range(batch + 1, held_out))

@@ -22,11 +22,12 @@ When this is fine
     - You tuned the learning rate for the sum. Adam hardly depends on the scale, but clipping and Adam's ``eps`` do.
 
 How it is detected
-    In a run, the sanitizer reports two successive steps before which one line ran K > 1 backward passes, each on a
-    different batch and with losses that are means, if no loss was divided and nothing scaled the gradients before the
-    step. It also reports three such steps in which some losses were divided by K and others were not. The linter
-    reports PyTorch's own losses that go undivided into ``backward()``, if nothing in the file divides by K or uses a
-    ``.grad``. A tuned learning rate makes it correct, so this is a warning.
+    In a run, the sanitizer looks at windows in which one line ran K > 1 backward passes before a step, each on a
+    different batch and with losses that are means. It reports the second window in a row in which no loss was divided
+    and nothing scaled the gradients before the step. It also reports the third window in which some losses were divided
+    by K and others were not. The linter reports PyTorch's own losses that are not divided before ``backward()``, if
+    nothing in the file divides by K or uses a ``.grad``. The program is correct if its learning rate was tuned for the
+    sum, so this is a warning.
 
 References
     PyTorch documentation "CUDA Automatic Mixed Precision examples", section on gradient accumulation,
@@ -67,7 +68,7 @@ from trueloop.tracing.events import (
 from trueloop.tracing.trackers.accumulation_windows import AccumulationWindows
 from trueloop.tracing.trackers.gradient_ledger import GradientLedger
 
-MIN_WINDOWS = 2  # a single window may only measure gradients
+MIN_WINDOWS = 2  # after a single window, the program may only have measured gradients
 MIN_MIXED_WINDOWS = 3  # with divided and undivided losses
 MAX_BACKWARDS = 4096  # backward passes per window; windows with more are not checked
 TOLERANCE = 1e-3  # relative, for weights and norms read in float32
@@ -90,7 +91,7 @@ class Detector(BaseDetector):
         self._latest_inputs: Any = None
 
     def on_model_called(self, event: ModelCalled) -> None:
-        """Record the samples, which tell batches apart that no DataLoader returned."""
+        """Record the samples of a batch that no DataLoader returned, to recognise a batch that is used again."""
         if event.has_graph and not event.recomputed and event.loader is None:
             from trueloop.tracing.row_digests import row_digests
 
@@ -105,11 +106,11 @@ class Detector(BaseDetector):
             self._norms = _read_norms(event)
 
     def on_gradients_cleared(self, event: GradientsCleared) -> None:
-        """Record the cleared gradients."""
+        """Forget the backward passes whose gradients were not used."""
         self._backwards = [] if self.gradients.unused_when_cleared else self._backwards
 
     def on_gradients_clipped(self, event: GradientsClipped) -> None:
-        """Record the clipped gradients."""
+        """Record the norm that was measured for clipping."""
         self._norm_at_clipping = event.measured
 
     def on_tracing_gap(self, event: TracingGap) -> None:
@@ -130,7 +131,8 @@ class Detector(BaseDetector):
         norm_after_backward = math.hypot(*(self._norms.get(ref, math.nan) for ref in event.with_gradient))
         unscaled = norm is not None and abs(norm - norm_after_backward) <= TOLERANCE * norm
         distinct = len({ended.batch for ended in backwards}) == len(backwards)
-        if not distinct and len({ended.reached_parameters for ended in backwards}) == 1:  # else there are several tasks
+        # Backward passes that reach different parameters belong to several tasks.
+        if not distinct and len({ended.reached_parameters for ended in backwards}) == 1:
             distinct = _have_no_common_samples(inputs)
         # backward passes of several lines or loaders may belong to different tasks
         one_line = len({(ended.loader, ended.location) for ended in backwards}) == 1
@@ -165,7 +167,7 @@ def _read_norms(event: BackwardEnded) -> dict[Ref, float]:
 
 
 def _weight(ended: BackwardEnded) -> float | None:
-    """Return the sum of the weights of a backward pass's losses; None unless all of them are means of one kind."""
+    """Return the total factor of a backward pass's losses, 1 if undivided; None unless all are means of one kind."""
     weights = [loss.gradient_weight for loss in ended.losses if loss.reduction == "mean"]
     known = [weight for weight in weights if weight is not None]
     is_known = len(known) == len(ended.losses) and len({loss.kind for loss in ended.losses}) == 1
@@ -202,7 +204,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _scaled_in_one_branch(source: SourceFile, step: Op) -> Iterator[Hit]:
-    """Yield the loss of one branch that is not divided by the number of batches, if that of another branch is."""
+    """Yield the backward passes whose loss is divided by the number of batches in one branch, but not in another."""
     window = accumulation_window(step, step.loops[-1])
     inside = source.ops_in_loop(step.loops[-1], OpKind.BACKWARD, root=step.entry_point)
     if window is None or window.iterations == 1:
@@ -302,7 +304,7 @@ RULE = Rule(required_words=("backward(", ".step(", "%|range"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.leave_out(Piece.DIVIDE_LOSS)
 
 

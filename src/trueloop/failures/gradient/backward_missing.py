@@ -223,7 +223,7 @@ RULE = Rule(required_words=(".step(|.backward", "optim|.backward", "oss|entropy|
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.require(loop.settings["precision"] != "float16", "A GradScaler needs a gradient.", precision="float32")
     loop.leave_out(Piece.BACKWARD)
 

@@ -184,7 +184,7 @@ RULE = Rule(required_words=("backward(", ".step(", "clip_grad"), find=find_all)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.require(0 < loop.settings["clip"] <= 0.1, "Few gradients have a larger norm than the limit.", clip=0.1)
     loop.move(Piece.CLIP, after=Piece.OPTIMIZER_STEP)
 

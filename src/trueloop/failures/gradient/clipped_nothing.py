@@ -127,7 +127,7 @@ RULE = Rule(required_words=("clip_grad",), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.replace(Piece.CLIP, "model.parameters()", "parameters")
     loop.pieces[Piece.RECORDS] += "\nparameters = model.parameters()"
 

@@ -331,7 +331,7 @@ RULE = Rule(required_words=("backward(", ".step(", "zero_grad("), find=find_all)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.require(loop.settings["precision"] != "float16", "A GradScaler needs a gradient.", precision="float32")
     loop.move(Piece.ZERO_GRAD, before=Piece.OPTIMIZER_STEP)
 

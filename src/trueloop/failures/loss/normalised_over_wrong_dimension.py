@@ -136,7 +136,7 @@ RULE = Rule(required_words=("oftmax", "oss|entropy", "0"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.replace(Piece.CRITERION, "nn.CrossEntropyLoss()", "nn.NLLLoss()")
     loop.replace(Piece.FORWARD, "model(inputs)", "model(inputs).log_softmax(0)")
     loop.replace(Piece.EVALUATION, "model(inputs)", "model(inputs).log_softmax(0)")

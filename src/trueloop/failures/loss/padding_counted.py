@@ -21,11 +21,10 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports a loss that has as many classes as an ``Embedding`` with a ``padding_idx``, if
-    several target sequences end with at least two padding tokens and padding occurs nowhere else. In a loss over labels
-    of tokens, padding is where the input sequences end with ``padding_idx``: the loss is reported if these tokens have
-    a label of their own, which counts. It checks the first
-    64 such losses, and only if the targets are on the CPU: nothing is reported for targets on a GPU. A model may be
-    meant to predict the padding, so this is a warning.
+    several target sequences end with at least two padding tokens and padding occurs nowhere else. If the targets are
+    labels of tokens, as in tagging, it finds the padding in the input sequences instead, and reports a loss that counts
+    the label of the padding, if no other token has this label. It checks the first 64 such losses whose targets are on
+    the CPU, and none on a GPU. A model may be meant to predict the padding, so this is a warning.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -50,11 +49,14 @@ class Vocabulary(NamedTuple):
 
 
 class PaddingCount(NamedTuple):
-    """Number of padding tokens, of all targets, and of sequences that end with two or more padding tokens."""
+    """How much of a loss is padding."""
 
     padding: int
+    """Number of targets that are padding."""
     targets: int
+    """Number of all targets."""
     sequences: int
+    """Number of sequences that end with two or more padding tokens."""
 
 
 class Detector(BaseDetector):
@@ -64,10 +66,12 @@ class Detector(BaseDetector):
         self._models = WeakIdDict[Ref, frozenset[Vocabulary]]()
         self._vocabularies: frozenset[Vocabulary] = frozenset()
         self._lengths: set[int] = set()
+        """Sequence lengths T of the models' outputs."""
         self._padded: Any = None
-        """Which tokens of the latest input are padding, as (B, T); None = no model with padding was called, or none."""
+        """Which tokens of the latest input are padding, as (B, T); None if none are."""
         self._checks = 0
         self._unread = ""
+        """Why the targets of the latest loss could not be read."""
 
     def on_backward_losses(self, event: BackwardLosses) -> Evidence | None:
         """Return evidence at the first loss that counts padding."""
@@ -79,7 +83,7 @@ class Detector(BaseDetector):
         return None
 
     def on_model_called(self, event: ModelCalled) -> None:
-        """Record the call of the model."""
+        """Record the model's padding ids, the padding in its input and the sequence length of its output."""
         vocabularies = self._models.get(event.model)
         if vocabularies is not None and not vocabularies:
             return
@@ -120,7 +124,7 @@ class Detector(BaseDetector):
         return self._count_labels(targets, loss)
 
     def _count_labels(self, targets: Any, loss: LossRecord) -> PaddingCount | None:
-        """Return how many labels of padding count; None unless all padding has a label of its own, which counts."""
+        """Return how many labels of padding count; None unless padding and nothing else has one label, which counts."""
         padded = self._padded
         if padded is None or targets.numel() != padded.numel() or loss.class_weights:
             return None
@@ -133,7 +137,7 @@ class Detector(BaseDetector):
         return PaddingCount(len(labels), targets.numel(), int((padded.sum(1) >= 2).sum()))
 
     def _as_sequences(self, targets: Any) -> list[Any]:
-        """Return the targets as (B, T); targets of one dimension for every T that a model's output had."""
+        """Return the targets as (B, T); for flattened targets, one result for each T in the outputs of models."""
         if targets.dim() > 1:
             return [targets.reshape(-1, targets.shape[-1])]
         count = targets.numel()
@@ -157,7 +161,12 @@ def _padded_tokens(inputs: Any, vocabularies: frozenset[Vocabulary]) -> Any:
 
 
 def _padding_at_ends(rows: Any, padding: int) -> PaddingCount | None:
-    """Count the padding at the ends of sequences; return None if padding also occurs elsewhere."""
+    """Count the padding at the ends of sequences.
+
+    Returns:
+        None if padding also occurs elsewhere, if fewer than two sequences end with two or more padding tokens, or if
+        all sequences have equally many.
+    """
     is_padding = rows == padding
     counts = is_padding.sum(1)
     at_the_end = is_padding.flip(1).cumprod(1).sum(1)

@@ -6,7 +6,7 @@ What you see
 
 Why it happens
     The return is the advantage plus the value: ``returns = advantages + values``. After
-    ``(advantages - advantages.mean()) / advantages.std()`` the advantages have no longer the scale of the rewards, and
+    ``(advantages - advantages.mean()) / advantages.std()`` the advantages no longer have the scale of the rewards, and
     the sum is the critic's prediction plus noise of size one. The shapes are right, so PyTorch raises no error.
 
 Fix
@@ -17,14 +17,14 @@ Fix
 
 When this is fine
     - The returns are computed before the advantages are normalised.
-    - The normalised advantages have a name of their own, and the returns use the others.
+    - The normalised advantages are another variable than the advantages from which the returns are computed.
     - The mean is subtracted without a division, as in a duelling network: ``value + advantage - advantage.mean()``.
     - The normalised advantage is scaled back before the sum.
 
 How it is detected
-    Only the linter finds it: a sum of a value and of an advantage that was divided by its deviation before, or that
-    a function for this normalised. Both are recognised by their names; variables, attributes, parameters and results of
-    functions are followed, also in other files.
+    Only the linter finds it: a sum of a value and an advantage, where the advantage was divided by its standard
+    deviation before, or passed through a function called like ``normalize``. Values and advantages are recognised by
+    their names. The linter follows variables, attributes, parameters and results of functions, also in other files.
 
 References
     Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation", 2016,
@@ -66,7 +66,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _sums(source: SourceFile) -> Iterator[tuple[ast.expr, tuple[ast.expr, ast.expr]]]:
-    """Yield each sum with its two terms; for ``[a + v for a, v in zip(advantages, values)]`` those of the zip."""
+    """Yield each sum with its two terms; ``[a + v for a, v in zip(advantages, values)]`` is a sum, too."""
     for node in source.nodes:
         match node:
             case ast.BinOp(op=ast.Add(), left=left, right=right):
@@ -93,9 +93,9 @@ def _normalised(source: SourceFile, advantage: ast.expr) -> Any:
         if _is_normalisation(each):
             return each
     name = ast.unparse(advantage)
-    divisions = [
+    divisions = [  # advantages /= advantages.std()
         each
-        for each in walk(function_of(source, advantage))  # advantages /= advantages.std()
+        for each in walk(function_of(source, advantage))
         if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Div) and ast.unparse(each.target) == name
     ]
     return next((each for each in divisions if each.lineno < advantage.lineno and _calls(each.value, "std")), None)
@@ -114,7 +114,7 @@ def _is_normalisation(node: ast.expr) -> bool:
 
 
 def _calls(node: ast.expr, name: str) -> bool:
-    """Return True if an expression computes a mean or deviation, or is a variable called like this."""
+    """Return True if an expression calls a function with this name, such as "mean", or reads such a variable."""
     return any(name in last_name(each) for each in walk(node) if isinstance(each, ast.Name | ast.Attribute))
 
 

@@ -112,7 +112,7 @@ RULE = Rule(required_words=("oftmax", "CrossEntropyLoss|cross_entropy"), find=fi
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.replace(Piece.FORWARD, "model(inputs)", "model(inputs).softmax(1)")
 
 

@@ -2,14 +2,14 @@
 
 What you see
     Often nothing. If no input of the checkpointed part requires a gradient, its parameters silently get no gradients.
-    ``torch.autograd.grad``, hooks, nested inputs and a part that is used twice raise errors or are ignored.
+    ``torch.autograd.grad``, hooks, nested inputs and a module that is used twice do not work, with or without an error.
 
 Why it happens
     ``use_reentrant=True`` is the default. It runs a second backward pass inside the backward pass. Newer versions of
     PyTorch warn if ``use_reentrant`` is not passed, because its default will change.
 
 Fix
-    The other variant gives the same values and gradients, without these restrictions.
+    The non-reentrant variant gives the same values and gradients, without these restrictions.
 
         checkpoint(function, x, use_reentrant=False)
 

@@ -38,7 +38,7 @@ from trueloop.tracing.trackers.batchnorm_layers import BatchNormTrained
 
 
 class Detector(BaseDetector):
-    """Reports each layer that computed its statistics from one sample."""
+    """Reports each layer that computed its statistics from one sample after a batch of several."""
 
     def __init__(self) -> None:
         self._batch_sizes: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
@@ -46,7 +46,7 @@ class Detector(BaseDetector):
 
     def on_layer_called(self, event: LayerCalled) -> Evidence | None:
         """Return evidence for the first batch of one sample that follows a larger one."""
-        # Only recurrent layers have a batch_first.
+        # Recurrent layers emit the event too; only they have a batch_first.
         if event.batch_first is not None or self._batch_sizes.get(event.layer) == 0:
             return None
         samples, _, *positions = event.shape

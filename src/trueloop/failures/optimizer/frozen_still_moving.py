@@ -90,7 +90,7 @@ def _first_values(parameter: Any) -> Any:
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.require(bool(loop.settings["hidden"]), "There is no hidden layer to freeze.", hidden=(16,))
     keeps_moving = loop.settings["optimizer"] in {"momentum", "nesterov", "adam", "adamw"}
     loop.require(keeps_moving, "This optimizer does not change parameters with a zero gradient.", optimizer="momentum")

@@ -156,7 +156,7 @@ RULE = Rule(required_words=("backward(", ".step("), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     step = "scaler.update()" if loop.settings["precision"] == "float16" else "optimizer.step()"
     loop.replace(Piece.OPTIMIZER_STEP, step, f"{step}\noptimizer.step()")
 

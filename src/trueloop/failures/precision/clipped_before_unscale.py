@@ -186,7 +186,7 @@ RULE = Rule(required_words=(".backward(", "clip_grad", "scale"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.leave_out(Piece.UNSCALE)
 
 

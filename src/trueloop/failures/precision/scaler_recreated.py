@@ -134,7 +134,7 @@ RULE = Rule(required_words=("GradScaler", ".step("), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.require(loop.settings["precision"] == "float16", "There is no GradScaler.", precision="float16")
     line = 'scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)'
     loop.replace(Piece.OPTIMIZER, f"\n{line}", "")

@@ -111,7 +111,7 @@ RULE = Rule(required_words=("GradScaler", "autocast", "scale"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.require(loop.settings["precision"] == "float16", "There is no GradScaler.", precision="float16")
     loop.replace(Piece.FORWARD, "torch.float16", "torch.bfloat16")
 

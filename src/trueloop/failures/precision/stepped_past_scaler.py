@@ -168,7 +168,7 @@ RULE = Rule(required_words=("backward(", ".step(", "scale"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     required = {"precision": "float16", "clip": 0.0, "optimizer": "adam"}  # other optimizers explode immediately
     is_possible = all(loop.settings[name] == value for name, value in required.items())
     loop.require(is_possible, "There is no GradScaler, or gradients are unscaled to be clipped.", **required)

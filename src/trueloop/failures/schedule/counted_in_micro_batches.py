@@ -195,7 +195,7 @@ RULE = Rule(required_words=("backward(", ".step(", "%"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.require(
         bool(loop.window_condition), "There is no gradient accumulation: each batch is an update.", accumulation=4
     )

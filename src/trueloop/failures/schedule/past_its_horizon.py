@@ -104,7 +104,7 @@ def _counts_micro_batches(advances: int, updates: int) -> bool:
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.require(loop.settings["schedule"] == "cosine", "There is no cosine schedule.", schedule="cosine")
     loop.replace(Piece.SCHEDULER, "T_max=total_updates", "T_max=epochs")
 

@@ -130,7 +130,7 @@ def _count_updates_between(previous: tuple[int, int] | None, event: SchedulerSte
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.require(loop.settings["schedule"] == "warmup", "There is no warm-up.", schedule="warmup")
     loop.replace(Piece.SCHEDULER, "(update + 1) / warm_up", "(update + 1) // warm_up")
 

@@ -209,7 +209,7 @@ RULE = Rule(required_words=("lr_scheduler", "backward(", ".step("), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.move(Piece.SCHEDULER_STEP, before=Piece.OPTIMIZER_STEP)
 
 

@@ -1,8 +1,9 @@
 """Retry a window that ran out of memory with half the micro-batch; the update stays the same.
 
-The effective batch defines the update; the micro-batch only defines how it is split (`window`). So a window that did
-not fit is repeated in smaller micro-batches: gradients are cleared, buffers and random generators are restored, and the
-failed attempt has changed nothing else. The new limit is used for the rest of the run and saved with it.
+The effective batch of a window defines the update; the micro-batch only defines how the window is split. So a window
+that did not fit is repeated in smaller micro-batches: gradients are cleared, buffers and random generators are
+restored, and the failed attempt has changed nothing else. The new limit is used for the rest of the run and saved with
+it.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class OutOfMemoryRetry:
     """Repeats a window with half the micro-batch when it runs out of memory, and remembers the size that fits.
 
     Args:
-        model: the model; if it has a BatchNorm layer in train mode, no window is retried (`_reason_not_to_split`).
-        guard: the guard, which restores buffers and generators.
+        model: the model; if it has a BatchNorm layer in train mode, no window is retried.
+        guard: restores the buffers and random generators to their state before the window.
         processes: processes that share each window. Several processes never retry: all would have to do so together.
         device: the run's device.
         enabled: whether to retry; False lets the first failure end the run.
@@ -157,7 +158,7 @@ class OutOfMemoryRetry:
         if has_active_batchnorm(self._model):
             return "BatchNorm layers use the statistics of one micro-batch, so a smaller one changes the training"
         if not self._enabled:
-            return 'out_of_memory is "stop", as always while throughput is measured'
+            return 'out_of_memory is "stop", which a measurement of the throughput always sets'
         if not self._single_process:
             return "the other processes of this run are in the middle of the same update"
         return ""
@@ -172,7 +173,7 @@ class ReplayableWindow:
     """The micro-batches of one window, which can be replayed in smaller pieces."""
 
     def __init__(self, micros: Iterator[MicroBatch]) -> None:
-        self._micros = micros
+        self._source = micros
         self._max_examples: int | None = None
         self.micro_batches: list[MicroBatch] = []
         self.reading_source = False
@@ -189,7 +190,7 @@ class ReplayableWindow:
 
     def _read_next(self) -> MicroBatch | None:
         self.reading_source = True
-        micro = next(self._micros, None)
+        micro = next(self._source, None)
         self.reading_source = False
         return micro
 
@@ -199,7 +200,11 @@ class ReplayableWindow:
         return min(largest, self._max_examples or largest)
 
     def check_splittable(self, max_examples: int) -> None:
-        """Raise if a micro-batch cannot be split into pieces of this size."""
+        """Check that every micro-batch so far can be split.
+
+        Raises:
+            InvalidData: a micro-batch cannot be split into pieces of at most ``max_examples``.
+        """
         for micro in self.micro_batches:
             split_micro_batch(micro, max_examples)
 
@@ -223,7 +228,7 @@ def _clear_frames(error: Exception) -> str:
     while exception is not None:
         traceback.clear_frames(exception.__traceback__)
         exception = exception.__cause__ or exception.__context__
-    return f"torch's message: {cause}."
+    return f"PyTorch's message: {cause}."
 
 
 def _release_cache(device: torch.device) -> None:

@@ -25,10 +25,11 @@ When this is fine
 How it is detected
     In a run, the sanitizer checks whether the tensors that are loaded or saved are the model's own tensors and have
     changed since ``state_dict()`` was called. A state_dict from before the first update is reported only when it is
-    loaded into its own model. Loading is reported too if every tensor has the memory of the parameter that it is loaded
-    into, as after ``v.detach().cpu()`` on a CPU, and the weights have changed since each line that called
-    ``state_dict()``. The linter reports a state_dict that is stored where a best value is updated and used
-    after the training loop, and one that is loaded into its own model after the weights have changed. A state_dict that
+    loaded into its own model. A dictionary that the program built from these
+    tensors, for example with ``v.detach().cpu()`` on a CPU, is reported when it is loaded, if every tensor shares
+    memory with its parameter and the weights have changed since every call of ``state_dict()``. The linter reports two
+    cases: a state_dict that is stored where a best value is updated, and used after the training loop; and a state_dict
+    that is loaded into its own model after the weights have changed. A state_dict that
     is deep-copied too late is not detected.
 
 References

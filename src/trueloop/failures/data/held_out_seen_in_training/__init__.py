@@ -215,7 +215,7 @@ class Detector(BaseDetector):
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.replace(
         Piece.LOADERS,
         "train_set = TensorDataset(points[~held_out], labels[~held_out])\n"

@@ -1,4 +1,4 @@
-"""Traces new Subsets, among which is the unused remainder of a split."""
+"""Traces the creation of each ``Subset``, to find the part of a split that the program does not use."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Final

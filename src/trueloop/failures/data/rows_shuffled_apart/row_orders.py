@@ -36,6 +36,7 @@ _CONVERSIONS: Final = _KEEPS_NUMBERS | {
 _INVERTING: Final = frozenset(("argsort", "sort", "flip", "roll", "sorted", "scatter_", "topk"))
 _PAIRING: Final = re.compile(r"Dataset$|^zip$|train|fit|step|update|loss|crit|entropy|objective|split|^learn")
 _DELIBERATE: Final = re.compile(r"rand|perm|shuf|null|nois|corrupt|fake|wrong|control", re.IGNORECASE)
+"""Names of labels that are in another order on purpose."""
 _INPUTS: Final = frozenset((
     "input", "inputs", "features", "feats", "data", "images", "imgs", "texts", "sentences", "sequences", "samples",
     "x", "xs", "xb", "xtr", "xtrain",
@@ -54,11 +55,11 @@ class Rows(NamedTuple):
     """Where the rows of a value come from."""
 
     roots: frozenset[str] = frozenset()
-    """Variables that hold the original rows; empty for numbers and for rows that are all alike."""
+    """Variables that hold the original rows; empty for a single number, and for rows that are all equal."""
     order: Order | None = ()
-    """Orders that the rows went through, first one first; None = rows in different orders are mixed."""
+    """Orders in which the rows were put, oldest first; None = rows in different orders are mixed."""
     numbers: Order | None = ()
-    """The order in which the value, as an index, puts other rows; None = unknown."""
+    """If the value holds row numbers: the order of the rows that it selects as an index; None = unknown."""
 
 
 _NO_ROWS: Final = Rows()
@@ -102,7 +103,7 @@ def _calls_any(blocks: Iterable[ast.AST], names: frozenset[str]) -> bool:
 
 
 def _blocks(source: SourceFile) -> Iterator[tuple[str, list[ast.Module | ast.FunctionDef]]]:
-    """Yield the modules, each function, and each class with all its methods, which share what they store in self."""
+    """Yield modules, functions and classes by name; a class, as "self Name", with its methods, which share ``self``."""
     for module in source.modules:
         yield "", [module.tree]
     for node in source.nodes_of(ast.FunctionDef, ast.ClassDef):
@@ -173,7 +174,7 @@ class Scope:
         return rows.order != () or rows.numbers != ()
 
     def enter(self, function: ast.FunctionDef, outer: Mapping[str, Rows]) -> None:
-        """Forget the local variables of the method before, and hide those of the module that are parameters here."""
+        """Forget the local variables of the previous method, and hide module variables with the name of a parameter."""
         kept = {name: rows for name, rows in self.variables.items() if name.startswith("self.")}
         parameters = _parameters(function)
         self.variables = {name: rows for name, rows in {**outer, **kept}.items() if name not in parameters}
@@ -232,13 +233,13 @@ class Scope:
             self._bind(target, self.rows(value))
 
     def _change(self, target: ast.Subscript, value: ast.expr) -> None:
-        """Read an assignment to rows of an array; they may depend on the shuffled rows of another one."""
+        """Read an assignment to some rows of an array; with shuffled rows in it, the order becomes unknown."""
         name, own = dotted_name(target.value), self.rows(target.value)
         if name and any(each.order != () for each in (own, self.rows(target.slice), self.rows(value))):
             self.variables[name] = Rows(own.roots or frozenset((name,)), None)
 
     def _several(self, value: ast.expr, count: int) -> list[Rows]:
-        """Return the rows of each variable to which a value is unpacked."""
+        """Return the rows of each variable that a value is unpacked into."""
         if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == count:
             return [self.rows(each) for each in value.elts]
         if isinstance(value, ast.Call) and last_name(value.func) in ("train_test_split", "shuffle"):
@@ -273,7 +274,7 @@ class Scope:
             self.variables[name] = _reordered(before, drawn)
 
     def _fill_in_place(self, call: ast.Call) -> None:
-        """Read ``targets.append(label)`` and ``fill(out, labels)``: what had no rows may get those of the others."""
+        """Read ``targets.append(label)`` and ``fill(out, labels)``: a value without rows may get those of another."""
         owner = [call.func.value] if isinstance(call.func, ast.Attribute) else []
         values = [*owner, *call.args, *(each.value for each in call.keywords)]
         found = [(each, self.rows(each)) for each in values]
@@ -340,7 +341,7 @@ class Scope:
         return inner if inner.order != () or inner.numbers != () or not name else Rows(frozenset((name,)))
 
     def _subscript(self, own: Rows, index: ast.expr, depth: int) -> Rows:
-        """Return the rows of ``x[index]``: those of ``x``, in the order of the index if it is a drawn one."""
+        """Return the rows of ``x[index]``: those of ``x``, in the order of the index if that is random."""
         chosen = _NO_ROWS if isinstance(index, ast.Slice | ast.Constant) else self.rows(index, depth + 1)
         taken = _index_rows(own, chosen)
         self._indices |= chosen.roots if chosen.numbers and not chosen.order else set()
@@ -378,7 +379,7 @@ class Scope:
         return found
 
     def _has_no_rows(self, node: ast.expr) -> bool:
-        """Return True for a variable whose value has no rows, such as a mean; modules are none."""
+        """Return True for a variable whose value has no rows, such as a mean; False for an imported module."""
         known = self.variables.get(node.id) if isinstance(node, ast.Name) else None
         return known is not None and known is not _MODULE and not known.roots and known.numbers == ()
 
@@ -451,7 +452,7 @@ class Scope:
         )
 
     def _drawn(self, rows: Rows) -> ast.AST | None:
-        """Return the call that draws the last order of some rows; None if there is none."""
+        """Return the call that draws the latest random order of some rows; None if there is none."""
         return next((self.draws[each] for each in reversed(rows.order or ()) if each in self.draws), None)
 
 
@@ -462,14 +463,14 @@ def _are_inputs_and_labels(first: ast.expr, second: ast.expr) -> bool:
 
 
 def _is_setting(node: ast.expr, rows: Rows) -> bool:
-    """Return True for an attribute of some object, which may be anything: ``state.params``."""
+    """Return True for an attribute that may be a setting instead of an array: ``state.params``."""
     array = _array(node)
     is_attribute = isinstance(array, ast.Attribute) and not dotted_name(array).startswith("self.")
     return is_attribute and rows.order == () and not is_label(array)
 
 
 def _is_model(source: SourceFile, node: ast.expr) -> bool:
-    """Return True for a variable with methods of a module: ``evaluate(model, x)`` gets no pair of arrays."""
+    """Return True for a variable with methods of a module: ``evaluate(model, x)`` does not pair arrays."""
     name = dotted_name(_array(node))
     text = source.text.source
     return bool(name) and any(f"{name}.{each}(" in text for each in ("parameters", "train", "eval", "state_dict"))
@@ -495,19 +496,19 @@ def _differ(first: Rows, second: Rows, indices: set[str]) -> bool:
     Args:
         first: an array.
         second: another one.
-        indices: variables that only choose rows, perhaps of both.
+        indices: variables with row numbers, which are not data; both arrays may be indexed by one of them.
     """
     if first.order is None or second.order is None:
         return False
     data = first.roots - indices, second.roots - indices
     orders = first.order, second.order
-    if first.roots & second.roots:  # two parts of one order belong to two sets
+    if first.roots & second.roots:  # parts of one order, such as p[:80] and p[80:], are not two orders
         orders = tuple([each for each in order if not isinstance(each, str)] for order in orders)
     return all(data) and not data[0] & data[1] and orders[0] != orders[1]
 
 
 def _is_deliberate(*sides: tuple[ast.expr, Rows]) -> bool:
-    """Return True for labels alone that are called random, and for pairs with negative samples."""
+    """Return True if only the labels are shuffled and their name says so, or if the pair contains negative samples."""
     names = [ast.unparse(_array(each)) for each, _ in sides]
     if any(name_words(each) & _NEGATIVES for each in names):
         return True
@@ -533,7 +534,7 @@ def _is_reduction(call: ast.Call, owner: Rows) -> bool:
 
 
 def _is_array(node: ast.expr) -> bool:
-    """Return True for a variable that is not called a number of rows."""
+    """Return True for a variable whose name is not that of a number of rows."""
     return isinstance(node, ast.Name | ast.Attribute) and not name_words(ast.unparse(node)) & _SIZES
 
 

@@ -267,7 +267,7 @@ RULE = Rule(required_words=("functional", "dropout(|dropout as|dropout1d|dropout
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.require(bool(loop.settings["dropout"] and loop.settings["hidden"]), "There is no dropout.", dropout=0.2)
     loop.replace(Piece.MODEL, "self.dropout(x)", f"nn.functional.dropout(x, {loop.settings['dropout']!r})")
 

@@ -306,7 +306,7 @@ RULE = Rule(
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.replace(Piece.EVALUATION, "    model.eval()\n", "")
     mode_matters = (loop.settings["batchnorm"] or loop.settings["dropout"]) and loop.settings["hidden"]
     loop.require(mode_matters, "The model has neither dropout nor BatchNorm: the mode changes nothing.", dropout=0.2)

@@ -1,8 +1,8 @@
-"""Each backward pass also goes through the graphs of all earlier updates, because a state was carried on undetached.
+"""Each backward pass also goes through the graphs of all earlier updates, because a state is not detached.
 
 What you see
     Each update takes longer than the one before, and memory grows. Without ``retain_graph=True`` PyTorch raises
-    "Trying to backward through the graph a second time", which is why it was added.
+    "Trying to backward through the graph a second time", so the argument was added to avoid the error.
 
 Why it happens
     The hidden state that an RNN returned for one batch is passed in with the next one. It still has the graph of its
@@ -17,14 +17,14 @@ Fix
         hidden = tuple(each.detach() for each in hidden)
 
 When this is fine
-    - The graph is cut after a few parts, as in truncated backpropagation through time.
+    - The state is detached after every few batches, as in truncated backpropagation through time.
     - Several losses of one update share a graph.
     - A graph that was built once is used in every update.
-    - Sequences have different lengths.
+    - The size of the graph varies because sequences have different lengths.
 
 How it is detected
     The sanitizer counts the nodes of the graphs that are retained. It reports a line whose graph grew by the same
-    number of nodes in 8 updates in a row, if that number is at least half of the first graph's.
+    number of nodes in 8 updates in a row, if that number is at least half the size of the first graph.
 
 References
     PyTorch tutorial "Sequence Models and LSTM Networks",
@@ -68,7 +68,7 @@ class Detector(BaseDetector):
         """Return the evidence of one line."""
         file = event.location.source_location.path if event.location else ""
         state = next(_carried_states([*user_modules().values(), file]), None)
-        what = f": `{state[1]}` is carried on with its graph" if state else ""
+        what = f": `{state[1]}` is passed on with its graph" if state else ""
         return Evidence(
             message=f"Each backward pass also goes through the graphs of all earlier updates{what}. In {event.updates} "
             f"updates the graph grew from {event.first} to {event.last} operations.",

@@ -169,7 +169,7 @@ RULE = Rule(required_words=(".backward(", "requires_grad"), find=find_all)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.require(loop.settings["precision"] != "float16", "A GradScaler scales the loss.", precision="float32")
     loop.pieces[Piece.BACKWARD] = "loss = loss.detach().requires_grad_()\n" + loop.pieces[Piece.BACKWARD]
 

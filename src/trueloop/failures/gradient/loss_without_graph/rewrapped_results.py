@@ -25,7 +25,8 @@ class RewrappedResult(NamedTuple):
     statement: Any
     backward: ast.Call
     is_copy: bool
-    """Whether the statement certainly copies a result; otherwise its name says so, or it sets ``requires_grad``."""
+    """True if the statement copies a value that a model or loss computes. False if the value only has the name of a
+    result, or if the statement sets ``requires_grad`` of a loss."""
 
 
 def rewrapped_results(source: SourceFile) -> Iterator[RewrappedResult]:
@@ -55,7 +56,7 @@ def _copied(source: SourceFile, statement: ast.Assign) -> tuple[str, ast.expr | 
     target = dotted_name(statement.targets[0])
     reads = (each for each in nodes_in(function_of(source, statement), ast.Attribute))
     if not marked or any(each.attr == "grad" and dotted_name(each.value) == target for each in reads):
-        return "", None  # its gradient is passed on by hand
+        return "", None  # a program that reads its ``grad`` passes the gradient on by hand
     return target, value.args[0]
 
 
@@ -94,7 +95,7 @@ def _loss_name(owner: ast.expr) -> str:
 
 
 def _backward_after(source: SourceFile, statement: Any, name: str) -> ast.Call | None:
-    """Return the backward pass that starts from a result, or from a loss of it, in the same function."""
+    """Return the backward pass that starts from a result, or from a value computed from it, in the same function."""
     function = function_of(source, statement)
     derived = {name}
     later = [each for each in walk(function) if getattr(each, "lineno", 0) > statement.lineno]

@@ -230,7 +230,7 @@ RULE = Rule(required_words=("backward(", ".step("), find=find_all)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.leave_out(Piece.ZERO_GRAD)
 
 

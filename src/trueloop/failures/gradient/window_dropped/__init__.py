@@ -263,7 +263,7 @@ RULE = Rule(required_words=("backward(", ".step(", "%"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.require(bool(loop.window_condition), "Nothing is accumulated: there is no window to drop.", accumulation=3)
     window, batches = loop.settings.get("accumulation", 0), loop.settings.get("batches", 0)
     if batches and window and batches % window == 0:  # no window would be incomplete

@@ -20,7 +20,7 @@ _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
 
 class SoftmaxSizes(Hook):
-    """Emits `SoftmaxApplied` for rows of scores that are trained, (N, C).
+    """Emits `SoftmaxApplied` for scores of the shape (N, C) that require a gradient.
 
     Cost: 3 us for each softmax over a tensor of two dimensions.
     """
@@ -32,7 +32,7 @@ class SoftmaxSizes(Hook):
         self._read = stream.isolated("dimensions of softmax", self._on_call)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Replace the functions, which the layers call too."""
+        """Replace ``softmax`` and ``log_softmax``; ``nn.Softmax`` and ``nn.LogSoftmax`` call them too."""
         for function in (F.softmax, F.log_softmax):
             patches.swap_code(function, self._replacement)
 

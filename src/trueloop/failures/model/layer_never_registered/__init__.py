@@ -119,7 +119,7 @@ RULE = Rule(required_words=("torch", "forward(", "Module", "__init__"), find=fin
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.require(bool(loop.settings["hidden"]), "There is no hidden layer.", hidden=(16,))
     model = loop.pieces[Piece.MODEL]
     loop.pieces[Piece.MODEL] = re.sub(r"self.layers = nn.ModuleList\((.*)\)", r"self.layers = \1", model)

@@ -109,7 +109,7 @@ def _checked_at(event: SymmetricUnits) -> tuple[tuple[CodePosition, str], ...]:
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.require(not loop.settings["dropout"], "Dropout makes the units different.", dropout=0.0)
     loop.pieces[Piece.MODEL] += (
         "\nfor layer in model.modules():\n"

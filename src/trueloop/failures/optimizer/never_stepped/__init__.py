@@ -264,7 +264,7 @@ RULE = Rule(required_words=("backward(|.step", "torch.optim|optim.|ptimizer(|.st
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.leave_out(Piece.OPTIMIZER_STEP)
 
 

@@ -256,7 +256,7 @@ RULE = Rule(required_words=("torch", "optim", "backward(|params", ".step(|params
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     loop.require(bool(loop.settings["hidden"]), "Without hidden layers the model is only a head.", hidden=(16,))
     body_only = "[p for name, p in model.named_parameters() if 'head' not in name]"
     loop.replace(Piece.OPTIMIZER, "model.parameters()", body_only)

@@ -168,7 +168,7 @@ RULE = Rule(required_words=("autocast", ".step(", "backward("), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     precision = loop.settings["precision"]
     loop.require(precision in ("bfloat16", "float16"), "There is no autocast.", precision="bfloat16")
     head = f'with torch.autocast("cpu", dtype=torch.{precision}):'

@@ -24,9 +24,9 @@ When this is fine
 How it is detected
     In a run, the sanitizer compares up to 256 entries each of up to eight weights in bfloat16 or float16 before and
     after 48 updates of one optimizer, in which the learning rate does not rise. It reports an optimizer with a learning
-    rate above zero if at least 90 % of the entries never changed; entries whose gradient was zero in some update do not
-    count. For an optimizer of PyTorch without float32 state it also reports if single updates changed nothing where
-    half of the gradient was: the sum of the absolute gradients of unchanged entries, of the sum of all.
+    rate above zero if at least 90 % of the entries never changed; entries whose gradient was zero in any update do not
+    count. It also adds up the absolute gradients of all updates, and separately of the entries that the update did not
+    change. It reports an optimizer of PyTorch without float32 state if the second sum is at least half of the first.
 
 References
     Zamirai et al., "Revisiting BFloat16 Training", 2020, arXiv:2010.06192
@@ -47,7 +47,9 @@ if TYPE_CHECKING:
 
 MIN_UPDATES: Final = 48
 MIN_UNCHANGED: Final = 0.9  # of the entries that always had a gradient
-MIN_LOST: Final = 0.5  # of the gradient; with 0.3 digits are learned almost as in float32, with 0.67 half as fast
+MIN_LOST: Final = (
+    0.5  # share of the gradient; the digits recipe learns almost as in float32 with 0.3, half as fast with 0.67
+)
 MIN_ENTRIES: Final = 64
 MAX_OPTIMIZERS: Final = 8
 
@@ -57,12 +59,13 @@ class Detector(BaseDetector):
 
     def __init__(self) -> None:
         self._weights: dict[Ref, dict[Ref, WeightEntries]] = {}
-        """Optimizer -> its weights in half precision."""
+        """Optimizer -> its weights in half precision, with the entries that are compared."""
         self._updates: dict[Ref, int] = {}
+        """Optimizer -> number of compared updates; MIN_UPDATES also if it has no weights to compare."""
         self._rates: dict[Ref, tuple[float, ...]] = {}
         """Optimizer -> learning rates of its latest update."""
-        self._plain: dict[Ref, bool] = {}
-        """Optimizer -> whether it is one of PyTorch, and has no state that could be a float32 copy of the weights."""
+        self._has_no_copy: dict[Ref, bool] = {}
+        """Optimizer -> whether it is one of PyTorch without a state that could be a float32 copy of the weights."""
 
     def on_tracing_gap(self, event: TracingGap) -> None:
         """Start again: the gradients of some updates were not seen."""
@@ -70,10 +73,10 @@ class Detector(BaseDetector):
         self._updates = {ref: count if self._is_done(ref) else 0 for ref, count in self._updates.items()}
 
     def on_step_started(self, event: StepStarted) -> None:
-        """Record whether the optimizer only has the weights themselves."""
+        """Record whether the optimizer has no float32 copy of the weights."""
         if event.optimizer in self._weights and not self._is_done(event.optimizer):
-            is_own = type(event.live_optimizer).__module__.startswith("torch.optim.")
-            self._plain[event.optimizer] = is_own and not _has_float32_state(event.live_optimizer)
+            is_from_torch = type(event.live_optimizer).__module__.startswith("torch.optim.")
+            self._has_no_copy[event.optimizer] = is_from_torch and not _has_float32_state(event.live_optimizer)
 
     def on_step_taken(self, event: StepTaken) -> Evidence | None:
         """Return evidence at the last of the compared updates."""
@@ -108,15 +111,15 @@ class Detector(BaseDetector):
             return None
         gradient = sum(each.size * float(each.gradient) for each in weights.values())
         lost = sum(each.size * float(each.lost) for each in weights.values())
-        is_lost = self._plain.get(event.optimizer, False) and lost >= MIN_LOST * gradient > 0
+        is_lost = self._has_no_copy.get(event.optimizer, False) and lost >= MIN_LOST * gradient > 0
         if stuck < MIN_UNCHANGED * count and not is_lost:
             return None
         names = ", ".join(sorted(ref.name for ref in weights)[:3])
         dtype = str(next(iter(weights.values())).start.dtype).removeprefix("torch.")
         if stuck < MIN_UNCHANGED * count:
             return Evidence(
-                message=f"{format_percent(lost / gradient)} of the gradient in {MIN_UPDATES} updates was lost: the "
-                f"{dtype} weights there did not change, because the updates are smaller than the precision of {dtype}. "
+                message=f"{format_percent(lost / gradient)} of the gradient in {MIN_UPDATES} updates was lost: it "
+                f"did not change the {dtype} weights, because the updates are smaller than the precision of {dtype}. "
                 f"Compared: {names}.",
                 location=event.location,
             )

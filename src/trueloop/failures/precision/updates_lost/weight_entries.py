@@ -29,7 +29,7 @@ class WeightEntries:
     gradient: Tensor
     """Sum of the absolute gradients of all updates."""
     lost: Tensor
-    """The part of it whose update did not change its entry."""
+    """Sum of the absolute gradients of entries that the update did not change."""
 
     def add(self, parameter: Tensor) -> None:
         """Add the state after one update."""

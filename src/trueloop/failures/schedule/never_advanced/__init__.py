@@ -226,7 +226,7 @@ RULE = Rule(
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Inject this failure into the teaching loop."""
     epochs = MIN_EPOCHS + 1
     reason = f"A schedule that is never advanced is found after {MIN_EPOCHS} full epochs."
     loop.require(loop.settings.get("epochs", epochs) >= epochs, reason, epochs=epochs)
