@@ -87,6 +87,17 @@ def draw(mu, std):
     variance = std ** 2
     return mu + torch.randn_like(mu) * variance  # <- LOS021
 """,
+    "noise for a diffusion model": """
+def diffuse(x, t, noise, abar):
+    return abar.sqrt()[t, None] * x + (1 - abar[t, None]) * noise  # <- LOS021
+""",
+    "noise for a diffusion model, in a class": """
+class Schedule:
+    def add_noise(self, x, t):
+        a = self.abar[t].view(-1, 1, 1, 1)
+        noise = torch.randn_like(x)
+        return (1.0 - a) * noise + torch.sqrt(a) * x, noise  # <- LOS021
+""",
 }
 
 CORRECT = {
@@ -161,6 +172,17 @@ def policy(mu, log_std):
     return Normal(mu, log_std.exp())
 def kl(mu, log_var):
     return -0.5 * torch.sum(1 + log_var - mu.pow(2) - log_var.exp())
+""",
+    "noise for a diffusion model": """
+def diffuse(x, t, noise, abar):
+    return abar.sqrt()[t, None] * x + (1 - abar[t, None]).sqrt() * noise
+def posterior(x0, xt, t, abar, before, beta):
+    return (before[t].sqrt() * beta[t] / (1 - abar[t])) * x0 + ((1 - before[t]) / (1 - abar[t])) * xt
+""",
+    "an average, and a root of something else": """
+def average(mean, value, decay, scale):
+    mean = decay * mean + (1 - decay) * value
+    return torch.sqrt(scale) * mean + (1 - decay) * torch.randn_like(mean)
 """,
 }
 

@@ -28,7 +28,8 @@ How it is detected
     Gaussian loss gets a value that is called std, that is a root, or that the program also uses as a deviation: in
     ``Normal``, as a factor of noise, or in the half width ``1.96 * sigma``. Or one of these uses gets a value called
     variance that the program takes as a variance elsewhere, or that is a square. Values are followed through variables,
-    parameters and the outputs of modules.
+    parameters and the outputs of modules. Or noise is mixed in as ``a.sqrt() * x + (1 - a) * noise``, where the second
+    factor has to be a root as well.
 
 References
     Kingma and Welling, "Auto-Encoding Variational Bayes", 2014, arXiv:1312.6114
@@ -65,6 +66,7 @@ _VARIANCE_NAME: Final = re.compile(
     re.IGNORECASE,
 )
 _STD_NAME: Final = re.compile(r"(?<!log)(?<!log_)(^|_)(std|stds|stdev|stddev|std_?dev|sd)($|_)", re.IGNORECASE)
+_SHAPING: Final = frozenset(("view", "reshape", "unsqueeze", "expand", "gather", "to", "index_select"))
 _ROOTS: Final = ("sqrt(", "sqrt(self.")
 _QUANTILES: Final = frozenset((1.28, 1.2816, 1.64, 1.645, 1.959964, 1.96, 2.33, 2.58, 2.576))
 _NOISE: Final = re.compile(r"randn|^eps|_eps$|epsilon|noise|normal", re.IGNORECASE)
@@ -75,6 +77,77 @@ def find(source: SourceFile) -> Iterator[Hit]:
     yield from _exponentials(source)
     yield from _named_deviations(source)
     yield from _named_variances(source)
+    yield from _mixtures(source)
+
+
+def _mixtures(source: SourceFile) -> Iterator[Hit]:
+    """Yield each ``a.sqrt() * x + (1 - a) * noise``, whose second factor has to be the root of ``1 - a``."""
+    for each in source.nodes_of(ast.BinOp):
+        if not isinstance(each.op, ast.Add):
+            continue
+        for first, second in ((each.left, each.right), (each.right, each.left)):
+            roots = {of for factor in _factors(first) if (of := _root_of(factor))}
+            rest = next((factor for factor in _factors(second) if _one_minus(factor) in roots), None)
+            if rest is not None:
+                name = ast.unparse(rest)
+                text = source.text.segment(rest)
+                yield Hit(
+                    message=f"`{name}` is a variance, but multiplies the noise: the other factor is a square root, so "
+                    f"this one has to be the square root of `{name}`, too.",
+                    node=each,
+                    fix=Fix(
+                        (source.text.replace(rest, f"({text}) ** 0.5"),), safe=False, description="Take the square root"
+                    ),
+                )
+                break
+
+
+def _factors(node: ast.expr) -> list[ast.expr]:
+    """Return the two factors of a product; [] for everything else."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
+        return []
+    return (
+        []
+        if any(isinstance(e, ast.BinOp) and isinstance(e.op, ast.Mult) for e in (node.left, node.right))
+        else [
+            node.left,
+            node.right,
+        ]
+    )
+
+
+def _without_shape(node: ast.expr) -> ast.expr:
+    """Return what an expression selects from or reshapes: ``a`` for ``a[t].view(-1, 1)``."""
+    while True:
+        match node:
+            case ast.Subscript(value=inner):
+                node = inner
+            case ast.Call(func=ast.Attribute(value=inner, attr=name)) if name in _SHAPING:
+                node = inner
+            case _:
+                return node
+
+
+def _root_of(node: ast.expr) -> str:
+    """Return the variable whose square root an expression is; "" if it is none."""
+    match _without_shape(node):
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch" | "np" | "math"), attr="sqrt"), args=[inner]):
+            return dotted_name(_without_shape(inner))
+        case ast.Call(func=ast.Attribute(value=inner, attr="sqrt"), args=[]):
+            return dotted_name(_without_shape(inner))
+        case ast.BinOp(left=inner, op=ast.Pow(), right=ast.Constant(value=0.5)):
+            return dotted_name(_without_shape(inner))
+        case _:
+            return ""
+
+
+def _one_minus(node: ast.expr) -> str:
+    """Return ``a`` for ``1 - a``; "?" for everything else."""
+    match _without_shape(node):
+        case ast.BinOp(left=ast.Constant(value=1 | 1.0), op=ast.Sub(), right=inner):
+            return dotted_name(_without_shape(inner)) or "?"
+        case _:
+            return "?"
 
 
 def _exponentials(source: SourceFile) -> Iterator[Hit]:
@@ -258,7 +331,7 @@ def _halved(source: SourceFile, call: ast.expr, of: ast.expr) -> Fix:
 
 
 RULE = Rule(
-    required_words=("torch", "exp(&og|gaussian_nll_loss|GaussianNLLLoss|Normal(|torch.normal(|randn"), find=find
+    required_words=("torch", "exp(&og|gaussian_nll_loss|GaussianNLLLoss|Normal(|torch.normal(|randn|sqrt&noise"), find=find
 )
 
 BAD = """
