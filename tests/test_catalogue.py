@@ -48,6 +48,7 @@ UNFIXED = {
     "DAT024",
     "DAT025",
     "DAT026",
+    "DAT027",
     "EVL005",
     "EVL006",
     "EVL010",

@@ -331,7 +331,8 @@ def _halved(source: SourceFile, call: ast.expr, of: ast.expr) -> Fix:
 
 
 RULE = Rule(
-    required_words=("torch", "exp(&og|gaussian_nll_loss|GaussianNLLLoss|Normal(|torch.normal(|randn|sqrt&noise"), find=find
+    required_words=("torch", "exp(&og|gaussian_nll_loss|GaussianNLLLoss|Normal(|torch.normal(|randn|sqrt&noise"),
+    find=find,
 )
 
 BAD = """

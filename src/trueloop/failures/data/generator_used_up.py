@@ -1,0 +1,169 @@
+"""The batches come from a generator, which is empty after the first epoch.
+
+What you see
+    The first epoch takes its time, and all later ones end at once. The printed loss stays the same from the second
+    epoch on, or is 0 or nan, and the model is as good as after one epoch.
+
+Why it happens
+    A generator, ``map``, ``zip`` or ``iter(...)`` can be iterated only once. A loop over one that is used up runs zero
+    times and raises no error.
+
+Fix
+    Create the generator anew in each epoch, or pass something that can be iterated again: a DataLoader, a list, or an
+    object with ``__iter__``.
+
+        train(model, read_batches(file), epochs=30)  # wrong: one generator for 30 epochs
+        train(model, lambda: read_batches(file), epochs=30)  # right, with `for x, y in batches():` in each epoch
+
+When this is fine
+    - The generator never ends, and each epoch leaves the loop after some batches.
+    - The program makes only one pass over the data.
+    - The generator is created in the loop over the epochs.
+
+How it is detected
+    Only the linter finds it: a loop over epochs contains a loop over a variable or a parameter whose only value is a
+    generator that was created outside: a call of a function with ``yield``, a generator expression, ``map``,
+    ``filter``, ``zip`` or ``iter``. The inner loop has to train, and must not be left early.
+
+References
+    Python glossary, "iterator", on one that is used up, https://docs.python.org/3/glossary.html#term-iterator
+"""
+
+import ast
+from collections.abc import Iterator
+from typing import Any, Final
+
+from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.possible_values import possible_values
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import encloses, nodes_in, walk
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_ONCE: Final = frozenset(("map", "filter", "zip", "iter", "chain", "islice"))
+_PASSING: Final = frozenset(("enumerate", "tqdm", "track"))
+_TRAINING: Final = frozenset(("backward", "step", "zero_grad"))
+_LOOPS: Final = ast.For | ast.While
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each loop over a generator within a loop over epochs that does not create it."""
+    for loop in source.nodes_of(ast.For):
+        outer, iterable = _outer_loop(source, loop), _unwrapped(loop.iter)
+        if outer is None or not isinstance(iterable, ast.Name) or not _trains(loop) or _is_left_early(loop):
+            continue
+        if any(isinstance(e, ast.Name) and e.id == iterable.id and isinstance(e.ctx, ast.Store) for e in walk(outer)):
+            continue
+        values = possible_values(source, iterable)
+        created = values[0] if len(values) == 1 else None
+        if created is not None and not encloses(outer, created) and _is_used_up(source, created):
+            name = iterable.id
+            yield Hit(
+                message=f"`{name}` is a generator, which the first epoch uses up: in all later epochs this loop has no "
+                "batches.",
+                node=loop,
+                related=((created, "the generator is created once, here"), (outer, "the loop over the epochs")),
+            )
+
+
+def _outer_loop(source: SourceFile, loop: ast.For) -> Any:
+    """Return the loop around a loop in the same function that counts epochs; None if there is none."""
+    parent: Any = source.parents.get(id(loop))
+    while parent is not None and not isinstance(parent, _LOOPS | ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
+        parent = source.parents.get(id(parent))
+    if isinstance(parent, ast.For):
+        counter = _unwrapped(parent.iter)
+        numbers = [getattr(each, "value", None) for each in counter.args] if isinstance(counter, ast.Call) else []
+        is_range = isinstance(counter, ast.Call) and last_name(counter.func) in ("range", "trange")
+        return parent if is_range and numbers != [1] else None
+    return parent if isinstance(parent, ast.While) else None
+
+
+def _unwrapped(iterable: ast.expr) -> ast.expr:
+    """Return what ``enumerate`` or a progress bar goes through."""
+    while isinstance(iterable, ast.Call) and last_name(iterable.func) in _PASSING and iterable.args:
+        iterable = iterable.args[0]
+    return iterable
+
+
+def _trains(loop: ast.For) -> bool:
+    return any(last_name(call.func) in _TRAINING for call in nodes_in(loop, ast.Call))
+
+
+def _is_left_early(loop: ast.For) -> bool:
+    """Return True if a loop has a ``break`` of its own, or a ``return``."""
+    inner = [each for statement in loop.body for each in walk(statement) if isinstance(each, _LOOPS)]
+    breaks = [each for each in walk(loop) if isinstance(each, ast.Break)]
+    return any(isinstance(each, ast.Return) for each in walk(loop)) or any(
+        not any(encloses(each, stop) for each in inner) for stop in breaks
+    )
+
+
+def _is_used_up(source: SourceFile, value: ast.expr) -> bool:
+    """Return True for an expression whose value can be iterated once, and ends."""
+    if isinstance(value, ast.GeneratorExp):
+        return True
+    if not isinstance(value, ast.Call):
+        return False
+    name = last_name(value.func)
+    function = definitions(source).functions.get(name)
+    if function is not None:
+        is_generator = any(
+            isinstance(each, ast.Yield | ast.YieldFrom) and function_of(source, each) is function
+            for each in walk(function)
+        )
+        decorated = bool(function.decorator_list)
+        return is_generator and not decorated and not any(map(_is_endless, nodes_in(function, ast.While)))
+    return isinstance(value.func, ast.Name) and name in _ONCE and bool(value.args) and not _is_endless_source(value)
+
+
+def _is_endless(loop: ast.While) -> bool:
+    return isinstance(loop.test, ast.Constant) and bool(loop.test.value)
+
+
+def _is_endless_source(call: ast.Call) -> bool:
+    """Return True for ``zip(count(), x)`` or ``iter(f, None)``, which may never end."""
+    calls_function = len(call.args) > 1 and last_name(call.func) == "iter"
+    return calls_function or any(
+        last_name(each.func) in ("cycle", "count", "repeat") for each in nodes_in(call, ast.Call)
+    )
+
+
+RULE = Rule(required_words=("for ", "backward|.step(", "yield|map(|filter(|zip(|iter(|chain(| for "), find=find)
+
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(192, 6)
+y = x.sum(1, keepdim=True)
+
+
+def batches(size):
+    for rows in torch.randperm(192).split(size):
+        yield x[rows], y[rows]
+
+
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+epochs, data = 10, batches(16)
+for epoch in range(epochs):
+    for inputs, targets in data:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+    print(epoch, loss.item())
+"""
+
+FAILURE = Failure(
+    code="DAT027",
+    title="A generator is used up after the first epoch",
+    severity=Severity.WARNING,
+    doc=__doc__ or "",
+    bad=BAD,
+    good=changed(BAD, {"epochs, data = 10, batches(16)": "epochs = 10", "in data:": "in batches(16):"}),
+    fix="Create the generator in each epoch, or use a DataLoader or a list.",
+    rule=RULE,
+)
