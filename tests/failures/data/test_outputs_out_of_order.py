@@ -27,6 +27,20 @@ def features_and_labels(model, batches):
 """
 
 FAULTY = {
+    "labels of a second pass": """
+features = features_of(model, loader)
+labels = np.concatenate([y.numpy() for _, y in loader])
+print(roc_auc_score(labels, features[:, 1]))  # <- DAT022
+""",
+    "labels of a second pass over a loader that a function makes": """
+def make(rows):
+    return DataLoader(TensorDataset(rows.x, rows.y), batch_size=100, shuffle=True)
+validation = make(rows)
+def score():
+    truth = torch.cat([labels for _, labels in validation])
+    outputs = features_of(model, validation)
+    return (outputs.argmax(1) == truth).mean()  # <- DAT022
+""",
     "a classifier on features": """
 features = features_of(model, loader)
 knn = KNeighborsClassifier(5).fit(features, dataset.targets)  # <- DAT022
@@ -48,6 +62,16 @@ print((pred == y_train.numpy()).mean())  # <- DAT022
 """,
 }
 CORRECT = {
+    "labels of a second pass in order": """
+features = features_of(model, ordered)
+labels = np.concatenate([y.numpy() for _, y in ordered])
+print(roc_auc_score(labels, features[:, 1]))
+""",
+    "counts of a second pass": """
+features = features_of(model, loader)
+counts = torch.bincount(torch.cat([y for _, y in loader]))
+print(features.mean(0), counts)
+""",
     "a loader in order": """
 features = features_of(model, ordered)
 knn.fit(features, dataset.targets)

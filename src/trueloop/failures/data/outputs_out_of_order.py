@@ -25,7 +25,7 @@ How it is detected
     Only the linter finds it, from the source code: a loop over a loader with ``shuffle=True`` that does not use the
     labels of its batches collects outputs, directly or in a function that gets the loader. The outputs are then
     compared, or passed to a call such as ``fit`` or ``accuracy_score``, together with the labels of the dataset from
-    which the loader was built.
+    which the loader was built, or with labels that a second loop over the loader has collected.
 
 References
     PyTorch forum, "How to retrieve the sample indices of a mini-batch",
@@ -38,6 +38,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import assigned_in
+from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -49,33 +50,68 @@ _PASSING: Final = frozenset(("enumerate", "tqdm"))
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each expression that pairs outputs of a shuffling loader with the labels of its dataset."""
+    """Yield each expression that pairs outputs of a shuffling loader with the labels of its dataset or another pass."""
     for loader, call in _shuffling_loaders(source):
-        labels = _labels_of(source, call.args[0])
-        outputs = set(_outputs(source, loader)) if labels else set[str]()
-        for node in source.nodes if outputs else ():
-            parts = _operands(node)
-            paired = [part for part in parts if _mentions_any(part, labels)]
-            collected = [part for part in parts if _mentions_any(part, outputs)]
-            if paired and collected and paired[0] is not collected[0] and getattr(node, "lineno", 0) > call.lineno:
-                name = next(each for each in sorted(outputs) if _mentions_any(collected[0], {each}))
-                yield Hit(
-                    message=f"`{name}` is in the shuffled order of `{loader}`, and `{ast.unparse(paired[0])}` in the "
-                    "order of the dataset: each output is paired with the label of another sample.",
-                    node=node,
-                    related=((call, "the loader shuffles"),),
-                )
+        in_order, again = _labels_of(source, call.args[0]), set(_labels_of_another_pass(source, loader))
+        outputs = set(_outputs(source, loader)) - again if in_order or again else set[str]()
+        for labels, order in ((in_order, "the order of the dataset"), (again, "that of another pass, shuffled again")):
+            hit = _paired(source, call, loader, outputs, labels, order) if outputs and labels else None
+            if hit is not None:
+                yield hit
                 break
+
+
+def _paired(
+    source: SourceFile, loader: ast.Call, name: str, outputs: set[str], labels: set[str], order: str
+) -> Hit | None:
+    """Return the first expression that pairs outputs with labels in another order."""
+    for node in source.nodes:
+        parts = _operands(node) if getattr(node, "lineno", 0) > loader.lineno else []
+        paired = [part for part in parts if _mentions_any(part, labels)]
+        collected = [part for part in parts if _mentions_any(part, outputs)]
+        if paired and collected and paired[0] is not collected[0]:
+            output = next(each for each in sorted(outputs) if _mentions_any(collected[0], {each}))
+            return Hit(
+                message=f"`{output}` is in the shuffled order of `{name}`, and `{ast.unparse(paired[0])}` in {order}: "
+                "each output is paired with the label of another sample.",
+                node=node,
+                related=((loader, "the loader shuffles"),),
+            )
+    return None
+
+
+def _labels_of_another_pass(source: SourceFile, loader: str) -> Iterator[str]:
+    """Yield the variables that hold the labels of a pass of their own: ``torch.cat([y for _, y in loader])``."""
+    for each in source.nodes_of(ast.Assign):
+        for made in nodes_in(each.value, ast.ListComp):
+            match made.generators:
+                case [ast.comprehension(target=ast.Tuple(elts=[ast.Name(), ast.Name(id=label)]), iter=iterable)] if (
+                    dotted_name(iterable) == loader
+                ):
+                    read = {name.id for name in nodes_in(made.elt, ast.Name)}
+                    calls_model = any(isinstance(call.func, ast.Name) for call in nodes_in(made.elt, ast.Call))
+                    target = dotted_name(each.targets[0])
+                    if label in read and target and not calls_model:
+                        yield target
+                case _:
+                    pass
 
 
 def _shuffling_loaders(source: SourceFile) -> Iterator[tuple[str, ast.Call]]:
     """Yield name and call of each loader that shuffles, and that is the only value of its name."""
     for each in source.nodes_of(ast.Assign):
         if len(each.targets) == 1 and isinstance(each.value, ast.Call):
-            name, call = dotted_name(each.targets[0]), each.value
+            name, call = dotted_name(each.targets[0]), _made_by_function(source, each.value)
             is_loader = bool(name and call.args) and last_name(call.func) == "DataLoader" and _shuffles(call)
             if is_loader and len(assigned_in(source.tree, name)) == 1:
                 yield name, call
+
+
+def _made_by_function(source: SourceFile, call: ast.Call) -> ast.Call:
+    """Return the call that a function of the program returns, for a call of it; else the call itself."""
+    function = definitions(source).functions.get(last_name(call.func))
+    returned = [each.value for each in nodes_in(function, ast.Return)] if function is not None else []
+    return returned[0] if len(returned) == 1 and isinstance(returned[0], ast.Call) else call
 
 
 def _shuffles(call: ast.Call) -> bool:
