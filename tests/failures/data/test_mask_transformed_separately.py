@@ -12,6 +12,20 @@ from torch.utils.data import Dataset
 """
 
 FAULTY = {
+    "a flip without the box": """
+class Boxes(Dataset):
+    def __getitem__(self, i):
+        image, box = self.images[i], self.boxes[i].clone()
+        if torch.rand(1) < 0.5:
+            image = image.flip(-1)  # <- DAT019
+        return image, box
+""",
+    "a flip of an array without the keypoints": """
+def augment(img, kpts):
+    if random.random() < 0.5:
+        img = img[:, :, ::-1].copy()  # <- DAT019
+    return {"image": img, "keypoints": kpts}
+""",
     "a composition in the class": """
 class Data(Dataset):
     def __init__(self, images, masks):
@@ -72,6 +86,35 @@ def load(image, mask):
 """,
 }
 CORRECT = {
+    "the box is mirrored, too": """
+class Boxes(Dataset):
+    def __getitem__(self, i):
+        image, box = self.images[i], self.boxes[i].clone()
+        if torch.rand(1) < 0.5:
+            image = image.flip(-1)
+            box[0] = 1 - box[0]
+        return image, box
+""",
+    "the box is mirrored later": """
+def augment(image, keypoints):
+    flipped = random.random() < 0.5
+    if random.random() < 0.5:
+        image = image[:, :, ::-1].copy()
+        keypoints = mirror(keypoints)
+    return image, keypoints
+""",
+    "a class is the target": """
+def augment(image, label):
+    if random.random() < 0.5:
+        image = torch.flip(image, [2])
+    return image, label
+""",
+    "colours": """
+def augment(image, boxes):
+    if random.random() < 0.5:
+        image = image.clamp(0, 1)
+    return image, boxes
+""",
     "a transform of the program that draws once for both": """
 class Flip:
     def draw(self):

@@ -1,4 +1,4 @@
-"""Random flips, crops or rotations are drawn separately for an image and for its mask.
+"""Random flips, crops or rotations are drawn separately for an image and its mask, or leave out its boxes.
 
 What you see
     The segmentation never becomes sharp: the training loss stays high, and overfitting a few samples fails. Without
@@ -6,7 +6,8 @@ What you see
 
 Why it happens
     Each call of a random transform draws new numbers. ``transform(image)`` and ``transform(mask)`` flip the image in
-    half of the samples, and the mask in another half, so that in every second sample they do not fit.
+    half of the samples, and the mask in another half, so that in every second sample they do not fit. A flip of the
+    image alone leaves the coordinates of its boxes and keypoints where they were.
 
 Fix
     Draw once and apply the same change to both: transform them together, or stacked as channels.
@@ -14,7 +15,11 @@ Fix
         both = transform(torch.cat([image, mask]))
         image, mask = both[:3], both[3:]
 
-    ``torchvision.transforms.v2`` and albumentations take both in one call.
+    ``torchvision.transforms.v2`` and albumentations take both in one call, also with boxes. By hand, mirror the
+    coordinates under the same condition:
+
+        if torch.rand(1) < 0.5:
+            image, box[0] = image.flip(-1), 1 - box[0]
 
 When this is fine
     - The transform of the image changes only its colours, or nothing at random.
@@ -24,7 +29,8 @@ When this is fine
 How it is detected
     Only the linter finds it: a function calls a transform that contains a random flip, crop, rotation or the like once
     with an image and once with something called a mask or a segmentation, and sets no seed. Or it flips each of them
-    under a condition with a random number of its own.
+    under a condition with a random number of its own. Or it flips an image at random and returns it with boxes,
+    keypoints or other coordinates that it does not change.
 
 References
     torchvision.transforms.v2, "Getting started", https://docs.pytorch.org/vision/stable/transforms.html
@@ -48,6 +54,11 @@ _RANDOM: Final = frozenset((
 ))  # fmt: skip
 _MASK: Final = frozenset(("mask", "masks", "msk", "seg", "segmentation"))
 _IMAGE: Final = frozenset(("image", "images", "img", "imgs", "input", "inputs", "x", "frame", "picture", "photo", "im"))
+_COORDINATES: Final = frozenset((
+    "box", "boxes", "bbox", "bboxes", "keypoint", "keypoints", "kpt", "kpts", "landmark", "landmarks", "coords",
+    "coordinates", "center", "centre", "centers", "joints", "corners", "points", "polygon",
+))  # fmt: skip
+_FLIPS: Final = frozenset(("flip", "fliplr", "flipud", "hflip", "vflip", "rot90"))
 _SEEDS: Final = frozenset(("manual_seed", "seed", "set_rng_state", "setstate", "set_state", "fork_rng"))
 _MOVES: Final = frozenset(("flip", "fliplr", "flipud", "rot90", "roll", "rotate", "hflip", "vflip", "crop", "affine"))
 _DRAWS: Final = re.compile(r"\brand(om|int|n)?\(|\brandom\.|\buniform\(|\bbernoulli\(")
@@ -73,6 +84,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             if last_name(call.func) in randomised:
                 yield _hit(call, other, f"`{ast.unparse(call)}` draws its own random numbers")
         yield from _separate_conditions(function)
+        yield from _flips_without_coordinates(function)
 
 
 def _hit(node: Any, other: Any, what: str) -> Hit:
@@ -165,6 +177,51 @@ def _separate_conditions(function: ast.FunctionDef) -> Iterator[Hit]:
                 )
 
 
+def _flips_without_coordinates(function: ast.FunctionDef) -> Iterator[Hit]:
+    """Yield each random flip of an image in a function that returns its boxes or keypoints, and never changes them."""
+    returned = [each.value for each in nodes_in(function, ast.Return) if isinstance(each.value, ast.Tuple | ast.Dict)]
+    names = {name.id for value in returned for name in nodes_in(value, ast.Name)}
+    coordinates = sorted(name for name in names if set(name_words(name)) & _COORDINATES)
+    for condition in nodes_in(function, ast.If) if coordinates else ():
+        flips = [
+            statement
+            for statement in condition.body
+            if isinstance(statement, ast.Assign) and _is_flip(statement) and last_name(statement.targets[0]) in names
+        ]
+        if not flips or not _DRAWS.search(ast.unparse(condition.test)):
+            continue
+        left = [name for name in coordinates if not _changes_after(function, name, condition)]
+        if left == coordinates:
+            yield Hit(
+                message=f"`{ast.unparse(flips[0])}` mirrors the image, but `{left[0]}` stays as it was: its "
+                "coordinates are wrong for every flipped image.",
+                node=flips[0],
+            )
+
+
+def _is_flip(statement: ast.Assign) -> bool:
+    """Return True for ``image = image.flip(-1)`` and the like; the array is the only thing that is assigned."""
+    value = statement.value
+    is_image = bool(set(name_words(last_name(statement.targets[0]))) & _IMAGE)
+    steps = [each.step for each in nodes_in(value, ast.Slice) if each.step is not None]  # image[..., ::-1]
+    is_flip = any(ast.unparse(step) == "-1" for step in steps) or any(
+        last_name(each.func) in _FLIPS for each in nodes_in(value, ast.Call)
+    )
+    return is_image and is_flip
+
+
+def _changes_after(function: ast.FunctionDef, name: str, condition: ast.If) -> bool:
+    """Return True if a function assigns a variable, or an item of it, or calls its method, at or after a flip."""
+    for each in nodes_in(function, ast.Name):
+        if each.id == name and isinstance(each.ctx, ast.Store) and each.lineno >= condition.lineno:
+            return True
+    for each in nodes_in(function, ast.Subscript, ast.Attribute):
+        is_own = isinstance(each.value, ast.Name) and each.value.id == name
+        if is_own and each.lineno >= condition.lineno:
+            return True
+    return False
+
+
 def _subject(call: ast.Call) -> ast.expr:
     """Return what an operation changes: its first argument, or the object whose method is called."""
     is_method = isinstance(call.func, ast.Attribute) and not (
@@ -179,7 +236,7 @@ def _same_operation(first: ast.Call, second: ast.Call) -> bool:
     return last_name(first.func) == last_name(second.func) != ""
 
 
-RULE = Rule(required_words=("mask|seg", "Random|ElasticTransform|rand|uniform(|bernoulli("), find=find)
+RULE = Rule(required_words=("mask|seg|flip|::-1|rot90", "Random|ElasticTransform|rand|uniform(|bernoulli("), find=find)
 
 BAD = """
 import torch
@@ -221,7 +278,7 @@ for epoch in range(2):
 
 FAILURE = Failure(
     code="DAT019",
-    title="Image and mask are augmented separately",
+    title="Image and mask or boxes are augmented separately",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(
