@@ -65,7 +65,6 @@ UNFIXED = {
     "LOS024",
     "MDL008",
     "MDL012",
-    "MDL015",
     "MDL017",
     "MDL023",
     "MDL021",

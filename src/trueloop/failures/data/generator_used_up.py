@@ -35,7 +35,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions
-from trueloop.analysis.queries.possible_values import possible_values
+from trueloop.analysis.queries.possible_values import MAX_DEPTH, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import encloses, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -54,8 +54,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         if any(isinstance(e, ast.Name) and e.id == iterable.id and isinstance(e.ctx, ast.Store) for e in walk(outer)):
             continue
-        values = possible_values(source, iterable)
-        created = values[0] if len(values) == 1 else None
+        created = _only_value(source, iterable)
         if created is not None and not encloses(outer, created) and _is_used_up(source, created):
             name = iterable.id
             yield Hit(
@@ -64,6 +63,18 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 node=loop,
                 related=((created, "the generator is created once, here"), (outer, "the loop over the epochs")),
             )
+
+
+def _only_value(source: SourceFile, node: ast.expr) -> ast.expr | None:
+    """Return the expression that gives a variable its value, through other variables and arguments; None if several."""
+    for _ in range(MAX_DEPTH):
+        values = possible_values(source, node)
+        if len(values) != 1:
+            return None
+        node = values[0]
+        if not isinstance(node, ast.Name | ast.Attribute):
+            return node
+    return None
 
 
 def _outer_loop(source: SourceFile, loop: ast.For) -> Any:

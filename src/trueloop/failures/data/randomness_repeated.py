@@ -31,7 +31,8 @@ How it is detected
     it for each sample, in two or more workers or in workers that are started again for a second epoch. The sanitizer
     does not look inside the workers. The random numbers may not matter for training, so this is a warning. The linter
     reports a generator that a dataset creates in its constructor and uses in ``__getitem__`` or ``__iter__``, if a
-    DataLoader reads this dataset in workers without ``worker_init_fn``, and a training loop uses the loader.
+    DataLoader reads this dataset in workers without ``worker_init_fn``, and a training loop uses the loader. It also
+    reports a constant seed in ``__getitem__``.
 
 References
     torch.utils.data, "Randomness in multi-process data loading", https://docs.pytorch.org/docs/stable/data.html
@@ -130,11 +131,40 @@ class Detector(BaseDetector):
 
 
 _GENERATORS: Final = frozenset(("default_rng", "RandomState", "Generator", "Random"))
+_DRAWS: Final = frozenset((
+    "rand", "randn", "randint", "rand_like", "randn_like", "normal", "uniform", "choice", "sample", "random", "gauss",
+    "normal_", "uniform_", "bernoulli", "randperm", "permutation", "shuffle", "integers",
+))  # fmt: skip
 _READING: Final = ("__getitem__", "__iter__", "__getitems__")
 _WORKERS: Final = "num_workers"
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the constant seeds for each sample, and the generators that each worker of a training loader copies."""
+    yield from _seeds_of_samples(source)
+    yield from _copies(source)
+
+
+def _seeds_of_samples(source: SourceFile) -> Iterator[Hit]:
+    """Yield each constant seed in a ``__getitem__`` that draws random numbers after it."""
+    for method in source.nodes_of(ast.FunctionDef):
+        if method.name != "__getitem__":
+            continue
+        calls = nodes_in(method, ast.Call)
+        for call in calls:
+            is_seed = isinstance(call.func, ast.Attribute) and call.func.attr in ("manual_seed", "seed")
+            is_constant = len(call.args) == 1 and isinstance(call.args[0], ast.Constant)
+            drawn = [e for e in calls if last_name(e.func) in _DRAWS and e.lineno > call.lineno]
+            if is_seed and is_constant and drawn:
+                yield Hit(
+                    message=f"`{ast.unparse(call)}` runs for every sample, so `{ast.unparse(drawn[0])}` is the same "
+                    "for all of them, in all epochs.",
+                    node=call,
+                    related=((drawn[0], "drawn here"),),
+                )
+
+
+def _copies(source: SourceFile) -> Iterator[Hit]:
     """Yield the generators of datasets that each worker of a training loader copies."""
     datasets = {each.name: each for each in source.nodes_of(ast.ClassDef) if _methods(each).keys() & set(_READING)}
     trained = {id(value) for each in source.ops(OpKind.BACKWARD) for loop in each.loops for value in _around(loop)}
@@ -191,7 +221,10 @@ def _copied_generators(dataset: ast.ClassDef) -> Iterator[ast.Assign]:
 
 
 RULE = Rule(
-    required_words=(_WORKERS, "default_rng|RandomState|Generator|Random(", "__getitem__|__iter__", "backward"),
+    required_words=(
+        f"manual_seed(|.seed(|{_WORKERS}&default_rng|{_WORKERS}&RandomState|{_WORKERS}&Generator|{_WORKERS}&Random(",
+        "__getitem__|__iter__",
+    ),
     find=find,
 )
 

@@ -109,12 +109,12 @@ from torch.utils.data import DataLoader, TensorDataset
 class Classifier(nn.Module):
     def __init__(self):
         super().__init__()
-        self.rnn, self.head = nn.GRU(2, 8), nn.Linear(8, 2)
+        self.embed, self.head = nn.Linear(2, 8), nn.Linear(8, 2)
+        self.encoder = nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=16)
 
     def forward(self, x):
-        batch, steps, features = x.shape
-        x = x.view(steps, batch, features)
-        return self.head(self.rnn(x)[1].squeeze(0))
+        steps = self.encoder(self.embed(x))
+        return self.head(steps.mean(1))
 
 
 torch.manual_seed(0)
@@ -137,7 +137,7 @@ FAILURE = Failure(
     title="The samples of a batch are mixed",
     severity=Severity.WARNING,
     bad=BAD,
-    good=changed(BAD, {"x = x.view(steps, batch, features)": "x = x.transpose(0, 1)"}),
+    good=changed(BAD, {"dim_feedforward=16)": "dim_feedforward=16, batch_first=True)"}),
     fix="Exchange dimensions with transpose or permute, and combine values over the features, not over the batch.",
     rule=RULE,
     detector=Detector,
