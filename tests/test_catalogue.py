@@ -49,6 +49,7 @@ UNFIXED = {
     "DAT025",
     "DAT026",
     "DAT027",
+    "DAT028",
     "EVL005",
     "EVL006",
     "EVL010",

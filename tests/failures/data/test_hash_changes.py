@@ -1,0 +1,38 @@
+"""DAT028: the salted hash of a string."""
+
+import pytest
+
+HEAD = """
+import random
+import zlib
+import torch
+
+torch.manual_seed(0)
+random.seed(0)
+"""
+FAULTY = {
+    "a split": "test = [record for record in records if hash(record.patient) % 10 == 0]  # <- DAT028\n",
+    "a function": "def bucket(pid, buckets=10):\n    return hash(pid) % buckets  # <- DAT028\n",
+    "an index of an embedding": "ids = torch.tensor([hash(word) % 1000 for word in text.split()])  # <- DAT028\n",
+    "its absolute value": "fold = abs(hash(str(path))) % 5  # <- DAT028\n",
+    "two parts": "fold = hash((site, name)) % 5  # <- DAT028\n",
+}
+CORRECT = {
+    "a stable hash": "fold = zlib.crc32(name.encode()) % 5\n",
+    "a number": "fold = hash(index) % 5\nother = hash(int(key)) % 5\n",
+    "numbers": "fold = hash((i, 3)) % 5\n",
+    "a function of the program": "def hash(text):\n    return zlib.crc32(text.encode())\nfold = hash(name) % 5\n",
+    "without a remainder": "known = {hash(name) for name in names}\n",
+    "with the salt set": "# run with PYTHONHASHSEED=0\nfold = hash(name) % 5\n",
+    "an identity": "class Key:\n    def __hash__(self):\n        return hash((self.a, self.b))\n",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports_remainders_of_a_salted_hash(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_lint_accepts_other_hashes(lint_is_clean, script):
+    lint_is_clean(HEAD + script)
