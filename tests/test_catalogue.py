@@ -64,6 +64,7 @@ UNFIXED = {
     "LOS018",
     "LOS022",
     "LOS024",
+    "LOS025",
     "MDL008",
     "MDL012",
     "MDL017",

@@ -1,0 +1,139 @@
+"""The two views of a sample are neighbours in the batch, but the contrastive loss pairs row i with row i + N.
+
+What you see
+    The contrastive loss hardly falls, or the embeddings of different samples move together: a classifier on them is no
+    better than one on an untrained network.
+
+Why it happens
+    ``torch.stack([a, b], dim=1).flatten(0, 1)`` gives a1, b1, a2, b2 ... Most implementations of NT-Xent expect all
+    first views and then all second views, a1, a2 ..., b1, b2 ..., so that the positive of row i is row i + N. With the
+    other order it is the view of another sample. The shapes are the same, so nothing raises an error.
+
+Fix
+    Put the second views behind the first ones.
+
+        views = torch.stack([a, b], dim=1).flatten(0, 1)  # wrong: a1, b1, a2, b2 ...
+        views = torch.cat([a, b])  # right: a1, a2 ..., b1, b2 ...
+
+When this is fine
+    - The loss pairs neighbours: row 2 i with row 2 i + 1.
+    - The two views are separated again before the loss, as by ``z[0::2]`` and ``z[1::2]``, ``view(n, 2, -1)`` or
+      ``unbind``.
+
+How it is detected
+    Only the linter finds it: the program stacks two views along dimension 1 and flattens the first two dimensions, and
+    a loss pairs rows by ``arange(n) + n``, ``roll(n)`` or the diagonal ``n`` of a similarity, and nothing separates the
+    rows by steps of 2.
+
+References
+    Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations", 2020, arXiv:2002.05709
+    torch.stack, https://docs.pytorch.org/docs/stable/generated/torch.stack.html
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from trueloop.analysis.queries.possible_values import possible_values
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_SEPARATES: Final = re.compile(
+    r"::\s*2\b|\bunbind\(|\bchunk\(\s*2\s*,\s*(dim\s*=\s*)?1|\^\s*1\b|,\s*2\s*,\s*-1\s*\)|\(-1\s*,\s*2\s*,"
+)
+_PAIRS: Final = re.compile(
+    r"arange\((\w+)\)\s*\+\s*\1\b"  # arange(n) + n
+    r"|arange\((\w+),\s*2\s*\*\s*\2\)"  # arange(n, 2 * n)
+    r"|arange\(2\s*\*\s*(\w+)[^)]*\)\s*\+\s*\3\b"  # arange(2 * n) + n
+    r"|arange\([^)]*\)\.roll\(|roll\(\s*(torch\.)?arange\("
+    r"|\bdiag(onal)?\(\s*\w+\s*,\s*(offset\s*=\s*)?-?\w*(n|size|batch)\w*\s*\)"
+)
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each pair of views that is interleaved for a loss that expects one after the other."""
+    text = source.text.source
+    pairs = _PAIRS.search(text)
+    if pairs is None or _SEPARATES.search(text):
+        return
+    for call in source.all_calls:
+        stack = _interleaved(source, call)
+        if stack is not None:
+            yield Hit(
+                message=f"`{ast.unparse(stack)}` puts the two views of each sample next to each other, but the loss "
+                f"pairs row i with row i + n: `{' '.join(pairs[0].split())}`.",
+                node=stack,
+                related=((call, "flattened here"),) if call.lineno != stack.lineno else (),
+            )
+
+
+def _interleaved(source: SourceFile, call: ast.Call) -> ast.Call | None:
+    """Return the call of ``stack`` in ``stack([a, b], dim=1).flatten(0, 1)`` or ``.view(...)``; None for others."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("flatten", "view", "reshape"):
+        return None
+    stack: ast.expr = call.func.value
+    if isinstance(stack, ast.Name):
+        values = possible_values(source, stack)
+        stack = values[0] if len(values) == 1 else stack
+    if not isinstance(stack, ast.Call) or last_name(stack.func) != "stack" or not stack.args:
+        return None
+    views, given = stack.args[0], [each.value for each in stack.keywords if each.arg in ("dim", "axis")]
+    is_pair = isinstance(views, ast.List | ast.Tuple) and len(views.elts) == 2
+    dimension = getattr((given or stack.args[1:2] or [None])[0], "value", None)
+    is_joined = call.func.attr != "flatten" or [getattr(each, "value", None) for each in call.args] == [0, 1]
+    return stack if is_pair and dimension == 1 and is_joined else None
+
+
+RULE = Rule(required_words=("stack(", "flatten(|view(|reshape(", "torch"), find=find)
+
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(64, 8)
+
+
+def nt_xent(z, temperature=0.5):
+    z = nn.functional.normalize(z, dim=1)
+    similarity = z @ z.t() / temperature
+    similarity.fill_diagonal_(float("-inf"))
+    n = len(z) // 2
+    positives = torch.cat([torch.arange(n) + n, torch.arange(n)])
+    return nn.functional.cross_entropy(similarity, positives)
+
+
+def augment(rows):
+    return x[rows] + 0.1 * torch.randn(len(rows), 8)
+
+
+net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+optimizer = torch.optim.Adam(net.parameters(), lr=0.001)
+for epoch in range(4):
+    for rows in torch.randperm(64).split(16):
+        views = torch.stack([augment(rows), augment(rows)], dim=1).flatten(0, 1)
+        optimizer.zero_grad()
+        loss = nt_xent(net(views))
+        loss.backward()
+        optimizer.step()
+print(loss.item())
+"""
+
+FAILURE = Failure(
+    code="LOS025",
+    title="A contrastive loss pairs views of different samples",
+    severity=Severity.WARNING,
+    doc=__doc__ or "",
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "torch.stack([augment(rows), augment(rows)], dim=1).flatten(0, 1)": (
+                "torch.cat([augment(rows), augment(rows)])"
+            )
+        },
+    ),
+    fix="Put the second views behind the first ones: `torch.cat([a, b])`.",
+    rule=RULE,
+)

@@ -1,0 +1,75 @@
+"""LOS025: two views of each sample that the loss does not pair."""
+
+import pytest
+
+HEAD = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+net = nn.Linear(8, 4)
+def similarity(z):
+    z = F.normalize(z, dim=1)
+    return (z @ z.t()).fill_diagonal_(float("-inf"))
+"""
+LOSSES = {
+    "arange": """
+def loss_of(z):
+    n = len(z) // 2
+    return F.cross_entropy(similarity(z), torch.cat([torch.arange(n) + n, torch.arange(n)]))
+""",
+    "range": """
+def loss_of(z):
+    n = len(z) // 2
+    return F.cross_entropy(similarity(z), torch.cat([torch.arange(n, 2 * n), torch.arange(n)]))
+""",
+    "remainder": """
+def loss_of(z):
+    n = len(z) // 2
+    return F.cross_entropy(similarity(z), (torch.arange(2 * n, device=z.device) + n) % (2 * n))
+""",
+    "diagonal": """
+def loss_of(z):
+    batch_size = len(z) // 2
+    s = similarity(z)
+    positive = torch.cat([torch.diag(s, batch_size), torch.diag(s, -batch_size)])
+    return (s.logsumexp(1) - positive).mean()
+""",
+    "roll": """
+def loss_of(z):
+    n = len(z) // 2
+    return F.cross_entropy(similarity(z), torch.arange(2 * n).roll(n))
+""",
+}
+INTERLEAVED = {
+    "at once": "views = torch.stack([a, b], dim=1).flatten(0, 1)  # <- LOS025\nloss = loss_of(net(views))\n",
+    "in two lines": """
+views = torch.stack((a, b), 1)  # <- LOS025
+loss = loss_of(net(views.view(-1, 8)))
+""",
+}
+NEIGHBOURS = """
+def loss_of(z):
+    n = len(z) // 2
+    return F.cross_entropy(similarity(z), torch.arange(2 * n) ^ 1) + 0 * (torch.arange(n) + n).sum()
+"""
+CORRECT = {
+    "concatenated": LOSSES["arange"] + "loss = loss_of(net(torch.cat([a, b])))\n",
+    "stacked in front": LOSSES["arange"] + "loss = loss_of(net(torch.stack([a, b], dim=0).flatten(0, 1)))\n",
+    "a loss for neighbours": NEIGHBOURS + "loss = loss_of(net(torch.stack([a, b], dim=1).flatten(0, 1)))\n",
+    "separated again": LOSSES["arange"]
+    + "z = net(torch.stack([a, b], dim=1).flatten(0, 1))\nloss = loss_of(torch.cat([z[0::2], z[1::2]]))\n",
+    "other dimensions": LOSSES["arange"] + "loss = loss_of(net(torch.stack([a, b], dim=1).flatten(1)))\n",
+    "three parts": LOSSES["arange"] + "loss = loss_of(net(torch.stack([a, b, c], dim=1).flatten(0, 1)))\n",
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("script", INTERLEAVED.values(), ids=INTERLEAVED)
+def test_lint_reports_interleaved_views(lint_reports, loss, script):
+    lint_reports(HEAD + loss + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_lint_accepts_views_that_the_loss_pairs(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "LOS025")
