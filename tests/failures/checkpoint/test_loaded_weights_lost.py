@@ -142,6 +142,19 @@ class Net(nn.Module):
         if isinstance(m, (nn.Linear, nn.Embedding)):
             torch.nn.init.xavier_uniform_(m.weight)
 """,
+    "loaded by a function": """
+def load_body(net, path):
+    state = {k: v for k, v in torch.load(path).items() if not k.startswith("head.")}
+    net.load_state_dict(state, strict=False)
+
+def build(path=None):
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    if path is not None:
+        load_body(net, path)
+        print("loaded")
+    net.apply(init_weights)  # <- CKP008
+    return net
+""",
     "a loop over the layers": """
 model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
 model.load_state_dict(torch.load("model.pt"))

@@ -31,9 +31,7 @@ class InitialisedLater(NamedTuple):
 def initialised_later(source: SourceFile) -> Iterator[InitialisedLater]:
     """Yield the loads whose weights the same function initialises before it uses the model."""
     for load in source.all_calls:
-        if not isinstance(load.func, ast.Attribute) or load.func.attr != "load_state_dict":
-            continue
-        loaded, function = dotted_name(load.func.value), function_of(source, load)
+        loaded, function = _loaded_model(source, load), function_of(source, load)
         for node, owner, code in _initialisations(source, function) if loaded else ():
             if (
                 f"{loaded}.".startswith(f"{owner}.")
@@ -43,6 +41,19 @@ def initialised_later(source: SourceFile) -> Iterator[InitialisedLater]:
             ):
                 yield InitialisedLater(load, node, loaded)
                 break
+
+
+def _loaded_model(source: SourceFile, call: ast.Call) -> str:
+    """Return the model that a call loads weights into, also in a function that gets the model; "" for other calls."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "load_state_dict":
+        return dotted_name(call.func.value)
+    function = definitions(source).functions.get(last_name(call.func)) if isinstance(call.func, ast.Name) else None
+    if function is None:
+        return ""
+    inside = [each.func for each in nodes_in(function, ast.Call) if isinstance(each.func, ast.Attribute)]
+    loaded = {dotted_name(each.value) for each in inside if each.attr == "load_state_dict"}
+    pairs = zip(function.args.args, call.args, strict=False)
+    return next((dotted_name(argument) for parameter, argument in pairs if parameter.arg in loaded), "")
 
 
 def _initialisations(source: SourceFile, function: Any) -> Iterator[tuple[ast.AST, str, list[ast.AST]]]:
