@@ -65,6 +65,7 @@ UNFIXED = {
     "LOS022",
     "LOS024",
     "LOS025",
+    "LOS027",
     "MDL008",
     "MDL012",
     "MDL017",

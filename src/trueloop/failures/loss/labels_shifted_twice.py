@@ -1,0 +1,159 @@
+"""The labels of a language model are shifted by one position twice: in the data, and again in the model.
+
+What you see
+    The loss falls, but the text that the model generates leaves out every second token, or is nonsense.
+
+Why it happens
+    The output at position t has to be compared with token t + 1. Models of Hugging Face shift the labels themselves:
+    ``model(input_ids=x, labels=x)`` is right. If the data has already moved the labels, position t learns token t + 2.
+
+Fix
+    Shift in one place only.
+
+        batch = {"input_ids": ids, "labels": ids[1:] + [-100]}  # wrong, if the model shifts
+        batch = {"input_ids": ids, "labels": list(ids)}  # right
+
+When this is fine
+    - The model compares output and label at the same position, and the data shifts.
+    - The model shifts, and the slice in the data removes a special token from inputs and labels alike.
+
+How it is detected
+    Only the linter finds it. Code that compares ``logits[:, :-1]`` with ``labels[:, 1:]`` in a method that gets the
+    labels, or a ``...ForCausalLM`` or ``...LMHeadModel`` that gets ``labels=``, shifts. If the same program also makes
+    labels by a slice from 1 on, while the inputs keep their first token, it shifts twice.
+
+References
+    Hugging Face, "Causal language modeling", https://huggingface.co/docs/transformers/tasks/language_modeling
+    huggingface/transformers, ``labels`` of GPT2LMHeadModel: "the labels are shifted inside the model",
+    https://huggingface.co/docs/transformers/model_doc/gpt2
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import encloses, nodes_in
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_LABELS: Final = frozenset(("label", "labels", "target", "targets"))
+_SHIFTING_MODELS: Final = re.compile(r"ForCausalLM|LMHeadModel")
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each shift of labels in the data of a program whose model shifts them, too."""
+    shifts = list(_shifts_in_models(source))
+    for node, value in _made_labels(source) if shifts else ():
+        moved = [each for each in nodes_in(value, ast.Subscript) if _starts_at_one(each)]
+        function = function_of(source, node)
+        all_moved = [each for each in nodes_in(function, ast.Subscript) if _starts_at_one(each)]
+        is_in_model = any(encloses(each, node) for each in shifts)
+        if moved and not is_in_model and len(all_moved) == len(moved):  # otherwise the inputs lose a token, too
+            yield Hit(
+                message=f"`{ast.unparse(value)}` moves the labels by one position, and the model does so again: each "
+                "position learns the token after the next one.",
+                node=node,
+                related=((shifts[0], "the model shifts here"),),
+            )
+
+
+def _shifts_in_models(source: SourceFile) -> Iterator[ast.AST]:
+    """Yield the methods that compare outputs up to the last with labels from the second on, and the calls of such."""
+    for method in source.nodes_of(ast.FunctionDef):
+        labels = {each.arg for each in method.args.args if set(name_words(each.arg)) & _LABELS}
+        slices = list(nodes_in(method, ast.Subscript)) if labels and method.args.args[0].arg == "self" else []
+        moved = any(_starts_at_one(each) and last_name(each) in labels for each in slices)
+        if moved and any(map(_ends_before_last, slices)):
+            yield method
+    for call in source.all_calls if _SHIFTING_MODELS.search(source.text.source) else ():
+        if {"labels", "input_ids"} <= {each.arg for each in call.keywords}:
+            yield call
+
+
+def _made_labels(source: SourceFile) -> Iterator[tuple[ast.AST, ast.expr]]:
+    """Yield what is assigned to labels, appended to them, or stored under their key."""
+    for each in source.nodes_of(ast.Assign):
+        if len(each.targets) == 1 and isinstance(each.targets[0], ast.Name) and _is_label(each.targets[0].id):
+            yield each, each.value
+        if len(each.targets) == 1 and isinstance(each.targets[0], ast.Subscript):
+            key = each.targets[0].slice
+            if isinstance(key, ast.Constant) and _is_label(str(key.value)):
+                yield each, each.value
+    for each in source.nodes_of(ast.Dict):
+        for key, value in zip(each.keys, each.values, strict=True):
+            if isinstance(key, ast.Constant) and _is_label(str(key.value)):
+                yield value, value
+    for call in source.all_calls:
+        is_append = isinstance(call.func, ast.Attribute) and call.func.attr == "append" and len(call.args) == 1
+        if is_append and _is_label(last_name(getattr(call.func, "value", None))):
+            yield call, call.args[0]
+
+
+def _is_label(name: str) -> bool:
+    return bool(set(name_words(name)) & _LABELS)
+
+
+def _starts_at_one(node: ast.Subscript) -> bool:
+    """Return True for ``x[1:]``, ``x[:, 1:]`` and ``x[..., 1:]``, also with ``.contiguous()`` behind."""
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    return any(
+        isinstance(each, ast.Slice) and each.upper is None and getattr(each.lower, "value", None) == 1 for each in parts
+    )
+
+
+def _ends_before_last(node: ast.Subscript) -> bool:
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    slices = [each for each in parts if isinstance(each, ast.Slice) and each.lower is None and each.upper is not None]
+    return any(ast.unparse(each.upper) == "-1" for each in slices if each.upper is not None)
+
+
+RULE = Rule(required_words=("labels|targets|label|target", "[1:]|, 1:"), find=find)
+
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.rnn, self.head = nn.Embedding(12, 16), nn.GRU(16, 16, batch_first=True), nn.Linear(16, 12)
+
+    def forward(self, tokens, labels):
+        logits = self.head(self.rnn(self.embed(tokens))[0])
+        logits, labels = logits[:, :-1], labels[:, 1:]
+        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+
+
+def collate(texts):
+    labels = [text[1:] + [-100] for text in texts]
+    return torch.tensor(texts), torch.tensor(labels)
+
+
+texts = [[(start + step) % 12 for step in range(9)] for start in range(12)]
+model = Model()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for epoch in range(30):
+    tokens, labels = collate(texts)
+    optimizer.zero_grad()
+    loss = model(tokens, labels)
+    loss.backward()
+    optimizer.step()
+print(loss.item())
+"""
+
+FAILURE = Failure(
+    code="LOS027",
+    title="The labels of a language model are shifted twice",
+    severity=Severity.WARNING,
+    doc=__doc__ or "",
+    bad=BAD,
+    good=changed(BAD, {"text[1:] + [-100] for": "list(text) for"}),
+    fix="Shift the labels in the data or in the model, not in both.",
+    rule=RULE,
+)
