@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
 from trueloop.app.web.wire_format import encode_json
 from trueloop.core.errors import InvalidConfig
@@ -92,6 +93,7 @@ def test_every_hidden_failure_is_visible_and_found_and_no_other_is():
         seen = max(difference(healthy[name][1], broken[name][1]) for name in films.SHOWN) > VISIBLE
         found = answer(Query(code=code, reveal=True))["finding"]
         assert (seen and found is not None) == (code not in NOT_SEEN), code
+    assert not torch.distributed.is_initialized(), "a script has left its process group to the next one"
 
 
 def difference(one: list[float], other: list[float]) -> float:

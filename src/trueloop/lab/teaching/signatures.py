@@ -146,7 +146,16 @@ def record(
     except Exception as error:  # noqa: BLE001 - the error of a broken script belongs to its signature
         recording.raised = f"{type(error).__name__}: {str(error)[:200]}"
     _record_curves(script_run, recording)
+    _end_process_group()
     return recording
+
+
+def _end_process_group() -> None:
+    """End the process group of a script that has left it open, so that it does not reach the next script."""
+    import torch
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _record_curves(script_run: ScriptRun, recording: Recording) -> None:
