@@ -92,7 +92,7 @@ def measure(net):
     return sum(nn.functional.mse_loss(net(a), b, reduction="sum").item() for a, b in held_out)  # <- EVL001
 for _ in range(2):
     epoch()
-    for old, new in zip(teacher.parameters(), model.parameters()):
+    for (_, old), (_, new) in zip(teacher.named_parameters(), model.named_parameters()):
         old.lerp_(new.detach(), 0.1)
     print(measure(model), measure(teacher.eval()))
 """,
