@@ -20,6 +20,7 @@ FAULTY = {
 CORRECT = {
     "a stable hash": "fold = zlib.crc32(name.encode()) % 5\n",
     "a number": "fold = hash(index) % 5\nother = hash(int(key)) % 5\n",
+    "attributes that may be numbers": "a = hash((spec.seed, spec.update)) % 10**6\nb = hash(os.getuid()) % 2**14\n",
     "numbers": "fold = hash((i, 3)) % 5\n",
     "a function of the program": "def hash(text):\n    return zlib.crc32(text.encode())\nfold = hash(name) % 5\n",
     "without a remainder": "known = {hash(name) for name in names}\n",

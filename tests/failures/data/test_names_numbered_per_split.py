@@ -66,6 +66,17 @@ class Songs(Dataset):
 }
 
 CORRECT = {
+    "the categories of an annotation file": (
+        """
+class Songs(Dataset):
+    def __init__(self, records):
+        self.records = COCO(records)
+        self.ids = {}
+        for name in self.records.cats.keys():
+            self.ids[name] = len(self.ids)
+""",
+        PARTS,
+    ),
     "sorted": (FAULTY["a set"][0].replace("list(set(", "sorted(set(").replace("  # <- DAT026", ""), PARTS),
     "one part": (FAULTY["a set"][0].replace("  # <- DAT026", ""), "train_set = Songs(train_records)\n"),
     "from one list": (

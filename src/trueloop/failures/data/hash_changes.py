@@ -20,8 +20,8 @@ When this is fine
     - The hash only distributes work, and no result depends on it.
 
 How it is detected
-    Only the linter finds it: the remainder of ``hash(...)`` by a number, ``hash(name) % 10``, if the argument is not a
-    number by its form or its name, and the program does not mention PYTHONHASHSEED.
+    Only the linter finds it: the remainder of ``hash(...)`` by a number, ``hash(name) % 10``, if the argument is a
+    string by its form or its name, and the program does not mention PYTHONHASHSEED.
 
 References
     Python documentation, ``object.__hash__``, https://docs.python.org/3/reference/datamodel.html#object.__hash__
@@ -29,21 +29,22 @@ References
 """
 
 import ast
-import re
 from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
-_NUMBER: Final = re.compile(
-    r"^(i|j|k|n|t|idx|index|number|num|step|epoch|rank|seed|count|row|col)(_|$|\d)|_(idx|index|no|num)$"
-)
+_TEXT: Final = frozenset((
+    "name", "names", "path", "file", "filename", "fname", "text", "word", "token", "pid", "key", "subject", "patient",
+    "speaker", "url", "title", "sentence", "string", "stem", "site", "filepath", "uri", "caption",
+))  # fmt: skip
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each remainder of the hash of something that may be a string."""
+    """Yield each remainder of the hash of a string."""
     if "PYTHONHASHSEED" in source.text.source or "hash" in definitions(source).functions:
         return
     for node in source.nodes_of(ast.BinOp):
@@ -51,28 +52,27 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if isinstance(call, ast.Call) and last_name(call.func) == "abs" and len(call.args) == 1:
             call = call.args[0]
         match call:
-            case ast.Call(func=ast.Name(id="hash"), args=[value]) if isinstance(node.op, ast.Mod) and not _is_number(
-                value
-            ):
+            case ast.Call(func=ast.Name(id="hash"), args=[value]) if isinstance(node.op, ast.Mod) and _is_text(value):
                 yield Hit(
-                    message=f"`{ast.unparse(node)}` is another number in every run if `{ast.unparse(value)}` is a "
-                    "string: Python salts the hash of strings, and no seed changes that.",
+                    message=f"`{ast.unparse(node)}` is another number in every run, as "
+                    f"`{ast.unparse(value)}` is a string: Python salts the hash of strings, and no seed changes that.",
                     node=node,
                 )
             case _:
                 pass
 
 
-def _is_number(value: ast.expr) -> bool:
+def _is_text(value: ast.expr) -> bool:
+    """Return True for a string by its form or its name, and a tuple that contains one."""
     match value:
-        case ast.Constant(value=int() | float()) | ast.BinOp(op=ast.Mult() | ast.Sub() | ast.Pow()):
-            return True
-        case ast.Call(func=ast.Name(id="int" | "float" | "round" | "len" | "id")):
+        case ast.JoinedStr() | ast.Constant(value=str() | bytes()) | ast.Call(func=ast.Name(id="str" | "repr")):
             return True
         case ast.Tuple(elts=items):
-            return all(map(_is_number, items))
+            return any(map(_is_text, items))
+        case ast.Call(func=ast.Attribute(value=inner)):  # name.lower()
+            return _is_text(inner)
         case _:
-            return bool(_NUMBER.search(last_name(value)))
+            return bool(set(name_words(last_name(value))) & _TEXT)
 
 
 RULE = Rule(required_words=("hash(", "%", "torch|numpy|sklearn"), find=find)

@@ -52,6 +52,10 @@ _OTHER_CLASSES: Final = re.compile(r"triplet|n_?way|episod|re_?id\b|verification
 """Words of tasks in which the held-out part has other classes than the training part."""
 
 
+_ALL_CLASSES: Final = frozenset(("cats", "categories", "getCatIds", "loadCats", "classes", "class_names"))
+"""Attributes that list all classes of the task, not those of the records: "coco.cats"."""
+
+
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each numbering of names that a training part and a held-out part do on their own."""
     if _OTHER_CLASSES.search(source.text.source):
@@ -64,7 +68,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if init is None or numbered is None or pair is None or _is_shared(source, definition, numbered[0]):
             continue
         following = _following(init, _differing(init, *pair))
-        if any(_path(each) in following for each in walk(numbered[1])):
+        is_list_of_classes = any(each.attr in _ALL_CLASSES for each in nodes_in(numbered[1], ast.Attribute))
+        if not is_list_of_classes and any(_path(each) in following for each in walk(numbered[1])):
             yield Hit(
                 message=f"`{ast.unparse(pair[0])}` and `{ast.unparse(pair[1])}` number their names on their own, "
                 "in the order of their records: one class has different numbers in the two parts.",
