@@ -9,7 +9,7 @@ Why it happens
     times and raises no error.
 
 Fix
-    Create the generator anew in each epoch, or pass something that can be iterated again: a DataLoader, a list, or an
+    Create the generator again in each epoch, or pass something that can be iterated again: a DataLoader, a list, or an
     object with ``__iter__``.
 
         train(model, read_batches(file), epochs=30)  # wrong: one generator for 30 epochs

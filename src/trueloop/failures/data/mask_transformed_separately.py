@@ -193,7 +193,7 @@ def _flips_without_coordinates(function: ast.FunctionDef) -> Iterator[Hit]:
         left = [name for name in coordinates if not _changes_after(function, name, condition)]
         if left == coordinates:
             yield Hit(
-                message=f"`{ast.unparse(flips[0])}` mirrors the image, but `{left[0]}` stays as it was: its "
+                message=f"`{ast.unparse(flips[0])}` mirrors the image, but `{left[0]}` does not change: its "
                 "coordinates are wrong for every flipped image.",
                 node=flips[0],
             )
