@@ -26,7 +26,7 @@ class Served:
             "XDG_DATA_HOME": str(home / "data"),
             "XDG_RUNTIME_DIR": str(home / "session"),
         }
-        session = home / "session"  # if it is missing, the lab shows the watched programs of this machine
+        session = home / "session"  # without it, the lab shows the watched programs of this machine
         session.mkdir(mode=0o700, exist_ok=True)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "trueloop", "lab", *arguments, "--port", str(port), "--no-browser"],
