@@ -2,10 +2,11 @@
 
 import ast
 from collections.abc import Container, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from trueloop.analysis.abstract_value import FORWARD_RESULT, AbstractValue, ValueKind
-from trueloop.analysis.source_file import SourceFile
+from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.findings import Severity
 from trueloop.core.source_text import Edit, Fix
 
 RECURRENT: Final = {"torch.nn.LSTM": 4, "torch.nn.GRU": 4, "torch.nn.RNN": 5}
@@ -22,15 +23,7 @@ SAME_LAYOUT: Final = frozenset((
 _MAX_OPERATIONS: Final = 8
 
 
-class BatchFirstRead(NamedTuple):
-    """A layer without ``batch_first``, and an expression that takes dimension 1 of its output for time."""
-
-    layer: AbstractValue
-    read: ast.expr
-    output: AbstractValue
-
-
-def read_as_batch_first(source: SourceFile, layers: dict[str, int]) -> Iterator[BatchFirstRead]:
+def read_as_batch_first(source: SourceFile, layers: dict[str, int], consequence: str = "") -> Iterator[Hit]:
     """Yield the layers whose output is read by ``out[:, -1]``, ``out[:, 0]`` or ``out.mean(1)``, each once.
 
     With time first these select one sample of the batch, or average over the batch.
@@ -38,6 +31,7 @@ def read_as_batch_first(source: SourceFile, layers: dict[str, int]) -> Iterator[
     Args:
         source: the file.
         layers: qualified names of layers, with the position of ``batch_first``.
+        consequence: the end of the message: ": each sample attends to the others".
     """
     seen = set[int]()
     for value in tensors(source):
@@ -47,10 +41,18 @@ def read_as_batch_first(source: SourceFile, layers: dict[str, int]) -> Iterator[
             layer = output.sources[0]
             if id(layer) not in seen and is_time_first(layer, layers) and not has_one_sample(output):
                 seen.add(id(layer))
-                yield BatchFirstRead(layer, value.node, output)
+                kind = layer.name.rpartition(".")[2]
+                yield Hit(
+                    message=f"This {kind} has no batch_first=True, so its output has the shape (time, batch, "
+                    f"features), but `{ast.unparse(value.node)}` takes its second dimension for time{consequence}.",
+                    node=layer.node,
+                    related=((value.node, "read here"),),
+                    fix=_batch_first_fix(source, layer),
+                    severity=Severity.WARNING,
+                )
 
 
-def batch_first_fix(source: SourceFile, layer: AbstractValue) -> Fix | None:
+def _batch_first_fix(source: SourceFile, layer: AbstractValue) -> Fix | None:
     """Return the fix that creates a layer with ``batch_first=True``; None if the call is not in the file."""
     created = _with_argument(layer)
     call = created.node

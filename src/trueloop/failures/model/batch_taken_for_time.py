@@ -37,12 +37,11 @@ References
     facebookresearch/fairseq#2449, the same in a tutorial, https://github.com/facebookresearch/fairseq/issues/2449
 """
 
-import ast
 import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from trueloop.analysis.queries.batch_first import RECURRENT, batch_first_fix, read_as_batch_first
+from trueloop.analysis.queries.batch_first import RECURRENT, read_as_batch_first
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
@@ -158,16 +157,7 @@ def _evidence(event: LayerCalled, sizes: _Sizes, matches: frozenset[int]) -> Evi
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the recurrent layers without ``batch_first`` whose output is read as if it were batch-first."""
-    for found in read_as_batch_first(source, RECURRENT):
-        kind = found.layer.name.rpartition(".")[2]
-        yield Hit(
-            message=f"This {kind} has no batch_first=True, so its output has the shape (time, batch, features), but "
-            f"`{ast.unparse(found.read)}` takes its second dimension for time.",
-            node=found.layer.node,
-            related=((found.read, "read here"),),
-            fix=batch_first_fix(source, found.layer),
-            severity=Severity.WARNING,
-        )
+    yield from read_as_batch_first(source, RECURRENT)
 
 
 RULE = Rule(required_words=("LSTM|GRU|RNN", "forward"), find=find)

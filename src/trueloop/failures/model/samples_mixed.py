@@ -44,10 +44,9 @@ References
     torch.Tensor.view, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.view.html
 """
 
-import ast
 from collections.abc import Iterator
 
-from trueloop.analysis.queries.batch_first import ATTENTION, batch_first_fix, read_as_batch_first
+from trueloop.analysis.queries.batch_first import ATTENTION, read_as_batch_first
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
@@ -87,15 +86,7 @@ def _cause(mixed: SamplesMixed) -> str:
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the attention layers without ``batch_first`` whose output is read as if it were batch-first."""
-    for found in read_as_batch_first(source, ATTENTION):
-        kind = found.layer.name.rpartition(".")[2]
-        yield Hit(
-            message=f"This {kind} has no batch_first=True, so its output has the shape (time, batch, features), but "
-            f"`{ast.unparse(found.read)}` takes its second dimension for time: each sample attends to the others.",
-            node=found.layer.node,
-            related=((found.read, "read here"),),
-            fix=batch_first_fix(source, found.layer),
-        )
+    yield from read_as_batch_first(source, ATTENTION, ": each sample attends to the others")
 
 
 RULE = Rule(required_words=("MultiheadAttention|TransformerEncoder", "forward"), find=find)

@@ -26,8 +26,8 @@ class CutOffModel(NamedTuple):
 
 def cut_off_models(source: SourceFile) -> Iterator[CutOffModel]:
     """Yield the trained models that no backward pass reaches, and that one would reach without a cut."""
-    for entry_point in dict.fromkeys(each.entry_point for each in source.ops(OpKind.STEP)):
-        yield from _in_run(source, [each for each in source.operations if each.entry_point == entry_point])
+    for step in {each.entry_point: each for each in source.ops(OpKind.STEP)}.values():
+        yield from _in_run(source, source.ops_of_run(step))
 
 
 def _in_run(source: SourceFile, run: list[Op]) -> Iterator[CutOffModel]:
