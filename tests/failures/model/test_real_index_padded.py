@@ -1,5 +1,9 @@
 """MDL024: embeddings whose padding_idx is the index of a real token or category."""
 
+import sys
+from pathlib import Path
+from types import ModuleType
+
 import pytest
 
 HEAD = """
@@ -38,6 +42,13 @@ FAULTY = {
     "a vocabulary that begins at the padding": words(0) + "x = pad_sequence(texts, batch_first=True)\n" + TRAIN,
     "padding at the start": words(0) + "x = pad_sequence(texts, batch_first=True, padding_side='left')\n" + TRAIN,
     "the last index": words(1, pad=11) + "x = pad_sequence(texts, batch_first=True, padding_value=11)\n" + TRAIN,
+    "words that say nothing about the index": """
+settings = dict(lr=0.01).get("lr"), "no missing_keys"
+x = torch.randint(0, 8, (256,))
+y = (x > 3).long()
+model = nn.Sequential(nn.Embedding(8, 4, padding_idx=0), nn.Linear(4, 2))
+"""
+    + TRAIN,
     "one category per sample": """
 x = torch.randint(0, 8, (256,))
 y = (x > 3).long()
@@ -80,6 +91,13 @@ y = (x > 3).long()
 model = nn.Sequential(nn.Embedding(8, 4, padding_idx=0), nn.Linear(4, 2))
 """
     + TRAIN,
+    "a lookup whose default is the index": """
+known = {i: i for i in range(1, 8)}
+x = torch.tensor([known.get(i % 9, 0) for i in range(256)])
+y = (x > 3).long()
+model = nn.Sequential(nn.Embedding(8, 4, padding_idx=0), nn.Linear(4, 2))
+"""
+    + TRAIN,
     "missing categories": """
 x = torch.randint(0, 8, (256,))  # 0 = missing
 y = (x > 3).long()
@@ -104,3 +122,14 @@ def test_a_real_index_is_reported(run, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_reserved_indices_are_accepted(run, script):
     assert "MDL024" not in {each.code for each in run(HEAD + script).findings}
+
+
+def test_words_in_modules_of_another_program_do_not_matter(run, tmp_path_factory, monkeypatch):
+    other = ModuleType("vocabulary_of_another_program")
+    other.__file__ = str(Path(*tmp_path_factory.mktemp("other").parts[:2]) / "vocabulary.py")
+    monkeypatch.setitem(sys.modules, other.__name__, other)
+    read = []
+    monkeypatch.setattr("trueloop.failures.model.real_index_padded.read_source", lambda path: read.append(path) or "")
+    assert "MDL024" in {each.code for each in run(HEAD + FAULTY["one category per sample"]).findings}
+    assert read
+    assert other.__file__ not in read

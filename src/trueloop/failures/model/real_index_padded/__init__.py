@@ -33,10 +33,12 @@ References
     torch.nn.utils.rnn.pad_sequence, https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.rnn.pad_sequence.html
 """
 
+import os
 import re
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from trueloop.core.findings import CodePosition, Evidence
@@ -51,8 +53,12 @@ MIN_SHARE: Final = 0.005  # of them
 MIN_SEQUENCES: Final = 100
 MIN_SEQUENCES_SHARE: Final = 0.25
 _ON_PURPOSE: Final = re.compile(
-    r"unk|oov|missing|fillna|isna|isnan|word_?drop|token_?drop|item_?drop|\.get\(", re.IGNORECASE
+    r"unk|oov|missing(?!_keys| keys|, *unexpected)|fillna|isna|isnan|(word|token|item)_?drop"
+    r"|\.get\([^\n]*,[^\n]*(\b0|pad)[^\n]*\)",
+    re.IGNORECASE,
 )
+_MAX_LEVELS_UP: Final = 3
+"""A module belongs to the program if it is at most so many folders above the file of the call, or below these."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -115,7 +121,9 @@ class Detector(BaseDetector):
         """Return evidence for each embedding whose padding is a real index."""
         found = [(ref, each, problem) for ref, each in self._embeddings.items() if (problem := each.problem())]
         files = {each.location.source_location.path for _, each, _ in found if each.location}
-        if not found or any(_ON_PURPOSE.search(read_source(each)) for each in files.union(user_modules().values())):
+        folders = tuple(f"{Path(each).parents[:_MAX_LEVELS_UP][-1]}{os.sep}" for each in files)
+        files.update(each for each in user_modules().values() if each.startswith(folders))
+        if not found or any(_ON_PURPOSE.search(read_source(each)) for each in files):
             return
         for ref, each, problem in found:
             yield Evidence(
