@@ -56,6 +56,7 @@ UNFIXED = {
     "EVL012",
     "EVL016",
     "EVL019",
+    "EVL021",
     "GRD005",
     "GRD009",
     "GRD016",
