@@ -57,6 +57,7 @@ UNFIXED = {
     "EVL016",
     "EVL019",
     "EVL021",
+    "EVL022",
     "GRD005",
     "GRD009",
     "GRD016",

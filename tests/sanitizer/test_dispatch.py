@@ -27,6 +27,7 @@ def mode(update: int = 0) -> ModeSet:
         training=True,
         changed=True,
         parameters=frozenset(),
+        live_module=None,
     )
 
 

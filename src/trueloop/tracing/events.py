@@ -248,11 +248,14 @@ class LayerCalled(Event):
 class ModeSet(Event):
     """RARE. The program called ``train()`` or ``eval()``; not emitted for the submodules of the module."""
 
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_module",)
     module: Ref
     training: bool
     changed: bool
     """Whether some submodule was in the other mode before."""
     parameters: Refs
+    live_module: Any
+    """LIVE: the module."""
 
 
 class TargetSeen(NamedTuple):

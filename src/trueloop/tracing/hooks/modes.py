@@ -69,6 +69,7 @@ class Modes(Hook):
                 training=bool(mode),
                 changed=bool(changed),
                 parameters=registry.refs(module.parameters()),
+                live_module=module,
             )
         )
         if changed and self._requests < MAX_REQUESTS:

@@ -1,0 +1,267 @@
+"""EVL022: frozen BatchNorm layers whose statistics change, in a model that shares them."""
+
+import pytest
+
+HEAD = """
+import copy
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+torch.manual_seed(0)
+def trunk():
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU())
+x = torch.randn(256, 8)
+y = x[:, :3].argmax(1)
+far = 3 * torch.randn(256, 8) + 2
+z = (far[:, 0] > 2).long()
+
+def fit(call, model, x, y, freeze=None):
+    optimizer = torch.optim.Adam([each for each in model.parameters() if each.requires_grad], lr=0.02)
+    for epoch in range(6):
+        model.train()
+        if freeze is not None:
+            freeze.eval()
+        for rows in torch.randperm(len(x)).split(32):
+            optimizer.zero_grad()
+            F.cross_entropy(call(x[rows]), y[rows]).backward()
+            optimizer.step()
+
+def accuracy(call, model, x, y):
+    model.eval()
+    with torch.no_grad():
+        return (call(x).argmax(1) == y).float().mean().item()
+
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk = trunk()
+        self.heads = nn.ModuleDict({"old": nn.Linear(16, 3), "new": nn.Linear(16, 2)})
+    def forward(self, x, task):
+        return self.heads[task](self.trunk(x))
+
+class Both(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk, self.old, self.new = trunk(), nn.Linear(16, 3), nn.Linear(16, 2)
+    def forward(self, x):
+        hidden = self.trunk(x)
+        return self.old(hidden), self.new(hidden)
+"""
+FAULTY = {
+    "one model with a head for each task": """
+model = Heads()
+old, new = lambda x: model(x, "old"), lambda x: model(x, "new")
+fit(old, model, x, y)
+before = accuracy(old, model, x, y)
+model.trunk.requires_grad_(False)
+fit(new, model, far, z)
+print(before, accuracy(old, model, x, y))
+""",
+    "a model that returns both": """
+model = Both()
+old, new = lambda x: model(x)[0], lambda x: model(x)[1]
+for each in model.new.parameters():
+    each.requires_grad = False
+fit(old, model, x, y)
+before = accuracy(old, model, x, y)
+for each in model.parameters():
+    each.requires_grad = False
+for each in model.new.parameters():
+    each.requires_grad = True
+fit(new, model, far, z)
+print(before, accuracy(old, model, x, y))
+""",
+    "features of a shared part": """
+part = trunk()
+model = nn.Sequential(part, nn.Linear(16, 3))
+fit(model, model, x, y)
+part.eval()
+with torch.no_grad():
+    before = part(x)
+part.requires_grad_(False)
+model = nn.Sequential(part, nn.Linear(16, 2))
+fit(model, model, far, z)
+part.eval()
+with torch.no_grad():
+    print((part(x) - before).abs().mean())
+""",
+}
+FAULTY |= {
+    "eval before the loop": """
+model = nn.Sequential(trunk(), nn.Linear(16, 3))
+model[0].requires_grad_(False)
+model[0].eval()
+fit(model, model, x, y)
+""",
+    "each layer on its own": """
+model = nn.Sequential(trunk(), nn.Linear(16, 3))
+def freeze(model):
+    for each in model.modules():
+        if isinstance(each, nn.BatchNorm1d):
+            each.eval()
+freeze(model)
+fit(model, model, x, y)
+""",
+    "undone after an evaluation": """
+model = nn.Sequential(trunk(), nn.Linear(16, 3))
+optimizer = torch.optim.Adam(model[1].parameters(), lr=0.02)
+for each in model[0].parameters():
+    each.requires_grad = False
+model.train()
+model[0].eval()
+for epoch in range(3):
+    for rows in torch.randperm(len(x)).split(32):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+    print(accuracy(model, model, x, y))
+    model.train()
+""",
+}
+CORRECT = {
+    "a part that is evaluated on its own": """
+model = nn.Sequential(trunk(), nn.Linear(16, 3))
+for epoch in range(3):
+    model[0].eval()
+    with torch.no_grad():
+        print(model[0](x).mean())
+    model.train()
+    fit(model, model, x, y)
+""",
+    "a part that is evaluated by a layer": """
+model = nn.Sequential(trunk(), nn.Linear(16, 3))
+model[0].eval()
+with torch.no_grad():
+    print(model[0][1](model[0][0](x)).mean())
+fit(model, model, x, y)
+""",
+    "a second stage that trains all": """
+model = nn.Sequential(trunk(), nn.Linear(16, 3))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+model[0].eval()
+for stage in range(2):
+    for rows in torch.randperm(len(x)).split(32):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+    model.train()
+""",
+    "a wrapped model": """
+class Wrapper(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+    def forward(self, x):
+        return self.module(x)
+inner = nn.Sequential(trunk(), nn.Linear(16, 3))
+model = Wrapper(inner)
+inner.eval()
+fit(model, model, x, y)
+""",
+    "eval after train": """
+model = nn.Sequential(trunk(), nn.Linear(16, 3))
+model[0].requires_grad_(False)
+model[0].eval()
+fit(model, model, x, y, freeze=model[0])
+""",
+    "the part is put into eval mode": """
+model = Heads()
+old, new = lambda x: model(x, "old"), lambda x: model(x, "new")
+fit(old, model, x, y)
+before = accuracy(old, model, x, y)
+model.trunk.requires_grad_(False)
+fit(new, model, far, z, freeze=model.trunk)
+print(before, accuracy(old, model, x, y))
+""",
+    "only the new head is used": """
+model = Heads()
+old, new = lambda x: model(x, "old"), lambda x: model(x, "new")
+fit(old, model, x, y)
+print(accuracy(old, model, x, y), accuracy(new, model, far, z))
+model.trunk.requires_grad_(False)
+fit(new, model, far, z)
+print(accuracy(new, model, far, z))
+""",
+    "a new last layer": """
+model = nn.Sequential(trunk(), nn.Linear(16, 3))
+fit(model, model, x, y)
+print(accuracy(model, model, x, y))
+model[0].requires_grad_(False)
+model[1] = nn.Linear(16, 2)
+print(accuracy(model, model, far, z))
+fit(model, model, far, z)
+print(accuracy(model, model, far, z))
+""",
+    "data of the same distribution": """
+model = Heads()
+old, new = lambda x: model(x, "old"), lambda x: model(x, "new")
+fit(old, model, x, y)
+print(accuracy(old, model, x, y))
+model.trunk.requires_grad_(False)
+fit(new, model, x, (y > 0).long())
+print(accuracy(old, model, x, y), accuracy(new, model, x, (y > 0).long()))
+""",
+    "a copy": """
+model = nn.Sequential(trunk(), nn.Linear(16, 3))
+fit(model, model, x, y)
+print(accuracy(model, model, x, y))
+other = nn.Sequential(copy.deepcopy(model[0]).requires_grad_(False), nn.Linear(16, 2))
+fit(other, other, far, z)
+print(accuracy(model, model, x, y), accuracy(other, other, far, z))
+""",
+    "statistics that are adapted": """
+model = nn.Sequential(trunk(), nn.Linear(16, 3))
+fit(model, model, x, y)
+print(accuracy(model, model, x, y))
+model.requires_grad_(False)
+model.train()
+with torch.no_grad():
+    for rows in torch.randperm(256).split(32):
+        model(far[rows])
+print(accuracy(model, model, far, far[:, :3].argmax(1)))
+""",
+    "an adversary that is frozen for a while": """
+make = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 8))
+judge = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1))
+first, second = torch.optim.Adam(make.parameters()), torch.optim.Adam(judge.parameters())
+def loss(out, value):
+    return F.binary_cross_entropy_with_logits(out, torch.full_like(out, value))
+for step in range(40):
+    make.train(), judge.train()
+    judge.requires_grad_(True)
+    second.zero_grad()
+    fake = make(torch.randn(32, 4))
+    (loss(judge(x[:32]), 1.0) + loss(judge(fake.detach()), 0.0)).backward()
+    second.step()
+    judge.requires_grad_(False)
+    first.zero_grad()
+    loss(judge(fake), 1.0).backward()
+    first.step()
+    if step % 10 == 0:
+        make.eval(), judge.eval()
+        with torch.no_grad():
+            print(judge(make(torch.randn(32, 4))).mean())
+""",
+    "trained again": """
+model = Heads()
+old, new = lambda x: model(x, "old"), lambda x: model(x, "new")
+fit(old, model, x, y)
+print(accuracy(old, model, x, y))
+model.trunk.requires_grad_(False)
+fit(new, model, far, z)
+model.trunk.requires_grad_(True)
+fit(old, model, x, y)
+print(accuracy(old, model, x, y))
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_statistics_that_change_are_reported(run, script):
+    assert "EVL022" in {each.code for each in run(HEAD + script).findings}
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_other_frozen_parts_are_accepted(run, script):
+    assert "EVL022" not in {each.code for each in run(HEAD + script).findings}
