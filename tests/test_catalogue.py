@@ -68,6 +68,7 @@ UNFIXED = {
     "LOS024",
     "LOS025",
     "LOS027",
+    "LOS028",
     "MDL008",
     "MDL012",
     "MDL017",

@@ -409,6 +409,8 @@ class LossRecord:
     """Dimension and size over which a log-softmax normalised wrongly; None = over the classes, or unknown."""
     flattened: tuple[int, ...] | None = None
     """Shape (N, C, positions) of logits that a view cut into rows of C; None = the classes were the last dimension."""
+    unflattened: tuple[int, int] | None = None
+    """First two sizes (A, B) of the input, which was flattened to A * B rows; None = it was not."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -86,6 +86,7 @@ VIEWS: Final = frozenset(
     )
 )
 RESHAPES: Final = VIEWS - {"Expand", "Index", "IndexSelect", "MaskedSelect", "Narrow", "Select", "Slice", "Split"}
+_FLATTENING: Final = ("View", "UnsafeView", "ReshapeAlias")
 ARITHMETIC: Final = VIEWS | {
     "Add",
     "Cat",
@@ -396,6 +397,7 @@ def _loss_record(found: LossNode, with_divisor: bool) -> LossRecord:
         class_weights=getattr(core, "_raw_saved_weight", None) is not None and saved_tensor(core, "weight") is not None,
         normalised_over=None if logs is None or ignored is None else _normalised_over(logs, found.source, shape),
         flattened=_flattened_across(source, shape) if kind == "cross_entropy" else None,
+        unflattened=_unflattened(found.source, shape),
     )
 
 
@@ -464,6 +466,19 @@ def _flattened_across(source: Any, shape: tuple[int, ...] | None) -> tuple[int, 
         if made_from is not None and len(made_from) > 2:
             is_cut = made_from[1] == shape[1] != made_from[-1] and math.prod(made_from[2:]) > 1
             return made_from if is_cut else None
+        source = parent(source)
+    return None
+
+
+def _unflattened(source: Any, shape: tuple[int, ...] | None) -> tuple[int, int] | None:
+    """Return the first two sizes (A, B) of an input that was flattened to A * B rows just before the loss."""
+    if not shape:
+        return None
+    while _name(source) in RESHAPES or _name(source) == "LogSoftmax":
+        made_from = input_shape(source)
+        if made_from is not None and len(made_from) > len(shape) and _name(source) in _FLATTENING:
+            is_flattened = made_from[0] * made_from[1] == shape[0] and math.prod(made_from) == math.prod(shape)
+            return (made_from[0], made_from[1]) if is_flattened else None
         source = parent(source)
     return None
 
