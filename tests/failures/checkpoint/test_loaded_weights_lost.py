@@ -44,7 +44,44 @@ model.apply(lambda m: nn.init.xavier_uniform_(m.weight) if isinstance(m, nn.Line
 for step in range(12):
     update()
 """
+FAULTY["a frozen part, initialised with the model around it"] = """
+class Net(nn.Module):
+    def __init__(self, body):
+        super().__init__()
+        self.body, self.head = body, nn.Linear(1, 1)
+    def forward(self, x):
+        return self.head(self.body(x))
+def build():
+    body = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    body.load_state_dict(torch.load(file))  # <- CKP008
+    net = Net(body)
+    net.apply(lambda m: nn.init.normal_(m.weight, 0, 0.02) if isinstance(m, nn.Linear) else None)
+    return net
+net = build()
+net.body.requires_grad_(False)
+optimizer = torch.optim.SGD(net.head.parameters(), lr=0.01)
+for step in range(12):
+    update(net)
+"""
 CORRECT = {
+    "a frozen part that is loaded last": """
+body = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+net = nn.Sequential(body, nn.Linear(1, 1))
+net.apply(lambda m: nn.init.normal_(m.weight, 0, 0.02) if isinstance(m, nn.Linear) else None)
+body.load_state_dict(torch.load(file))
+body.requires_grad_(False)
+optimizer = torch.optim.SGD(net[1].parameters(), lr=0.01)
+for step in range(12):
+    update(net)
+""",
+    "scored at first, then trained from scratch": """
+model.load_state_dict(torch.load(file))
+with torch.no_grad():
+    print(nn.functional.mse_loss(model(x), y))
+model.apply(lambda m: nn.init.xavier_uniform_(m.weight) if isinstance(m, nn.Linear) else None)
+with torch.no_grad():
+    print(nn.functional.mse_loss(model(x), y))
+""",
     "two states of memory, one after the other": """
 first, second = (nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)) for _ in range(2))
 for each in (first, second):

@@ -23,11 +23,11 @@ When this is fine
     - The weights are loaded back during training.
 
 How it is detected
-    The sanitizer compares the loaded values with those at the first update. It reports a model whose loaded matrices
-    all have other values that do not correlate with the loaded ones. It also reports a loaded model that is never
-    called, if a model with the same shapes is trained from values that are not the loaded ones. The linter reports
-    ``model.apply(init_weights)``, and a loop over ``model.modules()`` that initialises layers, if the same function has
-    loaded weights into this model, or into a part of it, and has not used it since.
+    The sanitizer compares the loaded values with those at the first call of the model and at the first update. It
+    reports a model whose loaded matrices all have other values that do not correlate with the loaded ones. It also
+    reports a loaded model that is never called, if a model with the same shapes is trained from values that are not the
+    loaded ones. The linter reports ``model.apply(init_weights)``, and a loop over ``model.modules()`` that initialises
+    layers, if the same function has loaded weights into this model, or into a part of it, and has not used it since.
 
 References
     PyTorch tutorial "Saving and Loading Models", https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html
@@ -36,9 +36,9 @@ References
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
@@ -63,6 +63,8 @@ class _Loaded:
     name: str
     location: CodePosition | None
     values: Mapping[Ref, Values]
+    matrices: Mapping[Ref, Callable[[], Any]]
+    """Weak references to the loaded matrices."""
     shapes: Sequence[tuple[int, ...]]
     is_from_file: bool
     called: bool = False
@@ -88,14 +90,23 @@ class Detector(BaseDetector):
         values = {ref: first_values(each, COMPARED) for ref, each in matrices.items()}
         if len(matrices) >= MIN_MATRICES and self._stepped.isdisjoint(matrices) and not event.name_match:
             shapes = sorted(tuple(each.shape) for each in matrices.values())
+            references = {ref: weakref.ref(each) for ref, each in matrices.items()}
             self._loaded[event.target] = _Loaded(
-                event.target.name, event.location, values, shapes, is_from_file=event.file is not None
+                event.target.name, event.location, values, references, shapes, is_from_file=event.file is not None
             )
 
-    def on_model_called(self, event: ModelCalled) -> None:
-        """Record that a loaded model is used."""
-        for loaded in self._loaded.values():
-            loaded.called |= not event.parameters.isdisjoint(loaded.values)
+    def on_model_called(self, event: ModelCalled) -> list[Evidence]:
+        """Record that a loaded model is used; return evidence if it has other values at its first call."""
+        found: list[Evidence] = []
+        for target, loaded in list(self._loaded.items()):
+            if loaded.called or event.parameters.isdisjoint(loaded.values):
+                continue
+            loaded.called = True
+            tensors = {ref: tensor for ref, each in loaded.matrices.items() if (tensor := each()) is not None}
+            if _is_overwritten(loaded.values, {ref: first_values(each, COMPARED) for ref, each in tensors.items()}):
+                found.append(_overwritten(loaded))
+                del self._loaded[target]
+        return found
 
     def on_step_started(self, event: StepStarted) -> list[Evidence]:
         """Return evidence of loaded models that are trained from other values."""
@@ -146,7 +157,7 @@ def _is_overwritten(loaded: Mapping[Ref, Values], now: Mapping[Ref, Values]) -> 
 
 def _overwritten(loaded: _Loaded) -> Evidence:
     return Evidence(
-        message=f"The weights that were loaded into {loaded.name} were overwritten before the first update: none of "
+        message=f"The weights that were loaded into {loaded.name} were overwritten before the model was used: none of "
         f"its {len(loaded.values)} matrices still has the loaded values.",
         location=loaded.location,
         fix="Initialise the model before you load the weights, not after.",
