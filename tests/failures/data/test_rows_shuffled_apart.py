@@ -159,6 +159,17 @@ for a, b in loader:
 """
 
 CORRECT = {
+    "a list of the samples of a batch": """
+for rows in torch.randperm(len(X)).split(32):
+    inputs = torch.stack([X[i] for i in rows])
+    loss = criterion(net(inputs), y[rows])
+""",
+    "a list of samples in one order": """
+perm = torch.randperm(len(X))
+inputs = torch.stack([X[i] for i in perm])
+labels = y[perm]
+step(inputs, labels)
+""",
     "a function that gets the model and a shuffled part": """
 net = ChordNet()
 songs = torch.randint(9, (64, 12))

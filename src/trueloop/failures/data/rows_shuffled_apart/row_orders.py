@@ -322,7 +322,7 @@ class Scope:
                 return self._call(node, depth)
             case ast.ListComp() | ast.GeneratorExp():
                 for each in node.generators:
-                    self._bind(each.target, self._items(each.iter))
+                    self._bind(each.target, self.rows(each.iter))  # its items are in the order of what it iterates over
                 return self.rows(node.elt, depth + 1)
             case _:
                 return _mixed(
@@ -406,7 +406,7 @@ class Scope:
     def _pairs(self, node: ast.AST) -> Iterator[Hit]:
         """Yield the pairs of values in a statement whose rows are in different orders."""
         for each in nodes_in(node, ast.comprehension):
-            self._bind(each.target, self._items(each.iter))
+            self._bind(each.target, self.rows(each.iter))
         for each in nodes_in(node, ast.Call, ast.Return, ast.Yield):
             arguments: list[ast.expr] = []
             if isinstance(each, ast.Call):
