@@ -1,0 +1,130 @@
+"""The reparameterization of a VAE draws its noise with ``rand_like`` (uniform) instead of ``randn_like`` (normal).
+
+What you see
+    Samples from the decoder are worse than reconstructions, and the latent space is shifted: the mean of the codes is
+    not 0, although the KL divergence is small.
+
+Why it happens
+    ``mu + std * eps`` is a sample of a normal distribution only if ``eps`` is. ``torch.rand_like`` draws from 0 to 1:
+    its mean is 0.5, so each code is shifted by half a standard deviation, and its spread is 3.5 times too small.
+
+Fix
+    Draw normal noise:
+
+        eps = torch.randn_like(std)
+
+When this is fine
+    - The noise becomes another distribution by its inverse: ``-log(-log(u))`` for Gumbel, ``logit(u)`` for logistic.
+    - Uniform noise is centred and used on purpose, as for quantisation: ``x + torch.rand_like(x) - 0.5``.
+
+How it is detected
+    Only the linter finds it, from the source code: ``mean + eps * std``, where ``eps`` is ``rand`` or ``rand_like`` and
+    nothing else, the names say mean and standard deviation or log-variance, or the latter is an ``exp``.
+
+References
+    Kingma and Welling, "Auto-Encoding Variational Bayes", https://arxiv.org/abs/1312.6114
+    torch.rand_like, https://docs.pytorch.org/docs/stable/generated/torch.rand_like.html
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from trueloop.analysis.queries.batch_loops import assigned_in, function_of
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import Fix, nodes_in
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_MEAN: Final = re.compile(r"(^|_)(mu|mus|mean|means|loc|z_mean|m)($|_)", re.IGNORECASE)
+_SPREAD: Final = re.compile(r"std|sigma|logvar|log_var|logsigma|(^|_)(lv|scale|sd)($|_)", re.IGNORECASE)
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each call that draws uniform noise for a reparameterization."""
+    for node in source.nodes_of(ast.BinOp):
+        if not isinstance(node.op, ast.Add):
+            continue
+        for mean, product in ((node.left, node.right), (node.right, node.left)):
+            if not _MEAN.search(last_name(mean)) or not isinstance(product, ast.BinOp):  # type: ignore[arg-type]
+                continue
+            for noise, spread in ((product.left, product.right), (product.right, product.left)):
+                call = _uniform(source, noise)
+                if isinstance(product.op, ast.Mult) and call is not None and _is_spread(spread):
+                    yield Hit(
+                        message=f"`{ast.unparse(call)}` draws uniform numbers from 0 to 1, but a reparameterization "
+                        "needs normal noise.",
+                        node=call,
+                        related=((node, "used here"),) if call.lineno != node.lineno else (),
+                        fix=_normal(source, call),
+                    )
+
+
+def _uniform(source: SourceFile, node: ast.expr) -> ast.Call | None:
+    """Return the call of ``rand`` or ``rand_like`` that makes a value; None if there is none."""
+    if isinstance(node, ast.Name):
+        values = assigned_in(function_of(source, node), node.id)
+        if len(values) != 1:
+            return None
+        node = values[0]
+    while (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("to", "cuda", "type_as")
+    ):
+        node = node.func.value
+    is_drawn = isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.rand", "torch.rand_like")
+    return node if is_drawn else None  # type: ignore[return-value]
+
+
+def _is_spread(node: ast.expr) -> bool:
+    names = [last_name(each) for each in nodes_in(node, ast.Name, ast.Attribute)]
+    return any(_SPREAD.search(each) for each in names) or "exp" in names
+
+
+def _normal(source: SourceFile, call: ast.Call) -> Fix:
+    edit = source.text.replace(call.func, f"torch.{last_name(call.func).replace('rand', 'randn')}")
+    return Fix((edit,), safe=False, description="Draw normal noise")
+
+
+RULE = Rule(required_words=("torch.rand(|torch.rand_like(",), find=find)
+
+BAD = """
+import torch
+from torch import nn
+
+
+class VAE(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(8, 4), nn.Linear(2, 8)
+
+    def forward(self, x):
+        mu, logvar = self.encoder(x).chunk(2, dim=1)
+        std = torch.exp(0.5 * logvar)
+        eps = torch.rand_like(std)
+        return self.decoder(mu + eps * std), mu, logvar
+
+
+torch.manual_seed(0)
+model = VAE()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(20):
+    x = torch.randn(64, 8)
+    optimizer.zero_grad()
+    output, mu, logvar = model(x)
+    loss = (output - x).pow(2).sum(1).mean() - 0.5 * (1 + logvar - mu**2 - logvar.exp()).sum(1).mean()
+    loss.backward()
+    optimizer.step()
+print(f"loss {loss.item():.3f}")
+"""
+
+FAILURE = Failure(
+    code="MDL029",
+    title="Reparameterization with uniform noise",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"torch.rand_like(std)": "torch.randn_like(std)"}),
+    fix="Use torch.randn_like.",
+    rule=RULE,
+)

@@ -1,0 +1,86 @@
+"""DAT033: epsilon-greedy policies that explore with probability 1 - epsilon."""
+
+import pytest
+
+HEAD = """
+import random
+import numpy as np
+import torch
+"""
+FAULTY = {
+    "a function": """
+def act(q, state, eps):
+    if random.random() > eps:  # <- DAT033
+        return random.randrange(4)
+    return q(state).argmax().item()
+""",
+    "a class": """
+class Agent:
+    def act(self, state):
+        if np.random.rand() >= self.epsilon:  # <- DAT033
+            action = self.env.action_space.sample()
+        else:
+            with torch.no_grad():
+                action = self.q_net(state).max(1)[1].item()
+        return action
+""",
+    "the greedy branch first": """
+def select(net, s, epsilon):
+    if torch.rand(1).item() < epsilon:  # <- DAT033
+        return net(s).argmax(-1)
+    return torch.randint(0, 4, (1,))
+""",
+    "an expression": """
+def select(net, s, eps_threshold):
+    return np.random.randint(4) if eps_threshold < random.random() else int(net(s).argmax())  # <- DAT033
+""",
+}
+CORRECT = {
+    "less than epsilon": """
+def act(q, state, eps):
+    if random.random() < eps:
+        return random.randrange(4)
+    return q(state).argmax().item()
+""",
+    "more than epsilon is greedy": """
+def select_action(state):
+    eps_threshold = 0.1
+    if random.random() > eps_threshold:
+        with torch.no_grad():
+            return policy_net(state).max(1).indices.view(1, 1)
+    else:
+        return torch.tensor([[env.action_space.sample()]])
+""",
+    "the probability of the greedy action": """
+def act(q, state, p_greedy):
+    if random.random() > p_greedy:
+        return random.randrange(4)
+    return q(state).argmax().item()
+""",
+    "teacher forcing": """
+def step(out, target, epsilon):
+    if random.random() > epsilon:
+        return target
+    return out.argmax(-1)
+""",
+    "noise": """
+def noisy(x, eps):
+    if random.random() > eps:
+        return x + torch.randn_like(x)
+    return x.max()
+""",
+    "a schedule": """
+if epsilon > 0.05:
+    epsilon = max(0.05, epsilon * 0.99)
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports_the_comparison(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_lint_ignores_correct_programs(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "DAT033")
