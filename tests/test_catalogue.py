@@ -52,6 +52,7 @@ UNFIXED = {
     "DAT028",
     "DAT033",
     "DAT034",
+    "ENV007",
     "EVL005",
     "EVL006",
     "EVL010",

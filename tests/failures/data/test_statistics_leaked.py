@@ -255,7 +255,9 @@ def test_scaling_the_targets_before_the_split_is_a_note():
     rules = [ActiveRule(FAILURE, "statistics-leaked", FAILURE.rule)]
     assert [str(each.severity) for each in lint_text(text, "train.py", rules).findings] == ["note"]
     inputs = text.replace("y_", "x_").replace("y ", "x ").replace("y.", "x.").replace("y[", "x[")
-    assert [str(each.severity) for each in lint_text(inputs, "train.py", rules).findings] == ["warning"]
+    assert [str(each.severity) for each in lint_text(inputs, "train.py", rules).findings] == ["note"]
+    series = inputs.replace("x_train, x_test", "window = 24\nx_train, x_test")
+    assert [str(each.severity) for each in lint_text(series, "train.py", rules).findings] == ["warning"]
 
 
 def test_parts_with_their_own_statistics_are_another_failure(run):

@@ -34,7 +34,46 @@ for epoch in range(9):
         val_total += loss.item()
     print(f"{epoch}: {val_total / len(val_loader):.3f}")
 """
+FAULTY["counted after the loop"] = """
+correct, total = 0, 0
+with torch.no_grad():
+    for x, y in val_loader:
+        outputs = model(x)
+        predicted = outputs.argmax(1)
+    correct += (predicted == y).sum().item()  # <- EVL012
+    total += y.size(0)
+print(correct / total)
+"""
+FAULTY["counted after the loop, in a function"] = """
+def validate(model, val_loader):
+    hits = 0
+    for i, batch in enumerate(val_loader):
+        out = model(batch["x"])
+    hits += out.argmax(-1).eq(batch["y"]).sum()  # <- EVL012
+    return hits / len(val_loader.dataset)
+"""
 CORRECT = {
+    "counted in the loop": """
+correct, batches = 0, 0
+for i, (x, y) in enumerate(val_loader):
+    predicted = model(x).argmax(1)
+    correct += (predicted == y).sum().item()
+batches += i + 1
+""",
+    "counted after they are collected": """
+predictions, labels, correct = [], [], 0
+for x, y in val_loader:
+    predictions.append(model(x).argmax(1))
+    labels.append(y)
+correct += (torch.cat(predictions) == torch.cat(labels)).sum()
+""",
+    "a count for each loader": """
+for val_loader in loaders:
+    for x, y in val_loader:
+        hits = hits + (model(x).argmax(1) == y).sum()
+    total += hits
+    groups += (name == "test")
+""",
     "totals of a batch": """
 for epoch in range(9):
     total = 0

@@ -44,6 +44,14 @@ def predict(loader):
             found.append((scores > THRESHOLD).int())  # <- EVL017
 predict(val)
 """,
+    "another threshold": """
+def evaluate(model, loader, threshold=0.3):
+    with torch.no_grad():
+        for x, y in loader:
+            out = model(x)
+            found.append((out > threshold).float())  # <- EVL017
+evaluate(model, val)
+""",
     "rounded": """
 predicted = torch.round(model(x))  # <- EVL017
 """,
@@ -103,6 +111,9 @@ print(((p > 0.5) == y).float().mean(), torch.round(p))
 def accuracy(logits, labels):
     logits = logits.sigmoid()
     return ((logits > 0.5) == labels).float().mean()
+""",
+    "a threshold of logits": """
+print(((model(x) > 1.5) == y).float().mean(), ((model(x) > -0.4) == y).float().mean())
 """,
     "a threshold of zero": """
 print(((model(x) > 0) == y).float().mean())

@@ -17,7 +17,8 @@ When this is fine
     - Other libraries, such as ``click`` and ``typer``, read "False" as False.
 
 How it is detected
-    Only the linter finds it: a call of ``add_argument`` with ``type=bool``.
+    Only the linter finds it: a call of ``add_argument`` with ``type=bool``. It is a note, and a warning if the program
+    itself passes a text such as "False" for the flag.
 
 References
     Python, "argparse", on type, https://docs.python.org/3/library/argparse.html#type
@@ -25,10 +26,13 @@ References
 
 import ast
 from collections.abc import Iterator
+from typing import Final
 
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_NO: Final = frozenset(("false", "0", "no", "off", "f", "n"))
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -38,12 +42,25 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         for each in call.keywords:
             if each.arg == "type" and isinstance(each.value, ast.Name) and each.value.id == "bool":
+                passes_false = _passes_false(source, call)
                 yield Hit(
                     message=f"`type=bool` makes {ast.unparse(call.args[-1])} True for every text, also for "
                     '"False": bool("False") is True.',
                     node=call,
-                    fix=_flag(source, each) if _is_plain(call) else None,
+                    fix=None if passes_false or not _is_plain(call) else _flag(source, each),
+                    severity=None if passes_false else Severity.NOTE,
                 )
+
+
+def _passes_false(source: SourceFile, call: ast.Call) -> bool:
+    """Return True if a list or text of arguments in the program has a text for "no" after one of the flags."""
+    flags = {each.value for each in call.args if isinstance(each, ast.Constant)}
+    values = [each.elts for each in source.nodes_of(ast.List, ast.Tuple)]
+    texts = [[item.value for item in each if isinstance(item, ast.Constant)] for each in values]
+    texts += [each.value.split() for each in source.nodes_of(ast.Constant) if isinstance(each.value, str)]
+    pairs = [pair for each in texts for pair in zip(each, each[1:], strict=False)]
+    pairs += [tuple(word.split("=", 1)) for each in texts for word in each if isinstance(word, str) and "=" in word]
+    return any(flag in flags and str(value).lower() in _NO for flag, value in pairs)
 
 
 def _is_plain(call: ast.Call) -> bool:
@@ -68,7 +85,7 @@ from torch import nn
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--freeze", type=bool, default=True)
-args = parser.parse_args([])
+args = parser.parse_args(["--freeze", "False"])
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
 if args.freeze:
@@ -87,7 +104,7 @@ FAILURE = Failure(
     title="A command-line flag is always True",
     severity=Severity.WARNING,
     bad=BAD,
-    good=changed(BAD, {"type=bool": "action=argparse.BooleanOptionalAction"}),
+    good=changed(BAD, {"type=bool": "action=argparse.BooleanOptionalAction", '"--freeze", "False"': '"--no-freeze"'}),
     fix="Use action=argparse.BooleanOptionalAction instead of type=bool.",
     rule=RULE,
 )

@@ -25,8 +25,8 @@ How it is detected
     Only the linter finds it, from the source code: a loop over a loader that computes a loss, or a share of right
     predictions, assigns it to a variable and uses this variable at most to print or log it. After the loop the variable
     is compared with the best value, given to ``scheduler.step()``, or returned by a function that evaluates. A total
-    that the loop itself sets to 0 before it adds to it is reported too. Loaders
-    of a single batch, with a ``batch_size`` such as ``len(data)``, are not reported.
+    that the loop itself sets to 0 before it adds to it is reported too, and a count of right predictions that is added
+    to after the loop. Loaders of a single batch, with a ``batch_size`` such as ``len(data)``, are not reported.
 
 References
     PyTorch quickstart, whose test loop adds the losses up,
@@ -63,6 +63,7 @@ _EVALUATING: Final = frozenset(("val", "valid", "validate", "validation", "eval"
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each decision about an epoch that uses the value of its last batch."""
     yield from _totals_of_one_batch(source)
+    yield from _counted_after_loop(source)
     for loop in batch_loops(source):
         if _has_one_batch(source, loop) or _may_end_early(loop):
             continue
@@ -106,6 +107,37 @@ def _totals_of_one_batch(source: SourceFile) -> Iterator[Hit]:
                     node=statement,
                     related=((read_after[0], "read here"),),
                 )
+
+
+def _counted_after_loop(source: SourceFile) -> Iterator[Hit]:
+    """Yield each count of right predictions that is added to after the loop, so for the last batch only."""
+    for loop in batch_loops(source):
+        block = source.block(loop.node)
+        following = block[block.index(loop.node) + 1 :] if loop.node in block else []
+        stored = {
+            each.id
+            for each in nodes_in(loop.node, ast.Name)
+            if isinstance(each.ctx, ast.Store) and each.id != loop.counter
+        }
+        for statement in following:
+            if not isinstance(statement, ast.AugAssign) or not isinstance(statement.op, ast.Add):
+                continue
+            sides = [each for node in nodes_in(statement.value, ast.expr) for each in compared_sides(node)]
+            names = [{name.id for name in nodes_in(each, ast.Name)} for each in sides]
+            is_batch = len(names) == 2 and all(stored & each for each in names)
+            if is_batch and not _has_one_batch(source, loop) and not _may_end_early(loop) and not _collects(loop):
+                yield Hit(
+                    message=f"`{ast.unparse(statement.target)}` counts the last batch only: this line stands after the "
+                    f"loop over `{ast.unparse(loop.loader)}`, not in it.",
+                    node=statement,
+                    related=((loop.node, "the loop over the batches"),),
+                )
+
+
+def _collects(loop: BatchLoop) -> bool:
+    """Return True if a loop collects results of all batches in a list or by concatenation."""
+    names = {last_name(each.func) for each in nodes_in(loop.node, ast.Call)}
+    return bool(names & {"append", "extend", "cat", "concatenate", "hstack", "vstack", "backward"})
 
 
 def _has_one_batch(source: SourceFile, loop: BatchLoop) -> bool:
@@ -190,7 +222,7 @@ def _evaluates(loop: BatchLoop) -> bool:
 
 RULE = Rule(
     required_words=(
-        "for ", LOADER_WORDS, "oss|entropy|mean(", "backward|no_grad|eval()|inference_mode|crit|entropy|model(",
+        "for ", LOADER_WORDS, "oss|entropy|mean(|.sum(", "backward|no_grad|eval()|inference_mode|crit|entropy|model(",
     ),
     find=find,
 )  # fmt: skip

@@ -17,13 +17,14 @@ Fix
 
 When this is fine
     - The model applies a sigmoid in eval mode, or the outputs are probabilities from another function.
-    - The threshold of the logits was tuned on validation data and happens to be 0.5.
+    - The threshold of the logits was tuned on validation data.
     - Another model of the program, trained with another loss, returns probabilities.
 
 How it is detected
     Only the linter finds it, from the source code: the program uses ``BCEWithLogitsLoss`` or its functional
     form and no loss for probabilities, no ``forward`` contains a sigmoid or softmax, and the result of a model call,
-    without a sigmoid in between, or a variable called logits is compared with the constant 0.5 or rounded to a class.
+    without a sigmoid in between, or a variable called logits is compared with a constant between 0 and 1, such as
+    0.5, or rounded to a class.
 
 References
     torch.nn.BCEWithLogitsLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.BCEWithLogitsLoss.html
@@ -52,7 +53,7 @@ _MAX_DEPTH: Final = 5
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each comparison of a logit with 0.5."""
+    """Yield each comparison of a logit with a threshold for probabilities."""
     used = {last_name(each.func) for each in source.all_calls}
     if used.isdisjoint(_LOGIT_LOSSES) or not used.isdisjoint(_PROBABILITY_LOSSES) or _applies_sigmoid(source):
         return
@@ -63,7 +64,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             rounds = isinstance(node, ast.Call)
             yield Hit(
                 message=f"`{ast.unparse(node)}` treats the raw outputs of a model that is trained with logits as "
-                f"probabilities: {'rounding' if rounds else 'a logit of 0.5'} is a threshold at a probability of 0.62.",
+                f"probabilities{': rounding cuts at 0.5' if rounds else ''}. A logit of 0.5 is a probability of 0.62.",
                 node=node,
                 fix=None if rounds else _with_sigmoid(source, compared),
             )
@@ -81,9 +82,9 @@ def _compared(source: SourceFile, node: ast.AST) -> ast.expr | None:
     """Return the value that is compared with 0.5 or rounded; None for other nodes."""
     match node:
         case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE() | ast.Lt() | ast.LtE()], comparators=[right]):
-            return left if _is_half(source, right) else None
+            return left if _is_probability(source, right) else None
         case ast.Call(func=ast.Attribute(attr="gt" | "ge", value=left), args=[right]):
-            return left if _is_half(source, right) else None
+            return left if _is_probability(source, right) else None
         case ast.Call(func=ast.Attribute(attr="round", value=ast.Name(id="torch")), args=[left]):
             return left
         case ast.Call(func=ast.Attribute(attr="round", value=left), args=[]):
@@ -92,10 +93,10 @@ def _compared(source: SourceFile, node: ast.AST) -> ast.expr | None:
             return None
 
 
-def _is_half(source: SourceFile, node: ast.expr, depth: int = 0) -> bool:
-    """Return True for 0.5, or a variable, attribute or parameter that is 0.5 wherever it gets a value."""
+def _is_probability(source: SourceFile, node: ast.expr, depth: int = 0) -> bool:
+    """Return True for 0.5 and similar constants, or a variable or parameter that is one wherever it gets a value."""
     if not isinstance(node, ast.Name | ast.Attribute) or depth > _MAX_DEPTH:
-        return isinstance(node, ast.Constant) and node.value == 0.5
+        return isinstance(node, ast.Constant) and isinstance(node.value, float) and 0.05 <= node.value <= 0.95
     arguments = getattr(function_of(source, node), "args", None)
     defaults: dict[str, ast.expr] = {}
     if isinstance(arguments, ast.arguments):
@@ -103,7 +104,7 @@ def _is_half(source: SourceFile, node: ast.expr, depth: int = 0) -> bool:
         defaults = dict(zip(names[::-1], arguments.defaults[::-1], strict=False))
     values = possible_values(source, node)
     values += [defaults[node.id]] if isinstance(node, ast.Name) and node.id in defaults else []
-    return bool(values) and all(_is_half(source, each, depth + 1) for each in values)
+    return bool(values) and all(_is_probability(source, each, depth + 1) for each in values)
 
 
 def _is_logit(source: SourceFile, node: ast.expr, calls: set[int], depth: int) -> bool:
@@ -147,7 +148,7 @@ def _with_sigmoid(source: SourceFile, compared: ast.expr) -> Fix:
     return Fix((source.text.replace(compared, text),), safe=False, description="Compare probabilities")
 
 
-RULE = Rule(required_words=("BCEWithLogitsLoss|binary_cross_entropy_with_logits", "0.5|round"), find=find)
+RULE = Rule(required_words=("BCEWithLogitsLoss|binary_cross_entropy_with_logits", "0.|round"), find=find)
 
 BAD = """
 import torch

@@ -30,7 +30,8 @@ How it is detected
 
     The linter reports data that a function scales with statistics of all samples, and then splits with
     ``random_split``, ``train_test_split`` or at a position, and a dataset that scales all of its samples and is then
-    split. It is a note for targets, and for data that is standardised without a scaler and split at random.
+    split. It is a note for targets, and for data that is standardised without a scaler, unless a series is split at a
+    time.
 
 References
     scikit-learn, "Common pitfalls: data leakage during pre-processing",

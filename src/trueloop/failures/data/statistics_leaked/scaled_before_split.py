@@ -15,6 +15,10 @@ TRAINING: Final = re.compile(r"train|(?<![a-z])tr(?![a-z])", re.IGNORECASE)
 TARGET: Final = re.compile(r"(y|ys|targets?|labels?)(_\w+)?", re.IGNORECASE)
 """Names of targets: their scale reveals little about single samples, and predictions are scaled back for the score."""
 STANDARDISED: Final = re.compile(r"std|mean|sigma|\bmu\b|\bsd\b")
+SERIES: Final = re.compile(
+    r"series|window|horizon|forecast|seq_len|timestamp|\blags?\b|\bdates?\b|hourly|daily|\bdays?\b|stock", re.IGNORECASE
+)
+"""Words of programs whose samples follow each other in time."""
 PER_FEATURE: Final = frozenset(("", "0", "(0,)", "(0, 1)", "[0, 1]"))
 """Values of ``axis`` that include all samples."""
 Block = list[ast.stmt]
@@ -23,19 +27,20 @@ Block = list[ast.stmt]
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each statement that scales data which is split into training and held-out data later."""
     scaling_classes: dict[str, ast.stmt] = {}
+    is_series = SERIES.search(source.text.source) is not None
     for owner in source.nodes_of(ast.ClassDef):
         for method in owner.body:
             if isinstance(method, ast.FunctionDef) and method.name == "__init__" and _may_scale_in(method):
-                scope = _Scope({})
+                scope = _Scope({}, is_series=is_series)
                 yield from scope.hits(method.body)
                 own = [each for name, each in scope.scaled.items() if name.startswith("self.")]
                 scaling_classes |= {owner.name: own[0]} if own and not scope.split else {}
     may_scale = _may_scale(source.nodes_of(ast.Attribute), source.nodes_of(ast.BinOp))
     if scaling_classes or may_scale:
-        yield from _Scope(scaling_classes).hits(source.tree.body)
+        yield from _Scope(scaling_classes, is_series=is_series).hits(source.tree.body)
     for each in source.nodes_of(ast.FunctionDef) if scaling_classes or may_scale else ():
         if each.name != "__init__" and (scaling_classes or _may_scale_in(each)):
-            yield from _Scope(scaling_classes).hits(each.body)
+            yield from _Scope(scaling_classes, is_series=is_series).hits(each.body)
 
 
 def _may_scale_in(function: ast.FunctionDef) -> bool:
@@ -55,10 +60,11 @@ class _Scope:
 
     Args:
         scaling_classes: datasets that scale all their samples when they are created -> the statement that scales.
+        is_series: whether the samples may follow each other in time.
     """
 
-    def __init__(self, scaling_classes: dict[str, ast.stmt]) -> None:
-        self.scaling_classes = scaling_classes
+    def __init__(self, scaling_classes: dict[str, ast.stmt], *, is_series: bool) -> None:
+        self.scaling_classes, self.is_series = scaling_classes, is_series
         self.statistics: dict[str, str] = {}
         """Variable or scaler -> the data from which it was computed."""
         self.scaled: dict[str, ast.stmt] = {}
@@ -88,14 +94,14 @@ class _Scope:
             self._read(statement)
 
     def _is_harmless(self, name: str, split: ast.stmt) -> bool:
-        """Return True for targets, and for data that is standardised by hand and split at random.
+        """Return True for targets, and for data that is standardised by hand, unless it is a series split at a time.
 
         Mean and deviation of a random part hardly differ from those of all samples; the extremes do.
         """
         scaling = ast.unparse(self.scaled[name])
         by_hand = STANDARDISED.search(scaling) is not None and "fit" not in scaling
         is_random = any(_function(call) in SPLITS for call in _calls(split))
-        return bool(TARGET.fullmatch(name.rpartition(".")[2])) or (by_hand and is_random)
+        return bool(TARGET.fullmatch(name.rpartition(".")[2])) or (by_hand and (is_random or not self.is_series))
 
     def _split_name(self, statement: ast.stmt) -> str:
         """Return the scaled variable that a statement splits into training and held-out data."""
