@@ -126,6 +126,16 @@ for tokens, y in labelled():
     optimizer.step()
 """
 )
+FAULTY["padding has the label of most tokens"] = """
+model = Net(classes=3)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+long = [torch.cat([tokens, torch.full((len(tokens), 9), PAD)], 1) for tokens in loader]
+for tokens in long * 2:
+    y = torch.where(tokens == PAD, 0, tokens % 3)
+    optimizer.zero_grad()
+    F.cross_entropy(model(tokens).transpose(1, 2), y).backward()  # <- LOS004
+    optimizer.step()
+"""
 CORRECT = {
     "a tagger whose padding is ignored": TAGS
     + """

@@ -89,7 +89,30 @@ def main():
 main()
 """,
 }
+FAULTY["a rate that is lowered in each batch"] = """
+for epoch in range(8):
+    for _ in range(40):
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        optimizer.step()  # <- SCH004
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.9
+"""
 CORRECT = {
+    "a rate that is lowered in each epoch": """
+for epoch in range(10):
+    for _ in range(20):
+        update()
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.5
+""",
+    "a second stage with a small rate": """
+for stage, rate in enumerate((0.1, 1e-5)):
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    for _ in range(60 + 60 * stage):
+        update()
+""",
     "a decay per batch that ends at a thousandth": """
 scheduler = lr_scheduler.ExponentialLR(optimizer, gamma=0.001 ** (1 / 200))
 for _ in range(200):
@@ -192,7 +215,12 @@ for _ in range(4):
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
 def test_run_reports_the_marked_line(run_reports, script: str):
     message = run_reports(DATA + script).findings[0].message
-    rates = ("rate of 0", "less than 1e-13, where it was 0.1 before", "at most 1e-05, where it was 0.1 before")
+    rates = (
+        "rate of 0",
+        "less than 1e-13, where it was 0.1 before",
+        "at most 1e-05, where it was 0.1 before",
+        "at most 1e-07, where it was 0.1 before",
+    )
     assert any(each in message for each in rates)
 
 

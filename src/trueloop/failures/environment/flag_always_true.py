@@ -26,6 +26,7 @@ References
 
 import ast
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -58,7 +59,7 @@ def _passes_false(source: SourceFile, call: ast.Call) -> bool:
     values = [each.elts for each in source.nodes_of(ast.List, ast.Tuple)]
     texts = [[item.value for item in each if isinstance(item, ast.Constant)] for each in values]
     texts += [each.value.split() for each in source.nodes_of(ast.Constant) if isinstance(each.value, str)]
-    pairs = [pair for each in texts for pair in zip(each, each[1:], strict=False)]
+    pairs = [pair for each in texts for pair in pairwise(each)]
     pairs += [tuple(word.split("=", 1)) for each in texts for word in each if isinstance(word, str) and "=" in word]
     return any(flag in flags and str(value).lower() in _NO for flag, value in pairs)
 

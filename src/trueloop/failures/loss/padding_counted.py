@@ -16,15 +16,16 @@ Fix
 When this is fine
     - You set ``ignore_index`` to the padding token, pad targets with -100, or give padding a class weight of 0.
     - You multiply the losses by a mask.
-    - The classes are not the vocabulary, as in tagging, and padding has a label that other tokens have too.
+    - The classes are not the vocabulary, as in tagging, and a little padding has a label that other tokens have too.
     - The padding token is also the end token. It is not reported if it occurs once per sequence, or inside sequences.
 
 How it is detected
     In a run, the sanitizer reports a loss that has as many classes as an ``Embedding`` with a ``padding_idx``, if
     several target sequences end with at least two padding tokens and padding occurs nowhere else. If the targets are
     labels of tokens, as in tagging, it finds the padding in the input sequences instead, and reports a loss that counts
-    the label of the padding, if no other token has this label. It checks the first 64 such losses whose targets are on
-    the CPU, and none on a GPU. A model may be meant to predict the padding, so this is a warning.
+    the label of the padding, if no other token has this label, or if at least 30 % of the targets of several losses are
+    padding. It checks the first 64 such losses whose targets are on the CPU, and none on a GPU. A model may be meant to
+    predict the padding, so this is a warning.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -39,6 +40,8 @@ from trueloop.tracing.events import BackwardLosses, LossRecord, ModelCalled, Ref
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MAX_CHECKS = 64  # number of losses whose targets are read
+MIN_SHARE = 0.3  # of the targets of a loss that are padding with a label that other tokens have too
+MIN_SHARED = 4  # number of such losses
 
 
 class Vocabulary(NamedTuple):
@@ -69,7 +72,8 @@ class Detector(BaseDetector):
         """Sequence lengths T of the models' outputs."""
         self._padded: Any = None
         """Which tokens of the latest input are padding, as (B, T); None if none are."""
-        self._checks = 0
+        self._checks = self._shared_labels = 0
+        """Number of losses that were checked, and of those whose padding has a label that other tokens have too."""
         self._unread = ""
         """Why the targets of the latest loss could not be read."""
 
@@ -124,7 +128,7 @@ class Detector(BaseDetector):
         return self._count_labels(targets, loss)
 
     def _count_labels(self, targets: Any, loss: LossRecord) -> PaddingCount | None:
-        """Return how many labels of padding count; None unless padding and nothing else has one label, which counts."""
+        """Return how many labels of padding count; None unless all padding has one label, which counts."""
         padded = self._padded
         if padded is None or targets.numel() != padded.numel() or loss.class_weights:
             return None
@@ -132,9 +136,13 @@ class Detector(BaseDetector):
         is_padding = padded.flatten()
         labels = targets.flatten()[is_padding]
         label = int(labels[0])
-        if label == loss.ignore_index or not bool(((targets.flatten() == label) == is_padding).all()):
+        if label == loss.ignore_index or bool((labels != label).any()):
             return None
-        return PaddingCount(len(labels), targets.numel(), int((padded.sum(1) >= 2).sum()))
+        counted = PaddingCount(len(labels), targets.numel(), int((padded.sum(1) >= 2).sum()))
+        if bool(((targets.flatten() == label) == is_padding).all()):
+            return counted
+        self._shared_labels += len(labels) >= MIN_SHARE * targets.numel()
+        return counted if self._shared_labels == MIN_SHARED else None
 
     def _as_sequences(self, targets: Any) -> list[Any]:
         """Return the targets as (B, T); for flattened targets, one result for each T in the outputs of models."""

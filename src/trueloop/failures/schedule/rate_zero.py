@@ -25,8 +25,9 @@ How it is detected
     In a run, the sanitizer reports two or more updates with a learning rate of zero in all parameter groups, or 16 or
     more updates with at most 1e-12 of the highest learning rate, while no other optimizer trains. At the end of the
     program it reports a schedule that was stepped once per update and for more than half of at least 60 updates had at
-    most 1e-4 of its highest learning rate. Updates that are made only to change BatchNorm statistics are reported too,
-    so this is a warning.
+    most 1e-4 of its highest learning rate, and a rate that the program itself changes, such as by
+    ``group["lr"] *= 0.9`` in each batch, if it was at most 1e-6 of the highest one for more than half of the updates.
+    Updates that are made only to change BatchNorm statistics are reported too, so this is a warning.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -35,9 +36,10 @@ References
 
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
-from trueloop.core.findings import Evidence
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -48,6 +50,21 @@ from trueloop.tracing.weak_id_dict import WeakIdDict
 NEAR_ZERO: Final = 1e-12  # ratio to the highest rate; float32 resolves 1e-7 of a weight
 MIN_UPDATES: Final = 60  # number of updates of a run in which the rate was small for more than half of them
 MIN_UPDATES_NEAR_ZERO: Final = 16  # number of updates near zero; a normal decay may end with fewer
+
+
+OWN_SMALL: Final = 1e-6  # ratio to the highest rate, where the program changes it without a scheduler
+
+
+@dataclass(slots=True)
+class _RatesByHand:
+    """The learning rates of the updates of one optimizer."""
+
+    highest: float = 0.0
+    first_small: int | None = None
+    """The update since which the rate is almost zero; None if it is not."""
+    latest: int = 0
+    """The latest update that was seen."""
+    location: CodePosition | None = None
 
 
 class Detector(BaseDetector):
@@ -67,6 +84,7 @@ class Detector(BaseDetector):
         self._training = WeakIdDict[Ref, bool]()
         """Whether the latest update of each optimizer had a rate above zero."""
         self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._by_hand: weakref.WeakKeyDictionary[Ref, _RatesByHand] = weakref.WeakKeyDictionary()
 
     def on_scheduler_stepped(self, event: SchedulerStepped) -> Evidence | None:
         """Return evidence at the scheduler step after the second update with a rate of zero."""
@@ -99,6 +117,11 @@ class Detector(BaseDetector):
     def on_step_taken(self, event: StepTaken) -> None:
         """Record the step."""
         if event.learning_rates:
+            rate, own = max(event.learning_rates), self._by_hand.get(event.optimizer) or _RatesByHand()
+            self._by_hand[event.optimizer] = own
+            own.highest = max(own.highest, rate)
+            own.first_small = None if rate > OWN_SMALL * own.highest else own.first_small or event.update
+            own.latest, own.location = event.update, event.location
             training = any(event.learning_rates)
             if self._training.get(event.optimizer) is not training:
                 self._training.put(event.optimizer, training)
@@ -116,6 +139,16 @@ class Detector(BaseDetector):
                 location=course.location,
                 first_update=updates - small,
             )
+        for optimizer, own in self._by_hand.items():
+            small = own.latest - (own.latest if own.first_small is None else own.first_small)
+            if optimizer not in self._latest and own.latest >= MIN_UPDATES and 2 * small > own.latest:
+                yield Evidence(
+                    message=f"The program itself lowers the learning rate of {optimizer.kind}: the latest {small} of "
+                    f"{own.latest} updates had at most {OWN_SMALL * own.highest:.2g}, where it was {own.highest:.2g} "
+                    "before, so the model learned nothing in them.",
+                    location=own.location,
+                    first_update=own.latest - small,
+                )
 
     def _do_others_train(self, optimizer: Ref) -> bool:
         return any(training and other is not optimizer for other, training in self._training.items())
