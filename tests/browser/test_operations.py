@@ -78,7 +78,7 @@ def test_the_graph_is_built_by_forward_and_released_by_backward(open_page: Opene
     expect(graph.locator(".node-detail")).to_contain_text("■ mat1 = inputs, 8 bytes")
     station(page, "backward").click()
     assert graph.locator(".saved.freed").count() == 3
-    expect(graph).to_contain_text("released by backward")
+    expect(graph).to_contain_text("released")
     bars = page.get_by_role("group", name="Bytes that the graph keeps, step by step").get_by_role("button")
     expect(bars).to_have_count(16)
     page.get_by_role("button", name=re.compile("second backward")).click()

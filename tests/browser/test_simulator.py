@@ -24,9 +24,6 @@ LONG = "samples=100&epochs=1000"
 SMALL = "samples=60&hidden=4-3&epochs=1000"
 
 
-WORDS_ON_SCREEN = (Path(__file__).parents[2] / "benchmarks" / "words_on_screen.js").read_text()
-
-
 def wait_for_state(page: Page, state: str = "ready") -> None:
     expect(page.locator(".state")).to_have_text(state)
 
@@ -134,7 +131,9 @@ def test_an_injected_failure_is_found_with_its_line_and_fixed_again(open_page: O
     expect(page.get_by_role("button", name=re.compile("Remove the run: .*with GRD001"))).to_have_count(0)
 
 
-def test_the_page_opens_training_on_one_screen_and_a_failure_is_named_after_one_click(lab: str, browser: Any):
+def test_the_page_opens_training_on_one_screen_and_a_failure_is_named_after_one_click(
+    lab: str, browser: Any, check_words: Callable[[Page], None]
+):
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     page.goto(lab)
     wait_for_updates(page, 20)
@@ -143,8 +142,7 @@ def test_the_page_opens_training_on_one_screen_and_a_failure_is_named_after_one_
     expect(page.locator(".bug-curve")).to_have_count(8)
     for part in (".sim-knobs", ".net", ".board", ".sim-curves .u-over", ".bug-curve", "#tab-experiments"):
         expect(page.locator(part).last).to_be_in_viewport(ratio=1)
-    words = page.evaluate(WORDS_ON_SCREEN)
-    assert 40 < len(words) <= 120, words
+    check_words(page)
     page.locator("#bug-GRD001").check()
     finding = page.locator(".finding[data-code=GRD001]")
     expect(finding).to_be_in_viewport(ratio=1)
@@ -459,6 +457,24 @@ def test_the_run_restarts_when_the_server_is_back(served: Any, tmp_path: Path, b
         wait_for_updates(page, 5)
         assert address(page)["seed"] == "5"
         page.close()
+
+
+def test_on_a_phone_the_plane_and_the_verdict_stay_in_view(open_page: Opened):
+    page = open_page("simulator", params="play=1", width=390, height=844)
+    wait_for_updates(page, 1)
+    for part in (".sim-bar", ".tab-list"):
+        buttons = page.locator(part).get_by_role("button").or_(page.locator(part).get_by_role("tab"))
+        tops = [button.bounding_box()["y"] for button in buttons.all() if button.is_visible()]
+        assert len(tops) > 3
+        assert max(tops) - min(tops) < 10, tops
+    page.locator("label:has(#bug-MEM001)").scroll_into_view_if_needed()
+    page.mouse.wheel(0, 300)
+    page.get_by_label(re.compile("^GRD001")).check()
+    expect(page.locator(".plane-verdict")).to_have_text("✗ GRD001 Gradients are never cleared")
+    expect(page.locator(".plane-verdict")).to_be_in_viewport(ratio=1)
+    page.locator(".sim-knobs").scroll_into_view_if_needed()
+    for part in (".sim-bar .play", ".board-place", ".plane-verdict"):
+        expect(page.locator(part)).to_be_in_viewport(ratio=1)
 
 
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)])
