@@ -175,6 +175,8 @@ def test_a_recorded_run_plays_until_the_worker_is_up(lab: str, browser: Any):
     expect(page.locator(".sim-status")).to_have_text("A recorded run plays while PyTorch starts.")
     expect(page.locator(".verdict")).to_have_text("Not checked yet.")
     assert page.evaluate("() => document.querySelector('.board-decision').width") == 64
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.locator(".play").evaluate("(button) => button.scrollWidth <= button.clientWidth"), "Pause is cut off"
     page.close()
 
 
