@@ -460,8 +460,8 @@ def lab() -> str:
     rows = [[name, f"{value:.3g}", goals.get(name, "")] for name, value in found["one session"].items()]
     late_text = ", ".join(f"{code} {_seconds(found['findings'][code])}" for code in found["later than the goal"])
     late_sentence = (
-        f"Of {len(found['findings'])} failures that can be switched on, these are reported later than the goal: "
-        f"{late_text}. They are certain only after a schedule has ended, or when saved weights are used.\n"
+        f"Of {len(found['findings'])} failures that can be switched on, these are named later than the goal: "
+        f"{late_text}. Most of them are certain only after several epochs.\n"
     )
     return (
         "`trueloop lab` in headless Chromium on the same machine, with the simulator at full speed (`lab.py`):\n\n"

@@ -1,7 +1,8 @@
 """Record the run that the lab's simulator plays until PyTorch has started: `python tools/record_opening_run.py`.
 
 The file holds what a worker has sent for the default settings, compressed: the message "started", then frames at
-regular distances, which have the points of the curves of the frames between them as well.
+regular distances, which have the points of the curves of the frames between them as well. It is a part of the page's
+first download, so its numbers have four digits, and its pictures a quarter of the shades.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from trueloop.app.web.wire_format import FRAME, LENGTH, decode_frame, encode_frame
 from trueloop.lab.serving import STATIC
+from trueloop.lab.teaching.decision_planes import NOT_FINITE
 
 FILE: Final = STATIC / "pages" / "simulator" / "opening_run.bin"
 FRAMES: Final = 16
 UPDATES_PER_FRAME: Final = 50
 MAPS_INTERVAL: Final = 3  # every third frame has the maps of the neurons, as in a live run
+DIGITS: Final = 4  # significant digits of a number
+SHADE: Final = 4  # width of a shade of a picture, in units of its bytes
 
 
 def record() -> Iterator[bytes]:
@@ -50,7 +54,7 @@ def record() -> Iterator[bytes]:
             skipped = _append_points(skipped, header)
             if header["update"] == recorded * UPDATES_PER_FRAME:
                 if recorded:  # the first picture is one of a trained network
-                    frame = encode_frame(header | skipped, [planes])
+                    frame = encode_frame(_round(header | skipped), _round_pictures(header["planes"], planes))
                     yield LENGTH.pack(len(frame), FRAME) + frame
                     skipped = {}
                 recorded += 1
@@ -66,6 +70,25 @@ def _append_points(skipped: dict[str, Any], header: dict[str, Any]) -> dict[str,
         "points": {name: points[name] + values for name, values in header["points"].items()},
         "evaluations": skipped.get("evaluations", []) + header["evaluations"],
     }
+
+
+def _round(value: Any) -> Any:
+    """Return a JSON value with all its numbers rounded."""
+    if isinstance(value, dict):
+        return {name: _round(each) for name, each in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_round(each) for each in cast("list[Any]", value)]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def _round_pictures(planes: list[dict[str, Any]], data: bytes) -> list[bytes]:
+    """Return the bytes of each picture with fewer shades; the class of a pixel of the decision stays."""
+    pictures: list[bytes] = []
+    for plane in planes:
+        size, steps = plane["width"] * plane["height"], plane.get("steps", NOT_FINITE + 1)
+        picture, data = data[:size], data[size:]
+        pictures.append(bytes(each if each == NOT_FINITE else each - each % steps % SHADE for each in picture))
+    return pictures
 
 
 def main() -> None:

@@ -14,6 +14,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 CHROMIUM = Path("/usr/bin/chromium")
+WORDS = (Path(__file__).parents[2] / "benchmarks" / "words_on_screen.js").read_text()
+MAX_WORDS = 120  # on a page before one scrolls
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -69,6 +71,17 @@ def open_page(lab: str, browser: Browser) -> Iterator[Callable[..., Page]]:
         context.close()
     unexpected = [each for each in problems if open_one.allowed not in each]  # type: ignore[attr-defined]
     assert not unexpected, "\n".join(unexpected)
+
+
+@pytest.fixture
+def check_words() -> Callable[[Page], None]:
+    """Return a function that fails if a page shows too many words before one scrolls: prose, labels and controls."""
+
+    def check_page(page: Page) -> None:
+        words = page.evaluate(WORDS)
+        assert 20 < len(words) <= MAX_WORDS, (len(words), " ".join(words))
+
+    return check_page
 
 
 @pytest.fixture

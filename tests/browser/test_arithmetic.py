@@ -96,7 +96,7 @@ def test_the_timeline_is_stepped_through(open_page: Opened):
     page.get_by_role("button", name="Play the run").click()
     expect(says).to_have_text(re.compile("^Epoch 2 of 2, iteration 7 of 7"))
     expect(page.get_by_role("button", name="Play the run")).to_be_visible()  # the player has stopped at the end
-    assert "epoch=1&iteration=6" in page.url
+    expect(page).to_have_url(re.compile("epoch=1&iteration=6"))
 
 
 def test_one_update_shows_what_torch_computes(open_page: Opened):
@@ -106,7 +106,7 @@ def test_one_update_shows_what_torch_computes(open_page: Opened):
     expect(panel.locator(".chip")).to_have_count(16)
     expect(panel.locator(".dot")).to_have_count(300)
     expect(panel.locator(".dot.picked")).to_have_count(16)
-    assert str(expected.micro_batches[0].indices[0]) in panel.locator(".chip").first.inner_text()
+    expect(panel.locator(".chip").first).to_contain_text(str(expected.micro_batches[0].indices[0]))
     for stage in expected.stages():
         expect(panel.locator(".says")).to_have_text(stage.description)
         panel.get_by_label("One step forward").click()

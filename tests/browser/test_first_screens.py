@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
-MAX_WORDS = 120
 COMPUTED = {
     "guess": ".guess-answers button, .guess-place",
     "learn": ".learn-run .loss-plot",
@@ -13,20 +12,6 @@ COMPUTED = {
     "modes": ".side .drawn svg",
 }
 """Page -> what is computed on arrival."""
-WORDS = """() => {
-    const walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
-    const words = [];
-    while (walker.nextNode()) {
-        const parent = walker.currentNode.parentElement;
-        if (parent.closest("pre, svg, table, select, code, .unseen, .cards, button, label")) continue;
-        const range = document.createRange();
-        range.selectNodeContents(walker.currentNode);
-        const { top, height } = range.getBoundingClientRect();
-        if (height && top < innerHeight) words.push(...walker.currentNode.data.match(/[A-Za-z]{2,}/g) ?? []);
-    }
-    return words;
-}"""
-"""Words of prose on the first screen: no code, numbers, names of tensors, or controls."""
 
 
 def open_computed(open_page, name: str, **options) -> Page:
@@ -36,13 +21,20 @@ def open_computed(open_page, name: str, **options) -> Page:
 
 
 @pytest.mark.parametrize("name", COMPUTED)
-def test_a_page_opens_with_something_computed_and_few_words(open_page, name):
+def test_a_page_opens_with_something_computed_and_few_words(open_page, check_words, name):
     page = open_computed(open_page, name, width=1440)
     first = page.locator(COMPUTED[name]).first.bounding_box()
     assert first
     assert first["y"] + min(first["height"], 200) < 900
-    words = page.evaluate(WORDS)
-    assert 5 < len(words) <= MAX_WORDS, (len(words), " ".join(words))
+    check_words(page)
+
+
+def test_few_words_are_on_the_screen_at_each_of_the_operations(open_page, check_words):
+    page = open_computed(open_page, "operations", width=1440)
+    for operation in page.locator(".station").all():
+        operation.click()
+        expect(operation).to_have_attribute("aria-current", "step")
+        check_words(page)
 
 
 @pytest.mark.parametrize("width", [390, 1024])

@@ -13,7 +13,7 @@ def test_a_press_brings_ranked_experiments_with_their_curves(open_page, axe):
         "aria-label", re.compile("always answering the mean")
     )
     expect(page.locator(".learn-run")).to_contain_text("Weight decay of Adam")
-    assert "weight_decay=0.5" in page.locator(".code .hit").inner_text()
+    expect(page.locator(".code .hit")).to_contain_text("weight_decay=0.5")
     axe(page)
     page.evaluate("""() => {
         window.counts = [];

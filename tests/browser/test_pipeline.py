@@ -48,9 +48,9 @@ def test_examples_are_followed_into_batches(open_page: Opened):
     on.click()
     expect(page.locator(".examples .example.drawn")).to_have_count(8)
     bars = page.locator(".batch").first.locator(".part")
-    assert bars.all_inner_texts() == [
-        f"{name} {count}" for name, count in zip("ABC", first.composition, strict=True) if count
-    ]
+    expect(bars).to_have_text(
+        [f"{name} {count}" for name, count in zip("ABC", first.composition, strict=True) if count]
+    )
     page.get_by_role("button", name="Epoch 1").click()
     expect_run(page, run, epoch=1)
     page.locator("summary", has_text="Show the code").click()
@@ -81,7 +81,7 @@ def test_left_out_examples_and_the_address(open_page: Opened, axe: Callable[[Pag
     expect(page.locator(".left-out")).to_have_text(f"left out: {', '.join(f'#{number}' for number in left_out)}")
     to_the_end(page)
     expect(page.locator(".examples .example.never")).to_have_count(3)
-    assert "#/pipeline?examples=43&drop_last=true&step=" in page.url
+    expect(page).to_have_url(re.compile(r"#/pipeline\?examples=43&drop_last=true&step="))
     page.reload()
     expect_run(page, run)
     expect(page.locator(".examples .example.never")).to_have_count(3)  # still at the end

@@ -32,12 +32,11 @@ def expect_programs(page: Page, selection: Selection) -> None:
 def test_the_program_grows_with_each_switch(open_page: Opened, axe: Callable[[Page], None]):
     page = open_page("production")
     expect_programs(page, Selection())
-    assert page.locator(".code .changed").count() == 0
+    expect(page.locator(".code .changed")).to_have_count(0)
     page.get_by_label("Clipping").check()
     expect_programs(page, select("clipping"))
-    assert [line.strip() for line in page.locator(".text .code-panel >> nth=0 >> .changed").all_text_contents()] == [
-        "nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)"
-    ]
+    changed = page.locator(".text .code-panel >> nth=0 >> .changed")
+    expect(changed).to_have_text(["nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)"])
     expect(page.locator(".flow .new")).to_have_count(1)
     expect(page.locator(".flow .new")).to_have_attribute(
         "aria-label", re.compile(r"Clip the gradients' norm, new, line \d+")
@@ -86,8 +85,8 @@ def test_an_address_restores_a_selection_and_boxes_lead_to_lines(open_page: Open
     box = page.locator(".flow .box[data-box=window]")
     box.focus()
     pointed = page.locator(".code .pointed")
-    assert pointed.first.text_content().strip() == "count += len(targets)"
     expect(pointed).to_have_count(3)
+    expect(pointed.first).to_have_text("count += len(targets)")
     expect(pointed.first).to_be_in_viewport()
     page.locator(".text .code .line", has_text="optimizer.step()").click()
     expect(page.locator(".flow .box.pointed")).to_have_attribute("data-box", "update")

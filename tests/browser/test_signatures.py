@@ -19,13 +19,15 @@ def test_a_tile_is_measured_described_and_opens_the_page_of_its_failure(open_pag
     expect(about.get_by_role("img")).to_have_attribute("aria-label", re.compile("^Gradient norm. At the end: healthy"))
     assert 1700 < page.evaluate("() => document.documentElement.scrollHeight") < 2300
     axe(page)
+    page.route("**/api/signature", lambda route: None)  # its curves are not measured yet
     tile.press("Enter")
+    expect(page.locator(".sig-measured .sig-plot")).to_have_count(1)  # that of the wall
     expect(page).to_have_url(re.compile("code=GRD001$"))
     expect(page.get_by_role("heading", name="Gradients are never cleared")).to_be_focused()
     expect(page.locator(".sig-wall")).to_have_count(0)
     page.get_by_role("link", name="All signatures").click()
     expect(tile).to_be_focused()
-    expect(tile.locator("polyline")).to_have_count(2, timeout=500)  # from the cache on this machine
+    expect(tile.locator("polyline")).to_have_count(2)
 
 
 def test_the_curves_and_the_page_of_a_failure_are_shown(open_page, axe):
@@ -35,7 +37,8 @@ def test_the_curves_and_the_page_of_a_failure_are_shown(open_page, axe):
     expect(article.locator(".sig-finding-text")).to_contain_text("used all 6 gradients from an earlier step again")
     titles = article.locator(".sig-all .sig-plot figcaption b")
     expect(titles.first).to_have_text("Training loss")
-    assert {"Gradient norm", "Learning rate", "Graphs alive", "Held-out accuracy"} <= set(titles.all_inner_texts())
+    for title in ("Gradient norm", "Learning rate", "Graphs alive", "Held-out accuracy"):
+        expect(titles.filter(has_text=title)).not_to_have_count(0)
     expect(article.locator("svg[role=img]").first).to_have_attribute("aria-label", re.compile("healthy .* broken"))
     expect(article).to_contain_text("Why it happens")
     expect(article.get_by_text("optimizer.zero_grad()", exact=True).first).to_be_visible()

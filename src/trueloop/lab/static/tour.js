@@ -118,7 +118,7 @@ export function tour({ button, announce }) {
   button.addEventListener("click", () => (stopIndex < 0 ? begin() : panel.focus()));
   button.textContent = "Tour";
   if (!localStorage.getItem(OFFERED)) {
-    button.textContent = "New here? Take the tour";
+    fill(button, h("span", { class: "wide" }, "New here? "), "Take the tour");
     button.after(declineButton);
   }
 }

@@ -38,8 +38,8 @@ export async function mount(root, { params, setParams, announce }) {
   const save = h("button", { type: "button", class: "quiet", hidden: !videoType(), onclick: saveVideo }, "Save as video");
   const copy = h("button", { type: "button", class: "quiet", onclick: copyLink }, "Copy the link");
   fill(root, h("div", { class: "guess" },
-    h("div", { class: "panel guess-film" }, canvas, movie.element, h("div", { class: "row" }, save, copy, saveStatus)),
-    h("div", { class: "guess-side" }, score, status, answers, evidence, h("p", { class: "guess-other" }, others))));
+    h("div", { class: "panel guess-film" }, canvas, movie.element),
+    h("div", { class: "guess-side" }, score, status, answers, evidence, h("p", { class: "guess-other" }, others), h("div", { class: "row" }, save, copy, saveStatus))));
 
   function size() {
     const width = canvas.clientWidth, ratio = devicePixelRatio || 1, height = filmHeight(width, film?.charts ?? 6);

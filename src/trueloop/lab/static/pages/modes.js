@@ -10,7 +10,7 @@ import { networkLegend } from "./modes/network.js";
 import { side } from "./modes/side.js";
 
 export const title = "Train and eval";
-export const lead = "One network twice, the same inputs: left in train mode, right in eval mode.";
+export const lead = "One network and the same inputs, in both modes.";
 
 /** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {

@@ -9,7 +9,7 @@ import { graphPanel } from "./operations/graph.js";
 import { tensorCard } from "./operations/tensor.js";
 
 export const title = "The six operations";
-export const lead = "Every training loop repeats these six. Values flow forward, gradients flow back.";
+export const lead = "Values flow forward, gradients flow back.";
 
 const SIX = ["forward", "loss", "backward", "update", "zero grad", "schedule"];
 /** The kind of result of each operation, which has a colour: values, gradients, updates. @type {Record<string, string>} */
@@ -38,7 +38,7 @@ export async function mount(root, { params, setParams, announce }) {
   const tensors = h("div", { class: "tensors" });
   const torchError = h("blockquote", { class: "error torch-words", hidden: true });
   const graph = graphPanel({ onpick: (at) => stepPlayer.go(at) });
-  const code = codePanel({ file: "six_operations.py", open: innerWidth > 860, note: "The program that ran: the values above were read from its variables after each marked line." });
+  const code = codePanel({ file: "six_operations.py", open: innerWidth > 860, note: "The program that ran." });
   const stepPlayer = player({ count: () => trace?.states.length ?? 1, ready: () => Boolean(trace), show: draw, label: "Operations", perStep_ms: 1400 });
   const controls = form(fields, {
     values: valuesFrom(fields, params), labels: LABELS, sliders: { lr: { log: true, lowest: 0.001, highest: 3 }, gamma: { step: 0.05 }, updates: {}, hidden: {} },

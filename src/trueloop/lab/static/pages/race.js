@@ -5,6 +5,7 @@ import { form, mentions } from "../controls.js";
 import { oncePerFrame, fill, h, debounce, formatNumber } from "../dom.js";
 import { isHidden } from "../classroom.js";
 import { fetchFields } from "../net.js";
+import { prefersReducedMotion } from "../player.js";
 import { lane } from "./race/lane.js";
 import { runningMean, examplesAfterUpdates, SMOOTHING_UPDATES, standings } from "./race/standing.js";
 import * as address from "./simulator/address.js";
@@ -31,15 +32,15 @@ export async function mount(root, { params, setParams, announce }) {
   const sharedParams = new URLSearchParams([...params].filter(([name]) => !NAMES.includes(name.toUpperCase()) && !["goal", "axis"].includes(name)));
   const parsed = address.decode(sharedFields, sharedParams);
   let sharedConfig = parsed.setup.config, goal = Math.min(1, Math.max(0.5, Number(params.get("goal")) || 0.95)), axis = params.get("axis") === "example" ? "example" : "update";
-  let trainWhenReady = false, pendingSteps = 0, frames = 0, changeCount = 0, mounted = true;
+  let trainWhenReady = !prefersReducedMotion(), pendingSteps = 0, frames = 0, changeCount = 0, mounted = true;
   /** @type {ReturnType<typeof lane>[]} */ let lanes = [];
   const pacer = createPacer(() => lanes.map(({ run }) => run));
   const statusLine = h("p", { class: "sim-status", role: "status" });
   const showStatus = (/** @type {string} */ text) => { statusLine.textContent = text; };
   const play = h("button", { type: "button", class: "play", onclick: () => (pacer.training || trainWhenReady ? pause() : start()) }, "▶ Train all");
-  const step = h("button", { type: "button", class: "quiet", title: "One update of each", onclick: () => { trainWhenReady = false; if (ready()) pacer.step(); else pendingSteps++; show(); } }, "▶| Step");
-  const reset = h("button", { type: "button", class: "quiet", title: "Restart all", onclick: () => begin(false) }, "↺ Reset");
-  const add = h("button", { type: "button", class: "quiet", onclick: () => { const last = lanes[lanes.length - 1]; addLane({ ...last.setup, config: { ...last.setup.config } }); change(); } }, "+ Add a runner");
+  const step = h("button", { type: "button", class: "quiet", "aria-label": "Step", title: "One update of each", onclick: () => { trainWhenReady = false; if (ready()) pacer.step(); else pendingSteps++; show(); } }, "▶|", h("span", {}, " Step"));
+  const reset = h("button", { type: "button", class: "quiet", "aria-label": "Reset", title: "Restart all", onclick: () => begin(false) }, "↺", h("span", {}, " Reset"));
+  const add = h("button", { type: "button", class: "quiet", "aria-label": "Add a runner", onclick: () => { const last = lanes[lanes.length - 1]; addLane({ ...last.setup, config: { ...last.setup.config } }); change(); } }, "+", h("span", {}, " Add a runner"));
   const speed = h("select", { "aria-label": "Speed", onchange: () => pacer.setSpeed(Number(speed.value)) }, SPEEDS.map(([value, text]) => h("option", { value }, text)));
   const axisSelect = h("select", { id: "race-axis", onchange: () => { axis = axisSelect.value; updateAddress(); build(); draw(true); } }, [["update", "updates"], ["example", "examples seen"]].map(([value, text]) => h("option", { value, selected: value === axis }, text)));
   const target = h("input", { type: "number", id: "race-goal", min: 50, max: 100, step: 1, value: Math.round(100 * goal), oninput: () => { const value = Number(target.value) / 100; if (value >= 0.5 && value <= 1) { goal = value; updateAddress(); draw(true); } } });
@@ -208,7 +209,8 @@ export async function mount(root, { params, setParams, announce }) {
   function show() {
     const training = pacer.training || trainWhenReady, unconnected = lanes.find(({ run }) => run.connection !== "open")?.run.connection;
     const allEnded = lanes.length > 0 && lanes.every(({ run }) => run.ended);
-    play.textContent = training ? "‖ Pause" : "▶ Train all";
+    if (play.dataset.training !== String(training)) fill(play, training ? "‖ Pause" : ["▶ Train", h("span", {}, " all")]);
+    play.dataset.training = String(training);
     play.disabled = step.disabled = Boolean(unconnected) && unconnected !== "connecting";
     const [kind, text] = unconnected ? ["lost", unconnected === "connecting" ? "starting PyTorch ..." : "not connected"] : !ready() ? ["waiting", "writing ..."] : allEnded ? ["ended", "finished"] : pacer.training ? ["running", "training"] : ["paused", lanes.some(({ run }) => run.update) ? "paused" : "ready"];
     stateBadge.dataset.state = kind;

@@ -5,9 +5,7 @@ import { fill, h } from "../dom.js";
 import { ask, retryUntilAnswered } from "../net.js";
 
 export const title = "Cheat sheet";
-export const lead = ["Terms, counts, loops, silent failures and DataLoader arguments, generated from trueloop's own sources, " +
-  "so they match the other pages and the sanitizer. It prints on two A4 pages.",
-  "What to look for: terms that you use differently; the loop nearest to yours; failures whose symptom matches a curve you have seen."];
+export const lead = "Terms, counts, loops, silent failures and DataLoader arguments, on three pages to print.";
 
 /** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {

@@ -137,7 +137,7 @@ class View {
     this.grid = h("div", { class: "sim-grid" },
       h("div", { class: "panel sim-knobs" }, this.knobs.element),
       networkPanel,
-      h("div", { class: "panel sim-plane" }, this.planesContainer, this.divergence,
+      h("div", { class: "panel sim-plane" }, this.planesContainer, this.findings.verdictAtPlane, this.divergence,
         h("div", { class: "row adds" }, h("span", { class: "muted" }, "Click adds"), label, pointLegend(), h("span", { class: "unseen", id: "board-keys" }, "Shift-click removes the nearest point. Arrow keys move a cross, Enter adds a point there, Delete removes the nearest point."))),
       h("div", { class: "panel sim-curves" }, this.numbers.element, loss, this.curves.events, this.curves.chips));
     fill(this.root, h("div", { class: "sim" }, this.bar.element, this.status, this.grid,

@@ -24,7 +24,7 @@ export function memoryPanel({ announce }) {
   fill(result, bars, h("details", {}, h("summary", {}, "After each operation, and how it is measured"), curves.element, explanation, code.element));
   const element = h("section", { class: "panel memory", "aria-labelledby": "memory-title", id: "memory" },
     h("h2", { id: "memory-title" }, "With and without a graph"),
-    h("p", {}, "Eval mode still builds a graph, which keeps what backward needs; ", h("code", {}, "no_grad"), " does not."),
+    h("p", {}, "Eval mode still builds a graph; ", h("code", {}, "no_grad"), " does not."),
     error, result, controls, h("div", { class: "row" }, measure));
   const described = fetchFields("memory").then((fields) => {
     values = Object.fromEntries(fields.map((field) => [field.name, field.default]));
@@ -59,7 +59,7 @@ export function memoryPanel({ announce }) {
   /** @param {any} data */
   function draw(data) {
     const maxPeak_b = Math.max(...data.modes.map((/** @type {any} */ mode) => mode.peak_b));
-    fill(bars, h("div", { class: "scroll" }, h("table", {}, h("caption", { class: "unseen" }, "Memory and time of one forward pass by mode"), h("thead", {}, h("tr", {}, ["mode", "kept after the forward", "", "peak", "saved for backward", "time, median", "backward afterwards"].map((text, i) => h("th", { scope: "col", class: [3, 4, 5].includes(i) ? "number" : "" }, text)))), h("tbody", {}, data.modes.map((/** @type {any} */ mode, /** @type {number} */ i) => h("tr", {},
+    fill(bars, h("div", { class: "scroll" }, h("table", {}, h("caption", { class: "unseen" }, "Memory and time of one forward pass by mode"), h("thead", {}, h("tr", {}, ["mode", "kept", "", "peak", "saved for backward", "time, median", "backward"].map((text, i) => h("th", { scope: "col", class: [3, 4, 5].includes(i) ? "number" : "" }, text)))), h("tbody", {}, data.modes.map((/** @type {any} */ mode, /** @type {number} */ i) => h("tr", {},
       h("th", { scope: "row" }, h("code", {}, mode.name)),
       h("td", { class: "bar-place" }, h("span", { class: `bar mode-${i}`, style: { width: `${(100 * mode.kept_b) / maxPeak_b}%` } })),
       h("td", { class: "number" }, mode.kept), h("td", { class: "number" }, mode.peak), h("td", { class: "number" }, mode.for_backward), h("td", { class: "number" }, mode.median),

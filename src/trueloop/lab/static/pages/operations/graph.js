@@ -3,7 +3,8 @@
 import { fill, h, svg } from "../../dom.js";
 import { flows } from "./flow.js";
 
-const BOX = { width: 128, height: 44 }, COLUMN = 176, ROW = 86, MIN_BEND = 9;
+const BOX = { width: 128, height: 44 }, COLUMN = 156, ROW = 86, MIN_BEND = 9;
+const MIN_SCALE = 0.85; // of the drawing; it scrolls where this is too wide
 
 /** @param {{onpick: (step: number) => void}} options onpick: called with the step whose bar was clicked */
 export function graphPanel({ onpick }) {
@@ -20,24 +21,23 @@ export function graphPanel({ onpick }) {
   const byteBars = h("div", { class: "life", role: "group", "aria-label": "Bytes that the graph keeps, step by step" });
   const list = h("tbody");
   const element = h("section", { class: "panel graph-panel", "aria-labelledby": "graph-title" },
-    h("h2", { id: "graph-title" }, "The graph behind the loss"),
+    h("h2", { id: "graph-title" }, "The graph of the loss"),
     drawing, facts, detail,
     h("h3", {}, "Bytes kept for backward"), byteBars,
-    h("p", { class: "muted" }, "A saved tensor is a square: ■ kept, □ freed by backward."),
+    h("p", { class: "muted" }, "■ saved tensor, □ freed"),
     h("details", {}, h("summary", {}, "The graph as a table"), h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["node", "of", "saved for backward", "passes its gradient to"].map((text) => h("th", { scope: "col" }, text)))), list))));
 
   /** @param {any} graph @param {number} aliveCount */
   function showFacts(graph, aliveCount) {
-    fill(facts, [["operations alive", aliveCount], ["nodes of this graph", graph?.nodes.length ?? 0], ["bytes saved", graph?.saved_b ?? 0], ["state", !graph ? "not built" : graph.released ? "released by backward" : "ready for backward"]]
+    fill(facts, [["alive", aliveCount], ["nodes", graph?.nodes.length ?? 0], ["bytes saved", graph?.saved_b ?? 0], ["state", !graph ? "not built" : graph.released ? "released" : "ready"]]
       .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
   }
 
   /** @param {any} graph */
   function drawGraph(graph) {
-    const maxOf = (/** @type {string} */ axis) => Math.max(...graph.nodes.map((/** @type {any} */ node) => node[axis]));
-    const width = maxOf("column") * COLUMN + BOX.width + 16, height = (maxOf("row") + 1) * ROW;
+    const width = highest(graph, "column") * COLUMN + BOX.width + 16, height = heightOf(graph);
     const positionOf = (/** @type {any} */ node) => ({ x: BOX.width / 2 + 8 + node.column * COLUMN, y: ROW / 2 - 6 + node.row * ROW });
-    return svg("svg", { viewBox: `0 0 ${width} ${height}`, style: { width: "100%", "max-width": `${width}px`, "min-width": `${Math.round(width * 0.85)}px` }, role: "group", "aria-label": `Graph of ${graph.root}: ${graph.nodes.length} nodes` },
+    return svg("svg", { viewBox: `0 0 ${width} ${height}`, style: { width: "100%", "max-width": `${width}px`, "min-width": `${Math.round(width * MIN_SCALE)}px` }, role: "group", "aria-label": `Graph of ${graph.root}: ${graph.nodes.length} nodes` },
       svg("defs", {}, svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { d: "M0 0L8 4L0 8z", class: "arrow-head" }))),
       graph.edges.map((/** @type {[number, number]} */ [from, to]) => edge(positionOf(graph.nodes[from]), positionOf(graph.nodes[to]), graph.released)),
       graph.nodes.map((/** @type {any} */ node) => box(node, positionOf(node))), svg("g", { class: "flows" }));
@@ -65,7 +65,7 @@ export function graphPanel({ onpick }) {
   /** @param {any} graph */
   function drawNew(graph) {
     shownGraph = graph;
-    fill(detail, h("p", { class: "muted" }, graph ? "Point at a node to see what it does and keeps." : ""));
+    fill(detail, h("p", { class: "muted" }, graph ? "Point at a node." : ""));
     fill(drawing, graph ? drawGraph(graph) : h("p", { class: "muted" }, "There is no graph before the first forward."));
     drawing.scrollLeft = drawing.scrollWidth; // to the root
     fill(list, graph?.nodes.map((/** @type {any} */ node, /** @type {number} */ i) => h("tr", {}, h("td", {}, h("code", {}, node.name)), h("td", {}, node.tensor_name), h("td", {}, node.saved.map(describeSaved).join("; ")),
@@ -78,6 +78,7 @@ export function graphPanel({ onpick }) {
     load(newTrace) {
       trace = newTrace;
       shownGraph = undefined;
+      drawing.style.minHeight = `${MIN_SCALE * Math.max(0, ...trace.graphs.map(heightOf))}px`; // what is below stays where it is
       maxBytes = Math.max(1, ...trace.graphs.map((/** @type {any} */ graph) => graph.saved_b));
       fill(byteBars, trace.states.map((/** @type {any} */ _, /** @type {number} */ i) => byteBar(i)));
     },
@@ -94,6 +95,12 @@ export function graphPanel({ onpick }) {
     unmount() { moving?.(); },
   };
 }
+
+/** @param {any} graph @param {"row" | "column"} axis */
+const highest = (graph, axis) => Math.max(...graph.nodes.map((/** @type {any} */ node) => node[axis]));
+
+/** @param {any} graph */
+const heightOf = (graph) => (highest(graph, "row") + 1) * ROW;
 
 /** @param {any} saved */
 const describeSaved = (saved) => (saved.freed ? `□ ${saved.name}: freed` : `■ ${saved.name}${saved.tensor_name ? ` = ${saved.tensor_name}` : ""}, ${saved.size_b} bytes`);

@@ -36,7 +36,7 @@ function changeLabel(name, { tensors, changed, first }) {
 }
 
 /** @param {any} tensor */
-const shape = (tensor) => (tensor.shape.length ? `[${tensor.shape.join(", ")}]` : "a number");
+const shape = (tensor) => (tensor.shape.length ? `[${tensor.shape.join(", ")}]` : "");
 
 /** A table of numbers; arrow keys reach the calculated numbers, which show their calculation.
  * @param {any} tensor @param {Parameters<typeof tensorCard>[1]} step */

@@ -29,8 +29,9 @@ export function lane({ name, colour, dash, fields, setup, onchange, onremove, ha
   const removeButton = h("button", { type: "button", class: "quiet small", "aria-label": `Remove runner ${name}`, onclick: onremove }, "✕");
   const heading = h("h2", { class: "row" }, swatch({ colour, dash, width: 4 }), `Runner ${name}`, removeButton);
   const element = h("section", { class: "panel lane", "aria-label": `Runner ${name}` }, heading, plane.element, verdict,
-    main.element, h("div", { class: "field" }, h("label", { for: `race-bug-${name}` }, "failure"), failureSelect), alsoSet,
-    h("details", { class: "more" }, h("summary", {}, "More settings"), more.element));
+    h("details", { class: "more settings", open: !matchMedia("(max-width: 700px)").matches }, h("summary", {}, "Settings"),
+      main.element, h("div", { class: "field" }, h("label", { for: `race-bug-${name}` }, "failure"), failureSelect), alsoSet,
+      h("details", { class: "more" }, h("summary", {}, "More settings"), more.element)));
   let listedFailures = "", preparedFor = "";
 
   const run = new Run({

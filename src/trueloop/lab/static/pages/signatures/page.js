@@ -3,7 +3,7 @@
 import { block, codePanel } from "../../code.js";
 import { fill, h, formatNumber, prose } from "../../dom.js";
 import { ask, retryUntilAnswered } from "../../net.js";
-import { comparisonPlot, plotLegend } from "./plot.js";
+import { comparisonPlot, plotLegend, plotsOnWall } from "./plot.js";
 
 const RETRY_MS = 2000;
 
@@ -16,7 +16,7 @@ export function renderPieces(pieces) {
 export function failurePage(failures, failure) {
   let unmounted = false;
   const heading = h("h2", { tabindex: "-1" }, h("span", { class: `badge ${failure.severity}` }, `${failure.severity} ${failure.code}`), " ", failure.title);
-  const measured = h("div", { class: "sig-measured" }, h("p", { class: "sig-wait", role: "status" }, failure.curves ? "Training on the first of three seeds …" : failure.why));
+  const measured = h("div", { class: "sig-measured" });
   const summary = h("div", {}), description = h("div", {});
   const at = failures.indexOf(failure);
   const step = (/** @type {any} */ other, /** @type {string} */ text) => other && h("a", { href: `#/signatures?code=${other.code}`, title: other.title }, text);
@@ -24,15 +24,22 @@ export function failurePage(failures, failure) {
     h("nav", { class: "row", "aria-label": "Failures" }, h("a", { href: "#/signatures" }, "All signatures"), step(failures[at - 1], "← previous"), step(failures[at + 1], "next →")),
     heading, summary, measured, description);
 
+  /** Show a text where the curves will be, and the one that is known from the wall. @param {any} text */
+  function wait(text) {
+    const known = plotsOnWall.get(failure.code);
+    fill(measured, h("p", { class: "sig-wait", role: "status" }, text), known && [plotLegend({ seeds: 1 }), h("div", { class: "sig-all" }, comparisonPlot(known))]);
+  }
+  wait(failure.curves ? "Training on the first of three seeds …" : failure.why);
+
   /** Request the curves until all seeds are done. */
   async function measure() {
     while (!unmounted) {
       try {
         const answer = await retryUntilAnswered(() => ask("signature", { code: failure.code }));
         if (answer.done === undefined) return answer;
-        fill(measured, h("p", { class: "sig-wait", role: "status" }, `${answer.done} of ${answer.of} seeds are done …`));
+        wait(`${answer.done} of ${answer.of} seeds are done …`);
       } catch (error) {
-        fill(measured, h("p", { class: "sig-wait", role: "status" }, `${error instanceof Error ? error.message : error} Trying again …`));
+        wait(`${error instanceof Error ? error.message : error} Trying again …`);
         await new Promise((wake) => setTimeout(wake, RETRY_MS));
       }
     }

@@ -8,6 +8,9 @@ import { h, formatNumber, svg } from "../../dom.js";
 
 const PLOT = { width: 260, height: 112, left: 4, right: 4, top: 14, bottom: 16 }, TILE = { width: 120, height: 76, left: 4, right: 4, top: 5, bottom: 5 };
 
+/** The curves on the wall, by the code of the failure; its page shows them while it measures. @type {Map<string, Plot>} */
+export const plotsOnWall = new Map();
+
 /** @param {Plot} plot */
 export function comparisonPlot(plot) {
   const { width, height, left, right, top, bottom } = PLOT;

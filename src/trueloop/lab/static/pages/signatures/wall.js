@@ -4,7 +4,7 @@ import { fill, h, debounce } from "../../dom.js";
 import { ask, retryUntilAnswered } from "../../net.js";
 import { prefersReducedMotion } from "../../player.js";
 import { renderPieces } from "./page.js";
-import { comparisonPlot, plotLegend, thumbnail } from "./plot.js";
+import { comparisonPlot, plotLegend, plotsOnWall, thumbnail } from "./plot.js";
 
 const RETRY_MS = 2000, NEXT_MS = 2600; // NEXT_MS: time until the wall shows the next failure by itself
 let leftAt = ""; // code of the failure that was opened last, to which the user comes back
@@ -81,6 +81,7 @@ export function wall(failures, { params, setParams, announce }) {
   function draw(each, plot) {
     each.plot = plot ?? {};
     if (!plot) return;
+    plotsOnWall.set(each.failure.code, plot);
     fill(each.picture, thumbnail(plot));
     if (shown < 0 || tiles[shown] === each) describe(each.failure);
   }

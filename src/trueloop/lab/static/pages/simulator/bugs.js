@@ -51,7 +51,7 @@ export function bugs({ onchange }) {
       words.length > 0 && !found.length && h("p", { class: "muted" }, "No failure matches."));
     if (focusedId?.startsWith("bug-")) document.getElementById(focusedId)?.focus({ preventScroll: true });
     fixAll.hidden = !activeCodes.length;
-    search.placeholder = `Search ${all.length} failures`;
+    search.placeholder = `Search ${all.length || ""} failures`;
   }
 
   return {

@@ -4,7 +4,7 @@ import { fill, h, prose } from "../../dom.js";
 
 /** @param {{onpick: (line: number) => void}} options */
 export function findings({ onpick }) {
-  const verdict = h("p", { class: "verdict" });
+  const verdict = h("p", { class: "verdict" }), verdictAtPlane = h("p", { class: "plane-verdict" }); // the latter on phones, where the plane stays in view
   const cards = h("div", { class: "cards" });
   const limitsNote = h("p", { class: "muted judged", hidden: true });
   const element = h("section", { class: "findings", "aria-label": "Sanitizer" }, cards, limitsNote);
@@ -31,7 +31,7 @@ export function findings({ onpick }) {
   }
 
   return {
-    element, verdict,
+    element, verdict, verdictAtPlane,
     /** @param {any} run */
     show(run) {
       this.showVerdict(run);
@@ -44,14 +44,18 @@ export function findings({ onpick }) {
       const isChecked = run.update && !run.recorded;
       const problemCount = run.findings.filter((/** @type {any} */ { finding }) => finding.severity !== "note").length;
       const unseen = (run.started?.bugs ?? []).filter((/** @type {string} */ code) => !run.findings.some((/** @type {any} */ { finding }) => finding.code === code)).join(", ");
-      verdict.className = `verdict ${problemCount || run.ended?.explained ? "bad" : isChecked && !unseen ? "good" : ""}`;
+      const isBad = Boolean(problemCount || run.ended?.explained), isGood = isChecked && !unseen && !isBad;
       const isRaised = Boolean(run.ended?.explained);
       const unseenText = run.ended ? `The sanitizer has not found ${unseen} in this run.` : `Not found yet: ${unseen}. ${late || "Some failures show only after two epochs, or at an evaluation."}`;
       const text = unseen && isChecked && !run.findings.length && !isRaised ? unseenText : run.findings.length ? `✗ ${run.findings[0].finding.code} ${run.findings[0].finding.title}${run.findings.length > 1 ? `, and ${run.findings.length - 1} more` : ""}`
         : run.ended?.explained ? `✗ ${run.ended.explained.title}`
         : run.ended ? `✓ ${run.ended.headline ?? "The sanitizer found nothing."}`
           : isChecked ? "✓ No findings so far." : "Not checked yet.";
-      if (verdict.textContent !== text) verdict.textContent = text;
+      for (const each of [verdict, verdictAtPlane]) {
+        each.classList.toggle("bad", isBad);
+        each.classList.toggle("good", Boolean(isGood));
+        if (each.textContent !== text) each.textContent = text;
+      }
     },
   };
 }
