@@ -64,6 +64,16 @@ class Net(nn.Module):
     def forward(self, x):
         return self.conv(x)
 """,
+    "an empty container": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential()
+        layers = [nn.Linear(8, 8), nn.ReLU()]
+        self.body = nn.Sequential(*layers)
+    def forward(self, x):
+        return self.body(x)
+""",
     "branches": """
 class Net(nn.Module):
     def __init__(self, deep):

@@ -18,6 +18,7 @@ When this is fine
     - The first layer is used in between: it is wrapped, called, or part of a list.
     - The two assignments are alternatives in the branches of an ``if``.
     - A subclass or a later step replaces the head of a model.
+    - The first one is an empty container, such as ``nn.Sequential()``.
 
 How it is detected
     Only the linter finds it, from the source code: two layers of ``torch.nn`` that are assigned to the same attribute
@@ -49,8 +50,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _is_layer(node: ast.AST | None) -> bool:
-    """Return True for a call such as ``nn.Linear(4, 2)``, and for a container of such calls."""
-    return isinstance(node, ast.Call) and dotted_name(node.func).rpartition(".")[0] in ("nn", "torch.nn")
+    """Return True for a call such as ``nn.Linear(4, 2)``, but not for an empty container."""
+    if not isinstance(node, ast.Call) or not (node.args or node.keywords):
+        return False
+    return dotted_name(node.func).rpartition(".")[0] in ("nn", "torch.nn")
 
 
 def _replaced_attributes(method: ast.FunctionDef) -> Iterator[Hit]:
@@ -62,8 +65,8 @@ def _replaced_attributes(method: ast.FunctionDef) -> Iterator[Hit]:
                 before = layers.get(name)
                 if before is not None and not _reads(value, name):
                     yield Hit(
-                        message=f"`{name}` replaces the layer that got this name in line {before.lineno}: the model "
-                        "has one layer less than written.",
+                        message=f"`{name}` replaces a layer that got the same name before: the model has one layer "
+                        "less than written.",
                         node=statement,
                         related=((before, "the layer that is lost"),),
                     )
