@@ -381,6 +381,7 @@ def _loss_record(found: LossNode, with_divisor: bool) -> LossRecord:
             logs = parent(logs)
         if _name(logs) == "LogSoftmax":
             kind, source = "cross_entropy", parent(logs)
+    normalised = _softmax_of_log(logs)
     shape, ignored = input_shape(core), ignored_target(core)
     return LossRecord(
         kind=kind,
@@ -395,10 +396,22 @@ def _loss_record(found: LossNode, with_divisor: bool) -> LossRecord:
         unreadable_reason=unreadable_reason(core, "target", "targets", "self"),
         location=call and call.location,
         class_weights=getattr(core, "_raw_saved_weight", None) is not None and saved_tensor(core, "weight") is not None,
-        normalised_over=None if logs is None or ignored is None else _normalised_over(logs, found.source, shape),
+        normalised_over=None
+        if normalised is None or ignored is None
+        else _normalised_over(normalised, found.source if normalised is logs else normalised, shape),
         flattened=_flattened_across(source, shape) if kind == "cross_entropy" else None,
         unflattened=_unflattened(found.source, shape),
     )
+
+
+def _softmax_of_log(logs: Any) -> Any:
+    """Return the node of a log-softmax, or of the softmax in ``log(softmax(x) + 1e-9)``; any other node unchanged."""
+    if _name(logs) != "Log":
+        return logs
+    below = parent(logs)
+    while _name(below) in ("Add", "Clamp", "ClampMin"):
+        below = parent(below)
+    return below if _name(below) == "Softmax" else logs
 
 
 def ignored_target(core: Any) -> int | None:

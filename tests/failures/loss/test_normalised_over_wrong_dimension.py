@@ -46,7 +46,21 @@ def loss_of(z, y):
     "loss_of = lambda z, y: F.cross_entropy(z.softmax(0) @ torch.eye(4), y)" + LOOP,
 }
 
+CORRECT["the logarithm of a softmax over the classes"] = (
+    "model = nn.Linear(6, 4)\nloss_of = lambda z, y: F.nll_loss(torch.log(z.softmax(1) + 1e-9), y)" + LOOP
+)
+
 FAULTY = {
+    "the logarithm of a softmax": """
+model = nn.Linear(6, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    p = F.softmax(model(x), dim=0)
+    loss = F.nll_loss(torch.log(p + 1e-9), y)  # <- LOS007
+    loss.backward()
+    optimizer.step()
+""",
     "over the samples": """
 model = nn.Sequential(nn.Linear(6, 4), nn.LogSoftmax(dim=0))
 criterion = nn.NLLLoss()

@@ -23,10 +23,11 @@ When this is fine
     - The log-probabilities are over the classes, and are reshaped to [tokens, classes] before the loss.
 
 How it is detected
-    In a run, the sanitizer reports an ``nll_loss`` whose input comes from a ``log_softmax`` over another dimension than
-    the classes, with nothing but reshapes in between. The linter reports a softmax or log-softmax with ``dim=0`` of a
-    linear layer's result, directly before a loss or at the end of a model in the same file, if the model gets whole
-    batches: of a loader with a batch size above 1, a slice of a tensor, or a tensor that is created with two sizes.
+    In a run, the sanitizer reports an ``nll_loss`` whose input comes from a ``log_softmax``, or from the logarithm of a
+    softmax, over another dimension than the classes, with nothing but reshapes in between. The linter reports a softmax
+    or log-softmax with ``dim=0`` of a linear layer's result, directly before a loss or at the end of a model in the
+    same file, if the model gets whole batches: of a loader with a batch size above 1, a slice of a tensor, or a tensor
+    that is created with two sizes.
 
 References
     fxia22/pointnet.pytorch#27, "Dim0 means the dimension of batch. However, the log_softmax should be applied along
@@ -66,7 +67,7 @@ class Detector(BaseDetector):
             dimension, size = loss.normalised_over
             elements = "samples of the batch" if dimension == 0 else "values"
             yield Evidence(
-                message=f"The `log_softmax` before this loss normalises over the {size} {elements} in dimension "
+                message=f"The softmax before this loss normalises over the {size} {elements} in dimension "
                 f"{dimension} instead of the {loss.shape[1]} classes in dimension 1.",
                 location=loss.location or event.location,
                 related=((event.location, "`backward()`"),) if loss.location and event.location else (),
