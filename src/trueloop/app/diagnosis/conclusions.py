@@ -153,7 +153,7 @@ def _is_lower(
 ) -> bool:
     """Return True if the loss is clearly lower under every seed, also than at the end of the script's own run."""
     least, most = min(before), max(after)
-    is_learning = learning is not None and learning.verdict is LearningVerdict.LEARNING
+    is_learning = learning is not None and learning.is_learning
     if learning is not None and learning.kind == pairs[0][0].kind and math.isfinite(learning.end):
         least = min(least, learning.end)
     if not math.isfinite(most):
@@ -242,6 +242,15 @@ ONE_CLASS: Final = (
     "Only class {} is predicted, which {} of the targets have: give the rare classes more weight (pos_weight of "
     "BCEWithLogitsLoss, weight of CrossEntropyLoss, or a WeightedRandomSampler), and judge by recall, not by accuracy."
 )
+LEARNS: Final = {
+    LearningVerdict.LEARNING: "The run learns",
+    LearningVerdict.OVERFITTING: "The run overfits",
+    LearningVerdict.MEMORISED: "The run memorises its samples",
+}
+TRAINING_ONLY: Final = (
+    "The experiments compare the training loss only. For held-out samples, try more data, augmentation, weight decay, "
+    "dropout, a smaller model, or an earlier end; and check that both are prepared in the same way."
+)
 NO_RELATION: Final = (
     "Nothing that was tried helps. The model can fit one batch, but not what the batches have in common: the labels "
     "may not follow from the inputs, or the task needs another model or many more updates."
@@ -253,9 +262,10 @@ def _words(found: Diagnosis, learning: LearningSummary | None) -> tuple[str, lis
     if learning is not None and learning.only_class is not None:
         headline, notes = _words(found, learning._replace(only_class=None))
         return headline, [ONE_CLASS.format(learning.only_class, format_percent(learning.share)), *notes]
-    if learning is not None and learning.verdict is LearningVerdict.LEARNING:
+    if learning is not None and learning.is_learning:
         change = "This change helps clearly more" if found.helping else "Nothing that was tried helps clearly more"
-        return f"The run learns: {learning.losses}. {change}.", []
+        notes = [] if learning.held_out is None else [TRAINING_ONLY]
+        return f"{LEARNS[learning.verdict]}: {learning.losses}. {change}.", notes
     if found.helping:
         return f"It can learn: {found.helping[0].trial.change.title}.", []
     memorising = [each.trial.change.title for each in found.outcomes if each.effect is Effect.MEMORISES]
