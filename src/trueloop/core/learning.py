@@ -19,6 +19,7 @@ CONSTANT_ANSWERS: Final = {
 """Loss -> the best constant answer, in words."""
 
 
+LEARNS: Final = 0.9  # of the loss of the best constant answer, below which a model clearly learns
 MIN_PASSES: Final = 5  # evaluations, before a rise of their loss is named
 RISES: Final = 1.2  # times the lowest held-out loss; less is common for a model that only grows more certain
 MIN_RISE: Final = 0.05  # of the loss of the best constant answer

@@ -300,3 +300,13 @@ def test_wrong_options_are_refused_before_the_script_starts(
     (tmp_path / "train.py").write_text("raise SystemExit(9)")
     with pytest.raises(InvalidConfig, match=message):
         diagnose(ProgramCommand(target="train.py"), DiagnoseOptions(**options))
+
+
+@pytest.mark.slow(reason="runs the training of a recipe for several experiments")
+def test_a_smoke_test_of_a_recipe_is_followed_by_experiments_on_its_whole_training(forker: Any, tmp_path: Path):
+    ended = forker.run(
+        "-m", "trueloop", "train", "tabular", "--smoke", "--diagnose", "--optim.lr", "1e-5", cwd=tmp_path
+    )
+    assert "smoke test" in ended.stdout or "The loss does not fall" in ended.stderr
+    assert "times the learning rate." in words(ended.stderr)
+    assert not list(tmp_path.iterdir()), "neither the smoke test nor the experiments write"

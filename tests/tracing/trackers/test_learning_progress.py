@@ -235,6 +235,16 @@ def test_a_held_out_loss_that_falls_is_learning(tmp_path, evaluation):
     assert held_out_learning(tmp_path, evaluation, noise=0.0).verdict is LearningVerdict.LEARNING
 
 
+@pytest.mark.parametrize(("noise", "verdict"), [(1.0, LearningVerdict.OVERFITTING), (0.0, LearningVerdict.LEARNING)])
+def test_held_out_probabilities(tmp_path, monkeypatch, noise, verdict):
+    text = HELD_OUT.replace("nn.Linear(128, 2))", "nn.Linear(128, 1))")
+    text = text.replace("F.cross_entropy(model(inputs), labels)", "binary(inputs, labels)")
+    loss = "F.binary_cross_entropy_with_logits(model(inputs)[:, 0], labels.float())"
+    binary = f"def binary(inputs, labels):\n    return {loss}"
+    monkeypatch.setitem(globals(), "HELD_OUT", text.replace("def score", binary + "\n\n\ndef score"))
+    assert held_out_learning(tmp_path, "score(val_x, val_y)", noise=noise).verdict is verdict
+
+
 @pytest.mark.parametrize("evaluation", OTHER_EVALUATIONS.values(), ids=OTHER_EVALUATIONS.keys())
 def test_other_evaluations_say_nothing_about_held_out_samples(tmp_path, evaluation):
     found = held_out_learning(tmp_path, evaluation)

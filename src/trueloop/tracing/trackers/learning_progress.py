@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trueloop.core.downsampling import DownsampledSeries
 from trueloop.core.findings import CodePosition, LayerGradientNorms, LayerState, Series
-from trueloop.core.learning import HeldOutCourse, HeldOutLoss, LearningSummary, LearningVerdict
+from trueloop.core.learning import LEARNS, HeldOutCourse, HeldOutLoss, LearningSummary, LearningVerdict
 from trueloop.tracing.events import (
     NO_REFS,
     LossEvaluated,
@@ -35,7 +35,6 @@ MIN_UPDATES: Final = 30  # from the first to the last loss; fewer say nothing ab
 MIN_LOSSES: Final = 16
 MIN_FAILING: Final = 48  # updates of a run that does not learn, before a cause is named
 MAX_OPTIMIZERS: Final = 8  # whose weights are compared
-LEARNING: Final = 0.9  # of the loss of the best constant answer, below which a model clearly learns
 SLOWLY: Final = 0.98
 DIVERGED: Final = 1.5  # times the loss at the start, and times that of the best constant answer
 ROUNDING: Final = 1e-9  # of the targets, below which they do not vary
@@ -185,7 +184,8 @@ class _Evaluation:
             self.total, self.targets = self.total + value.double() * count, self.targets + count
             if (predicted := _predicted(loss)) is not None:
                 self.right = self.right + (predicted == loss.targets).sum()
-                self.counted = self.counted + (loss.targets != loss.ignore_index).sum()
+                ignored = loss.ignore_index
+                self.counted = self.counted + (count if ignored is None else (loss.targets != ignored).sum())
 
     def course(self) -> HeldOutCourse | None:
         """Return the course of the evaluations, which synchronises a GPU; None if they are too small."""
@@ -561,7 +561,7 @@ def _class_shares(loss: _Loss) -> list[float]:
 def _verdict(start: float, end: float, error: float, constant: float) -> LearningVerdict:
     if not math.isfinite(end) or end > DIVERGED * max(start, constant):
         return LearningVerdict.DIVERGING
-    if end <= LEARNING * constant:
+    if end <= LEARNS * constant:
         return LearningVerdict.LEARNING
     if end < min(SLOWLY * constant, constant - 2 * error) or (start > constant and end < start / 2):
         return LearningVerdict.SLOWLY
