@@ -1,8 +1,9 @@
 """Report whether the loss of a run fell below that of the best answer that does not depend on the input."""
 
+import math
 from collections.abc import Sequence
 from enum import StrEnum
-from statistics import fmean, median
+from statistics import fmean, median, pstdev
 from typing import Final, NamedTuple
 
 from trueloop.core.formatting import format_float, format_number, format_percent
@@ -20,6 +21,10 @@ CONSTANT_ANSWERS: Final = {
 
 
 LEARNS: Final = 0.9  # of the loss of the best constant answer, below which a model clearly learns
+MIN_UPDATES: Final = 30  # from the first to the last loss; fewer say nothing about a model that learns slowly
+MIN_LOSSES: Final = 16
+SLOWLY: Final = 0.98
+DIVERGED: Final = 1.5  # times the loss at the start, and times that of the best constant answer
 MIN_PASSES: Final = 5  # evaluations, before a rise of their loss is named
 RISES: Final = 1.2  # times the lowest held-out loss; less is common for a model that only grows more certain
 MIN_RISE: Final = 0.05  # of the loss of the best constant answer
@@ -45,6 +50,11 @@ class LearningVerdict(StrEnum):
     DIVERGING = "diverging"
     UNKNOWN = "unknown"
     """The best constant answer is not defined or not known, or the run is too short."""
+
+
+def last_values(values: Sequence[float]) -> Sequence[float]:
+    """Return the latest losses, which are the end of a run."""
+    return values[-max(8, len(values) // 5) :]
 
 
 class HeldOutLoss(NamedTuple):
@@ -90,7 +100,7 @@ class HeldOutCourse(NamedTuple):
             return None
         nearest = sorted(range(len(losses)), key=lambda at: abs(updates[at] - self.updates[best]))
         before = fmean(losses[at] for at in nearest[: max(8, len(losses) // 10)])
-        is_falling = fmean(losses[-max(8, len(losses) // 5) :]) < FALLS * before
+        is_falling = fmean(last_values(losses)) < FALLS * before
         return HeldOutLoss(values[best], self.updates[best], means[-1]) if is_falling else None
 
     def memorised(self, end: float, constant: float | None) -> HeldOutLoss | None:
@@ -157,3 +167,31 @@ class LearningSummary(NamedTuple):
         return (
             f"{text}; only class {self.only_class} is predicted, which {format_percent(self.share)} of the targets have"
         )
+
+
+def summarise(kind: str, updates: Sequence[int], values: Sequence[float], constant: float | None) -> LearningSummary:
+    """Compare the losses of a run with that of the best constant answer.
+
+    Args:
+        kind: the loss: "nll", "mse".
+        updates: the updates at which the loss was read.
+        values: the mean loss of a target at each of them.
+        constant: that of the best answer that does not depend on the input; None = not defined.
+    """
+    start, last = values[0], last_values(values)
+    end = fmean(last)
+    error = pstdev(last) / math.sqrt(len(last)) if math.isfinite(end) else math.inf
+    length = updates[-1] - updates[0] + 1
+    is_short = length < MIN_UPDATES or len(values) < MIN_LOSSES
+    verdict = LearningVerdict.UNKNOWN if is_short or constant is None else _verdict(start, end, error, constant)
+    return LearningSummary(verdict, kind, start, end, constant, length)
+
+
+def _verdict(start: float, end: float, error: float, constant: float) -> LearningVerdict:
+    if not math.isfinite(end) or end > DIVERGED * max(start, constant):
+        return LearningVerdict.DIVERGING
+    if end <= LEARNS * constant:
+        return LearningVerdict.LEARNING
+    if end < min(SLOWLY * constant, constant - 2 * error) or (start > constant and end < start / 2):
+        return LearningVerdict.SLOWLY
+    return LearningVerdict.NOT_AT_ALL

@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float, format_percent
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import InformationFlowProbed, LossGraphRead, MeasuredLoss, WatchEnded
 
 if TYPE_CHECKING:
@@ -147,6 +148,15 @@ def _cause(activations: Sequence[ActivationState]) -> str:
     return f"for {format_percent(worst.share)} of the units of a layer the {problem}"
 
 
+def inject(loop: TeachingLoop) -> None:
+    """Inject this failure into the teaching loop."""
+    loop.require(bool(loop.settings["hidden"]), "There is no hidden layer.", hidden=(16,))
+    loop.require(loop.settings["activation"] == "relu", "Only a ReLU can be 0 for all points.", activation="relu")
+    loop.require(not loop.settings["batchnorm"], "BatchNorm moves the bias back.", batchnorm=False)
+    start = "nn.init.constant_(model.layers[-1].bias, -100.0)  # no point reaches the ReLU"
+    loop.replace(Piece.MODEL, "model = Network()", f"model = Network()\n{start}")
+
+
 BAD = """
 import torch
 from torch import nn
@@ -175,4 +185,5 @@ FAILURE = Failure(
     good=changed(BAD, {"range(10)": "range(1)", "nn.Sigmoid(), nn.Linear(16, 16)": "nn.ReLU(), nn.Linear(16, 16)"}),
     fix="Lower the learning rate, scale the inputs, or use ReLU and normalisation layers.",
     detector=Detector,
+    inject=inject,
 )

@@ -5,7 +5,7 @@ import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median, pstdev
+from statistics import fmean, median
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -14,7 +14,15 @@ from torch import Tensor
 
 from trueloop.core.downsampling import DownsampledSeries
 from trueloop.core.findings import CodePosition, LayerGradientNorms, LayerState, Series
-from trueloop.core.learning import LEARNS, HeldOutCourse, HeldOutLoss, LearningSummary, LearningVerdict
+from trueloop.core.learning import (
+    MIN_UPDATES,
+    HeldOutCourse,
+    HeldOutLoss,
+    LearningSummary,
+    LearningVerdict,
+    last_values,
+    summarise,
+)
 from trueloop.tracing.events import (
     NO_REFS,
     LossEvaluated,
@@ -31,12 +39,8 @@ from trueloop.tracing.row_digests import has_storage
 from trueloop.tracing.tracker import Tracker
 from trueloop.tracing.unit_states import UnitStates
 
-MIN_UPDATES: Final = 30  # from the first to the last loss; fewer say nothing about a model that learns slowly
-MIN_LOSSES: Final = 16
 MIN_FAILING: Final = 48  # updates of a run that does not learn, before a cause is named
 MAX_OPTIMIZERS: Final = 8  # whose weights are compared
-SLOWLY: Final = 0.98
-DIVERGED: Final = 1.5  # times the loss at the start, and times that of the best constant answer
 ROUNDING: Final = 1e-9  # of the targets, below which they do not vary
 MAIN_SHARE: Final = 0.1  # of the most frequent loss; losses that are computed less often are not compared
 MAX_ELEMENTS: Final = 1 << 20  # of one loss that are read
@@ -377,7 +381,7 @@ class LearningProgress(Tracker):
         if gradients is not None:
             for name, norms in zip(gradients.layers, gradients.norms, strict=True):
                 known = [norm for norm in norms if norm is not None]
-                latest = median(known[-_last(known) :]) if known else None
+                latest = median(last_values(known)) if known else None
                 found[name.rpartition(": ")[2]] = LayerState(name, gradient=latest)
         for weights in self._weights.values():
             for ref, ratio in weights.ratios.items():
@@ -409,7 +413,7 @@ class LearningProgress(Tracker):
         courses = [each for each in self._held_out.courses(loss.kind) if each.updates[-1] >= updates[-1] / 2]
         for course in sorted(courses, key=lambda each: -len(each.values)):
             self.held_out = Series(updates=tuple(course.updates), values=tuple(v * factor for v in course.values))
-            verdict, found = LearningVerdict.MEMORISED, course.memorised(fmean(values[-_last(values) :]), constant)
+            verdict, found = LearningVerdict.MEMORISED, course.memorised(fmean(last_values(values)), constant)
             if found is None:
                 verdict, found = LearningVerdict.OVERFITTING, course.rise(updates, values)
             if found is not None:
@@ -507,23 +511,11 @@ def _new_loss(loss: MeasuredLoss) -> _Loss:
     return _Loss(loss.kind, loss.reduction, options)
 
 
-def _last(values: Sequence[float]) -> int:
-    """Return the number of latest values that are the end of a run."""
-    return max(8, len(values) // 5)
-
-
 def _summary(loss: _Loss) -> LearningSummary:
-    values, factor = _values(loss), loss.factor
-    last = _last(values)
-    start, end = values[0], fmean(values[-last:])
-    error = pstdev(values[-last:]) / math.sqrt(min(last, len(values))) if math.isfinite(end) else math.inf
-    constant = _best_constant(loss)
-    updates = loss.values.updates[-1] - loss.values.updates[0] + 1
-    is_short = updates < MIN_UPDATES or len(values) < MIN_LOSSES
-    verdict = LearningVerdict.UNKNOWN if is_short or constant is None else _verdict(start, end, error, constant)
-    shown = None if constant is None else constant * factor
-    summary = LearningSummary(verdict, loss.kind, start * factor, end * factor, shown, updates)
-    return summary._replace(**_majority(loss)) if verdict is not LearningVerdict.UNKNOWN else summary
+    found, factor = summarise(loss.kind, loss.values.updates, _values(loss), _best_constant(loss)), loss.factor
+    shown = None if found.constant is None else found.constant * factor
+    summary = found._replace(start=found.start * factor, end=found.end * factor, constant=shown)
+    return summary._replace(**_majority(loss)) if summary.verdict is not LearningVerdict.UNKNOWN else summary
 
 
 def _predicted(loss: MeasuredLoss) -> Tensor | None:
@@ -556,16 +548,6 @@ def _class_shares(loss: _Loss) -> list[float]:
     batches = [batch.cpu() for batch in loss.targets.values]
     ones = torch.cat([batch.flatten() for batch in batches]).mean().item() if batches else 0.5
     return [1 - ones, ones]
-
-
-def _verdict(start: float, end: float, error: float, constant: float) -> LearningVerdict:
-    if not math.isfinite(end) or end > DIVERGED * max(start, constant):
-        return LearningVerdict.DIVERGING
-    if end <= LEARNS * constant:
-        return LearningVerdict.LEARNING
-    if end < min(SLOWLY * constant, constant - 2 * error) or (start > constant and end < start / 2):
-        return LearningVerdict.SLOWLY
-    return LearningVerdict.NOT_AT_ALL
 
 
 def _best_constant(loss: _Loss) -> float | None:
