@@ -220,7 +220,9 @@ class _HeldOut:
         self._evaluations: dict[tuple[Any, ...], _Evaluation] = {}
         self._within: list[tuple[CodePosition | None, MeasuredLoss]] = []
         """Lines and losses of the call that is running, which are dropped when it returns."""
-        self._trained: Refs = NO_REFS
+        self._trained: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._latest: Refs = NO_REFS
+        """Parameters of the latest step."""
         self._training_loaders: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._inputs: Any = None
         """Weak reference to the input of the latest call with a graph."""
@@ -228,8 +230,9 @@ class _HeldOut:
         """What identifies the evaluation that the latest call belongs to; None = it is none."""
 
     def on_step_taken(self, event: StepTaken) -> None:
-        if not event.parameters <= self._trained:
-            self._trained |= event.parameters
+        if event.parameters is not self._latest:
+            self._latest = event.parameters
+            self._trained.update(event.parameters)
 
     def on_model_called(self, event: ModelCalled) -> None:
         self._key, losses, self._within = None, self._within, []
@@ -237,7 +240,7 @@ class _HeldOut:
             if event.loader is not None:
                 self._training_loaders.add(event.loader)
             self._inputs = None if event.inputs is None else weakref.ref(event.inputs)
-        elif not self._is_trained_on(event) and not event.parameters.isdisjoint(self._trained):
+        elif not self._is_trained_on(event) and any(each in self._trained for each in event.parameters):
             shape = None if event.inputs is None else tuple(event.inputs.shape)
             self._key = event.model, event.loader or shape
             for location, loss in losses:
