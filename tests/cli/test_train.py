@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from trueloop.app.diagnosis import diagnose_command
+from trueloop.app.diagnosis.diagnose_command import DiagnoseOptions
 from trueloop.app.training.run_recipe import RunSummary
 from trueloop.app.training.run_target import RunFolderChooser
 from trueloop.cli.app import main
@@ -20,6 +22,7 @@ from trueloop.core.errors import InvalidData
 from trueloop.core.protocols import Reporter
 from trueloop.recipes import registry
 from trueloop.recipes.recipe import Recipe
+from trueloop.sanitizer.run_program import ProgramCommand
 
 
 class FakeRun:
@@ -104,6 +107,24 @@ def test_flags_of_the_run_are_passed_on(run: FakeRun):
     assert run.arguments == {
         "run_dir": Path("my run"), "fresh": False, "smoke": False, "allow_change": True, "store": None,
     }  # fmt: skip
+
+
+def test_diagnose_runs_the_smoke_test_and_tries_changes_on_the_whole_training(monkeypatch: pytest.MonkeyPatch):
+    calls: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+
+    def diagnose(program: ProgramCommand, options: DiagnoseOptions, *, longer: ProgramCommand) -> int:
+        assert (program.target, program.module, longer.target, longer.module) == ("trueloop", True, "trueloop", True)
+        calls.append((program.arguments, longer.arguments))
+        return 7
+
+    monkeypatch.setattr(diagnose_command, "diagnose", diagnose)
+    assert train("digits --smoke --lr 0.1 --diagnose") == 7
+    assert calls == [(("train", "digits", "--smoke", "--lr", "0.1"), ("train", "digits", "--lr", "0.1", "--fresh"))]
+
+
+def test_diagnose_needs_a_smoke_test(capsys: pytest.CaptureFixture[str]):
+    assert train("digits --diagnose") == 1
+    assert "Add --smoke." in capsys.readouterr().err
 
 
 def test_fresh_creates_a_new_folder_each_time(run: FakeRun, capsys: pytest.CaptureFixture[str]):

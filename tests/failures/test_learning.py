@@ -26,7 +26,43 @@ def train(loss, steps=200):
     return TRAIN.replace("{steps}", str(steps)).replace("{loss}", loss)
 
 
+INITIALISED = """
+model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+for layer in model:
+    if isinstance(layer, nn.Linear):
+        {initialise}
+optimizer = torch.optim.{optimizer}
+"""
+
+
+def initialised(how, optimizer="Adam(model.parameters(), lr=1e-3)"):
+    """Return a model whose layers are initialised in this way."""
+    return INITIALISED.replace("{initialise}", how).replace("{optimizer}", optimizer)
+
+
 HEALTHY = {
+    "large weights of a run that learns": initialised(
+        "nn.init.normal_(layer.weight)", "Adam(model.parameters(), lr=0.1)"
+    )
+    + train("F.cross_entropy(model(x[rows]) / 100, y[rows])", 300),
+    "random labels, Kaiming's initialisation": "y = torch.randint(10, (512,))"
+    + initialised("nn.init.kaiming_normal_(layer.weight)")
+    + train("F.cross_entropy(model(x[rows]), y[rows])"),
+    "random labels, orthogonal with gain 2": "y = torch.randint(10, (512,))"
+    + initialised("nn.init.orthogonal_(layer.weight, gain=2.0)")
+    + train("F.cross_entropy(model(x[rows]), y[rows])"),
+    "an embedding, of which nothing can be learned": """
+ids, y = torch.randint(50, (512, 4)), torch.randint(10, (512,))
+model = nn.Sequential(nn.Embedding(50, 64), nn.Flatten(), nn.Linear(256, 10))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+"""
+    + train("F.cross_entropy(model(ids[rows]), y[rows])"),
+    "noise far from zero, which has no relation to the inputs": """
+target = 5 + torch.randn(512, 1)
+model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+"""
+    + train("F.mse_loss(model(x[rows]), target[rows])"),
     "40 % of the labels are wrong": """
 y = torch.where(torch.rand(512) < 0.4, 1 - y, y)
 model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
@@ -454,6 +490,48 @@ optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
         + train(
             "F.mse_loss(model(x[rows]), target[rows]) + 1.0 * sum(p.pow(2).sum() for p in model.parameters())", 300
         ),
+    ),
+    "weights of normal_": (
+        "LRN007",
+        "y = x.argmax(1)"
+        + initialised("nn.init.normal_(layer.weight)")
+        + train("F.cross_entropy(model(x[rows]), y[rows])", 120),
+    ),
+    "xavier with a gain of 20": (
+        "LRN007",
+        "y = x.argmax(1)"
+        + initialised("nn.init.xavier_uniform_(layer.weight, gain=20)", "SGD(model.parameters(), lr=1e-6)")
+        + train("F.cross_entropy(model(x[rows]), y[rows])", 90),
+    ),
+    "weights of a class, by apply": (
+        "LRN007",
+        """
+image = torch.randn(256, 1, 8, 8)
+y = (image.mean((1, 2, 3)) > 0).long()
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 16, 3); self.second = nn.Conv2d(16, 32, 3); self.head = nn.Linear(32 * 16, 2)
+        self.apply(self.start)
+    def start(self, layer):
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            torch.nn.init.normal_(layer.weight, 0.0, 1.0)
+    def forward(self, v):
+        return self.head(torch.relu(self.second(torch.relu(self.conv(v)))).flatten(1))
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+"""
+        + train("F.cross_entropy(model(image[rows]), y[rows])", 120).replace("len(x)", "len(image)"),
+    ),
+    "matrices of one's own": (
+        "LRN007",
+        """
+target = torch.sin(x[:, :1])
+first, second = torch.randn(8, 100, requires_grad=True), torch.randn(100, 100, requires_grad=True)
+last = torch.randn(100, 1, requires_grad=True)
+optimizer = torch.optim.Adam([first, second, last], lr=1e-3)
+"""
+        + train("F.mse_loss(torch.relu(torch.relu(x[rows] @ first) @ second) @ last, target[rows])", 120),
     ),
     "three linear layers": (
         "LRN004",

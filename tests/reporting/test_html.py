@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.core.findings import ExplainedError, Report, Series, SourceLocation
+from trueloop.core.findings import ExplainedError, LayerState, Report, Series, SourceLocation
 from trueloop.reporting.html import to_html
 
 VOID = {"meta"}
@@ -100,3 +100,31 @@ def test_the_error_that_ended_the_run_comes_first(report: Report, error: Explain
     assert "Build the layer with in_features=392." in page
     assert "`x` comes from here" in page
     assert "Error that ended the run" not in to_html(report, base=folder)
+
+
+def test_the_layers_have_bars(report: Report):
+    layers = [
+        LayerState("stem", gradient=1e-9, update_ratio=1e-9, activation="relu", idle=0.98),
+        LayerState("head", gradient=1.0, update_ratio=1e-3),
+    ]
+    page = to_html(replace(report, layers=tuple(layers)))
+    assert Page(page).open == []
+    table = page[page.index("<h2>Layers</h2>") : page.index("<h2>Time per update</h2>")]
+    assert re.findall(r"width: ([\d.]+)%", table) == ["0.0", "0.0", "98.0", "100.0", "50.0"]
+    assert re.findall(r'class="warning">([^<]+)', table) == ["1.00e-09", "1.00e-09", "98 % dead"]
+    assert "<h2>Layers</h2>" not in to_html(report)
+
+
+def test_of_very_many_layers_the_first_and_last_are_listed(report: Report):
+    page = to_html(replace(report, layers=tuple(LayerState(f"blocks.{each}", gradient=1.0) for each in range(100))))
+    assert "36 more layers" in page
+    assert "blocks.31<" in page
+    assert "blocks.32<" not in page
+    assert "blocks.99<" in page
+
+
+def test_held_out_losses_are_drawn_behind_the_loss(report: Report):
+    held_out = Series(updates=(0, 1199), values=(2.0, 3.0))
+    page = to_html(replace(report, series={**report.series, "held_out_loss": held_out}))
+    assert "Loss; grey: of held-out samples" in page
+    assert page.count("curve reference") == 1

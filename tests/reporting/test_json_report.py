@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
 
-from trueloop.core.findings import ExplainedError, Report
+from trueloop.core.findings import ExplainedError, LayerState, Report
+from trueloop.core.learning import HeldOutLoss, LearningSummary, LearningVerdict
 from trueloop.core.source_text import Edit, Fix
 from trueloop.reporting.json_report import from_json, to_json
 
@@ -71,6 +73,16 @@ def test_the_keys_of_an_explained_error(report: Report, error: ExplainedError):
 def test_an_explained_error_round_trips(report: Report, error: ExplainedError, bare: bool):
     error = replace(error, location=None, origin=None, origin_message="", other_locations=()) if bare else error
     assert from_json(json.loads(json.dumps(to_json(replace(report, error=error))))).error == error
+
+
+def test_layers_and_held_out_losses_round_trip(report: Report):
+    learning = LearningSummary(
+        LearningVerdict.OVERFITTING, "nll", 2.3, 0.1, 2.3, 90, held_out=HeldOutLoss(0.9, 30, 1.7)
+    )
+    layers = (LayerState("0", 0.5, 1e-3, "relu", 0.25), LayerState("2", math.inf))
+    found = replace(report, learning=learning, layers=layers)
+    read = from_json(json.loads(json.dumps(to_json(found), allow_nan=False)))
+    assert (read.learning, read.layers) == (learning, layers)
 
 
 def test_a_report_without_an_error_key_is_read(report: Report):

@@ -44,6 +44,7 @@ RUN_FLAGS = (
     flag("allow_change", bool, False, "Resume the run in --run-dir even if settings, code or data changed."),
     flag("store", str | None, None, "Copy the run to MLflow, TensorBoard or W&B: sqlite, a URL, tensorboard:DIR."),
     flag("smoke", bool, False, "Only train on a few batches, and check that the loss falls."),
+    flag("diagnose", bool, False, "With --smoke: then try changes for a minute, and say which one makes it learn."),
     flag("log_format", LogFormat, "auto", "auto, live, plain (one line per message), or json (one line per event)."),
     flag("json", bool, False, "Print one JSON object instead of progress and summary."),
     flag("processes", Count | None, None, "Number of processes to start on this machine with torchrun; one per GPU."),
@@ -63,6 +64,7 @@ class RecipeCommandLine:
     allow_change: bool
     store: str | None
     smoke: bool
+    diagnose: bool
     log_format: LogFormat
     json: bool
     processes: int | None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from trueloop.app.diagnosis.diagnose_command import diagnose_recipe
 from trueloop.cli.outcomes import report_outcome
 from trueloop.cli.recipe_help import print_recipe_help
 from trueloop.cli.recipe_line import RUN_FLAGS, RecipeCommandLine, load_named_recipe, recipe_app
@@ -20,11 +21,7 @@ if TYPE_CHECKING:
 
 
 def train_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
-    """Train the recipe that the first word names; the other words are options.
-
-    Returns:
-        The exit code: 0, or 130 (Ctrl-C) or 143 (SIGTERM) if the run was stopped and saved.
-    """
+    """Train the recipe that the first word names; the other words are options. Return the exit code."""
     if print_recipe_help(
         tokens,
         "train",
@@ -36,6 +33,8 @@ def train_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
         return 0
 
     def train() -> int:
+        if "--diagnose" in tokens:  # before PyTorch is imported
+            return diagnose_recipe(tokens)
         spec, recipe, options = load_named_recipe(tokens, "train")
         app = recipe_app(recipe, spec, lambda line: _train(recipe, line, tokens))
         return app(options, exit_on_error=False, print_error=False)

@@ -182,6 +182,22 @@ class LayerGradientNorms:
     """For each layer, one norm per update; None if the optimizer did not update the layer."""
 
 
+class LayerState(NamedTuple):
+    """What a layer does at the end of a run."""
+
+    layer: str
+    """Name of the layer, as in `LayerGradientNorms`."""
+    gradient: float | None = None
+    """Median L2 norm of its gradient over the latest updates; None = not read."""
+    update_ratio: float | None = None
+    """Norm of an update over the norm of the weight: the largest of its weights; None = not read."""
+    activation: str = ""
+    """The activation that gets its values: "relu", "sigmoid", "tanh"; "" = none of these."""
+    idle: float | None = None
+    """Share of its units that are 0 for all samples of the latest batches that were read, behind a ReLU; share of the
+    values that are saturated, behind a sigmoid or tanh; None = not read."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedError:
     """The explanation of a PyTorch error that ended the program."""
@@ -230,9 +246,12 @@ class Report:
     """Lower bound of the time spent tracing: the work inside hooks is timed, calling the hooks is not."""
     timing: UpdateTiming | None = None
     series: dict[str, Series] = field(default_factory=dict[str, Series])
-    """Series by name: "loss", "loss_read" (each loss that the program reads), "grad_norm", "lr", "live_graphs"."""
+    """Series by name: "loss", "loss_read" (each loss that the program reads), "grad_norm", "lr", "live_graphs",
+    "held_out_loss" (of evaluations)."""
     layer_gradient_norms: LayerGradientNorms | None = None
     """Gradient norm of each layer; None if no norm could be read without a device synchronisation."""
+    layers: tuple[LayerState, ...] = ()
+    """The layers of the model, first one first."""
     learning: LearningSummary | None = None
     """Whether the run learns; None if no loss with readable targets was seen."""
     error: ExplainedError | None = None

@@ -59,11 +59,11 @@ from trueloop.lab.teaching.decision_planes import layers
 from trueloop.lab.teaching.inject import Inject, InjectedScript, injectables, write_script
 from trueloop.lab.teaching.memory import describe_method
 from trueloop.lab.teaching.program import Program
-from trueloop.lab.teaching.scenarios import SCENARIOS, Record, Scenario, Variant
+from trueloop.lab.teaching.scenarios import SCENARIOS, Record, Scenario, Variant, learning
 from trueloop.lab.teaching.script_run import ScriptRun, Stopped
 from trueloop.reporting.excerpt import excerpts
 from trueloop.reporting.json_report import finding_to_json
-from trueloop.reporting.summary import format_counts, headline
+from trueloop.reporting.summary import format_counts, format_learning, headline
 from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
 
@@ -329,7 +329,10 @@ class Simulator:
             "kind": "scenario", "name": name, "state": "done", "title": scenario.title, "claim": scenario.claim,
             "measured": verdict.measured, "holds": verdict.holds,
             "runs": [
-                {"label": variant.label, "config": asdict(variant.simulation), "bugs": variant.bugs, **asdict(record)}
+                {
+                    "label": variant.label, "config": asdict(variant.simulation), "bugs": variant.bugs,
+                    "learning": format_learning(learning(record)), **asdict(record),
+                }
                 for variant, record in zip(scenario.variants, records, strict=True)
             ],
         })  # fmt: skip

@@ -10,6 +10,7 @@ from trueloop.core.formatting import format_duration, format_number, format_perc
 from trueloop.core.html import Markup, element, render_document, section
 from trueloop.core.learning import CONSTANT_ANSWERS, LearningSummary
 from trueloop.reporting.excerpt import Excerpt, Line, diff_lines, excerpts
+from trueloop.reporting.layer_table import render_layers
 from trueloop.reporting.plots import Plot, render_figure
 from trueloop.reporting.summary import (
     format_counts,
@@ -49,6 +50,7 @@ def to_html(report: Report, *, base: Path | None = None) -> str:
         _cards(report),
         section("Findings", *findings) if findings else Markup(),
         _curve_section(report),
+        render_layers(report.layers),
         _timing_section(report.timing) if report.timing else Markup(),
         _verdict_section(report),
         _problem_section(report),
@@ -151,11 +153,13 @@ def _curve_section(report: Report) -> Markup:
         if finding.first_update is not None and finding.severity is not Severity.NOTE
     ]
     levels = {"loss": level} if (level := _constant_answer(report.learning)) else {}
+    held_out = report.series.get("held_out_loss")
     figures = [
         render_figure(
             Plot(
                 name=name,
-                title=title,
+                title=f"{title}; grey: of held-out samples" if name == "loss" and held_out else title,
+                reference=held_out if name == "loss" else None,
                 series=report.series[name],
                 marks=marks,
                 log=name in LOG_SCALED,

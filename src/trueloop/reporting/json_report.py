@@ -28,13 +28,18 @@ This is schema 1. New keys may be added to it; renaming or removing a key, or ch
 - ``timing``: null or ``{"update_s", "data_share", "forward_share", "backward_share", "optimizer_share"}``: seconds
   between two updates, and the share of each phase.
 - ``series``: any of "loss" (where backward passes start), "loss_read" (each loss that the program reads), "grad_norm",
-  "lr", "live_graphs", each ``{"updates": [...], "values": [...]}``.
+  "lr", "live_graphs", "held_out_loss" (of evaluations), each ``{"updates": [...], "values": [...]}``.
 - ``layer_gradient_norms``: null, or ``{"updates": [...], "layers": [...], "norms": [[...], ...]}``: for each layer one
   norm per update, null where the layer was not stepped.
-- ``learning``: null, or ``{"verdict", "kind", "start", "end", "constant", "updates", "only_class", "share"}``: the loss
-  at the start and the end of the run, and that of the best constant answer (null if it is not defined), with the
-  verdict "learning", "slowly", "not at all", "diverging" or "unknown". ``only_class`` is null, or the class that alone
-  was predicted at the end, and ``share`` its share of the targets.
+- ``layers``: ``[{"layer", "gradient", "update_ratio", "activation", "idle"}]``, first layer first: the norm of its
+  gradient at the end of the run, that of an update over that of the weight, the activation behind it ("relu",
+  "sigmoid", "tanh" or ""), and the share of dead units (ReLU) or saturated values (sigmoid, tanh); null = not read.
+- ``learning``: null, or ``{"verdict", "kind", "start", "end", "constant", "updates", "only_class", "share",
+  "held_out"}``: the loss at the start and the end of the run, and that of the best constant answer (null if it is not
+  defined), with the verdict "learning", "overfitting", "memorised", "slowly", "not at all", "diverging" or "unknown".
+  ``only_class`` is null, or the class that alone was predicted at the end, and ``share`` its share of the targets.
+  ``held_out`` is null, or, if the verdict is about held-out samples, ``{"best", "best_update", "end"}``: their
+  lowest loss, the number of updates before it, and their loss at the end.
 - ``error``: null, or the explained PyTorch error that ended the program:
   ``kind`` ("shape-mismatch"), ``type`` ("RuntimeError"), ``title``, ``message`` (PyTorch's own, shortened),
   ``path``, ``line``, ``function`` (the user line that raised it; null, null, "" if none is known),
@@ -55,6 +60,7 @@ from trueloop.core.findings import (
     FailureVerdict,
     Finding,
     LayerGradientNorms,
+    LayerState,
     Report,
     Series,
     Severity,
@@ -63,7 +69,7 @@ from trueloop.core.findings import (
     UpdateTiming,
     Verdict,
 )
-from trueloop.core.learning import LearningSummary, LearningVerdict
+from trueloop.core.learning import HeldOutLoss, LearningSummary, LearningVerdict
 from trueloop.core.source_text import Edit, Fix
 from trueloop.reporting.summary import headline, outcome, overhead_share
 from trueloop.version import __version__
@@ -94,6 +100,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "layer_gradient_norms": _layer_norms_to_json(report.layer_gradient_norms)
         if report.layer_gradient_norms
         else None,
+        "layers": [_layer_to_json(each) for each in report.layers],
         "learning": _learning_to_json(report.learning) if report.learning else None,
         "error": _error_to_json(report.error) if report.error else None,
         "problems": list(report.problems),
@@ -128,6 +135,7 @@ def from_json(content: Mapping[str, Any]) -> Report:
             for name, series in content["series"].items()
         },
         layer_gradient_norms=_layer_norms_from_json(norms) if (norms := content.get("layer_gradient_norms")) else None,
+        layers=tuple(_layer_from_json(each) for each in content.get("layers", ())),
         learning=_learning_from_json(learning) if (learning := content.get("learning")) else None,
         error=_error_from_json(content["error"]) if content.get("error") else None,
         problems=tuple(content["problems"]),
@@ -168,9 +176,23 @@ def _layer_norms_from_json(content: Mapping[str, Any]) -> LayerGradientNorms:
     )
 
 
+def _layer_to_json(layer: LayerState) -> dict[str, Any]:
+    return {key: _number(each) if isinstance(each, float) else each for key, each in layer._asdict().items()}
+
+
+def _layer_from_json(content: Mapping[str, Any]) -> LayerState:
+    numbers = {
+        key: float(each) for key, each in content.items() if key not in ("layer", "activation") and each is not None
+    }
+    return LayerState(layer=content["layer"], activation=content["activation"], **numbers)
+
+
 def _learning_to_json(learning: LearningSummary) -> dict[str, Any]:
     start, end = _number(learning.start), _number(learning.end)
-    return {**learning._asdict(), "verdict": learning.verdict.value, "start": start, "end": end}
+    held_out = learning.held_out._asdict() if learning.held_out else None
+    return {
+        **learning._asdict(), "verdict": learning.verdict.value, "start": start, "end": end, "held_out": held_out
+    }  # fmt: skip
 
 
 def _learning_from_json(content: Mapping[str, Any]) -> LearningSummary:
@@ -183,6 +205,7 @@ def _learning_from_json(content: Mapping[str, Any]) -> LearningSummary:
         updates=content["updates"],
         only_class=content.get("only_class"),
         share=float(content.get("share", 0.0)),
+        held_out=HeldOutLoss(**held_out) if (held_out := content.get("held_out")) else None,
     )
 
 

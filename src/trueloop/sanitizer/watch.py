@@ -203,6 +203,8 @@ class Watch:
         self._process_pending()
         stream, sampling = self._attachment.stream, self._attachment.sampling
         update, traced, overhead_s, start_s = self._baseline
+        series, held_out = self._recorder.series() if self._recorder else {}, self._progress.held_out
+        layer_norms = self._recorder.layer_gradient_norms() if self._recorder else None
         return Report(
             findings=self._dispatcher.findings(),
             verdicts=tuple(self._dispatcher.verdicts(self._attachment.unavailable_events)),
@@ -212,8 +214,9 @@ class Watch:
             seconds=perf_counter() - start_s,
             overhead_s=stream.overhead_s - overhead_s,
             timing=self._recorder.timing() if self._recorder else None,
-            series=self._recorder.series() if self._recorder else {},
-            layer_gradient_norms=self._recorder.layer_gradient_norms() if self._recorder else None,
+            series={**series, "held_out_loss": held_out} if held_out.values else series,
+            layer_gradient_norms=layer_norms,
+            layers=self._progress.layers(layer_norms),
             learning=self._progress.summary,
             error=self._explained_error,
             problems=(*self._problems, *stream.problems),

@@ -500,6 +500,17 @@ class MeasuredLoss(NamedTuple):
     """Weights of positive targets; None = all are 1."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class LossEvaluated(Event):
+    """A loss of PyTorch was computed without a graph, as in an evaluation."""
+
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_loss",)
+    live_loss: MeasuredLoss
+    """LIVE: the loss; its ``last_operation`` is not read."""
+    within_model: bool
+    """Whether a model computes it within its own forward, which has not returned yet."""
+
+
 class GraphNode(NamedTuple):
     """One operation in the graph of a loss."""
 

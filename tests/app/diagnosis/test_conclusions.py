@@ -20,7 +20,7 @@ from trueloop.app.diagnosis.conclusions import (
     promising,
 )
 from trueloop.app.diagnosis.experiments import ChangeFacts, LossCurve, Trial, Trials
-from trueloop.core.learning import LearningSummary, LearningVerdict
+from trueloop.core.learning import HeldOutLoss, LearningSummary, LearningVerdict
 
 LENGTH = 30
 
@@ -106,6 +106,30 @@ def test_a_run_that_learns_needs_more_than_a_faster_start():
     found = concluded(trial("", 0.5, 0.5), trial("a", 0.3, 0.3), trial("b", 0.1, 0.1), learning=learning)
     assert effects(found) == {"a": Effect.NONE, "b": Effect.HELPS}
     assert found.headline.startswith("The run learns: loss 1.00 → 0.400")
+
+
+def test_a_run_that_was_too_short_is_judged_by_the_unchanged_script():
+    learning = LearningSummary(LearningVerdict.UNKNOWN, "mse", 1.0, 0.9, 1.0, 10)
+    found = concluded(trial("", 0.5, 0.5), trial("a", 0.3, 0.3), learning=learning)
+    assert effects(found) == {"a": Effect.NONE}
+    assert found.headline.startswith("The run learns: loss ")
+    found = concluded(trial("", 0.95, 0.95), trial("a", 0.3, 0.3), learning=learning)
+    assert effects(found) == {"a": Effect.HELPS}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        (LearningVerdict.OVERFITTING, "The run overfits: loss 1.00 → 0.0500, held-out loss 0.500 at update 40 → 0.900"),
+        (LearningVerdict.MEMORISED, "The run memorises its samples: loss 1.00 → 0.0500, held-out loss 0.900"),
+    ],
+)
+def test_a_run_that_overfits_is_told_what_the_experiments_compare(verdict: LearningVerdict, words: str):
+    learning = LearningSummary(verdict, "mse", 1.0, 0.05, 1.0, 500, held_out=HeldOutLoss(0.5, 40, 0.9))
+    found = concluded(trial("", 0.5, 0.5), trial("a", 0.01, 0.01), learning=learning)
+    assert found.headline.startswith(words)
+    assert "training loss only" in found.notes[0]
+    assert effects(found) == {"a": Effect.NONE}
 
 
 def test_a_run_that_has_learned_nearly_everything_gains_nothing():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -300,3 +301,125 @@ def test_wrong_options_are_refused_before_the_script_starts(
     (tmp_path / "train.py").write_text("raise SystemExit(9)")
     with pytest.raises(InvalidConfig, match=message):
         diagnose(ProgramCommand(target="train.py"), DiagnoseOptions(**options))
+
+
+@pytest.mark.slow(reason="runs the training of a recipe for several experiments")
+def test_a_smoke_test_of_a_recipe_is_followed_by_experiments_on_its_whole_training(forker: Any, tmp_path: Path):
+    ended = forker.run(
+        "-m", "trueloop", "train", "tabular", "--smoke", "--diagnose", "--optim.lr", "1e-5", cwd=tmp_path
+    )
+    assert "smoke test" in ended.stdout or "The loss does not fall" in ended.stderr
+    assert "times the learning rate." in words(ended.stderr)
+    assert not list(tmp_path.iterdir()), "neither the smoke test nor the experiments write"
+
+
+LIGHTNING = """
+import logging, warnings
+import lightning as L
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+warnings.filterwarnings("ignore")
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+torch.manual_seed(0)
+x = torch.randn(640, 8)
+y = (x[:, 0] + x[:, 1] > 0).long()
+
+class Lit(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+
+    def training_step(self, batch, index):
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+    def validation_step(self, batch, index):
+        self.log("val_loss", nn.functional.cross_entropy(self.net(batch[0]), batch[1]))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr={rate})
+
+loaders = [DataLoader(TensorDataset(x[a:b], y[a:b]), batch_size=64, shuffle=a == 0) for a, b in ((0, 512), (512, 640))]
+L.Trainer(
+    max_epochs=15, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+    enable_checkpointing=False,
+).fit(Lit(), *loaders)
+"""
+TRANSFORMERS = """
+import os, warnings
+os.environ.update(HF_HUB_OFFLINE="1", DISABLE_MLFLOW_INTEGRATION="TRUE")
+warnings.filterwarnings("ignore")
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainingArguments
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+class Samples(Dataset):
+    def __init__(self):
+        generator = torch.Generator().manual_seed(0)
+        self.x = torch.randn(640, 8, generator=generator)
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, i):
+        return {{"x": self.x[i], "labels": (self.x[i, 0] + self.x[i, 1] > 0).long()}}
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+    def forward(self, x, labels=None):
+        logits = self.net(x)
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+torch.manual_seed(0)
+arguments = TrainingArguments(
+    output_dir="out", num_train_epochs=12, per_device_train_batch_size=64, learning_rate={rate}, optim="sgd",
+    lr_scheduler_type="constant", report_to=[], use_cpu=True, disable_tqdm=True, logging_strategy="no",
+    save_strategy="no", max_grad_norm=0.0,
+)
+Trainer(model=Net(), args=arguments, train_dataset=Samples()).train()
+"""
+ACCELERATE = """
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(640, 8)
+y = (x[:, 0] + x[:, 1] > 0).long()
+accelerator = Accelerator(cpu=True)
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr={rate})
+loader = DataLoader(TensorDataset(x, y), batch_size=64, shuffle=True)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for epoch in range(12):
+    for inputs, labels in loader:
+        with accelerator.accumulate(model):
+            accelerator.backward(nn.functional.cross_entropy(model(inputs), labels))
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+FRAMEWORKS = {"lightning": LIGHTNING, "transformers": TRANSFORMERS, "accelerate": ACCELERATE}
+
+
+@pytest.mark.slow(reason="runs programs of whole frameworks, again for each experiment")
+@pytest.mark.parametrize(("rate", "cure"), [("1e-4", "rate 1000"), ("0.2", None)], ids=["rate too low", "learns"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_loop_of_a_framework(forker_with: Any, tmp_path: Path, framework: str, rate: str, cure: str | None):
+    pytest.importorskip(framework, exc_type=ImportError)
+    (tmp_path / "train.py").write_text(FRAMEWORKS[framework].format(rate=rate))
+    words = ("-m", "trueloop", "diagnose", "--budget", "10m", "--json", "found.json", "train.py")
+    ended = forker_with(framework).run(*words, cwd=tmp_path, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert (found["failed"], found["stopped"], found["seeds"]) == ("", "", 2)
+    assert [each.split()[0] for each in found["findings"]] == (["LRN006"] if cure else [])
+    assert len(found["one_batch"]) >= 1
+    assert 60 <= found["updates"] <= 120
+    helping = {each["key"] for each in found["outcomes"] if each["effect"] == "helps"}
+    assert (cure in helping) if cure else not helping
+    assert found["headline"].startswith("It can learn" if cure else "The run learns")

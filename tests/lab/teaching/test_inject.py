@@ -52,7 +52,8 @@ def test_a_failure_that_shows_late_says_so_and_gets_a_short_run(code, epochs):
     failure = injectables()[code]
     assert failure.late.endswith(".")
     assert write_script(Simulation(), [failure.inject]).simulation.epochs == (epochs or Simulation().epochs)
-    assert write_script(Simulation(epochs=3), [failure.inject]).simulation.epochs == 3
+    short = write_script(Simulation(epochs=3), [failure.inject]).simulation.epochs
+    assert short == (8 if code == "LRN006" else 3), "a rate that is too low shows after 100 updates"
 
 
 def test_a_switch_that_cannot_act_says_why():
@@ -88,4 +89,4 @@ def test_two_failures_give_a_valid_script_or_an_error():
         else:
             compile(loop.text(), "pair", "exec")
             assert loop.changed_lines(), pair
-    assert len(refused) < 30, refused
+    assert len(refused) < 40, refused

@@ -6,9 +6,10 @@ import re
 
 import pytest
 
+from trueloop.core.learning import LearningVerdict
 from trueloop.failures.load import catalogue
 from trueloop.lab.simulator import run_scenario
-from trueloop.lab.teaching.scenarios import SCENARIO_NAMES, SCENARIOS, Record, update_reaching
+from trueloop.lab.teaching.scenarios import SCENARIO_NAMES, SCENARIOS, Record, learning, update_reaching
 from trueloop.lab.teaching.script_run import Stopped
 
 INJECTS = {code: entry.failure.inject for code, entry in catalogue().items() if entry.failure.inject}
@@ -55,6 +56,13 @@ def test_a_claim_that_does_not_hold_is_reported(name: str):
     verdict = SCENARIOS[name].judge([flat(0.5) for _ in SCENARIOS[name].variants])
     assert not verdict.holds
     assert verdict.measured
+
+
+def test_runs_are_judged_as_by_trueloop_run():
+    assert learning(flat(0.1)).verdict is LearningVerdict.LEARNING
+    assert learning(flat(0.7)).verdict is LearningVerdict.NOT_AT_ALL
+    assert learning(flat(float("inf"))).verdict is LearningVerdict.DIVERGING
+    assert "always answering the class shares costs 0.693" in learning(flat(0.7)).losses
 
 
 def test_a_loss_is_reached_by_the_mean_of_several_batches():

@@ -160,3 +160,178 @@ def test_a_frequent_class_that_alone_is_predicted(tmp_path, loss, outputs, separ
     assert learning.only_class == (None if separable else 0)
     assert learning.share == (0.0 if separable else pytest.approx(0.95, abs=0.03))
     assert ("only class 0 is predicted" in learning.losses) is not separable
+
+
+HELD_OUT = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import torch.nn.functional as F
+
+torch.manual_seed(0)
+x = torch.randn(360, 12)
+y = (x[:, 0] + x[:, 1] + {noise} * torch.randn(360) > 0).long()
+train_x, train_y, val_x, val_y = x[:120], y[:120], x[120:], y[120:]
+train = DataLoader(TensorDataset(train_x, train_y), batch_size=40, shuffle=True)
+val = DataLoader(TensorDataset(val_x, val_y), batch_size=80)
+model = nn.Sequential(nn.Linear(12, 128), nn.ReLU(), nn.Linear(128, 2))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def score(inputs, labels):
+    return F.cross_entropy(model(inputs), labels).item()
+
+
+for epoch in range(40):
+    model.train()
+    for inputs, labels in train:
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+        {each_update}
+    model.eval()
+    with torch.no_grad():
+        {evaluation}
+{after}
+"""
+EVALUATIONS = {
+    "a loader": "sum(score(inputs, labels) for inputs, labels in val)",
+    "all samples at once": "score(val_x, val_y)",
+    "batches cut by hand": "[score(val_x[at : at + 60], val_y[at : at + 60]) for at in range(0, 240, 60)]",
+    "both parts, one after the other": "score(train_x, train_y), score(val_x, val_y)",
+    "a sum": "F.cross_entropy(model(val_x), val_y, reduction='sum').item() / 240",
+    "log-probabilities": "F.nll_loss(model(val_x).log_softmax(1), val_y)",
+}
+OTHER_EVALUATIONS = {
+    "none": "pass",
+    "the training part": "score(train_x, train_y)",
+    "the loader of the training part": "[score(inputs, labels) for inputs, labels in train]",
+    "of another model": "F.cross_entropy(nn.Linear(12, 2)(val_x), val_y)",
+    "of another loss": "F.mse_loss(model(val_x), F.one_hot(val_y, 2) * (1.0 + epoch))",
+    "of outputs of no model": "F.cross_entropy(val_x[:, :2] * epoch, val_y)",
+}
+
+
+def held_out_learning(tmp_path, evaluation, *, noise=1.0, each_update="pass", after=""):
+    path = tmp_path / "train.py"
+    path.write_text(HELD_OUT.format(evaluation=evaluation, noise=noise, each_update=each_update, after=after))
+    with Watch(()) as watch:
+        runpy.run_path(str(path))
+    assert not watch.report().problems
+    return watch.report().learning
+
+
+@pytest.mark.parametrize("evaluation", EVALUATIONS.values(), ids=EVALUATIONS.keys())
+def test_a_held_out_loss_that_rises_is_overfitting(tmp_path, evaluation):
+    found = held_out_learning(tmp_path, evaluation)
+    assert found.verdict is LearningVerdict.OVERFITTING
+    assert found.held_out.best < 0.65 < found.held_out.end
+    assert 0 < found.held_out.best_update < 40
+    assert found.end < 0.1
+
+
+@pytest.mark.parametrize("evaluation", EVALUATIONS.values(), ids=EVALUATIONS.keys())
+def test_a_held_out_loss_that_falls_is_learning(tmp_path, evaluation):
+    assert held_out_learning(tmp_path, evaluation, noise=0.0).verdict is LearningVerdict.LEARNING
+
+
+@pytest.mark.parametrize(("noise", "verdict"), [(1.0, LearningVerdict.OVERFITTING), (0.0, LearningVerdict.LEARNING)])
+def test_held_out_probabilities(tmp_path, monkeypatch, noise, verdict):
+    text = HELD_OUT.replace("nn.Linear(128, 2))", "nn.Linear(128, 1))")
+    text = text.replace("F.cross_entropy(model(inputs), labels)", "binary(inputs, labels)")
+    loss = "F.binary_cross_entropy_with_logits(model(inputs)[:, 0], labels.float())"
+    binary = f"def binary(inputs, labels):\n    return {loss}"
+    monkeypatch.setitem(globals(), "HELD_OUT", text.replace("def score", binary + "\n\n\ndef score"))
+    assert held_out_learning(tmp_path, "score(val_x, val_y)", noise=noise).verdict is verdict
+
+
+@pytest.mark.parametrize("evaluation", OTHER_EVALUATIONS.values(), ids=OTHER_EVALUATIONS.keys())
+def test_other_evaluations_say_nothing_about_held_out_samples(tmp_path, evaluation):
+    found = held_out_learning(tmp_path, evaluation)
+    assert found.verdict is LearningVerdict.LEARNING
+    assert found.held_out is None
+
+
+def test_samples_that_are_trained_on_are_not_held_out(tmp_path):
+    """As where the loss of each sample decides which ones are trained on."""
+    chosen = "\n        with torch.no_grad(): F.cross_entropy(model(inputs) * (1 + epoch), 1 - labels)"
+    assert held_out_learning(tmp_path, "pass", each_update=chosen).verdict is LearningVerdict.LEARNING
+
+
+@pytest.mark.parametrize(("noise", "memorised"), [(1000.0, True), (0.0, False)])
+def test_one_evaluation_at_the_end_shows_what_is_memorised(tmp_path, noise, memorised):
+    after = "with torch.no_grad():\n    score(val_x, val_y)"
+    found = held_out_learning(tmp_path, "pass", noise=noise, after=after)
+    assert found.verdict is (LearningVerdict.MEMORISED if memorised else LearningVerdict.LEARNING)
+
+
+def test_a_loss_that_the_model_computes_itself(tmp_path):
+    path = tmp_path / "train.py"
+    text = HELD_OUT.replace("F.cross_entropy(model(inputs), labels).backward()", "model(inputs, labels).backward()")
+    text = text.replace(
+        "model = nn.Sequential(",
+        "class Model(nn.Sequential):\n"
+        "    def forward(self, inputs, labels):\n"
+        "        return F.cross_entropy(super().forward(inputs), labels)\n"
+        "model = Model(",
+    )
+    path.write_text(text.format(evaluation="model(val_x, val_y)", noise=1.0, each_update="pass", after=""))
+    with Watch(()) as watch:
+        runpy.run_path(str(path))
+    assert watch.report().learning.verdict is LearningVerdict.OVERFITTING
+
+
+LAYERS = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x, y = torch.randn(64, 1, 6, 6), torch.randint(2, (64,))
+model = nn.Sequential(
+    nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(),
+    nn.Linear(128, 16), nn.Sigmoid(), nn.Linear(16, 10, bias=False), nn.ReLU(), nn.Linear(10, 2),
+)
+with torch.no_grad():
+    model[1].weight[:2], model[1].bias[:2] = 0, -1  # two dead channels
+    model[4].bias.fill_(50.0)  # saturated
+    model[6].weight.abs_()
+    model[6].weight[:5] *= -1  # half of the units are dead
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(40):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+
+
+def test_each_layer_has_its_gradient_update_and_idle_units(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(LAYERS)
+    with Watch(()) as watch:
+        runpy.run_path(str(path))
+    assert not watch.report().problems
+    layers = {each.layer: each for each in watch.report().layers}
+    assert list(layers) == ["0", "1", "4", "6", "8"], "in the order of the model"
+    assert (layers["1"].activation, layers["1"].idle) == ("relu", 0.25)
+    assert (layers["4"].activation, layers["4"].idle) == ("sigmoid", 1.0)
+    assert (layers["6"].activation, layers["6"].idle) == ("relu", 0.5)
+    assert layers["8"].idle is None
+    assert layers["1"].update_ratio is None, "it has no matrix"
+    assert 0 < layers["8"].update_ratio < 0.1
+    assert layers["4"].gradient < 1e-6 < layers["8"].gradient
+
+
+def test_rows_of_a_sequence_are_units_by_their_last_dimension(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\ntorch.manual_seed(0)\n"
+        "model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))\n"
+        "with torch.no_grad():\n    model[0].bias[:4] = -100\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+        "for step in range(20):\n    optimizer.zero_grad()\n"
+        "    nn.functional.mse_loss(model(torch.randn(30, 5, 3)), torch.randn(30, 5, 2)).backward()\n"
+        "    optimizer.step()\n"
+    )
+    with Watch(()) as watch:
+        runpy.run_path(str(path))
+    assert watch.report().layers[0].idle == 0.5

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from trueloop.app.diagnosis.experiments import LossCurve, Trial, Trials
 from trueloop.core.formatting import format_count, format_float, format_percent
-from trueloop.core.learning import CONSTANT_ANSWERS, LearningSummary, LearningVerdict
+from trueloop.core.learning import CONSTANT_ANSWERS, LEARNS, LearningSummary, LearningVerdict
 
 HELPS: Final = 0.8  # of the loss without the change; less is within the scatter of short runs
 HELPS_LEARNING: Final = 0.5  # the same for a run that learns: a loss that falls faster at first proves little
@@ -72,6 +72,7 @@ class Diagnosis(NamedTuple):
 
 def promising(baseline: Trial, changes: Sequence[Trial], learning: LearningSummary | None) -> list[str]:
     """Return the keys of changes that seem to help, the best first."""
+    learning = _progress(baseline, learning)
     outcomes = _ranked([_outcome(baseline, change, learning) for change in changes])
     return [each.trial.change.key for each in outcomes if each.effect is Effect.HELPS][:MAX_CHECKED]
 
@@ -95,7 +96,7 @@ def conclude(trials: Trials, learning: LearningSummary | None) -> Diagnosis:
     if baseline is None:
         reason = trials.failed or f"{trials.stopped} before the script itself had run again"
         return Diagnosis(f"No change was tried: {reason}.", (), (), None, 0, 0, trials)
-    says_nothing = _says_nothing(baseline, trials)
+    learning, says_nothing = _progress(baseline, learning), _says_nothing(baseline, trials)
     outcomes = _ranked([_without_memorising(each, trials) for each in _outcomes(baseline, trials, learning)])
     if says_nothing:
         outcomes = [each._replace(effect=Effect.NONE) for each in outcomes]
@@ -105,6 +106,18 @@ def conclude(trials: Trials, learning: LearningSummary | None) -> Diagnosis:
     found = Diagnosis("", (), outcomes, fmean(constants) if constants else None, updates, len(baseline.curves), trials)
     headline, notes = (says_nothing, []) if says_nothing else _words(found, learning)
     return found._replace(headline=headline, notes=[*notes, *_limits(found)])
+
+
+def _progress(baseline: Trial, learning: LearningSummary | None) -> LearningSummary | None:
+    """Return how the run went; if it was too short to tell, how the unchanged program went in the experiments."""
+    mains = [main for curves in baseline.curves if (main := main_curve(curves)) is not None]
+    is_known = learning is not None and learning.verdict is not LearningVerdict.UNKNOWN
+    if is_known or not mains or not all(m.constant and _last(m) <= LEARNS * m.constant for m in mains):
+        return learning
+    main = mains[0]
+    return LearningSummary(
+        LearningVerdict.LEARNING, main.kind, main.values[0], _last(main), main.constant, main.updates[-1] + 1
+    )
 
 
 def _says_nothing(baseline: Trial, trials: Trials) -> str:
@@ -153,7 +166,7 @@ def _is_lower(
 ) -> bool:
     """Return True if the loss is clearly lower under every seed, also than at the end of the script's own run."""
     least, most = min(before), max(after)
-    is_learning = learning is not None and learning.verdict is LearningVerdict.LEARNING
+    is_learning = learning is not None and learning.is_learning
     if learning is not None and learning.kind == pairs[0][0].kind and math.isfinite(learning.end):
         least = min(least, learning.end)
     if not math.isfinite(most):
@@ -242,6 +255,15 @@ ONE_CLASS: Final = (
     "Only class {} is predicted, which {} of the targets have: give the rare classes more weight (pos_weight of "
     "BCEWithLogitsLoss, weight of CrossEntropyLoss, or a WeightedRandomSampler), and judge by recall, not by accuracy."
 )
+PROGRESS: Final = {
+    LearningVerdict.LEARNING: "The run learns",
+    LearningVerdict.OVERFITTING: "The run overfits",
+    LearningVerdict.MEMORISED: "The run memorises its samples",
+}
+TRAINING_ONLY: Final = (
+    "The experiments compare the training loss only. For held-out samples, try more data, augmentation, weight decay, "
+    "dropout, a smaller model, or an earlier end; and check that both are prepared in the same way."
+)
 NO_RELATION: Final = (
     "Nothing that was tried helps. The model can fit one batch, but not what the batches have in common: the labels "
     "may not follow from the inputs, or the task needs another model or many more updates."
@@ -253,9 +275,10 @@ def _words(found: Diagnosis, learning: LearningSummary | None) -> tuple[str, lis
     if learning is not None and learning.only_class is not None:
         headline, notes = _words(found, learning._replace(only_class=None))
         return headline, [ONE_CLASS.format(learning.only_class, format_percent(learning.share)), *notes]
-    if learning is not None and learning.verdict is LearningVerdict.LEARNING:
+    if learning is not None and learning.is_learning:
         change = "This change helps clearly more" if found.helping else "Nothing that was tried helps clearly more"
-        return f"The run learns: {learning.losses}. {change}.", []
+        notes = [] if learning.held_out is None else [TRAINING_ONLY]
+        return f"{PROGRESS[learning.verdict]}: {learning.losses}. {change}.", notes
     if found.helping:
         return f"It can learn: {found.helping[0].trial.change.title}.", []
     memorising = [each.trial.change.title for each in found.outcomes if each.effect is Effect.MEMORISES]
@@ -281,7 +304,7 @@ def _limits(found: Diagnosis) -> list[str]:
     notes: list[str] = []
     if trials.stopped:
         tried = f"{len(trials.changes)} of {format_count(trials.possible, 'change')}"
-        advice = "; --budget 5m allows more" if "budget" in trials.stopped else ""
+        advice = "; trueloop diagnose --budget 5m allows more" if "budget" in trials.stopped else ""
         notes.append(f"Not everything was tried, {trials.stopped}: {tried}{advice}.")
     if trials.baseline is not None and (early := [each for each in trials.baseline.ended if each]):
         notes.append(f"Each experiment ended after {format_count(found.updates, 'update')}: {early[0]}.")

@@ -55,8 +55,13 @@ class DiagnoseOptions:
     """Do not report these codes, families or slugs, separated by commas; only count them."""
 
 
-def diagnose(program: ProgramCommand, options: DiagnoseOptions) -> int:
+def diagnose(program: ProgramCommand, options: DiagnoseOptions, *, longer: ProgramCommand | None = None) -> int:
     """Run a program under the sanitizer, then the experiments; print both, and return the exit code of the program.
+
+    Args:
+        program: the program to run.
+        options: the options.
+        longer: the program that the experiments run instead, such as the whole training after a smoke test of it.
 
     Raises:
         InvalidConfig: an option is invalid, or this system cannot fork; raised before the program starts.
@@ -68,7 +73,7 @@ def diagnose(program: ProgramCommand, options: DiagnoseOptions) -> int:
     html_path = options.html and check_writable(options.html, "report")
     base, process = Path.cwd(), os.getpid()
     folder = Path(tempfile.mkdtemp(prefix="trueloop-diagnose-"))
-    server = ForkServer(program, folder)
+    server = ForkServer(longer or program, folder)
     try:
         run = run_sanitized(program, RunOptions(select=options.select, ignore=options.ignore))
         if run.forked:
@@ -89,6 +94,30 @@ def diagnose(program: ProgramCommand, options: DiagnoseOptions) -> int:
 
         write_output(html_path, to_html(found, run.report, base=base), "report")
     return run.code
+
+
+def diagnose_recipe(words: Sequence[str]) -> int:
+    """Run the smoke test of a recipe under the sanitizer, then the experiments, on its whole training.
+
+    Args:
+        words: the words after ``trueloop train``, with ``--smoke`` and ``--diagnose``.
+
+    Raises:
+        InvalidConfig: there is no ``--smoke``, or this system cannot fork.
+    """
+    smoke = tuple(word for word in words if word != "--diagnose")
+    if "--smoke" not in smoke:
+        raise InvalidConfig(
+            "--diagnose is for smoke tests.",
+            why="A whole training is diagnosed by trueloop diagnose -m trueloop train RECIPE.",
+            fix="Add --smoke.",
+        )
+    whole = [word for word in smoke if word not in ("--smoke", "--fresh")]
+    programs = [
+        ProgramCommand(target="trueloop", arguments=("train", *each), module=True)
+        for each in (smoke, (*whole, "--fresh"))
+    ]
+    return diagnose(programs[0], DiagnoseOptions(), longer=programs[1])
 
 
 def parse_duration(text: str) -> float:

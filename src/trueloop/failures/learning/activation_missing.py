@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GraphNode, LossGraphRead, WatchEnded
 
 if TYPE_CHECKING:
@@ -105,6 +106,20 @@ def _first_layer(nodes: Sequence[GraphNode]) -> CodePosition | None:
     return next((ref.registered_at[0] for ref in reversed(parameters) if ref.registered_at), None)
 
 
+def inject(loop: TeachingLoop) -> None:
+    """Inject this failure into the teaching loop."""
+    loop.require(bool(loop.settings["hidden"]), "There is no hidden layer.", hidden=(16,))
+    loop.require(
+        loop.settings["dataset"] in ("circles", "xor"), "A line separates most of these points.", dataset="circles"
+    )
+    loop.require(not loop.settings["dropout"], "A CPU drops neurons by a product, which is not linear.", dropout=0.0)
+    for name in ("ReLU", "Tanh", "Sigmoid", "GELU"):
+        if f"self.activation = nn.{name}()" in loop.pieces[Piece.MODEL]:
+            loop.replace(Piece.MODEL, f"self.activation = nn.{name}()", "self.activation = nn.Identity()")
+            return
+    loop.require(holds=False, reason="The model has no activation.", activation="relu")
+
+
 BAD = """
 import torch
 from torch import nn
@@ -130,4 +145,5 @@ FAILURE = Failure(
     good=changed(BAD, {"nn.Linear(2, 32), nn": "nn.Linear(2, 32), nn.ReLU(), nn"}),
     fix="Put an activation such as nn.ReLU() between the layers.",
     detector=Detector,
+    inject=inject,
 )

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float, format_percent
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import OptimizerCreated, Ref, WatchEnded
 
 if TYPE_CHECKING:
@@ -87,6 +88,17 @@ class Detector(BaseDetector):
         return self.progress.unknown()
 
 
+def inject(loop: TeachingLoop) -> None:
+    """Inject this failure into the teaching loop."""
+    loop.require(
+        loop.settings["optimizer"] != "adamw", "AdamW keeps weight decay out of the gradient.", optimizer="adam"
+    )
+    loop.require(not loop.settings["weight_decay"], "There is weight decay already.", weight_decay=0.0)
+    loop.require(not loop.settings["batchnorm"], "BatchNorm makes up for small weights.", batchnorm=False)
+    line = loop.pieces[Piece.OPTIMIZER].splitlines()[0]
+    loop.replace(Piece.OPTIMIZER, line, f"{line.removesuffix(')')}, weight_decay=1.0)")
+
+
 BAD = """
 import torch
 from torch import nn
@@ -112,4 +124,5 @@ FAILURE = Failure(
     good=changed(BAD, {"weight_decay=0.5": "weight_decay=1e-5"}),
     fix="Use AdamW, or a much smaller weight_decay.",
     detector=Detector,
+    inject=inject,
 )

@@ -43,18 +43,19 @@ from typing import TYPE_CHECKING
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float, format_percent
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
-from trueloop.tracing.events import GraphNode, InformationFlowProbed, LossGraphRead, MeasuredLoss, WatchEnded
+from trueloop.failures.teaching_script import Piece, TeachingLoop
+from trueloop.tracing.events import InformationFlowProbed, LossGraphRead, MeasuredLoss, WatchEnded
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from trueloop.tracing.trackers.learning_progress import LearningProgress
+    from trueloop.tracing.unit_states import ActivationState
 
 ALIKE = 1e-3  # standard deviation of class scores, or of answers over that of the targets
 MIN_SAMPLES = 4
 MAX_SAMPLES = 64  # of a batch that are compared, evenly chosen
 BATCHES = 4  # latest batches that must agree
-SATURATED = 0.99  # of the largest value of a sigmoid (from -1 to 1) or tanh
 MIN_SHARE = 0.95  # of a layer's units that are dead or saturated
 VANISHED = 1e-6  # gradient of the first weight over that of the last weight
 
@@ -78,7 +79,7 @@ class Detector(BaseDetector):
             if is_batch and loss.targets.dim() and _varies(loss.targets):
                 self._location = event.location
                 self._deviations.append(_deviation(loss))
-                self._cause = _cause(event.live_nodes)
+                self._cause = _cause(self.progress.units.latest)
 
     def on_information_flow_probed(self, event: InformationFlowProbed) -> None:
         """Record whether the output depends on the input at all."""
@@ -137,22 +138,23 @@ def _spread(rows: Tensor) -> float:
     return (rows - rows.mean(0)).square().sum(0).div(len(rows) - 1).sqrt().mean().item()
 
 
-def _cause(nodes: Sequence[GraphNode]) -> str:
+def _cause(activations: Sequence[ActivationState]) -> str:
     """Return what is wrong with the activations of the worst layer, in words."""
-    for node in nodes:
-        values = node.values
-        if values is None or node.operation not in ("Relu", "Sigmoid", "Tanh") or values.dim() < 2:
-            continue
-        if node.operation == "Relu":
-            share = (values == 0).all(0).double().mean().item()
-            problem = "ReLU is 0 for all samples"
-        else:
-            centred = 2 * values - 1 if node.operation == "Sigmoid" else values
-            share = (centred.abs() > SATURATED).double().mean().item()
-            problem = f"{node.operation.lower()} is saturated"
-        if share >= MIN_SHARE:
-            return f"for {format_percent(share)} of the units of a layer the {problem}"
-    return ""
+    worst = next((each for each in activations if each.share >= MIN_SHARE), None)
+    if worst is None:
+        return ""
+    is_relu = worst.operation == "Relu"
+    problem = "ReLU is 0 for all samples" if is_relu else f"{worst.operation.lower()} is saturated"
+    return f"for {format_percent(worst.share)} of the units of a layer the {problem}"
+
+
+def inject(loop: TeachingLoop) -> None:
+    """Inject this failure into the teaching loop."""
+    loop.require(bool(loop.settings["hidden"]), "There is no hidden layer.", hidden=(16,))
+    loop.require(loop.settings["activation"] == "relu", "Only a ReLU can be 0 for all points.", activation="relu")
+    loop.require(not loop.settings["batchnorm"], "BatchNorm moves the bias back.", batchnorm=False)
+    start = "nn.init.constant_(model.layers[-1].bias, -100.0)  # no point reaches the ReLU"
+    loop.replace(Piece.MODEL, "model = Network()", f"model = Network()\n{start}")
 
 
 BAD = """
@@ -183,4 +185,5 @@ FAILURE = Failure(
     good=changed(BAD, {"range(10)": "range(1)", "nn.Sigmoid(), nn.Linear(16, 16)": "nn.ReLU(), nn.Linear(16, 16)"}),
     fix="Lower the learning rate, scale the inputs, or use ReLU and normalisation layers.",
     detector=Detector,
+    inject=inject,
 )

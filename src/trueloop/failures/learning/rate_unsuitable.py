@@ -35,6 +35,7 @@ References
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float, format_percent
 from trueloop.core.learning import LearningSummary, LearningVerdict
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import LossGraphRead, OptimizerCreated, Ref, WatchEnded
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ HIGH_RATIO = 0.3  # of the norm of a weight; 0.1 is common in the first update o
 EXTREME_RATIO = 5.0  # of the norm of a weight: nothing is left of its first values
 WORSE = 1.2  # times the loss at the start, and times that of the best constant prediction
 RISING = 2.0  # times its first value; a rate that has risen this much is a warm-up or a search
+MIN_TRAINED = 0.75  # of the points of the teaching loop
 MAX_OPTIMIZERS = 8  # as many as the tracker compares
 
 
@@ -130,6 +133,18 @@ def _is_rising(changes: Sequence[WeightChange]) -> bool:
     return first is not None and last is not None and last > RISING * first
 
 
+def inject(loop: TeachingLoop) -> None:
+    """Inject this failure into the teaching loop."""
+    settings = loop.settings
+    batches = math.ceil(MIN_TRAINED * settings["samples"] / settings["batch"])
+    updates = math.ceil(batches / settings["accumulation"])
+    epochs = math.ceil(1.5 * LOW_UPDATES / updates)
+    loop.require(settings["schedule"] != "onecycle", "OneCycleLR sets the rate itself.", schedule="constant")
+    loop.require(settings["epochs"] >= epochs, "The run has too few updates to tell.", epochs=epochs)
+    line = loop.pieces[Piece.OPTIMIZER].splitlines()[0]
+    loop.replace(Piece.OPTIMIZER, line, re.sub(r"lr=[^,)]+", "lr=1e-07", line))
+
+
 BAD = """
 import torch
 from torch import nn
@@ -155,4 +170,5 @@ FAILURE = Failure(
     good=changed(BAD, {"lr=1e-7": "lr=1e-2"}),
     fix="Try learning rates that differ by a factor of 10; 0.1 % of a weight is usual for an update.",
     detector=Detector,
+    inject=inject,
 )

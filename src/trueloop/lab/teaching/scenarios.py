@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, quantiles
 from typing import Any, Final, NamedTuple
 
+from trueloop.core.learning import LearningSummary, summarise
 from trueloop.lab.teaching.simulation import Simulation
 
 SCENARIO_NAMES: Final = ("rate", "adam", "clearing", "no_grad", "cosine")
@@ -65,13 +66,17 @@ def update_reaching(record: Record, loss: float) -> int | None:
     return None
 
 
+def learning(record: Record) -> LearningSummary:
+    """Return whether a run learned, as `trueloop run` says it."""
+    return summarise("nll", record.update, record.loss, CHANCE_LOSS)
+
+
 def _rate(records: Sequence[Record]) -> Verdict:
-    low, high = ([fmean(each.loss[:SMOOTHING_UPDATES]), fmean(each.loss[-SMOOTHING_UPDATES:])] for each in records)
-    trains, blows_up = low[1] < low[0] / 2, not high[1] < high[0] or high[1] > 2 * CHANCE_LOSS
+    low, high = map(learning, records)
     return Verdict(
-        f"At 0.01 the loss went from {low[0]:.3f} to {low[1]:.3f}; at 1.0 from {high[0]:.3f} to {high[1]:.3f}, with a "
-        f"maximum of {max(records[1].loss):.3g}. The loss of guessing is {CHANCE_LOSS:.3f}.",
-        trains and blows_up,
+        f"At 0.01 the loss went from {low.start:.3f} to {low.end:.3f}; at 1.0 from {high.start:.3f} to {high.end:.3f}, "
+        f"with a maximum of {max(records[1].loss):.3g}. The loss of guessing is {CHANCE_LOSS:.3f}.",
+        low.is_learning and high.is_failing,
     )
 
 

@@ -1,10 +1,11 @@
 """Compares the losses of a run with the loss of the best answer that does not depend on the input."""
 
 import math
+import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median, pstdev
+from statistics import fmean, median
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -12,19 +13,34 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trueloop.core.downsampling import DownsampledSeries
-from trueloop.core.findings import CodePosition
-from trueloop.core.learning import LearningSummary, LearningVerdict
-from trueloop.tracing.events import LossGraphRead, MeasuredLoss, Ref, StepStarted, StepTaken, WatchEnded
+from trueloop.core.findings import CodePosition, LayerGradientNorms, LayerState, Series
+from trueloop.core.learning import (
+    MIN_UPDATES,
+    HeldOutCourse,
+    HeldOutLoss,
+    LearningSummary,
+    LearningVerdict,
+    last_values,
+    summarise,
+)
+from trueloop.tracing.events import (
+    NO_REFS,
+    LossEvaluated,
+    LossGraphRead,
+    MeasuredLoss,
+    ModelCalled,
+    Ref,
+    Refs,
+    StepStarted,
+    StepTaken,
+    WatchEnded,
+)
 from trueloop.tracing.row_digests import has_storage
 from trueloop.tracing.tracker import Tracker
+from trueloop.tracing.unit_states import UnitStates
 
-MIN_UPDATES: Final = 30  # from the first to the last loss; fewer say nothing about a model that learns slowly
-MIN_LOSSES: Final = 16
 MIN_FAILING: Final = 48  # updates of a run that does not learn, before a cause is named
 MAX_OPTIMIZERS: Final = 8  # whose weights are compared
-LEARNING: Final = 0.9  # of the loss of the best constant answer, below which a model clearly learns
-SLOWLY: Final = 0.98
-DIVERGED: Final = 1.5  # times the loss at the start, and times that of the best constant answer
 ROUNDING: Final = 1e-9  # of the targets, below which they do not vary
 MAIN_SHARE: Final = 0.1  # of the most frequent loss; losses that are computed less often are not compared
 MAX_ELEMENTS: Final = 1 << 20  # of one loss that are read
@@ -37,6 +53,9 @@ MAX_PARTS: Final = 8  # batches of targets that are counted together
 LATEST_PREDICTIONS: Final = 4  # batches in which one class alone must be predicted
 MAJORITY: Final = 0.8  # share of the targets of a class that may be all that is predicted
 MAX_BATCHES: Final = 64  # batches whose targets are stored, spread over the run
+MAX_EVALUATIONS: Final = 32  # kinds of evaluations that are compared
+MIN_TARGETS: Final = 50  # of an evaluation
+SAME_SIZE: Final = 0.9  # of the largest evaluation, below which one does not go over the same samples
 
 FUNCTIONS: Final[Mapping[str, Any]] = {
     "nll": F.nll_loss,
@@ -141,6 +160,117 @@ class LossCourse(NamedTuple):
 
 
 @dataclass(slots=True)
+class _Evaluation:
+    """The losses of one model on the same samples; tensors are on the loss's device."""
+
+    loss: _Loss
+    """What was read of the loss, in all evaluations together."""
+    update: int = -1
+    """Number of updates before the latest evaluation."""
+    total: Any = 0.0
+    """Sum of the losses of that evaluation."""
+    right: Any = 0.0
+    """Number of targets that it predicts right."""
+    counted: Any = 0.0
+    """Number of targets that are not ignored."""
+    targets: int = 0
+    passes: DownsampledSeries[tuple[Any, int]] = field(default_factory=DownsampledSeries[tuple[Any, int]])
+    """Mean loss and number of targets of each earlier evaluation."""
+
+    def add(self, loss: MeasuredLoss, update: int) -> None:
+        if update != self.update:
+            self._end()
+            self.update, self.total, self.right, self.counted, self.targets = update, 0.0, 0.0, 0.0, 0
+        is_classes = loss.kind == "nll"
+        value = _record_classes(self.loss, loss) if is_classes else _record_numbers(self.loss, loss, update)
+        if value is not None:
+            count = loss.targets.numel()
+            self.total, self.targets = self.total + value.double() * count, self.targets + count
+            if (predicted := _predicted(loss)) is not None:
+                self.right = self.right + (predicted == loss.targets).sum()
+                ignored = loss.ignore_index
+                self.counted = self.counted + (count if ignored is None else (loss.targets != ignored).sum())
+
+    def course(self) -> HeldOutCourse | None:
+        """Return the course of the evaluations, which synchronises a GPU; None if they are too small."""
+        self._end()
+        largest = max((count for _, count in self.passes.values), default=0)
+        if largest < MIN_TARGETS:
+            return None
+        found = [
+            (update, float(mean))
+            for update, (mean, count) in zip(*self.passes.with_newest(), strict=True)
+            if count >= SAME_SIZE * largest and math.isfinite(mean)
+        ]
+        right = None if isinstance(self.right, float) else float(self.right) / max(1.0, float(self.counted))
+        if not found:
+            return None
+        updates, means = [update for update, _ in found], [mean for _, mean in found]
+        return HeldOutCourse(updates, means, right, max(_class_shares(self.loss)), _best_constant(self.loss))
+
+    def _end(self) -> None:
+        if self.targets:
+            self.passes.add(self.update, (self.total / self.targets, self.targets))
+
+
+class _HeldOut:
+    """Finds evaluations of the trained model on samples that it is not trained on."""
+
+    def __init__(self) -> None:
+        self._evaluations: dict[tuple[Any, ...], _Evaluation] = {}
+        self._within: list[tuple[CodePosition | None, MeasuredLoss]] = []
+        """Lines and losses of the call that is running, which are dropped when it returns."""
+        self._trained: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._latest: Refs = NO_REFS
+        """Parameters of the latest step."""
+        self._training_loaders: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._inputs: Any = None
+        """Weak reference to the input of the latest call with a graph."""
+        self._key: tuple[Any, ...] | None = None
+        """What identifies the evaluation that the latest call belongs to; None = it is none."""
+
+    def on_step_taken(self, event: StepTaken) -> None:
+        if event.parameters is not self._latest:
+            self._latest = event.parameters
+            self._trained.update(event.parameters)
+
+    def on_model_called(self, event: ModelCalled) -> None:
+        self._key, losses, self._within = None, self._within, []
+        if event.has_graph:
+            if event.loader is not None:
+                self._training_loaders.add(event.loader)
+            self._inputs = None if event.inputs is None else weakref.ref(event.inputs)
+        elif not self._is_trained_on(event) and any(each in self._trained for each in event.parameters):
+            shape = None if event.inputs is None else tuple(event.inputs.shape)
+            self._key = event.model, event.loader or shape
+            for location, loss in losses:
+                self._add(location, loss, event.update)
+
+    def _is_trained_on(self, event: ModelCalled) -> bool:
+        if event.loader in self._training_loaders:
+            return True
+        return self._inputs is not None and event.inputs is not None and self._inputs() is event.inputs
+
+    def on_loss_evaluated(self, event: LossEvaluated) -> None:
+        if event.within_model:
+            self._within.append((event.location, event.live_loss))
+        elif self._key is not None:
+            self._add(event.location, event.live_loss, event.update)
+
+    def _add(self, location: CodePosition | None, loss: MeasuredLoss, update: int) -> None:
+        key = (location, loss.kind, self._key)
+        if key in self._evaluations or len(self._evaluations) < MAX_EVALUATIONS:
+            self._evaluations.setdefault(key, _Evaluation(_new_loss(loss))).add(loss, update)
+
+    def courses(self, kind: str) -> list[HeldOutCourse]:
+        """Return the courses of the evaluations with a kind of loss, which synchronises a GPU."""
+        same_kind = [
+            e for (_, each, _), e in self._evaluations.items() if each.partition("_")[0] == kind.partition("_")[0]
+        ]
+        return [course for each in same_kind if (course := each.course()) is not None]
+
+
+@dataclass(slots=True)
 class _Weights:
     """The weights of one optimizer."""
 
@@ -148,6 +278,8 @@ class _Weights:
     before: dict[Ref, Tensor] = field(default_factory=dict[Ref, Tensor])
     decay: float = 0.0
     changes: DownsampledSeries[WeightChange] = field(default_factory=DownsampledSeries[WeightChange])
+    ratios: dict[Ref, float] = field(default_factory=dict[Ref, float])
+    """Norm of the latest update over the norm of the weight, for each weight."""
 
 
 class LearningProgress(Tracker):
@@ -159,18 +291,22 @@ class LearningProgress(Tracker):
     def __init__(self) -> None:
         self._losses: dict[tuple[str, CodePosition | None, int], _Loss] = {}
         self._weights: dict[Ref, _Weights] = {}
+        self._held_out = _HeldOut()
+        self.units = UnitStates()
+        """The activations of the model."""
         self.summary: LearningSummary | None = None
         """Progress of the most frequent loss, with the verdict of all losses together, at the end of the run."""
+        self.held_out = Series(updates=(), values=())
+        """The loss of held-out samples in each evaluation, at the end of the run; empty = none was seen."""
         self.cause_reported = False
         """Whether a failure has explained why the run does not learn; one explanation is enough."""
 
     def on_loss_graph_read(self, event: LossGraphRead) -> None:
-        """Record the value and the targets of each loss."""
+        """Record the value and the targets of each loss, and the activations."""
+        if event.live_nodes:
+            self.units.read(event.live_nodes)
         for loss in event.live_losses:
-            options = {LINEAR_FROM[loss.kind]: loss.delta} if loss.kind in LINEAR_FROM else {}
-            known = self._losses.setdefault(
-                (loss.kind, event.location, loss.position), _Loss(loss.kind, loss.reduction, options)
-            )
+            known = self._losses.setdefault((loss.kind, event.location, loss.position), _new_loss(loss))
             value = _record_classes(known, loss) if loss.kind == "nll" else _record_numbers(known, loss, event.update)
             if value is not None:
                 known.values.add(event.update, value)
@@ -193,8 +329,17 @@ class LearningProgress(Tracker):
         groups = event.live_optimizer.param_groups
         weights.decay = max((float(group.get("weight_decay") or 0) for group in groups), default=0.0)
 
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Record whether the call is part of an evaluation on held-out samples."""
+        self._held_out.on_model_called(event)
+
+    def on_loss_evaluated(self, event: LossEvaluated) -> None:
+        """Record the loss of held-out samples."""
+        self._held_out.on_loss_evaluated(event)
+
     def on_step_taken(self, event: StepTaken) -> None:
         """Compare the weights with those before the update."""
+        self._held_out.on_step_taken(event)
         weights = self._weights.get(event.optimizer)
         if weights is None or not weights.before:
             return
@@ -202,9 +347,10 @@ class LearningProgress(Tracker):
         after = {ref: _sample(event.live_parameters[ref]) for ref in before if ref in event.with_gradient}
         changes = {ref: _distance(each, before[ref]) for ref, each in after.items() if each is not None}
         norms = {ref: before[ref].norm().item() for ref in changes}
-        ratios = [change / norms[ref] for ref, change in changes.items() if norms[ref]]
+        ratios = {ref: change / norms[ref] for ref, change in changes.items() if norms[ref]}
         if not ratios:
             return
+        weights.ratios = ratios
         known = [ref for ref in changes if ref in weights.first]
         first = {ref: weights.first[ref].norm().item() for ref in known}
         gradients = [event.gradient_norms[ref] for ref in changes if ref in event.gradient_norms]
@@ -213,7 +359,7 @@ class LearningProgress(Tracker):
             event.update,
             WeightChange(
                 update=event.update,
-                ratio=median(ratios),
+                ratio=median(ratios.values()),
                 moved=max(
                     ((before[r] - weights.first[r]).norm().item() / first[r] for r in known if first[r]), default=0
                 ),
@@ -228,16 +374,55 @@ class LearningProgress(Tracker):
         """Return some updates of each optimizer, oldest first."""
         return {optimizer: weights.changes.values for optimizer, weights in self._weights.items()}
 
+    def layers(self, gradients: LayerGradientNorms | None) -> tuple[LayerState, ...]:
+        """Return the layers in the order of the model.
+
+        Args:
+            gradients: the norm of the gradient of each layer; None = not known.
+        """
+        found: dict[str, LayerState] = {}
+        if gradients is not None:
+            for name, norms in zip(gradients.layers, gradients.norms, strict=True):
+                known = [norm for norm in norms if norm is not None]
+                latest = median(last_values(known)) if known else None
+                found[name.rpartition(": ")[2]] = LayerState(name, gradient=latest)
+        for weights in self._weights.values():
+            for ref, ratio in weights.ratios.items():
+                name = _layer_name(ref)
+                before = found.get(name, LayerState(name))
+                found[name] = before._replace(update_ratio=max(ratio, before.update_ratio or 0.0))
+        for ref, activation, share in self.units.shares():
+            name = _layer_name(ref)
+            found[name] = found.get(name, LayerState(name))._replace(activation=activation.lower(), idle=share)
+        return tuple(found.values())
+
     def on_watch_ended(self, event: WatchEnded) -> None:
         """Compare the losses with those of the best constant answers, which synchronises a GPU."""
         losses = [loss for loss in self._losses.values() if loss.values.values]
         if losses:
             most = max(len(loss.values.values) for loss in losses)
-            found = [_summary(loss) for loss in losses if len(loss.values.values) >= MAIN_SHARE * most]
-            main = max(found, key=lambda each: each.updates)
-            verdicts = {each.verdict for each in found}
+            found = [(_summary(loss), loss) for loss in losses if len(loss.values.values) >= MAIN_SHARE * most]
+            main, main_loss = max(found, key=lambda each: each[0].updates)
+            verdicts = {summary.verdict for summary, _ in found}
             order = (LearningVerdict.LEARNING, LearningVerdict.UNKNOWN, *LearningVerdict)
-            self.summary = main._replace(verdict=next(each for each in order if each in verdicts))
+            compared = self._compare_held_out(main, main_loss)
+            verdict = next(each for each in order if each in verdicts)
+            self.summary = compared if main.verdict is LearningVerdict.LEARNING else main._replace(verdict=verdict)
+
+    def _compare_held_out(self, summary: LearningSummary, loss: _Loss) -> LearningSummary:
+        """Return the summary of a run that learns, with another verdict if held-out samples say so."""
+        updates, values, factor = loss.values.updates, _values(loss), loss.factor
+        constant = _best_constant(loss)
+        courses = [each for each in self._held_out.courses(loss.kind) if each.updates[-1] >= updates[-1] / 2]
+        for course in sorted(courses, key=lambda each: -len(each.values)):
+            self.held_out = Series(updates=tuple(course.updates), values=tuple(v * factor for v in course.values))
+            verdict, found = LearningVerdict.MEMORISED, course.memorised(fmean(last_values(values)), constant)
+            if found is None:
+                verdict, found = LearningVerdict.OVERFITTING, course.rise(updates, values)
+            if found is not None:
+                found = HeldOutLoss(found.best * factor, found.best_update, found.end * factor)
+                return summary._replace(verdict=verdict, held_out=found)
+        return summary
 
     def courses(self) -> list[LossCourse]:
         """Return the course of each loss, which synchronises a GPU."""
@@ -266,6 +451,10 @@ class LearningProgress(Tracker):
         return f"fewer than {MIN_UPDATES} updates, or no loss with a best constant answer that is known"
 
 
+def _layer_name(parameter: Ref) -> str:
+    return parameter.name.rpartition(".")[0] or parameter.name
+
+
 def _sample(weight: Tensor) -> Tensor | None:
     """Return some values of a weight; None if it is not on the CPU."""
     if not weight.is_cpu or not has_storage(weight) or not weight.is_floating_point() or not weight.numel():
@@ -275,6 +464,11 @@ def _sample(weight: Tensor) -> Tensor | None:
 
 def _distance(values: Tensor, others: Tensor) -> float:
     return (values - others).norm().item()
+
+
+def _function(kind: str) -> Any:
+    """Return the function of a loss without what is traced in place of it."""
+    return getattr(FUNCTIONS[kind], "__wrapped__", FUNCTIONS[kind])
 
 
 def _record_classes(known: _Loss, loss: MeasuredLoss) -> Tensor:
@@ -289,7 +483,7 @@ def _record_classes(known: _Loss, loss: MeasuredLoss) -> Tensor:
     if counts is None or (counts.classes, counts.ignore_index, counts.device) != kind:
         counts = known.counts = _ClassCounts(answers.shape[1], ignored, loss.weight, targets.device)
     counts.add(targets)
-    losses = FUNCTIONS["nll"](answers, targets, loss.weight, ignore_index=ignored, reduction="none")
+    losses = _function("nll")(answers, targets, loss.weight, ignore_index=ignored, reduction="none")
     return losses.double().sum() / counts.weights_of(targets).sum()
 
 
@@ -308,25 +502,23 @@ def _record_numbers(known: _Loss, loss: MeasuredLoss, update: int) -> Tensor | N
         every = -(-columns.numel() // MAX_TARGETS)
         known.targets.add(update, columns[::every].clone())
     known.elements = loss.targets.numel()
-    return FUNCTIONS[known.kind](answers, targets, **known.options)
+    return _function(known.kind)(answers, targets, **known.options)
 
 
 def _values(loss: _Loss) -> list[float]:
     return torch.stack([value.double() for value in loss.values.values]).tolist()
 
 
+def _new_loss(loss: MeasuredLoss) -> _Loss:
+    options = {LINEAR_FROM[loss.kind]: loss.delta} if loss.kind in LINEAR_FROM else {}
+    return _Loss(loss.kind, loss.reduction, options)
+
+
 def _summary(loss: _Loss) -> LearningSummary:
-    values, factor = _values(loss), loss.factor
-    last = max(8, len(values) // 5)
-    start, end = values[0], fmean(values[-last:])
-    error = pstdev(values[-last:]) / math.sqrt(min(last, len(values))) if math.isfinite(end) else math.inf
-    constant = _best_constant(loss)
-    updates = loss.values.updates[-1] - loss.values.updates[0] + 1
-    is_short = updates < MIN_UPDATES or len(values) < MIN_LOSSES
-    verdict = LearningVerdict.UNKNOWN if is_short or constant is None else _verdict(start, end, error, constant)
-    shown = None if constant is None else constant * factor
-    summary = LearningSummary(verdict, loss.kind, start * factor, end * factor, shown, updates)
-    return summary._replace(**_majority(loss)) if verdict is not LearningVerdict.UNKNOWN else summary
+    found, factor = summarise(loss.kind, loss.values.updates, _values(loss), _best_constant(loss)), loss.factor
+    shown = None if found.constant is None else found.constant * factor
+    summary = found._replace(start=found.start * factor, end=found.end * factor, constant=shown)
+    return summary._replace(**_majority(loss)) if summary.verdict is not LearningVerdict.UNKNOWN else summary
 
 
 def _predicted(loss: MeasuredLoss) -> Tensor | None:
@@ -346,24 +538,19 @@ def _majority(loss: _Loss) -> dict[str, Any]:
     classes = torch.stack(list(loss.predicted)).flatten().unique().tolist()
     if len(classes) > 1:
         return {}
-    if loss.kind == "nll":
-        counts = loss.counts.total() if loss.counts is not None else torch.zeros(1)
-        share = (counts[classes[0]] / counts.sum()).item() if counts.sum() else 0.0
-    else:
-        batches = [batch.cpu() for batch in loss.targets.values]
-        ones = torch.cat([batch.flatten() for batch in batches]).mean().item() if batches else 0.5
-        share = ones if classes[0] else 1 - ones
+    shares = _class_shares(loss)
+    share = shares[int(classes[0])]
     return {"only_class": int(classes[0]), "share": share} if MAJORITY <= share < 1 else {}
 
 
-def _verdict(start: float, end: float, error: float, constant: float) -> LearningVerdict:
-    if not math.isfinite(end) or end > DIVERGED * max(start, constant):
-        return LearningVerdict.DIVERGING
-    if end <= LEARNING * constant:
-        return LearningVerdict.LEARNING
-    if end < min(SLOWLY * constant, constant - 2 * error) or (start > constant and end < start / 2):
-        return LearningVerdict.SLOWLY
-    return LearningVerdict.NOT_AT_ALL
+def _class_shares(loss: _Loss) -> list[float]:
+    """Return the share of each class in the targets of a classification; in those of a loss of numbers, of ones."""
+    if loss.kind == "nll":
+        counts = loss.counts.total() if loss.counts is not None else torch.zeros(1)
+        return (counts / counts.sum().clamp(min=ROUNDING)).tolist()
+    batches = [batch.cpu() for batch in loss.targets.values]
+    ones = torch.cat([batch.flatten() for batch in batches]).mean().item() if batches else 0.5
+    return [1 - ones, ones]
 
 
 def _best_constant(loss: _Loss) -> float | None:
@@ -388,7 +575,7 @@ def _best_constant(loss: _Loss) -> float | None:
         else:
             answers = (targets.mean(0), targets.median(0).values)
             constant = min(
-                FUNCTIONS[loss.kind](each.expand_as(targets), targets, **loss.options).item() for each in answers
+                _function(loss.kind)(each.expand_as(targets), targets, **loss.options).item() for each in answers
             )
         smallest = ROUNDING * min(1.0, targets.square().mean().item())
     return constant if constant > smallest and math.isfinite(constant) else None

@@ -19,7 +19,7 @@ export function scenarios({ announce, onopen }) {
 
   /** @param {any} scenario name, title, claim, and its runs: label, config, bugs */
   function card(scenario) {
-    const verdict = h("p", { class: "measured", "aria-live": "polite" }), chartContainer = h("div", {});
+    const verdict = h("div", { class: "measured", "aria-live": "polite" }), chartContainer = h("div", {});
     const bar = h("progress", { max: 1, value: 0, hidden: true, "aria-label": `${scenario.title}: progress` });
     const run = h("button", { type: "button", onclick: () => start(scenario, { run, bar, verdict, chartContainer }) }, "Run the experiment");
     return h("article", { class: "scenario", dataset: { scenario: scenario.name } },
@@ -43,7 +43,8 @@ export function scenarios({ announce, onopen }) {
           fill(verdict, "Training ...");
         } else if (message.kind === "scenario" && message.state === "done") {
           end(null);
-          fill(verdict, h("strong", { class: message.holds ? "holds" : "fails" }, message.holds ? "✓ It holds. " : "✗ It does not hold. "), `Measured: ${message.measured}`);
+          fill(verdict, h("strong", { class: message.holds ? "holds" : "fails" }, message.holds ? "✓ It holds. " : "✗ It does not hold. "), `Measured: ${message.measured}`,
+            h("ul", {}, message.runs.map((/** @type {any} */ each) => h("li", {}, `${each.label}: learning ${each.learning}`))));
           announce(`${scenario.title}: ${message.holds ? "it holds" : "it does not hold"}. Measured: ${message.measured}`);
           drawCurves(scenario.name, message.runs, chartContainer);
         }

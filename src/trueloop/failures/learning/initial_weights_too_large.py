@@ -1,0 +1,154 @@
+"""The initial weights are far too large, so the loss starts far above that of a constant prediction.
+
+What you see
+    The loss starts at tens, hundreds or thousands where a guess costs 2.3, falls for the whole run, and is still above
+    that of a model that always predicts the mean when the run ends.
+
+Why it happens
+    A layer adds up one product for each of its inputs. With weights from ``randn``, ``rand`` or ``normal_(0, 1)`` its
+    outputs are larger than its inputs by the square root of their number, or by their number, and each further layer
+    multiplies that. Initial weights keep the scale if they are smaller by the square root of the number of inputs.
+
+Fix
+    Leave the weights as PyTorch initialises them, or use a function of ``nn.init`` that knows the number of inputs.
+
+        nn.init.kaiming_normal_(layer.weight)
+        weight = torch.randn(inputs, outputs) / inputs**0.5
+
+When this is fine
+    - The loss falls below that of a constant prediction in spite of the weights.
+    - The large weights are those of an embedding, or were trained before.
+
+How it is detected
+    In a run, the sanitizer computes the root mean square of each matrix before the first update, times the square root
+    of its smaller side: 0.6 for PyTorch's initialisation of a linear layer, 1.4 for Kaiming's. It reports the largest
+    one if it is 5 or more, if the loss starts at 3 times that of the best constant prediction or more, and if the loss
+    of 48 or more updates did not fall clearly below that. It does not read weights on a GPU.
+
+References
+    He et al., 2015, "Delving Deep into Rectifiers", arXiv:1502.01852
+    torch.nn.init, https://docs.pytorch.org/docs/stable/nn.init.html
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trueloop.core.findings import CodePosition, Evidence
+from trueloop.core.formatting import format_float
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.tracing.events import GraphNode, LossGraphRead, Ref, StepStarted, WatchEnded
+
+if TYPE_CHECKING:
+    from trueloop.tracing.trackers.learning_progress import LearningProgress
+
+LAYERS = ("Addmm", "Mm", "Convolution")
+TRANSPOSED = ("T", "Transpose")
+MIN_SCALE = 5.0  # root mean square times the square root of the inputs; 1.4 is usual for ReLU
+MIN_START = 3.0  # times the loss of the best constant prediction
+MIN_SIDE = 8  # inputs and outputs of a layer; the weights of fewer scatter
+MAX_WEIGHTS = 256
+MAX_OPTIMIZERS = 8  # as many as the tracker compares
+
+
+class Detector(BaseDetector):
+    """Measures the weights of layers before the first update."""
+
+    progress: LearningProgress
+
+    def __init__(self) -> None:
+        self._scales: weakref.WeakKeyDictionary[Ref, tuple[float, int]] = weakref.WeakKeyDictionary()
+        """Matrix -> its root mean square, and its smaller side."""
+        self._optimizers: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._in_layers: weakref.WeakSet[Ref] = weakref.WeakSet()
+        """Matrices that a linear layer or convolution multiplies by."""
+        self._called_at: CodePosition | None = None
+
+    def on_step_started(self, event: StepStarted) -> None:
+        """Measure the matrices of an optimizer before its first update."""
+        if event.optimizer in self._optimizers or len(self._optimizers) >= MAX_OPTIMIZERS:
+            return
+        self._optimizers.add(event.optimizer)
+        for ref, weight in event.live_parameters.items():
+            if len(self._scales) < MAX_WEIGHTS and weight.dim() > 1 and weight.is_cpu and weight.is_floating_point():
+                self._scales[ref] = _root_mean_square(weight), min(weight.shape[0], weight[0].numel())
+
+    def on_loss_graph_read(self, event: LossGraphRead) -> None:
+        """Record which matrices are those of layers."""
+        if event.live_nodes:
+            self._called_at = event.location
+            self._in_layers.update(_weights(event.live_nodes))
+
+    def on_watch_ended(self, event: WatchEnded) -> Evidence | None:
+        """Return evidence if the run does not learn."""
+        scales = {
+            ref: size * math.sqrt(side)
+            for ref, (size, side) in self._scales.items()
+            if ref in self._in_layers and side >= MIN_SIDE
+        }
+        largest = max(scales, key=scales.__getitem__, default=None)
+        if largest is None or scales[largest] < MIN_SCALE or (failure := self.progress.failure()) is None:
+            return None
+        if failure.constant is None or not failure.start >= MIN_START * failure.constant:
+            return None
+        self.progress.cause_reported = True
+        size, side = self._scales[largest]
+        return Evidence(
+            message=f"The root mean square of `{largest.name}` is {format_float(size)} before the first update; "
+            f"{format_float(1 / math.sqrt(side))} would keep the scale of {side} inputs. The run does not learn: "
+            f"{failure.losses}.",
+            location=largest.registered_at[0] if largest.registered_at else self._called_at,
+            first_update=0,
+        )
+
+    def inconclusive(self) -> str:
+        """Return the reason if it is not known whether the run learns."""
+        return self.progress.unknown()
+
+
+def _root_mean_square(weight: Any) -> float:
+    return weight.detach().float().square().mean().sqrt().item()
+
+
+def _weights(nodes: Sequence[GraphNode]) -> Iterator[Ref]:
+    """Yield the matrices that the layers of a graph multiply by."""
+    for node in nodes:
+        if node.operation in LAYERS:
+            for parent in [nodes[each] for each in node.parents if each is not None]:
+                below = [nodes[each] for each in parent.parents if each is not None]
+                for leaf in (parent, *(below if parent.operation in TRANSPOSED else ())):
+                    if leaf.parameter is not None:
+                        yield leaf.parameter
+
+
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(512, 32)
+y = (x[:, 0] + x[:, 1] > 0).long()
+model = nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2))
+for parameter in model.parameters():
+    nn.init.normal_(parameter)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+for step in range(150):
+    rows = torch.randint(512, (64,))
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+    loss.backward()
+    optimizer.step()
+"""
+
+FAILURE = Failure(
+    code="LRN007",
+    title="Initial weights are far too large",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"nn.init.normal_(parameter)": "nn.init.normal_(parameter, std=0.05)"}),
+    fix="Leave the weights as PyTorch initialises them, or use nn.init.kaiming_normal_.",
+    detector=Detector,
+)
