@@ -69,6 +69,7 @@ UNFIXED = {
     "LOS025",
     "LOS027",
     "LOS028",
+    "LOS029",
     "MDL008",
     "MDL012",
     "MDL017",
