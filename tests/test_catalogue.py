@@ -70,6 +70,7 @@ UNFIXED = {
     "LOS027",
     "LOS028",
     "LOS029",
+    "LOS030",
     "MDL008",
     "MDL012",
     "MDL017",
