@@ -71,6 +71,7 @@ UNFIXED = {
     "LOS028",
     "LOS029",
     "LOS030",
+    "LOS031",
     "MDL008",
     "MDL012",
     "MDL017",
