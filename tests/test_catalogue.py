@@ -72,6 +72,7 @@ UNFIXED = {
     "LOS029",
     "LOS030",
     "LOS031",
+    "LOS033",
     "MDL008",
     "MDL012",
     "MDL017",

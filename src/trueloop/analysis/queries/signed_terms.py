@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import function_of
-from trueloop.analysis.queries.possible_values import possible_values
+from trueloop.analysis.queries.possible_values import possible_values, unpacked_call
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 
@@ -23,7 +23,8 @@ _NOT_COEFFICIENT: Final = re.compile(
     r"log_?p|adv|return|reward|ratio|surr|delta|cost|(^|_)td|gae|minus|neg|sign", re.IGNORECASE
 )
 _ASCENDS: Final = re.compile(
-    r"maximize\s*=\s*(?!False)|\+=[^\n]*\.grad\b|\.neg_\(\)|add_\([^\n]*\.grad\b|gradient.?ascent|grad\w*.?revers|\bgrl\b|revers\w*.?grad",
+    r"maximize\s*=\s*(?!False)|\+=[^\n]*\.grad\b|\.neg_\(\)|add_\([^\n]*\.grad\b|gradient.?ascent|lr\s*=\s*-"
+    r"|grad\w*\s*\*=\s*-|mul_\(\s*-|hook\(lambda \w+:\s*-|grad\w*.?revers|\bgrl\b|revers\w*.?grad",
     re.IGNORECASE,
 )
 _STEPS: Final = re.compile(r"accel|fabric|engine|manager|scaler", re.IGNORECASE)
@@ -59,7 +60,8 @@ def minimised_terms(source: SourceFile) -> tuple[tuple[Term, ...], ...]:
     returned by a function called loss, if no value of ``backward()`` is known to contain it.
     """
     found = [_first_terms(source, each) for each in _roots(source)]
-    seen = {id(term.node) for terms in found for term in terms}
+    unclear = [_first_terms(source, each) for each in _roots(source, weighted=True)]
+    seen = {id(term.node) for terms in (*found, *unclear) for term in terms}
     for each in _called_loss(source):
         if id(each) not in seen:
             found.append(_first_terms(source, each))
@@ -77,25 +79,23 @@ def _called_loss(source: SourceFile) -> Iterator[ast.expr]:
             yield each.value
 
 
-def _roots(source: SourceFile) -> Iterator[ast.expr]:
+def _roots(source: SourceFile, *, weighted: bool = False) -> Iterator[ast.expr]:
+    """Yield the values of backward passes; with ``weighted`` only those with an argument ``gradient``."""
     for call in source.all_calls:
         match call:
             case ast.Call(func=ast.Attribute(attr="backward", value=owner), args=[value, *_]) if _STEPS.search(
                 last_name(owner)
             ):
-                yield value
+                yield from [] if weighted else [value]
             case ast.Call(func=ast.Attribute(attr="manual_backward"), args=[value, *_]):
-                yield value
-            case ast.Call(func=ast.Attribute(attr="backward", value=ast.Call(func=func, args=[value, *_]))) if (
-                last_name(func) == "scale"
-            ):
-                yield value
+                yield from [] if weighted else [value]
             case ast.Call(func=ast.Attribute(attr="backward", value=owner)):
-                yield owner
+                has_gradient = bool(call.args) or any(each.arg in ("gradient", None) for each in call.keywords)
+                yield from [owner] if has_gradient is weighted else []
             case _:
                 pass
     for function in source.nodes_of(ast.FunctionDef):
-        if function.name == "training_step":
+        if function.name == "training_step" and not weighted:
             yield from (each.value for each in nodes_in(function, ast.Return) if each.value is not None)
 
 
@@ -241,6 +241,9 @@ def _coefficient_sign(source: SourceFile, node: ast.expr) -> int:
 def _stored(source: SourceFile, node: ast.expr, calls: _Calls) -> list[ast.expr]:
     """Return what a variable or attribute has; a parameter only what the call gives it that led here."""
     values = possible_values(source, node)
+    unpacked = unpacked_call(source, node) if not values else None
+    if unpacked is not None:
+        return [unpacked]
     function = function_of(source, node)
     call = calls.get(id(function))
     if call is None or not isinstance(node, ast.Name):

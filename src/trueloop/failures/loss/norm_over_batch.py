@@ -35,7 +35,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.analysis.queries.possible_values import origins, possible_values
+from trueloop.analysis.queries.possible_values import origins, possible_values, unpacked_call
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -157,23 +157,11 @@ def _gradient_call(source: SourceFile, node: ast.expr, depth: int) -> ast.Call |
         case ast.Call(func=ast.Attribute(attr="flatten" | "reshape"), args=[inner, *_]):
             return _gradient_call(source, inner, depth)
         case _:
-            values = _values(source, node) if depth else []
+            values = possible_values(source, node) if depth else []
+            unpacked = unpacked_call(source, node) if isinstance(node, ast.Name) else None
+            values = [unpacked] if unpacked is not None and not values else values
             found = [_gradient_call(source, each, depth - 1) for each in values]
             return found[0] if found and all(found) else None
-
-
-def _values(source: SourceFile, node: ast.expr) -> list[ast.expr]:
-    """Return what a variable gets, also the first item of what a call returns: ``(gradients,) = grad(...)``."""
-    values = possible_values(source, node)
-    if values or not isinstance(node, ast.Name):
-        return values
-    return [
-        each.value
-        for each in source.nodes_of(ast.Assign)
-        for target in each.targets
-        if isinstance(target, ast.Tuple | ast.List) and ast.unparse(target.elts[0]) == node.id
-        if each.lineno < node.lineno
-    ][-1:]
 
 
 def _is_for_inputs(source: SourceFile, call: ast.Call) -> bool:
