@@ -73,6 +73,7 @@ UNFIXED = {
     "LOS030",
     "LOS031",
     "LOS033",
+    "LOS034",
     "MDL008",
     "MDL012",
     "MDL017",
