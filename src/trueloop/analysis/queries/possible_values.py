@@ -48,6 +48,15 @@ def possible_values(source: SourceFile, node: ast.expr) -> list[ast.expr]:
             return []
 
 
+def unpacked_call(source: SourceFile, node: ast.expr) -> ast.Call | None:
+    """Return the call of which a variable is one of several results, as in ``q1, q2 = critic(states)``."""
+    assigned = _assignments(function_of(source, node)).get(ast.unparse(node), [])
+    before = [each for each in assigned if each.statement.lineno < node.lineno]
+    if not before or before[-1].position is None or not isinstance(before[-1].value, ast.Call):
+        return None
+    return before[-1].value
+
+
 def _of_variable(source: SourceFile, node: ast.expr, name: str) -> list[ast.expr]:
     function = function_of(source, node)
     found, is_certain = _assigned_before(source, node, name)

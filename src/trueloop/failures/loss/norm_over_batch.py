@@ -1,0 +1,220 @@
+"""The gradient penalty takes one norm over the whole batch instead of one for each sample.
+
+What you see
+    The critic hardly reacts to its inputs, and the generator gets small gradients and learns slowly. The result depends
+    on the batch size; another penalty coefficient does not help.
+
+Why it happens
+    The penalty pulls the norm of the critic's gradient for each sample to 1. ``gradients.norm(2)`` without ``dim`` is
+    the root of the sum over all samples: pulled to 1, each sample's norm becomes 1 / sqrt(batch size). The result is a
+    single number, so a mean after it changes nothing and raises no error.
+
+Fix
+    Flatten each sample, and take the norm along that dimension.
+
+        norms = gradients.flatten(1).norm(2, dim=1)
+        penalty = ((norms - 1) ** 2).mean()
+
+When this is fine
+    - ``dim`` is given, or the squares are summed over the dimensions of a sample.
+    - The gradient is one with respect to the parameters of a model, as in sharpness penalties.
+    - The penalty is the sum of squares, as in R1, without a number that the norm shall reach.
+
+How it is detected
+    Only the linter finds it: the square of a norm minus a number, where the norm has no ``dim`` and is that of the
+    result of ``torch.autograd.grad(..., create_graph=True)`` for inputs. It follows variables, functions, ``view`` and
+    indexing.
+
+References
+    Gulrajani et al., "Improved Training of Wasserstein GANs", 2017, arXiv:1704.00028
+    torch.autograd.grad, https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad.html
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from trueloop.analysis.queries.possible_values import origins, possible_values, unpacked_call
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import Fix
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_NORMS: Final = frozenset(("norm", "vector_norm"))
+_VIEWS: Final = frozenset(("view", "reshape", "flatten", "float", "squeeze", "to", "contiguous"))
+_PARAMETERS: Final = re.compile(r"param|weight|theta|\bw\b", re.IGNORECASE)
+_LIBRARIES: Final = frozenset(("torch", "linalg", "LA", "F", "functional"))
+_MAX_DEPTH: Final = 10
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each penalty that pulls the norm of a batch of gradients to a number."""
+    reported: set[int] = set()
+    for difference in _squared_differences(source):
+        for norm in origins(source, difference):
+            gradients = _normed(source, norm)
+            if gradients is None or id(norm) in reported:
+                continue
+            gradient = _gradient_call(source, gradients, _MAX_DEPTH)
+            if gradient is not None:
+                reported.add(id(norm))
+                yield Hit(
+                    message=f"`{ast.unparse(norm)}` is one number for the whole batch, so the penalty does not "
+                    "pull the norm of each sample's gradient to its target. Take one for each sample.",
+                    node=norm,
+                    related=((gradient, "the gradients of the batch"),),
+                    fix=_fix(source, norm, gradients),
+                )
+
+
+def _squared_differences(source: SourceFile) -> Iterator[ast.expr]:
+    """Yield a of each ``(a - 1) ** 2``, in the ways to write a square; of ``mse_loss(a, torch.ones_like(a))``, too."""
+    for node in source.nodes_of(ast.BinOp, ast.Call):
+        base: Any = None
+        match node:
+            case ast.BinOp(op=ast.Pow(), left=base, right=ast.Constant(value=2)):
+                pass
+            case ast.Call(func=ast.Attribute(attr="pow", value=ast.Name(id="torch")), args=[base, _]):
+                pass
+            case ast.Call(func=ast.Attribute(attr="pow", value=base), args=[_]):
+                pass
+            case ast.Call(func=ast.Attribute(attr="square", value=ast.Name(id="torch")), args=[base]):
+                pass
+            case ast.Call(func=ast.Attribute(attr="square", value=base), args=[]):
+                pass
+            case ast.Call(func=func, args=[base, ast.Call(func=ones)]) if last_name(func) == "mse_loss":
+                if last_name(ones).startswith("ones"):
+                    yield base
+                continue
+            case _:
+                continue
+        for value in origins(source, base, 2):
+            yield from _minus_target(value)
+
+
+def _minus_target(value: ast.expr) -> Iterator[ast.expr]:
+    """Yield a of ``a - 1``, ``1 - a`` and ``relu(a - 1)``."""
+    match value:
+        case ast.Call(args=[inner, *_]) if last_name(value.func) in ("relu", "clamp", "max", "maximum"):
+            yield from _minus_target(inner)
+        case ast.Call(func=ast.Attribute(value=inner, attr="relu" | "clamp")):
+            yield from _minus_target(inner)
+        case ast.BinOp(op=ast.Sub(), left=left, right=right):
+            yield from (left, right)
+        case _:
+            pass
+
+
+def _normed(source: SourceFile, node: ast.expr) -> ast.expr | None:
+    """Return x of ``x.norm(2)``, ``torch.norm(x)`` and ``x.pow(2).sum().sqrt()``; None with a dimension."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr=name, value=owner)) if name in _NORMS:
+            is_function = last_name(owner) in _LIBRARIES
+            rest = node.args[1:] if is_function else node.args
+            if len(rest) > 1 or any(each.arg in ("dim", "axis", None) for each in node.keywords):
+                return None
+            return (node.args[0] if node.args else None) if is_function else owner
+        case ast.Call(func=ast.Attribute(attr="sqrt"), args=[total]):
+            return _sum_of_squares(source, total)
+        case ast.Call(func=ast.Attribute(attr="sqrt", value=total), args=[]):
+            return _sum_of_squares(source, total)
+        case _:
+            return None
+
+
+def _sum_of_squares(source: SourceFile, node: ast.expr) -> ast.expr | None:
+    """Return x of ``(x ** 2).sum()``, also with a small number that is added; None with a dimension."""
+    for value in origins(source, node, 2):
+        is_sum = isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add)
+        match value.left if is_sum else value:  # type: ignore[attr-defined]
+            case ast.Call(func=ast.Attribute(attr="sum", value=ast.Name(id="torch")), args=[squares], keywords=[]):
+                pass
+            case ast.Call(func=ast.Attribute(attr="sum", value=squares), args=[], keywords=[]):
+                pass
+            case _:
+                continue
+        match squares:
+            case (
+                ast.BinOp(op=ast.Pow(), left=inner) | ast.Call(func=ast.Attribute(attr="square", value=inner), args=[])
+            ):
+                return inner
+            case ast.Call(func=ast.Attribute(attr="pow", value=inner), args=[_]):
+                return inner
+            case _:
+                return None
+    return None
+
+
+def _gradient_call(source: SourceFile, node: ast.expr, depth: int) -> ast.Call | None:
+    """Return the ``autograd.grad`` with a graph from which a value comes unchanged, or viewed in another shape."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="grad")) | ast.Call(func=ast.Name(id="grad")):
+            return node if _is_for_inputs(source, node) else None
+        case ast.Subscript(value=inner):
+            return _gradient_call(source, inner, depth)
+        case ast.Call(func=ast.Attribute(attr=attr, value=inner)) if attr in _VIEWS and last_name(inner) != "torch":
+            return _gradient_call(source, inner, depth)
+        case ast.Call(func=ast.Attribute(attr="flatten" | "reshape"), args=[inner, *_]):
+            return _gradient_call(source, inner, depth)
+        case _:
+            values = possible_values(source, node) if depth else []
+            unpacked = unpacked_call(source, node) if isinstance(node, ast.Name) else None
+            values = [unpacked] if unpacked is not None and not values else values
+            found = [_gradient_call(source, each, depth - 1) for each in values]
+            return found[0] if found and all(found) else None
+
+
+def _is_for_inputs(source: SourceFile, call: ast.Call) -> bool:
+    """Return True for a call with ``create_graph=True`` that differentiates for something else than parameters."""
+    given = {each.arg: each.value for each in call.keywords}
+    inputs = given.get("inputs") or (call.args[1] if len(call.args) > 1 else None)
+    has_graph = isinstance(given.get("create_graph"), ast.Constant) and given["create_graph"].value is True  # type: ignore[attr-defined]
+    if inputs is None or not has_graph:
+        return False
+    return not any(_PARAMETERS.search(ast.unparse(each)) for each in origins(source, inputs))
+
+
+def _fix(source: SourceFile, norm: ast.expr, gradients: ast.expr) -> Fix | None:
+    """Return the fix that flattens each sample before its norm is taken; None if no mean follows in the statement."""
+    parent: Any = source.parents.get(id(norm))
+    while isinstance(parent, ast.expr) and last_name(getattr(parent, "func", None)) != "mean":
+        parent = source.parents.get(id(parent))
+    if not isinstance(norm, ast.Call) or last_name(norm.func) not in _NORMS or not isinstance(parent, ast.Call):
+        return None
+    exponents = [each.value for each in norm.keywords if each.arg in ("p", "ord")]
+    order = ast.unparse(exponents[0]) if exponents else "2"
+    text = f"{source.text.segment(gradients)}.flatten(1).norm({order}, dim=1)"
+    edit = source.text.replace(norm, text)
+    return Fix((edit,), safe=False, description="Take the norm for each sample")
+
+
+RULE = Rule(required_words=("grad(", "create_graph", "norm(|sqrt("), find=find)
+
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+critic = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.Adam(critic.parameters(), lr=0.001)
+for step in range(20):
+    real, fake = torch.randn(32, 8) + 2, torch.randn(32, 8)
+    share = torch.rand(32, 1)
+    mixed = (share * real + (1 - share) * fake).requires_grad_()
+    gradients = torch.autograd.grad(critic(mixed).sum(), mixed, create_graph=True)[0]
+    penalty = ((gradients.norm(2) - 1) ** 2).mean()
+    loss = critic(fake).mean() - critic(real).mean() + 10 * penalty
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+FAILURE = Failure(
+    code="LOS032",
+    title="The gradient penalty takes the norm of the whole batch",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"gradients.norm(2)": "gradients.flatten(1).norm(2, dim=1)"}),
+    fix="Take the norm for each sample: `gradients.flatten(1).norm(2, dim=1)`.",
+    rule=RULE,
+)

@@ -1,0 +1,88 @@
+"""LOS032: gradient penalties with one norm for the whole batch."""
+
+import pytest
+
+GRAD = """
+import torch
+from torch import autograd
+mixed = (a * real + (1 - a) * fake).requires_grad_(True)
+gradients = autograd.grad(outputs=critic(mixed).sum(), inputs=mixed, create_graph=True, retain_graph=True)[0]
+"""
+FAULTY = {
+    "a method": GRAD + "gp = ((gradients.norm(2) - 1) ** 2).mean()  # <- LOS032\n",
+    "a function": GRAD + "norm = torch.norm(gradients, p=2)  # <- LOS032\ngp = 10 * (norm - 1).pow(2)\n",
+    "flattened": GRAD
+    + """
+gradients = gradients.view(gradients.size(0), -1)
+gradient_norm = torch.linalg.vector_norm(gradients)  # <- LOS032
+penalty = torch.mean(torch.square(gradient_norm - 1.0))
+""",
+    "in a class": """
+import torch
+
+class Trainer:
+    def gradient_penalty(self, real, fake):
+        alpha = torch.rand(real.size(0), 1, 1, 1)
+        mixed = alpha * real + (1 - alpha) * fake
+        mixed.requires_grad_(True)
+        scores = self.D(mixed)
+        grads = torch.autograd.grad(scores, mixed, torch.ones_like(scores), create_graph=True)
+        norm = torch.sqrt(torch.sum(grads[0] ** 2) + 1e-12)  # <- LOS032
+        return self.weight * (norm - 1) ** 2
+""",
+    "in two functions": """
+import torch
+
+def input_gradient(critic, x):
+    (g,) = torch.autograd.grad(critic(x).sum(), x, create_graph=True)
+    return g
+
+def penalty(critic, x, target=1.0):
+    g = input_gradient(critic, x)
+    size = g.reshape(len(g), -1).norm()  # <- LOS032
+    return (target - size) ** 2
+""",
+    "one-sided": GRAD + "gp = torch.relu(gradients.pow(2).sum().sqrt() - 1).pow(2)  # <- LOS032\n",
+    "compared with ones": GRAD
+    + """
+n = gradients.norm(p=2)  # <- LOS032
+gp = torch.nn.functional.mse_loss(n, torch.ones_like(n))
+""",
+}
+CORRECT = {
+    "with a dimension": GRAD + "gp = ((gradients.norm(2, dim=1) - 1) ** 2).mean()\n",
+    "with a dimension by position": GRAD + "gp = ((gradients.view(len(real), -1).norm(2, 1) - 1) ** 2).mean()\n",
+    "a function with a dimension": GRAD + "gp = (torch.norm(gradients, 2, 1) - 1).pow(2).mean()\n",
+    "sums of squares": GRAD + "gp = (((gradients ** 2).sum(dim=(1, 2, 3)).sqrt() - 1) ** 2).mean()\n",
+    "R1": GRAD + "r1 = gradients.pow(2).sum(dim=1).mean()\n",
+    "the sum of squares": GRAD + "r1 = gradients.norm(2) ** 2\n",
+    "parameters": """
+import torch
+grads = torch.autograd.grad(loss, model.parameters(), create_graph=True)
+sharpness = (grads[0].norm() - 1) ** 2
+""",
+    "parameters in a variable": """
+import torch
+params = [p for p in model.parameters() if p.requires_grad]
+grads = torch.autograd.grad(loss, params, create_graph=True)
+balance = (grads[0].norm(2) - 1).pow(2)
+""",
+    "weights of several tasks": """
+import torch
+shared = model.shared.weight
+G = torch.autograd.grad(w * loss, shared, create_graph=True)[0].norm(2)
+aux = (G - 1.0) ** 2
+""",
+    "one sample at a time": GRAD + "gp = sum((g.norm(2) - 1) ** 2 for g in gradients)\n",
+    "another norm": GRAD + "loss = gradients.norm(2, dim=1).mean() + (weights.norm(2) - 1) ** 2\n",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports_a_norm_over_the_batch(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_lint_ignores_correct_programs(lint_is_clean, script):
+    lint_is_clean(script, "LOS032")
