@@ -58,6 +58,7 @@ UNFIXED = {
     "EVL019",
     "EVL021",
     "EVL022",
+    "EVL023",
     "GRD005",
     "GRD009",
     "GRD016",
