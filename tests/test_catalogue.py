@@ -70,6 +70,7 @@ UNFIXED = {
     "LOS025",
     "LOS027",
     "LOS028",
+    "LOS037",
     "MDL008",
     "MDL012",
     "MDL017",
