@@ -71,6 +71,7 @@ UNFIXED = {
     "LOS027",
     "LOS028",
     "LOS037",
+    "LOS038",
     "MDL008",
     "MDL012",
     "MDL017",
