@@ -81,8 +81,34 @@ score = roc_auc_score(y_true, np.argmax(out, axis=1))  # <- EVL023
 from sklearn.metrics import roc_auc_score
 score = roc_auc_score(y_true, (model(x).sigmoid() + 0.5).int())  # <- EVL023
 """,
+    "a tensor that grows": """
+from sklearn.metrics import average_precision_score
+def test(model, loader):
+    found, labels = torch.tensor([]), torch.tensor([])
+    for x, y in loader:
+        found = torch.cat([found, torch.round(torch.sigmoid(model(x)))])
+        labels = torch.cat([labels, y])
+    return average_precision_score(labels, found)  # <- EVL023
+""",
+    "lists in a dictionary": """
+from sklearn.metrics import roc_auc_score
+outputs = {"predicted": [], "labels": []}
+for x, y in loader:
+    outputs["predicted"].append((model(x).sigmoid() > 0.5).float())
+    outputs["labels"].append(y)
+print(roc_auc_score(torch.cat(outputs["labels"]), torch.cat(outputs["predicted"])))  # <- EVL023
+""",
 }
 CORRECT = {
+    "probabilities in a dictionary": """
+from sklearn.metrics import roc_auc_score
+outputs = {"predicted": [], "scores": [], "labels": []}
+for x, y in loader:
+    outputs["scores"].append(model(x).sigmoid())
+    outputs["predicted"].append((model(x).sigmoid() > 0.5).float())
+    outputs["labels"].append(y)
+print(roc_auc_score(torch.cat(outputs["labels"]), torch.cat(outputs["scores"])))
+""",
     "probabilities, and classes for other metrics": """
 from sklearn.metrics import roc_auc_score, f1_score, accuracy_score
 p = torch.sigmoid(model(x))

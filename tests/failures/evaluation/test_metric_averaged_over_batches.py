@@ -182,6 +182,12 @@ for x, y in test_loader:
     total += perplexity(model(x), y).item()  # <- EVL016
 print(total / len(test_loader))
 """,
+    "comprehensions": """
+values = [torch.sqrt(F.mse_loss(net(x), y)).item() for x, y in val_loader]  # <- EVL016
+print(sum(values) / len(values))
+ppl = sum(math.exp(F.cross_entropy(net(x), y).item()) for x, y in val_loader) / len(val_loader)  # <- EVL016
+print(np.mean([f1_score(y, net(x) > 0) for x, y in val_loader]))  # <- EVL016
+""",
     "an F1 of parts of a tensor": """
 scores = []
 for start in range(0, len(x), 64):
@@ -262,6 +268,11 @@ for x, y in val_loader:
     spread += torch.exp(0.5 * logvar).mean().item()
     norm += torch.sqrt((x**2).mean())
 print(spread / len(val_loader), norm / len(val_loader))
+""",
+    "a list of roots that is printed": """
+values = [torch.sqrt(F.mse_loss(net(x), y)).item() for x, y in val_loader]
+print(values)
+print(sum(F.mse_loss(net(x), y).item() for x, y in val_loader) / len(val_loader))
 """,
     "the running perplexity": """
 for i, (x, y) in enumerate(val_loader):

@@ -71,8 +71,39 @@ for tokens in loader:
     tokens[chosen] = tokenizer.mask_token_id
     loss = model(input_ids=tokens, labels=labels).loss  # <- LOS037
 """,
+    "masked where it is returned": """
+def apply_mask(batch, prob):
+    noise = torch.rand(batch.shape)
+    mask = noise < prob
+    return torch.where(mask, torch.full_like(batch, MASK_TOKEN), batch), mask
+class Task:
+    def step(self, batch):
+        x, mask = apply_mask(batch, 0.15)
+        logits = self.model(x)
+        loss = F.cross_entropy(logits.reshape(-1, 100), batch.reshape(-1))  # <- LOS037
+        return loss, (logits.argmax(-1) == batch)[mask].float().mean()
+""",
+    "lists of numbers": """
+class Rows(torch.utils.data.Dataset):
+    def __getitem__(self, i):
+        ids = list(self.rows[i])
+        target = list(ids)
+        for j in range(len(ids)):
+            if random.random() < 0.15:
+                ids[j] = MASK
+        return torch.tensor(ids), torch.tensor(target)  # <- LOS037
+for x, t in loader:
+    loss = F.cross_entropy(model(x).transpose(1, 2), t)
+""",
 }
 CORRECT = {
+    "masked where it is returned": """
+def apply_mask(batch, prob):
+    mask = torch.rand(batch.shape) < prob
+    return torch.where(mask, torch.full_like(batch, MASK_TOKEN), batch), mask
+x, mask = apply_mask(batch, 0.15)
+loss = F.cross_entropy(model(x)[mask], batch[mask])
+""",
     "ignored labels": """
 labels = x.clone()
 m = torch.rand(x.shape) < 0.15

@@ -40,7 +40,7 @@ from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions, instances, uses
 from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, nodes_in
+from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _SKLEARN: Final = frozenset((
@@ -137,6 +137,8 @@ def _class(source: SourceFile, node: ast.expr, depth: int) -> ast.expr | None:
         return _class_in_variable(source, node, depth)
     if isinstance(node, ast.Call):
         return _class_of_call(source, node, depth)
+    if isinstance(node, ast.Subscript) and (added := list(_added(function_of(source, node), node))):
+        return _all_classes(source, added, depth)  # outputs["predicted"]
     return None if inner is None else _class(source, inner, depth + 1)
 
 
@@ -187,7 +189,8 @@ def _class_of_call(source: SourceFile, node: ast.Call, depth: int) -> ast.expr |
     if first is not None and (to_integers or (name in _INTEGERS and (not is_function or owner is None))):
         return _class(source, first, depth + 1) or node
     if first is not None and ((is_function and name in _JOINS) or (not is_function and name in _KEEPS)):
-        return _all_classes(source, first.elts if isinstance(first, ast.List | ast.Tuple) else [first], depth)
+        joined = first.elts if isinstance(first, ast.List | ast.Tuple) else [first]
+        return _all_classes(source, [each for each in joined if not _starts_empty(source, each)], depth)
     return _all_classes(source, possible_values(source, node), depth)
 
 
@@ -202,6 +205,12 @@ def _all_classes(source: SourceFile, values: list[ast.expr], depth: int) -> ast.
     filled = [each for each in values if not _is_empty(each)]
     made = [_class(source, each, depth + 1) for each in filled]
     return made[0] if made and all(each is not None for each in made) else None
+
+
+def _starts_empty(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for the first value of ``found = torch.cat([found, new])``, which is an empty tensor."""
+    values = possible_values(source, node) if isinstance(node, ast.Name) else []
+    return bool(values) and all(map(_is_empty, values)) and not list(_added(function_of(source, node), node))
 
 
 def _is_empty(node: ast.expr) -> bool:
@@ -225,21 +234,20 @@ def _class_in_variable(source: SourceFile, node: Any, depth: int) -> ast.expr | 
             if isinstance(node, ast.Attribute)
             else function_of(source, empty)
         )
-        name = dotted_name(getattr(source.parents.get(id(empty)), "targets", [node])[0]) or dotted_name(node)
-        added = list(_added(scope, name))
-        if not added:
-            return None
+        target = getattr(source.parents.get(id(empty)), "targets", [node])[0]
+        added = list(_added(scope, node if isinstance(target, ast.Tuple) else target))
     return _all_classes(source, values + added, depth)
 
 
-def _added(scope: Any, name: str) -> Iterator[ast.expr]:
+def _added(scope: Any, items: ast.expr) -> Iterator[ast.expr]:
     """Yield what a function or class appends to a list."""
+    name = ast.unparse(items)
     for each in nodes_in(scope, ast.Call, ast.AugAssign):
         match each:
             case ast.Call(func=ast.Attribute(attr="append" | "extend", value=owner), args=[value]):
-                if dotted_name(owner) == name:
+                if ast.unparse(owner) == name:
                     yield value
-            case ast.AugAssign(op=ast.Add(), target=target, value=value) if dotted_name(target) == name:
+            case ast.AugAssign(op=ast.Add(), target=target, value=value) if ast.unparse(target) == name:
                 yield value
             case _:
                 pass

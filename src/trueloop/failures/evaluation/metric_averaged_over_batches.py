@@ -55,8 +55,10 @@ from trueloop.analysis.queries.batch_loops import (
     LOADER_WORDS,
     assigned_in,
     batch_loops,
+    function_of,
     hand_made_batch_loops,
     has_batches_of_one,
+    is_loader,
     is_loss_call,
     without_conversions,
 )
@@ -108,7 +110,30 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 averaged = _averaged(source, loop.node, loop.function, value)
                 if averaged is not None:
                     yield _hit(value, averaged)
+    yield from _find_in_comprehensions(source)
     yield from _find_in_meters(source)
+
+
+def _find_in_comprehensions(source: SourceFile) -> Iterator[Hit]:
+    """Yield each metric in a list or sum over a loader that is averaged."""
+    for node in source.nodes_of(ast.ListComp, ast.GeneratorExp):
+        value = without_conversions(node.elt)
+        if not is_loader(source, node.generators[0].iter) or value not in list(_metrics(source, node.elt)):
+            continue
+        parent: Any = source.parents.get(id(node))
+        around: Any = source.parents.get(id(parent))
+        averaged: ast.AST | None = None
+        match parent:
+            case ast.Call(func=func) if last_name(func) in _MEANS:
+                averaged = parent
+            case ast.Call(func=ast.Name(id="sum")) if isinstance(around, ast.BinOp) and isinstance(around.op, ast.Div):
+                averaged = around
+            case ast.Assign(targets=[target]):
+                averaged = _mean(source, _scope_of(source, function_of(source, node), target), target)
+            case _:
+                pass
+        if averaged is not None:
+            yield _hit(value, averaged)
 
 
 def _metrics(source: SourceFile, inside: ast.AST) -> Iterator[ast.expr]:

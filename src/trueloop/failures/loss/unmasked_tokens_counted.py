@@ -41,7 +41,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import function_of, is_loss_call
-from trueloop.analysis.queries.possible_values import origins, possible_values
+from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -57,7 +57,7 @@ _SAME_TOKENS: Final = frozenset((
     "tensor", "as_tensor", "LongTensor", "list", "ravel", "squeeze",
 ))  # fmt: skip
 _PADDING: Final = re.compile(r"pad|attention|== ?0", re.IGNORECASE)
-MAX_DEPTH: Final = 6
+MAX_DEPTH: Final = 4
 
 
 class _Masking(NamedTuple):
@@ -106,7 +106,7 @@ def _is_on_purpose(source: SourceFile) -> bool:
 
 
 def _maskings(source: SourceFile) -> Iterator[_Masking]:
-    for each in source.nodes_of(ast.Assign, ast.Expr):
+    for each in source.nodes_of(ast.Assign, ast.Expr, ast.Return):
         match each:
             case ast.Assign(targets=[ast.Subscript(value=tokens, slice=mask)], value=value) if _is_token(value):
                 if not isinstance(mask, ast.Slice | ast.Tuple | ast.Constant):
@@ -117,6 +117,10 @@ def _maskings(source: SourceFile) -> Iterator[_Masking]:
                 filled = _filled(call)
                 if filled is not None:
                     yield _Masking(each, filled[0], *filled)
+            case ast.Return(value=ast.Call() as call) | ast.Return(value=ast.Tuple(elts=[ast.Call() as call, *_])):
+                filled = _filled(call)
+                if filled is not None:
+                    yield _Masking(each, call, *filled)
             case _:
                 pass
 
@@ -147,9 +151,12 @@ def _is_token(node: ast.expr) -> bool:
     return (is_id and not isinstance(node.value, bool)) or is_name  # type: ignore[attr-defined]
 
 
-def _is_random(source: SourceFile, mask: ast.expr) -> bool:
-    parts = list(nodes_in(mask, ast.Name, ast.Attribute, ast.Call))
-    return any(_RANDOM.search(ast.unparse(value)) for part in [mask, *parts] for value in origins(source, part, 3))
+def _is_random(source: SourceFile, node: ast.expr, depth: int = 0) -> bool:
+    """Return True if an expression, or a value of its variables, calls a random function."""
+    if _RANDOM.search(ast.unparse(node)):
+        return True
+    parts = nodes_in(node, ast.Name, ast.Attribute) if depth < MAX_DEPTH else ()
+    return any(_is_random(source, value, depth + 1) for part in parts for value in possible_values(source, part))
 
 
 def _targets(source: SourceFile) -> Iterator[tuple[ast.Call, ast.expr]]:
