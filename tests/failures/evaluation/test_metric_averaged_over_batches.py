@@ -122,8 +122,164 @@ for x, y in val_loader:
     scores.append(f1_macro(model(x).argmax(1), y).item())  # <- EVL016
 print(np.mean(scores))
 """,
+    "an RMSE": """
+total, n = 0, 0
+with torch.no_grad():
+    for i in range(400, 500, 10):
+        total += torch.sqrt(F.mse_loss(net(X[i : i + 10]).squeeze(1), y[i : i + 10])).item()  # <- EVL016
+        n += 1
+print("test RMSE", total / n)
+""",
+    "an RMSE from a variable": """
+criterion = nn.MSELoss()
+def validate(model, loader):
+    rmses = []
+    for x, y in loader:
+        mse = criterion(model(x), y)
+        rmse = mse.sqrt().item()  # <- EVL016
+        rmses.append(rmse)
+    return np.mean(rmses)
+""",
+    "an RMSE by hand, in a class": """
+class Trainer:
+    def evaluate(self):
+        self.rmse = 0.0
+        for x, y in self.val_loader:
+            error = ((self.model(x) - y) ** 2).mean()
+            self.rmse += error.item() ** 0.5 * len(x)  # <- EVL016
+        return self.rmse / len(self.val_loader.dataset)
+""",
+    "a function for the RMSE": """
+def score(predicted, y):
+    return torch.sqrt(torch.mean((predicted - y) ** 2))
+scores = []
+for x, y in zip(X.split(32), Y.split(32)):
+    scores.append(score(model(x), y))  # <- EVL016
+print(torch.stack(scores).mean())
+""",
+    "a perplexity": """
+ppl, n = 0, 0
+for i in range(160, 200, 10):
+    b = data[i : i + 10]
+    ppl += torch.exp(F.cross_entropy(net(b[:, :-1]).reshape(-1, V), b[:, 1:].reshape(-1))).item()  # <- EVL016
+    n += 1
+print("perplexity", ppl / n)
+""",
+    "a perplexity from the loss of a model": """
+def evaluate(model, eval_loader):
+    values = []
+    for batch in eval_loader:
+        loss = model(**batch).loss
+        values.append(math.exp(loss.item()))  # <- EVL016
+    return sum(values) / len(values)
+""",
+    "a function for the perplexity": """
+def perplexity(logits, targets):
+    ce = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    return ce.exp()
+total = 0.0
+for x, y in test_loader:
+    total += perplexity(model(x), y).item()  # <- EVL016
+print(total / len(test_loader))
+""",
+    "comprehensions": """
+values = [torch.sqrt(F.mse_loss(net(x), y)).item() for x, y in val_loader]  # <- EVL016
+print(sum(values) / len(values))
+ppl = sum(math.exp(F.cross_entropy(net(x), y).item()) for x, y in val_loader) / len(val_loader)  # <- EVL016
+print(np.mean([f1_score(y, net(x) > 0) for x, y in val_loader]))  # <- EVL016
+""",
+    "an F1 of parts of a tensor": """
+scores = []
+for start in range(0, len(x), 64):
+    p = model(x[start : start + 64]).argmax(1)
+    scores.append(f1_score(y[start : start + 64], p))  # <- EVL016
+print(np.mean(scores))
+""",
 }
 CORRECT = {
+    "the root and the exponential after the loop": """
+for x, y in val_loader:
+    mse += F.mse_loss(model(x), y).item() * len(x)
+    nll += F.cross_entropy(model(x), y).item()
+mse /= len(val_loader.dataset)
+print(math.sqrt(mse), math.exp(nll / len(val_loader)))
+""",
+    "an RMSE that is trained": """
+def rmse(predicted, y):
+    return torch.sqrt(F.mse_loss(predicted, y) + 1e-8)
+for x, y in train_loader:
+    loss = rmse(model(x), y)
+    loss.backward()
+for x, y in val_loader:
+    total += rmse(model(x), y).item()
+print(total / len(val_loader))
+""",
+    "an RMSE that is trained, in a class": """
+class RMSELoss(nn.Module):
+    def forward(self, predicted, y):
+        return torch.sqrt(((predicted - y) ** 2).mean())
+criterion = RMSELoss()
+for x, y in train_loader:
+    criterion(model(x), y).backward()
+for x, y in val_loader:
+    total += criterion(model(x), y).item()
+print(total / len(val_loader))
+""",
+    "an RMSE that is printed for each batch": """
+for x, y in val_loader:
+    mse = F.mse_loss(model(x), y)
+    print(mse.sqrt().item())
+    total += mse.item()
+print((total / len(val_loader)) ** 0.5)
+""",
+    "an RMSE per sample": """
+for x, y in val_loader:
+    errors = torch.sqrt(((model(x) - y) ** 2).mean(dim=1))
+    total += errors.sum().item()
+print(total / len(val_loader.dataset))
+""",
+    "one batch": """
+x, y = next(iter(val_loader))
+print(torch.sqrt(F.mse_loss(model(x), y)))
+""",
+    "the perplexity of each sentence": """
+for sentence in sentences:
+    ppl.append(math.exp(model(sentence, labels=sentence).loss.item()))
+print(np.mean(ppl))
+""",
+    "the perplexity of each sentence of a batch": """
+for x, y in loader:
+    loss = F.cross_entropy(model(x).transpose(1, 2), y, reduction="none").mean(1)
+    ppl.append(torch.exp(loss))
+print(torch.cat(ppl).mean())
+""",
+    "a progress bar": """
+bar = tqdm(val_loader)
+for i, (x, y) in enumerate(bar):
+    loss = F.cross_entropy(model(x), y)
+    nll += loss.item()
+    shown += math.exp(loss.item())
+    bar.set_postfix(ppl=f"{shown / (i + 1):.1f}")
+print(math.exp(nll / len(val_loader)))
+""",
+    "a standard deviation": """
+for x, y in val_loader:
+    mean, logvar = model(x)
+    spread += torch.exp(0.5 * logvar).mean().item()
+    norm += torch.sqrt((x**2).mean())
+print(spread / len(val_loader), norm / len(val_loader))
+""",
+    "a list of roots that is printed": """
+values = [torch.sqrt(F.mse_loss(net(x), y)).item() for x, y in val_loader]
+print(values)
+print(sum(F.mse_loss(net(x), y).item() for x, y in val_loader) / len(val_loader))
+""",
+    "the running perplexity": """
+for i, (x, y) in enumerate(val_loader):
+    total += F.cross_entropy(model(x), y).item()
+    history.append(math.exp(total / (i + 1)))
+print(np.mean(history[-3:]))
+""",
     "an F1 per sample": """
 def f1_score(predicted, labels):
     hits = (predicted * labels).sum(1)

@@ -18,6 +18,7 @@ _CONVERSIONS: Final = frozenset((
     "item", "float", "cpu", "detach", "numpy", "double", "int", "tolist", "data", "type", "to", "long",
 ))  # fmt: skip
 _FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef
+_SPLITTING: Final = frozenset(("split", "chunk", "tensor_split", "array_split"))
 _LABEL: Final = re.compile(r"label|target|truth|(^|_)(y|gt|lbl|tgt|yb|ys|trg)($|_)|y_?true|answer", re.IGNORECASE)
 _LOSS_NAME: Final = re.compile(r"crit|loss|entropy|objective", re.IGNORECASE)
 
@@ -54,6 +55,46 @@ def _batch_loops(source: SourceFile) -> Iterator[BatchLoop]:
             iterable = iterable.args[0]
         if isinstance(iterable, ast.Name | ast.Attribute | ast.Subscript) and is_loader(source, iterable):
             yield BatchLoop(node, iterable, counter, function_of(source, node))
+
+
+def hand_made_batch_loops(source: SourceFile) -> Iterator[BatchLoop]:
+    """Yield the loops over parts of a tensor, by ``split``, or by slices that start at the variable of the loop."""
+    for node in source.nodes_of(ast.For):
+        iterable, target = node.iter, node.target
+        while isinstance(iterable, ast.Call) and last_name(iterable.func) in _TRANSPARENT and iterable.args:
+            is_counted = last_name(iterable.func) == "enumerate" and isinstance(target, ast.Tuple)
+            iterable, target = iterable.args[0], target.elts[-1] if is_counted else target  # type: ignore[attr-defined]
+        if not isinstance(iterable, ast.Call) or (last_name(iterable.func) != "zip" and isinstance(target, ast.Tuple)):
+            continue  # for train, test in folds.split(x)
+        if _is_split(iterable) or _is_over_slices(node, iterable):
+            yield BatchLoop(node, iterable, "", function_of(source, node))
+
+
+def _is_split(call: ast.Call) -> bool:
+    """Return True for ``x.split(32)`` or a ``zip`` of such calls."""
+    if last_name(call.func) == "zip":
+        return bool(call.args) and all(isinstance(each, ast.Call) and _is_split(each) for each in call.args)
+    size = call.args[-1] if call.args else None
+    is_text = isinstance(size, ast.Constant) and (isinstance(size.value, str) or size.value == 1)
+    return last_name(call.func) in _SPLITTING and size is not None and not is_text
+
+
+def _is_over_slices(loop: ast.For, call: ast.Call) -> bool:
+    """Return True for a loop over a range whose body reads slices that start at its variable, or at a multiple."""
+    if last_name(call.func) != "range" or not isinstance(loop.target, ast.Name):
+        return False
+    step = call.args[2] if len(call.args) == 3 else None
+    if isinstance(step, ast.Constant) and step.value == 1:
+        return False
+    for each in nodes_in(loop, ast.Slice):
+        match each.lower:
+            case ast.Name(id=name) if step is not None and name == loop.target.id:
+                return True
+            case ast.BinOp(op=ast.Mult(), left=left, right=right) if loop.target.id in map(last_name, (left, right)):
+                return True
+            case _:
+                pass
+    return False
 
 
 def function_of(source: SourceFile, node: ast.AST) -> Any:

@@ -1,13 +1,14 @@
-"""A metric that is no mean over samples, such as F1 or AUC, is computed per batch and averaged.
+"""A metric that is no mean over samples, such as F1, AUC, RMSE or perplexity, is computed per batch and averaged.
 
 What you see
     The reported F1, precision, recall, AUC or R2 differs from that of a library on all predictions, often by a lot for
-    rare classes, and it changes with the batch size.
+    rare classes, and it changes with the batch size. The RMSE is too low, the perplexity too high.
 
 Why it happens
     A loss or an accuracy is a mean over samples, so the mean over equal batches is the value of the whole dataset. F1,
     AUC or R2 are ratios or ranks: a batch without a positive sample counts as 0, or raises a warning, and a small batch
-    says little about the order of the scores.
+    says little about the order of the scores. The root of a mean is not the mean of the roots, nor is the exponential
+    of a mean loss the mean of the exponentials.
 
 Fix
     Collect the predictions of all batches, and compute the metric once:
@@ -17,6 +18,11 @@ Fix
         ...
         f1 = f1_score(torch.cat(labels), torch.cat(predictions))
 
+    For RMSE and perplexity, average the squared errors or the loss, and take the root or the exponential once:
+
+        rmse = (squared_error_sum / count) ** 0.5
+        perplexity = math.exp(loss_sum / token_count)
+
     A metric of torchmetrics does this with ``update()`` for each batch and ``compute()`` at the end.
 
 When this is fine
@@ -24,13 +30,15 @@ When this is fine
     - Each batch is one unit of its own, such as the documents of one query.
     - A value is computed for each sample, such as the IoU of each image, and the mean is taken over samples.
     - The metric is the mean over samples: ``average="samples"``, or ``"micro"`` for one class per sample.
+    - The RMSE is the loss that is trained, and its mean over batches is compared with that of training.
 
 How it is detected
-    Only the linter finds it, from the source code: in a loop over a loader without a backward pass, the result of a
-    function for F1, precision, recall, AUC, average precision, a correlation or R2 is added to a total, appended to a
-    list or passed to a meter, and this total is divided or this list is averaged in the same function. A function of
-    the program counts if it returns such a value, or a ratio of counts such as the IoU, of all samples that it gets. A
-    method that does this with its arguments counts if it is called in such a loop.
+    Only the linter finds it, from the source code: in a loop over a loader or over parts of a tensor, without a
+    backward pass, the result of a function for F1, precision, recall, AUC, average precision, a correlation or R2, the
+    root of a mean squared error or the exponential of a loss is added to a total, appended to a list or passed to a
+    meter, and this total is divided or this list is averaged in the same function. A function of the program counts if
+    it returns such a value, or a ratio of counts such as the IoU, of all samples that it gets. A method that does this
+    with its arguments counts if it is called in such a loop.
 
 References
     Forman and Scholz, 2010, "Apples-to-apples in cross-validation studies", on averaged F1 and AUC,
@@ -47,7 +55,11 @@ from trueloop.analysis.queries.batch_loops import (
     LOADER_WORDS,
     assigned_in,
     batch_loops,
+    function_of,
+    hand_made_batch_loops,
     has_batches_of_one,
+    is_loader,
+    is_loss_call,
     without_conversions,
 )
 from trueloop.analysis.queries.class_instances import (
@@ -58,6 +70,8 @@ from trueloop.analysis.queries.class_instances import (
     instances,
     uses,
 )
+from trueloop.analysis.queries.minimised_values import minimised
+from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -65,14 +79,22 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 _METRIC: Final = re.compile(
     r"^((binary|multiclass|multilabel|compute|calc|calculate|get|sk|macro|micro|weighted|batch|mean|skmetrics|metric)_)*"
     r"(f1|f1_?(score|macro|metric|weighted)|fbeta(_score)?|f_score|precision_score|recall_score|(roc_)?auc(_score)?"
-    r"|auroc|average_precision(_score)?|matthews_corrcoef|cohen_kappa(_score)?|r2|r2_?score"
-    r"|balanced_accuracy(_score)?|spearmanr|pearsonr|concordance_index)$",
+    r"|auroc|average_precision(_score)?|matthews_corrcoef|cohen_kappa(_score)?|r2|r2_?score|rmse|root_mean_squared_error"
+    r"|perplexity|ppl|balanced_accuracy(_score)?|spearmanr|pearsonr|concordance_index)$",
     re.IGNORECASE,
 )
 _RATIO: Final = re.compile(r"(^|_)(precision|recall|m?iou|jaccard|dice|f1|specificity)($|_)", re.IGNORECASE)
 """Names of functions of the program whose text tells whether they compute one ratio for all samples of a batch."""
 _MEANS: Final = frozenset(("mean", "average", "fmean", "nanmean"))
 _METERS: Final = frozenset(("update", "add"))
+_SQUARED_ERROR: Final = re.compile(r"(^|_|\b)mse|MSE|squared_error|(^|_)sq_?err")
+_LOG_LOSS: Final = re.compile(
+    r"(^|_|\.)(loss|nll|ce|xent|cross_entropy|nll_loss)($|_\d)|cross_?entropy|nll|CrossEntropy|NLL|crit"
+)
+_SQUARE: Final = re.compile(r"\*\* ?2|pow\(2\)|square|, 2\)")
+_OF_MEAN: Final = re.compile(r"rmse|root_mean|perplexity|ppl")
+_DISPLAYS: Final = frozenset(("set_postfix", "set_postfix_str", "set_description", "set_description_str"))
+MAX_DEPTH: Final = 4
 _SUMS: Final = frozenset(("sum", "count_nonzero", "bincount", "confusion_matrix", "histc"))
 _CLASSES: Final = re.compile(r"class|unique")
 _SAMPLES: Final = re.compile(r"size|len\(|shape|numel")
@@ -80,22 +102,58 @@ _SAMPLES: Final = re.compile(r"size|len\(|shape|numel")
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each metric of a batch that is averaged over the batches of an evaluation."""
-    for loop in batch_loops(source):
-        if has_batches_of_one(source, loop) or _trains(loop.node):
-            continue
-        for call in nodes_in(loop.node, ast.Call):
-            if _is_metric(source, call) and _innermost_loop(source, call) is loop.node:
-                averaged = _averaged(source, loop.node, loop.function, call)
+    loops = [each for each in batch_loops(source) if not has_batches_of_one(source, each)]
+    loops += [each for each in hand_made_batch_loops(source) if all(each.node is not other.node for other in loops)]
+    for loop in loops:
+        for value in _metrics(source, loop.node) if not _trains(loop.node) else ():
+            if _innermost_loop(source, value) is loop.node:
+                averaged = _averaged(source, loop.node, loop.function, value)
                 if averaged is not None:
-                    yield _hit(call, averaged)
+                    yield _hit(value, averaged)
+    yield from _find_in_comprehensions(source)
     yield from _find_in_meters(source)
 
 
-def _hit(call: ast.Call, averaged: ast.AST, *related: tuple[ast.AST, str]) -> Hit:
+def _find_in_comprehensions(source: SourceFile) -> Iterator[Hit]:
+    """Yield each metric in a list or sum over a loader that is averaged."""
+    for node in source.nodes_of(ast.ListComp, ast.GeneratorExp):
+        value = without_conversions(node.elt)
+        if not is_loader(source, node.generators[0].iter) or value not in list(_metrics(source, node.elt)):
+            continue
+        parent: Any = source.parents.get(id(node))
+        around: Any = source.parents.get(id(parent))
+        averaged: ast.AST | None = None
+        match parent:
+            case ast.Call(func=func) if last_name(func) in _MEANS:
+                averaged = parent
+            case ast.Call(func=ast.Name(id="sum")) if isinstance(around, ast.BinOp) and isinstance(around.op, ast.Div):
+                averaged = around
+            case ast.Assign(targets=[target]):
+                averaged = _mean(source, _scope_of(source, function_of(source, node), target), target)
+            case _:
+                pass
+        if averaged is not None:
+            yield _hit(value, averaged)
+
+
+def _metrics(source: SourceFile, inside: ast.AST) -> Iterator[ast.expr]:
+    """Yield each call of a metric, root of a mean squared error and exponential of a loss."""
+    for each in nodes_in(inside, ast.Call, ast.BinOp):
+        if (isinstance(each, ast.Call) and _is_metric(source, each)) or _is_function_of_mean(source, each):
+            yield each
+
+
+def _hit(value: ast.expr, averaged: ast.AST, *related: tuple[ast.AST, str]) -> Hit:
+    name = last_name(value.func) if isinstance(value, ast.Call) else "pow"
+    what, advice = name, "collect the predictions and compute it once."
+    if name in ("sqrt", "pow", "exp"):
+        what = text if len(text := ast.unparse(value)) <= 80 else name
+        mean, function = ("loss", "exponential") if name == "exp" else ("squared errors", "root")
+        advice = f"average the {mean} over all batches, then take the {function} once."
     return Hit(
-        message=f"`{last_name(call.func)}` is computed for each batch and averaged over the batches, "
-        "which is not its value on all samples: collect the predictions and compute it once.",
-        node=call,
+        message=f"`{what}` is computed for each batch and averaged over the batches, which is not its value on all "
+        f"samples: {advice}",
+        node=value,
         related=((averaged, "averaged here"), *related),
     )
 
@@ -108,8 +166,8 @@ def _find_in_meters(source: SourceFile) -> Iterator[Hit]:
         for method in definition.body if definition is not None else ():
             if not isinstance(method, ast.FunctionDef) or len(method.args.args) < 3:  # self, predictions and targets
                 continue
-            for call in [each for each in nodes_in(method, ast.Call) if id(each) not in reported]:
-                if not _is_metric(source, call) or _innermost_loop(source, call) is not method or _reads_self(call):
+            for call in [each for each in _metrics(source, method) if id(each) not in reported]:
+                if _innermost_loop(source, call) is not method or _reads_self(call):
                     continue
                 averaged = _averaged(source, method, definition, call)
                 update = _call_per_batch(source, instance, method.name) if averaged is not None else None
@@ -131,9 +189,10 @@ def _call_per_batch(source: SourceFile, instance: Instance, method: str) -> ast.
     return None
 
 
-def _reads_self(call: ast.Call) -> bool:
+def _reads_self(value: ast.expr) -> bool:
     """Return True if a call is given attributes of ``self``, such as lists of all predictions so far."""
-    return any(isinstance(each, ast.Name) and each.id == "self" for part in call.args for each in walk(part))
+    parts = value.args if isinstance(value, ast.Call) else [value]
+    return any(isinstance(each, ast.Name) and each.id == "self" for part in parts for each in walk(part))
 
 
 def _trains(loop: ast.AST) -> bool:
@@ -152,18 +211,63 @@ def _is_metric(source: SourceFile, call: ast.Call) -> bool:
     return _computes_metric(source, function)
 
 
+def _is_function_of_mean(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for the root of a mean squared error or the exponential of a mean loss that is not minimised."""
+    match node:
+        case ast.BinOp(op=ast.Pow(), left=inner, right=ast.Constant(value=0.5)):
+            name = "sqrt"
+        case ast.Call(func=ast.Attribute(attr="pow", value=inner), args=[ast.Constant(value=0.5)]):
+            name = "sqrt"
+        case ast.Call(func=func, args=[inner]):
+            name = last_name(func)
+        case ast.Call(func=ast.Attribute(attr=name, value=inner), args=[]):
+            pass
+        case _:
+            return False
+    kind = {"sqrt": _SQUARED_ERROR, "exp": _LOG_LOSS}.get(name)
+    return kind is not None and _is_mean(source, inner, kind, 0) and id(node) not in minimised(source)
+
+
+def _is_mean(source: SourceFile, node: ast.expr, kind: re.Pattern[str], depth: int) -> bool:
+    """Return True for a mean squared error or loss of a batch, by what computes it or else by its name."""
+    node = without_conversions(node)
+    text = ast.unparse(node)
+    if depth > MAX_DEPTH or re.search(r"reduction=|log_?var|log_?std|running|total|avg|(^|_)kl", text):
+        return False
+    values = possible_values(source, node)
+    if values:
+        return any(_is_mean(source, each, kind, depth + 1) for each in values)
+    if isinstance(node, ast.Call):
+        owner = getattr(node.func, "value", None)
+        if last_name(node.func) == "mean":
+            is_whole = len(node.args) == (last_name(owner) in ("torch", "np")) and not node.keywords
+            return is_whole and kind is _SQUARED_ERROR and bool(_SQUARE.search(text)) and bool(nodes_in(node, ast.Sub))
+        made = [ast.unparse(each) for each in possible_values(source, node.func)]
+        named = source.qualified_name(node.func) or last_name(node.func)
+        is_loss = is_loss_call(source, node) or kind.search(last_name(node.func)) is not None
+        return is_loss and not any("reduction" in each for each in made) and bool(kind.search(" ".join([named, *made])))
+    return isinstance(node, ast.Name | ast.Attribute) and bool(kind.search(last_name(node)))
+
+
 def _computes_metric(source: SourceFile, function: ast.FunctionDef) -> bool:
     """Return True for a function of the program that returns one F1, IoU or similar ratio of all its samples."""
     if "loss" in function.name.lower() or _is_per_sample(function):
         return False
     if _METRIC.match(function.name) or (_RATIO.search(function.name) and _divides_counts(function)):
-        return True
+        return not (_OF_MEAN.search(function.name) and _is_minimised(source, function))
     returned = [each.value for each in nodes_in(function, ast.Return) if each.value is not None]
     value = without_conversions(returned[0]) if len(returned) == 1 else None
     if isinstance(value, ast.Name):
         assigned = assigned_in(function, value.id)
         value = without_conversions(assigned[0]) if len(assigned) == 1 else None
+    if value is not None and _is_function_of_mean(source, value):
+        return not _is_minimised(source, function)
     return isinstance(value, ast.Call) and called_function(source, value) is None and _is_metric(source, value)
+
+
+def _is_minimised(source: SourceFile, function: ast.FunctionDef) -> bool:
+    """Return True if the program trains with the result of a function."""
+    return any(id(each) in minimised(source) for each in definitions(source).calls.get(function.name, ()))
 
 
 def _divides_counts(function: ast.FunctionDef) -> bool:
@@ -205,7 +309,7 @@ def _innermost_loop(source: SourceFile, node: ast.AST) -> ast.AST | None:
     return parent
 
 
-def _averaged(source: SourceFile, inside: ast.AST, scope: Any, call: ast.Call) -> ast.AST | None:
+def _averaged(source: SourceFile, inside: ast.AST, scope: Any, call: ast.expr) -> ast.AST | None:
     """Return the expression that averages the results of a call; None if there is none.
 
     Args:
@@ -239,9 +343,9 @@ def _accumulated(source: SourceFile, scope: Any, value: ast.expr) -> ast.AST | N
     value, parent = _outermost(source, value, ast.BinOp | ast.Attribute)
     match parent:
         case ast.AugAssign(op=ast.Add(), target=target):
-            return _division(_scope_of(source, scope, target), target)
+            return _division(source, _scope_of(source, scope, target), target)
         case ast.Call(func=ast.Attribute(attr="append", value=owner)):
-            return _mean(_scope_of(source, scope, owner), owner)
+            return _mean(source, _scope_of(source, scope, owner), owner)
         case ast.Call(func=ast.Attribute(attr=attr, value=owner)) if attr in _METERS and len(parent.args) == 2:
             return (
                 parent
@@ -258,10 +362,12 @@ def _scope_of(source: SourceFile, scope: Any, total: ast.expr) -> Any:
     return around if dotted_name(total).startswith("self.") and isinstance(around, ast.ClassDef) else scope
 
 
-def _division(scope: Any, total: ast.expr) -> ast.AST | None:
+def _division(source: SourceFile, scope: Any, total: ast.expr) -> ast.AST | None:
     """Return the division of a total."""
     name = ast.unparse(total)
     for each in nodes_in(scope, ast.BinOp, ast.AugAssign, ast.DictComp, ast.ListComp, ast.GeneratorExp, ast.For):
+        if _is_displayed(source, each):
+            continue
         match each:
             case ast.BinOp(op=ast.Div(), left=left) if ast.unparse(without_conversions(left)) == name:
                 return each
@@ -274,6 +380,16 @@ def _division(scope: Any, total: ast.expr) -> ast.AST | None:
     return None
 
 
+def _is_displayed(source: SourceFile, node: ast.AST) -> bool:
+    """Return True for a part of the text that a progress bar shows."""
+    parent = source.parents.get(id(node))
+    while parent is not None and not isinstance(parent, ast.stmt):
+        if isinstance(parent, ast.Call) and last_name(parent.func) in _DISPLAYS:
+            return True
+        parent = source.parents.get(id(parent))
+    return False
+
+
 def _divides_items(loop: Any, total: ast.expr) -> bool:
     """Return True for a loop that divides all items of the dictionary of a total: ``for k, v in totals.items()``."""
     iterated = loop.iter if isinstance(loop, ast.For) else loop.generators[0].iter
@@ -282,10 +398,12 @@ def _divides_items(loop: Any, total: ast.expr) -> bool:
     return divides and ast.unparse(iterated) in (f"{owner}.items()", f"{owner}.values()")
 
 
-def _mean(scope: Any, items: ast.expr) -> ast.AST | None:
+def _mean(source: SourceFile, scope: Any, items: ast.expr) -> ast.AST | None:
     """Return the expression that computes the mean of a list."""
     name = ast.unparse(items)
     for each in nodes_in(scope, ast.BinOp, ast.Call):
+        if _is_displayed(source, each):
+            continue
         match each:
             case ast.BinOp(op=ast.Div(), left=ast.Call(func=ast.Name(id="sum"), args=[summed])):
                 if ast.unparse(summed) == name:
@@ -298,10 +416,14 @@ def _mean(scope: Any, items: ast.expr) -> ast.AST | None:
     return None
 
 
+_WORDS: Final = (
+    "f1|F1|precision|recall|auc|AUC|auroc|r2|kappa|corrcoef|spearman|pearson|fbeta|iou|jaccard|dice|balanced_acc"
+    "|sqrt|exp(|0.5|rmse|squared_error|perplexity|ppl"
+)
 RULE = Rule(
     required_words=(
-        "f1|F1|precision|recall|auc|AUC|auroc|r2|kappa|corrcoef|spearman|pearson|fbeta|iou|jaccard|dice|balanced_acc",
-        LOADER_WORDS,
+        _WORDS,
+        f"{LOADER_WORDS}|split(|chunk(|range(",
         "+=|append|mean(|/|update(",
     ),
     find=find,
@@ -340,7 +462,7 @@ for epoch in range(3):
 
 FAILURE = Failure(
     code="EVL016",
-    title="F1, AUC or R2 is averaged over batches",
+    title="F1, AUC, RMSE or perplexity is averaged over batches",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(
@@ -351,6 +473,6 @@ FAILURE = Failure(
             "sum(scores) / len(scores)": "f1_score(y[160:], torch.cat(predictions))",
         },
     ),
-    fix="Collect the predictions of all batches, and compute the metric once after the loop.",
+    fix="Collect the predictions of all batches, or add up the errors, and compute the metric once after the loop.",
     rule=RULE,
 )
