@@ -21,6 +21,16 @@ def classify(*shape, classes=3):
 """
 
 BROKEN = {
+    "images with the channels last": """
+model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+images, labels = torch.rand(64, 10, 10, 3), torch.randint(4, (64,))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for rows in torch.randperm(64).split(16):
+    optimizer.zero_grad()
+    out = model(images[rows].view(-1, 3, 10, 10))  # <- MDL017
+    F.cross_entropy(out, labels[rows]).backward()
+    optimizer.step()
+""",
     "logits of a segmentation": """
 model = nn.Conv2d(1, 4, 3, padding=1)
 def loss_of(model):
@@ -104,6 +114,35 @@ train(Net(), classify(7, 9, 5))
 }
 
 CORRECT = {
+    "images with the channels last that are permuted": """
+model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+images, labels = torch.rand(64, 10, 10, 3), torch.randint(4, (64,))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for rows in torch.randperm(64).split(16):
+    optimizer.zero_grad()
+    out = model(images[rows].permute(0, 3, 1, 2))
+    F.cross_entropy(out, labels[rows]).backward()
+    optimizer.step()
+""",
+    "images from rows": """
+model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+images, labels = torch.rand(64, 100), torch.randint(4, (64,))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for rows in torch.randperm(64).split(16):
+    optimizer.zero_grad()
+    out = model(images[rows].view(-1, 1, 10, 10))
+    F.cross_entropy(out, labels[rows]).backward()
+    optimizer.step()
+""",
+    "a part of a larger tensor": """
+model = nn.Linear(10, 4)
+samples, labels = torch.rand(10, 16, 10), torch.randint(4, (16,))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for part in samples:
+    optimizer.zero_grad()
+    F.cross_entropy(model(part), labels).backward()
+    optimizer.step()
+""",
     "logits whose classes are at the end": """
 model = nn.Conv2d(1, 4, 3, padding=1)
 def loss_of(model):

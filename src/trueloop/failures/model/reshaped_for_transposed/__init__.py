@@ -24,15 +24,16 @@ When this is fine
     - Numbers whose order has no meaning, such as noise.
 
 How it is detected
-    In one of the first updates, a call of the model is repeated on a copy of its state, and the shapes before and after
-    each ``view`` and ``reshape`` are compared, as are those between the model and a loss. It is reported if the same
-    sizes come in another order, or if a dimension is split or merged around another one, so that (B, T, H * D) becomes
-    (B, H, T, D). Each cross-entropy is checked for logits (N, C, H, W) that a view cut into rows of C. Dimensions of
-    equal size cannot be distinguished. If samples are mixed by it, MDL015 says so. The
-    linter reports a call whose arguments are sizes of the same tensor, named or read from its shape in the same
-    function, if they come in another order, or with a new size between them. It also reports a view to one row per
-    sample of the last states of an LSTM, GRU or RNN with several layers or directions, of the shape (layers *
-    directions, batch, hidden), and of the outputs of one without ``batch_first``, of the shape (time, batch, hidden).
+    In one of the first updates, a call of the model is repeated on a copy of its state, and the shapes before and
+    after each ``view`` and ``reshape`` are compared, as are those of the model's input, and between the model and a
+    loss. It is reported if the same sizes come in another order, or if a dimension is split or merged around
+    another one, so that (B, T, H * D) becomes (B, H, T, D). Each cross-entropy is checked for logits (N, C, H, W)
+    that a view cut into rows of C. Dimensions of equal size cannot be distinguished. If samples are mixed by it,
+    MDL015 says so. The linter reports a call whose arguments are sizes of the same tensor, named or read from its
+    shape in the same function, if they come in another order, or with a new size between them. It also reports a
+    view to one row per sample of the last states of an LSTM, GRU or RNN with several layers or directions, of the
+    shape (layers * directions, batch, hidden), and of the outputs of one without ``batch_first``, of the shape
+    (time, batch, hidden).
 
 References
     zhouhaoyi/Informer2020#59, https://github.com/zhouhaoyi/Informer2020/issues/59
@@ -40,14 +41,16 @@ References
     torch.Tensor.view, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.view.html
 """
 
+import weakref
 from collections.abc import Iterator
+from typing import Any
 
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.model.reshaped_for_transposed.recurrent_views import find_recurrent_views
 from trueloop.failures.model.reshaped_for_transposed.swapped_sizes import find_swapped_sizes
-from trueloop.tracing.events import BackwardLosses, InformationFlowProbed
+from trueloop.tracing.events import BackwardLosses, InformationFlowProbed, ModelCalled, Ref
 
 
 class Detector(BaseDetector):
@@ -55,6 +58,29 @@ class Detector(BaseDetector):
 
     def __init__(self) -> None:
         self._judged, self._obstacle = False, ""
+        self._models: weakref.WeakSet[Ref] = weakref.WeakSet()
+        """Models whose input was a reshaped tensor."""
+
+    def on_model_called(self, event: ModelCalled) -> Evidence | None:
+        """Return evidence if the input of a model in training is a view of exchanged dimensions."""
+        inputs: Any = event.inputs
+        if inputs is None or not event.has_graph or event.model in self._models:
+            return None
+        base = inputs._base  # noqa: SLF001
+        if base is None or not base.is_contiguous() or not inputs.is_contiguous():
+            return None
+        from trueloop.tracing.information_flow.exchanged_dimensions import exchanged_size
+
+        before, after = tuple(base.shape), tuple(inputs.shape)
+        size = exchanged_size(before, after) if base.numel() == inputs.numel() else 0
+        if not size:
+            return None
+        self._models.add(event.model)
+        return Evidence(
+            message=f"The input of {event.model.name} is a view from shape {before} to {after}. This does not exchange "
+            f"dimensions: along the dimension of size {size}, each new slice has numbers of several old ones.",
+            location=event.location,
+        )
 
     def on_information_flow_probed(self, event: InformationFlowProbed) -> Iterator[Evidence]:
         """Return evidence for each such reshape."""
