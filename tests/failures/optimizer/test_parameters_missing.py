@@ -39,7 +39,24 @@ class Wide(nn.Module):
         return self.decoder(torch.relu(self.neck(self.encoder(x))))
 model = Wide()
 """
+TWO_PLAYERS = """
+judge = nn.Linear(3, 1)
+first = optim.Adam(FIRST, lr=0.01)
+second = optim.Adam(judge.parameters(), lr=0.01)
+for _ in range(12):
+    fake = model(torch.randn(32, 6))
+    second.zero_grad()
+    loss = judge(fake.detach()).mean() - judge(torch.randn(32, 3)).mean()
+    loss.backward()
+    second.step()
+    first.zero_grad()
+    (-judge(fake).mean()).backward()
+    first.step()
+"""
 FAULTY = {
+    "two optimizers over one of two models": TWO_PLAYERS.replace("FIRST", "judge.parameters()").replace(
+        "first.step()", "first.step()  # <- OPT001"
+    ),
     "most_layers_in_the_middle": WIDE_MIDDLE.replace("{neck}", "4")
     + """
 optimizer = optim.SGD([p for name, p in model.named_parameters() if not name.startswith("neck")], lr=0.1)
@@ -264,6 +281,17 @@ for epoch in range(6):
 """,
 }
 CORRECT = {
+    "an optimizer for each of two models": TWO_PLAYERS.replace("FIRST", "model.parameters()"),
+    "a perceptual loss beside two optimizers over one model": """
+features = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 4))
+first = optim.Adam(model.parameters(), lr=0.01)
+for step in range(24):
+    if step == 12:
+        first = optim.SGD(model.parameters(), lr=0.01)
+    first.zero_grad()
+    F.mse_loss(features(model(x)), torch.ones(96, 4)).backward()
+    first.step()
+""",
     "first_and_last_layer_of_a_large_random_network": WIDE_MIDDLE.replace("{neck}", "12")
     + """
 optimizer = optim.SGD([*model.encoder[0].parameters(), *model.decoder.parameters()], lr=0.1)
@@ -536,6 +564,7 @@ def test_run_ignores_correct_programs(run_is_clean, script: str):
 # Lint ------------------------------------------------------------------------------------------------------------
 
 LINT_MISSES = {
+    "two optimizers over one of two models",
     "most_layers_in_the_middle",
     "the_loop_is_in_a_library",
     "groups_by_name",

@@ -33,7 +33,8 @@ How it is detected
     never in an optimizer. Most parameters of the model must be in optimizers (a third if they lie before and behind
     the reported ones), and the reported ones must not be only the first layers. They may be if the optimizer has a
     group without parameters, as from a generator that was already used up, or if its groups divide layers, such as
-    into weights and biases, and no group has the kind of the reported parameters, such as embeddings. Parameters next
+    into weights and biases, and no group has the kind of the reported parameters, such as embeddings. A full model
+    whose parameters are in no optimizer is reported if two optimizers have the same parameters. Parameters next
     to layers, such as a position table, do not count as first layers. It also reports parameters that were frozen
     when the optimizer was new and got gradients later, if every optimizer that contains them made its last step
     before this one was built. The linter reports a layer that is added after the optimizer was built, or a layer that
@@ -86,6 +87,8 @@ class Detector(BaseDetector):
         self._with_empty_group: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._grouped_by_kind: weakref.WeakSet[Ref] = weakref.WeakSet()
         """Optimizers that have parameters of one layer in several groups, as for weight decay."""
+        self._latest_steps: weakref.WeakKeyDictionary[Ref, tuple[Refs, int]] = weakref.WeakKeyDictionary()
+        """Optimizer -> its parameters, and the update of its latest step."""
 
     def on_optimizer_created(self, event: OptimizerCreated) -> None:
         """Record an optimizer of which a group has no parameters, or whose groups divide layers."""
@@ -101,12 +104,14 @@ class Detector(BaseDetector):
 
     def on_step_taken(self, event: StepTaken) -> Evidence | None:
         """Return evidence at a step that does not update some of a model's parameters."""
+        self._latest_steps[event.optimizer] = event.parameters, event.update
         outside = self.ownership.without_optimizer | self.ownership.unfrozen
         if not outside and not len(self._updates):  # the usual case
             return None
         for model in self.ownership.models.values():
             missing = outside & model.parameters
-            if model.changed or not self.ownership.received or event.with_gradient.isdisjoint(model.parameters):
+            is_other = event.with_gradient.isdisjoint(model.parameters)
+            if model.changed or not self.ownership.received or (is_other and not self._is_forgotten(event, model)):
                 continue
             if not missing:
                 self._updates.remove(model.ref)
@@ -125,9 +130,18 @@ class Detector(BaseDetector):
             return False
         if self.ownership.unfrozen & missing or event.optimizer in self._with_empty_group:
             return True
+        if self._is_forgotten(event, model):
+            return True
         is_within = _is_within(model, missing, event.with_gradient & model.parameters)
         share = MIN_SHARE_AROUND if is_within else 1
         return len(stepped) > share * len(missing) and self._is_oversight(event, model, missing)
+
+    def _is_forgotten(self, event: StepTaken, model: CalledModel) -> bool:
+        """Return True for a model without optimizer, if two optimizers that step have exactly the same parameters."""
+        return model.parameters <= self.ownership.without_optimizer and any(
+            other is not event.optimizer and parameters == event.parameters and event.update - update < MIN_UPDATES
+            for other, (parameters, update) in self._latest_steps.items()
+        )
 
     def _is_oversight(self, event: StepTaken, model: CalledModel, missing: Refs) -> bool:
         """Return False if the program may have left out the first layers of a model on purpose."""
@@ -155,6 +169,8 @@ class Detector(BaseDetector):
         if built_at is not None and location == self._backward_at:  # a library steps, in `trainer.fit(...)`
             built_at, label, location = location, "the optimizer steps in this call", built_at
         cause = "the update leaves them out" if event.hand_written else "no optimizer contains them"
+        if self._is_forgotten(event, model):
+            cause += ", and two optimizers have the same parameters of another model"
         if event.optimizer in self._with_empty_group:
             cause += f", and a parameter group of {event.optimizer.name} is empty, perhaps as a generator was used up"
             location, built_at = built_at or location, None
