@@ -50,6 +50,7 @@ UNFIXED = {
     "DAT026",
     "DAT027",
     "DAT028",
+    "DAT029",
     "EVL005",
     "EVL006",
     "EVL010",
