@@ -51,6 +51,7 @@ UNFIXED = {
     "DAT027",
     "DAT028",
     "DAT029",
+    "DAT030",
     "EVL005",
     "EVL006",
     "EVL010",
