@@ -26,7 +26,7 @@ How it is detected
     inputs and labels alternate. For ``random_split`` it compares the names with the sizes or with their names.
 
 References
-    sklearn.model_selection.KFold, https://scikit-learn.org/stable/modules/generated/sklearn.model_selection.KFold.html
+    sklearn.model_selection.KFold, https://scikit-learn.org/1.3/modules/generated/sklearn.model_selection.KFold.html
     torch.utils.data, on random_split, https://docs.pytorch.org/docs/stable/data.html
 """
 
