@@ -54,6 +54,7 @@ UNFIXED = {
     "DAT029",
     "DAT030",
     "DAT031",
+    "DAT032",
     "EVL005",
     "EVL006",
     "EVL010",
