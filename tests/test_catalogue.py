@@ -63,6 +63,7 @@ UNFIXED = {
     "EVL019",
     "EVL021",
     "EVL022",
+    "EVL024",
     "GRD005",
     "GRD009",
     "GRD016",
