@@ -1,0 +1,294 @@
+"""The hidden state of one batch is passed on to the next, although the batches are shuffled.
+
+What you see
+    A recurrent model learns slowly or not at all, and its validation score is far worse than its training loss
+    suggests, or it depends on the batch that was evaluated before.
+
+Why it happens
+    ``out, hidden = rnn(x, hidden)`` starts each sequence with the state at the end of the sequence that had the same
+    row in the batch before. With contiguous text that is its beginning. In shuffled batches it is another sample.
+
+Fix
+    Start each batch without a state, which means zeros:
+
+        for x, y in loader:
+            out, _ = rnn(x)
+
+    Or call ``hidden = model.init_hidden(len(x))`` in the loop. For contiguous text, do not shuffle.
+
+When this is fine
+    - The batches follow each other in time: ``shuffle=False``, or slices of one long text.
+    - The state is set to a new value in each batch, or multiplied by a mask that ends episodes.
+    - The state is carried through the time steps of one batch.
+
+How it is detected
+    Only the linter finds it: a training loop over a loader with ``shuffle=True``, over the parts of a random
+    permutation, or over batches at random positions, in which a call gets a hidden state and the state for the next
+    batch comes from its result. A recurrent module that keeps its state in an attribute counts, too, unless the loop
+    sets it.
+
+References
+    rafaljozefowicz/lm#7, on states between shuffled batches, https://github.com/rafaljozefowicz/lm/issues/7
+    torch.nn.LSTM, https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html
+    PyTorch word language model, with contiguous text, https://github.com/pytorch/examples/tree/main/word_language_model
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import encloses, nodes_in
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_STATE: Final = re.compile(
+    r"^(prev_?|last_?|rnn_?|lstm_?|gru_?|enc_?)?(hidden|hid|h|hx|hs|hc|state|states|hiddens|hn|h_?n|h_?0)$"
+)
+_RECURRENT: Final = re.compile(r"(LSTM|GRU|RNN)(Cell)?$")
+_ITERATED: Final = frozenset(("enumerate", "tqdm", "list", "iter", "zip"))
+_PERMUTED: Final = frozenset(("randperm", "permutation", "shuffle", "RandomSampler", "SubsetRandomSampler"))
+_DRAWN: Final = frozenset(("randint", "randrange", "choice", "randperm"))
+
+
+class _Carried(NamedTuple):
+    """A call that gets a state, and returns the state for the next call."""
+
+    call: ast.Call
+    state: ast.expr
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each hidden state that is carried through the batches of a shuffled loop."""
+    stateful = [(owner, each) for owner, each in _stateful_modules(source)]
+    for loop in source.nodes_of(ast.For):
+        calls = [last_name(each.func) for each in nodes_in(loop, ast.Call)]
+        if "backward" not in calls or any(_has_backward(each) for each in nodes_in(loop, ast.For) if each is not loop):
+            continue
+        shuffled = _shuffled(source, loop)
+        if shuffled is None:
+            continue
+        for each in _carried(loop):
+            if not _is_reset_in(loop, each):
+                yield _hit(each, shuffled, "in the loop")
+        for owner, each in stateful:
+            if not _is_reset(source, loop, owner, each):
+                yield _hit(each, shuffled, f"in `{owner.name}` between two calls")
+
+
+def _hit(carried: _Carried, shuffled: ast.AST, place: str) -> Hit:
+    state = ast.unparse(carried.state)
+    return Hit(
+        message=f"`{ast.unparse(carried.call)}` starts each batch with the `{state}` of the batch before, but the "
+        f"batches are shuffled, so that state belongs to other samples. `{state}` is never reset {place}.",
+        node=carried.call,
+        related=((shuffled, "the order is random here"),),
+    )
+
+
+def _has_backward(loop: ast.For) -> bool:
+    return any(last_name(each.func) == "backward" for each in nodes_in(loop, ast.Call))
+
+
+def _shuffled(source: SourceFile, loop: ast.For) -> ast.AST | None:
+    """Return what makes the order of the batches of a loop random; None if nothing does."""
+    iterable: Any = loop.iter
+    while isinstance(iterable, ast.Call) and last_name(iterable.func) in _ITERATED and iterable.args:
+        iterable = iterable.args[0]
+    for each in origins(source, iterable):
+        found = next((e for e in nodes_in(each, ast.Call) if _is_random(source, e)), None)
+        if found is not None:
+            return found
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr in ("split", "chunk"):
+            for inner in origins(source, each.func.value):  # order.split(32)
+                if isinstance(inner, ast.Call) and last_name(inner.func) in _PERMUTED:
+                    return inner
+    return _random_rows(source, loop)
+
+
+def _is_random(source: SourceFile, call: ast.Call) -> bool:
+    """Return True for a loader with ``shuffle=True``, a permutation, or a function that yields shuffled batches."""
+    name = last_name(call.func)
+    if name.endswith(("DataLoader", "loader")):
+        shuffle = [e.value for e in call.keywords if e.arg == "shuffle"] + call.args[2:3]
+        sampler = [e.value for e in call.keywords if e.arg == "sampler"]
+        values = [value for each in sampler for value in origins(source, each)]
+        return any(isinstance(each, ast.Constant) and each.value is True for each in shuffle) or any(
+            isinstance(each, ast.Call) and last_name(each.func) in _PERMUTED for each in values
+        )
+    function = definitions(source).functions.get(name)
+    yields = function is not None and bool(nodes_in(function, ast.Yield))
+    return name in _PERMUTED or (yields and _calls(function, _PERMUTED))
+
+
+def _calls(function: Any, names: frozenset[str]) -> bool:
+    return any(last_name(each.func) in names for each in nodes_in(function, ast.Call))
+
+
+def _random_rows(source: SourceFile, loop: ast.For) -> ast.AST | None:
+    """Return the statement in a loop that takes a batch at random rows: ``x = data[order[i : i + 32]]``."""
+    for statement in loop.body:
+        value = statement.value if isinstance(statement, ast.Assign) else None
+        for each in nodes_in(value, ast.Subscript) if value is not None else ():
+            if isinstance(each.slice, ast.Slice):
+                for origin in origins(source, each.value):
+                    if isinstance(origin, ast.Call) and last_name(origin.func) in _PERMUTED:
+                        return origin
+        if isinstance(value, ast.Call):
+            function = definitions(source).functions.get(last_name(value.func))
+            if function is not None and "batch" in function.name and _calls(function, _DRAWN):
+                return value
+    return None
+
+
+def _carried(loop: ast.For) -> Iterator[_Carried]:
+    """Yield the calls in a loop that get a hidden state and return the next one."""
+    for statement in nodes_in(loop, ast.Assign):
+        call, target = statement.value, statement.targets[0]
+        if not isinstance(call, ast.Call) or not isinstance(target, ast.Tuple | ast.Name):
+            continue
+        returned = {ast.unparse(e) for e in nodes_in(target, ast.Name, ast.Attribute, ast.Tuple)}
+        for state in [*call.args[1:], *(each.value for each in call.keywords)]:
+            if not _is_state(state):
+                continue
+            following = [each.value for each in nodes_in(loop, ast.Assign) if _assigns(each, state)]
+            if ast.unparse(state) in returned or any(
+                returned & {ast.unparse(e) for e in nodes_in(value, ast.Name)} for value in following
+            ):
+                yield _Carried(call, state)
+
+
+def _is_state(node: ast.expr) -> bool:
+    """Return True for a variable that is called a hidden state, or a pair (h, c)."""
+    if isinstance(node, ast.Tuple):
+        return len(node.elts) == 2 and _is_state(node.elts[0])
+    return isinstance(node, ast.Name | ast.Attribute) and bool(_STATE.match(last_name(node).lower()))
+
+
+def _assigns(statement: ast.Assign, state: ast.expr) -> bool:
+    """Return True if a statement assigns the state, or a part of it."""
+    own = {ast.unparse(state), *(ast.unparse(e) for e in getattr(state, "elts", ()))}
+    return any(
+        ast.unparse(e) in own
+        for target in statement.targets
+        for e in nodes_in(target, ast.Name, ast.Attribute, ast.Tuple)
+        if not isinstance(getattr(e, "ctx", None), ast.Load)
+    )
+
+
+def _is_reset_in(loop: ast.For, carried: _Carried) -> bool:
+    """Return True if a loop gives the state a value that does not follow from the state of the batch before."""
+    names = {e.id for e in nodes_in(carried.state, ast.Name)}
+    for each in nodes_in(loop, ast.Assign):
+        if each.value is carried.call or not _assigns(each, carried.state):
+            continue
+        read = {e.id for e in nodes_in(each.value, ast.Name)}
+        results = {e.id for s in nodes_in(loop, ast.Assign) if s.value is carried.call for t in s.targets
+                   for e in nodes_in(t, ast.Name)}  # fmt: skip
+        if (not read & (names | results) or _ends_state(each.value)) and not _is_first_only(loop, each, carried.state):
+            return True
+    methods = [each.func for each in nodes_in(loop, ast.Call) if last_name(each.func) in ("zero_", "fill_", "mul_")]
+    return any({e.id for e in nodes_in(each, ast.Name)} & names for each in methods)
+
+
+def _ends_state(value: ast.expr) -> bool:
+    """Return True for a state that is multiplied, or replaced by zeros."""
+    is_zero = any(
+        "zero" in last_name(each.func) or last_name(each.func) == "where" for each in nodes_in(value, ast.Call)
+    )
+    return is_zero or bool(nodes_in(value, ast.BinOp))
+
+
+def _is_first_only(loop: ast.For, statement: ast.stmt, state: ast.expr) -> bool:
+    """Return True if a statement runs only while there is no state: ``if hidden is None``."""
+    text = ast.unparse(state)
+    around = [each for each in nodes_in(loop, ast.If) if any(encloses(e, statement) for e in each.body)]
+    return any(ast.unparse(each.test) == f"{text} is None" for each in around)
+
+
+def _stateful_modules(source: SourceFile) -> Iterator[tuple[ast.ClassDef, _Carried]]:
+    """Yield the modules that keep the state of a recurrent layer in an attribute from one call to the next."""
+    for owner in source.nodes_of(ast.ClassDef):
+        methods = {each.name: each for each in owner.body if isinstance(each, ast.FunctionDef)}
+        forward: ast.AST = methods.get("forward", ast.Pass())
+        for statement in nodes_in(forward, ast.Assign):
+            call = statement.value
+            for state in call.args[1:] if isinstance(call, ast.Call) else ():
+                is_own = isinstance(state, ast.Attribute) and _is_state(state) and last_name(state.value) == "self"
+                if is_own and _assigns(statement, state) and owner.name in definitions(source).calls:
+                    others = [each for each in nodes_in(forward, ast.Assign) if _assigns(each, state)]
+                    fixed = [e for e in others if e is not statement and not _keeps(e.value, state)]
+                    if all(_is_first_only(forward, each, state) for each in fixed):  # type: ignore[arg-type]
+                        yield owner, _Carried(call, state)  # type: ignore[arg-type]
+
+
+def _keeps(value: ast.expr, state: ast.expr) -> bool:
+    """Return True if a value follows from the state, as ``state.detach()`` does."""
+    return not _ends_state(value) and any(
+        ast.unparse(each) == ast.unparse(state) for each in nodes_in(value, ast.Attribute)
+    )
+
+
+def _is_reset(source: SourceFile, loop: ast.For, owner: ast.ClassDef, carried: _Carried) -> bool:
+    """Return True if a loop, or a function or method that it calls, sets the state of a module."""
+    name = last_name(carried.state)
+    scopes: list[Any] = [loop]
+    for call in nodes_in(loop, ast.Call):
+        called = last_name(call.func)
+        methods = [e for e in owner.body if isinstance(e, ast.FunctionDef) and e.name == called != "forward"]
+        function = definitions(source).functions.get(called)
+        scopes += methods or ([function] if function is not None and called != "forward" else [])
+    for scope in scopes:
+        stores = [e for e in nodes_in(scope, ast.Attribute) if e.attr == name and isinstance(e.ctx, ast.Store)]
+        if stores and function_of(source, stores[0]).name != "forward" if scope is not loop else stores:
+            return True
+    return False
+
+
+RULE = Rule(
+    required_words=("backward(", "LSTM|GRU|RNN", "shuffle|randperm|permutation|RandomSampler|randint|randrange", "h"),
+    find=find,
+)
+
+BAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(120, 6, 4)
+loader = DataLoader(TensorDataset(x, x.sum((1, 2))), batch_size=20, shuffle=True)
+rnn = nn.GRU(4, 16, batch_first=True)
+head = nn.Linear(16, 1)
+optimizer = torch.optim.Adam([*rnn.parameters(), *head.parameters()], lr=0.01)
+hidden = None
+for epoch in range(3):
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        out, hidden = rnn(inputs, hidden)
+        hidden = hidden.detach()
+        loss = nn.functional.mse_loss(head(out[:, -1]).squeeze(1), targets)
+        loss.backward()
+        optimizer.step()
+"""
+
+FAILURE = Failure(
+    code="DAT032",
+    title="The hidden state is carried through shuffled batches",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "hidden = None\n": "",
+            "        out, hidden = rnn(inputs, hidden)\n        hidden = hidden.detach()\n": (
+                "        out, _ = rnn(inputs)\n"
+            ),
+        },
+    ),
+    fix="Start each batch without a hidden state, or do not shuffle.",
+    rule=RULE,
+)

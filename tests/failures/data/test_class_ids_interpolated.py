@@ -1,0 +1,184 @@
+"""DAT029: masks of class ids that are resized with interpolation, and correct programs that look like it."""
+
+import pytest
+
+HEAD = """
+import cv2
+import numpy as np
+import torch
+import torch.nn.functional as F
+import torchvision.transforms.functional as TF
+from PIL import Image
+from scipy import ndimage
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms
+from torchvision.transforms import InterpolationMode
+
+"""
+LOOP = """
+loader = DataLoader(Scenes([]), batch_size=8, shuffle=True)
+for images, masks in loader:
+    loss = F.cross_entropy(model(images), masks.long())
+"""
+
+FAULTY = {
+    "interpolate in a step": """
+def step(model, batch, size):
+    labels = batch["label"].unsqueeze(1).float()
+    labels = F.interpolate(labels, size=size, mode="bicubic", align_corners=False)  # <- DAT029
+    return F.cross_entropy(model(batch["image"]), labels.squeeze(1).to(torch.long))
+""",
+    "the target of a loss, by another name": """
+class Trainer:
+    def loss(self, x, y):
+        out = self.net(x)
+        small = F.interpolate(y[:, None].float(), out.shape[-2:], mode="bilinear")  # <- DAT029
+        return self.criterion(out, small[:, 0].long())
+""",
+    "a helper, by keyword": """
+MODE = "bilinear"
+def downsample(seg, size):
+    return nn.functional.interpolate(input=seg.float(), size=size, mode=MODE)  # <- DAT029
+def train(net, loader):
+    for x, seg in loader:
+        F.nll_loss(net(x), downsample(seg[:, None], (32, 32)).long().squeeze(1)).backward()
+""",
+    "PIL, the default": """
+class Scenes(Dataset):
+    def __getitem__(self, i):
+        mask = Image.open(self.paths[i]).convert("L")
+        mask = mask.resize((64, 64))  # <- DAT029
+        return self.images[i], torch.from_numpy(np.array(mask)).long()
+""",
+    "PIL, bilinear": """
+class Resized:
+    def __call__(self, sample):
+        mask = sample["label"].resize(self.size, Image.BILINEAR)  # <- DAT029
+        return {"image": sample["image"], "label": np.array(mask, dtype=np.int64)}
+""",
+    "torchvision, converted in the loop": """
+class Scenes(Dataset):
+    def __init__(self, paths):
+        self.paths = paths
+        self.mask_tf = transforms.Compose([transforms.Resize((64, 64)), transforms.PILToTensor()])
+
+    def __getitem__(self, i):
+        image, mask = Image.open(self.paths[i][0]), Image.open(self.paths[i][1])
+        return self.image_tf(image), self.mask_tf(mask).squeeze(0)  # <- DAT029
+
+"""
+    + LOOP,
+    "a functional resize": """
+def load(path):
+    mask = TF.resize(Image.open(path), [64, 64])  # <- DAT029
+    return torch.as_tensor(np.array(mask), dtype=torch.int64)
+""",
+    "OpenCV": """
+def load(path, size):
+    mask = cv2.imread(path, 0)
+    mask = cv2.resize(mask, size)  # <- DAT029
+    return torch.from_numpy(mask).long()
+""",
+    "SciPy": """
+def load(volume, seg):
+    seg = ndimage.zoom(seg, (0.5, 0.5, 0.5), order=1)  # <- DAT029
+    return volume, torch.LongTensor(seg)
+""",
+    "a transform of a dataset of torchvision": """
+from torchvision.datasets import OxfordIIITPet
+to_mask = transforms.Compose([transforms.Resize((128, 128)), transforms.PILToTensor()])  # <- DAT029
+pets = OxfordIIITPet("data", target_types="segmentation", transform=None, target_transform=to_mask)
+for x, y in DataLoader(pets, batch_size=8):
+    loss = F.cross_entropy(model(x), (y.squeeze(1) - 1).long())
+    other = F.cross_entropy(model(x), y.long())
+""",
+}
+CORRECT = {
+    "the nearest pixel": """
+mask = F.interpolate(mask[:, None].float(), size=(8, 8), mode="nearest").squeeze(1).long()
+""",
+    "the default of interpolate": """
+mask = F.interpolate(mask[:, None].float(), size=(8, 8)).squeeze(1).long()
+""",
+    "logits at the size of the mask": """
+def step(net, x, mask):
+    logits = F.interpolate(net(x), size=mask.shape[-2:], mode="bilinear", align_corners=False)
+    return F.cross_entropy(logits, mask.long()), logits.argmax(1).long()
+""",
+    "a soft mask": """
+mask = F.interpolate(mask, size=(8, 8), mode="bilinear")
+loss = F.binary_cross_entropy_with_logits(model(x), mask.float())
+""",
+    "a threshold": """
+def shrink(mask):
+    mask = F.interpolate(mask.float(), size=(8, 8), mode="bilinear")
+    return (mask > 0.5).long()
+""",
+    "a threshold in place": """
+def load(path, size):
+    mask = np.array(Image.open(path).convert("L").resize(size))
+    mask[mask > 0] = 1
+    return torch.from_numpy(mask).long()
+""",
+    "one-hot": """
+mask = F.interpolate(F.one_hot(mask).permute(0, 3, 1, 2).float(), (8, 8), mode="bilinear").argmax(1).long()
+""",
+    "PIL, nearest": """
+mask = Image.open(path).convert("L").resize(size, Image.Resampling.NEAREST)
+mask = torch.from_numpy(np.array(mask)).long()
+""",
+    "a palette": """
+mask = Image.open(path)
+assert mask.mode == "P"
+mask = torch.from_numpy(np.array(mask.resize(size))).long()
+""",
+    "torchvision, nearest": """
+class Scenes(Dataset):
+    def __init__(self):
+        self.image_tf = transforms.Compose([transforms.Resize((64, 64)), transforms.ToTensor()])
+        self.mask_tf = transforms.Compose([
+            transforms.Resize((64, 64), interpolation=InterpolationMode.NEAREST), transforms.PILToTensor()])
+    def __getitem__(self, i):
+        image, mask = Image.open(self.paths[i][0]), Image.open(self.paths[i][1])
+        return self.image_tf(image), self.mask_tf(mask).squeeze(0).long()
+""",
+    "images, and the classes of whole images": """
+class Scenes(Dataset):
+    def __getitem__(self, i):
+        image = Image.open(self.paths[i]).resize((64, 64))
+        return TF.to_tensor(image), torch.tensor(self.labels[i]).long()
+"""
+    + LOOP,
+    "OpenCV and SciPy, nearest": """
+def load(path, size, seg):
+    mask = cv2.resize(cv2.imread(path, 0), size, interpolation=cv2.INTER_NEAREST)
+    return torch.from_numpy(mask).long(), torch.LongTensor(ndimage.zoom(seg, 0.5, order=0))
+""",
+    "a depth map in millimetres": """
+depth_target = F.interpolate(depth_target, (8, 8), mode="bilinear").int()
+""",
+    "a binary mask": """
+def load(path, size):
+    mask = np.where(cv2.imread(path, 0) == 3, 1, 0).astype(np.uint8)
+    mask = cv2.resize(mask, size)
+    return torch.tensor(mask).long()
+""",
+    "marked masks": """
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+resize = v2.Compose([v2.Resize((64, 64))])
+def load(mask):
+    return resize(tv_tensors.Mask(mask)).long()
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
+def test_lint_reports_faulty_scripts(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_lint_accepts_correct_scripts(lint_is_clean, script):
+    lint_is_clean(HEAD + script)
