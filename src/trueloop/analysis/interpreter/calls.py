@@ -383,7 +383,8 @@ class Calls:
     def _set_class_attributes(self, class_value: AbstractValue, value: AbstractValue) -> None:
         if class_value.kind is not ValueKind.CLASS:
             return
-        before, self.interpreter.scope = self.interpreter.scope, class_value.scope
+        before = self.interpreter.scope
+        self.interpreter.scope = class_value.scope or before  # a union of classes has no scope
         for each in class_value.node.body:
             if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
                 value.attributes[each.targets[0].id] = self.interpreter.evaluator.evaluate(each.value)
