@@ -40,7 +40,29 @@ def ddpg(actor: str, reward: str = "r", backward: str = "actor_loss.backward()")
     return DDPG.format(actor=actor, reward=reward, backward=backward)
 
 
+BCE = """
+import torch
+from torch import nn
+D, G = nn.Linear(16, 1), nn.Linear(8, 16)
+d_optimizer, g_optimizer = torch.optim.Adam(D.parameters()), torch.optim.Adam(G.parameters())
+criterion = nn.BCEWithLogitsLoss()
+def step(real):
+    ones, zeros = torch.ones(len(real), 1), torch.zeros(len(real), 1)
+    fake = G(torch.randn(len(real), 8))
+    d_loss = criterion(D(real), ones) + criterion(D(fake.detach()), zeros)
+    d_optimizer.zero_grad()
+    d_loss.backward()
+    d_optimizer.step()
+    g_loss = {generator}
+    g_optimizer.zero_grad()
+    g_loss.backward()
+    g_optimizer.step()
+"""
 FAULTY = {
+    "binary cross-entropy": BCE.format(generator="criterion(D(fake), zeros)  # <- LOS033"),
+    "binary cross-entropy with a new label": BCE.format(
+        generator="criterion(D(fake), torch.zeros_like(D(fake)))  # <- LOS033"
+    ),
     "Wasserstein": GAN.format(critic=CRITIC, generator="D(G(torch.randn(8, 16))).mean()  # <- LOS033"),
     "the reverse signs": GAN.format(
         critic="D(real).mean() - D(fake.detach()).mean()", generator="-torch.mean(D(G(noise)))  # <- LOS033"
@@ -105,6 +127,9 @@ class TD3:
 """,
 }
 CORRECT = {
+    "binary cross-entropy": BCE.format(generator="criterion(D(fake), ones)"),
+    "a saturating loss": BCE.format(generator="-criterion(D(fake), zeros)"),
+    "an unknown label": BCE.format(generator="criterion(D(fake), labels_of(fake))"),
     "Wasserstein": GAN.format(critic=CRITIC, generator="-D(G(torch.randn(8, 16))).mean()"),
     "reversed in both": GAN.format(critic="D(real).mean() - D(fake.detach()).mean()", generator="D(G(noise)).mean()"),
     "hinge": GAN.format(

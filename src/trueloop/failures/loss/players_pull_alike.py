@@ -7,7 +7,8 @@ What you see
 Why it happens
     A Wasserstein critic that minimises ``-(D(real) - D(fake))`` lowers its score for generated samples; the generator
     shall raise it, so it minimises ``-D(fake)``. In the same way, a critic of an actor learns the return, which the
-    actor shall raise: it minimises ``-Q(s, actor(s))``. With the other sign the shapes are the same.
+    actor shall raise: it minimises ``-Q(s, actor(s))``. With the other sign the shapes are the same. In a GAN with
+    binary cross-entropy, the generator's samples get the label of real ones in its own loss.
 
 Fix
     Let the second network pull against the first, or towards a higher return.
@@ -25,8 +26,9 @@ When this is fine
 How it is detected
     Only the linter finds it. It follows the values of ``backward()`` to the scores of one network, and counts the
     minuses: a loss with the scores of real and generated samples in opposite signs, and a loss with the score of
-    generated samples alone in the same sign; or a network that is trained towards a target with a reward, and another
-    loss that contains its value for another network's output with a plus.
+    generated samples alone in the same sign. In a binary cross-entropy, the label is the sign: zeros or ones. Or a
+    network that is trained towards a target with a reward, and another loss that contains its value for another
+    network's output with a plus.
 
 References
     Arjovsky et al., "Wasserstein GAN", 2017, arXiv:1701.07875
@@ -51,6 +53,12 @@ _COST: Final = re.compile(r"cost|penal|regret|energy|lyapunov", re.IGNORECASE)
 _REGRESSION: Final = re.compile(
     r"mse|l1_?loss|huber|criterion|loss_?fn|(^|_)loss(_fn|_func)?$|MSELoss|SmoothL1", re.IGNORECASE
 )
+_BINARY: Final = re.compile(r"bce|binary_cross_entropy|BCE|criterion|adversarial_loss|loss_?fn|gan_loss", re.IGNORECASE)
+_ZEROS: Final = re.compile(r"zeros|full(_like)?\([^()]*(\([^()]*\))?[^()]*, 0(\.0*)?\)|fill_\(0(\.0*)?\)")
+_ONES: Final = re.compile(
+    r"ones|full(_like)?\([^()]*(\([^()]*\))?[^()]*, (1|0\.[5-9]\d*)(\.0*)?\)|fill_\((1|0\.[5-9]\d*)(\.0*)?\)"
+)
+"""Labels of generated and of real samples."""
 _MAX_NODES: Final = 400
 
 
@@ -81,6 +89,20 @@ def _scores(source: SourceFile, terms: Sequence[Term]) -> Iterator[_Score]:
         call = term.node
         if isinstance(call, ast.Call) and call.args and _is_network(source, call):
             yield _Score(term, call, _network(call))
+        match call:
+            case ast.Call(func=func, args=[ast.Call() as score, label]) if _BINARY.search(ast.unparse(func)):
+                sign = _sign_of_label(source, label) if score.args and _is_network(source, score) else 0
+                if sign:
+                    yield _Score(term._replace(sign=sign * term.sign), score, _network(score))
+            case _:
+                pass
+
+
+def _sign_of_label(source: SourceFile, label: ast.expr) -> int:
+    """Return 1 for a label of zeros, as the loss then lowers the score, -1 for ones, and 0 for other labels."""
+    texts = [ast.unparse(each) for each in possible_values(source, label)] or [ast.unparse(label)]
+    is_zero, is_one = (all(pattern.search(each) for each in texts) for pattern in (_ZEROS, _ONES))
+    return 0 if is_zero == is_one else 1 if is_zero else -1
 
 
 def _network(call: ast.Call) -> frozenset[str]:
