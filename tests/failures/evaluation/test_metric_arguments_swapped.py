@@ -18,7 +18,7 @@ outputs, targets = [], []
 for x, y in loader:
     outputs.append(model(x))
     targets.append(y)
-auc = skm.roc_auc_score(torch.cat(outputs).round().numpy(), torch.cat(targets).numpy())  # <- EVL020
+auc = skm.roc_auc_score(torch.cat(outputs).numpy(), torch.cat(targets).numpy())  # <- EVL020
 """,
     "of a module": "report = metrics.classification_report(all_preds, all_labels, digits=3)  # <- EVL020\n",
     "keywords": "recall = recall_score(y_true=predictions, y_pred=targets)  # <- EVL020\n",

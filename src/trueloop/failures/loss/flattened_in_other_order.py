@@ -90,7 +90,9 @@ class Detector(BaseDetector):
 
 def _row_length(targets: Any) -> int:
     """Return the length of the rows of the tensor that was flattened to the targets; 0 = unknown."""
-    base = targets._base  # noqa: SLF001
+    from trueloop.tracing.torch_modes import modes_active
+
+    base = None if modes_active() else targets._base  # noqa: SLF001
     if targets.dim() > 2 or base is None or not base.is_contiguous():
         return 0
     shape = [size for size in base.shape if size > 1]

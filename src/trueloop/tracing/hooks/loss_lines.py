@@ -4,7 +4,7 @@ A loss is recognised in the graph, which contains neither its line nor the shape
 broadcasting. So the replaced loss functions store both in the metadata of the loss's node, freed with the graph.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
 import torch
@@ -84,13 +84,16 @@ class LossLines(Hook):
                     record(result, args)
                 if asymmetric:
                     check(name, result, args)
-                if measured and not result.requires_grad:
-                    evaluate(name, dict(zip(names, args, strict=False)))
+                if measured:
+                    evaluate(name, result, names, args)
             return result
 
         return loss
 
-    def _on_loss_without_graph(self, function: str, options: dict[str, Any]) -> None:
+    def _on_loss_without_graph(self, function: str, result: Any, names: Sequence[str], args: tuple[Any, ...]) -> None:
+        if getattr(result, "requires_grad", True):
+            return
+        options = dict(zip(names, args, strict=False))
         answers, targets = options["input"], options["target"]
         if self._stream.update == 0 or self._program.is_other_thread() or in_transform():
             return

@@ -63,8 +63,10 @@ class Detector(BaseDetector):
 
     def on_model_called(self, event: ModelCalled) -> Evidence | None:
         """Return evidence if the input of a model in training is a view of exchanged dimensions."""
+        from trueloop.tracing.torch_modes import modes_active
+
         inputs: Any = event.inputs
-        if inputs is None or not event.has_graph or event.model in self._models:
+        if inputs is None or not event.has_graph or event.model in self._models or modes_active():
             return None
         base = inputs._base  # noqa: SLF001
         if base is None or not base.is_contiguous() or not inputs.is_contiguous():
