@@ -27,6 +27,14 @@ FAULTY = {
     "by keyword": dataset(MARK) + "train = Images(x, y, transform=flip)",
     "by position": dataset(MARK) + "train = Images(x, y, transforms.Compose([flip]))",
     "a variable": dataset(MARK) + "def make(augmentation):\n    return Images(x, y, augmentation)",
+    "several attributes in one line": """
+class Images(Dataset):
+    def __init__(self, images, transform=None):
+        self.images, self.transform = images, transform  # <- DAT034
+    def __getitem__(self, i):
+        return self.images[i]
+train = Images(x, transform=flip)
+""",
     "another name": dataset(MARK).replace("transform", "augment") + "train = Images(x, y, augment=flip)",
 }
 CORRECT = {

@@ -38,6 +38,15 @@ class Net(nn.Module):
     def forward(self, x):
         return self.layer_1(torch.relu(self.layer_1(x)))  # <- MDL027
 """,
+    "created in one line": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(8, 8), nn.Linear(8, 8)
+    def forward(self, x):
+        x = torch.relu(self.fc1(x))
+        return self.fc1(x)  # <- MDL027
+""",
     "attention": """
 class Block(nn.Module):
     def __init__(self):

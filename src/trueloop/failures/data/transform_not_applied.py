@@ -32,6 +32,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from trueloop.analysis.queries.batch_loops import assigned_pairs
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -52,20 +53,22 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if "__init__" not in methods or "__getitem__" not in methods or has_own_bases:
             continue
         for statement in nodes_in(methods["__init__"], ast.Assign):
-            match statement:
-                case ast.Assign(
-                    targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=ast.Name(id=argument)
-                ) if _TRANSFORM.search(name) and name not in read and not _is_used(methods["__init__"], argument):
-                    passed = _passing_call(source, definition.name, methods["__init__"], argument)
-                    if passed is not None:
-                        yield Hit(
-                            message=f"`self.{name}` is stored but never applied: `{definition.name}.__getitem__` "
-                            "returns the samples without it.",
-                            node=statement,
-                            related=((passed, "passed here"),),
-                        )
-                case _:
-                    pass
+            for target, value in assigned_pairs(statement):
+                passed = None
+                match target, value:
+                    case ast.Attribute(value=ast.Name(id="self"), attr=name), ast.Name(id=argument) if (
+                        _TRANSFORM.search(name) and name not in read and not _is_used(methods["__init__"], argument)
+                    ):
+                        passed = _passing_call(source, definition.name, methods["__init__"], argument)
+                    case _:
+                        continue
+                if passed is not None:
+                    yield Hit(
+                        message=f"`self.{name}` is stored but never applied: `{definition.name}.__getitem__` returns "
+                        "the samples without it.",
+                        node=target,
+                        related=((passed, "passed here"),),
+                    )
 
 
 def _is_used(init: ast.FunctionDef, argument: str) -> bool:

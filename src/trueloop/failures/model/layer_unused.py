@@ -31,6 +31,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from trueloop.analysis.queries.batch_loops import assigned_pairs
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -73,13 +74,14 @@ def _layers(init: ast.FunctionDef) -> dict[str, tuple[str, ast.Assign]]:
     """Return the layers of ``torch.nn`` with weights that ``__init__`` creates, with their classes."""
     found: dict[str, tuple[str, ast.Assign]] = {}
     for each in nodes_in(init, ast.Assign):
-        match each:
-            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=ast.Call(func=func)):
-                owner, _, kind = dotted_name(func).rpartition(".")
-                if owner in ("nn", "torch.nn") and kind not in _STATELESS:
-                    found[name] = kind, each
-            case _:
-                pass
+        for target, value in assigned_pairs(each):
+            match target, value:
+                case ast.Attribute(value=ast.Name(id="self"), attr=name), ast.Call(func=func):
+                    owner, _, kind = dotted_name(func).rpartition(".")
+                    if owner in ("nn", "torch.nn") and kind not in _STATELESS:
+                        found[name] = kind, each
+                case _:
+                    pass
     return found
 
 
