@@ -72,6 +72,7 @@ UNFIXED = {
     "GRD009",
     "GRD016",
     "GRD020",
+    "GRD026",
     "GRD025",
     "LOS013",
     "LOS018",

@@ -411,6 +411,8 @@ class LossRecord:
     """Shape (N, C, positions) of logits that a view cut into rows of C; None = the classes were the last dimension."""
     unflattened: tuple[int, int] | None = None
     """First two sizes (A, B) of the input, which was flattened to A * B rows; None = it was not."""
+    bootstraps: bool = False
+    """Whether the target is a constant plus a discounted value of the same parameters, with a graph."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

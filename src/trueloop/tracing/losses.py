@@ -54,6 +54,8 @@ def find_pairwise_difference(shape: Shape, difference: Tensor | None) -> tuple[S
 
 MAX_NODES: Final = 48  # searched nodes, 0.3 us each: enough for a sum of twenty weighted losses
 MAX_OPERATIONS: Final = 4
+MAX_FACTORS: Final = 3  # of a discounted value
+MAX_LEAF_NODES: Final = 400
 LOSS_CALL_KEY: Final = "trueloop.loss"  # key of a `LossCall` in a node's metadata
 REDUCTIONS: Final = ("none", "mean", "sum")
 KINDS: Final = {
@@ -401,6 +403,7 @@ def _loss_record(found: LossNode, with_divisor: bool) -> LossRecord:
         else _normalised_over(normalised, found.source if normalised is logs else normalised, shape),
         flattened=_flattened_across(source, shape) if kind == "cross_entropy" else None,
         unflattened=_unflattened(found.source, shape),
+        bootstraps=kind in ("mse", "smooth_l1", "huber") and _bootstraps(core),
     )
 
 
@@ -494,6 +497,52 @@ def _unflattened(source: Any, shape: tuple[int, ...] | None) -> tuple[int, int] 
             return (made_from[0], made_from[1]) if is_flattened else None
         source = parent(source)
     return None
+
+
+def _bootstraps(core: Any) -> bool:
+    """Return True for a loss between a value and ``constant + 0.99 * value``, both of the same parameters."""
+    first, second = parent(core, 0), parent(core, 1)
+    if first is None or second is None or first is second:
+        return False
+    return any(
+        _is_discounted_sum(target) and not _leaves(value).isdisjoint(_leaves(target))
+        for value, target in ((first, second), (second, first))
+    )
+
+
+def _is_discounted_sum(node: Any) -> bool:
+    """Return True for the sum of a constant and a product with a factor in [0.8, 1), and perhaps with zeros."""
+    while _name(node) in RESHAPES:
+        node = parent(node)
+    makers = [maker for maker, _ in node.next_functions] if _name(node) == "Add" else []
+    if len(makers) != 2 or makers.count(None) != 1:
+        return False
+    node = makers[0] or makers[1]
+    for _ in range(MAX_FACTORS):
+        while _name(node) in RESHAPES:
+            node = parent(node)
+        if _name(node) != "Mul":
+            return False
+        factor = saved_tensor(node, "other" if parent(node, 0) is not None else "self")
+        if factor is not None and factor.is_cpu and 0.8 <= float(factor.max()) < 1 and float(factor.min()) >= 0:
+            return True
+        node = first_parent(node)
+    return False
+
+
+def _leaves(node: Any) -> set[int]:
+    """Return the ids of the parameters that a node depends on, as far as `MAX_LEAF_NODES` nodes reach."""
+    found: set[int] = set()
+    queue, known = [node], {node}
+    for each in queue:
+        variable = getattr(each, "variable", None)
+        if variable is not None:
+            found.add(id(variable))
+        for maker, _ in each.next_functions if len(queue) < MAX_LEAF_NODES else ():
+            if maker is not None and maker not in known:
+                known.add(maker)
+                queue.append(maker)
+    return found
 
 
 @cache
