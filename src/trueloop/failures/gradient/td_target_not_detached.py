@@ -22,8 +22,8 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports a squared, Huber or smooth L1 loss of PyTorch of which both sides have a graph to
-    the same parameters, if one side is a constant plus a product with a factor from 0.8 to 1, and the program speaks of
-    rewards or a discount. Squared errors that are written by hand are not checked.
+    the same parameters, if one side is a constant plus a product with a factor from 0.8 to 1, and the program has words
+    such as reward, discount, critic or Q. Squared errors that are written by hand are not checked.
 
 References
     Sutton and Barto, "Reinforcement Learning", section 9.3, on semi-gradient methods,
@@ -41,7 +41,9 @@ from trueloop.core.source_text import read_source
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import BackwardLosses
 
-_WORDS: Final = re.compile(r"reward|discount|gamma", re.IGNORECASE)
+_WORDS: Final = re.compile(
+    r"reward|discount|gamma|bellman|next_?(s|obs)|(?<![a-z])(q|q_?net|td|dones?|critic)(?![a-z])", re.IGNORECASE
+)
 
 
 class Detector(BaseDetector):
