@@ -1,4 +1,4 @@
-"""The cheat sheet is complete, can be searched, and prints on three pages."""
+"""The cheat sheet is complete, can be searched, and prints on four pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def wait_until_complete(page: Page) -> None:
     page.wait_for_selector(".arguments tbody tr:not([hidden])")
 
 
-def test_the_sheet_is_complete_and_prints_on_three_pages(open_page: Opened, axe: Callable[[Page], None]):
+def test_the_sheet_is_complete_and_prints_on_four_pages(open_page: Opened, axe: Callable[[Page], None]):
     page = open_page("sheet")
     wait_until_complete(page)
     expect(page.locator(".bugs tbody tr")).to_have_count(len(catalogue()))
@@ -27,7 +27,7 @@ def test_the_sheet_is_complete_and_prints_on_three_pages(open_page: Opened, axe:
     expect(page.locator("#announcements")).to_have_text("The cheat sheet is loaded.")
     axe(page)
     printed = page.pdf(prefer_css_page_size=True)
-    assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 3
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 4
 
 
 def test_the_sheet_can_be_searched_and_the_search_shared(open_page: Opened):

@@ -1,11 +1,11 @@
 // @ts-check
-// The cheat sheet, which prints on three pages.
+// The cheat sheet, which prints on four pages.
 import { block, textOf } from "../code.js";
 import { fill, h } from "../dom.js";
 import { ask, retryUntilAnswered } from "../net.js";
 
 export const title = "Cheat sheet";
-export const lead = "Terms, counts, loops, silent failures and DataLoader arguments, on three pages to print.";
+export const lead = "Terms, counts, loops, silent failures and DataLoader arguments, on four pages to print.";
 
 /** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {
