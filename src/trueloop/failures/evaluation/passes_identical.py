@@ -83,7 +83,8 @@ class Detector(BaseDetector):
         from torch import Tensor
 
         output, before = event.output, self._passes.get(event.model)
-        if type(output) is not Tensor or not output.is_cpu or event.dropout_active or output.numel() > MAX_VALUES:
+        is_readable = type(output) is Tensor and event.inputs is not None  # not within vmap
+        if not is_readable or not output.is_cpu or event.dropout_active or output.numel() > MAX_VALUES:
             if before is not None:
                 before.update = -1  # the next pass is the first one
             return None
