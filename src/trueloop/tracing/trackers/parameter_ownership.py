@@ -80,6 +80,8 @@ class ParameterOwnership(Tracker):
     def __init__(self) -> None:
         self.models = WeakIdDict[Any, CalledModel]()
         """Models that were called, by their module."""
+        self.optimizers = WeakIdDict[Ref, OwningOptimizer]()
+        """Optimizers that were created or have stepped."""
         self.in_optimizers: weakref.WeakSet[Ref] = weakref.WeakSet()
         """Parameters that are or were in some optimizer."""
         self.received: Refs = NO_REFS
@@ -89,7 +91,6 @@ class ParameterOwnership(Tracker):
         self.unfrozen: Refs = NO_REFS
         """At a step: those of ``received`` that were frozen when the optimizer was new, and that no optimizer contains
         that could still step: each that contained them stepped only before this one was built."""
-        self._optimizers = WeakIdDict[Ref, OwningOptimizer]()
         self._created_count = 0
         self._has_frozen = False
         self._receiving: Refs = NO_REFS
@@ -142,7 +143,7 @@ class ParameterOwnership(Tracker):
         if self._has_frozen:
             frozen = NO_REFS.union(*(model.frozen for model in self.models.values()))
             self.unfrozen = self.received & frozen
-            for other in self._optimizers.values() if self.unfrozen else ():
+            for other in self.optimizers.values() if self.unfrozen else ():
                 if other.latest_step is None or other.latest_step >= optimizer.created:
                     self.unfrozen -= other.parameters
         if self.received:
@@ -150,7 +151,7 @@ class ParameterOwnership(Tracker):
 
     def built_at(self, optimizer: Ref) -> CodePosition | None:
         """Return the line that built an optimizer; None if it existed before the run was traced."""
-        known = self._optimizers.get(optimizer)
+        known = self.optimizers.get(optimizer)
         return None if known is None else known.built_at
 
     def in_models(self, since: int = 0) -> Refs:
@@ -158,11 +159,11 @@ class ParameterOwnership(Tracker):
         return NO_REFS.union(*(model.parameters for model in self.models.values() if model.update >= since))
 
     def _record(self, optimizer: Ref, parameters: Refs, update: int) -> OwningOptimizer:
-        known = self._optimizers.get(optimizer)
+        known = self.optimizers.get(optimizer)
         if known is None or known.parameters is not parameters:
             self.in_optimizers.update(parameters)
             if known is None:
-                return self._optimizers.put(optimizer, OwningOptimizer(parameters, update))
+                return self.optimizers.put(optimizer, OwningOptimizer(parameters, update))
             known.parameters = parameters
         return known
 

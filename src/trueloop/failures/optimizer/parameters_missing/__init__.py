@@ -87,8 +87,6 @@ class Detector(BaseDetector):
         self._with_empty_group: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._grouped_by_kind: weakref.WeakSet[Ref] = weakref.WeakSet()
         """Optimizers that have parameters of one layer in several groups, as for weight decay."""
-        self._latest_steps: weakref.WeakKeyDictionary[Ref, tuple[Refs, int]] = weakref.WeakKeyDictionary()
-        """Optimizer -> its parameters, and the update of its latest step."""
 
     def on_optimizer_created(self, event: OptimizerCreated) -> None:
         """Record an optimizer of which a group has no parameters, or whose groups divide layers."""
@@ -104,7 +102,6 @@ class Detector(BaseDetector):
 
     def on_step_taken(self, event: StepTaken) -> Evidence | None:
         """Return evidence at a step that does not update some of a model's parameters."""
-        self._latest_steps[event.optimizer] = event.parameters, event.update
         outside = self.ownership.without_optimizer | self.ownership.unfrozen
         if not outside and not len(self._updates):  # the usual case
             return None
@@ -139,8 +136,11 @@ class Detector(BaseDetector):
     def _is_forgotten(self, event: StepTaken, model: CalledModel) -> bool:
         """Return True for a model without optimizer, if two optimizers that step have exactly the same parameters."""
         return model.parameters <= self.ownership.without_optimizer and any(
-            other is not event.optimizer and parameters == event.parameters and event.update - update < MIN_UPDATES
-            for other, (parameters, update) in self._latest_steps.items()
+            other is not event.optimizer
+            and owner.parameters == event.parameters
+            and owner.latest_step is not None
+            and event.update - owner.latest_step < MIN_UPDATES
+            for other, owner in self.ownership.optimizers.items()
         )
 
     def _is_oversight(self, event: StepTaken, model: CalledModel, missing: Refs) -> bool:
