@@ -36,6 +36,21 @@ for step in range(12):
     update()
 """,
 }
+FAULTY["both models are gone when the program ends"] = """
+import gc
+def main():
+    pretrained = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    pretrained.load_state_dict(torch.load(file))  # <- CKP008
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for step in range(12):
+        loss = nn.functional.mse_loss(net(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+main()
+gc.collect()
+"""
 
 FAULTY["loaded from another model, then initialised"] = """
 pretrained = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))

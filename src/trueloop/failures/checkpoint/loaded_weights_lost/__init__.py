@@ -36,9 +36,9 @@ References
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
@@ -54,6 +54,7 @@ MIN_UPDATES: Final = 8  # in which a loaded model that is used would have been c
 MAX_MODELS: Final = 16
 
 Values = tuple[float, ...]
+Shapes = list[tuple[int, ...]]
 
 
 @dataclass(slots=True)
@@ -65,9 +66,16 @@ class _Loaded:
     values: Mapping[Ref, Values]
     matrices: Mapping[Ref, Callable[[], Any]]
     """Weak references to the loaded matrices."""
-    shapes: Sequence[tuple[int, ...]]
+    shapes: Shapes
     is_from_file: bool
     called: bool = False
+
+
+class _Trained(NamedTuple):
+    """Matrices that an optimizer updates for the first time: their shapes, and their values before this update."""
+
+    shapes: Shapes
+    values: frozenset[Values]
 
 
 class Detector(BaseDetector):
@@ -76,10 +84,9 @@ class Detector(BaseDetector):
     activated_by = (StateLoaded,)
 
     def __init__(self) -> None:
-        self._loaded: weakref.WeakKeyDictionary[Ref, _Loaded] = weakref.WeakKeyDictionary()
+        self._loaded: dict[Ref, _Loaded] = {}
         self._stepped: weakref.WeakSet[Ref] = weakref.WeakSet()
-        self._trained: weakref.WeakKeyDictionary[Ref, tuple[tuple[int, ...], Values]] = weakref.WeakKeyDictionary()
-        """Parameter -> its shape, and its values at its first update."""
+        self._trained: list[_Trained] = []
         self._updates = 0
 
     def on_state_loaded(self, event: StateLoaded) -> None:
@@ -89,10 +96,14 @@ class Detector(BaseDetector):
         matrices = {ref: each for ref, each in event.live_parameters.items() if each.ndim > 1}
         values = {ref: first_values(each, COMPARED) for ref, each in matrices.items()}
         if len(matrices) >= MIN_MATRICES and self._stepped.isdisjoint(matrices) and not event.name_match:
-            shapes = sorted(tuple(each.shape) for each in matrices.values())
             references = {ref: weakref.ref(each) for ref, each in matrices.items()}
             self._loaded[event.target] = _Loaded(
-                event.target.name, event.location, values, references, shapes, is_from_file=event.file is not None
+                event.target.name,
+                event.location,
+                values,
+                references,
+                _shapes(matrices.values()),
+                is_from_file=event.file is not None,
             )
 
     def on_model_called(self, event: ModelCalled) -> list[Evidence]:
@@ -115,7 +126,8 @@ class Detector(BaseDetector):
             return []
         self._stepped.update(new)
         now = {ref: first_values(each, COMPARED) for ref, each in new.items() if each.ndim > 1}
-        self._trained.update({ref: (tuple(new[ref].shape), values) for ref, values in now.items()})
+        if len(self._trained) < MAX_MODELS:
+            self._trained.append(_Trained(_shapes(new[ref] for ref in now), frozenset(now.values())))
         found = [each for each in self._loaded.values() if _is_overwritten(each.values, now)]
         for target in [target for target, each in self._loaded.items() if not now.keys().isdisjoint(each.values)]:
             del self._loaded[target]
@@ -129,20 +141,25 @@ class Detector(BaseDetector):
         """Return evidence of loaded models that are not used, while another of the same shapes is trained."""
         if self._updates < MIN_UPDATES:
             return []
-        shapes = sorted(shape for shape, _ in self._trained.values())
-        values = {each for _, each in self._trained.values()}
+        values: set[Values] = set().union(*(each.values for each in self._trained))
+        shapes = [each.shapes for each in self._trained]
+        shapes.append(sorted(shape for each in shapes for shape in each))  # parts of one model
         return [
             _unused(each)
             for each in self._loaded.values()
             if each.is_from_file
             and not each.called
-            and each.shapes == shapes
+            and each.shapes in shapes
             and values.isdisjoint(each.values.values())
         ]
 
     def inconclusive(self) -> str:
         """Return a reason if no update was seen."""
         return "" if self._updates else "no update was traced after the load"
+
+
+def _shapes(matrices: Iterable[Any]) -> Shapes:
+    return sorted(tuple(each.shape) for each in matrices)
 
 
 def _is_overwritten(loaded: Mapping[Ref, Values], now: Mapping[Ref, Values]) -> bool:
