@@ -377,6 +377,19 @@ def test_lint_reports_the_marked_line(lint_reports, script: str):
     lint_reports(HEAD + script, fixes=False)
 
 
+def test_lint_reports_a_step_without_parentheses(lint_reports):
+    lint_reports(
+        HEAD
+        + PLAIN
+        + """
+decay = lr_scheduler.ExponentialLR(optimizer, 0.9)
+for _ in range(3):
+    epoch()
+    decay.step  # <- SCH006
+"""
+    )
+
+
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_run_ignores_correct_programs(run_is_clean, script: str):
     run_is_clean(HEAD + script)

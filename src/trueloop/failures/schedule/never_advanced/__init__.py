@@ -214,9 +214,17 @@ def _match_arguments(source: SourceFile, call: ast.Call) -> Iterator[tuple[ast.e
 def find_all(source: SourceFile) -> Iterator[Hit]:
     """Yield the same as `find`, and each ``scheduler.step`` without a call."""
     yield from find(source)
+    schedulers = {dotted_name(target) for target in _scheduler_targets(source)}
     for each in uncalled(source, "step", "the learning rate does not change"):
-        if "sched" in ast.unparse(each.node).lower():
+        name = ast.unparse(each.node).removesuffix(".step")
+        if name in schedulers or "sched" in name.lower():
             yield each
+
+
+def _scheduler_targets(source: SourceFile) -> Iterator[ast.expr]:
+    for creation in source.ops(OpKind.CREATE):
+        if creation.subject.kind is ValueKind.SCHEDULER and isinstance(creation.statement, ast.Assign):
+            yield from creation.statement.targets
 
 
 RULE = Rule(
