@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GraphNode, LossGraphRead, Ref, StepStarted, WatchEnded
 
 if TYPE_CHECKING:
@@ -124,6 +125,18 @@ def _weights(nodes: Sequence[GraphNode]) -> Iterator[Ref]:
                         yield leaf.parameter
 
 
+def inject(loop: TeachingLoop) -> None:
+    """Inject this failure into the teaching loop."""
+    loop.require(not loop.settings["batchnorm"], "BatchNorm makes up for large weights.", batchnorm=False)
+    hidden = loop.settings["hidden"]
+    loop.require(len(hidden) > 1 and min(hidden) >= MIN_SIDE, "Two hidden layers are needed.", hidden=(16, 16))
+    loop.replace(
+        Piece.MODEL,
+        "model = Network()",
+        "model = Network()\nfor parameter in model.parameters():\n    nn.init.normal_(parameter, std=10)",
+    )
+
+
 BAD = """
 import torch
 from torch import nn
@@ -151,4 +164,5 @@ FAILURE = Failure(
     good=changed(BAD, {"nn.init.normal_(parameter)": "nn.init.normal_(parameter, std=0.05)"}),
     fix="Leave the weights as PyTorch initialises them, or use nn.init.kaiming_normal_.",
     detector=Detector,
+    inject=inject,
 )

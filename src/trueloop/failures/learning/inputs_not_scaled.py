@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GraphNode, LossGraphRead, WatchEnded
 
 if TYPE_CHECKING:
@@ -114,6 +115,15 @@ def _gets_data(node: GraphNode) -> bool:
     return values.dim() > 1 and values.is_floating_point() and bool(values.numel())
 
 
+def inject(loop: TeachingLoop) -> None:
+    """Inject this failure into the teaching loop."""
+    loop.require(not loop.settings["batchnorm"], "BatchNorm scales the values itself.", batchnorm=False)
+    loop.require(bool(loop.settings["hidden"]), "One layer can follow any scale.", hidden=(16,))
+    loop.require(loop.settings["activation"] == "relu", "Other activations bound the values.", activation="relu")
+    head = "def forward(self, x):\n"
+    loop.replace(Piece.MODEL, head, f"{head}        x = 1_000_000 * x  # in micrometres instead of metres\n")
+
+
 BAD = """
 import torch
 from torch import nn
@@ -140,4 +150,5 @@ FAILURE = Failure(
     good=changed(BAD, {"y = (age": "x = (x - x.mean(0)) / x.std(0)\ny = (age"}),
     fix="Subtract the mean of each input column and divide by its standard deviation on the training set.",
     detector=Detector,
+    inject=inject,
 )
