@@ -1175,6 +1175,24 @@ with torch.no_grad():
         predicted.append(model(x[64:]))
 error = nn.functional.mse_loss(torch.stack(predicted).mean(0), y[64:])
 """,
+    "Monte Carlo dropout, whose input is made anew in each pass": """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+scaled = lambda inputs: inputs / 2
+for k in torch.randperm(96).split(32):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(scaled(x[k])), y[k]).backward()
+    optimizer.step()
+
+def predict(inputs, passes=50):
+    model.train()
+    with torch.no_grad():
+        drawn = torch.stack([model(scaled(inputs)) for _ in range(passes)])
+    return drawn.mean(0), drawn.std(0)
+
+inside, outside = predict(x[64:]), predict(3 * x[64:])
+print((inside[0] - y[64:]).pow(2).mean().sqrt(), inside[1].mean(), outside[1].mean())
+""",
     "a factory that returns the model in eval mode": """
 def build():
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))

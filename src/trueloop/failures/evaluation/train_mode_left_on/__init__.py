@@ -44,7 +44,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.abstract_value import ValueKind
-from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.evaluation_loops import (
     evaluation_calls,
     find_loader,
@@ -221,9 +221,18 @@ def _repeats_input(source: SourceFile, call: Op) -> bool:
     parts = [call.node.func, *call.node.args, *(each.value for each in call.node.keywords)]
     return any(
         not source.ops_in_loop(loop, OpKind.STEP, OpKind.BACKWARD, root=call.entry_point)
-        and all(source.is_loop_invariant(each, call, loop) for each in parts)
+        and (all(source.is_loop_invariant(each, call, loop) for each in parts) or _ignores_iterations(parts, loop))
         for loop in call.loops
     )
+
+
+def _ignores_iterations(parts: list[ast.expr], loop: Loop) -> bool:
+    """Return True if a comprehension makes an input from the same names each time: ``net(scale(x)) for _ in ...``."""
+    if not isinstance(loop.node, ast.comprehension):
+        return False
+    bound = {each.id for each in nodes_in(loop.node.target, ast.Name)}
+    names = [each.id for part in parts for each in nodes_in(part, ast.Name)]
+    return bound.isdisjoint(names) and not any(_DRAWS.search(ast.unparse(each)) for each in parts)
 
 
 def _reads_training_data(call: Op, steps: list[Op]) -> bool:
@@ -278,6 +287,8 @@ def _is_shape(node: ast.AST | None) -> bool:
     return isinstance(node, ast.Attribute) and node.attr in ("shape", "size", "ndim", "dim", "dtype", "device")
 
 
+_DRAWS: Final = re.compile(r"next|rand|sampl|batch|iter", re.IGNORECASE)
+"""Words of calls that may draw another batch each time."""
 _SAMPLING: Final = re.compile(r"monte|mc_|uncertain|\.std\(|\.var\(", re.IGNORECASE)
 """Words of code that samples with active dropout."""
 
