@@ -109,7 +109,7 @@ def _defined_transforms(source: SourceFile) -> set[str]:
 
 def _moves_at_random(function: ast.FunctionDef) -> bool:
     moves = any(last_name(each.func) in _MOVES for each in nodes_in(function, ast.Call))
-    return moves and _DRAWS.search(ast.unparse(function)) is not None
+    return (moves or _reverses(function)) and _DRAWS.search(ast.unparse(function)) is not None
 
 
 def _random_transforms(source: SourceFile) -> set[str]:
@@ -203,11 +203,15 @@ def _is_flip(statement: ast.Assign) -> bool:
     """Return True for ``image = image.flip(-1)`` and the like; the array is the only thing that is assigned."""
     value = statement.value
     is_image = bool(set(name_words(last_name(statement.targets[0]))) & _IMAGE)
-    steps = [each.step for each in nodes_in(value, ast.Slice) if each.step is not None]  # image[..., ::-1]
-    is_flip = any(ast.unparse(step) == "-1" for step in steps) or any(
-        last_name(each.func) in _FLIPS for each in nodes_in(value, ast.Call)
+    return is_image and (
+        _reverses(value) or any(last_name(each.func) in _FLIPS for each in nodes_in(value, ast.Call))
     )
-    return is_image and is_flip
+
+
+def _reverses(code: ast.AST) -> bool:
+    """Return True if code contains a slice such as ``image[..., ::-1]``."""
+    steps = [each.step for each in nodes_in(code, ast.Slice) if each.step is not None]
+    return any(ast.unparse(step) == "-1" for step in steps)
 
 
 def _changes_after(function: ast.FunctionDef, name: str, condition: ast.If) -> bool:
