@@ -203,9 +203,7 @@ def _is_flip(statement: ast.Assign) -> bool:
     """Return True for ``image = image.flip(-1)`` and the like; the array is the only thing that is assigned."""
     value = statement.value
     is_image = bool(set(name_words(last_name(statement.targets[0]))) & _IMAGE)
-    return is_image and (
-        _reverses(value) or any(last_name(each.func) in _FLIPS for each in nodes_in(value, ast.Call))
-    )
+    return is_image and (_reverses(value) or any(last_name(each.func) in _FLIPS for each in nodes_in(value, ast.Call)))
 
 
 def _reverses(code: ast.AST) -> bool:

@@ -1,0 +1,213 @@
+"""The loss is summed or averaged over the batch before the mask, the sample weights or the margin is applied.
+
+What you see
+    A mask or sample weights have no effect, or a ranking loss falls to zero after a few updates while the ranking stays
+    poor. No error is raised, since a single number can be multiplied by a mask and averaged again.
+
+Why it happens
+    A loss with its default reduction, and ``sum()`` or ``mean()`` without ``dim``, return one number for the whole
+    batch. Multiplied by a mask it counts once for each valid position, so every position gets the loss of all of them.
+    A log-sigmoid or a margin of the sum over the batch is satisfied as soon as the batch is right on average.
+
+Fix
+    Keep one value for each sample or position until the mask, the weights or the margin has been applied.
+
+        loss = F.cross_entropy(logits, targets, reduction="none")
+        loss = (loss * mask).sum() / mask.sum()
+
+        score = (users * items).sum(dim=1)
+
+When this is fine
+    - The factor is one number, such as the weight of a term of the loss.
+    - The values belong to a single sample.
+
+How it is detected
+    Only the linter finds it: a reduced value is multiplied by something called a mask or weights, or goes through a
+    log-sigmoid, a ReLU or a lower limit, and the result is summed or averaged again, which has an effect only if there
+    is more than one value.
+
+References
+    torch.nn.CrossEntropyLoss, ``reduction``, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
+    Rendle et al., "BPR: Bayesian Personalized Ranking from Implicit Feedback", 2009, https://arxiv.org/abs/1205.2618
+"""
+
+import ast
+from collections.abc import Iterator
+from typing import Final
+
+from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.queries.possible_values import origins, possible_values
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import nodes_in
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_REDUCTIONS: Final = frozenset(("sum", "mean"))
+_LOSSES: Final = frozenset((
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "huber_loss", "kl_div", "l1_loss",
+    "mse_loss", "nll_loss", "smooth_l1_loss",
+))  # fmt: skip
+_LIMITS: Final = frozenset(("logsigmoid", "softplus", "relu", "clamp", "clamp_min", "maximum"))
+_VIEWS: Final = frozenset(("float", "view", "reshape", "unsqueeze", "squeeze", "to", "expand_as", "detach", "type_as"))
+_LIBRARIES: Final = frozenset(("torch", "F", "functional"))
+_MASKS: Final = frozenset(("mask", "masks", "valid", "weights"))
+_MAX_DEPTH: Final = 3
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each value that is reduced before a mask or a margin is applied, and again after it."""
+    reported: set[int] = set()
+    for call in source.all_calls:
+        for value in _reduced(source, call):
+            for total, reason in _early(source, value, _MAX_DEPTH):
+                if id(total) not in reported:
+                    reported.add(id(total))
+                    yield Hit(
+                        message=f"`{ast.unparse(total)}` is one number for the whole batch, {reason}.",
+                        node=total,
+                        related=((call, "summed or averaged again here"),),
+                    )
+
+
+def _reduced(source: SourceFile, call: ast.Call) -> Iterator[ast.expr]:
+    """Yield x of ``x.mean()`` and ``torch.mean(x)``, where x may be a variable."""
+    match call.func:
+        case ast.Attribute(attr=name, value=owner) if name in _REDUCTIONS:
+            inner = call.args[0] if last_name(owner) in _LIBRARIES and call.args else owner
+            yield from origins(source, inner, 2)
+        case _:
+            pass
+
+
+def _early(source: SourceFile, node: ast.expr, depth: int) -> Iterator[tuple[ast.expr, str]]:
+    """Yield each total in an expression to which a mask, weights or a limit is applied, and what is wrong with it."""
+    match node:
+        case ast.BinOp(op=ast.Mult(), left=left, right=right):
+            for total, factor in ((left, right), (right, left)):
+                found = _total(source, total, depth)
+                if found is not None and _is_mask(source, factor):
+                    yield found, f"so `{ast.unparse(factor)}` selects no part of it"
+        case ast.UnaryOp(operand=inner):
+            yield from _early(source, inner, depth)
+        case ast.Call(func=ast.Attribute(attr="neg"), args=[inner]):
+            yield from _early(source, inner, depth)
+        case ast.Call() if last_name(node.func) in _LIMITS:
+            owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+            is_method = owner is not None and last_name(owner) not in _LIBRARIES
+            limited = [owner] if owner is not None and is_method else node.args[:1]
+            totals = [total for each in limited for total in _only_totals(source, each, depth)]
+            if totals:
+                yield totals[0], f"so `{last_name(node.func)}` is applied to the sum over all samples, not to each"
+        case _:
+            pass
+
+
+def _only_totals(source: SourceFile, node: ast.expr, depth: int) -> list[ast.expr]:
+    """Return the totals of which an expression consists, besides numbers; [] if it contains anything else."""
+    found: list[ast.expr] = []
+    parts = [node]
+    while parts:
+        part = parts.pop()
+        total = _total(source, part, depth)
+        if total is not None:
+            found.append(total)
+        elif isinstance(part, ast.BinOp):
+            parts += [part.right, part.left]
+        elif isinstance(part, ast.UnaryOp):
+            parts.append(part.operand)
+        elif not _is_number(part) and "margin" not in last_name(part):
+            return []
+    return [each for each in found if isinstance(each, ast.Call) and last_name(each.func) in _REDUCTIONS]
+
+
+def _total(source: SourceFile, node: ast.expr, depth: int) -> ast.expr | None:
+    """Return the call that reduces a value to one number for the batch; None if it has more, or is unknown."""
+    match node:
+        case ast.BinOp(left=left, right=right) if _is_number(left) or _is_number(right):
+            return _total(source, right if _is_number(left) else left, depth)
+        case ast.UnaryOp(operand=inner):
+            return _total(source, inner, depth)
+        case ast.Call(func=ast.Attribute(attr=name, value=owner), args=args, keywords=[]) if name in _REDUCTIONS:
+            return node if len(args) == (last_name(owner) in _LIBRARIES) else None
+        case ast.Call() if _is_reduced_loss(source, node):
+            return node
+        case ast.Name() if depth:
+            totals = [_total(source, each, depth - 1) for each in possible_values(source, node)]
+            return totals[0] if totals and all(totals) else None
+        case _:
+            return None
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node.operand if isinstance(node, ast.UnaryOp) else node, ast.Constant)
+
+
+def _is_reduced_loss(source: SourceFile, call: ast.Call) -> bool:
+    """Return True for ``F.mse_loss(a, b)``, and for a call of ``nn.MSELoss()``, with the default reduction."""
+    if last_name(call.func) in _LOSSES:
+        return _is_default(call)
+    made = [each for each in possible_values(source, call.func) if isinstance(each, ast.Call)]
+    return bool(made) and all(
+        last_name(each.func).endswith("Loss")
+        and last_name(each.func) not in definitions(source).classes
+        and _is_default(each)
+        for each in made
+    )
+
+
+def _is_default(call: ast.Call) -> bool:
+    return not any(each.arg in ("reduction", "reduce", "size_average", None) for each in call.keywords)
+
+
+def _is_mask(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for something called a mask or weights, or a comparison of tensors, that is not one number."""
+    for value in origins(source, node, 2):
+        inner = value
+        while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in _VIEWS:
+            inner = inner.func.value
+        if isinstance(inner, ast.Call | ast.Constant):
+            return False
+        if isinstance(inner, ast.Compare):
+            return bool(nodes_in(inner, ast.Name))
+    root = node
+    while not isinstance(root, ast.Name):
+        if isinstance(root, ast.Call) and isinstance(root.func, ast.Attribute) and root.func.attr in _VIEWS:
+            root = root.func.value
+        elif isinstance(root, ast.Subscript):
+            root = root.value
+        elif isinstance(root, ast.Attribute):
+            return bool(name_words(root.attr) & {"mask", "masks"})
+        else:
+            return False
+    return bool(name_words(root.id) & _MASKS)
+
+
+RULE = Rule(required_words=("mask|weights|valid|logsigmoid|softplus|relu|clamp|maximum|!=", ".mean(|.sum("), find=find)
+
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+tokens = torch.randint(1, 20, (64, 12))
+targets = (3 * tokens + 1) % 20
+mask = torch.arange(12) < torch.randint(3, 12, (64, 1))
+model = nn.Sequential(nn.Embedding(20, 32), nn.Linear(32, 20))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(20):
+    optimizer.zero_grad()
+    losses = nn.functional.cross_entropy(model(tokens).transpose(1, 2), targets)
+    loss = (losses * mask).sum() / mask.sum()
+    loss.backward()
+    optimizer.step()
+"""
+
+FAILURE = Failure(
+    code="LOS044",
+    title="The loss is reduced before the mask or margin is applied",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"2), targets)": '2), targets, reduction="none")'}),
+    fix="Keep one value per sample until then: reduction='none' in the loss, or sum(dim=...).",
+    rule=RULE,
+)

@@ -1,0 +1,108 @@
+"""LOS044: a loss that is reduced before the mask, the weights or the margin is applied."""
+
+import pytest
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+criterion = nn.CrossEntropyLoss()
+each = nn.CrossEntropyLoss(reduction="none")
+"""
+
+FAULTY = {
+    "sample weights": """
+def step(model, batch):
+    inputs, targets, weights = batch
+    loss = F.mse_loss(model(inputs), targets)  # <- LOS044
+    return (loss * weights).mean()
+""",
+    "a criterion of a class": """
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.criterion = nn.L1Loss()
+
+    def step(self, x, y, mask):
+        loss = mask.unsqueeze(1) * self.criterion(self.model(x), y)  # <- LOS044
+        loss = loss.sum() / mask.sum()
+        loss.backward()
+""",
+    "a comparison": """
+def loss_of(logits, tokens):
+    valid_tokens = tokens != 0
+    loss = criterion(logits.transpose(1, 2), tokens)  # <- LOS044
+    return torch.sum(loss * valid_tokens.float()) / valid_tokens.sum()
+""",
+    "the divergence of each step": """
+def loss_of(mean, log_var, mask):
+    kl = -0.5 * torch.sum(1 + log_var - mean.pow(2) - log_var.exp()) * mask  # <- LOS044
+    return kl.sum() / mask.sum()
+""",
+    "a triplet margin": """
+def loss_of(anchor, positive, negative, margin=1.0):
+    near = (anchor - positive).pow(2).sum()  # <- LOS044
+    far = (anchor - negative).pow(2).sum()
+    return F.relu(margin + near - far).mean()
+""",
+    "a log-sigmoid": """
+def loss_of(users, liked, other):
+    score = (users * (liked - other)).sum()  # <- LOS044
+    return -F.logsigmoid(score).mean()
+""",
+    "a limit by a method": """
+def loss_of(scores, labels):
+    return (1 - (scores * labels).sum()).clamp(min=0).mean()  # <- LOS044
+""",
+}
+CORRECT = {
+    "no reduction": """
+def step(logits, targets, mask, weights):
+    loss = each(logits, targets)
+    squares = F.mse_loss(logits, targets, reduction="none")
+    return (loss * mask).sum() / mask.sum() + (loss * weights).mean() + (squares * mask).mean()
+""",
+    "a dimension": """
+def step(users, liked, other, mask):
+    score = (users * (liked - other)).sum(1)
+    total = torch.sum(users * liked, dim=-1)
+    return -F.logsigmoid(score).mean() + (total * mask).sum() + F.relu(1 - total).mean()
+""",
+    "the weight of a term, several processes": """
+def step(out, y, weight, loss_weights):
+    loss = weight * criterion(out, y) + loss_weights["aux"] * criterion(out, y)
+    return loss.mean()
+""",
+    "a share of the mask": """
+def step(out, y, mask):
+    loss = criterion(out[mask], y[mask]) * mask.sum() / mask.numel()
+    return loss.mean()
+""",
+    "one sample at a time": """
+def step(users, pairs):
+    loss = 0
+    for u, liked, other in pairs:
+        loss = loss - F.logsigmoid((u * (liked - other)).sum())
+    return loss / len(pairs)
+""",
+    "free bits": """
+def step(mean, log_var):
+    kl = -0.5 * (1 + log_var - mean.pow(2) - log_var.exp()).sum(1)
+    return torch.clamp(kl.mean(), min=0.5)
+""",
+    "masked before the reduction": """
+def step(out, y, mask):
+    loss = ((out - y) ** 2 * mask).sum() / mask.sum()
+    return loss.mean()
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports_values_reduced_too_early(lint_reports, script):
+    lint_reports(HEAD + script, fixes=False)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_lint_accepts_values_of_each_sample(lint_is_clean, script):
+    lint_is_clean(HEAD + script)
