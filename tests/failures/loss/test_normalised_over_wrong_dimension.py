@@ -218,3 +218,64 @@ def test_lint_reports_a_softmax_over_the_batch(lint_reports, script):
 @pytest.mark.parametrize("script", OVER_CLASSES.values(), ids=OVER_CLASSES)
 def test_lint_accepts_other_softmaxes(lint_is_clean, script):
     lint_is_clean(LINT_HEAD + script, "LOS007")
+
+
+DICE_HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+"""
+DICE = {
+    "over the width": """
+class DiceLoss(nn.Module):
+    def forward(self, logits, target):
+        probs = F.softmax(logits, dim=-1)  # <- LOS007
+        shared = (probs * target).sum((0, 2, 3))
+        return 1 - (2 * shared / (probs.sum((0, 2, 3)) + target.sum((0, 2, 3)))).mean()
+""",
+    "over the height, by a method": """
+def iou(logits, target):
+    p = logits.softmax(2)  # <- LOS007
+    shared = torch.sum(p * target, dim=(2, 3))
+    return 1 - (shared / (p + target - p * target).sum(dim=[2, 3])).mean()
+""",
+    "over the batch, by a layer": """
+def dice(logits, target):
+    p = nn.Softmax(dim=0)(logits)  # <- LOS007
+    return 1 - 2 * (p * target).sum((0, 2, 3)) / (p.sum((0, 2, 3)) + target.sum((0, 2, 3)))
+""",
+}
+NO_DICE = {
+    "over the classes": """
+def dice(logits, target):
+    p = F.softmax(logits, dim=1)
+    return 1 - 2 * (p * target).sum((0, 2, 3)) / (p.sum((0, 2, 3)) + target.sum((0, 2, 3)))
+""",
+    "the place of the largest value": """
+def coordinates(maps, xs):
+    b, c, h, w = maps.shape
+    p = F.softmax(maps.flatten(2), dim=2)
+    q = torch.softmax(maps.view(b, c, -1), dim=-1)
+    return (p.view(b, c, h, w) * xs).sum((2, 3)), (q.reshape(b, c, h, w) * xs).sum(dim=(2, 3))
+""",
+    "the last dimension has the classes": """
+def focus(scores, target):
+    p = F.softmax(scores, dim=-1)
+    return (p * target).sum(-1).mean((0, 1)) + p.mean(dim=(0, 1)).sum()
+""",
+    "an attention": """
+def attend(scores, values):
+    weights = scores.softmax(-1)
+    return (weights @ values).sum((0, 2)) + weights.sum((0, 1, 2, 3))
+""",
+}
+
+
+@pytest.mark.parametrize("script", DICE.values(), ids=DICE)
+def test_lint_reports_a_softmax_that_is_summed_again(lint_reports, script):
+    lint_reports(DICE_HEAD + script, fixes=False)
+
+
+@pytest.mark.parametrize("script", NO_DICE.values(), ids=NO_DICE)
+def test_lint_accepts_a_softmax_that_is_summed_otherwise(lint_is_clean, script):
+    lint_is_clean(DICE_HEAD + script, "LOS007")

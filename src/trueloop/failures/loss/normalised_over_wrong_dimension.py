@@ -1,4 +1,4 @@
-"""``log_softmax`` before a loss normalises over the samples or the positions instead of the classes.
+"""A softmax before a loss normalises over the samples or the positions instead of the classes.
 
 What you see
     The loss falls, but the accuracy stays poor or depends on the batch size. The model learns which sample of the batch
@@ -27,7 +27,8 @@ How it is detected
     softmax, over another dimension than the classes, with nothing but reshapes in between. The linter reports a softmax
     or log-softmax with ``dim=0`` of a linear layer's result, directly before a loss or at the end of a model in the
     same file, if the model gets whole batches: of a loader with a batch size above 1, a slice of a tensor, or a tensor
-    that is created with two sizes.
+    that is created with two sizes. It also reports a softmax whose result is summed over the same dimension for each
+    class, as in a Dice loss: such a sum does not depend on the model.
 
 References
     fxia22/pointnet.pytorch#27, "Dim0 means the dimension of batch. However, the log_softmax should be applied along
@@ -39,17 +40,22 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
+from typing import Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.activations import LOG_SOFTMAX, SOFTMAX, layer_before
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardLosses
+
+_RESHAPES: Final = re.compile(r"flatten|view|reshape|einsum|rearrange|unsqueeze")
 
 
 class Detector(BaseDetector):
@@ -98,6 +104,64 @@ def find(source: SourceFile) -> Iterator[Hit]:
             severity=Severity.WARNING,
             fix=Fix((edit,), safe=False, description="Normalise over the classes") if edit else None,
         )
+    yield from _summed_again(source)
+
+
+def _summed_again(source: SourceFile) -> Iterator[Hit]:
+    """Yield each softmax over a dimension over which the same function sums the result for each class."""
+    for call in source.all_calls if "softmax" in source.text.source.lower() else ():
+        over = _given_dimension(call)
+        statement = source.parents.get(id(call))
+        if over is None or not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+            continue
+        name, function = statement.targets[0].id, function_of(source, call)
+        stores = [each for each in nodes_in(function, ast.Name) if each.id == name and isinstance(each.ctx, ast.Store)]
+        if len(stores) > 1 or _RESHAPES.search(ast.unparse(call)):
+            continue
+        for total in nodes_in(function, ast.Call):
+            summed = _summed_dimensions(total)
+            is_class = over % 4 in summed and len(summed) > 1 and 1 not in summed
+            if is_class and _reads(total, name) and not _RESHAPES.search(ast.unparse(total)):
+                yield Hit(
+                    message=f"`{ast.unparse(call)}` normalises over dimension {over}, but the sum for each class is "
+                    "over the same dimension: the classes are dimension 1.",
+                    node=call,
+                    related=((total, "summed here"),),
+                    severity=Severity.WARNING,
+                )
+                break
+
+
+def _given_dimension(call: ast.Call) -> int | None:
+    """Return the dimension of ``F.softmax(x, dim=-1)``, ``x.softmax(-1)`` and ``nn.Softmax(dim=-1)(x)``."""
+    made = call.func if isinstance(call.func, ast.Call) else call
+    if last_name(made.func) not in ("softmax", "Softmax"):
+        return None
+    given = [each.value for each in made.keywords if each.arg == "dim"] or made.args[-1:]
+    return _constant(given[0]) if given else None
+
+
+def _summed_dimensions(call: ast.Call) -> set[int]:
+    """Return the dimensions of ``x.sum((0, 2, 3))`` and ``torch.mean(x, dim=(2, 3))``, counted from the first of 4."""
+    if last_name(call.func) not in ("sum", "mean"):
+        return set()
+    for each in (*(keyword.value for keyword in call.keywords if keyword.arg == "dim"), *call.args[-1:]):
+        if isinstance(each, ast.Tuple | ast.List):
+            numbers = [_constant(element) for element in each.elts]
+            return {number % 4 for number in numbers if number is not None}
+    return set()
+
+
+def _constant(node: ast.expr) -> int | None:
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
+        return None
+    return value if isinstance(value, int) else None
+
+
+def _reads(node: ast.AST, name: str) -> bool:
+    return any(each.id == name for each in nodes_in(node, ast.Name))
 
 
 def _dimension(softmax: AbstractValue) -> object:
@@ -133,7 +197,7 @@ def _is_sample(value: AbstractValue) -> bool:
     return any(each.kind is ValueKind.DATASET for each in value.sources)
 
 
-RULE = Rule(required_words=("oftmax", "oss|entropy", "0"), find=find)
+RULE = Rule(required_words=("oftmax", "oss|entropy|ice|.sum(", "0|2"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -163,7 +227,7 @@ print(f"loss {loss.item():.3f}, accuracy {(model(inputs).argmax(1) == labels).fl
 
 FAILURE = Failure(
     code="LOS007",
-    title="Log-softmax is over the wrong dimension",
+    title="Softmax is over the wrong dimension",
     severity=Severity.ERROR,
     bad=BAD,
     good=changed(
