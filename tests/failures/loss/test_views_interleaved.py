@@ -73,3 +73,33 @@ def test_lint_reports_interleaved_views(lint_reports, loss, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_accepts_views_that_the_loss_pairs(lint_is_clean, script):
     lint_is_clean(HEAD + script, "LOS025")
+
+
+JOINED_HEAD = """
+import torch
+import torch.nn.functional as F
+"""
+
+
+def test_lint_reports_neighbours_of_joined_views(lint_reports):
+    lint_reports(
+        JOINED_HEAD
+        + """
+def loss_of(a, b):
+    z = F.normalize(torch.cat([a, b], dim=0), dim=1)
+    return F.cross_entropy(z @ z.t(), torch.arange(len(z)) ^ 1)  # <- LOS025
+""",
+        fixes=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "views", ("torch.stack([a, b], dim=1).flatten(0, 1)", "torch.cat([a, b], dim=1).view(-1, 8)"), ids=("stack", "cat")
+)
+def test_lint_accepts_neighbours_of_interleaved_views(lint_is_clean, views):
+    script = f"""
+def loss_of(a, b):
+    z = F.normalize({views}, dim=1)
+    return F.cross_entropy(z @ z.t(), torch.arange(len(z)) ^ 1)
+"""
+    lint_is_clean(JOINED_HEAD + script, "LOS025")

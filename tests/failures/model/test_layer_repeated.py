@@ -144,3 +144,61 @@ def test_correct_programs_are_not_reported(lint_is_clean, script):
 def test_lint_reports_it(lint_reports, name):
     (found,) = lint_reports(HEAD + BROKEN[name], fixes=name != "several at a time")
     assert "share its weights" in found.message
+
+
+CACHED = {
+    "a registry": """
+import functools
+NORMS = {"bn": nn.BatchNorm1d, "ln": nn.LayerNorm}
+@functools.lru_cache(maxsize=None)  # <- MDL004
+def build_norm(name, width):
+    return NORMS[name](width)
+model = nn.Sequential(nn.Linear(4, 8), build_norm("bn", 8), nn.Linear(8, 8), build_norm("bn", 8))
+""",
+    "a class of the program": """
+from functools import cache
+class ConvBlock(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, 3)
+@cache  # <- MDL004
+def block(width):
+    return ConvBlock(width)
+""",
+}
+NOT_CACHED = {
+    "the class is cached, not the layer": """
+from functools import lru_cache
+NORMS = {"bn": nn.BatchNorm1d}
+@lru_cache
+def norm_class(name):
+    return NORMS[name]
+model = nn.Sequential(norm_class("bn")(8), norm_class("bn")(8))
+""",
+    "a model that is loaded once": """
+from functools import lru_cache
+class Net(nn.Module):
+    def __init__(self, path):
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+@lru_cache
+def load_model(path):
+    return Net(path)
+""",
+    "a matrix": """
+from functools import lru_cache
+@lru_cache
+def positions(length):
+    return torch.arange(length)
+""",
+}
+
+
+@pytest.mark.parametrize("script", CACHED.values(), ids=CACHED)
+def test_lint_reports_cached_layers(lint_reports, script):
+    lint_reports(HEAD + script, fixes=False)
+
+
+@pytest.mark.parametrize("script", NOT_CACHED.values(), ids=NOT_CACHED)
+def test_lint_accepts_other_caches(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "MDL004")

@@ -23,7 +23,7 @@ When this is fine
 How it is detected
     Only the linter finds it: the program stacks two views along dimension 1 and flattens the first two dimensions, and
     a loss pairs rows by ``arange(n) + n``, ``roll(n)`` or the diagonal ``n`` of a similarity, and nothing separates the
-    rows by steps of 2.
+    rows by steps of 2. It also reports the reverse: ``arange(2 * n) ^ 1``, where ``cat`` joins the views.
 
 References
     Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations", 2020, arXiv:2002.05709
@@ -35,8 +35,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _SEPARATES: Final = re.compile(
@@ -53,6 +55,7 @@ _PAIRS: Final = re.compile(
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each pair of views that is interleaved for a loss that expects one after the other."""
+    yield from _neighbours_of_stacked(source)
     text = source.text.source
     pairs = _PAIRS.search(text)
     if pairs is None or _SEPARATES.search(text):
@@ -66,6 +69,33 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 node=stack,
                 related=((call, "flattened here"),) if call.lineno != stack.lineno else (),
             )
+
+
+def _neighbours_of_stacked(source: SourceFile) -> Iterator[Hit]:
+    """Yield each ``arange(2 * n) ^ 1`` in a function that puts the second views behind the first ones."""
+    for node in source.nodes_of(ast.BinOp):
+        match node:
+            case ast.BinOp(op=ast.BitXor(), left=ast.Call() as rows, right=ast.Constant(value=1)):
+                pass
+            case _:
+                continue
+        calls = list(nodes_in(function_of(source, node), ast.Call))
+        joined = [each for each in calls if last_name(each.func) in ("cat", "concat", "concatenate") and _is_pair(each)]
+        if last_name(rows.func) == "arange" and joined and not any(last_name(each.func) == "stack" for each in calls):
+            yield Hit(
+                message=f"`{ast.unparse(node)}` pairs each row with its neighbour, but `{ast.unparse(joined[0])}` puts "
+                "all second views behind the first ones: the positive of row i is row i + n.",
+                node=node,
+                related=((joined[0], "the views are joined here"),),
+            )
+
+
+def _is_pair(call: ast.Call) -> bool:
+    """Return True for ``cat([a, b])`` along the batch."""
+    views = call.args[0] if call.args else None
+    given = [each.value for each in call.keywords if each.arg in ("dim", "axis")] or call.args[1:2]
+    along = getattr(given[0], "value", None) if given else 0
+    return isinstance(views, ast.List | ast.Tuple) and len(views.elts) == 2 and along == 0
 
 
 def _interleaved(source: SourceFile, call: ast.Call) -> ast.Call | None:
@@ -85,7 +115,7 @@ def _interleaved(source: SourceFile, call: ast.Call) -> ast.Call | None:
     return stack if is_pair and dimension == 1 and is_joined else None
 
 
-RULE = Rule(required_words=("stack(", "flatten(|view(|reshape(", "torch"), find=find)
+RULE = Rule(required_words=("stack(|^ 1", "flatten(|view(|reshape(|cat", "torch"), find=find)
 
 BAD = """
 import torch

@@ -23,7 +23,7 @@ When this is fine
 How it is detected
     Only the linter finds it, from the source code: a list that contains the call that creates a layer with weights is
     multiplied, in a ``ModuleList`` or ``Sequential``, or for a list whose entries each get an optimizer, as the members
-    of an ensemble. A run cannot show whether the weights are shared by mistake or on purpose.
+    of an ensemble. It also reports ``functools.lru_cache`` on a function that returns a new layer. A run cannot show whether the weights are shared by mistake or on purpose.
 
 References
     deep-learning-with-pytorch/dlwpt-code#89, "ResBlock" objects are most likely identical, in a book's own code,
@@ -43,7 +43,7 @@ from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import assigned_value
 from trueloop.analysis.queries.unregistered_modules import has_weights
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, nodes_in, walk
+from trueloop.core.source_text import Fix, dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity
 
 CONTAINERS = ("torch.nn.ModuleList", "torch.nn.Sequential")
@@ -69,6 +69,35 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     fix=_to_comprehension(source, product, repeated, times),
                 )
     yield from (each for each in _repeated_models(source, makers) if id(each.node) not in reported)
+    yield from _cached_layers(source)
+
+
+def _cached_layers(source: SourceFile) -> Iterator[Hit]:
+    """Yield each cache on a function that creates a layer for a model with several of them."""
+    for function in source.nodes_of(ast.FunctionDef):
+        caches = [
+            each
+            for each in function.decorator_list
+            if last_name(each.func if isinstance(each, ast.Call) else each) in ("cache", "lru_cache", "memoize")
+        ]
+        returned = [each.value for each in nodes_in(function, ast.Return) if each.value is not None]
+        if caches and any(_creates_layer(each) for each in returned):
+            yield Hit(
+                message=f"`{function.name}` returns the same layer for the same arguments, because its results are "
+                "cached: all places that call it share its weights.",
+                node=caches[0],
+            )
+
+
+def _creates_layer(node: ast.expr) -> bool:
+    """Return True for ``nn.BatchNorm1d(n)``, ``NORMS[kind](n)`` and ``find_layer(kind)(n)`` with a width."""
+    if not isinstance(node, ast.Call) or not node.args:
+        return False
+    kind = node.func
+    if isinstance(kind, ast.Subscript | ast.Call):
+        return _LAYERS.search(ast.unparse(kind)) is not None
+    is_known = dotted_name(kind).startswith(("nn.", "torch.nn.")) or _LAYERS.search(last_name(kind)) is not None
+    return is_known and last_name(kind)[:1].isupper()
 
 
 def _makers(source: SourceFile) -> set[int]:
@@ -149,6 +178,7 @@ def _to_comprehension(source: SourceFile, product: ast.BinOp, repeated: Any, tim
     return Fix((source.text.replace(product, text),), safe=False, description="Create a new layer for each entry")
 
 
+_LAYERS: Final = re.compile(r"norm|conv|layer|block|linear|module", re.IGNORECASE)
 _PRODUCTS: Final = tuple(
     map(
         re.compile,
@@ -169,7 +199,11 @@ def _has_product(text: str) -> bool:
     return any(each.search(text) for each in fast) or bool(_FACTOR.search(text) and slow.search(text))
 
 
-RULE = Rule(required_words=("ModuleList|Sequential|nn", _has_product), find=find)
+def _has_product_or_cache(text: str) -> bool:
+    return "cache" in text or _has_product(text)
+
+
+RULE = Rule(required_words=("ModuleList|Sequential|nn", _has_product_or_cache), find=find)
 
 SCRIPT = """
 import torch
