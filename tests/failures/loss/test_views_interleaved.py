@@ -94,7 +94,7 @@ def loss_of(a, b):
 
 
 @pytest.mark.parametrize(
-    "views", ("torch.stack([a, b], dim=1).flatten(0, 1)", "torch.cat([a, b], dim=1).view(-1, 8)"), ids=("stack", "cat")
+    "views", ["torch.stack([a, b], dim=1).flatten(0, 1)", "torch.cat([a, b], dim=1).view(-1, 8)"], ids=("stack", "cat")
 )
 def test_lint_accepts_neighbours_of_interleaved_views(lint_is_clean, views):
     script = f"""

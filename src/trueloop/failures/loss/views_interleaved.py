@@ -81,7 +81,9 @@ def _neighbours_of_stacked(source: SourceFile) -> Iterator[Hit]:
                 continue
         calls = list(nodes_in(function_of(source, node), ast.Call))
         joined = [each for each in calls if last_name(each.func) in ("cat", "concat", "concatenate") and _is_pair(each)]
-        if last_name(rows.func) == "arange" and joined and not any(last_name(each.func) == "stack" for each in calls):
+        names = {last_name(each.func) for each in calls}
+        is_loss = not names.isdisjoint(("cross_entropy", "log_softmax", "logsumexp", "exp", "CrossEntropyLoss"))
+        if last_name(rows.func) == "arange" and joined and is_loss and "stack" not in names:
             yield Hit(
                 message=f"`{ast.unparse(node)}` pairs each row with its neighbour, but `{ast.unparse(joined[0])}` puts "
                 "all second views behind the first ones: the positive of row i is row i + n.",
@@ -95,7 +97,9 @@ def _is_pair(call: ast.Call) -> bool:
     views = call.args[0] if call.args else None
     given = [each.value for each in call.keywords if each.arg in ("dim", "axis")] or call.args[1:2]
     along = getattr(given[0], "value", None) if given else 0
-    return isinstance(views, ast.List | ast.Tuple) and len(views.elts) == 2 and along == 0
+    if not isinstance(views, ast.List | ast.Tuple) or len(views.elts) != 2 or along != 0:
+        return False
+    return not any(last_name(each.func) == "arange" for each in nodes_in(views, ast.Call))
 
 
 def _interleaved(source: SourceFile, call: ast.Call) -> ast.Call | None:

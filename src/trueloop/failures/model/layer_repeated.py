@@ -23,7 +23,8 @@ When this is fine
 How it is detected
     Only the linter finds it, from the source code: a list that contains the call that creates a layer with weights is
     multiplied, in a ``ModuleList`` or ``Sequential``, or for a list whose entries each get an optimizer, as the members
-    of an ensemble. It also reports ``functools.lru_cache`` on a function that returns a new layer. A run cannot show whether the weights are shared by mistake or on purpose.
+    of an ensemble. It also reports ``functools.lru_cache`` on a function that returns a new layer. A run cannot show
+    whether the weights are shared by mistake or on purpose.
 
 References
     deep-learning-with-pytorch/dlwpt-code#89, "ResBlock" objects are most likely identical, in a book's own code,
