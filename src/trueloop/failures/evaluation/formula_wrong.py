@@ -1,0 +1,199 @@
+"""A metric is computed by a wrong formula: recall and precision swapped, IoU without its intersection, and the like.
+
+What you see
+    The metric differs from that of a library for the same predictions, or a random model has a good score.
+
+Why it happens
+    The formulas look alike. Precision divides by what was predicted, true and false positives, and recall by what is
+    there, true positives and false negatives. The union of two sets counts their intersection once. R2 divides the
+    squared errors by the variance, not the reverse. The predicted class has the largest output, not the smallest.
+
+Fix
+    Compare with the definition, or use torchmetrics or scikit-learn.
+
+        precision, recall = tp / (tp + fp), tp / (tp + fn)
+        iou = intersection / (a + b - intersection)
+        r2 = 1 - residual_sum / total_sum
+        predicted = logits.argmax(1)
+
+When this is fine
+    - The variables are not called what the formula says, such as ``fp`` for correct predictions.
+    - The outputs are distances or errors, so that the smallest is the best.
+
+How it is detected
+    Only the linter finds it, from the names of variables and functions: ``recall`` and ``precision`` from ``tp``,
+    ``fp`` and ``fn``; ``iou`` over a sum of two sums; ``r2`` with the total sum of squares in the numerator; and
+    ``argmin`` or ``topk(largest=False)`` of the outputs of a model trained with a cross-entropy, compared with labels.
+
+References
+    scikit-learn, "Metrics and scoring", https://scikit-learn.org/stable/modules/model_evaluation.html
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.queries.possible_values import origins, possible_values
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import nodes_in
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_FALSE: Final = {"precision": "fn", "recall": "fp", "sensitivity": "fp"}
+"""Metric -> the count that does not belong into its denominator."""
+_COUNTS: Final = {
+    "tp": re.compile(r"(^|_)tps?(_|$)|true_?pos", re.IGNORECASE),
+    "fp": re.compile(r"(^|_)fps?(_|$)|false_?pos", re.IGNORECASE),
+    "fn": re.compile(r"(^|_)fns?(_|$)|false_?neg", re.IGNORECASE),
+}
+_TOTAL: Final = re.compile(r"(^|_)(ss_?t(ot)?|sst|tss|total_sum|ss_?total|tot)(_|$)", re.IGNORECASE)
+_RESIDUAL: Final = re.compile(r"(^|_)(ss_?r(es)?|sse|rss|residual_sum|ss_?residual|res)(_|$)", re.IGNORECASE)
+MAX_PARTS: Final = 12
+_OVERLAP: Final = re.compile(r"inter", re.IGNORECASE)
+_LOGITS: Final = re.compile(r"logit|out|pred|prob|score|^(model|net|self\.model|self\.net)$", re.IGNORECASE)
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each metric that is computed by a wrong formula."""
+    for name, value in _named_values(source):
+        wrong = _wrong(source, name, value)
+        if wrong:
+            yield Hit(message=f"`{ast.unparse(value)}` is not the {wrong}.", node=value)
+    if re.search(r"cross_?entropy|nll_?loss", source.text.source, re.IGNORECASE):
+        yield from _smallest_outputs(source)
+
+
+def _named_values(source: SourceFile) -> Iterator[tuple[str, ast.expr]]:
+    """Yield what is assigned to each name, and what each function returns."""
+    for node in source.nodes_of(ast.Assign, ast.Return):
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            yield from ((last_name(each), value) for each, value in zip(target.elts, node.value.elts, strict=False))
+        elif node.value is not None:
+            yield (
+                last_name(target) if target is not None else getattr(function_of(source, node), "name", ""),
+                node.value,
+            )
+
+
+def _wrong(source: SourceFile, name: str, value: ast.expr) -> str:
+    """Return what a value is not, and how that is computed; "" if it is right or unknown."""
+    words = name_words(name)
+    divisions = [each for each in nodes_in(value, ast.BinOp) if isinstance(each.op, ast.Div)]
+    for metric, count in _FALSE.items():
+        if metric in words and len(words & _FALSE.keys()) == 1 and len(divisions) == 1:
+            top, bottom = _counted(divisions[0].left), _counted(divisions[0].right)
+            if top == {"tp"} and bottom == {"tp", count}:
+                return f"{metric}: that divides by tp + {'fp' if count == 'fn' else 'fn'}"
+    if words & {"iou", "jaccard"} and len(divisions) == 1 and _OVERLAP.search(ast.unparse(divisions[0].left)):
+        union = _union(source, divisions[0].right)
+        if union is not None:
+            return f"intersection over union: `{ast.unparse(union)}` counts the intersection twice"
+    if "r2" in words and len(divisions) == 1:
+        top, bottom = ast.unparse(divisions[0].left), ast.unparse(divisions[0].right)
+        if _TOTAL.search(top) and _RESIDUAL.search(bottom) and not _TOTAL.search(bottom):
+            return "R2: that is 1 minus the squared errors over the total sum of squares"
+    return ""
+
+
+def _counted(node: ast.expr) -> set[str]:
+    """Return which of tp, fp and fn an expression contains; nothing if it contains another variable."""
+    names = {last_name(each) for each in nodes_in(node, ast.Name, ast.Attribute)} - {"self"}
+    kinds = {name: {kind for kind, pattern in _COUNTS.items() if pattern.search(name)} for name in names}
+    counted = {kind for found in kinds.values() for kind in found}
+    unknown = [name for name, found in kinds.items() if len(found) != 1 and not re.search(r"eps|max|sum|float", name)]
+    return set() if unknown else counted
+
+
+def _union(source: SourceFile, node: ast.expr) -> ast.expr | None:
+    """Return the sum of two sums that an expression is, besides a small constant; None if something is subtracted."""
+    parts, summed = [node], list[ast.expr]()
+    for part in parts:  # grows
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add):
+            parts += [part.left, part.right]
+        elif isinstance(part, ast.Call) and last_name(part.func) in ("sum", "count_nonzero"):
+            summed.append(part)
+        elif isinstance(part, ast.Name) and not re.search("eps|smooth", part.id, re.IGNORECASE):
+            values = possible_values(source, part)
+            if len(values) != 1 or len(parts) > MAX_PARTS:
+                return None
+            parts += values
+        elif not isinstance(part, ast.Constant | ast.Name):
+            return None
+    return node if len(summed) == 2 and not any("|" in ast.unparse(each) for each in summed) else None
+
+
+def _smallest_outputs(source: SourceFile) -> Iterator[Hit]:
+    """Yield each comparison of labels with the class of the smallest output."""
+    for comparison in source.nodes_of(ast.Compare):
+        if not isinstance(comparison.ops[0], ast.Eq):
+            continue
+        for side in (comparison.left, comparison.comparators[0]):
+            for value in origins(source, side, 2):
+                for call in nodes_in(value, ast.Call):
+                    owner = _judged(source, call)
+                    if owner is not None and not _is_distance(source, call, owner):
+                        yield Hit(
+                            message=f"`{ast.unparse(call)}` takes the class with the smallest output, but a "
+                            "cross-entropy gives the right class the largest one.",
+                            node=call,
+                        )
+
+
+def _judged(source: SourceFile, call: ast.Call) -> ast.expr | None:
+    """Return x of ``x.argmin(1)``, ``torch.argmin(x, 1)`` and ``x.topk(k, largest=False)``."""
+    name = last_name(call.func)
+    is_smallest = any(
+        each.arg == "largest" and isinstance(each.value, ast.Constant) and each.value.value is False
+        for each in call.keywords
+    )
+    if not isinstance(call.func, ast.Attribute) or not (name == "argmin" or (name == "topk" and is_smallest)):
+        return None
+    owner = call.func.value
+    return call.args[0] if last_name(owner) in ("torch", "np") and call.args else owner
+
+
+def _is_distance(source: SourceFile, call: ast.Call, owner: ast.expr) -> bool:
+    """Return True unless the values are called logits, outputs, predictions or the like, or are those of a model."""
+    names = {last_name(each.func if isinstance(each, ast.Call) else each) for each in origins(source, owner, 2)}
+    text = (
+        ast.unparse(function_of(source, call)) if function_of(source, call) is not source.tree else ast.unparse(owner)
+    )
+    return not any(_LOGITS.search(each) for each in names) or re.search(r"dist|err|cdist|norm\(", text) is not None
+
+
+RULE = Rule(required_words=("recall|precision|sensitivity|iou|jaccard|r2|argmin|largest", "torch"), find=find)
+
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(200, 8)
+y = (x[:, 0] + x[:, 1] > 1).float()
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(20):
+    optimizer.zero_grad()
+    nn.functional.binary_cross_entropy_with_logits(model(x[:150]).squeeze(1), y[:150]).backward()
+    optimizer.step()
+with torch.no_grad():
+    predicted = model(x[150:]).squeeze(1) > 0
+true = y[150:] > 0.5
+tp, fp, fn = (predicted & true).sum(), (predicted & ~true).sum(), (~predicted & true).sum()
+precision = tp / (tp + fn)
+recall = tp / (tp + fn)
+print(precision.item(), recall.item())
+"""
+
+FAILURE = Failure(
+    code="EVL027",
+    title="A metric is computed by a wrong formula",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"precision = tp / (tp + fn)": "precision = tp / (tp + fp)"}),
+    fix="Compare the formula with the definition of the metric, or use torchmetrics or scikit-learn.",
+    rule=RULE,
+)

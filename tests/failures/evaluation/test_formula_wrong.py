@@ -1,0 +1,102 @@
+"""EVL027: metrics by a wrong formula."""
+
+import pytest
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+model = nn.Linear(4, 3)
+loss = F.cross_entropy
+"""
+
+FAULTY = {
+    "recall": "def recall_of(tp, fp, fn):\n    recall = tp / (tp + fp + 1e-8)  # <- EVL027\n    return recall\n",
+    "both, in a class": """
+class Scores:
+    def result(self):
+        self.precision, self.recall = (
+            self.true_pos / (self.true_pos + self.false_neg),  # <- EVL027
+            self.true_pos / (self.true_pos + self.false_pos),  # <- EVL027
+        )
+""",
+    "IoU": """
+def iou_of(predicted, target):
+    intersection = (predicted * target).sum()
+    union = predicted.sum() + target.sum()
+    iou = intersection / (union + 1e-6)  # <- EVL027
+    return iou
+""",
+    "IoU of boolean masks, in one line": """
+def score(a, b):
+    inter = (a & b).sum((1, 2))
+    iou = inter / (a.sum((1, 2)) + b.sum((1, 2)) + 1e-6)  # <- EVL027
+    return iou.mean()
+""",
+    "R2": """
+def r2_of(y, p):
+    ss_res = ((y - p) ** 2).sum()
+    ss_tot = ((y - y.mean()) ** 2).sum()
+    r2 = 1 - ss_tot / ss_res  # <- EVL027
+    return r2
+""",
+    "the smallest output": """
+def accuracy(x, y):
+    logits = model(x)
+    return (logits.argmin(dim=1) == y).float().mean()  # <- EVL027
+""",
+    "the smallest outputs": """
+def accuracy(x, y):
+    outputs = model(x)
+    _, top = outputs.topk(2, dim=1, largest=False)
+    best = outputs.topk(2, dim=1, largest=False).indices  # <- EVL027
+    return (best == y[:, None]).any(1).float().mean()
+""",
+}
+CORRECT = {
+    "right formulas": """
+def scores(tp, fp, fn, a, b, ss_res, ss_tot):
+    precision, recall = tp / (tp + fp), tp / (tp + fn)
+    inter = (a * b).sum()
+    union = a.sum() + b.sum() - inter
+    iou = inter / union
+    r2 = 1 - ss_res / ss_tot
+    return precision, recall, iou, r2
+""",
+    "a union of booleans, Dice": """
+def scores(a, b):
+    inter = (a & b).sum()
+    iou = inter / (a | b).sum()
+    dice = 2 * inter / (a.sum() + b.sum())
+    return iou, dice
+""",
+    "the union is reduced later": """
+def score(a, b):
+    inter = (a * b).sum()
+    total = a.sum() + b.sum()
+    iou = inter / (total - inter)
+    return iou
+""",
+    "the nearest prototype": """
+def accuracy(x, y, prototypes):
+    distances = torch.cdist(model(x), prototypes)
+    return (distances.argmin(1) == y).float().mean()
+""",
+    "squared differences": """
+def accuracy(x, y, prototypes):
+    out = ((model(x)[:, None] - prototypes) ** 2).sum(-1)
+    dist = out.sqrt()
+    return (dist.argmin(1) == y).float().mean()
+""",
+    "several names": "def mean(tp, fp, fn):\n    precision_recall = tp / (tp + fp)\n    return precision_recall\n",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports_wrong_formulas(lint_reports, script):
+    lint_reports(HEAD + script, fixes=False)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_lint_accepts_right_formulas(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "EVL027")
