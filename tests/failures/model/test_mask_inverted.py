@@ -266,6 +266,16 @@ class AttentionPool(nn.Module):
         a = torch.softmax(s, dim=1)
         return (a.unsqueeze(-1) * x).sum(1)
 """,
+    "filled with a small number instead of a large negative one": """
+def attend(scores, mask):
+    scores = scores.masked_fill(mask == 0, 1e-9)  # <- MDL006
+    return F.softmax(scores, dim=-1)
+""",
+    "filled with -1": """
+def attend(scores, padding_mask):
+    scores.masked_fill_(padding_mask, -1)  # <- MDL006
+    return scores.softmax(-1)
+""",
     "filled in place": """
 def attend(q, k, v, pad):
     scores = q @ k.transpose(-2, -1)

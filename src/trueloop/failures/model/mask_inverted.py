@@ -9,7 +9,7 @@ Why it happens
     "ignore this position". In ``scaled_dot_product_attention``, and in the ``attention_mask`` of tokenizers, True means
     "attend to this position". Neither raises an error for an inverted mask. A mask of floating-point numbers is added
     to the attention scores instead: zeros and ones mask nothing. Scores that are multiplied with a mask, or filled with
-    0, get a weight from softmax like any other: only minus infinity has the weight 0.
+    0 or 1e-9, get a weight from softmax like any other: only minus infinity has the weight 0.
 
 Fix
     Invert the mask, or pass ``is_causal=True``. For the layers, use ``generate_square_subsequent_mask``.
@@ -67,6 +67,7 @@ OPPOSITE = {"upper": "lower", "lower": "upper", "tokens": "padding", "padding": 
 _MASK_NAME: Final = re.compile(r"(^|_)(masks?|adj|adjacency|valid|pad|padding|padded)($|_)", re.IGNORECASE)
 _TOKENS: Final = re.compile(r"token|(^|_)ids?$|^(src|tgt|inputs?|seqs?|x|words?|text)$", re.IGNORECASE)
 _LENGTHS: Final = re.compile(r"len", re.IGNORECASE)
+MASKED_SCORE = -5  # and below; a score above it keeps a weight after the softmax
 MAX_DEPTH = 8  # number of names and calls through which the origin of a mask is searched
 
 
@@ -135,7 +136,7 @@ def _zeroed_scores(source: SourceFile) -> Iterator[Hit]:
         later = [each for each in walk(function) if getattr(each, "lineno", 0) >= call.lineno]
         if not any(isinstance(e, ast.expr) and last_name(e) in names and id(e) not in inside for e in later):
             yield Hit(
-                message=f"`{ast.unparse(zeroed)}` makes the masked scores 0, to which softmax gives a weight too: "
+                message=f"`{ast.unparse(zeroed)}` gives the masked scores a value to which softmax gives a weight too: "
                 "it masks nothing. Fill them with minus infinity.",
                 node=zeroed,
                 related=((call, "the softmax"),),
@@ -180,10 +181,10 @@ def _zeroing_mask(node: ast.AST) -> ast.AST | None:
             return next((e for e in factors if _MASK_NAME.search(_name_of(e))), None)
         case ast.Call(func=ast.Attribute(attr="masked_fill" | "masked_fill_"), args=[mask, *rest], keywords=keywords):
             values = [*rest, *(each.value for each in keywords if each.arg == "value")]
-            return mask if len(values) == 1 and _is_zero(values[0]) else None
+            return mask if len(values) == 1 and _is_weighted(values[0]) else None
         case ast.Call(func=func, args=[condition, first, second]) if last_name(func) == "where":
-            return condition if _is_zero(first) or _is_zero(second) else None
-        case ast.Assign(targets=[ast.Subscript(slice=index)], value=value) if _is_zero(value):
+            return condition if _is_weighted(first) or _is_weighted(second) else None
+        case ast.Assign(targets=[ast.Subscript(slice=index)], value=value) if _is_weighted(value):
             is_mask = isinstance(index, ast.Compare | ast.UnaryOp) or bool(_MASK_NAME.search(_name_of(index)))
             return index if is_mask and not isinstance(getattr(index, "op", None), ast.USub) else None
         case _:
@@ -196,18 +197,26 @@ def _name_of(node: ast.AST) -> str:
     return last_name(node)
 
 
-def _is_zero(node: ast.expr) -> bool:
-    """Return True for 0, ``torch.zeros_like(x)`` and ``torch.tensor(0.0)``."""
+def _is_weighted(node: ast.expr) -> bool:
+    """Return True for a score that keeps a weight after a softmax: 0, -1, 1e-9, ``torch.zeros_like(x)``."""
     if isinstance(node, ast.Call):
         is_tensor = last_name(node.func) == "tensor" and len(node.args) > 0
-        return last_name(node.func) == "zeros_like" or (is_tensor and _is_zero(node.args[0]))
-    return isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value == 0
+        return last_name(node.func) == "zeros_like" or (is_tensor and _is_weighted(node.args[0]))
+    sign = -1 if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else 1
+    number = node.operand if isinstance(node, ast.UnaryOp) else node
+    return (
+        isinstance(number, ast.Constant) and type(number.value) in (int, float) and sign * number.value > MASKED_SCORE
+    )
 
 
 def _infinity_fix(source: SourceFile, node: ast.AST) -> Fix | None:
     """Return the fix that fills scores with minus infinity, if a 0 is written."""
     zeros = [each for each in walk(node) if isinstance(each, ast.Constant) and type(each.value) in (int, float)]
-    if isinstance(node, ast.BinOp | ast.AugAssign) or len(zeros) != 1 or zeros[0].value != 0:
+    if (
+        isinstance(node, ast.BinOp | ast.AugAssign)
+        or len(zeros) != 1
+        or any(isinstance(e, ast.USub) for e in walk(node))
+    ):
         return None
     edit = source.text.replace(zeros[0], 'float("-inf")')
     return Fix((edit,), safe=False, description="Fill the masked scores with minus infinity")
