@@ -93,3 +93,31 @@ def test_lint_reports_a_missing_minus(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_ignores_correct_programs(lint_is_clean, script):
     lint_is_clean("import torch\n" + script, "LOS026")
+
+
+CROSS_ENTROPY = """
+import torch
+def step(model, optimizer, x, y):
+    p = torch.sigmoid(model(x))
+    loss = {loss}
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_lint_reports_a_cross_entropy_without_a_minus(lint_reports):
+    loss = "(y * torch.log(p) + (1 - y) * torch.log(1 - p)).mean()  # <- LOS026"
+    lint_reports(CROSS_ENTROPY.format(loss=loss), fixes=False)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "-(y * torch.log(p) + (1 - y) * torch.log(1 - p)).mean()",
+        "-(y * p.log()).mean() - ((1 - y) * (1 - p).log()).mean()",
+        "torch.log(1 - p).mean()",
+    ],
+)
+def test_lint_accepts_a_cross_entropy_with_a_minus(lint_is_clean, loss):
+    lint_is_clean(CROSS_ENTROPY.format(loss=loss), "LOS026")

@@ -55,6 +55,11 @@ def loss_of(scores, labels):
     return (1 - (scores * labels).sum()).clamp(min=0).mean()  # <- LOS044
 """,
 }
+FAULTY["weights of the classes, by the label"] = """
+def loss_of(out, y, class_weight):
+    loss = F.cross_entropy(out, y) * class_weight[y]  # <- LOS044
+    return loss.mean()
+"""
 CORRECT = {
     "no reduction": """
 def step(logits, targets, mask, weights):

@@ -23,7 +23,8 @@ How it is detected
     Only the linter finds it, from the source code. It follows the value of ``backward()`` through sums, means,
     products, stacked lists and variables of the same function. It reports a log-probability (a call of ``log_prob``, or
     a name such as ``log_probs`` or ``logp``) that is the whole loss or is multiplied by a return, reward or advantage,
-    if it is reached without a minus, and no log-probability with one.
+    if it is reached without a minus, and no log-probability with one. It also reports a cross-entropy by hand,
+    ``y * log(p) + (1 - y) * log(1 - p)``, without a minus.
 
 References
     Williams, 1992, "Simple statistical gradient-following algorithms", https://doi.org/10.1007/BF00992696
@@ -57,7 +58,8 @@ class _Term(NamedTuple):
 
     sign: int
     kind: str
-    """"log" = a log-probability, "policy" = one that is multiplied by a return; "" = anything else."""
+    """"log" = a log-probability, "policy" = one that is multiplied by a return, "target" = one of a cross-entropy, by a
+    target; "" = anything else."""
     node: ast.expr
 
 
@@ -70,21 +72,24 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         terms = list(_terms(function_of(source, call), call.func.value, 1, 0))
         logs = [each for each in terms if each.kind]
-        is_judged = len(terms) == 1 or any(each.kind == "policy" for each in logs)
+        is_judged = len(terms) == 1 or any(each.kind in ("policy", "target") for each in logs)
         if not logs or any(each.sign < 0 for each in logs) or not is_judged:
             continue
         found = next((each for each in logs if each.kind == "policy"), logs[0])
-        what = "the return" if found.kind == "policy" else "the probability of the data"
+        what = {"policy": "the return", "target": "the probability of the right answers"}.get(
+            found.kind, "the probability of the data"
+        )
         yield Hit(
             message=f"The loss contains `{ast.unparse(found.node)}` without a minus: a lower loss lowers {what}.",
             node=found.node,
             related=((call, "this value is minimised"),),
-            fix=Fix(
-                (source.text.replace(found.node, f"-({source.text.segment(found.node)})"),),
-                safe=False,
-                description="Put a minus before it",
-            ),
+            fix=_minus(source, found.node) if found.kind != "target" else None,
         )
+
+
+def _minus(source: SourceFile, node: ast.expr) -> Fix:
+    edit = source.text.replace(node, f"-({source.text.segment(node)})")
+    return Fix((edit,), safe=False, description="Put a minus before it")
 
 
 def _terms(function: Any, node: ast.expr, sign: int, depth: int) -> Iterator[_Term]:
@@ -158,6 +163,9 @@ def _product(function: Any, node: ast.expr, sides: tuple[ast.expr, ast.expr], si
         if number is not None:
             yield from _terms(function, second, sign if number >= 0 else -sign, depth + 1)
             return
+    if any(_is_log_of_the_rest(log, rest) for log, rest in (sides, sides[::-1])):
+        yield _Term(sign, "target", node)
+        return
     for log_prob, factor in (sides, sides[::-1]):
         terms = list(_terms(function, log_prob, sign, depth + 1))
         if len(terms) == 1 and terms[0].kind == "log":
@@ -165,6 +173,16 @@ def _product(function: Any, node: ast.expr, sides: tuple[ast.expr, ast.expr], si
             yield _Term(terms[0].sign * (factor_sign or 1), "policy" if factor_sign else "", node)
             return
     yield _Term(sign, "", node)
+
+
+def _is_log_of_the_rest(log: ast.expr, rest: ast.expr) -> bool:
+    """Return True for ``torch.log(1 - p)`` and ``1 - y``, the second term of a binary cross-entropy."""
+    inner = log.func.value if isinstance(log, ast.Call) and isinstance(log.func, ast.Attribute) else None
+    if not isinstance(log, ast.Call) or last_name(log.func) not in ("log", "log1p"):
+        return False
+    inner = log.args[0] if log.args else inner
+    is_log1p = last_name(log.func) == "log1p" and isinstance(inner, ast.UnaryOp)
+    return (is_log1p or "1 -" in ast.unparse(inner or log)) and ast.unparse(rest).startswith(("1 - ", "1.0 - "))
 
 
 def _reward_sign(function: Any, node: ast.expr) -> int:
@@ -208,7 +226,7 @@ def _number(node: ast.expr) -> float | None:
             return None
 
 
-RULE = Rule(required_words=("backward", "log_prob|logp|log_pi|logprob|likelihood"), find=find)
+RULE = Rule(required_words=("backward", "log_prob|logp|log_pi|logprob|likelihood|log("), find=find)
 
 BAD = """
 import torch

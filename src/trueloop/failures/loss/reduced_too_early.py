@@ -85,7 +85,7 @@ def _early(source: SourceFile, node: ast.expr, depth: int) -> Iterator[tuple[ast
         case ast.BinOp(op=ast.Mult(), left=left, right=right):
             for total, factor in ((left, right), (right, left)):
                 found = _total(source, total, depth)
-                if found is not None and _is_mask(source, factor):
+                if found is not None and (_is_mask(source, factor) or _is_indexed_by_target(found, factor)):
                     yield found, f"so `{ast.unparse(factor)}` selects no part of it"
         case ast.UnaryOp(operand=inner):
             yield from _early(source, inner, depth)
@@ -159,6 +159,12 @@ def _is_default(call: ast.Call) -> bool:
     return not any(each.arg in ("reduction", "reduce", "size_average", None) for each in call.keywords)
 
 
+def _is_indexed_by_target(total: ast.expr, factor: ast.expr) -> bool:
+    """Return True for ``weights[y]`` where y is an argument of the loss."""
+    arguments = total.args if isinstance(total, ast.Call) else []
+    return isinstance(factor, ast.Subscript) and ast.unparse(factor.slice) in [ast.unparse(each) for each in arguments]
+
+
 def _is_mask(source: SourceFile, node: ast.expr) -> bool:
     """Return True for something called a mask or weights, or a comparison of tensors, that is not one number."""
     for value in origins(source, node, 2):
@@ -182,7 +188,7 @@ def _is_mask(source: SourceFile, node: ast.expr) -> bool:
     return bool(name_words(root.id) & _MASKS)
 
 
-RULE = Rule(required_words=("mask|weights|valid|logsigmoid|softplus|relu|clamp|maximum|!=", ".mean(|.sum("), find=find)
+RULE = Rule(required_words=("mask|weight|valid|logsigmoid|softplus|relu|clamp|maximum|!=", ".mean(|.sum("), find=find)
 
 BAD = """
 import torch

@@ -203,10 +203,8 @@ def _is_weighted(node: ast.expr) -> bool:
         is_tensor = last_name(node.func) == "tensor" and len(node.args) > 0
         return last_name(node.func) == "zeros_like" or (is_tensor and _is_weighted(node.args[0]))
     sign = -1 if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else 1
-    number = node.operand if isinstance(node, ast.UnaryOp) else node
-    return (
-        isinstance(number, ast.Constant) and type(number.value) in (int, float) and sign * number.value > MASKED_SCORE
-    )
+    value = getattr(node.operand if isinstance(node, ast.UnaryOp) else node, "value", None)
+    return isinstance(value, int | float) and not isinstance(value, bool) and sign * value > MASKED_SCORE
 
 
 def _infinity_fix(source: SourceFile, node: ast.AST) -> Fix | None:
