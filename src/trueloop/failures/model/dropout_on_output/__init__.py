@@ -5,7 +5,7 @@ What you see
     logits, or of the predicted numbers, are 0 in each step, and the others are twice as large.
 
 Why it happens
-    Dropout is meant for hidden features, of which the next layer gets many. After the last layer nothing can make up for
+    Dropout is meant for hidden features, of which the next layer gets many. After the last layer nothing makes up for
     what is missing: the score of the right class is set to 0 as often as any other.
 
 Fix

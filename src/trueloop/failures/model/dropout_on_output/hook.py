@@ -66,7 +66,7 @@ def _dropped(node: Any) -> float:
     node = _below(node, (*RESHAPES, "LogSoftmax"))
     name = "" if node is None else operation_name(node.name())
     layer = _below(first_parent(node), RESHAPES) if name in ("Mul", "NativeDropout") else None
-    if layer is None or operation_name(layer.name()) not in _LAYERS:
+    if node is None or layer is None or operation_name(layer.name()) not in _LAYERS:
         return 0.0
     if name == "NativeDropout":
         return float(getattr(node, "_saved_p", 0.0) or 0.0)
