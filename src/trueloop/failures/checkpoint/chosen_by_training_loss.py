@@ -18,7 +18,7 @@ Fix
 When this is fine
     - Both are followed, each with a best value of its own.
     - There are only training and test samples: a test loss must not choose the weights.
-    - The data are generated anew for each batch, so the training loss is one on new samples.
+    - Each batch consists of newly generated data, so the training loss is one on new samples.
 
 How it is detected
     Only the linter finds it: a comparison with the best value so far that saves the model or counts epochs for early

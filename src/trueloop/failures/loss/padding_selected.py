@@ -19,7 +19,7 @@ Fix
 When this is fine
     - The mask is inverted before it is used: ``losses[~mask]``, ``losses * (1 - mask)``, ``masked_fill(mask, 0)``.
     - The mask selects tokens that shall be predicted, such as ``tokens == mask_id``.
-    - The loss of the padding is only printed, or a term beside one for the real positions.
+    - The loss of the padding is only printed, or is one term next to another for the real positions.
 
 How it is detected
     Only the linter finds it: losses of single positions that are multiplied by, indexed with or selected by a mask, if

@@ -37,7 +37,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.batch_loops import function_of
-from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.class_instances import definitions, uses
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in
@@ -50,20 +50,17 @@ _Loop = ast.For | ast.While
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the copy of each target network that nothing updates."""
-    seen: set[str] = set()
     for statement in source.nodes_of(ast.Assign):
         target = statement.targets[0]
-        name = last_name(target)
-        if not isinstance(target, ast.Name | ast.Attribute) or name in seen or not name_words(name) & _WORDS:
+        if not isinstance(target, ast.Name | ast.Attribute) or not name_words(last_name(target)) & _WORDS:
             continue
-        seen.add(name)
-        uses = [each for each in _nodes_called(source, name) if each is not target]
-        copy, model = _copied(source, statement, uses)
-        if model is None or not _is_trained(source, model) or not _is_whole(source, target):
+        found = uses(source, target) if not _is_in_loop(source, statement) else None
+        copy, model = _copied(source, statement, found or [])
+        if not found or model is None or not _is_trained(source, model) or not _is_whole(source, target):
             continue
-        contexts = [_context(source, each) for each in uses]
-        calls = [each for each, kind in zip(uses, contexts, strict=True) if kind == "called"]
-        if "other" not in contexts and calls and any(_is_in_training(source, each) for each in calls):
+        contexts = [_context(source, each, statement) for each in found]
+        calls = [each for each, kind in zip(found, contexts, strict=True) if kind == "called"]
+        if "other" not in contexts and any(_is_in_training(source, each) for each in calls):
             yield Hit(
                 message=f"`{ast.unparse(target)}` is copied from `{ast.unparse(model)}` once and never updated: the "
                 "targets come from the initial weights for the whole training.",
@@ -72,39 +69,26 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
-def _nodes_called(source: SourceFile, name: str) -> list[Any]:
-    """Return the variables and attributes of a name."""
-    names = [each for each in source.nodes_of(ast.Name) if each.id == name]
-    return [*names, *definitions(source).attributes.get(name, ())]
-
-
-def _copied(source: SourceFile, statement: ast.Assign, uses: list[Any]) -> tuple[Any, ast.expr | None]:
-    """Return the statement that makes a network a copy, and the other network; None unless it runs once."""
+def _copied(source: SourceFile, statement: ast.Assign, found: list[ast.expr]) -> tuple[Any, ast.expr | None]:
+    """Return the statement that makes a network a copy, and the other network; None if it is no copy."""
     value: Any = statement.value
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _HARMLESS:
         value = value.func.value
-    if not isinstance(value, ast.Call) or _is_repeated(source, statement):
+    if not isinstance(value, ast.Call):
         return None, None
     if last_name(value.func) == "deepcopy" and len(value.args) == 1 and dotted_name(value.args[0]):
         return statement, value.args[0]
-    for each in uses:
+    for each in found:
         load = _load_of(source, each)
-        if load is not None and not _is_repeated(source, load) and isinstance(load.args[0], ast.Call):
+        if load is not None and isinstance(load.args[0], ast.Call):
             state = load.args[0].func
             if isinstance(state, ast.Attribute) and state.attr == "state_dict":
                 return load, state.value
     return None, None
 
 
-def _is_repeated(source: SourceFile, node: ast.AST) -> bool:
-    """Return True if a node is in a loop, or in a function that may be called again."""
-    function = function_of(source, node)
-    if not isinstance(function, ast.Module) and function.name != "__init__":
-        if any(_is_repeated(source, call) for call in definitions(source).calls.get(function.name, [])):
-            return True
-        if not any(last_name(each.func) == "backward" for each in nodes_in(function, ast.Call)):
-            return True  # a function of its own, perhaps one that updates the target
-    parent: Any = source.parents.get(id(node))
+def _is_in_loop(source: SourceFile, node: ast.AST) -> bool:
+    function, parent = function_of(source, node), source.parents.get(id(node))
     while parent is not None and parent is not function:
         if isinstance(parent, _Loop):
             return True
@@ -120,7 +104,7 @@ def _load_of(source: SourceFile, node: ast.AST) -> ast.Call | None:
     return call if is_load and isinstance(call, ast.Call) and call.args else None
 
 
-def _context(source: SourceFile, node: Any) -> str:
+def _context(source: SourceFile, node: Any, created: ast.stmt) -> str:
     """Return "called" for a call of a network, "harmless" for what does not change its weights, else "other"."""
     parent: Any = source.parents[id(node)]
     if isinstance(parent, ast.Call) and parent.func is node:
@@ -131,7 +115,8 @@ def _context(source: SourceFile, node: Any) -> str:
         return "harmless"
     load = _load_of(source, node)
     if load is not None:
-        return "other" if _is_repeated(source, load) else "harmless"
+        is_first = function_of(source, load) is function_of(source, created) and not _is_in_loop(source, load)
+        return "harmless" if is_first else "other"
     loop = source.parents.get(id(source.parents[id(parent)]))
     if parent.attr == "parameters" and isinstance(loop, ast.For):
         return "harmless" if all("requires_grad" in ast.unparse(each) for each in loop.body) else "other"
