@@ -27,7 +27,8 @@ How it is detected
     word test do not count.
 
 References
-    Prechelt, "Early Stopping - But When?", 1998, https://doi.org/10.1007/3-540-49430-8_3
+    Prechelt, "Automatic early stopping using cross validation: quantifying the criteria", 1998,
+    https://doi.org/10.1016/S0893-6080(98)00010-0
     torch.save, https://docs.pytorch.org/docs/stable/generated/torch.save.html
 """
 

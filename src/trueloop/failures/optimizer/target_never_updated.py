@@ -27,7 +27,7 @@ How it is detected
 
 References
     Mnih et al., "Human-level control through deep reinforcement learning", 2015, https://doi.org/10.1038/nature14236
-    torch.nn.Module.load_state_dict,
+    torch.nn.Module, with load_state_dict,
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
 """
 

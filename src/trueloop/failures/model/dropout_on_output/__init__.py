@@ -26,7 +26,7 @@ How it is detected
 
 References
     Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", 2014,
-    https://jmlr.org/papers/v15/srivastava14a.html
+    http://jmlr.org/beta/papers/v15/srivastava14a.html
     torch.nn.Dropout, https://docs.pytorch.org/docs/stable/generated/torch.nn.Dropout.html
 """
 
