@@ -76,8 +76,41 @@ for x, y in loader:
     out = net(x)
 """
     + END,
+    "a module that stores a detached copy": LOADER
+    + """
+class Net(nn.Module):
+    def __init__(this):
+        super().__init__()
+        this.lstm, this.hidden = nn.LSTM(4, 8), None
+    def forward(this, x):
+        if this.hidden is None or this.hidden[0].shape[1] != len(x):
+            this.hidden = (torch.zeros(1, len(x), 8), torch.zeros(1, len(x), 8))
+        out, (h, c) = this.lstm(x, this.hidden)  # <- DAT032
+        this.hidden = (h.detach(), c.detach())
+        return out
+net = Net()
+for x, y in loader:
+    out = net(x)
+"""
+    + END,
 }
 CORRECT = {
+    "a module that stores its last state only to show it": LOADER
+    + """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.hidden = nn.LSTM(4, 8), None
+    def forward(self, x):
+        self.hidden = torch.zeros(1, len(x), 8), torch.zeros(1, len(x), 8)
+        out, state = self.lstm(x, self.hidden)
+        self.hidden = state
+        return out
+net = Net()
+for x, y in loader:
+    out = net(x)
+"""
+    + END,
     "contiguous text": LOADER.replace("True", "False")
     + "hidden = None\nfor x, y in loader:\n    out, hidden = rnn(x, hidden)\n    hidden = repackage(hidden)\n"
     + END,

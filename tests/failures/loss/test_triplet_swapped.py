@@ -29,7 +29,27 @@ loss = nn.TripletMarginWithDistanceLoss()(anchor, neg_emb, pos_emb)  # <- LOS019
 """,
 }
 
+FAULTY |= {
+    "the anchor twice": """
+loss = F.triplet_margin_loss(anchor, anchor, neg_emb)  # <- LOS019
+""",
+    "the anchor under another name": """
+positive = anchor
+loss = nn.TripletMarginLoss()(anchor, positive, neg_emb)  # <- LOS019
+""",
+    "the positive twice": """
+loss = F.triplet_margin_loss(anchor, pos_emb, pos_emb)  # <- LOS019
+""",
+}
+
 CORRECT = {
+    "two calls for one input": """
+x = torch.randn(8, 8)
+loss = F.triplet_margin_loss(F.dropout(model(x)), F.dropout(model(x)), neg_emb)
+""",
+    "parts of one tensor": """
+loss = F.triplet_margin_loss(anchor[0], anchor[1], anchor[2])
+""",
     "in order": """
 loss = F.triplet_margin_loss(anchor, pos_emb, neg_emb)
 """,

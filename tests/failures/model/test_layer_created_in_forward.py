@@ -55,6 +55,15 @@ BROKEN = {
         self.prompt = nn.Parameter(torch.randn(1, self.size))  # <- MDL012
         return self.head(x + self.prompt)
 """,
+    "dropout called on the spot": """
+    def forward(self, x):
+        return self.head(nn.Dropout(0.5)(x))  # <- MDL012
+""",
+    "dropout under a name": """
+    def forward(self, x):
+        drop = nn.Dropout2d(p=self.size / 100)  # <- MDL012
+        return self.head(drop(x))
+""",
     "a recurrent one": """
     def forward(self, x):
         rnn = nn.LSTM(8, self.size, batch_first=True)  # <- MDL012
@@ -64,10 +73,19 @@ BROKEN = {
 }
 
 CORRECT = {
+    "dropout in the mode of the module": """
+    def forward(self, x):
+        x = nn.Dropout(p=0.1).train(self.training)(x)
+        if self.training:
+            x = nn.Dropout(0.2)(x)
+        drop = nn.Dropout(0.5)
+        drop.training = self.training
+        return self.head(drop(x))
+""",
     "layers without random weights": """
     def forward(self, x):
         x = nn.ReLU()(nn.LayerNorm(x.shape[1:])(x))
-        return nn.Dropout(0.1)(nn.MaxPool1d(2)(x)), nn.CrossEntropyLoss()(x - 1, x), nn.BatchNorm1d(8)(x)
+        return nn.Dropout(0.0)(nn.MaxPool1d(2)(x)), nn.CrossEntropyLoss()(x - 1, x), nn.BatchNorm1d(8)(x)
 """,
     "created once, when the size is known": """
     def forward(self, x):

@@ -77,3 +77,45 @@ def test_run_reports_faulty_scripts(run_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
+
+
+LOOP = """
+for step in range(30):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+"""
+FOLDS = """
+for fold in range(3):
+    ema = copy.deepcopy(model)
+    for step in range(30):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        for slow, fast in zip(ema.parameters(), model.parameters()):
+            slow.data.mul_(0.99).add_(fast.data, alpha=0.01)
+    print(ema(x[:10]).mean())
+"""
+MIXED = """
+    with torch.no_grad():
+        for slow, fast in zip(ema.parameters(), model.parameters()):
+            slow.mul_(0.99).add_(fast, alpha=0.01)
+"""
+COPIED = "    ema = copy.deepcopy(model)  # <- OPT010\n"
+SWA = """
+    swa = torch.optim.swa_utils.AveragedModel(model)  # <- OPT010
+    swa.update_parameters(model)
+    swa.lerp_ = 1 - 0.01
+"""
+
+
+@pytest.mark.parametrize("script", [HEAD + LOOP + COPIED + MIXED, HEAD + LOOP + SWA], ids=["deepcopy", "SWA"])
+def test_lint_reports_an_average_that_is_copied_anew(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize(
+    "script", [HEAD + "ema = copy.deepcopy(model)\n" + LOOP + MIXED, HEAD + FOLDS], ids=["copied once", "per fold"]
+)
+def test_lint_accepts_an_average_that_is_copied_once(lint_is_clean, script):
+    lint_is_clean(script, "OPT010")

@@ -206,7 +206,7 @@ def _is_first_only(loop: ast.For, statement: ast.stmt, state: ast.expr) -> bool:
     """Return True if a statement runs only while there is no state: ``if hidden is None``."""
     text = ast.unparse(state)
     around = [each for each in nodes_in(loop, ast.If) if any(encloses(e, statement) for e in each.body)]
-    return any(ast.unparse(each.test) == f"{text} is None" for each in around)
+    return any(ast.unparse(each.test).startswith(f"{text} is None") for each in around)
 
 
 def _stateful_modules(source: SourceFile) -> Iterator[tuple[ast.ClassDef, _Carried]]:
@@ -214,22 +214,30 @@ def _stateful_modules(source: SourceFile) -> Iterator[tuple[ast.ClassDef, _Carri
     for owner in source.nodes_of(ast.ClassDef):
         methods = {each.name: each for each in owner.body if isinstance(each, ast.FunctionDef)}
         forward: ast.AST = methods.get("forward", ast.Pass())
+        own = next((each.arg for each in nodes_in(forward, ast.arg)), "self")
         for statement in nodes_in(forward, ast.Assign):
             call = statement.value
             for state in call.args[1:] if isinstance(call, ast.Call) else ():
-                is_own = isinstance(state, ast.Attribute) and _is_state(state) and last_name(state.value) == "self"
-                if is_own and _assigns(statement, state) and owner.name in definitions(source).calls:
-                    others = [each for each in nodes_in(forward, ast.Assign) if _assigns(each, state)]
-                    fixed = [e for e in others if e is not statement and not _keeps(e.value, state)]
+                is_own = isinstance(state, ast.Attribute) and _is_state(state) and last_name(state.value) == own
+                others = [each for each in nodes_in(forward, ast.Assign) if _assigns(each, state)] if is_own else []
+                results = {e.id for target in statement.targets for e in nodes_in(target, ast.Name)}
+                kept = [e for e in others if e is statement or _keeps(e.value, state, results)]
+                if any(each is statement or _reads(each.value, results) for each in kept) and (
+                    owner.name in definitions(source).calls
+                ):
+                    fixed = [each for each in others if each not in kept]
                     if all(_is_first_only(forward, each, state) for each in fixed):  # type: ignore[arg-type]
                         yield owner, _Carried(call, state)  # type: ignore[arg-type]
 
 
-def _keeps(value: ast.expr, state: ast.expr) -> bool:
-    """Return True if a value follows from the state, as ``state.detach()`` does."""
-    return not _ends_state(value) and any(
-        ast.unparse(each) == ast.unparse(state) for each in nodes_in(value, ast.Attribute)
-    )
+def _keeps(value: ast.expr, state: ast.expr, results: set[str]) -> bool:
+    """Return True if a value follows from the state, as ``state.detach()`` does, or from the results of the layer."""
+    is_same = any(ast.unparse(each) == ast.unparse(state) for each in nodes_in(value, ast.Attribute))
+    return not _ends_state(value) and (is_same or _reads(value, results))
+
+
+def _reads(value: ast.expr, names: set[str]) -> bool:
+    return any(each.id in names for each in nodes_in(value, ast.Name))
 
 
 def _is_reset(source: SourceFile, loop: ast.For, owner: ast.ClassDef, carried: _Carried) -> bool:

@@ -1,12 +1,13 @@
-"""A triplet loss gets the negative sample in the place of the positive one.
+"""A triplet loss gets the negative sample in the place of the positive one, or one sample twice.
 
 What you see
     The loss falls, and the embeddings separate, but similar samples are far from each other and different ones close:
-    the retrieval accuracy is worse than with an untrained model.
+    the retrieval accuracy is worse than with an untrained model. If the positive is the anchor itself, all samples move
+    apart, also similar ones.
 
 Why it happens
     ``triplet_margin_loss(anchor, positive, negative)`` takes three tensors of the same shape, so the order of the last
-    two cannot be checked.
+    two cannot be checked, nor that they are different.
 
 Fix
     Pass the positive sample second.
@@ -15,10 +16,11 @@ Fix
 
 When this is fine
     - A loss of your own has its parameters in another order.
+    - Anchor and positive are two calls of a model for the same input, which dropout makes different.
 
 How it is detected
     Only the linter finds it, by the names of the arguments of PyTorch's triplet losses: the second one is called
-    negative, and the third one positive.
+    negative, and the third one positive. Also two arguments that are the same variable.
 
 References
     torch.nn.TripletMarginLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.TripletMarginLoss.html
@@ -30,12 +32,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _FUNCTIONS: Final = ("triplet_margin_loss", "triplet_margin_with_distance_loss")
 _MODULES: Final = ("TripletMarginLoss", "TripletMarginWithDistanceLoss")
+_VARIABLES: Final = (ast.Name, ast.Attribute, ast.Subscript)
 _NEGATIVE: Final = frozenset(("neg", "negs", "negative", "negatives"))
 _POSITIVE: Final = frozenset(("pos", "positive", "positives"))
 
@@ -54,9 +58,19 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if last_name(call.func) not in _FUNCTIONS and ast.unparse(call.func) not in criteria and inner not in _MODULES:
             continue
         given = {each.arg: each.value for each in call.keywords}
+        first = call.args[0] if call.args else given.get("anchor")
         second = call.args[1] if len(call.args) > 1 else given.get("positive")
         third = call.args[2] if len(call.args) > 2 else given.get("negative")
-        if second is not None and third is not None and _is(second, _NEGATIVE) and _is(third, _POSITIVE):
+        pairs = ((first, second, "the positive"), (first, third, "the negative"), (second, third, "the negative"))
+        given_pairs = ((a, b, role) for a, b, role in pairs if a is not None and b is not None)
+        same = next(((a, role) for a, b, role in given_pairs if _is_same(source, a, b)), None)
+        if same is not None:
+            yield Hit(
+                message=f"`{ast.unparse(call)}` gets `{ast.unparse(same[0])}` twice: {same[1]} is equal to another "
+                "sample, so one of the two distances is constant.",
+                node=call,
+            )
+        elif second is not None and third is not None and _is(second, _NEGATIVE) and _is(third, _POSITIVE):
             edits = (
                 source.text.replace(second, ast.unparse(third)),
                 source.text.replace(third, ast.unparse(second)),
@@ -67,6 +81,14 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 node=call,
                 fix=Fix(edits, safe=False, description="Swap the two arguments"),
             )
+
+
+def _is_same(source: SourceFile, one: ast.expr, other: ast.expr) -> bool:
+    """Return True if two arguments are one variable, perhaps under another name."""
+    if nodes_in(one, ast.Call) or nodes_in(other, ast.Call):
+        return False
+    text = ast.unparse(one)
+    return any(ast.unparse(each) == text for each in origins(source, other) if isinstance(each, _VARIABLES))
 
 
 def _is(node: ast.expr, words: frozenset[str]) -> bool:
@@ -99,10 +121,10 @@ for step in range(10):
 
 FAILURE = Failure(
     code="LOS019",
-    title="Positive and negative of a triplet loss are swapped",
+    title="Samples of a triplet loss are swapped or the same",
     severity=Severity.ERROR,
     bad=BAD,
     good=changed(BAD, {"criterion(anchor, negative, positive)": "criterion(anchor, positive, negative)"}),
-    fix="Pass the positive sample second and the negative one third.",
+    fix="Pass the anchor, another sample of its class and one of another class, in this order.",
     rule=RULE,
 )

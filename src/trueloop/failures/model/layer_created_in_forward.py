@@ -2,12 +2,14 @@
 
 What you see
     The model gives different outputs for the same input, also in eval mode. The loss falls little, because the other
-    layers learn to ignore the random layer. A saved model does not contain its weights.
+    layers learn to ignore the random layer. A saved model does not contain its weights. A dropout layer that is
+    created in the forward pass drops values in eval mode too.
 
 Why it happens
     PyTorch allows you to create and call a layer anywhere. After each update the layer is deleted together with its
     gradients. If it is assigned to ``self`` in every call, the optimizer does not contain the new layer. The same is
-    true of an ``nn.Parameter``.
+    true of an ``nn.Parameter``. A new dropout layer is in train mode: ``model.eval()`` reached only layers that
+    existed when it was called.
 
 Fix
     Create the layer in ``__init__`` and call it in ``forward``:
@@ -22,13 +24,14 @@ When this is fine
     - The layer is a loss, an activation, a pooling or a normalisation layer, which has no random weights.
     - A condition creates the layer only once, or the layer is frozen, stored, passed on or created under ``no_grad``.
     - You set the weights afterwards, such as those of a Sobel filter.
+    - The mode of a new dropout layer is set, ``nn.Dropout(0.5).train(self.training)``, or its rate is 0.
     - The Parameter has ``requires_grad=False``, or ``forward`` itself optimises it, such as an adversarial change.
 
 How it is detected
-    Only the linter finds it, from the source code: a layer with random weights that ``forward`` creates without a
-    condition, and uses in no other way than to call it, or an ``nn.Parameter`` in a ``forward`` that computes no
-    gradients itself. Random weights may be intended as an augmentation, so this is a
-    warning. A run cannot show it, because meta-learning copies models in a similar way.
+    Only the linter finds it, from the source code: a dropout layer or one with random weights that ``forward`` creates
+    without a condition, and uses in no other way than to call it, or an ``nn.Parameter`` in a ``forward`` that computes
+    no gradients itself. Random weights may be intended as an augmentation, so this is a warning. A run cannot show it,
+    because meta-learning copies models in a similar way.
 
 References
     wangyida/softpool#11, "I've been debugging for more than 3 days", https://github.com/wangyida/softpool/issues/11
@@ -42,6 +45,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -54,6 +58,9 @@ RANDOM: Final = frozenset((
     )),
 ))  # fmt: skip
 """Layers with random initial weights; a new normalisation layer always has the same weights, 1 and 0."""
+DROPOUT: Final = frozenset(
+    f"torch.nn.{name}" for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout")
+)
 MOVES: Final = frozenset(("to", "cuda", "cpu", "float", "double", "half", "bfloat16"))
 PARAMETER: Final = frozenset(("torch.nn.Parameter", "torch.nn.parameter.Parameter"))
 _OWN_GRADIENTS: Final = re.compile(r"\bbackward\(|\boptim|\bgrad\(|no_grad|\.step\(")
@@ -63,7 +70,7 @@ _DEFERRED: Final = (ast.Lambda, ast.IfExp, ast.BoolOp)
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the layers and parameters that a module's forward creates unconditionally."""
-    created = [call for call in source.all_calls if source.qualified_name(call.func) in RANDOM | PARAMETER]
+    created = [call for call in source.all_calls if source.qualified_name(call.func) in RANDOM | DROPOUT | PARAMETER]
     for method in _forwards(source.tree) if created else ():
         in_method = {id(call) for call in created if method.lineno <= call.lineno <= (method.end_lineno or 0)}
         for statement in _unconditional(method.body) if in_method else ():
@@ -77,11 +84,12 @@ def find(source: SourceFile) -> Iterator[Hit]:
                             node=call,
                         )
                 elif _only_called(method, statement, call):
-                    yield Hit(
-                        message=f"`forward` creates a new `{name}` in every call: its weights are random and never "
-                        "trained.",
-                        node=call,
-                    )
+                    is_dropout = source.qualified_name(call.func) in DROPOUT
+                    if is_dropout and getattr(argument_node(call, "p", 0), "value", None) == 0:
+                        continue
+                    effect = "its weights are random and never trained"
+                    effect = "it is in train mode, also after `eval()`" if is_dropout else effect
+                    yield Hit(message=f"`forward` creates a new `{name}` in every call: {effect}.", node=call)
 
 
 def _is_trainable(parameter: ast.Call) -> bool:

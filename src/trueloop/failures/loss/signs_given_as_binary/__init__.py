@@ -7,7 +7,8 @@ What you see
 Why it happens
     ``CosineEmbeddingLoss`` and ``HingeEmbeddingLoss`` add up a term for targets of 1 and a term for targets of -1. A
     target of 0 is neither, so its pair contributes nothing, or a constant. ``MarginRankingLoss`` and ``SoftMarginLoss``
-    multiply by the target, and the gradient of such a pair is 0. None of them checks the targets.
+    multiply by the target, and the gradient of such a pair is 0. None of them checks the targets. The same is true of a
+    hinge loss that is written by hand, ``clamp(1 - y * output, min=0)``.
 
 Fix
     Convert labels of 0 and 1 to -1 and 1.
@@ -21,7 +22,9 @@ When this is fine
 
 How it is detected
     The sanitizer reads the targets of ``cosine_embedding_loss``, ``hinge_embedding_loss``, ``margin_ranking_loss`` and
-    ``soft_margin_loss``. It reports a line where targets of 0 occur, but none of -1, in 16 or more targets.
+    ``soft_margin_loss``. It reports a line where targets of 0 occur, but none of -1, in 16 or more targets. The linter
+    reports such a loss, or a hinge loss that is written by hand, if its targets are the result of a comparison or are
+    drawn from 0 and 1.
 
 References
     torch.nn.CosineEmbeddingLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CosineEmbeddingLoss.html
@@ -36,6 +39,7 @@ from typing import Final
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_percent
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.loss.signs_given_as_binary.labels_in_source import RULE
 from trueloop.tracing.events import Event, WatchEnded
 
 MIN_TARGETS: Final = 16
@@ -118,5 +122,6 @@ FAILURE = Failure(
     bad=BAD,
     good=changed(BAD, {"labels[rows])": "2 * labels[rows] - 1)"}),
     fix="Convert the labels to -1 and 1: 2 * labels - 1.",
+    rule=RULE,
     detector=Detector,
 )

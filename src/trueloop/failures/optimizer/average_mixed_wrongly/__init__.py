@@ -7,7 +7,8 @@ What you see
 Why it happens
     A decay of 0.999 belongs to the old average: ``average = 0.999 * average + 0.001 * weights``. With exchanged
     factors, 99.9 % of the average is replaced at every update. ``lerp_`` and ``tau`` of reinforcement learning count
-    the other way round: their number is the share of the new weights.
+    the other way round: their number is the share of the new weights. An average that begins with a new copy of the
+    model in every update is the model, too.
 
 Fix
     Keep most of the average.
@@ -25,7 +26,8 @@ How it is detected
     trained parameters. It reports one that moved by the same share of at least 80 %, but not 100 %, towards the trained
     weights after two successive updates. The linter reports a loop over the parameters or the ``state_dict`` of two
     networks that assigns to one of them a weighted sum of both, in which its own weight is at most 0.1; for a variable
-    called ``tau`` or ``decay`` whose value is not in the file, a small or large value is assumed.
+    called ``tau`` or ``decay`` whose value is not in the file, a small or large value is assumed. It
+    also reports a copy of a model in a loop that is averaged with the model before any other update.
 
 References
     Tarvainen and Valpola, "Mean teachers are better role models", 2017, arXiv:1703.01780

@@ -10,6 +10,7 @@ from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, nodes_in
 from trueloop.failures.failure import Rule
+from trueloop.failures.optimizer.average_mixed_wrongly.copied_anew import find_copied_anew
 
 MAX_OWN: Final = 0.1  # an average that keeps less of itself in each update is a copy
 _ASSUMED: Final = {"tau": 0.005, "decay": 0.999}
@@ -32,7 +33,8 @@ class _Update(NamedTuple):
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each update of an average that gives it almost no weight."""
+    """Yield each update of an average that gives it almost no weight, or that begins with a new copy."""
+    yield from find_copied_anew(source)
     loops = list(source.nodes_of(ast.For, ast.DictComp))
     for loop in loops:
         iterables = [loop.iter] if isinstance(loop, ast.For) else [each.iter for each in loop.generators]
