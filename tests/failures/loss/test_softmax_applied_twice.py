@@ -336,3 +336,52 @@ def test_fix_removes_the_softmax(written, fixed):
     rules = [ActiveRule(entry.failure, entry.slug, entry.failure.rule)]
     assert fix_text(text.format(written), "a.py", rules).fix_count == 0
     assert fix_text(text.format(written), "a.py", rules, unsafe=True).text == text.format(fixed)
+
+
+POLICY_HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributions import Categorical
+"""
+POLICIES = {
+    "a variable": """
+def act(policy, state):
+    probs = F.softmax(policy(state), dim=-1)
+    return Categorical(logits=probs).sample()  # <- LOS001
+""",
+    "the end of the network": """
+class Agent:
+    def __init__(self):
+        self.actor = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 2), nn.Softmax(dim=-1))
+
+    def act(self, state):
+        dist = Categorical(logits=self.actor(state))  # <- LOS001
+        return dist.sample()
+""",
+}
+RIGHT_POLICIES = {
+    "probabilities": """
+def act(policy, state):
+    probs = F.softmax(policy(state), dim=-1)
+    return Categorical(probs).sample(), Categorical(probs=probs), Categorical(logits=probs.log())
+""",
+    "logits": """
+class Agent:
+    def __init__(self):
+        self.actor = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 2))
+
+    def act(self, state):
+        return Categorical(logits=self.actor(state)), Categorical(logits=F.log_softmax(self.actor(state), -1))
+""",
+}
+
+
+@pytest.mark.parametrize("script", POLICIES.values(), ids=POLICIES)
+def test_lint_reports_probabilities_as_logits(lint_reports, script):
+    lint_reports(POLICY_HEAD + script, fixes=False)
+
+
+@pytest.mark.parametrize("script", RIGHT_POLICIES.values(), ids=RIGHT_POLICIES)
+def test_lint_accepts_logits_and_probabilities(lint_is_clean, script):
+    lint_is_clean(POLICY_HEAD + script, "LOS001")

@@ -24,7 +24,8 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a loss whose input is the direct result of a softmax over as many values as there
     are classes; reshaping and changes of the dtype in between do not matter. The linter reports a softmax over the last
-    or the second dimension directly before the loss, or at the end of a model in the same file.
+    or the second dimension directly before the loss, or at the end of a model in the same file. It also reports
+    ``Categorical(logits=p)`` of a policy, where p comes from a softmax.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -38,7 +39,8 @@ from collections.abc import Iterator
 from trueloop.analysis.abstract_value import FORWARD_RESULT, NO_GRAPH, AbstractValue
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.activations import SOFTMAX, VIEWS, remove_activation_fix
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.queries.possible_values import origins, possible_values
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -98,6 +100,35 @@ def find(source: SourceFile) -> Iterator[Hit]:
             fix=remove_activation_fix(source, origin, "softmax"),
             severity=Severity.WARNING if is_measured else None,
         )
+    yield from _probabilities_as_logits(source)
+
+
+def _probabilities_as_logits(source: SourceFile) -> Iterator[Hit]:
+    """Yield each ``Categorical(logits=p)`` whose p comes from a softmax."""
+    for call in source.all_calls:
+        if last_name(call.func) not in ("Categorical", "OneHotCategorical", "Multinomial"):
+            continue
+        given = [each.value for each in call.keywords if each.arg == "logits"]
+        softmax = next((each for value in given for each in origins(source, value) if _is_softmax(source, each)), None)
+        if softmax is not None:
+            yield Hit(
+                message=f"`{ast.unparse(call.func)}` applies a softmax to its logits, but they already come from one: "
+                "the actions are nearly equally likely. Pass them as `probs`.",
+                node=call,
+                related=((softmax, "the first softmax"),),
+                severity=Severity.WARNING,
+            )
+
+
+def _is_softmax(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for ``softmax(x)`` and for a call of a ``Sequential`` that ends with a softmax."""
+    if not isinstance(node, ast.Call):
+        return False
+    if last_name(node.func) == "softmax":
+        return True
+    made = [each for each in possible_values(source, node.func) if isinstance(each, ast.Call) and each.args]
+    last = [last_name(getattr(each.args[-1], "func", None)) for each in made if last_name(each.func) == "Sequential"]
+    return bool(last) and len(last) == len(made) and all(each == "Softmax" for each in last)
 
 
 def _is_over_classes(softmax: AbstractValue, *, direct: bool) -> bool:
@@ -108,7 +139,7 @@ def _is_over_classes(softmax: AbstractValue, *, direct: bool) -> bool:
     return dimension == -1 or (dimension == 1 and direct)
 
 
-RULE = Rule(required_words=("oftmax", "CrossEntropyLoss|cross_entropy"), find=find)
+RULE = Rule(required_words=("oftmax", "CrossEntropyLoss|cross_entropy|logits="), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
