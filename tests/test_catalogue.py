@@ -58,6 +58,7 @@ UNFIXED = {
     "DAT033",
     "DAT034",
     "DAT035",
+    "DAT036",
     "ENV007",
     "EVL005",
     "EVL006",

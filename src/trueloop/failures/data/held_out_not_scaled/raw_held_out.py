@@ -61,7 +61,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             if use is not None and own is None and name and not _may_scale_later(source, scaling):
                 reported.add(ast.unparse(held_out))
                 yield Hit(
-                    message=f"`{ast.unparse(held_out)}` is used here as it is, but the model is trained on "
+                    message=f"`{ast.unparse(held_out)}` is used here unscaled, but the model is trained on "
                     f"`{ast.unparse(scaling.data)}` after scaling: equal numbers mean something else in "
                     "training and in evaluation. Scale both with the statistics of the training data.",
                     node=use,
@@ -206,7 +206,7 @@ class _Uses:
         self.calls = 0
 
     def first(self, data: ast.expr) -> ast.expr | None:
-        """Return the first call of a model or dataset, or a loss for targets, that gets the data as it is.
+        """Return the first call of a model or dataset, or a loss for targets, that gets the data unscaled.
 
         None if there is none, or if any use may scale the data.
         """
@@ -273,7 +273,7 @@ class _Uses:
         return found
 
     def _use(self, node: ast.AST) -> ast.expr | bool | None:
-        """Return the call that gets data as it is; None if the use does not matter, False if it may scale the data."""
+        """Return the call that gets data unscaled; None if the use does not matter, False if it may scale the data."""
         parent: Any = self.source.parents.get(id(node))
         while _is_same_data(parent, node):
             node, parent = parent, self.source.parents.get(id(parent))
@@ -304,7 +304,7 @@ class _Uses:
         return self._in_function(call, known.functions.get(name), node)
 
     def _in_function(self, call: ast.Call, function: ast.FunctionDef | None, node: ast.AST) -> ast.expr | bool | None:
-        """Return the call if the function gets data that it gives to a model as it is."""
+        """Return the call if the function gets data that it gives to a model unscaled."""
         keyword = next((each.arg for each in call.keywords if each.value is node), None)
         position = next((i for i, each in enumerate(call.args) if each is node), None)
         if function is None or self.calls > 3 or (keyword is None and position is None):
