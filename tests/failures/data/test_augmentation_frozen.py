@@ -152,6 +152,17 @@ x_train = torch.cat([x_train, augment(x_train)])
 for epoch in range(9):
     train_one_epoch(x_train, y_train)
 """,
+    "points are chosen": """
+def farthest_point_sample(points, n):
+    start = np.random.randint(len(points))
+    return points[start:start + n]
+class Data(Dataset):
+    def __getitem__(self, i):
+        if i not in self.cache:
+            points = np.load(self.paths[i])
+            self.cache[i] = farthest_point_sample(points, 64)
+        return self.cache[i]
+""",
     "in every epoch": """
 def augment(images):
     return images + 0.1 * torch.randn_like(images)

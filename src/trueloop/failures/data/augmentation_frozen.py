@@ -53,6 +53,8 @@ _TRANSFORMS: Final = re.compile(
     r"VerticalFlip|ShiftScaleRotate|GaussNoise|CoarseDropout)$"
 )
 _NAMED: Final = re.compile(r"augment|(^|_)aug(_|$)|jitter|flip|crop|perturb|distort|cutout", re.IGNORECASE)
+_PREPARES: Final = re.compile(r"sample|cluster|knn|split|token", re.IGNORECASE)
+"""Names of functions that prepare data with the help of random numbers."""
 _READS: Final = re.compile(r"open|read|load|imread|decode|__getitem__")
 
 
@@ -74,7 +76,7 @@ def _is_random(source: SourceFile, call: ast.Call, depth: int = 0) -> bool:
     """Return True if a call draws random numbers, as far as the code of what it calls shows that."""
     if _DRAWS.search(dotted_name(call.func)) or _TRANSFORMS.search(last_name(call.func)):
         return True
-    if depth > 3:
+    if depth > 3 or _PREPARES.search(last_name(call.func)):
         return False
     known = definitions(source)
     for each in origins(source, call.func, 3):
