@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of, is_label, is_loss_call, single_assignments
 from trueloop.analysis.queries.class_instances import definitions
-from trueloop.analysis.queries.held_out_names import is_held_out, is_training
+from trueloop.analysis.queries.held_out_names import is_held_out, is_other_part, is_training
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in
@@ -27,10 +27,6 @@ _HARMLESS: Final = frozenset((
 ))  # fmt: skip
 _SCALES: Final = re.compile(
     r"\.transform\(|scal|norm|standard|mean|std|(?<![a-z])(mu|sd|sigma)(?![a-z])", re.IGNORECASE
-)
-_PART: Final = re.compile(
-    r"(^|_|(?<=[a-z0-9])(?=[A-Z])|(?<=^[xyXY]))(train(ing)?|trn|tr|test|tst|te|ts|val(id(ation)?)?|va|v|eval|dev)(_|$)",
-    re.IGNORECASE,
 )
 
 
@@ -167,20 +163,11 @@ def _counterparts(source: SourceFile, scaling: _Scaling) -> Iterator[ast.expr]:
             pairs = [(ast.unparse(a), b) for a, b in zip(items[::2], items[1::2], strict=False)]
         else:
             is_made_of_it = any(ast.unparse(each) == name for each in nodes_in(value, ast.Name, ast.Attribute))
-            pairs = [(name, each) for each in items or [target] if not is_made_of_it and _is_other_part(name, each)]
+            pairs = [(name, each) for each in items or [target] if not is_made_of_it and is_other_part(name, each)]
         for own, other in pairs:
             if own == name and ast.unparse(other) not in found:
                 found.add(ast.unparse(other))
                 yield other
-
-
-def _is_other_part(name: str, other: ast.expr) -> bool:
-    """Return True for ``x_test`` of ``x_train``, ``Xv`` of ``X``, and so on."""
-    path = dotted_name(other)
-    if not path or path == name or is_training(other):
-        return False
-    is_named = is_held_out(other) or path in (f"{name}v", f"{name}t")
-    return is_named and _PART.sub("", path).lower().rstrip("v") == _PART.sub("", name).lower()
 
 
 def _is_scaled_back(source: SourceFile, scaling: _Scaling) -> bool:
