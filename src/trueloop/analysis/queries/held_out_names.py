@@ -38,7 +38,7 @@ def is_training(node: ast.AST) -> bool:
 
 
 def is_other_part(name: str, other: ast.expr) -> bool:
-    """Return True if a variable holds the held-out part of what another does: ``x_test`` for "x_train", ``Xv`` for "X"."""
+    """Return True if a variable holds the held-out part of data: ``x_test`` for "x_train", ``Xv`` for "X"."""
     path = dotted_name(other)
     if not path or path == name or is_training(other):
         return False

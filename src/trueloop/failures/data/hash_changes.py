@@ -89,8 +89,8 @@ def _numberings(source: SourceFile) -> Iterator[Hit]:
         if any(_saves(call, target) for call in source.all_calls):
             continue
         yield Hit(
-            message=f"`{ast.unparse(unordered)}` is a set of strings, whose order is another one in every run: a process "
-            "that loads the weights gives other numbers to the items. Use `sorted(...)`.",
+            message=f"`{ast.unparse(unordered)}` is a set of strings, whose order is another one in every run: a "
+            "process that loads the weights gives other numbers to the items. Use `sorted(...)`.",
             node=node,
             severity=None if keeps_weights else Severity.NOTE,
         )
