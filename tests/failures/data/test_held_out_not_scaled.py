@@ -223,6 +223,11 @@ def test_run_reports_features(run_reports):
     run_reports(TRAIN.replace("HERE", "<- DAT035") + "train(Scaler().apply(x[:200]), y[:200])\nevaluate(x[200:])\n")
 
 
+def test_run_reports_a_single_row(run_reports):
+    script = TRAIN.replace("HERE", "<- DAT035") + "train(Scaler().apply(x[:200]), y[:200])\n"
+    run_reports(script + "evaluate(torch.tensor([[6.0, 14, 22, 29, 31, 45]]))\n")
+
+
 def test_run_reports_a_model_that_is_gone(run_reports):
     body = TRAIN.partition("model = ")[2].replace("HERE", "<- DAT035")
     body = "model = " + body + "train(Scaler().apply(x[:200]), y[:200])\nevaluate(x[200:])\n"
@@ -240,7 +245,13 @@ def test_run_reports_images(run_reports):
 
 
 @pytest.mark.parametrize(
-    "evaluated", ["(x[200:] - mean) / std", "(x[200:] - mean) / std + 1", "2 * (x[200:] - mean) / std"]
+    "evaluated",
+    [
+        "(x[200:] - mean) / std",
+        "(x[200:] - mean) / std + 1",
+        "2 * (x[200:] - mean) / std",
+        "((x[200:] - mean) / std)[:1]",
+    ],
 )
 def test_run_accepts_scaled_inputs(run_is_clean, evaluated: str):
     run_is_clean(TRAIN + f"train(Scaler().apply(x[:200]), y[:200])\nevaluate({evaluated})\n")

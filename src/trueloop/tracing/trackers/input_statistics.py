@@ -22,7 +22,7 @@ MAX_VALUES: Final = 2_000_000  # in one call
 MAX_CALLS: Final = 4000
 MAX_PARTS: Final = 32  # inputs, or hashes of samples, that are collected before they are joined
 BUFFERED: Final = 1 << 15  # numbers that are collected first: on small tensors, operations cost more than numbers
-MIN_ROWS: Final = 30
+MIN_ROWS: Final = 30  # from which statistics of held-out inputs say something
 MAX_MODELS: Final = 16
 MAX_CALLS_WITH_IMAGES: Final = 64
 MAX_SHARED: Final = 0.02  # share of held-out samples that were also trained on
@@ -147,19 +147,20 @@ class InputStatistics(Tracker):
             table.add(_rows(inputs), row_digests(event))
 
     def on_watch_ended(self, event: WatchEnded) -> HeldOutInputs | None:
-        """Return the first evaluation on samples that were not trained on."""
-        for ref, model in self._models.items():
-            model.training.flush()
-            for table in model.held_out.values():
-                table.flush()
-                if table.rows >= MIN_ROWS and model.training.rows and not _overlap(model.training, table):
-                    return HeldOutInputs(
-                        location=table.location,
-                        model=ref,
-                        training=model.training.columns(),
-                        held_out=table.columns(),
-                        channels=table.of_images,
-                    )
+        """Return the first evaluation on samples that were not trained on, rather one of many rows."""
+        for least in (MIN_ROWS, 1):
+            for ref, model in self._models.items():
+                model.training.flush()
+                for table in model.held_out.values():
+                    table.flush()
+                    if table.rows >= least and model.training.rows and not _overlap(model.training, table):
+                        return HeldOutInputs(
+                            location=table.location,
+                            model=ref,
+                            training=model.training.columns(),
+                            held_out=table.columns(),
+                            channels=table.of_images,
+                        )
         return None
 
 

@@ -92,6 +92,8 @@ class Detector(BaseDetector):
 
 def _features(train: Columns, other: Columns) -> str:
     """Return how the features of held-out samples differ from those of scaled training samples; "" if they do not."""
+    from trueloop.tracing.trackers.input_statistics import MIN_ROWS
+
     columns = list(
         zip(train.mean, train.deviation, train.smallest, train.largest, other.mean, other.deviation, strict=True)
     )
@@ -100,15 +102,17 @@ def _features(train: Columns, other: Columns) -> str:
     chosen = scaled if len(scaled) >= len(in_range) else in_range
     if len(chosen) < max(MIN_FEATURES, len(columns) / 2):
         return ""
-    far = [e for e in chosen if abs(e[4]) > FAR or e[5] > FAR or 0 < e[5] < (1 / FAR if chosen is scaled else 0)]
+    least = 1 / FAR if chosen is scaled else 0
+    many = other.rows >= MIN_ROWS
+    far = [each for each in chosen if abs(each[4]) > FAR or (many and (each[5] > FAR or 0 < each[5] < least))]
     means, deviations = [e[4] for e in chosen], [e[5] for e in chosen]
     alike = max(means) - min(means) < 1 and max(deviations) < 1.5 * min(deviations)
     if len(far) < MIN_SHARE * len(chosen) or (alike and max(map(abs, means)) < 100):
         return ""
     worst = max(far, key=lambda e: abs(e[4]) + e[5])
     return (
-        f"in training a feature has mean {worst[0]:.2g} and deviation {worst[1]:.2g}, and in the {other.rows} rows of "
-        f"this evaluation mean {worst[4]:.3g} and deviation {worst[5]:.3g} ({len(far)} of {len(chosen)} features "
+        f"in training a feature has mean {worst[0]:.2g} and deviation {worst[1]:.2g}, and in this evaluation of "
+        f"{other.rows} row{'s' * (other.rows > 1)} mean {worst[4]:.3g} and deviation {worst[5]:.3g} ({len(far)} of {len(chosen)} features "
         "differ this much)"
     )
 

@@ -57,8 +57,10 @@ class Detector(BaseDetector):
 
     def on_held_out_inputs(self, event: HeldOutInputs) -> Evidence | None:
         """Return evidence of held-out inputs with mean 0 and deviation 1."""
-        from trueloop.tracing.trackers.input_statistics import scaling_line
+        from trueloop.tracing.trackers.input_statistics import MIN_ROWS, scaling_line
 
+        if event.held_out.rows < MIN_ROWS:
+            return None
         self._compared = True
         features = _standardised(event.held_out)
         training_mean = max(map(abs, event.training.mean), default=1.0)
