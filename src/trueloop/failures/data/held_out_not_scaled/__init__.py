@@ -110,10 +110,11 @@ def _features(train: Columns, other: Columns) -> str:
     if len(far) < MIN_SHARE * len(chosen) or (alike and max(map(abs, means)) < 100):
         return ""
     worst = max(far, key=lambda e: abs(e[4]) + e[5])
+    rows = f"{other.rows} row{'s' * (other.rows > 1)}"
     return (
-        f"in training a feature has mean {worst[0]:.2g} and deviation {worst[1]:.2g}, and in this evaluation of "
-        f"{other.rows} row{'s' * (other.rows > 1)} mean {worst[4]:.3g} and deviation {worst[5]:.3g} ({len(far)} of {len(chosen)} features "
-        "differ this much)"
+        f"in training a feature has mean {worst[0]:.2g} and deviation {worst[1]:.2g}, and in the {rows} of this "
+        f"evaluation mean {worst[4]:.3g} and deviation {worst[5]:.3g} ({len(far)} of {len(chosen)} features differ this "
+        "much)"
     )
 
 
