@@ -113,8 +113,8 @@ def _features(train: Columns, other: Columns) -> str:
     rows = f"{other.rows} row{'s' * (other.rows > 1)}"
     return (
         f"in training a feature has mean {worst[0]:.2g} and deviation {worst[1]:.2g}, and in the {rows} of this "
-        f"evaluation mean {worst[4]:.3g} and deviation {worst[5]:.3g} ({len(far)} of {len(chosen)} features differ this "
-        "much)"
+        f"evaluation mean {worst[4]:.3g} and deviation {worst[5]:.3g} ({len(far)} of {len(chosen)} features differ "
+        "this much)"
     )
 
 
