@@ -37,3 +37,42 @@ def test_lint_reports_remainders_of_a_salted_hash(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_accepts_other_hashes(lint_is_clean, script):
     lint_is_clean(HEAD + script)
+
+
+SAVE = "torch.save(model.state_dict(), 'model.pt')\n"
+NUMBERED = {
+    "a comprehension": "words = text.split()\nvocab = {w: i for i, w in enumerate(set(words))}  # <- DAT028\n",
+    "a list of the set": "chars = list(set(open(path).read()))\n"
+    "ids = {c: i for i, c in enumerate(chars)}  # <- DAT028\n",
+    "a loop": "ids = {}\nfor word in set(words):  # <- DAT028\n    ids[word] = len(ids)\n",
+    "zip": "names = {record.name for record in records}\nids = dict(zip(names, range(len(names))))  # <- DAT028\n",
+    "a class": """
+class Vocabulary:
+    def __init__(self, texts):
+        self.words = set(word for text in texts for word in text.lower().split())
+        self.ids = {}
+        for number, word in enumerate(self.words):  # <- DAT028
+            self.ids[word] = number + 2
+""",
+}
+ORDERED = {
+    "sorted": "vocab = {w: i for i, w in enumerate(sorted(set(text.split())))}\n" + SAVE,
+    "sorted in place": "words = list(set(text.split()))\nwords.sort()\nids = {w: i for i, w in enumerate(words)}\n"
+    + SAVE,
+    "in order of appearance": "vocab = {w: i for i, w in enumerate(dict.fromkeys(text.split()))}\n" + SAVE,
+    "numbers": "ids = {y: i for i, y in enumerate(set(targets.tolist()))}\n" + SAVE,
+    "saved with the weights": "vocab = {w: i for i, w in enumerate(set(text.split()))}\n"
+    "torch.save({'model': model.state_dict(), 'vocab': vocab}, 'model.pt')\n",
+    "saved as JSON": "vocab = {w: i for i, w in enumerate(set(text.split()))}\njson.dump(vocab, file)\n" + SAVE,
+}
+
+
+@pytest.mark.parametrize("script", NUMBERED.values(), ids=NUMBERED)
+def test_lint_reports_numbers_of_a_set(lint_reports, lint_is_clean, script):
+    lint_reports(HEAD + script + SAVE)
+    lint_is_clean(HEAD + script)  # a note
+
+
+@pytest.mark.parametrize("script", ORDERED.values(), ids=ORDERED)
+def test_lint_accepts_ordered_numbers(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "DAT028")

@@ -127,3 +127,66 @@ def test_lint_reports_numbers_of_each_split(lint_reports, dataset, rest):
 @pytest.mark.parametrize(("dataset", "rest"), CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_shared_numbers(lint_is_clean, dataset, rest):
     lint_is_clean(HEAD + dataset + REST + rest, "DAT026")
+
+
+PER_PART = {
+    "an encoder each": """
+y = torch.tensor(LabelEncoder().fit_transform(names))
+yv = torch.tensor(LabelEncoder().fit_transform(other_names))  # <- DAT026
+""",
+    "a function": """
+def encode(labels):
+    classes = {c: i for i, c in enumerate(sorted(set(labels)))}
+    return torch.tensor([classes[each] for each in labels])
+y_train = encode(train_labels)
+y_test = encode(test_labels)  # <- DAT026
+""",
+    "factorize": """
+y_train, _ = pd.factorize(train.label)
+codes_train = pd.factorize(train_df["label"])[0]
+codes_val = pd.factorize(val_df["label"])[0]  # <- DAT026
+""",
+    "unique": """
+_, y_train = np.unique(labels_train, return_inverse=True)
+_, y_test = np.unique(labels_test, return_inverse=True)  # <- DAT026
+""",
+}
+ONCE = {
+    "one encoder": """
+encoder = LabelEncoder()
+y_train = encoder.fit_transform(train_labels)
+y_test = encoder.transform(test_labels)
+""",
+    "columns": """
+users = torch.tensor(LabelEncoder().fit_transform(table.user))
+items = torch.tensor(LabelEncoder().fit_transform(table.item))
+""",
+    "a function that gets the classes": """
+def encode(labels, classes):
+    numbers = {c: i for i, c in enumerate(sorted(set(classes)))}
+    return torch.tensor([numbers[each] for each in labels])
+y_train, y_test = encode(train_labels, CLASSES), encode(test_labels, CLASSES)
+""",
+    "classes of the task": """
+def encode(labels):
+    numbers = {c: i for i, c in enumerate(sorted(set(CLASSES)))}
+    return torch.tensor([numbers[each] for each in labels])
+y_train, y_test = encode(train_labels), encode(test_labels)
+""",
+}
+IMPORTS = """
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.preprocessing import LabelEncoder
+"""
+
+
+@pytest.mark.parametrize("script", PER_PART.values(), ids=PER_PART)
+def test_labels_numbered_for_each_part_are_reported(lint_reports, script: str):
+    lint_reports(IMPORTS + script)
+
+
+@pytest.mark.parametrize("script", ONCE.values(), ids=ONCE)
+def test_labels_numbered_once_are_accepted(lint_is_clean, script: str):
+    lint_is_clean(IMPORTS + script, "DAT026")

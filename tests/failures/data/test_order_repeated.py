@@ -301,3 +301,68 @@ def test_lint_reports_faulty_scripts(lint_reports, name):
 @pytest.mark.parametrize("name", [*CORRECT, *LINT_CORRECT])
 def test_lint_accepts_correct_scripts(lint_is_clean, name):
     lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_CORRECT}[name])
+
+
+CYCLES = {
+    "next": """
+from itertools import cycle
+batches = cycle(DataLoader(data, 16, shuffle=True))  # <- DAT004
+for step in range(25):
+    one_epoch([next(batches)])
+""",
+    "with an evaluation, in a class": """
+import itertools
+class Trainer:
+    def __init__(self, loader):
+        self.batches = itertools.cycle(loader)  # <- DAT004
+    def run(self, steps):
+        for step, batch in zip(range(steps), self.batches):
+            one_epoch([batch])
+            if step % 5 == 0:
+                with torch.no_grad():
+                    for a, b in DataLoader(data, 32):
+                        model(a)
+Trainer(DataLoader(data, batch_size=16, shuffle=True)).run(25)
+""",
+}
+
+NO_CYCLES = {
+    "a new pass": """
+def cycle(loader):
+    while True:
+        yield from loader
+batches = cycle(DataLoader(data, 16, shuffle=True))
+for step in range(25):
+    one_epoch([next(batches)])
+""",
+    "no shuffling": """
+from itertools import cycle
+batches = cycle(DataLoader(data, 16))
+for step in range(25):
+    one_epoch([next(batches)])
+""",
+    "in every epoch": """
+from itertools import cycle
+for epoch in range(3):
+    for batch, other in zip(DataLoader(data, 16, shuffle=True), cycle(DataLoader(data, 32, shuffle=True))):
+        one_epoch([batch])
+""",
+    "a cycle of a chosen set": """
+from itertools import cycle
+support = cycle([next(iter(DataLoader(data, 16, shuffle=True))) for _ in range(3)])
+for step in range(25):
+    one_epoch([next(support)])
+""",
+}
+
+
+@pytest.mark.parametrize("script", CYCLES.values(), ids=CYCLES)
+def test_a_cycle_is_reported(run_reports, lint_reports, script: str):
+    run_reports(HEAD + script)
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", NO_CYCLES.values(), ids=NO_CYCLES)
+def test_other_cycles_are_accepted(run_is_clean, lint_is_clean, script: str):
+    run_is_clean(HEAD + script)
+    lint_is_clean(HEAD + script, "DAT004")

@@ -7,6 +7,7 @@ import torch
 from sklearn.feature_selection import RFE, SelectKBest, VarianceThreshold
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold, cross_val_score, train_test_split
+from sklearn.preprocessing import TargetEncoder
 from imblearn.over_sampling import SMOTE
 
 """
@@ -32,6 +33,19 @@ def score(X, y, model):
     for train, test in KFold(5).split(X_sel):
         model.fit(X_sel[train], y[train])
 """,
+    "a target encoder": """
+def load(X, y):
+    encoded = TargetEncoder().fit_transform(X, y)  # <- DAT020
+    a, b, c, d = train_test_split(encoded, y)
+    return torch.tensor(a), torch.tensor(b)
+""",
+    "the mean label of each group": """
+def load(table):
+    table["city_mean"] = table.groupby("city")["target"].transform("mean")  # <- DAT020
+    X = table.drop(columns="target")
+    a, b, c, d = train_test_split(X, table["target"])
+    return torch.tensor(a.values), torch.tensor(b.values)
+""",
 }
 
 CORRECT = {
@@ -53,6 +67,19 @@ def load(X, y):
     a, b, c, d = train_test_split(X, y)
     a, c = SMOTE().fit_resample(a, c)
     return a, b, c, d
+""",
+    "the mean of a feature": """
+def load(table):
+    table["age_mean"] = table.groupby("city")["age"].transform("mean")
+    a, b = train_test_split(table)
+    return a, b
+""",
+    "the mean label of the training part": """
+def load(table):
+    train, test = train_test_split(table)
+    means = train.groupby("city")["target"].mean()
+    train["city_mean"], test["city_mean"] = train["city"].map(means), test["city"].map(means)
+    return train, test
 """,
     "without labels": """
 def load(X, y):

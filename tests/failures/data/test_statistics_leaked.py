@@ -38,6 +38,8 @@ train_loader = DataLoader(train_set, 50, shuffle=True)  # <- DAT002
 fit(train_loader, DataLoader(held_out, 50), epochs=2)
 """,
     "by scikit-learn, in numpy": """
+from sklearn.decomposition import PCA
+from sklearn.impute import KNNImputer
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 a = StandardScaler().fit_transform(x.numpy()).astype("float32")
@@ -143,6 +145,17 @@ mean, std = x.mean(axis=0), x.std(axis=0)
 data = TensorDataset(torch.tensor((x - mean) / std), torch.tensor(y))  # <- DAT002
 train_set, val_set = random_split(data, [400, 100])
 """,
+    "a projection": """
+z = PCA(20).fit_transform(x)  # <- DAT002
+x_train, x_test, y_train, y_test = train_test_split(z, y)
+""",
+    "missing values": """
+def load(table, y):
+    filler = KNNImputer()
+    table = filler.fit_transform(table)  # <- DAT002
+    a, b, c, d = train_test_split(table, y)
+    return torch.tensor(a), torch.tensor(b)
+""",
     "a position": """
 x = (x - np.mean(x, axis=0)) / np.std(x, axis=0)  # <- DAT002
 train_x, test_x = x[:n_train], x[n_train:]
@@ -211,6 +224,15 @@ class Series(Dataset):
     "each sample by its own mean": """
 x = (x - x.mean(axis=1, keepdims=True)) / x.std(axis=1, keepdims=True)
 train_x, test_x = x[:n_train], x[n_train:]
+""",
+    "a projection for a plot": """
+plot(PCA(2).fit_transform(x))
+a, b, c, d = train_test_split(x, y)
+""",
+    "a projection of the training part": """
+a, b, c, d = train_test_split(x, y)
+pca = PCA(20).fit(a)
+a, b = pca.transform(a), pca.transform(b)
 """,
     "labels encoded": "y = LabelEncoder().fit_transform(y)\na, b, c, d = train_test_split(x, y)\n",
     "constants": "x = (x - 0.5) / 0.25\nx_train, x_test, y_train, y_test = train_test_split(x, y)\n",

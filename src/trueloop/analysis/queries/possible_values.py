@@ -40,8 +40,8 @@ def possible_values(source: SourceFile, node: ast.expr) -> list[ast.expr]:
     match node:
         case ast.Name(id=name):
             return _of_variable(source, node, name)
-        case ast.Attribute(value=ast.Name(id="self"), attr=name):
-            return _of_attribute(source, node, f"self.{name}")
+        case ast.Attribute(value=ast.Name(id=owner), attr=name) if owner == "self" or _is_self(source, node, owner):
+            return _of_attribute(source, node, f"{owner}.{name}")
         case ast.Call():
             return _returned(source, node, None)
         case _:
@@ -80,6 +80,13 @@ def _of_attribute(source: SourceFile, node: ast.expr, name: str) -> list[ast.exp
     definition = enclosing_definition(source, node, ast.ClassDef)
     others = [each for each in _assignments(definition).get(name, []) if id(each.statement) not in own]
     return found + [part for each in others for part in _parts(source, each)]
+
+
+def _is_self(source: SourceFile, node: ast.expr, name: str) -> bool:
+    """Return True if a name is that of the object whose method contains a node."""
+    function = function_of(source, node)
+    is_method = not isinstance(function, ast.Module) and isinstance(source.parents.get(id(function)), ast.ClassDef)
+    return is_method and [each.arg for each in _parameters(function)[:1]] == [name]
 
 
 def _assigned_before(source: SourceFile, node: ast.expr, name: str) -> tuple[list[ast.expr], bool]:

@@ -1,4 +1,4 @@
-"""The built-in ``hash()`` of a string decides on a split, an index or a seed, and is another number in every run.
+"""The built-in ``hash()`` of a string, or the order of a set of strings, gives other numbers in every run.
 
 What you see
     Two runs with the same seeds give different results. After a restart, samples of the old test set are in the
@@ -6,22 +6,27 @@ What you see
 
 Why it happens
     Python salts the hash of strings and bytes with a random number that it draws when the process starts. No seed of
-    ``random``, NumPy or PyTorch changes that, only the environment variable PYTHONHASHSEED.
+    ``random``, NumPy or PyTorch changes that, only the environment variable PYTHONHASHSEED. The order of a set follows
+    the hashes, so a vocabulary numbered by ``enumerate(set(words))`` has other numbers after a restart.
 
 Fix
     Use a hash that depends on the text alone.
 
         bucket = hash(name) % 10  # wrong
         bucket = zlib.crc32(name.encode()) % 10  # right
+        vocabulary = {word: i for i, word in enumerate(sorted(set(words)))}
 
 When this is fine
     - The hash is that of a number, or of a tuple of numbers, which is not salted.
     - PYTHONHASHSEED is set for every run.
     - The hash only distributes work, and no result depends on it.
+    - The vocabulary is saved together with the weights.
 
 How it is detected
     Only the linter finds it: the remainder of ``hash(...)`` by a number, ``hash(name) % 10``, if the argument is a
-    string by its form or its name, and the program does not mention PYTHONHASHSEED.
+    string by its form or its name, and the program does not mention PYTHONHASHSEED; and a dictionary of numbers for the
+    items of a set of strings that is not sorted. That is a note where no weights are saved or loaded, and it is not
+    reported where a call that saves gets the dictionary.
 
 References
     Python documentation, ``object.__hash__``, https://docs.python.org/3/reference/datamodel.html#object.__hash__
@@ -29,23 +34,33 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _TEXT: Final = frozenset((
     "name", "names", "path", "file", "filename", "fname", "text", "word", "token", "pid", "key", "subject", "patient",
     "speaker", "url", "title", "sentence", "string", "stem", "site", "filepath", "uri", "caption",
 ))  # fmt: skip
+_WORDS: Final = frozenset(("words", "tokens", "chars", "char", "texts", "corpus", "tags", "tag", "sentences", "vocab"))
+_WEIGHTS: Final = ("torch.save(", "load_state_dict(", "save_pretrained(", "save_file(")
+_SAVING: Final = re.compile(r"save|dump|write")
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each remainder of the hash of a string."""
-    if "PYTHONHASHSEED" in source.text.source or "hash" in definitions(source).functions:
+    """Yield each remainder of the hash of a string, and each numbering of a set of strings."""
+    if "PYTHONHASHSEED" in source.text.source:
+        return
+    if "set(" in source.text.source or "{" in source.text.source:
+        yield from _numberings(source)
+    if "hash" in definitions(source).functions:
         return
     for node in source.nodes_of(ast.BinOp):
         call = node.left
@@ -62,6 +77,99 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 pass
 
 
+def _numberings(source: SourceFile) -> Iterator[Hit]:
+    """Yield each dictionary that numbers the items of a set of strings."""
+    keeps_weights = any(word in source.text.source for word in _WEIGHTS)
+    for node in source.nodes_of(ast.DictComp, ast.Call, ast.For):
+        items, target = _numbered(source, node)
+        unordered = None if items is None else _unordered(source, items)
+        is_sorted = items is not None and f"{ast.unparse(items)}.sort(" in source.text.source
+        if unordered is None or is_sorted or not _has_text(source, unordered):
+            continue
+        if any(_saves(call, target) for call in source.all_calls):
+            continue
+        yield Hit(
+            message=f"`{ast.unparse(unordered)}` is a set of strings, whose order is another one in every run: a "
+            "process that loads the weights gives other numbers to the items. Use `sorted(...)`.",
+            node=node,
+            severity=None if keeps_weights else Severity.NOTE,
+        )
+
+
+def _numbered(source: SourceFile, node: ast.AST) -> tuple[ast.expr | None, str]:
+    """Return the items that a node numbers and the variable of the dictionary; None for other nodes."""
+    parent = source.parents.get(id(node))
+    target = ast.unparse(parent.targets[0]) if isinstance(parent, ast.Assign) else ""
+    match node:
+        case ast.DictComp(
+            key=ast.Name(id=key),
+            value=ast.Name() | ast.BinOp(),
+            generators=[
+                ast.comprehension(
+                    target=ast.Tuple(elts=[_, ast.Name(id=item)]),
+                    iter=ast.Call(func=ast.Name(id="enumerate"), args=[items, *_]),
+                )
+            ],
+        ) if key == item:
+            return items, target
+        case ast.Call(func=ast.Name(id="dict"), args=[ast.Call(func=ast.Name(id="zip"), args=[items, numbers])]):
+            return (items if last_name(getattr(numbers, "func", numbers)) in ("range", "count") else None), target
+        case ast.For(target=ast.Name(id=item), iter=items, body=body):
+            for each in body:
+                match each:
+                    case ast.Assign(
+                        targets=[ast.Subscript(value=owner, slice=ast.Name(id=key))],
+                        value=ast.Call(func=ast.Name(id="len")),
+                    ) if key == item:
+                        return items, ast.unparse(owner)
+                    case _:
+                        pass
+        case ast.For(
+            target=ast.Tuple(elts=[ast.Name(id=number), ast.Name(id=item)]),
+            iter=ast.Call(func=ast.Name(id="enumerate"), args=[items, *_]),
+            body=[ast.Assign(targets=[ast.Subscript(value=owner, slice=ast.Name(id=key))], value=value), *_],
+        ) if key == item and any(each.id == number for each in nodes_in(value, ast.Name)):
+            return items, ast.unparse(owner)
+        case _:
+            pass
+    return None, ""
+
+
+def _unordered(source: SourceFile, items: ast.expr) -> ast.expr | None:
+    """Return the set of which some items are all, in its own order; None for other items."""
+    for each in origins(source, items, 3):
+        is_list = isinstance(each, ast.Call) and last_name(each.func) in ("list", "tuple") and len(each.args) == 1
+        for made in origins(source, each.args[0], 2) if is_list and isinstance(each, ast.Call) else (each,):
+            if isinstance(made, ast.SetComp) or (isinstance(made, ast.Call) and ast.unparse(made.func) == "set"):
+                return made
+    return None
+
+
+def _has_text(source: SourceFile, unordered: ast.expr) -> bool:
+    """Return True if a set contains strings, by the names and calls in it and in what it is made of."""
+    made = [unordered]
+    for name in nodes_in(unordered, ast.Name):
+        made += list(origins(source, name, 3))
+    for each in (node for value in made for node in nodes_in(value, ast.expr)):
+        if isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value:
+            return True
+        name = last_name(each)
+        if name in ("split", "lower", "strip", "read", "read_text", "read_csv"):
+            return True
+        if isinstance(each, ast.Name | ast.Attribute) and set(name_words(name)) & (_TEXT | _WORDS):
+            return True
+    return False
+
+
+def _saves(call: ast.Call, target: str) -> bool:
+    """Return True if a call writes a dictionary, by its name or that of the object that holds it."""
+    if not _SAVING.search(last_name(call.func)) or not target:
+        return False
+    own = target.rpartition(".")[2]
+    written = [last_name(each) for argument in (*call.args, *call.keywords) for each in nodes_in(argument, ast.expr)]
+    return own in written or any(name_words(name) & {"vocab", "tokenizer", "mapping", "dataset"} for name in written)
+
+
 def _is_text(value: ast.expr) -> bool:
     """Return True for a string by its form or its name, and a tuple that contains one."""
     match value:
@@ -75,7 +183,9 @@ def _is_text(value: ast.expr) -> bool:
             return bool(set(name_words(last_name(value))) & _TEXT)
 
 
-RULE = Rule(required_words=("hash(", "%", "torch|numpy|sklearn"), find=find)
+RULE = Rule(
+    required_words=("hash(&%|set(&enumerate(|set(&len(|set(&zip(|{&enumerate(|{&zip(", "torch|numpy|sklearn"), find=find
+)
 
 BAD = """
 import torch
@@ -98,7 +208,7 @@ print(nn.functional.mse_loss(model(x[held_out]), y[held_out]).item())
 
 FAILURE = Failure(
     code="DAT028",
-    title="hash() of a string differs in every run",
+    title="Hash of a string, or order of a set, differs in every run",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad=BAD,

@@ -17,7 +17,7 @@ Fix
         train, test = Songs(train_records, class_to_idx), Songs(test_records, class_to_idx)
 
 When this is fine
-    - The names are sorted, and every part contains all of them.
+    - The names are sorted in the ``__init__`` of a dataset, and every part contains all of them.
     - The names come from one list of the program, or from all records.
     - The numbers of the training part are passed to the others, or assigned to them.
     - Only one part is made by the class.
@@ -26,8 +26,11 @@ When this is fine
 How it is detected
     Only the linter finds it: an ``__init__`` numbers names by ``enumerate`` of ``dict.fromkeys`` or a set, or gives
     each new name the number ``len(numbers)``. The names follow from an argument, and the program makes a training part
-    and a held-out part with different values of this argument. Sorted names are not reported, nor programs with words
-    of tasks whose parts have other classes, such as triplets and episodes.
+    and a held-out part with different values of this argument. Sorted names are not reported there. It also reports a
+    ``LabelEncoder``, ``pd.factorize``, ``np.unique(..., return_inverse=True)``, or a function that numbers a set of its
+    argument, sorted or not, if it gets the labels of the training part and then those of the held-out part: one class
+    that a part lacks moves all others. Programs with words of tasks whose parts have other classes, such as triplets
+    and episodes, are not reported.
 
 References
     Python, "Set Types", https://docs.python.org/3/library/stdtypes.html#set-types-set-frozenset
@@ -41,9 +44,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import assigned_pairs
-from trueloop.analysis.queries.held_out_names import is_held_out, is_training
+from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.held_out_names import is_held_out, is_other_part, is_training
+from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import nodes_in, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _UNSORTED: Final = frozenset(("fromkeys", "set", "frozenset"))
@@ -60,6 +65,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each numbering of names that a training part and a held-out part do on their own."""
     if _OTHER_CLASSES.search(source.text.source):
         return
+    yield from _of_parts(source)
     for definition in source.nodes_of(ast.ClassDef):
         methods = [each for each in definition.body if isinstance(each, ast.FunctionDef)]
         init = next((each for each in methods if each.name == "__init__"), None)
@@ -76,6 +82,59 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 node=numbered[2],
                 related=((pair[0], "the training part"), (pair[1], "the held-out part")),
             )
+
+
+def _of_parts(source: SourceFile) -> Iterator[Hit]:
+    """Yield each call that numbers the labels of a held-out part, after another one for those of the training part."""
+    calls: list[tuple[str, str, ast.expr, ast.Call]] = []  # what numbers, variable of the result, labels, call
+    for statement in source.nodes_of(ast.Assign):
+        for target, value in assigned_pairs(statement):
+            result = target.elts[-1] if isinstance(target, ast.Tuple) else target
+            for call in nodes_in(value, ast.Call):
+                kind = _numbers_labels(source, call)
+                if kind and call.args:
+                    calls.append((kind, ast.unparse(result), call.args[0], call))
+    for kind, result, labels, call in calls:
+        for other_kind, other_result, other_labels, other in calls:
+            same = kind == other_kind and other is not call and ast.unparse(labels) != ast.unparse(other_labels)
+            texts = [(labels, other_labels), (ast.Name(result), ast.Name(other_result))]
+            if same and any(is_other_part(dotted_name(first), second) for first, second in texts):
+                yield Hit(
+                    message=f"`{ast.unparse(call)}` and `{ast.unparse(other)}` number the classes of their part on "
+                    "their own: if one part lacks a class, equal numbers stand for different classes.",
+                    node=other,
+                    related=((call, "the training part"),),
+                )
+
+
+def _numbers_labels(source: SourceFile, call: ast.Call, *, is_inner: bool = False) -> str:
+    """Return the name of what numbers the labels in the argument of a call; "" for other calls."""
+    name = last_name(call.func)
+    if name == "fit_transform" and isinstance(call.func, ast.Attribute):
+        made = [last_name(e.func) for e in origins(source, call.func.value) if isinstance(e, ast.Call)]
+        return "LabelEncoder" if "LabelEncoder" in made and isinstance(call.func.value, ast.Call) else ""
+    if name == "factorize" or (name == "unique" and any(each.arg == "return_inverse" for each in call.keywords)):
+        return name
+    function = definitions(source).functions.get(name)
+    if function is None or len(function.args.args) != 1 or is_inner:
+        return ""
+    own = function.args.args[0].arg
+    for each in nodes_in(function, ast.Call):
+        inner = [*each.args[:1]] if last_name(each.func) in (*_UNSORTED, "unique") else []
+        numbers = any(last_name(c.func) == "enumerate" for c in nodes_in(function, ast.Call))
+        if any(last_name(n) == own for part in inner for n in nodes_in(part, ast.Name)) and numbers:
+            return name if not nodes_in(function, ast.Dict, ast.Yield) and _returns_numbers(function) else ""
+        if _numbers_labels(source, each, is_inner=True) and each.args and last_name(each.args[0]) == own:
+            return name
+    return ""
+
+
+def _returns_numbers(function: ast.FunctionDef) -> bool:
+    """Return True if a function returns one value, which looks up the numbers: not the numbering itself."""
+    returned = [each.value for each in nodes_in(function, ast.Return)]
+    return all(isinstance(each, ast.Call | ast.ListComp) for each in returned) and bool(
+        [each for value in returned if value is not None for each in nodes_in(value, ast.ListComp)]
+    )
 
 
 def _numbering(init: ast.FunctionDef) -> tuple[str, ast.AST, ast.AST] | None:
@@ -186,7 +245,14 @@ def _following(init: ast.FunctionDef, names: set[str]) -> set[str]:
     return found - {"", "self"}
 
 
-RULE = Rule(required_words=("enumerate(|setdefault(|len(", "fromkeys|set(|setdefault|] = len(", "__init__"), find=find)
+RULE = Rule(
+    required_words=(
+        "enumerate(|setdefault(|len(|LabelEncoder|factorize(|return_inverse",
+        "fromkeys|set(|setdefault|] = len(|LabelEncoder|factorize(|return_inverse",
+        "__init__|torch",
+    ),
+    find=find,
+)
 
 BAD = """
 import random

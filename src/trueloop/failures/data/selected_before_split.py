@@ -1,4 +1,4 @@
-"""Features are selected with the labels of all samples, before the split.
+"""Features are selected, or computed, with the labels of all samples, before the split.
 
 What you see
     The validation score, or the score of the cross-validation, is far better than the score on new data. With many
@@ -21,9 +21,10 @@ When this is fine
     - The features are selected without labels, such as by their variance.
 
 How it is detected
-    Only the linter finds it: a selection that is fitted with labels, or columns of an array that were sorted by a
-    score of this array and the labels, and whose result the same function splits afterwards into training and held-out
-    samples, by a call or with two arrays of indices.
+    Only the linter finds it: a selection, a target encoder or a discriminant analysis that is fitted with labels, the
+    mean label of each group of a table, or columns of an array that were sorted by a score of this array and the
+    labels, and whose result the same function splits afterwards into training and held-out samples, by a call or with
+    two arrays of indices.
 
 References
     scikit-learn, "Common pitfalls", https://scikit-learn.org/stable/common_pitfalls.html
@@ -47,6 +48,11 @@ _SELECTORS: Final = frozenset((
     "GenericUnivariateSelect", "RFE", "RFECV", "SelectFdr", "SelectFpr", "SelectFromModel", "SelectFwe", "SelectKBest",
     "SelectPercentile", "SequentialFeatureSelector",
 ))  # fmt: skip
+_ENCODERS: Final = frozenset((
+    "TargetEncoder", "LeaveOneOutEncoder", "CatBoostEncoder", "MEstimateEncoder", "JamesSteinEncoder", "WOEEncoder",
+    "LinearDiscriminantAnalysis", "NeighborhoodComponentsAnalysis", "PLSRegression",
+))  # fmt: skip
+"""What computes new features with the labels."""
 _SPLITS: Final = frozenset(
     ("cross_val_predict", "cross_val_score", "cross_validate", "random_split", "split", "train_test_split")
 )
@@ -78,7 +84,7 @@ def _created(source: SourceFile) -> dict[str, str]:
         for each in source.nodes_of(ast.Assign)
         if isinstance(each.value, ast.Call)
         for target in each.targets
-        if last_name(each.value.func) in _SELECTORS
+        if last_name(each.value.func) in _SELECTORS | _ENCODERS
     }
 
 
@@ -100,8 +106,10 @@ def _in_scope(source: SourceFile, body: list[ast.stmt], made: dict[str, str]) ->
         if isinstance(statement, ast.Assign):
             is_split = any(last_name(each.func) in _SPLITS for each in nodes_in(statement.value, ast.Call))
             origin = _origin(statement.value, made, fitted, derived) or _chosen(statement.value, ranked)
+            origin = origin or _mean_of_labels(statement.value)
             ranking = None if is_split else _ranking(source, statement.value, ranked)
-            for target in [name for each in statement.targets for name in _names(each)]:
+            is_column = isinstance(statement.targets[0], ast.Subscript) and origin is None
+            for target in [] if is_column else [name for each in statement.targets for name in _names(each)]:
                 derived.pop(target, None)
                 ranked.pop(target, None)
                 if origin is not None and not is_split:
@@ -125,6 +133,25 @@ def _splits(
             used.add(each.slice.id)
             if len(used) > 1 and any(name_words(name) & _TRAINING for name in used):
                 yield origin, each
+
+
+def _mean_of_labels(value: ast.expr) -> ast.Call | None:
+    """Return ``table.groupby("city")["target"].mean()`` within an expression; None if there is none."""
+    for call in nodes_in(value, ast.Call):
+        match call:
+            case ast.Call(
+                func=ast.Attribute(
+                    attr="mean" | "transform" | "agg",
+                    value=ast.Subscript(
+                        value=ast.Call(func=ast.Attribute(attr="groupby", value=table)),
+                        slice=ast.Constant(value=str(column)),
+                    ),
+                )
+            ) if is_label(ast.Name(column)) and not data_words(table) & TRAINING:
+                return call
+            case _:
+                pass
+    return None
 
 
 def _ranking(source: SourceFile, value: ast.expr, ranked: dict[str, _Ranking]) -> _Ranking | None:
@@ -182,14 +209,14 @@ def _kind(call: ast.Call, made: dict[str, str]) -> str:
     labels = len(call.args) > 1 or any(each.arg == "y" for each in call.keywords)
     words = {word for each in _names(call.args[0]) for word in name_words(each)}
     is_part = bool(words & _TRAINING) or bool(nodes_in(call.args[0], ast.Slice))
-    return name if name in _SELECTORS and labels and not is_part else ""
+    return name if name in _SELECTORS | _ENCODERS and labels and not is_part else ""
 
 
 def _hit(origin: ast.Call, split: ast.expr) -> Hit:
     by = split.func if isinstance(split, ast.Call) else split
     return Hit(
         message=f"`{ast.unparse(origin.func)}` gets all samples before `{ast.unparse(by)}` splits them: "
-        "the labels of held-out samples decide which features are kept.",
+        "the labels of held-out samples decide which features are kept, or are part of them.",
         node=origin,
         related=((split, "split here"),),
     )
@@ -215,8 +242,8 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 RULE = Rule(
     required_words=(
-        "fit_transform(|.fit(|argsort|topk|argpartition",
-        "Select|RFE|SequentialFeature|argsort|topk|argpartition",
+        "fit_transform(|.fit(|argsort|topk|argpartition|groupby(",
+        "Select|RFE|SequentialFeature|argsort|topk|argpartition|Encoder|Discriminant|PLSReg|Neighborhood|groupby(",
         "split|cross_val|train|tr]|tr_|fit_",
     ),
     find=find,

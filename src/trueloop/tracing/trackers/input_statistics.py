@@ -16,14 +16,15 @@ from trueloop.tracing.row_digests import row_digests
 from trueloop.tracing.running_code import user_modules
 from trueloop.tracing.source_calls import tree_of
 from trueloop.tracing.tracker import Tracker
-from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MAX_FEATURES: Final = 256
 MAX_VALUES: Final = 2_000_000  # in one call
 MAX_CALLS: Final = 4000
 MAX_PARTS: Final = 32  # inputs, or hashes of samples, that are collected before they are joined
 BUFFERED: Final = 1 << 15  # numbers that are collected first: on small tensors, operations cost more than numbers
-MIN_ROWS: Final = 30
+MIN_ROWS: Final = 30  # from which statistics of held-out inputs say something
+MAX_MODELS: Final = 16
+MAX_CALLS_WITH_IMAGES: Final = 64
 MAX_SHARED: Final = 0.02  # share of held-out samples that were also trained on
 _SCALING: Final = re.compile(r"fit_transform\(|\.fit\(|min\(.*max\(|max\(.*min\(|mean\(.*std\(", re.DOTALL)
 
@@ -46,6 +47,8 @@ class HeldOutInputs(Event):
     model: Ref
     training: Columns
     held_out: Columns
+    channels: bool
+    """Whether the columns are the channels of images instead of features."""
 
 
 @dataclass(slots=True)
@@ -56,6 +59,7 @@ class _Table:
     location: CodePosition | None = None
     rows: int = 0
     calls: int = 0
+    of_images: bool = False
     latest: list[Tensor] = field(default_factory=list[Tensor])
     total: Tensor | None = None
     squares: Tensor | None = None
@@ -66,6 +70,7 @@ class _Table:
     def add(self, inputs: Tensor, digests: Tensor | None) -> None:
         """Add one batch of shape (..., features)."""
         self.calls += 1
+        self.of_images = inputs.ndim == 4
         if digests is not None:
             self.digests.append(digests)
             if len(self.digests) >= MAX_PARTS:
@@ -116,14 +121,19 @@ class InputStatistics(Tracker):
     emits: ClassVar[tuple[type[Event], ...]] = (HeldOutInputs,)
 
     def __init__(self) -> None:
-        self._models = WeakIdDict[Ref, _Model]()
+        self._models: dict[Ref, _Model] = {}
+        """The latest models, also those that no longer exist."""
 
     def on_model_called(self, event: ModelCalled) -> None:
         """Add the inputs of a call."""
         inputs = event.inputs
         if event.recomputed or not isinstance(inputs, Tensor) or not _is_readable(inputs):
             return
-        model = self._models.get(event.model) or self._models.put(event.model, _Model())
+        model = self._models.get(event.model)
+        if model is None:
+            model = self._models[event.model] = _Model()
+            if len(self._models) > MAX_MODELS:
+                del self._models[next(iter(self._models))]
         model.trained_in_train_mode |= event.has_graph and event.training
         if event.has_graph and (event.training or not model.trained_in_train_mode):
             table = model.training
@@ -133,28 +143,36 @@ class InputStatistics(Tracker):
                 table = model.held_out[event.location] = _Table(event.update, event.location)
         else:
             return
-        if table.calls < MAX_CALLS:
-            table.add(inputs, row_digests(event))
+        if table.calls < (MAX_CALLS if inputs.ndim < 4 else MAX_CALLS_WITH_IMAGES):
+            table.add(_rows(inputs), row_digests(event))
 
     def on_watch_ended(self, event: WatchEnded) -> HeldOutInputs | None:
-        """Return the first evaluation on samples that were not trained on."""
-        for ref, model in self._models.items():
-            model.training.flush()
-            for table in model.held_out.values():
-                table.flush()
-                if table.rows >= MIN_ROWS and model.training.rows and not _overlap(model.training, table):
-                    return HeldOutInputs(
-                        location=table.location,
-                        model=ref,
-                        training=model.training.columns(),
-                        held_out=table.columns(),
-                    )
+        """Return the first evaluation on samples that were not trained on, rather one of many rows."""
+        for least in (MIN_ROWS, 1):
+            for ref, model in self._models.items():
+                model.training.flush()
+                for table in model.held_out.values():
+                    table.flush()
+                    if table.rows >= least and model.training.rows and not _overlap(model.training, table):
+                        return HeldOutInputs(
+                            location=table.location,
+                            model=ref,
+                            training=model.training.columns(),
+                            held_out=table.columns(),
+                            channels=table.of_images,
+                        )
         return None
 
 
 def _is_readable(inputs: Tensor) -> bool:
-    plain = inputs.is_floating_point() and inputs.is_cpu and inputs.ndim in (2, 3) and type(inputs) is Tensor
-    return plain and 0 < inputs.numel() <= MAX_VALUES and inputs.shape[-1] <= MAX_FEATURES
+    plain = inputs.is_floating_point() and inputs.is_cpu and inputs.ndim in (2, 3, 4) and type(inputs) is Tensor
+    features = inputs.shape[-1 if inputs.ndim < 4 else 1]
+    return plain and 0 < inputs.numel() <= MAX_VALUES and features <= (MAX_FEATURES if inputs.ndim < 4 else 4)
+
+
+def _rows(inputs: Tensor) -> Tensor:
+    """Return inputs with the features last; of images, some pixels with their channels."""
+    return inputs if inputs.ndim < 4 else inputs[:, :, ::3, ::3].movedim(1, -1)
 
 
 def _overlap(training: _Table, held_out: _Table) -> bool:

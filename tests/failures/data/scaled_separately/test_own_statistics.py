@@ -115,3 +115,59 @@ def test_lint_reports_faulty_scripts(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script)
+
+
+TRAINING = """
+import torch
+from torch import nn
+mean, std = x.mean(0), x.std(0)
+for epoch in range(3):
+    for rows in torch.randperm(len(x)).split(32):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model((x[rows] - mean) / std), y[rows]).backward()
+        optimizer.step()
+"""
+BATCHES = {
+    "slices": """
+def evaluate(inputs):
+    model.eval()
+    for i in range(0, len(inputs), 10):
+        batch = inputs[i:i + 10]
+        batch = (batch - batch.mean(0)) / batch.std(0)  # <- DAT013
+        print(model(batch))
+""",
+    "a loader": """
+with torch.no_grad():
+    for a, b in test_loader:
+        a = (a - a.mean(dim=0)) / (a.std(dim=0) + 1e-8)  # <- DAT013
+        print(model(a))
+""",
+}
+OTHER_BATCHES = {
+    "the statistics of the training data": """
+with torch.no_grad():
+    for a, b in test_loader:
+        print(model((a - mean) / std))
+""",
+    "each sample on its own": """
+with torch.no_grad():
+    for a, b in test_loader:
+        print(model((a - a.mean(1, keepdim=True)) / a.std(1, keepdim=True)))
+""",
+    "outputs": """
+with torch.no_grad():
+    for a, b in test_loader:
+        out = model((a - mean) / std)
+        print((out - out.mean(0)) / out.std(0))
+""",
+}
+
+
+@pytest.mark.parametrize("script", BATCHES.values(), ids=BATCHES)
+def test_batches_with_their_own_statistics_are_reported(lint_reports, script: str):
+    lint_reports(TRAINING + script)
+
+
+@pytest.mark.parametrize("script", OTHER_BATCHES.values(), ids=OTHER_BATCHES)
+def test_other_batches_are_accepted(lint_is_clean, script: str):
+    lint_is_clean(TRAINING + script, "DAT013")

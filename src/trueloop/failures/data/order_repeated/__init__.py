@@ -6,6 +6,7 @@ What you see
 
 Why it happens
     A random number generator that is seeded again with the same number gives the same order of samples again.
+    ``itertools.cycle(loader)`` passes over the loader once, keeps all batches, and repeats them in the same order.
 
 Fix
     Seed once, before the first epoch.
@@ -14,11 +15,18 @@ Fix
         for epoch in range(epochs):  # no manual_seed in this loop
             for inputs, targets in loader:
 
+    Instead of ``itertools.cycle``, start a new pass when one ends.
+
+        def endless(loader):
+            while True:
+                yield from loader
+
 When this is fine
     - The loader does not shuffle, or it loads held-out samples.
     - You train two models on the same order to compare them.
     - The run starts again from the beginning, or returns to an earlier state.
     - The dataset is a single batch.
+    - ``itertools.cycle`` starts again in every epoch, or cycles a set of batches that you chose.
     - The loader has a ``DistributedSampler``, which DST003 checks.
 
 How it is detected
@@ -26,7 +34,9 @@ How it is detected
     that begin with the same 12 or more samples in the same order, if a sampler of PyTorch or Accelerate shuffles them
     and the same optimizer steps in both epochs. Nothing is reported if an optimizer is built or weights are loaded
     between the epochs. Without a loader it compares the first 3 batches after each call that sets the same seed, in a
-    file that shuffles. The linter reports an epoch loop over a shuffling loader that sets the same seed in each
+    file that shuffles, and, in a file that calls ``itertools.cycle``, the first 3 training batches after a pass over a
+    shuffling loader with those of the pass. The linter reports ``itertools.cycle`` of a shuffling loader outside of
+    loops, and an epoch loop over a shuffling loader that sets the same seed in each
     iteration. An order that is repeated on purpose is reported too, so this is a warning.
 
 References
@@ -42,8 +52,10 @@ from typing import Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
+from trueloop.analysis.queries.class_instances import enclosing_loops
 from trueloop.analysis.queries.epoch_loops import epoch_loops
 from trueloop.analysis.queries.loops import assigned_names
+from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
@@ -99,6 +111,43 @@ class _Epoch:
     optimizers: set[Ref] = field(default_factory=set[Ref])
 
 
+@dataclass(slots=True)
+class _Passes:
+    """The first training batches of the latest pass over a shuffling loader, and those that follow it."""
+
+    start: LoaderStarted | None = None
+    first: tuple[int, ...] = ()
+    later: tuple[int, ...] = ()
+    ended: bool = False
+
+    def compare(self, call: ModelCalled) -> Evidence | None:
+        """Add a batch; return evidence if the batches after the pass are those of the pass."""
+        from trueloop.tracing.row_digests import row_digests
+
+        batches = self.later if self.ended else self.first
+        if len(batches) >= MIN_BATCHES or (self.ended and (call.loader is not None or len(self.first) < MIN_BATCHES)):
+            return None
+        rows = row_digests(call)
+        if rows is None or rows.device.type != "cpu":
+            return None
+        batches = (*batches, int(rows.sum()))
+        if not self.ended:
+            self.first = batches
+            return None
+        self.later = batches
+        is_same = self.later == self.first and len(set(self.first)) == MIN_BATCHES
+        location = self.start.location if self.start is not None else None
+        text = str(read_source(location.source_location.path)) if location else ""
+        if not is_same or not re.search(r"\bcycle\(", text):
+            return None
+        return Evidence(
+            message="After the first pass over the loader, the same batches are repeated in the same order, although "
+            "the loader shuffles: `itertools.cycle` keeps the batches of its first pass.",
+            location=location,
+            fix="Start a new pass when one ends: `while True: yield from loader`.",
+        )
+
+
 class Detector(BaseDetector):
     """Compares the order of each epoch with that of the previous epoch."""
 
@@ -118,6 +167,7 @@ class Detector(BaseDetector):
         """Hashes of the first training batches since the latest seed, which no loader returned."""
         self._before_seed: tuple[int, ...] = ()
         """Those that followed the same seed before."""
+        self._passes = _Passes()
 
     def on_seed_set(self, event: SeedSet) -> None:
         """Record the line that seeded PyTorch's generator, and begin to record batches that no loader returns."""
@@ -134,10 +184,13 @@ class Detector(BaseDetector):
         self._since_seed = ()
 
     def on_model_called(self, event: ModelCalled) -> Evidence | None:
-        """Return evidence when the same seed was followed by the same batches, which no loader returned."""
-        if self._seed is None or not event.has_graph or event.loader is not None or event.recomputed:
+        """Return evidence when the same batches follow the same seed, or a pass, without a loader that returns them."""
+        if not event.has_graph or event.recomputed:
             return None
-        if len(self._since_seed) >= MIN_BATCHES:
+        return (self._passes.compare(event) if self._passes.start is not None else None) or self._after_seed(event)
+
+    def _after_seed(self, event: ModelCalled) -> Evidence | None:
+        if self._seed is None or event.loader is not None or len(self._since_seed) >= MIN_BATCHES:
             return None
         from trueloop.tracing.row_digests import row_digests
 
@@ -164,6 +217,7 @@ class Detector(BaseDetector):
     def on_tracing_gap(self, event: TracingGap) -> None:
         """Discard batches whose predecessors were not traced."""
         self._seed, self._since_seed, self._before_seed = None, (), ()
+        self._passes = _Passes()
 
     def on_indices_drawn(self, event: IndicesDrawn) -> Evidence | None:
         """Return evidence as soon as the order is known and an optimizer has stepped in both epochs."""
@@ -177,6 +231,8 @@ class Detector(BaseDetector):
 
     def on_loader_exhausted(self, event: LoaderExhausted) -> Evidence | None:
         """Return evidence as soon as the order is known and an optimizer has stepped in both epochs."""
+        if self._passes.start is not None and event.loader is self._passes.start.loader:
+            self._passes.ended = event.batches >= MIN_BATCHES
         key, epoch = self._epoch(event.loader, event.epoch)
         if epoch is None or epoch.complete:
             return None
@@ -204,6 +260,7 @@ class Detector(BaseDetector):
         """Record the start of the loader."""
         if not event.shuffles:
             return
+        self._passes = _Passes(event)
         has_own_generator = getattr(event.live_loader.sampler, "generator", None) is not None
         seeded_at, self._seeded_at = None if has_own_generator else self._seeded_at, None
         if event.sampler == "DistributedSampler":
@@ -303,10 +360,11 @@ def _find_seeding(source: SourceFile, start: Op, loader: AbstractValue) -> Itera
 
 
 def find_all(source: SourceFile) -> Iterator[Hit]:
-    """Yield the same as `find`, and constant seeds in an epoch loop, by its name, that trains on a loader."""
-    found = list(find(source))
+    """Yield the same as `find`, constant seeds in an epoch loop, by its name, that trains on a loader, and cycles."""
+    yield from _find_cycles(source)
+    found = list(find(source)) if "seed" in source.text.source else []
     yield from found
-    for loop in source.nodes if not found else ():
+    for loop in source.nodes if not found and "seed" in source.text.source else ():
         if not isinstance(loop, ast.For) or not re.search(r"epoch|^ep?$", ast.unparse(loop.target)):
             continue
         if Loop(loop, None).runs_at_most_once() or re.fullmatch(r"range\((0, )?[01]\)", ast.unparse(loop.iter)):
@@ -318,6 +376,25 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
                 "every epoch, with the same augmentation and dropout.",
                 node=seeds[0],
                 related=((loop.iter, "the epochs"),),
+            )
+
+
+def _find_cycles(source: SourceFile) -> Iterator[Hit]:
+    """Yield each ``itertools.cycle`` of a shuffling loader that is created outside of loops."""
+    for call in source.calls_of("itertools.cycle"):
+        made = [each for part in call.args[:1] for each in origins(source, part) if isinstance(each, ast.Call)]
+        loaders = [each for each in made if last_name(each.func).endswith("DataLoader")]
+        if not loaders or any(enclosing_loops(source, call)):
+            continue
+        options = {word.arg: ast.unparse(word.value) for word in loaders[0].keywords}
+        positional = dict(zip(("dataset", "batch_size", "shuffle", "sampler"), loaders[0].args, strict=False))
+        shuffles = options.get("shuffle", ast.unparse(positional["shuffle"]) if "shuffle" in positional else "")
+        if shuffles == "True" or "Random" in options.get("sampler", ""):
+            yield Hit(
+                message=f"`{ast.unparse(call)}` keeps the batches of the first pass and repeats them: every epoch has "
+                "the same batches in the same order, although the loader shuffles.",
+                node=call,
+                related=((loaders[0], "the loader"),),
             )
 
 
@@ -348,7 +425,7 @@ def _is_constant_seed(source: SourceFile, seed: Op, loop: Loop) -> bool:
     return bool(arguments) and all(source.is_loop_invariant(each, seed, loop) for each in arguments)
 
 
-RULE = Rule(required_words=("seed", "for "), find=find_all)
+RULE = Rule(required_words=("seed|cycle(", "for |while "), find=find_all)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -26,7 +26,8 @@ How it is detected
     2e-4: with the numbers of the training samples the mean would be off by about 1 / sqrt(samples). The linter reports
     ``fit_transform`` of a scaler, encoder, imputer, vectorizer or projection on data that is called test or validation
     data, in a file that fits one on other data too, and ``(x - x.mean(0)) / x.std(0)``, or with the range, of both
-    training and held-out data, by their names, also in a function that gets one after the other.
+    training and held-out data, by their names, also in a function that gets one after the other; and a batch of an
+    evaluation loop that is standardised with its own mean over dimension 0, where the training data is not.
 
 References
     scikit-learn, "Common pitfalls", https://scikit-learn.org/stable/common_pitfalls.html
@@ -56,8 +57,10 @@ class Detector(BaseDetector):
 
     def on_held_out_inputs(self, event: HeldOutInputs) -> Evidence | None:
         """Return evidence of held-out inputs with mean 0 and deviation 1."""
-        from trueloop.tracing.trackers.input_statistics import scaling_line
+        from trueloop.tracing.trackers.input_statistics import MIN_ROWS, scaling_line
 
+        if event.held_out.rows < MIN_ROWS:
+            return None
         self._compared = True
         features = _standardised(event.held_out)
         training_mean = max(map(abs, event.training.mean), default=1.0)

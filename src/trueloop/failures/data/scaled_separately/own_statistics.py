@@ -39,8 +39,10 @@ class _Scaled(NamedTuple):
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the standardisations of held-out data in a file that standardises training data in the same way."""
-    found = [part for each in _standardised(source) for part in _with_callers(source, each)]
+    """Yield the standardisations of held-out data, or of batches of it, with their own statistics."""
+    own = list(_standardised(source))
+    yield from _batches(source, own)
+    found = [part for each in own for part in _with_callers(source, each)]
     found = [each for each in found if not data_words(each.data) & _SINGLE]
     training = [each for each in found if each.is_called(held_out=False)]
     for each in found if training else ():
@@ -52,6 +54,69 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 node=each.node,
                 related=((training[0].node, "the training data"),),
             )
+
+
+def _batches(source: SourceFile, own: list[_Scaled]) -> Iterator[Hit]:
+    """Yield each evaluation batch that is standardised by its own statistics, if the training data is not."""
+    loops = {id(each.node): _batch_loop(source, each) for each in own}
+    trains = [loop for loop in loops.values() if loop is not None and _calls(loop, "backward")]
+    nodes = {id(each.node) for each in own}
+    all_rows = [each for each in own if loops[id(each.node)] is None and not each.is_called(held_out=True)]
+    others = [each.node for each in all_rows if isinstance(function_of(source, each.node), ast.Module)]
+    for node in source.nodes_of(ast.BinOp):
+        match node:
+            case ast.BinOp(op=ast.Div(), left=ast.BinOp(op=ast.Sub(), right=ast.Name() | ast.Attribute() as centre)):
+                values = [*assigned_in(function_of(source, node), dotted_name(centre))] or [
+                    *assigned_in(source.tree, dotted_name(centre))
+                ]
+                is_mean = any(last_name(call.func) in _CENTRES for v in values for call in nodes_in(v, ast.Call))
+                others += [node] if is_mean and id(node) not in nodes else []
+            case _:
+                pass
+    for each in own if others and not trains else ():
+        loop = loops[id(each.node)]
+        if loop is not None and not data_words(each.data) & _SINGLE and _is_evaluation(source, loop):
+            yield Hit(
+                message=f"`{ast.unparse(each.data)}` is scaled with the statistics of one batch, and the training data "
+                "with those of all its samples: equal values no longer mean the same, and the outputs of a sample "
+                "depend on the batch. Use the statistics of the training data.",
+                node=each.node,
+                related=((others[0], "the training data"),),
+            )
+
+
+def _batch_loop(source: SourceFile, scaled: _Scaled) -> ast.For | None:
+    """Return the loop of which standardised data is one batch, by a statistic over dimension 0; None for other data."""
+    name = dotted_name(scaled.data)
+    is_part = isinstance(scaled.data, ast.Subscript)
+    around: Any = source.parents.get(id(scaled.node))
+    while around is not None and not isinstance(around, ast.FunctionDef | ast.Module):
+        if isinstance(around, ast.For):
+            names = {dotted_name(t) for t, v in single_assignments(around) if isinstance(v, ast.Subscript)}
+            is_batch = is_part or name in names or name in {dotted_name(each) for each in walk(around.target)}
+            axes = [each for each in nodes_in(around, ast.Call) if _is_over_rows(each)]
+            return around if is_batch and axes else None
+        around = source.parents.get(id(around))
+    return None
+
+
+def _is_over_rows(call: ast.Call) -> bool:
+    """Return True for ``x.mean(0)``, with the dimension."""
+    axes = [*call.args, *(each.value for each in call.keywords if each.arg in ("dim", "axis"))]
+    return last_name(call.func) in _CENTRES and any(isinstance(each, ast.Constant) and each.value == 0 for each in axes)
+
+
+def _calls(block: ast.AST, name: str) -> bool:
+    return any(last_name(each.func) == name for each in nodes_in(block, ast.Call))
+
+
+def _is_evaluation(source: SourceFile, loop: ast.For) -> bool:
+    """Return True for a loop that calls no ``backward``, where gradients are switched off or eval mode is set."""
+    around: Any = function_of(source, loop)
+    if isinstance(around, ast.Module):
+        around = source.parents.get(id(loop))
+    text = ast.unparse(around if isinstance(around, ast.FunctionDef | ast.With) else loop)
+    return not _calls(loop, "backward") and any(word in text for word in ("no_grad", "inference_mode", ".eval()"))
 
 
 def _standardised(source: SourceFile) -> Iterator[_Scaled]:

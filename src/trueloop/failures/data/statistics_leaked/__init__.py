@@ -28,10 +28,10 @@ How it is detected
     ends by 1 % or more. Data that was published in this form is reported too, so this is a warning. Datasets that read
     files are not checked.
 
-    The linter reports data that a function scales with statistics of all samples, and then splits with
-    ``random_split``, ``train_test_split`` or at a position, and a dataset that scales all of its samples and is then
-    split. It is a note for targets, and for data that is standardised without a scaler, unless a series is split at a
-    time.
+    The linter reports data that a function scales, projects (PCA), imputes or counts with statistics of all samples,
+    and then splits with ``random_split``, ``train_test_split`` or at a position, and a dataset that scales all of its
+    samples and is then split. It is a note for targets, and for data that is standardised without a scaler, unless a
+    series is split at a time.
 
 References
     scikit-learn, "Common pitfalls: data leakage during pre-processing",

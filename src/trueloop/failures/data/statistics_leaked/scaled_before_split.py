@@ -19,6 +19,8 @@ SERIES: Final = re.compile(
     r"series|window|horizon|forecast|seq_len|timestamp|\blags?\b|\bdates?\b|hourly|daily|\bdays?\b|stock", re.IGNORECASE
 )
 """Words of programs whose samples follow each other in time."""
+FITTED: Final = re.compile(r"scal|pca|svd|(?<![a-z])(nmf|ica|umap)|imput|vectori|quantile|power_?tr", re.IGNORECASE)
+"""Words of what is fitted to all samples: scalers, projections, imputation, word counts."""
 PER_FEATURE: Final = frozenset(("", "0", "(0,)", "(0, 1)", "[0, 1]"))
 """Values of ``axis`` that include all samples."""
 Block = list[ast.stmt]
@@ -83,9 +85,12 @@ class _Scope:
             name = self._split_name(statement)
             if name:
                 self.split = True
+                scaling = ast.unparse(self.scaled[name]).lower()
+                is_scaled = "scal" in scaling or not FITTED.search(scaling) or "fit" not in scaling
                 yield Hit(
-                    message=f"`{name}` is scaled with statistics of all samples and then split: the statistics contain "
-                    "the held-out samples. Split first, and compute the statistics on the training part.",
+                    message=f"`{name}` is {'scaled' if is_scaled else 'transformed'} with statistics of all samples "
+                    "and then split: the statistics contain the held-out samples. Split first, and compute the "
+                    "statistics on the training part.",
                     node=self.scaled[name],
                     related=((statement, "split here"),),
                     severity=Severity.NOTE if self._is_harmless(name, statement) else None,
@@ -140,7 +145,7 @@ class _Scope:
                 self.statistics[dotted_name(function.value)] = self._all_samples(statement.value.args[0])
         if not isinstance(statement, ast.Assign):
             return
-        if "Scaler(" in ast.unparse(statement.value):
+        if isinstance(statement.value, ast.Call) and FITTED.search(_function(statement.value)):
             self._scalers |= set(map(ast.unparse, statement.targets))
         for target, value in [pair for each in statement.targets for pair in _pairs(each, statement.value)]:
             self._bind({dotted_name(each) for each in walk(target)} - {""}, statement, value)
@@ -180,7 +185,7 @@ class _Scope:
             if not isinstance(function, ast.Attribute) or not call.args or not self._all_samples(call.args[0]):
                 continue
             owner = ast.unparse(function.value)
-            if function.attr == "fit_transform" and ("scal" in owner.lower() or owner in self._scalers):
+            if function.attr == "fit_transform" and (FITTED.search(owner) or owner in self._scalers):
                 return True
             fitted_on = self.statistics.get(dotted_name(function.value)) or self._statistic_of(function.value)
             if function.attr == "transform" and fitted_on == _root(call.args[0]):
@@ -200,7 +205,7 @@ class _Scope:
             return self._statistic_of(node.values[-1])
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             return ""
-        if node.func.attr == "fit" and node.args and "scal" in ast.unparse(node.func.value).lower():
+        if node.func.attr == "fit" and node.args and FITTED.search(ast.unparse(node.func.value)):
             return self._all_samples(node.args[0])
         if node.func.attr not in ("mean", "std", "min"):
             return ""
