@@ -58,6 +58,7 @@ UNFIXED = {
     "DAT033",
     "DAT034",
     "ENV007",
+    "ENV008",
     "EVL005",
     "EVL006",
     "EVL010",
