@@ -75,6 +75,7 @@ UNFIXED = {
     "GRD020",
     "GRD026",
     "GRD025",
+    "GRD027",
     "LOS013",
     "LOS018",
     "LOS022",
