@@ -194,3 +194,8 @@ def test_a_setting_without_a_place_is_a_note(lint_reports):
     script = PARSER + "parser.add_argument('--warmup', type=int)  # <- ENV008\nargs = parser.parse_args()" + LOOP
     (found,) = lint_reports(script)
     assert found.severity == "note"
+
+
+def test_functions_that_return_each_others_settings_end(lint_is_clean):
+    script = "def one(args):\n    return two(args)\ndef two(args):\n    return one(args)\none(parser.parse_args())\n"
+    lint_is_clean(PARSER + script + "args = one(parser.parse_args())" + LOOP, "ENV008")

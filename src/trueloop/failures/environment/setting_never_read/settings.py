@@ -172,25 +172,24 @@ def _reads(source: SourceFile, objects: list[ast.expr]) -> set[str] | None:
     for each in source.nodes_of(ast.Subscript):
         if isinstance(each.slice, ast.Constant) and isinstance(each.ctx, ast.Load):
             found |= {str(each.slice.value)} if not _RECORDS.search(last_name(each.value)) else set()
-    named, queue = set[str](), list[Any](objects)
+    loads = [each for each in source.nodes_of(ast.Name, ast.Attribute) if isinstance(each.ctx, ast.Load)]
+    renamed = {one.name for each in source.nodes_of(ast.ImportFrom) for one in each.names if one.asname}
+    queue = list[Any](objects)
+    seen = set[str | int](map(id, queue))
     for node in queue:
         if isinstance(node, ast.arg | ast.AnnAssign):
-            passed = [node.arg if isinstance(node, ast.arg) else last_name(node.target)]
+            passed: list[Any] | None = [node.arg if isinstance(node, ast.arg) else last_name(node.target)]
         else:
             passed = _passed_on(source, node, found)
-        if passed is None:
+        if passed is None or any(each in renamed for each in passed if isinstance(each, str)):
             return None
-        for each in passed:
-            if not isinstance(each, str):
+        names = {each for each in passed if isinstance(each, str)} - seen
+        seen |= names
+        mentions = [e for e in loads if last_name(e) in names and not _is_variadic(source, e)] if names else []
+        for each in (*mentions, *(each for each in passed if not isinstance(each, str))):
+            if id(each) not in seen:
+                seen.add(id(each))
                 queue.append(each)
-            elif each not in named:
-                named.add(each)
-                loads = [e for e in source.nodes_of(ast.Name, ast.Attribute) if isinstance(e.ctx, ast.Load)]
-                queue += [e for e in loads if last_name(e) == each and not _is_variadic(source, e)]
-                if any(
-                    alias.name == each and alias.asname for e in source.nodes_of(ast.ImportFrom) for alias in e.names
-                ):
-                    return None
     return found
 
 
