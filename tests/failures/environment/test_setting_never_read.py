@@ -154,6 +154,9 @@ args = Config()
     + "parser.add_argument('--momentum', dest='mu')\nargs = parser.parse_args()\nprint(args.mu)"
     + LOOP,
     "globals": IMPORTS + "weight_decay = 0.1\nlr = 0.1\nprint(globals())" + LOOP.replace("args.lr", "lr"),
+    "a class of a library reads the fields": IMPORTS
+    + "from library import Trainable\nclass Config(Trainable):\n    lr = 0.1\n    momentum = 0.9\nargs = Config()"
+    + LOOP,
     "a wandb run": PARSER
     + "import wandb\nparser.add_argument('--momentum')\nargs = parser.parse_args()\nwandb.init(config=args)\n"
     + "print(wandb.config)"

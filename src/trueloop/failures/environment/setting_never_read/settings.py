@@ -43,6 +43,9 @@ _SHOWING: Final = frozenset((
 _COPYING: Final = frozenset(("", "vars", "asdict", "items", "sorted", "copy", "to_dict", "deepcopy"))
 _ALL_NAMES: Final = frozenset(("globals", "locals", "vars", "exec", "eval"))
 _RECORDS: Final = re.compile(r"group|state|ckpt|checkpoint|hist|metric|log|result|defaults", re.IGNORECASE)
+_PLAIN_BASES: Final = frozenset(
+    ("object", "ABC", "BaseModel", "NamedTuple")
+)  # others may read the fields of a subclass
 _MODULES: Final = frozenset(("Module", "object", "ABC", "LightningModule"))
 
 
@@ -91,7 +94,7 @@ def _configurations(source: SourceFile) -> Iterator[tuple[list[Setting], list[as
         yield list(_options(options)), [each for each in calls if last_name(each.func) in _PARSING]
     for each in source.nodes_of(ast.ClassDef):
         fields = list(_fields(each))
-        if fields:
+        if fields and {last_name(base) for base in each.bases} <= _PLAIN_BASES | definitions(source).classes.keys():
             names = [node for node in source.nodes_of(ast.Name) if node.id == each.name]
             yield fields, [*(created for node in names for created in _created(source, node))]
     for each in source.nodes_of(ast.Assign):
