@@ -162,6 +162,15 @@ for x, t in loader:
     steps += 1
 print(total / seen, mean / steps, share / steps)
 """,
+    "a loss that is multiplied in place": """
+total = seen = 0
+for x, t in loader:
+    loss = criterion(model(x), t)
+    loss *= x.size(0)
+    total += loss.item()
+    seen += x.size(0)
+print(total / seen)
+""",
     "a counter of single samples": """
 right = seen = 0
 for x, t in loader:

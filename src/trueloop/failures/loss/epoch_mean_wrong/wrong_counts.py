@@ -244,7 +244,8 @@ def _is_mean_loss(source: SourceFile, loop: BatchLoop, value: ast.expr) -> bool:
     """Return True for a number that a loss function with the default reduction computes in the loop."""
     inner = without_conversions(value)
     if isinstance(inner, ast.Name):
-        values = [without_conversions(each) for each in assigned_in(loop.node, inner.id)]
+        scaled = any(dotted_name(each.target) == inner.id for each in nodes_in(loop.node, ast.AugAssign))
+        values = [] if scaled else [without_conversions(each) for each in assigned_in(loop.node, inner.id)]
     else:
         values = [inner]
     is_loss = bool(values) and all(is_loss_call(source, each) for each in values)
