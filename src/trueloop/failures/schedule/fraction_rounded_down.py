@@ -78,8 +78,9 @@ def _length(loop: ast.For) -> ast.expr | None:
         if last_name(call.func) == "trange":
             return call.args[0]
         call = call.args[0]
-    is_range = isinstance(call, ast.Call) and last_name(call.func) == "range" and len(call.args) == 1
-    return call.args[0] if is_range else None
+    if isinstance(call, ast.Call) and last_name(call.func) == "range" and len(call.args) == 1:
+        return call.args[0]
+    return None
 
 
 def _trains(source: SourceFile, loop: ast.For) -> bool:
