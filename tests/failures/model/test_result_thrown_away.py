@@ -215,6 +215,25 @@ data = TensorDataset(x, y)
 """
 
 VIEWS_THAT_ARE_NOT_ASSIGNED = {
+    "a comparison for an assignment": """
+net = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for epoch in range(4):
+    for group in optimizer.param_groups:
+        group["lr"] == 0.01 * 0.5**epoch  # <- MDL009
+    for k in torch.randperm(96).split(16):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x[k]), y[k]).backward()
+        optimizer.step()
+""",
+    "a counter that is compared": """
+class Stopper:
+    def __init__(self):
+        self.count = 0
+    def step(self, loss):
+        self.best == loss  # <- MDL009
+        self.count = 0
+""",
     "squeeze() in a forward": """
 class Net(nn.Module):
     def __init__(self):
@@ -236,6 +255,17 @@ for k in torch.randperm(96).split(16):
 }
 
 VIEWS_THAT_ARE_NOT_ASSIGNED_FINE = {
+    "comparisons that are used, or shown": """
+x == y
+def same(a, b):
+    try:
+        a.value == b.value
+    except AttributeError:
+        return False
+    a.shape == b.shape
+    assert a == b
+    return a == b
+""",
     "squeeze_() works in place": """
 class Net(nn.Module):
     def __init__(self):

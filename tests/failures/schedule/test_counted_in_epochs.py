@@ -513,3 +513,102 @@ def test_lint_reports_a_noam_schedule_stepped_per_epoch(lint_reports, name):
 @pytest.mark.parametrize("name", NOAM_FINE)
 def test_lint_accepts_other_schedules(lint_is_clean, name):
     lint_is_clean(NOAM_HEAD + NOAM_FINE[name])
+
+
+WARM_UP_HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+x = torch.randn(160, 8)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16, shuffle=True)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+warmup = 6
+def update(inputs, targets):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(inputs), targets)
+    return loss
+"""
+WARM_UPS = {
+    "a condition": """
+for epoch in range(4):
+    for step, (a, b) in enumerate(loader):
+        if step < warmup:
+            for group in optimizer.param_groups:
+                group["lr"] = 0.01 * (step + 1) / warmup  # <- SCH007
+        update(a, b).backward()
+        optimizer.step()
+""",
+    "min, in a function": """
+def train_epoch():
+    for i, (a, b) in enumerate(loader):
+        rate = 0.01 * min(1.0, (i + 1) / warmup)
+        optimizer.param_groups[0]["lr"] = rate  # <- SCH007
+        update(a, b).backward()
+        optimizer.step()
+for epoch in range(4):
+    train_epoch()
+""",
+    "a function that sets the rate": """
+def adjust(opt, it):
+    if it < warmup:
+        rate = 0.01 * it / warmup
+        for group in opt.param_groups:
+            group["lr"] = rate  # <- SCH007
+for epoch in range(4):
+    for i, (a, b) in enumerate(loader):
+        adjust(optimizer, i)
+        update(a, b).backward()
+        optimizer.step()
+""",
+}
+WARM_UPS_FINE = {
+    "in the first epoch": """
+for epoch in range(4):
+    for step, (a, b) in enumerate(loader):
+        if epoch == 0 and step < warmup:
+            for group in optimizer.param_groups:
+                group["lr"] = 0.01 * (step + 1) / warmup
+        update(a, b).backward()
+        optimizer.step()
+""",
+    "the number of all updates": """
+for epoch in range(4):
+    for step, (a, b) in enumerate(loader):
+        done = epoch * len(loader) + step
+        if done < warmup:
+            for group in optimizer.param_groups:
+                group["lr"] = 0.01 * (done + 1) / warmup
+        update(a, b).backward()
+        optimizer.step()
+""",
+    "one epoch": """
+for step, (a, b) in enumerate(loader):
+    if step < warmup:
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01 * (step + 1) / warmup
+    update(a, b).backward()
+    optimizer.step()
+""",
+    "a counter that continues": """
+done = 0
+for epoch in range(4):
+    for step, (a, b) in enumerate(loader):
+        done += 1
+        if done < warmup:
+            for group in optimizer.param_groups:
+                group["lr"] = 0.01 * done / warmup
+        update(a, b).backward()
+        optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", WARM_UPS.values(), ids=WARM_UPS)
+def test_lint_reports_a_warm_up_in_every_epoch(lint_reports, script):
+    lint_reports(WARM_UP_HEAD + script)
+
+
+@pytest.mark.parametrize("script", WARM_UPS_FINE.values(), ids=WARM_UPS_FINE)
+def test_lint_accepts_a_single_warm_up(lint_is_clean, script):
+    lint_is_clean(WARM_UP_HEAD + script, "SCH007")

@@ -7,7 +7,7 @@ What you see
 Why it happens
     ``F.relu(x)`` and ``x.to(device)`` return a new tensor and leave ``x`` unchanged, unlike ``module.to(device)``,
     which changes the module. ``model.state_dict(best)`` writes the current weights into ``best``, and loads nothing.
-    Python raises no error for an unused result.
+    Python raises no error for an unused result, such as that of ``==`` where ``=`` is meant.
 
 Fix
     Assign the result, or remove the line:
@@ -16,6 +16,8 @@ Fix
         x = F.relu(x)  # right
         model.state_dict(best)  # wrong: overwrites best
         model.load_state_dict(best)  # right
+        group["lr"] == 0.1 * lr  # wrong: compares
+        group["lr"] = 0.1 * lr  # right
 
 When this is fine
     - The operation works in place: ``inplace=True``, ``F.relu_(x)``, ``x.relu_()``, ``out=``.
@@ -29,8 +31,8 @@ How it is detected
     activations and dropouts in ``forward`` and the functions that it calls, and those of ``to``, ``detach`` and similar
     methods in a training loop. In a loop, the tensor must be computed by PyTorch or come from a ``DataLoader`` with the
     default ``collate_fn``. Calls inside ``try``, or inside ``with`` except autocast, are not checked. The program may
-    not need the line, so this is a warning. It also reports, as an error, a statement that passes a state to
-    ``state_dict``.
+    not need the line, so this is a warning. It also reports a statement that only compares a variable with ``==``, and,
+    as an error, one that passes a state to ``state_dict``.
 
 References
     torch.nn.functional.relu, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.relu.html
@@ -50,7 +52,7 @@ from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.batch_loops import BatchLoop, batch_loops
 from trueloop.analysis.queries.loops import is_inside
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, dotted_name, encloses, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity
 
@@ -108,6 +110,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def find_all(source: SourceFile) -> Iterator[Hit]:
     """Yield the same as `find`, and statements of tensor methods that the text shows to have no effect."""
     yield from find(source)
+    yield from _comparisons(source)
     moved = {name: loop.node for loop in batch_loops(source) for name in _parts_of_batch(loop)}
     for statement in source.nodes_of(ast.Expr):
         match statement:
@@ -185,6 +188,25 @@ def _states_not_loaded(source: SourceFile) -> Iterator[Hit]:
             fix=Fix(edits, safe=False, description="Call load_state_dict"),
             severity=Severity.ERROR,
         )
+
+
+def _comparisons(source: SourceFile) -> Iterator[Hit]:
+    """Yield the statements that compare a variable with ``==`` where an assignment is meant."""
+    for statement in source.nodes_of(ast.Expr):
+        match statement.value:
+            case ast.Compare(left=ast.Name() | ast.Attribute() | ast.Subscript() as left, ops=[ast.Eq()]):
+                pass
+            case _:
+                continue
+        if last_name(left) not in ("shape", "dtype", "device", "ndim") and _is_certain(source, statement):
+            start, end = source.text.span(left)[1], source.text.span(statement.value.comparators[0])[0]
+            is_plain = source.text.content[start:end].strip() == b"=="
+            yield Hit(
+                message=f"`{source.text.segment(statement)}` compares and discards the result: `{ast.unparse(left)}` "
+                "keeps its value.",
+                node=statement,
+                fix=Fix((Edit(start, end, " = "),), safe=False, description="Assign") if is_plain else None,
+            )
 
 
 def _is_new(source: SourceFile, state: ast.expr) -> bool:
@@ -315,16 +337,20 @@ _PURE_CALL: Final = re.compile(
 )
 _LAYER: Final = re.compile(r"[a-z]LU|ELU|Mish|Hardswish|Dropout|igmoid|Tanh|Softmax|Softplus")
 
+_COMPARED: Final = re.compile(r"[\n;:][ \t]*[\w.]+(?:\[[^\]\n]*\])*[ \t]*==")
+
 
 def _may_discard(text: str) -> bool:
-    """Return True for a text with a layer, or with a statement that starts with a call of such a method or function."""
-    return _LAYER.search(text) is not None or any(map(_PURE_CALL.search, _ALONE.findall(f"\n{text}")))
+    """Return True for a text with a layer, or with a statement that starts with such a call or with a comparison."""
+    return bool(_LAYER.search(text) or _COMPARED.search(text)) or any(
+        map(_PURE_CALL.search, _ALONE.findall(f"\n{text}"))
+    )
 
 
 PURE = ".squeeze(|.unsqueeze(|.view(|.reshape(|.permute(|.transpose(|.contiguous(|.long(|.to(|.cuda("
 RULE = Rule(
     required_words=(
-        f"{PURE}|queeze(|flatten(|.state_dict(|relu|ReLU|elu|LU(|dropout|Dropout|igmoid|tanh|Tanh|oftmax|.detach()|.float()|.half()",
+        f"{PURE}|queeze(|flatten(|.state_dict(|relu|ReLU|elu|LU(|dropout|Dropout|igmoid|tanh|Tanh|oftmax|.detach()|.float()|.half()|==",
         _may_discard,
     ),
     find=find_all,

@@ -35,7 +35,8 @@ How it is detected
 
     The linter reports a scheduler whose length has ``len(loader)`` as a factor and that is stepped outside the loop
     over this loader, and the Noam schedule of "Attention is all you need",
-    ``min(step ** -0.5, step * warmup ** -1.5)``, if it is stepped outside the loop with the updates.
+    ``min(step ** -0.5, step * warmup ** -1.5)``, if it is stepped outside the loop with the updates. It also reports a
+    rate that the program raises by hand in proportion to the counter of ``enumerate`` in every epoch.
 
 References
     OneCycleLR, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html
@@ -53,16 +54,18 @@ import re
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.abstract_value import MANAGED, AbstractValue, ValueKind
 from trueloop.analysis.loop_invariance import iterated_loader
 from trueloop.analysis.operations import Loop, Op, OpKind
+from trueloop.analysis.queries.batch_loops import assigned_in
+from trueloop.analysis.queries.class_instances import called_function, enclosing_loops
 from trueloop.analysis.queries.statement_moves import move_into_loop_fix
 from trueloop.analysis.queries.step_units import schedule_lengths, unit_exponent
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence, SourceLocation
-from trueloop.core.source_text import dotted_name, nodes_in, walk
+from trueloop.core.source_text import dotted_name, encloses, nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import LoaderExhausted, Ref, SchedulerStepped, StepTaken, TracingGap, WatchEnded
 from trueloop.tracing.trackers.schedule_courses import ScheduleCourse, ScheduleCourses
@@ -253,8 +256,9 @@ ENDING: Final = frozenset((
 
 
 def find_all(source: SourceFile) -> Iterator[Hit]:
-    """Yield the same as `find`, and schedules as long as the number of epochs that are stepped for each batch."""
+    """Yield the same as `find`, warm-ups by hand in each epoch, and schedules of epochs that each batch steps."""
     yield from find(source)
+    yield from _restarted_warm_ups(source)
     for advance in source.ops(OpKind.SCHEDULER_STEP):
         scheduler = advance.subject
         is_known = scheduler.kind is ValueKind.SCHEDULER and bool(scheduler.sources) and MANAGED not in scheduler.facts
@@ -284,6 +288,75 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
                 node=advance.node,
                 related=((scheduler.node, "the scheduler's length"),),
             )
+
+
+def _restarted_warm_ups(source: SourceFile) -> Iterator[Hit]:
+    """Yield each learning rate that rises with the number of the batch in its epoch, in every epoch."""
+    for loop in source.nodes_of(ast.For):
+        match loop:
+            case ast.For(
+                target=ast.Tuple(elts=[ast.Name(id=counter), *_]), iter=ast.Call(func=ast.Name(id="enumerate"))
+            ):
+                pass
+            case _:
+                continue
+        names = {last_name(each.func) for each in nodes_in(loop, ast.Call)}
+        outer = [chain for chain in enclosing_loops(source, loop) if chain]
+        if "backward" not in names or not outer or _is_of_epoch(source, loop):
+            continue
+        for where, number in ((loop, counter), *_called_with(source, loop, counter)):
+            for statement in nodes_in(where, ast.Assign):
+                if _is_rate(statement) and _is_warm_up(source, where, statement, number):
+                    yield Hit(
+                        message=f"`{source.text.segment(statement)}` starts the warm-up again in every epoch: "
+                        f"`{counter}` counts the batches of one epoch.",
+                        node=statement,
+                        related=((loop, f"`{counter}` starts at 0 here"),),
+                    )
+
+
+def _called_with(source: SourceFile, loop: ast.For, counter: str) -> Iterator[tuple[ast.FunctionDef, str]]:
+    """Yield each function that a loop calls with its counter and no number of the epoch, and its parameter for it."""
+    for call in nodes_in(loop, ast.Call):
+        positions = [number for number, each in enumerate(call.args) if getattr(each, "id", "") == counter]
+        function = called_function(source, call) if positions else None
+        if function is not None and not any("epoch" in ast.unparse(each).lower() for each in call.args):
+            names = [each.arg for each in function.args.args]
+            yield from ((function, name) for name in names[positions[0] + (names[:1] == ["self"]) :][:1])
+
+
+def _is_rate(statement: ast.Assign) -> bool:
+    target = statement.targets[0]
+    return isinstance(target, ast.Subscript) and getattr(target.slice, "value", None) == "lr"
+
+
+def _is_warm_up(source: SourceFile, where: Any, statement: ast.Assign, counter: str) -> bool:
+    """Return True if a rate is proportional to a counter below some number, and does not depend on the epoch."""
+    names = {each.id for each in nodes_in(statement.value, ast.Name)}
+    values = [statement.value, *(value for name in names for value in assigned_in(where, name))]
+    tests = [each.test for each in nodes_in(where, ast.If) if encloses(each, statement)]
+    text = " ".join(map(ast.unparse, (*values, *tests)))
+    rises = any(
+        isinstance(each.op, ast.Div) and any(name.id == counter for name in nodes_in(each.left, ast.Name))
+        for value in values
+        for each in nodes_in(value, ast.BinOp)
+    )
+    is_below = any(
+        isinstance(each.ops[0], ast.Lt | ast.LtE) and counter in {name.id for name in nodes_in(each.left, ast.Name)}
+        for test in tests
+        for each in nodes_in(test, ast.Compare)
+    )
+    return rises and (is_below or "min(" in text) and re.search(r"epoch|\bep\b|global|cos|%|abs|\*\*", text) is None
+
+
+def _is_of_epoch(source: SourceFile, node: ast.AST) -> bool:
+    """Return True if a condition within the outer loop, or an offset of the counter, selects an epoch."""
+    parent = source.parents.get(id(node))
+    while parent is not None and not isinstance(parent, ast.For | ast.While | ast.FunctionDef):
+        if isinstance(parent, ast.If):
+            return True
+        parent = source.parents.get(id(parent))
+    return len(getattr(getattr(node, "iter", None), "args", ())) > 1
 
 
 def _trip_counts(loop: Loop) -> tuple[AbstractValue, ...]:
@@ -331,7 +404,7 @@ def _is_length(number: AbstractValue, loader: AbstractValue | None) -> bool:
     return is_len and loader is not None and any(each.may_alias(loader) for each in number.sources)
 
 
-RULE = Rule(required_words=("len(|range(", "backward(", ".step(", "LR|get_"), find=find_all)
+RULE = Rule(required_words=("len(|range(", "backward(", ".step(", "LR|get_|enumerate(&param_groups"), find=find_all)
 
 BAD = """
 import torch

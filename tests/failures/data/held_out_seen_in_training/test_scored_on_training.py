@@ -32,6 +32,17 @@ def evaluate(model, loader):
     return correct / len(loader.dataset)
 """
 FAULTY = {
+    "a text": """
+for epoch in range(3):
+    train(model, train_loader)
+    print(epoch, "val acc", evaluate(model, train_loader))  # <- DAT001
+""",
+    "a function": """
+def validate(model, loader):
+    return evaluate(model, loader)
+train(model, train_loader)
+acc = validate(model, loader=train_loader)  # <- DAT001
+""",
     "a call": """
 for epoch in range(3):
     train(model, train_loader)
@@ -81,6 +92,18 @@ trainer.validate()
 """,
 }
 CORRECT = {
+    "a text, with the held-out score": """
+train(model, train_loader)
+print("val", evaluate(model, train_loader), evaluate(model, val_loader))
+""",
+    "a text about the training data": """
+train(model, train_loader)
+print("training accuracy", evaluate(model, train_loader))
+""",
+    "no word": """
+train(model, train_loader)
+print(evaluate(model, train_loader))
+""",
     "both scores": """
 for epoch in range(3):
     train(model, train_loader)

@@ -54,6 +54,38 @@ class Trainer:
             running += float(loss)
         return running / len(self.train_loader.dataset)  # <- LOS012
 """,
+    "classes that are not called predictions": """
+c = 0
+for a, b in loader:
+    o = net(a)
+    c += (o.argmax(1) == b).sum().item()
+print(100 * c / len(loader))  # <- LOS012
+""",
+    "a batch size in a variable": """
+for x, t in loader:
+    n = len(x)
+    total += n * float(criterion(model(x), t))
+mean = total / len(loader)  # <- LOS012
+""",
+    "the length of a list of sums": """
+for x, t in loader:
+    losses.append(criterion(model(x), t).item() * x.size(0))
+mean = sum(losses) / len(losses)  # <- LOS012
+""",
+    "a counter of batches": """
+total, steps = 0.0, 0
+for x, t in loader:
+    total = total + criterion(model(x), t).item() * x.size(0)
+    steps += 1
+print(total / steps)  # <- LOS012
+""",
+    "a counter of samples": """
+total, seen = 0.0, 0
+for x, t in loader:
+    total += criterion(model(x), t).item()
+    seen += x.size(0)
+print(total / seen)  # <- LOS012
+""",
 }
 
 CORRECT = {
@@ -119,6 +151,41 @@ for x, y in loader:
     pred = model(x).argmax()
     correct += (pred == y).sum().item()
 print(correct / len(loader))
+""",
+    "counters": """
+total = seen = steps = mean = share = 0
+for x, t in loader:
+    total += criterion(model(x), t).item() * x.size(0)
+    mean += criterion(model(x), t).item()
+    share += (model(x).argmax(1) == t).sum().item() / len(t)
+    seen += len(t)
+    steps += 1
+print(total / seen, mean / steps, share / steps)
+""",
+    "a loss that is multiplied in place": """
+total = seen = 0
+for x, t in loader:
+    loss = criterion(model(x), t)
+    loss *= x.size(0)
+    total += loss.item()
+    seen += x.size(0)
+print(total / seen)
+""",
+    "a counter of single samples": """
+right = seen = 0
+for x, t in loader:
+    for one, label in zip(model(x).argmax(1), t):
+        right += (one == label).sum()
+        seen += 1
+print(right / seen)
+""",
+    "a loss of the program that adds up": """
+def loss_fn(output, target):
+    return (output - target).pow(2).sum()
+for x, t in loader:
+    total += loss_fn(model(x), t).item()
+    seen += len(x)
+print(total / seen)
 """,
 }
 

@@ -47,8 +47,9 @@ How it is detected
     The linter reports five cases. (1) A loader with the name of a held-out loader reads a dataset with the name of
     training data. (2) A training loader reads all samples, or ``part.dataset``, while another loader reads a part that
     ``random_split`` put aside. (3) Data is split at random twice, and one part of each split is used.
-    (4) A score that is called validation or test score is computed over the training loader. (5) All folds of a
-    cross-validation train one model, which the loop neither creates nor restores.
+    (4) A score that is called validation or test score, by its variable or, if nothing reads the held-out loader, by a
+    text or function, is computed over the training loader. (5) All folds of a cross-validation train one model, which
+    the loop neither creates nor restores.
 
 References
     torch.utils.data.random_split, https://docs.pytorch.org/docs/stable/data.html

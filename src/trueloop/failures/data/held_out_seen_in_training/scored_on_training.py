@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.analysis.queries.batch_loops import BatchLoop, batch_loops
+from trueloop.analysis.queries.batch_loops import BatchLoop, batch_loops, is_loader
 from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING, is_held_out, is_training
 from trueloop.analysis.queries.metric_names import WORDS, name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -32,8 +32,42 @@ def find(source: SourceFile) -> Iterator[Hit]:
             yield _hit(loop.node.iter, name, loop.loader)
     for call in source.all_calls:
         loader, target = _evaluated(call), _target(source, call)
-        if loader is not None and target is not None and _is_held_out_score(target, _SCORES):
+        if loader is None:
+            continue
+        if target is not None and _is_held_out_score(target, _SCORES):
             yield _hit(call, ast.unparse(target), loader)
+        elif _is_called_held_out(source, call) and (unread := _unread_loader(source)):
+            yield Hit(
+                message=f"`{ast.unparse(call)}` validates on `{ast.unparse(loader)}`, the data of the training, and "
+                f"nothing reads `{unread.id}`.",
+                node=call,
+                related=((unread, f"`{unread.id}` is created here"),),
+            )
+
+
+def _is_called_held_out(source: SourceFile, call: ast.Call) -> bool:
+    """Return True if the function or a text around a call says that it validates, and no word means training data."""
+    statement: Any = call
+    while not isinstance(statement, ast.stmt):
+        statement = source.parents[id(statement)]
+    texts = [each.value for each in nodes_in(statement, ast.Constant) if isinstance(each.value, str)]
+    targets = [each.id for each in nodes_in(statement, ast.Name) if isinstance(each.ctx, ast.Store)]
+    words = {word for each in (*texts, *targets) for word in name_words(each)}
+    said = words & HELD_OUT or name_words(last_name(call.func)) & _VALIDATING
+    return bool(said) and not words & TRAINING
+
+
+def _unread_loader(source: SourceFile) -> ast.Name | None:
+    """Return a held-out loader that the program creates; None if it reads one, or may do so elsewhere."""
+    loaders = [each for each in source.nodes_of(ast.Name) if is_held_out(each) and is_loader(source, each)]
+    others = [
+        ast.Name(each.arg if isinstance(each, ast.arg) else each.attr)
+        for each in source.nodes_of(ast.Attribute, ast.arg)
+    ]
+    is_read = any(isinstance(each.ctx, ast.Load) for each in loaders)
+    is_read |= any(is_held_out(each) and is_loader(source, each) for each in others)
+    is_read |= any(last_name(each.func) in ("globals", "locals") for each in source.all_calls)
+    return None if is_read or not loaders else loaders[0]
 
 
 def _evaluated(call: ast.Call) -> ast.expr | None:

@@ -30,9 +30,10 @@ How it is detected
     batches, or of more samples than were loaded, for the second.
 
     The linter reports a variable to which a loop over a loader adds a number of correct predictions, a loss, or a loss
-    times a batch size, and that is divided by a number of something else: the length of the loader, a counter of the
-    loop, or the length of the dataset. It also reports the length of a dataset of which a sampler draws only a part.
-    It reports the length of a loader or dataset of another split, by its name, too: ``val_loss / len(train_loader)``.
+    times a batch size, and that is divided by a number of something else: the length of the loader, a counter of
+    batches or samples, the length of a list, or the length of the dataset. It also reports the length of a dataset of
+    which a sampler draws only a part. It reports the length of a loader or dataset of another split, by its name, too:
+    ``val_loss / len(train_loader)``.
 
 References
     PyTorch Forums, "On running loss and average loss", https://discuss.pytorch.org/t/on-running-loss-and-average-loss/107890

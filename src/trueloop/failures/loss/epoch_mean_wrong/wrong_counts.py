@@ -18,8 +18,10 @@ from trueloop.analysis.queries.batch_loops import (
     is_label,
     is_loader,
     is_loss_call,
+    single_assignments,
     without_conversions,
 )
+from trueloop.analysis.queries.class_instances import called_function
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in, walk
 from trueloop.failures.failure import Rule, Severity
@@ -58,10 +60,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _additions(loop: BatchLoop) -> Iterator[tuple[ast.stmt, str, ast.expr]]:
     """Yield each statement of a loop that adds to a total or a list, the text of the total, and the added value."""
-    for each in nodes_in(loop.node, ast.AugAssign, ast.Expr):
+    for each in nodes_in(loop.node, ast.AugAssign, ast.Assign, ast.Expr):
         match each:
             case ast.AugAssign(target=target, op=ast.Add(), value=value):
                 yield each, dotted_name(target), value
+            case ast.Assign(targets=[target], value=ast.BinOp(left=total, op=ast.Add(), right=value)):
+                if ast.unparse(total) == ast.unparse(target):
+                    yield each, dotted_name(target), value
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=target, attr="append"), args=[value])):
                 yield each, f"sum({dotted_name(target)})", value
             case _:
@@ -190,7 +195,10 @@ def _term(source: SourceFile, loop: BatchLoop, value: ast.expr) -> Term | None:
     """Return what kind of number is added; None if it is unknown."""
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
         for one, other in ((value.left, value.right), (value.right, value.left)):
-            if _SIZE.search(ast.unparse(other)) and _is_mean_loss(source, loop, one):
+            sizes = assigned_in(loop.node, other.id) if isinstance(other, ast.Name) else []
+            if any(_SIZE.search(ast.unparse(each)) for each in (other, *sizes[:1])) and _is_mean_loss(
+                source, loop, one
+            ):
                 return Term.SUM
         return None
     inner = without_conversions(value)
@@ -216,18 +224,34 @@ def _is_check(loop: BatchLoop, node: ast.expr) -> bool:
         values = assigned_in(loop.node, node.id)
         node = without_conversions(values[0]) if len(values) == 1 else node
     sides = compared_sides(node)
-    return any("pred" in ast.unparse(each) or is_label(each) for each in sides) and not any(map(_is_constant, sides))
+    is_prediction = any("pred" in ast.unparse(each) or is_label(each) or _is_class(loop, each) for each in sides)
+    return is_prediction and not any(map(_is_constant, sides))
+
+
+def _is_class(loop: BatchLoop, node: ast.expr) -> bool:
+    """Return True for the class with the highest score: ``outputs.argmax(1)``, ``torch.max(outputs, 1)[1]``."""
+    node = without_conversions(node)
+    if isinstance(node, ast.Name):
+        pairs = single_assignments(loop.node)
+        values = [value for target, value in pairs if node.id in {each.id for each in nodes_in(target, ast.Name)}]
+        node = without_conversions(values[0]) if len(values) == 1 else node
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Call) and last_name(node.func) in ("argmax", "max", "topk")
 
 
 def _is_mean_loss(source: SourceFile, loop: BatchLoop, value: ast.expr) -> bool:
     """Return True for a number that a loss function with the default reduction computes in the loop."""
     inner = without_conversions(value)
     if isinstance(inner, ast.Name):
-        values = [without_conversions(each) for each in assigned_in(loop.node, inner.id)]
+        scaled = any(dotted_name(each.target) == inner.id for each in nodes_in(loop.node, ast.AugAssign))
+        values = [] if scaled else [without_conversions(each) for each in assigned_in(loop.node, inner.id)]
     else:
         values = [inner]
     is_loss = bool(values) and all(is_loss_call(source, each) for each in values)
-    return is_loss and not _OTHER_REDUCTION.search(source.text.source)
+    functions = [called_function(source, each) for each in values if isinstance(each, ast.Call)] if is_loss else []
+    adds_up = any(".sum(" in ast.unparse(each) for each in functions if each is not None)
+    return is_loss and not adds_up and not _OTHER_REDUCTION.search(source.text.source)
 
 
 def _is_inner(loop: BatchLoop, statement: ast.AST) -> bool:
@@ -268,7 +292,18 @@ def _counts_batches(loop: BatchLoop, divisor: ast.expr) -> bool:
     divisor = _resolved(loop, without_conversions(divisor))
     if isinstance(divisor, ast.BinOp) and isinstance(divisor.op, ast.Add) and _is_constant(divisor.right):
         return bool(loop.counter) and getattr(divisor.left, "id", "") == loop.counter  # i + 1
-    return loop.is_length(divisor)
+    added = [value for each, name, value in _additions(loop) if name == _counted(divisor) and not _is_inner(loop, each)]
+    is_one = len(added) == 1 and isinstance(divisor, ast.Name) and ast.unparse(added[0]) == "1"
+    return loop.is_length(divisor) or is_one or (len(added) == 1 and isinstance(divisor, ast.Call))
+
+
+def _counted(divisor: ast.expr) -> str:
+    """Return the name that `_additions` yields for a counter, or for the length of a list."""
+    match divisor:
+        case ast.Call(func=ast.Name(id="len"), args=[of]):
+            return f"sum({dotted_name(of)})"
+        case _:
+            return dotted_name(divisor)
 
 
 def _counts_samples(loop: BatchLoop, divisor: ast.expr) -> bool:
@@ -276,6 +311,9 @@ def _counts_samples(loop: BatchLoop, divisor: ast.expr) -> bool:
     match divisor:
         case ast.Call(func=ast.Name(id="len"), args=[ast.Attribute(value=of, attr="dataset")]):
             return ast.unparse(of) == ast.unparse(loop.loader)
+        case ast.Name(id=counter):
+            added = [value for _, name, value in _additions(loop) if name == counter]
+            return len(added) == 1 and bool(_SIZE.search(ast.unparse(added[0])))
         case _:
             return False
 
@@ -283,9 +321,9 @@ def _counts_samples(loop: BatchLoop, divisor: ast.expr) -> bool:
 def _resolved(loop: BatchLoop, node: ast.expr) -> ast.expr:
     """Return the value of a variable that the function assigns once, or the node itself."""
     values = assigned_in(loop.function, node.id) if isinstance(node, ast.Name) else []
-    return values[0] if len(values) == 1 else node
+    return values[0] if len(values) == 1 and not _is_constant(values[0]) else node
 
 
-RULE = Rule(
-    required_words=("+=|append(", "len(|enumerate(", LOADER_WORDS, "/", "oss|acc|correct|total|metric|err"), find=find
-)
+_COUNTS: Final = "len(|enumerate(|.size(0)|.shape[0]|+= 1|+=1"
+_TOTALS: Final = "oss|acc|correct|total|metric|err|argmax|max("
+RULE = Rule(required_words=("+|append(", _COUNTS, LOADER_WORDS, "/", _TOTALS), find=find)

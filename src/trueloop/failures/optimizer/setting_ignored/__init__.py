@@ -21,13 +21,15 @@ When this is fine
     - You change a state_dict and then load it into the optimizer.
     - You change the defaults before you call ``add_param_group`` or build another optimizer from them.
     - Your program reads the attribute itself, or copies it to the groups.
+    - The groups have different schedules, and all of them are set.
 
 How it is detected
     The linter reports the assignment if the object is certainly an optimizer or scheduler of PyTorch, and nothing in
     the file reads this attribute of an optimizer or sets this value in a parameter group. It also reports a change of
     the variable that the optimizer got as its learning rate, ``lr *= 0.1``, if nothing but a message reads the new
-    value. In a run, the sanitizer reports an attribute that differs from the parameter groups at the starts of two
-    epochs with steps in between, if nothing in any file of the program reads it.
+    value, and ``optimizer.param_groups[0]["lr"] = ...`` if the only optimizer is created with several groups and
+    nothing sets the rate of the others. In a run, the sanitizer reports an attribute that differs from the parameter
+    groups at the starts of two epochs with steps in between, if nothing in any file of the program reads it.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -51,6 +53,7 @@ from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.core.source_text import Fix, dotted_name, nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.optimizer.setting_ignored.changed_variable import changed_variables
+from trueloop.failures.optimizer.setting_ignored.first_group import first_groups
 from trueloop.tracing.events import Event, Ref
 
 SETTINGS = frozenset(("lr", "weight_decay", "momentum", "betas", "eps", "nesterov", "amsgrad", "dampening"))
@@ -95,8 +98,9 @@ class Detector(BaseDetector):
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each assignment of a setting, or of a variable with the learning rate, that no optimizer reads."""
+    """Yield each assignment of a setting, or of a variable with the learning rate, that has no effect on a group."""
     yield from changed_variables(source)
+    yield from first_groups(source)
     yield from _ignored_settings(source)
 
 

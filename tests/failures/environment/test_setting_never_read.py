@@ -1,0 +1,204 @@
+"""ENV008: a hyper-parameter that nothing reads."""
+
+import pytest
+
+PARSER = """
+import argparse
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+"""
+LOOP = """
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
+for epoch in range(5):
+    optimizer.zero_grad()
+    model(torch.randn(16, 4)).pow(2).mean().backward()
+    optimizer.step()
+"""
+FIXED = LOOP.replace("lr=args.lr", "lr=0.1")
+IMPORTS = "import torch\nfrom dataclasses import asdict, dataclass\nfrom torch import nn\n"
+FAULTY = {
+    "an option, printed": PARSER.replace("0.1)\n", "0.1)  # <- ENV008\n")
+    + "args = parser.parse_args()\nprint(args)\nprint(vars(args))"
+    + FIXED,
+    "dropout": PARSER
+    + 'parser.add_argument("-p", "--drop-rate", type=float)  # <- ENV008\nargs = parser.parse_args()'
+    + LOOP,
+    "epochs, returned by a function": PARSER
+    + """
+def read():
+    parser.add_argument("--epochs", type=int, default=9)  # <- ENV008
+    options, unknown = parser.parse_known_args()
+    return options
+args = read()
+torch.save({"args": vars(args)}, "run.pt")
+"""
+    + LOOP,
+    "passed to functions": PARSER
+    + """
+parser.add_argument("--weight_decay", type=float, default=0.0)  # <- ENV008
+def build(model, opt):
+    return torch.optim.Adam(model.parameters(), opt.lr)
+def main(args):
+    model = nn.Linear(4, 1)
+    optimizer = build(model, args)
+    for epoch in range(args.epochs):
+        optimizer.zero_grad()
+        model(torch.randn(16, 4)).pow(2).mean().backward()
+        optimizer.step()
+main(parser.parse_args())
+""",
+    "a dataclass": IMPORTS
+    + """
+@dataclass
+class TrainConfig:
+    lr: float = 0.1
+    momentum: float = 0.9  # <- ENV008
+args = TrainConfig()
+"""
+    + LOOP,
+    "a class of constants": IMPORTS
+    + "class CFG:\n    lr = 0.1\n    weight_decay = 0.01  # <- ENV008\nargs = CFG\n"
+    + LOOP,
+    "a class that sets its attributes": IMPORTS
+    + """
+class Config:
+    def __init__(self):
+        self.lr = 0.1
+        self.dropout = 0.3  # <- ENV008
+class Trainer:
+    def __init__(self, cfg):
+        self.cfg = cfg
+        self.model = nn.Sequential(nn.Linear(4, 1), nn.Dropout(p=0.5))
+        self.dropout = 3
+    def fit(self):
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=self.cfg.lr)
+        self.model(torch.randn(16, 4)).pow(2).mean().backward()
+        print(self.dropout)
+Trainer(Config()).fit()
+""",
+    "a dictionary": IMPORTS
+    + "config = {'rate': 0.1, 'weight_decay': 0.01}  # <- ENV008"
+    + LOOP.replace("args.lr", "config['rate']"),
+    "a namespace": IMPORTS
+    + "from types import SimpleNamespace\nargs = SimpleNamespace(lr=0.1, max_grad_norm=1.0)  # <- ENV008"
+    + LOOP.replace("    optimizer.step", "    nn.utils.clip_grad_norm_(model.parameters(), 5.0)\n    optimizer.step"),
+    "a constant": IMPORTS + "WEIGHT_DECAY = 1e-4  # <- ENV008\nLR = 0.1" + LOOP.replace("args.lr", "LR"),
+    "a local variable": IMPORTS
+    + "def main():\n    epochs = 20  # <- ENV008"
+    + FIXED.replace("\n", "\n    ")
+    + "\nmain()",
+    "a parameter of a module": IMPORTS
+    + """
+class Net(nn.Module):
+    def __init__(self, hidden, dropout=0.2):  # <- ENV008
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, hidden), nn.Dropout(0.5), nn.Linear(hidden, 1))
+    def forward(self, x):
+        return self.layers(x)
+Net(8, 0.4)(torch.randn(16, 4)).pow(2).mean().backward()
+""",
+    "a click option": IMPORTS
+    + "import click\n@click.command()\n@click.option('--lr', default=0.1)\ndef main(lr):  # <- ENV008"
+    + FIXED.replace("\n", "\n    "),
+    "a class with a parameter": PARSER
+    + """
+parser.add_argument("--patience", type=int, default=5)  # <- ENV008
+class EarlyStopping:
+    def __init__(self, patience=3):
+        self.patience = patience
+args = parser.parse_args()
+stopper = EarlyStopping()
+"""
+    + LOOP,
+}
+CORRECT = {
+    "all are read": PARSER
+    + 'parser.add_argument("--epochs")\nargs = parser.parse_args()'
+    + LOOP.replace("5", "args.epochs"),
+    "unpacked": PARSER
+    + "parser.add_argument('--momentum', type=float)\nargs = parser.parse_args()\nkwargs = vars(args)"
+    + LOOP.replace("lr=args.lr", "**kwargs"),
+    "passed to an unknown function": PARSER
+    + "from library import fit\nparser.add_argument('--momentum')\nargs = parser.parse_args()\nfit(args)"
+    + LOOP,
+    "read by name": PARSER
+    + "parser.add_argument('--momentum')\nargs = parser.parse_args()\nfor k in ['momentum']: print(getattr(args, k))"
+    + LOOP,
+    "getattr": PARSER
+    + "parser.add_argument('--momentum')\nargs = parser.parse_args()\nm = getattr(args, 'momentum', 0.9)"
+    + LOOP,
+    "asdict": IMPORTS
+    + "@dataclass\nclass C:\n    lr: float = 0.1\n    momentum: float = 0.9\nargs = C()\nhp = asdict(args)"
+    + "\ntorch.optim.SGD([], **hp)"
+    + LOOP,
+    "get": IMPORTS
+    + "config = dict(lr=0.1, seed=3)\ntorch.manual_seed(config.get('seed'))"
+    + LOOP.replace("args.lr", "config['lr']"),
+    "a method of the configuration": IMPORTS
+    + """
+@dataclass
+class Config:
+    lr: float = 0.1
+    momentum: float = 0.9
+    def optimizer(self, parameters):
+        return torch.optim.SGD(parameters, self.lr, momentum=self.momentum)
+args = Config()
+"""
+    + LOOP,
+    "another destination": PARSER
+    + "parser.add_argument('--momentum', dest='mu')\nargs = parser.parse_args()\nprint(args.mu)"
+    + LOOP,
+    "globals": IMPORTS + "weight_decay = 0.1\nlr = 0.1\nprint(globals())" + LOOP.replace("args.lr", "lr"),
+    "a class of a library reads the fields": IMPORTS
+    + "from library import Trainable\nclass Config(Trainable):\n    lr = 0.1\n    momentum = 0.9\nargs = Config()"
+    + LOOP,
+    "a wandb run": PARSER
+    + "import wandb\nparser.add_argument('--momentum')\nargs = parser.parse_args()\nwandb.init(config=args)\n"
+    + "print(wandb.config)"
+    + LOOP,
+    "a parameter that an interface demands": IMPORTS
+    + """
+class Base:
+    pass
+class Plain(Base):
+    def build(self, model, lr, momentum=0.9):
+        print("built")
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+model = nn.Linear(4, 1)
+model(torch.randn(16, 4)).pow(2).mean().backward()
+""",
+    "the state of a recurrent layer": IMPORTS
+    + """
+class Net(nn.Module):
+    def forward(self, x, hidden):
+        y = x * 2
+        return y
+Net()(torch.ones(2, requires_grad=True), None).sum().backward()
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports_the_setting(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_lint_ignores_correct_programs(lint_is_clean, script):
+    lint_is_clean(script, "ENV008")
+
+
+def test_a_setting_without_a_place_is_a_note(lint_reports):
+    script = PARSER + "parser.add_argument('--warmup', type=int)  # <- ENV008\nargs = parser.parse_args()" + LOOP
+    (found,) = lint_reports(script)
+    assert found.severity == "note"
+
+
+def test_functions_that_return_each_others_settings_end(lint_is_clean):
+    script = "def one(args):\n    return two(args)\ndef two(args):\n    return one(args)\none(parser.parse_args())\n"
+    lint_is_clean(PARSER + script + "args = one(parser.parse_args())" + LOOP, "ENV008")
