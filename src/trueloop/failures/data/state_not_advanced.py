@@ -4,8 +4,8 @@ What you see
     The agent does not learn, or only what to do first. All log-probabilities of an episode are nearly equal.
 
 Why it happens
-    ``env.step(action)`` returns the next state under a name of its own. Without ``state = next_state`` the variable that
-    the policy reads keeps the result of ``env.reset()``.
+    ``env.step(action)`` returns the next state under a name of its own. Without ``state = next_state`` the variable
+    that the policy reads keeps the result of ``env.reset()``.
 
 Fix
     Take over the next state at the end of each step.

@@ -89,6 +89,14 @@ print(total / seen)  # <- LOS012
 }
 
 CORRECT = {
+    "a list of batches that is joined before": """
+targets, losses = [], []
+for a, b in loader:
+    losses.append(F.cross_entropy(model(a), b).item() * len(a))
+    targets.append(b)
+targets = torch.cat(targets)
+mean_loss = sum(losses) / len(targets)
+""",
     "the quickstart": """
 def test_loop(dataloader, model, loss_fn):
     size = len(dataloader.dataset)

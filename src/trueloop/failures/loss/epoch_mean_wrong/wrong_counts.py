@@ -294,7 +294,14 @@ def _counts_batches(loop: BatchLoop, divisor: ast.expr) -> bool:
         return bool(loop.counter) and getattr(divisor.left, "id", "") == loop.counter  # i + 1
     added = [value for each, name, value in _additions(loop) if name == _counted(divisor) and not _is_inner(loop, each)]
     is_one = len(added) == 1 and isinstance(divisor, ast.Name) and ast.unparse(added[0]) == "1"
-    return loop.is_length(divisor) or is_one or (len(added) == 1 and isinstance(divisor, ast.Call))
+    is_list = len(added) == 1 and isinstance(divisor, ast.Call) and not _is_joined(loop, _counted(divisor))
+    return loop.is_length(divisor) or is_one or is_list
+
+
+def _is_joined(loop: BatchLoop, counted: str) -> bool:
+    """Return True if a list of batches is replaced later: ``targets = np.concatenate(targets)``."""
+    stores = [each for each in nodes_in(loop.function, ast.Name) if isinstance(each.ctx, ast.Store)]
+    return sum(f"sum({each.id})" == counted for each in stores) > 1
 
 
 def _counted(divisor: ast.expr) -> str:
