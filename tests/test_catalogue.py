@@ -57,6 +57,7 @@ UNFIXED = {
     "DAT032",
     "DAT033",
     "DAT034",
+    "DAT040",
     "ENV007",
     "EVL005",
     "EVL006",
