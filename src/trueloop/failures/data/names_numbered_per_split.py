@@ -43,7 +43,7 @@ import linecache
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from trueloop.analysis.queries.batch_loops import assigned_pairs
 from trueloop.analysis.queries.held_out_names import is_held_out, is_training
@@ -137,10 +137,12 @@ def _numbers(value: Any) -> dict[Any, int] | None:
         value = value.tolist()
     if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
         value = {name: number for number, name in enumerate(value)}
-    is_numbering = isinstance(value, dict) and 1 < len(value) <= _MAX_NAMES
-    if not is_numbering or not all(type(k) in (str, int) and type(v) is int for k, v in value.items()):
+    if not isinstance(value, dict) or not 1 < len(value) <= _MAX_NAMES:
         return None
-    return dict(value) if sorted(value.values()) == list(range(len(value))) else None
+    numbers = cast("dict[Any, Any]", value)
+    if not all(type(name) in (str, int) and type(number) is int for name, number in numbers.items()):
+        return None
+    return dict(numbers) if sorted(numbers.values()) == list(range(len(numbers))) else None
 
 
 def _has_other_classes(dataset: _Dataset) -> bool:

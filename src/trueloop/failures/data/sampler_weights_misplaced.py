@@ -86,10 +86,14 @@ class Detector(BaseDetector):
 
     def on_loader_started(self, event: LoaderStarted) -> None:
         """Record the groups of weights, in the first epoch."""
-        weights = getattr(event.live_loader.sampler, "weights", None)
-        is_sampler = event.sampler == "WeightedRandomSampler" and event.live_loader.sampler.replacement
-        is_known = is_sampler and weights is not None and weights.is_cpu and len(weights) >= MIN_SAMPLES
-        if event.epoch or not is_known or len(self._loaders) >= MAX_LOADERS:
+        sampler: Any = event.live_loader.sampler
+        is_new = not event.epoch and len(self._loaders) < MAX_LOADERS
+        if not is_new or event.sampler != "WeightedRandomSampler" or not getattr(sampler, "replacement", False):
+            return
+        import torch
+
+        weights: Any = getattr(sampler, "weights", None)
+        if not isinstance(weights, torch.Tensor) or not weights.is_cpu or len(weights) < MIN_SAMPLES:
             return
         values, counts = (each.tolist() for each in weights.double().unique(return_counts=True))
         groups = sorted(zip(counts, values, strict=True), reverse=True)

@@ -202,8 +202,8 @@ def _compared_texts(condition: Any, scopes: tuple[Any, ...], trees: list[ast.Mod
         texts = _texts_in(each)
         is_comparison = isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.Eq | ast.In | ast.Is)
         function = next((inner for inner in reversed(scopes) if isinstance(inner, ast.FunctionDef)), None)
-        for name in nodes_in(each, ast.Name) if function is not None else ():
-            texts |= _passed_texts(function, name.id, trees)
+        if function is not None:
+            texts = texts.union(*(_passed_texts(function, name.id, trees) for name in nodes_in(each, ast.Name)))
         if not is_comparison or not texts:
             return set()
         found |= texts
