@@ -119,7 +119,76 @@ model.load_state_dict(kept[1])
 """,
 }
 
+FAULTY |= {
+    "clients that train one model": """
+def train_client(net):
+    for _ in range(2):
+        update(net)
+    return net.state_dict()  # <- CKP001
+for number in range(2):
+    states = []
+    for client in range(3):
+        states.append(train_client(model))
+    model.load_state_dict({key: sum(each[key] for each in states) / 3 for key in states[0]})
+""",
+    "snapshots of several epochs": """
+snapshots = {}
+for epoch in range(6):
+    update()
+    if epoch > 1:
+        snapshots[epoch] = {"state": model.state_dict(), "epoch": epoch}  # <- CKP001
+mean = {key: torch.stack([each["state"][key].float() for each in snapshots.values()]).mean(0)
+        for key in snapshots[2]["state"]}
+""",
+    "in attributes of results": """
+class Result:
+    def __init__(self, net, loss):
+        self.loss, self.weights = loss, {k: v.cpu() for k, v in net.state_dict().items()}  # <- CKP001
+results = [Result(model, update()) for fold in range(4)]
+""",
+}
 CORRECT = {
+    "collected copies": """
+states = []
+for epoch in range(5):
+    update()
+    states.append(copy.deepcopy(model.state_dict()))
+    states.append({key: value.clone() for key, value in model.state_dict().items()})
+""",
+    "each client trains a copy": """
+states = []
+for client in range(4):
+    net = copy.deepcopy(model)
+    update(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    states.append(net.state_dict())
+model.load_state_dict({key: sum(each[key] for each in states) / 4 for key in states[0]})
+""",
+    "states of several models": """
+models = [copy.deepcopy(model) for _ in range(4)]
+for net in models:
+    update(net, torch.optim.SGD(net.parameters(), lr=0.1))
+states = [net.state_dict() for net in models]
+""",
+    "each saved when it is created": """
+history = []
+for epoch in range(5):
+    update()
+    history.append({"epoch": epoch, "model": model.state_dict()})
+    torch.save(history[-1], os.path.join(folder, f"{epoch}.pt"))
+""",
+    "the latest one is replaced": """
+for epoch in range(6):
+    update()
+    state = model.state_dict()
+    torch.save(state, os.path.join(folder, "last.pt"))
+""",
+    "an initial and a final state": """
+states = [copy.deepcopy(model.state_dict())]
+for epoch in range(4):
+    update()
+states.append(model.state_dict())
+states.append(model.state_dict())
+""",
     "deepcopy": """
 for _ in range(3):
     update()
@@ -239,7 +308,7 @@ def test_run_ignores_correct_programs(run_is_clean, script):
 # Lint ------------------------------------------------------------------------------------------------------------
 
 LINT_MISSES = {
-    "loaded into another model, with two optimizers",
+    "in attributes of results",
     "detached and moved to the CPU, which copies nothing, while the last weights are saved in every epoch",
     "the data of each tensor",
     "arrays that share memory",

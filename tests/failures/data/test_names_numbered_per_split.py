@@ -129,6 +129,7 @@ def test_lint_accepts_shared_numbers(lint_is_clean, dataset, rest):
     lint_is_clean(HEAD + dataset + REST + rest, "DAT026")
 
 
+<<<<<<< HEAD
 PER_PART = {
     "an encoder each": """
 y = torch.tensor(LabelEncoder().fit_transform(names))
@@ -190,3 +191,78 @@ def test_labels_numbered_for_each_part_are_reported(lint_reports, script: str):
 @pytest.mark.parametrize("script", ONCE.values(), ids=ONCE)
 def test_labels_numbered_once_are_accepted(lint_is_clean, script: str):
     lint_is_clean(IMPORTS + script, "DAT026")
+=======
+SORTED = """
+import random
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Subset
+random.seed(0)
+NAMES = ["crow", "finch", "robin", "wren"]
+def make(names, n):
+    return [(name, torch.randn(4) + NAMES.index(name)) for name in (names * n)[:n]]
+class Songs(Dataset):
+    def __init__(self, records, classes=None):
+        self.records = records
+        self.classes = classes or sorted({name for name, _ in records})
+        self.class_to_idx = {name: i for i, name in enumerate(self.classes)}
+    def __len__(self):
+        return len(self.records)
+    def __getitem__(self, i):
+        name, clip = self.records[i]
+        return clip, self.class_to_idx[name]
+def main(train, test):
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train_loader = DataLoader(train, batch_size=20, shuffle=True)
+    loader = DataLoader(test, batch_size=20)
+    for epoch in range(2):
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        with torch.no_grad():
+            print(sum((model(x).argmax(1) == y).sum().item() for x, y in loader))
+"""
+MARKED = SORTED.replace(
+    "loader = DataLoader(test, batch_size=20)", "loader = DataLoader(test, batch_size=20)  # <- DAT026"
+)
+SORTED_WRONG = {
+    "a part lacks a class": "main(Songs(make(NAMES, 80)), Songs(make(NAMES[1:], 40)))\n",
+    "a part of a dataset": "main(Songs(make(NAMES, 80)), Subset(Songs(make(['crow', 'wren'], 80)), range(40)))\n",
+    "names in an array, numbered by searchsorted": """
+class Songs(Songs):
+    def __init__(self, records):
+        self.records, self.label_names = records, np.unique([name for name, _ in records])
+    def __getitem__(self, i):
+        name, clip = self.records[i]
+        return clip, int(np.searchsorted(self.label_names, name))
+main(Songs(make(NAMES, 80)), Songs(make(NAMES[1:], 40)))
+""",
+}
+SORTED_RIGHT = {
+    "all classes in both": "main(Songs(make(NAMES, 80)), Songs(make(NAMES, 40)))\n",
+    "the last classes are missing": "main(Songs(make(NAMES, 80)), Songs(make(NAMES[:2], 40)))\n",
+    "the classes are passed on": "main(Songs(make(NAMES, 80)), Songs(make(NAMES[1:], 40), NAMES))\n",
+    "the number of a file": """
+class Songs(Songs):
+    def __init__(self, records):
+        self.records, self.row_of = records, {name: i for i, name in enumerate(dict.fromkeys(n for n, _ in records))}
+    def __getitem__(self, i):
+        return self.records[i][1], NAMES.index(self.records[i][0])
+main(Songs(make(NAMES, 80)), Songs(make(NAMES[1:], 40)))
+""",
+    "other classes in a verification task": "main(Songs(make(NAMES, 80)), Songs(make(NAMES[1:], 40)))  # re_id\n",
+}
+
+
+@pytest.mark.parametrize("script", SORTED_WRONG.values(), ids=SORTED_WRONG)
+def test_run_reports_other_numbers_in_a_held_out_dataset(run_reports, script):
+    run_reports(MARKED + script)
+
+
+@pytest.mark.parametrize("script", SORTED_RIGHT.values(), ids=SORTED_RIGHT)
+def test_run_accepts_equal_numbers(run_is_clean, script):
+    run_is_clean(SORTED + script)
+>>>>>>> pd

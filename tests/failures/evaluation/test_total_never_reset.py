@@ -535,3 +535,190 @@ def test_correct_programs_are_not_reported(lint_is_clean, script):
 def test_fix_resets_the_sum_in_every_epoch(lint_reports):
     (found,) = lint_reports(HEAD + BROKEN["a running loss"], fixes=True)
     assert found.autofix is not None
+
+
+MIXED = {
+    "counters of one function": """
+for epoch in range(5):
+    correct = total = 0
+    for a, b in train:
+        update(a, b)
+        correct += (model(a).argmax(1) == b).sum().item()
+        total += len(b)
+    print(correct / total)
+    model.eval()
+    with torch.no_grad():
+        for a, b in held_out:
+            correct += (model(a).argmax(1) == b).sum().item()
+            total += len(b)
+    print("val", correct / total)  # <- EVL009
+    model.train()
+""",
+    "a metric of torchmetrics, called": """
+accuracy = torchmetrics.Accuracy(task="multiclass", num_classes=2)
+for epoch in range(5):
+    accuracy.reset()
+    for a, b in train:
+        update(a, b)
+        accuracy(model(a), b)
+    print("train", accuracy.compute())
+    with torch.no_grad():
+        for a, b in held_out:
+            accuracy(model(a), b)
+    print("val", accuracy.compute())  # <- EVL009
+""",
+    "a meter that two functions get": """
+class Average:
+    def __init__(self):
+        self.reset()
+    def reset(self):
+        self.total, self.count = 0.0, 0
+    def add(self, value, n=1):
+        self.total += value * n
+        self.count += n
+    @property
+    def value(self):
+        return self.total / self.count
+def fit(loader, meter):
+    for a, b in loader:
+        meter.add(update(a, b).item(), len(b))
+def check(loader, meter):
+    with torch.no_grad():
+        for a, b in loader:
+            meter.add(F.cross_entropy(model(a), b).item(), len(b))
+    return meter.value  # <- EVL009
+meter = Average()
+for epoch in range(5):
+    meter.reset()
+    fit(train, meter)
+    check(held_out, meter)
+""",
+    "a dictionary of meters in a class": """
+class Count:
+    def __init__(self):
+        self.reset()
+    def reset(self):
+        self.hits, self.n = 0, 0
+    def update(self, out, y):
+        self.hits += (out.argmax(1) == y).sum().item()
+        self.n += len(y)
+    def compute(self):
+        return self.hits / self.n
+class Learner:
+    def __init__(self):
+        self.meters = {"acc": Count(), "hits": Count()}
+    def clear_all(self):
+        for each in self.meters.values():
+            each.reset()
+    def scores(self):
+        return {key: each.compute() for key, each in self.meters.items()}
+    def train_epoch(self):
+        for a, b in train:
+            update(a, b)
+            for each in self.meters.values():
+                each.update(model(a), b)
+        print(self.scores())
+    def validate(self):
+        with torch.no_grad():
+            for a, b in held_out:
+                out = model(a)
+                for key, each in self.meters.items():
+                    each.update(out, b)
+        return self.scores()
+    def fit(self):
+        for epoch in range(5):
+            self.clear_all()
+            self.train_epoch()
+            self.validate()
+Learner().fit()
+""".replace("each.compute() for", "each.compute()  # <- EVL009\n                for"),
+    "lists of losses": """
+for epoch in range(5):
+    losses = []
+    for a, b in train:
+        losses.append(update(a, b).item())
+    print("train", sum(losses) / len(losses))
+    with torch.no_grad():
+        for a, b in held_out:
+            losses.append(F.cross_entropy(model(a), b).item())
+    print("val", sum(losses) / len(losses))  # <- EVL009
+""",
+}
+SEPARATE = {
+    "reset before validation": MIXED["counters of one function"].replace(
+        "    model.eval()\n", "    model.eval()\n    correct, total = 0, 0\n"
+    ),
+    "reset by the validation": MIXED["a meter that two functions get"].replace(
+        "def check(loader, meter):\n", "def check(loader, meter):\n    meter.reset()\n"
+    ),
+    "reset at the end of training": MIXED["a dictionary of meters in a class"].replace(
+        "        print(self.scores())\n", "        print(self.scores())\n        self.clear_all()\n"
+    ),
+    "reset when it is computed": MIXED["a dictionary of meters in a class"].replace(
+        "        return self.hits / self.n",
+        "        value = self.hits / self.n\n        self.reset()\n        return value",
+    ),
+    "a meter for each pass": """
+meters = {"train": torchmetrics.MeanMetric(), "val": torchmetrics.MeanMetric()}
+for epoch in range(5):
+    for each in meters.values():
+        each.reset()
+    for a, b in train:
+        meters["train"].update(update(a, b).item())
+    with torch.no_grad():
+        for a, b in held_out:
+            meters["val"].update(F.cross_entropy(model(a), b).item())
+    print(meters["train"].compute(), meters["val"].compute())
+""",
+    "new meters in each function": """
+def fit(loader):
+    total = 0.0
+    for a, b in loader:
+        total += update(a, b).item()
+    return total / len(loader)
+def check(loader):
+    total = 0.0
+    with torch.no_grad():
+        for a, b in loader:
+            total += F.cross_entropy(model(a), b).item()
+    return total / len(loader)
+for epoch in range(5):
+    print(fit(train), check(held_out))
+""",
+    "one loop for both phases": """
+for epoch in range(5):
+    for phase, loader in (("train", train), ("val", held_out)):
+        total = 0.0
+        for a, b in loader:
+            loss = F.cross_entropy(model(a), b)
+            if phase == "train":
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            total += loss.item()
+        print(phase, total / len(loader))
+""",
+    "a count of all batches": """
+for epoch in range(5):
+    batches, total = 0, 0.0
+    for a, b in train:
+        total += update(a, b).item()
+        batches += 1
+    print(total / batches)
+    with torch.no_grad():
+        for a, b in held_out:
+            model(a)
+            batches += 1
+    print(batches / 10)
+""",
+}
+
+
+@pytest.mark.parametrize("script", MIXED.values(), ids=MIXED)
+def test_lint_reports_a_sum_of_training_and_validation(lint_reports, script):
+    lint_reports(HEAD + script, fixes=False)
+
+
+@pytest.mark.parametrize("script", SEPARATE.values(), ids=SEPARATE)
+def test_lint_accepts_sums_of_one_pass(lint_is_clean, script):
+    lint_is_clean(HEAD + script)

@@ -250,6 +250,53 @@ first = optim.Adam(model.parameters(), lr=0.01)
 fit(first, optim.lr_scheduler.ExponentialLR(first, 0.9))
 """,
 }
+LATE = """
+import warnings
+warnings.simplefilter("ignore")
+def fit(optimizer, scheduler=None, epochs=6):
+    for _ in range(epochs):
+        train(optimizer)
+        if scheduler is not None:
+            scheduler.step()
+first = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+scheduler = optim.lr_scheduler.StepLR(first, 2)
+"""
+FAULTY_WITHOUT_LOADER |= {
+    "a later stage": LATE
+    + """
+fit(first, scheduler, 3)
+second = optim.SGD(model.parameters(), lr=0.1, momentum=0.5)  # <- OPT004
+fit(second, scheduler)
+""",
+    "unfrozen by a method": """
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+        net[0].requires_grad_(False)
+        self.opt = self.build()
+        self.sched = optim.lr_scheduler.MultiStepLR(self.opt, [4, 6])
+    def build(self):
+        used = [each for each in self.net.parameters() if each.requires_grad]
+        return optim.Adam(used, lr=0.01)  # <- OPT004
+    def fit(self, epochs):
+        for number in range(epochs):
+            if number == 2:
+                self.net[0].requires_grad_(True)
+                self.opt = self.build()
+            train(self.opt)
+            self.sched.step()
+Trainer(model).fit(8)
+""",
+    "with ReduceLROnPlateau": """
+optimizer = optim.Adam(model.parameters(), lr=0.01)
+plateau = optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+for epoch in range(9):
+    if epoch == 3:
+        optimizer = optim.SGD(model.parameters(), lr=0.01, momentum=0.9)  # <- OPT004
+    train(optimizer)
+    plateau.step(1.0)
+""",
+}
 SAVING = """
 import os, tempfile
 path = os.path.join(tempfile.mkdtemp(), "last.pt")
@@ -365,6 +412,55 @@ for _ in range(5):
     optimizer.param_groups[0]["lr"] = scheduler.get_last_lr()[0]
     train(optimizer)
     scheduler.step()
+""",
+    "the first optimizer continues after a while": LATE
+    + """
+fit(first, scheduler, 2)
+fit(optim.SGD(model.parameters(), lr=0.01), scheduler, 2)
+fit(first, scheduler, 3)
+""",
+    "a constant rate at the end, without a scheduler": LATE
+    + """
+fit(first, scheduler, 3)
+fit(optim.SGD(model.parameters(), lr=0.01))
+""",
+    "all schedulers of the stages are stepped": LATE
+    + """
+fit(first, scheduler, 3)
+second = optim.Adam(model.parameters(), lr=0.01)
+schedulers = [scheduler, optim.lr_scheduler.StepLR(second, 2)]
+for _ in range(5):
+    train(second)
+    for each in schedulers:
+        each.step()
+""",
+    "the scheduler gets the new optimizer": LATE
+    + """
+fit(first, scheduler, 3)
+scheduler.optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+for group in scheduler.optimizer.param_groups:
+    group["initial_lr"] = group["lr"]
+fit(scheduler.optimizer, scheduler)
+""",
+    "the rate of the old one is copied": LATE
+    + """
+fit(first, scheduler, 3)
+second = optim.SGD(model.parameters(), lr=0.1)
+for _ in range(6):
+    second.param_groups[0]["lr"] = scheduler.get_last_lr()[0]
+    train(second)
+    scheduler.step()
+""",
+    "the schedule of the old one has ended": """
+import warnings
+warnings.simplefilter("ignore")
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+warm_up = optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=3)
+for epoch in range(9):
+    if epoch == 3:
+        optimizer = optim.Adam(model.parameters(), lr=0.01)
+    train(optimizer)
+    warm_up.step()
 """,
     "two stages, each with its scheduler": """
 for rate in (0.1, 0.01):
@@ -498,7 +594,11 @@ for target in range(3):
 @pytest.mark.parametrize("script", FAULTY_WITHOUT_LOADER.values(), ids=FAULTY_WITHOUT_LOADER)
 def test_run_reports_optimizers_without_a_loader(run_reports, script: str):
     message = run_reports(DATA + SLICES + script).findings[0].message
-    kinds = {"scheduler": "changes the learning rate of", "save(": "that has never stepped"}
+    kinds = {
+        "plateau": "no longer steps",
+        "scheduler": "changes the learning rate of",
+        "save(": "that has never stepped",
+    }
     assert next((text for word, text in kinds.items() if word in script), "This line has built") in message
 
 
@@ -915,8 +1015,53 @@ def fit(net, epochs=4):
         sched.step()
 fit(model)
 """,
+    "replaced when all layers are unfrozen": """
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+scheduler = StepLR(optimizer, 2)
+for epoch in range(8):
+    if epoch == 3:
+        model.requires_grad_(True)
+        optimizer = optim.SGD(model.parameters(), lr=0.01)  # <- OPT004
+    train(model, optimizer)
+    scheduler.step()
+""",
+    "replaced in a class": """
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+    def fit(self, epochs):
+        self.opt = optim.SGD([self.net.bias], lr=0.1)
+        self.schedule = optim.lr_scheduler.ExponentialLR(self.opt, 0.9)
+        for epoch in range(epochs):
+            if epoch >= 3 and not self.unfrozen:
+                self.unfrozen = True
+                self.opt = optim.SGD(self.net.parameters(), lr=0.1)  # <- OPT004
+            train(self.net, self.opt)
+            self.schedule.step()
+Trainer(model).fit(9)
+""",
 }
 RIGHT_OPTIMIZER = {
+    "replaced with its scheduler": """
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+scheduler = StepLR(optimizer, 2)
+for epoch in range(8):
+    if epoch == 3:
+        optimizer = optim.SGD(model.parameters(), lr=0.01)
+        scheduler = StepLR(optimizer, 2)
+    train(model, optimizer)
+    scheduler.step()
+""",
+    "the schedule ends with the first stage": """
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+scheduler = StepLR(optimizer, 2)
+for epoch in range(8):
+    if epoch == 3:
+        optimizer = optim.SGD(model.parameters(), lr=0.01)
+    train(model, optimizer)
+    if epoch < 3:
+        scheduler.step()
+""",
     "two stages": """
 first, second = optim.SGD(model.parameters(), lr=0.1), optim.Adam(model.parameters(), lr=0.001)
 schedules = [StepLR(first, 2), StepLR(second, 2)]

@@ -140,6 +140,53 @@ for epoch in range(5):
 """,
 }
 
+RUN_ONLY |= {
+    "conditions that compare other texts": PLAIN
+    + """
+settings = {"interval": "step"}
+scheduler = lr_scheduler.StepLR(optimizer, 1)  # <- SCH006
+for _ in range(3):
+    for a, b in loader:
+        optimizer.zero_grad()
+        F.mse_loss(model(a), b).backward()
+        optimizer.step()
+        if scheduler is not None and settings["interval"] == "batch":
+            scheduler.step()
+    if scheduler is not None:
+        if settings["interval"] in ("epoch", "epochs"):
+            scheduler.step()
+""",
+    "texts that calls pass to a method": PLAIN
+    + """
+class Loop:
+    def __init__(self, when):
+        self.when = when
+        self.decay = lr_scheduler.ExponentialLR(optimizer, 0.9)  # <- SCH006
+    def advance(self, event):
+        if self.when == event:
+            self.decay.step()
+    def fit(self):
+        for _ in range(3):
+            epoch()
+            self.advance("epoch")
+        self.advance(event="end")
+Loop("Epoch").fit()
+""",
+    "match": PLAIN
+    + """
+def advance(kind, scheduler):
+    match kind:
+        case "cosine" | "step":
+            scheduler.step()
+        case "plateau":
+            scheduler.step(1.0)
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, 9)  # <- SCH006
+for _ in range(3):
+    epoch()
+    advance(type(scheduler).__name__, scheduler)
+""",
+}
+
 LINT_ONLY = {
     "no loader": """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -169,6 +216,45 @@ for _ in range(4):
 }
 
 CORRECT = {
+    "switched off by a text": PLAIN
+    + """
+kind = "none"
+scheduler = lr_scheduler.StepLR(optimizer, 1)
+for _ in range(3):
+    epoch()
+    if kind == "step":
+        scheduler.step()
+    elif kind == "plateau":
+        scheduler.step(1.0)
+""",
+    "for one text only": PLAIN
+    + """
+kind = "manual"
+scheduler = lr_scheduler.StepLR(optimizer, 1)
+for _ in range(3):
+    epoch()
+    if kind == "step":
+        scheduler.step()
+""",
+    "a text and a counter": PLAIN
+    + """
+scheduler = lr_scheduler.StepLR(optimizer, 1)
+for turn in range(3):
+    epoch()
+    if "epoch" == "epoch" and turn % 10 == 9:
+        scheduler.step()
+    elif "batch" == "epoch":
+        scheduler.step()
+""",
+    "by a flag": PLAIN
+    + """
+settings = {"decay": False, "interval": "epoch"}
+scheduler = lr_scheduler.StepLR(optimizer, 1)
+for turn in range(3):
+    epoch()
+    if settings["decay"] and settings["interval"] in ("epoch", "batch"):
+        scheduler.step()
+""",
     "without a loader, in an epoch that a short run does not reach": """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 scheduler = lr_scheduler.StepLR(optimizer, 2)

@@ -17,13 +17,18 @@ Fix
         train, test = Songs(train_records, class_to_idx), Songs(test_records, class_to_idx)
 
 When this is fine
+<<<<<<< HEAD
     - The names are sorted in the ``__init__`` of a dataset, and every part contains all of them.
+=======
+    - The names are sorted, and every part contains all of them, or lacks the last ones only.
+>>>>>>> pd
     - The names come from one list of the program, or from all records.
     - The numbers of the training part are passed to the others, or assigned to them.
     - Only one part is made by the class.
     - The parts have other classes on purpose, as in few-shot learning or the verification of speakers.
 
 How it is detected
+<<<<<<< HEAD
     Only the linter finds it: an ``__init__`` numbers names by ``enumerate`` of ``dict.fromkeys`` or a set, or gives
     each new name the number ``len(numbers)``. The names follow from an argument, and the program makes a training part
     and a held-out part with different values of this argument. Sorted names are not reported there. It also reports a
@@ -31,6 +36,15 @@ How it is detected
     argument, sorted or not, if it gets the labels of the training part and then those of the held-out part: one class
     that a part lacks moves all others. Programs with words of tasks whose parts have other classes, such as triplets
     and episodes, are not reported.
+=======
+    At the end of a run, the sanitizer compares the numbers in the attributes of the datasets, such as ``class_to_idx``:
+    it reports a name with other numbers in a held-out dataset than in the training dataset of the same class, also if
+    the names are sorted and one part lacks some. In the text, an ``__init__`` numbers names by ``enumerate`` of
+    ``dict.fromkeys`` or a set, or gives each new name the number ``len(numbers)``. The names follow from an argument,
+    and the program makes a training part and a held-out part with different values of this argument. The linter does
+    not report sorted names. Programs with words of tasks whose parts have other classes, such as triplets and episodes,
+    are not reported.
+>>>>>>> pd
 
 References
     Python, "Set Types", https://docs.python.org/3/library/stdtypes.html#set-types-set-frozenset
@@ -39,22 +53,123 @@ References
 """
 
 import ast
+import linecache
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
 from trueloop.analysis.queries.batch_loops import assigned_pairs
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.held_out_names import is_held_out, is_other_part, is_training
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+<<<<<<< HEAD
 from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
+=======
+from trueloop.core.findings import CodePosition, Evidence
+from trueloop.core.source_text import nodes_in, walk
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.tracing.events import LoaderExhausted, LoaderStarted, Ref, WatchEnded
+>>>>>>> pd
 
 _UNSORTED: Final = frozenset(("fromkeys", "set", "frozenset"))
 _ADDING: Final = frozenset(("append", "extend", "add", "update", "insert"))
 _OTHER_CLASSES: Final = re.compile(r"triplet|n_?way|episod|re_?id\b|verification|speaker|siamese", re.IGNORECASE)
 """Words of tasks in which the held-out part has other classes than the training part."""
+
+
+_OTHER_PAIRS: Final = re.compile(r"triplet|n_?way|episod|re_?id\b|verification|siamese", re.IGNORECASE)
+_NUMBERING: Final = re.compile(
+    r"class|label|categor|target|vocab|word|tok|species|names?\b|to_?(i|idx|id|ix)\b|2", re.I
+)
+"""Names of attributes that hold the numbers of names."""
+_MAX_NAMES: Final = 20_000
+_MAX_DATASETS: Final = 8
+
+
+@dataclass(slots=True)
+class _Dataset:
+    """The numbers of the names in a dataset, and how its loader is used."""
+
+    kind: str
+    attribute: str
+    numbers: dict[Any, int]
+    made_at: CodePosition | None
+    trains: bool = False
+    evaluates: bool = False
+
+
+class Detector(BaseDetector):
+    """Compares the numbers that a training dataset and a held-out dataset of one class give to their names."""
+
+    def __init__(self) -> None:
+        self._datasets: dict[Ref, _Dataset] = {}
+
+    def on_loader_started(self, event: LoaderStarted) -> None:
+        """Read the numbers from the attributes of the dataset."""
+        if event.epoch or len(self._datasets) >= _MAX_DATASETS or event.loader in self._datasets:
+            return
+        dataset: Any = event.live_loader.dataset
+        while (inner := getattr(dataset, "__dict__", {}).get("dataset")) is not None:
+            dataset = inner
+        for attribute, value in getattr(dataset, "__dict__", {}).items():
+            numbers = _numbers(value) if _NUMBERING.search(attribute) else None
+            if numbers:
+                kind = type(dataset).__qualname__
+                self._datasets[event.loader] = _Dataset(kind, attribute, numbers, event.made_at or event.location)
+                return
+
+    def on_loader_exhausted(self, event: LoaderExhausted) -> None:
+        """Record whether the loader trains."""
+        if (found := self._datasets.get(event.loader)) is not None:
+            found.trains |= event.backwards > 0
+            found.evaluates |= event.backwards == 0
+
+    def on_watch_ended(self, event: WatchEnded) -> Iterator[Evidence]:
+        """Yield evidence for each held-out dataset with other numbers than a training dataset."""
+        held_out = [each for each in self._datasets.values() if each.evaluates and not each.trains]
+        for other in held_out:
+            for each in (each for each in self._datasets.values() if each.trains):
+                names = each.numbers.keys() & other.numbers.keys()
+                changed = [name for name in each.numbers if name in names and each.numbers[name] != other.numbers[name]]
+                is_same_class = (each.kind, each.attribute) == (other.kind, other.attribute)
+                if is_same_class and changed and not _has_other_classes(other):
+                    name = changed[0]
+                    yield Evidence(
+                        message=f"The training and the held-out {each.kind} number their names on their own: in "
+                        f"`{each.attribute}`, {name!r} has the number {each.numbers[name]} in the first and "
+                        f"{other.numbers[name]} in the second, as do {len(changed)} of {len(names)} common names.",
+                        location=other.made_at,
+                        related=((each.made_at, "the training loader"),) if each.made_at else (),
+                    )
+                    break
+
+    def inconclusive(self) -> str:
+        """Return a reason if there were no two datasets with numbers of names."""
+        return "" if len(self._datasets) > 1 else "no two datasets with numbered names were used"
+
+
+def _numbers(value: Any) -> dict[Any, int] | None:
+    """Return the numbers of names in a dictionary, list or array of names; None for other values."""
+    value = getattr(value, "classes_", value)
+    if type(value).__name__ == "ndarray" and value.ndim == 1 and value.dtype.kind in "UO":
+        value = value.tolist()
+    if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+        value = {name: number for number, name in enumerate(value)}
+    if not isinstance(value, dict) or not 1 < len(value) <= _MAX_NAMES:
+        return None
+    numbers = cast("dict[Any, Any]", value)
+    if not all(type(name) in (str, int) and type(number) is int for name, number in numbers.items()):
+        return None
+    return dict(numbers) if sorted(numbers.values()) == list(range(len(numbers))) else None
+
+
+def _has_other_classes(dataset: _Dataset) -> bool:
+    """Return True if the file that creates the loader has words of tasks with other classes in each part."""
+    file = dataset.made_at.source_location.path if dataset.made_at else ""
+    return bool(_OTHER_PAIRS.search("".join(linecache.getlines(file))))
 
 
 _ALL_CLASSES: Final = frozenset(("cats", "categories", "getCatIds", "loadCats", "classes", "class_names"))
@@ -288,6 +403,9 @@ for epoch in range(3):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
+with torch.no_grad():
+    hits = [(model(x).argmax(1) == y).sum().item() for x, y in DataLoader(test, batch_size=20)]
+print(sum(hits) / len(test))
 """
 
 FAILURE = Failure(
@@ -298,4 +416,5 @@ FAILURE = Failure(
     good=changed(BAD, {"enumerate(dict.fromkeys(names))": "enumerate(sorted(CENTRES))"}),
     fix="Number the classes once, and pass the numbers to every split.",
     rule=RULE,
+    detector=Detector,
 )

@@ -67,7 +67,7 @@ class Detector(BaseDetector):
             f"weight {format_float(high)}, and {few} have {format_float(low)}. The largest class, "
             f"{format_percent(many / sum(counts))} of the samples, makes up {format_percent(many * high / total)} of "
             "the batches.",
-            location=_sampler_line(event) or event.made_at or event.location,
+            location=sampler_line(event) or event.made_at or event.location,
         )
 
     def inconclusive(self) -> str:
@@ -82,7 +82,7 @@ def _is_proportional(groups: list[tuple[int, float]]) -> bool:
     return many >= MIN_FACTOR * few and all(abs(value / (unit * count) - 1) < MAX_ERROR for count, value in groups)
 
 
-def _sampler_line(event: LoaderStarted) -> SourceLocation | None:
+def sampler_line(event: LoaderStarted) -> SourceLocation | None:
     """Return the line that creates the sampler, in the file that creates the loader."""
     file = event.made_at.source_location.path if event.made_at else ""
     for call in calls_in(file, "WeightedRandomSampler"):

@@ -31,7 +31,9 @@ How it is detected
     builds the same optimizer for the same model in each iteration and iterates over a loader at most once, or makes one
     update with it. At the end
     of a run, the sanitizer also reports a scheduler that was stepped three times for an optimizer that never stepped,
-    while another optimizer made at least eight updates of the same parameters with one learning rate. The same holds
+    or that has not stepped since another one was built, while the other optimizer made at least eight updates of the
+    same parameters with one learning rate. The first
+    holds also
     for an optimizer whose state was saved after these updates, or was loaded before (with the learning rate of the
     other one), if both are of one class. The linter reports a scheduler that a loop steps, whose optimizer nothing
     steps, while another optimizer of the same model steps in that loop. A program that resets the averages in every
@@ -61,7 +63,8 @@ from trueloop.analysis.queries.optimizer_settings import sets_in_groups
 from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.core.source_text import Fix, dotted_name, nodes_in
+from trueloop.core.formatting import format_float
+from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, repetition_injector
 from trueloop.tracing.events import (
@@ -118,6 +121,30 @@ class _Owner:
     """Class name of the scheduler that was stepped for it; "" = none."""
     scheduler_steps: int = 0
     scheduled_at: CodePosition | None = None
+    optimizer_steps: int = 0
+    """Number of its own steps before the latest step of its scheduler."""
+    idle_from: int = 0
+    """Number of steps of its scheduler before the first one since its own latest step."""
+    idle_rates: tuple[float, ...] = ()
+    """Its learning rates at that time."""
+    rates_changed_at: int | None = None
+    """Number of updates when the scheduler changed these rates."""
+
+    def replaces(self, old: "_Owner") -> bool:
+        """Return True if the optimizer was built after the latest step of another one, and trains its parameters."""
+        is_later = self.since >= old.latest_update and self.latest_update - self.since >= MIN_STEPS - 1
+        is_fixed = bool(self.rates) and not self.has_changed and not self.scheduler
+        return old.latest_update > 0 and is_later and is_fixed and not self.parameters.isdisjoint(old.parameters)
+
+    def add_schedule(self, event: SchedulerStepped) -> None:
+        """Record the step of a scheduler."""
+        if event.optimizer_steps != self.optimizer_steps or event.last_epoch < self.idle_from or not self.scheduler:
+            self.optimizer_steps, self.idle_from = event.optimizer_steps, event.last_epoch
+            self.idle_rates, self.rates_changed_at = event.rates_after, None
+        elif self.rates_changed_at is None and event.rates_after != self.idle_rates:
+            self.rates_changed_at = event.update
+        self.scheduler, self.scheduler_steps, self.scheduled_at = event.kind, event.last_epoch, event.location
+        self.steps = max(self.steps, event.optimizer_steps)  # also those that were not traced
 
 
 @dataclass(slots=True)
@@ -332,13 +359,12 @@ class Detector(BaseDetector):
         for line in self._lines.values():
             line.end_use()
         found = [self._evidence(key, line, 0) for key, line in self._lines.items()]
-        return [*(each for each in found if each is not None), *self._find_outdated()]
+        return [*(each for each in found if each is not None), *self._find_outdated(), *self._find_replaced()]
 
     def on_scheduler_stepped(self, event: SchedulerStepped) -> None:
         """Record the step of the scheduler for its optimizer."""
         if (owner := self._owners.get(event.optimizer)) is not None:
-            owner.scheduler, owner.scheduler_steps, owner.scheduled_at = event.kind, event.last_epoch, event.location
-            owner.steps = max(owner.steps, event.optimizer_steps)  # also those that were not traced
+            owner.add_schedule(event)
 
     def _find_outdated(self) -> Iterator[Evidence]:
         """Yield evidence for each optimizer that never stepped, but is scheduled, saved or loaded for another one."""
@@ -369,6 +395,27 @@ class Detector(BaseDetector):
                 fix="Build the optimizer once, and use this one for the updates, the scheduler and the checkpoints.",
             )
 
+    def _find_replaced(self) -> Iterator[Evidence]:
+        """Yield evidence for each optimizer that is scheduled on after a new one has taken over its parameters."""
+        for old in self._owners.values():
+            changed = old.rates_changed_at
+            if changed is None or old.scheduler_steps - old.idle_from < MIN_SCHEDULER_STEPS:
+                continue
+            new = next(
+                (each for each in self._owners.values() if each.replaces(old) and each.latest_update > changed), None
+            )
+            if new is None:
+                continue
+            lines = ((old.built_at, "the scheduled optimizer"), (old.scheduled_at, "scheduled here"))
+            yield Evidence(
+                message=f"{old.scheduler} changes the learning rate of an optimizer that no longer steps: since update "
+                f"{new.since} the one that is built here trains the model, and its learning rate "
+                f"{format_float(max(new.rates))} never changes.",
+                location=new.built_at,
+                related=tuple((at, text) for at, text in lines if at is not None),
+                fix="Build a new scheduler with the new optimizer, or add parameters by `optimizer.add_param_group()`.",
+            )
+
     def _evidence(self, key: tuple[Hashable, ...], line: _OptimizerLine, unused: int) -> Evidence | None:
         reason = line.reason(unused)
         if not reason or key in self._reported:
@@ -393,6 +440,7 @@ RESETTING: Final = frozenset(("apply", "reset_parameters", "copy_", "set_rng_sta
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each optimizer that replaces another one in every iteration, or whose scheduler belongs to another one."""
     yield from _scheduled_in_vain(source)
+    yield from _replaced_in_loop(source)
     yield from _built_in_loop(source)
 
 
@@ -461,6 +509,44 @@ def _scheduled_in_vain(source: SourceFile) -> Iterator[Hit]:
             related=((optimizer.node, "the optimizer that never steps"), (other.node, "the optimizer that steps")),
             fix=fix,
         )
+
+
+def _replaced_in_loop(source: SourceFile) -> Iterator[Hit]:
+    """Yield each optimizer that a condition in a loop replaces, while the loop steps the scheduler of the old one."""
+    created = [each for each in source.ops(OpKind.CREATE) if isinstance(each.statement, ast.Assign)]
+    optimizers = [each for each in created if each.subject.kind is ValueKind.OPTIMIZER and each.loops and each.branches]
+    for new in optimizers if not sets_in_groups(source.tree, "lr") else ():
+        name, loop = _variable(source, new.subject), new.loops[0].node
+        for old in created if name else ():
+            is_earlier = (
+                old.subject.kind is ValueKind.SCHEDULER and old.index < new.index and old.function is new.function
+            )
+            arguments = getattr(old.node, "args", ()) if is_earlier and not encloses(loop, old.node) else ()
+            scheduler = _variable(source, old.subject)
+            if arguments and dotted_name(arguments[0]) == name and _is_only_stepped(source, loop, scheduler):
+                yield Hit(
+                    message=f"`{name}` is replaced here, but `{scheduler}` still changes the learning rate of the old "
+                    "optimizer: the learning rate of the new one never changes.",
+                    node=new.node,
+                    related=((old.node, "the scheduler of the old optimizer"),),
+                )
+                break
+
+
+def _is_only_stepped(source: SourceFile, loop: ast.AST, scheduler: str) -> bool:
+    """Return True if a loop steps a scheduler without a condition, and does nothing else with it but read it."""
+    is_stepped = False
+    for each in nodes_in(loop, ast.Attribute, ast.Name) if scheduler else ():
+        parent = source.parents.get(id(each))
+        if dotted_name(each) != scheduler:
+            continue
+        if not isinstance(parent, ast.Attribute) or parent.attr not in ("step", "get_last_lr", "state_dict"):
+            return False
+        node = parent
+        while node is not loop and not isinstance(node, ast.If):
+            node = source.parents[id(node)]
+        is_stepped |= parent.attr == "step" and node is loop
+    return is_stepped
 
 
 def _never_steps(source: SourceFile, optimizer: AbstractValue, steps: list[Op]) -> bool:

@@ -44,12 +44,14 @@ _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 class _SchedulerState:
     """State of one scheduler."""
 
-    __slots__ = ("planned_steps", "steps", "steps_per_epoch")
+    __slots__ = ("planned_steps", "steps", "steps_per_epoch", "update")
 
     def __init__(self, planned: int | None, steps_per_epoch: int | None = None) -> None:
         self.planned_steps, self.steps_per_epoch = planned, steps_per_epoch
         self.steps = 0
         """Number of optimizer steps before the previous step of the scheduler."""
+        self.update = 0
+        """Number of updates, of any optimizer, before it."""
 
 
 class Schedules(Hook):
@@ -132,7 +134,9 @@ class Schedules(Hook):
         if known is None:
             known = self._states[scheduler] = _SchedulerState(planned_steps(scheduler))
         steps = self._steps(optimizer)
-        since, known.steps = steps - known.steps, steps
+        update = self._stream.update
+        since = max(steps - known.steps, update - known.update)
+        known.steps, known.update = steps, update
         steps_past_end = 0 if known.planned_steps is None else _step_count(scheduler) + 1 - known.planned_steps
         # Later steps past the end are reported at powers of two.
         is_past_end = steps_past_end > 0 and (

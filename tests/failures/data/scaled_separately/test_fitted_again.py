@@ -21,7 +21,51 @@ y_test = torch.from_numpy(encoder.fit_transform(y_test))  # <- DAT013
 """,
 }
 
+FAULTY |= {
+    "in a function for both parts": """
+encoders = {c: LabelEncoder() for c in CAT}
+def encode(df, fit):
+    cats = np.stack([encoders[c].fit_transform(df[c]) for c in CAT], 1)  # <- DAT013
+    return torch.tensor(cats)
+a, b = encode(train, fit=True), encode(test, fit=False)
+""",
+    "in the constructor of a dataset": """
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, frame, columns):
+        self.x = StandardScaler().fit_transform(frame[columns].values)  # <- DAT013
+train_set, val_set = Rows(train_df, columns), Rows(frame=val_df, columns=columns)
+""",
+    "a method that makes features": """
+class Features:
+    def __init__(self):
+        self.scaler = MinMaxScaler()
+    def make(self, x):
+        scaled = self.scaler.fit_transform(x)  # <- DAT013
+        return torch.from_numpy(scaled)
+features = Features()
+a = features.make(X_train)
+b = features.make(X_test)
+""",
+}
 CORRECT = {
+    "a function that fits on request": """
+def encode(df, fit):
+    return torch.tensor(encoder.fit_transform(df) if fit else encoder.transform(df))
+a, b = encode(train, True), encode(test, False)
+""",
+    "a function that fits once": """
+def encode(df, scaler=None):
+    if scaler is not None:
+        return torch.tensor(scaler.transform(df))
+    scaler = StandardScaler()
+    return torch.tensor(scaler.fit_transform(df))
+a, b = encode(train), encode(test, scaler)
+""",
+    "a function for the training part": """
+def encode(train, other):
+    return torch.tensor(scaler.fit_transform(train)), torch.tensor(scaler.transform(other))
+(a, b), (_, c) = encode(x_train, x_val), encode(x_train, x_test)
+""",
     "transformed only": """
 scaler = MinMaxScaler()
 x_train = torch.tensor(scaler.fit_transform(x_train))

@@ -1,8 +1,9 @@
-"""The saved "best" weights share memory with the model, so training keeps changing them.
+"""Stored weights, such as the best ones, share memory with the model, so training keeps changing them.
 
 What you see
     The "best" model scores like the last one. Early stopping brings no gain, and ``best.pt`` holds the weights of the
-    moment when the file was written. Loading a backup of the weights restores nothing.
+    moment when the file was written. Loading a backup of the weights restores nothing. The states of several clients,
+    folds or epochs are all equal, and so is their average.
 
 Why it happens
     ``state_dict()`` returns the model's own tensors, not copies. Every update changes these tensors, and so it changes
@@ -27,10 +28,12 @@ How it is detected
     changed since ``state_dict()`` was called. A state_dict from before the first update is reported only when it is
     loaded into its own model. A dictionary that the program built from these
     tensors, for example with ``v.detach().cpu()`` on a CPU, is reported when it is loaded, if every tensor shares
-    memory with its parameter and the weights have changed since every call of ``state_dict()``. The linter reports two
-    cases: a state_dict that is stored where a best value is updated, and used after the training loop; and a state_dict
-    that is loaded into its own model after the weights have changed. A state_dict that
-    is deep-copied too late is not detected.
+    memory with its parameter and the weights have changed since every call of ``state_dict()``. It also reports a line
+    that creates a third state_dict of one model while the first two still exist, if all of them share its memory, were
+    created at different updates, and were not saved or loaded. The linter reports three cases: a state_dict that is
+    stored where a best value is updated, and used after the training loop; a state_dict that is loaded into its own
+    model after the weights have changed; and states that a loop collects from a model that it trains. A state_dict
+    that is deep-copied too late is not detected.
 
 References
     PyTorch tutorial "Saving and Loading Models": "best_model_state = model.state_dict() returns a reference to the
@@ -38,13 +41,14 @@ References
     torch.nn.Module.state_dict, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
 """
 
+import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trueloop.analysis.abstract_value import ValueKind
+from trueloop.analysis.abstract_value import COPY, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.captured_states import contains_state, deepcopy_fix, is_best_checkpoint
-from trueloop.analysis.queries.modes import is_training_step
+from trueloop.analysis.queries.modes import is_training_step, may_recreate_model
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
@@ -57,7 +61,7 @@ class StateDictUsed(Event):
     """RARE. A state dictionary of a model was loaded into a module, or saved to a file."""
 
     how: str
-    """What was done with the dictionary: "loaded", "saved"."""
+    """What was done with the dictionary: "loaded", "saved", "collected" with others of its line."""
     created_at: CodePosition | None
     """The line that created the dictionary."""
     created_update: int
@@ -70,6 +74,8 @@ class StateDictUsed(Event):
     """Whether the model's weights have changed since the dictionary was created."""
     into_itself: bool
     """Whether it was loaded into the model that it was created from."""
+    count: int = 1
+    """Number of dictionaries that the line has created and that still exist."""
 
 
 class Detector(BaseDetector):
@@ -79,6 +85,13 @@ class Detector(BaseDetector):
         """Return evidence if a state_dict shares memory with weights that have changed since it was captured."""
         if not event.aliased or not event.weights_changed:
             return None
+        if event.how == "collected":
+            return Evidence(
+                message=f"The program keeps {event.count} state_dicts that this line created at different updates, but "
+                "none is a copy: all of them share memory with the model, so all contain the latest weights.",
+                location=event.location,
+                first_update=event.created_update,
+            )
         if not event.into_itself and not event.was_trained:
             return None  # captured once before training and saved again and again with the newest weights
         updates = event.update - event.created_update
@@ -112,6 +125,37 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     fix=deepcopy_fix(source, capture.node),
                 )
                 break
+        else:
+            yield from _collected(source, capture)
+
+
+def _collected(source: SourceFile, capture: Op) -> Iterator[Hit]:
+    """Yield a state that a loop appends to a list, if the loop goes on to train the same model."""
+    state, model = capture.result, capture.subject
+    run = source.ops_of_run(capture) if capture.loops and state is not None else []
+    for stored in run:
+        is_new_item = stored.name == "append" or isinstance(getattr(stored.node, "slice", None), ast.Name)
+        is_appended = stored.kind is OpKind.STORE_ITEM and is_new_item and stored.index > capture.index
+        loop = stored.loops[-1] if stored.loops else None
+        if not is_appended or loop is None or not any(contains_state(value, state) for value in stored.inputs if state):
+            continue
+        inside = source.ops_in_loop(loop, root=capture.entry_point)
+        trains = any(is_training_step(source, each, model, inside) for each in inside)
+        trains &= not any(each.kind is OpKind.SAVE for each in inside)
+        if (
+            trains
+            and capture.is_inside(loop)
+            and not may_recreate_model(loop, model, inside)
+            and COPY not in model.facts
+        ):
+            yield Hit(
+                message=f"`{source.text.segment(capture.node)}` is not a copy: all states that are collected share "
+                "memory with the model, so all are its latest weights.",
+                node=capture.node,
+                related=((stored.node, "collected here"),),
+                fix=deepcopy_fix(source, capture.node),
+            )
+            return
 
 
 def _find_change(source: SourceFile, capture: Op, use: Op) -> Op | None:

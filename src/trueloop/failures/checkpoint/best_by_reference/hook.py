@@ -22,6 +22,7 @@ from trueloop.tracing.user_location import user_location
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MAX_LINES: Final = 16  # lines that create state dictionaries of one module
+MAX_COLLECTED: Final = 3  # states of one module and line that a program may keep while it creates the next one
 
 
 class _Tracked(NamedTuple):
@@ -52,6 +53,8 @@ class StateDicts(Hook):
         """Tensor of a state dictionary -> its `_StateDict`."""
         self._kept_by_program = WeakIdDict[nn.Module, dict[CodePosition | None, _StateDict]]()
         """Module -> line of a ``state_dict()`` -> the latest one that was not just saved or loaded elsewhere."""
+        self._latest_by_line = WeakIdDict[nn.Module, dict[CodePosition | None, list[_StateDict]]]()
+        """Module -> line of a ``state_dict()`` -> the latest ones that still exist."""
         self._local = threading.local()
         self._report = stream.isolated("uses of state dictionaries", self._on_used)
 
@@ -109,6 +112,23 @@ class StateDicts(Hook):
         if created.location in by_line or len(by_line) < MAX_LINES:
             by_line[created.location] = created
 
+        self._check_collected(module, created)
+
+    def _check_collected(self, module: nn.Module, created: _StateDict) -> None:
+        """Report a state of a line whose earlier states still exist, although all of them are the latest weights."""
+        by_line = self._latest_by_line.get(module) or self._latest_by_line.put(module, {})
+        if created.location not in by_line and len(by_line) >= MAX_LINES:
+            return
+        earlier = [each for each in by_line.get(created.location, ()) if _exists(each)]
+        kept = [each for each in earlier if each.update < created.update and all(self._compare(each))]
+        if len(kept) >= MAX_COLLECTED - 1 and len({each.update for each in kept}) == len(kept):
+            first, earlier = kept[0], []
+            self._stream.emit(StateDictUsed(
+                location=created.location, how="collected", created_at=first.location, created_update=first.update,
+                was_trained=True, aliased=True, weights_changed=True, into_itself=False, count=len(kept) + 1,
+            ))  # fmt: skip
+        by_line[created.location] = [*earlier, created][-MAX_COLLECTED:]
+
     def _has_stepped(self, parameter: Tensor | None) -> bool:
         return any(
             state.steps and any(each is parameter for each in parameters_of(optimizer))
@@ -125,6 +145,9 @@ class StateDicts(Hook):
             aliased, changed = self._compare(created)
             self._emit(how, created, target, aliased=aliased, changed=changed)
             module = created.module()
+            if module is not None and module is not target and not changed:
+                by_place = self._latest_by_line.get(module) or {}
+                by_place[created.location] = [e for e in by_place.get(created.location, ()) if e is not created]
             if module is not None and module is not target:
                 by_line = self._kept_by_program.get(module) or {}
                 if by_line.get(created.location) is created:
@@ -165,6 +188,10 @@ class StateDicts(Hook):
             version_changed = version is not None and tensor._version != version  # noqa: SLF001
             changed.append(_values(tensor) != values if values else version_changed)
         return bool(aliased) and all(aliased), any(changed)
+
+
+def _exists(created: _StateDict) -> bool:
+    return bool(created.tracked) and all(each.tensor() is not None for each in created.tracked)
 
 
 def _has_changed(module: nn.Module, created: _StateDict) -> bool:

@@ -5,9 +5,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from trueloop.analysis.queries.held_out_names import is_held_out
+from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.held_out_names import is_held_out, is_training
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Edit, Fix
+from trueloop.core.source_text import Edit, Fix, nodes_in
 from trueloop.failures.data.scaled_separately import own_statistics
 from trueloop.failures.failure import Rule
 
@@ -41,9 +42,58 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
+def _in_functions(source: SourceFile) -> Iterator[Hit]:
+    """Yield each ``fit_transform`` of a parameter, in a function that gets training data and held-out data."""
+    for fit in source.all_calls:
+        method, function = fit.func, function_of(source, fit)
+        if not isinstance(method, ast.Attribute) or method.attr != "fit_transform" or not fit.args:
+            continue
+        owner: ast.expr = method.value
+        while isinstance(owner, ast.Subscript):
+            owner = owner.value
+        name = last_name(owner) or last_name(getattr(owner, "func", owner))
+        if isinstance(function, ast.Module) or not _TRANSFORMER.search(name) or _is_conditional(source, fit, function):
+            continue
+        passed = list(_passed(source, function, {each.id for each in nodes_in(fit.args[0], ast.Name)}))
+        training = next((each for each in passed if is_training(each)), None)
+        held_out = next((each for each in passed if is_held_out(each)), None)
+        if training is not None and held_out is not None:
+            yield Hit(
+                message=f"`{ast.unparse(fit)}` fits `{name}` in each call of `{function.name}`, also on the held-out "
+                "data: it is transformed in another way than the training data. Use `transform` for it.",
+                node=fit,
+                related=((training, "the training data"), (held_out, "the held-out data")),
+            )
+
+
+def _is_conditional(source: SourceFile, node: ast.AST, function: ast.AST) -> bool:
+    """Return True if a condition in a function decides whether a node is evaluated."""
+    parent = source.parents.get(id(node))
+    while parent is not None and parent is not function:
+        if isinstance(parent, ast.If | ast.IfExp | ast.Try | ast.While):
+            return True
+        parent = source.parents.get(id(parent))
+    body: list[ast.stmt] = getattr(function, "body", [])
+    return any(isinstance(each, ast.If) and bool(nodes_in(each, ast.Return)) for each in body)
+
+
+def _passed(source: SourceFile, function: ast.FunctionDef, names: set[str]) -> Iterator[ast.expr]:
+    """Yield what the calls of a function, or of the class of an ``__init__``, pass for some parameters."""
+    parameters = [each.arg for each in function.args.args]
+    parent = source.parents.get(id(function))
+    is_method = isinstance(parent, ast.ClassDef)
+    called = parent.name if isinstance(parent, ast.ClassDef) and function.name == "__init__" else function.name
+    for call in source.all_calls:
+        if last_name(call.func) == called:
+            values = dict(zip(parameters[is_method:], call.args, strict=False))
+            values |= {each.arg: each.value for each in call.keywords if each.arg}
+            yield from (value for name, value in values.items() if name in names)
+
+
 def find_all(source: SourceFile) -> Iterator[Hit]:
     """Yield the same as `find`, and held-out data that is standardised by hand with its own statistics."""
     yield from find(source)
+    yield from _in_functions(source)
     yield from own_statistics.find(source)
 
 

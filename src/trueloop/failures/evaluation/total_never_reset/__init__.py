@@ -1,15 +1,17 @@
-"""A sum over batches is not reset in each epoch, but is divided by the size of one epoch.
+"""A sum over batches, or a metric, is not reset before each pass, so it also contains the batches of earlier passes.
 
 What you see
     The printed loss rises from epoch to epoch although the model learns, or the printed accuracy exceeds 100 %. The
-    best epoch is always the first one (for a loss) or the last one (for an accuracy).
+    best epoch is always the first one (for a loss) or the last one (for an accuracy). Or the validation score follows
+    the training score, and overfitting is not visible.
 
 Why it happens
     The sum is set to zero only once, before the loop over epochs, so it also contains the batches of all previous
-    epochs. It is divided by ``len(loader)``, the number of batches of one epoch.
+    epochs. It is divided by ``len(loader)``, the number of batches of one epoch. Or it is reset once in an epoch, but
+    updated in training and in validation, so the validation score is mostly the training score.
 
 Fix
-    Set the sum to 0 at the start of each epoch. For a metric, call ``metric.reset()`` there.
+    Set the sum to 0 at the start of each epoch, and again before validation. For a metric, call ``metric.reset()``.
 
         for epoch in range(epochs):
             total = 0.0  # not before the loop over epochs
@@ -24,11 +26,13 @@ When this is fine
     - A meter of durations, or a mean over the whole training: read it once, after the loop over epochs.
 
 How it is detected
-    Only the linter finds it, from the source code, in two cases. (1) A loop over batches adds losses or correct
+    Only the linter finds it, from the source code, in three cases. (1) A loop over batches adds losses or correct
     predictions to a sum, and the loop over epochs around it divides the sum by the length of the loader or its dataset
     but never resets it. (2) A metric of torchmetrics, or an object of a class of the program that adds up losses,
     predictions or scores, is created before the loop over epochs, updated for each batch and read after the batches of
-    each epoch, and no method that resets it is ever called, also where these steps are in several functions.
+    each epoch, and no method that resets it is ever called, also where these steps are in several functions. (3) In one
+    iteration of the loop over epochs, a sum, list or metric is updated by a loop over batches that trains and by one
+    that does not, is read after both, and nothing resets it between them.
 
 References
     cleverhans-lab/cleverhans#33, accuracy above 1 in a tutorial, https://github.com/cleverhans-lab/cleverhans/pull/33
@@ -44,6 +48,7 @@ from typing import Final, NamedTuple
 from trueloop.analysis.queries.batch_means import len_argument
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in
+from trueloop.failures.evaluation.total_never_reset.mixed_passes import find_mixed_passes
 from trueloop.failures.evaluation.total_never_reset.unreset_meters import find_unreset_meters
 from trueloop.failures.failure import Failure, Rule, Severity
 
@@ -75,6 +80,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 fix=_insert_reset(source, loops, name),
             )
     yield from find_unreset_meters(source)
+    yield from find_mixed_passes(source)
 
 
 def _sums_up_results(added: ast.AugAssign) -> bool:

@@ -23,7 +23,8 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports a scheduler whose optimizer made steps in two full epochs, or 32 steps in a program
-    without a loader, if no file of the program contains a call of ``step()`` that may belong to the scheduler. It does
+    without a loader, if no file of the program contains a call of ``step()`` that may belong to the scheduler, or if
+    all such calls have conditions that compare several texts, as in ``if interval == "batch"``. It does
     not check notebooks, because the next cell may contain the call. The linter reports a scheduler that is only read,
     saved or passed to functions that do not step it, if no other scheduler of the optimizer is stepped. It may be
     intended, so this is a warning.
@@ -68,6 +69,8 @@ class SchedulerNeverStepped(Event):
     """Number of steps of its optimizer since the scheduler was created."""
     created_backward_count: int
     """Number of backward passes before the scheduler was created."""
+    condition: str | None = ""
+    """A condition of the calls of ``step()`` that compares texts; "" = there is no call."""
 
 
 class Detector(BaseDetector):
@@ -92,9 +95,11 @@ class Detector(BaseDetector):
             return None
         if self._ended and (len(self._starts) < MIN_EPOCHS or self._starts[0] < event.created_backward_count):
             return None
+        reason = f": the condition `{event.condition}` was never met" if event.condition else ""
         return Evidence(
             message=f"The `step()` of this {event.kind} was never called in "
-            f"{format_count(event.optimizer_steps, 'update')} of its optimizer, so the learning rate did not change.",
+            f"{format_count(event.optimizer_steps, 'update')} of its optimizer, so the learning rate did not change"
+            f"{reason}.",
             location=event.location,
         )
 

@@ -30,6 +30,9 @@ _NON_SCHEDULER_ATTRIBUTES: Final = frozenset((
 ))  # fmt: skip
 """Attributes that PyTorch schedulers lack; optimizers, scalers and environments, which have ``step`` too, have them."""
 _LOOKUPS: Final = frozenset(("getattr", "methodcaller", "attrgetter"))
+_CONDITIONS: Final = (ast.If, ast.IfExp, ast.Match)
+_OFF: Final = frozenset(("none", "off", "never", "constant", "fixed", "no", "disabled"))
+"""Texts that switch a schedule off."""
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -160,35 +163,101 @@ class UnsteppedSchedules(Hook):
             if created.event.optimizer_steps < 2 or created.run_by_library is not False or in_notebook():
                 continue
             trees = parse_program(created.files, user_modules())
-            if trees is not None and not any(map(_may_change_rates, trees.values())):
+            created.event.condition = None if trees is None else _condition_of_steps(list(trees.values()))
+            if created.event.condition is not None:
                 self._stream.emit(created.event)
 
 
-def _may_change_rates(tree: ast.Module) -> bool:
-    return may_step_schedule(tree) or sets_in_groups(tree, "lr")
+def _condition_of_steps(trees: list[ast.Module]) -> str | None:
+    """Return the condition of the calls of ``step()`` of a scheduler; "" = there is no call, None = it is not known.
+
+    The calls of a program whose conditions compare several texts, such as ``if interval == "batch"``, were meant to
+    run for one of these texts.
+    """
+    accesses = [each for tree in trees for each in _scheduler_steps(tree)]
+    if any(sets_in_groups(tree, "lr") or _is_looked_up(tree) for tree in trees):
+        return None
+    texts: set[str] = set()
+    for scopes, _ in accesses:
+        found = [_compared_texts(each, scopes, trees) for each in scopes if isinstance(each, _CONDITIONS)]
+        compared = [each for each in found if each is not None]
+        if not compared or not all(compared):
+            return None
+        texts = texts.union(*compared)
+    if accesses and (len(texts) < 2 or any(_OFF & {text.lower() for text in _texts_in(tree)} for tree in trees)):
+        return None
+    around = [each for scopes, _ in accesses for each in scopes if isinstance(each, _CONDITIONS)]
+    conditions = (each.subject if isinstance(each, ast.Match) else each.test for each in around)
+    return next((ast.unparse(each) for each in conditions if "None" not in ast.unparse(each)), "")
+
+
+def _compared_texts(condition: Any, scopes: tuple[Any, ...], trees: list[ast.Module]) -> set[str] | None:
+    """Return the texts that a condition compares with; None = it checks for None only, empty = it is another one."""
+    if isinstance(condition, ast.Match):
+        return {text for each in condition.cases for text in _texts_in(each.pattern)}
+    tests = condition.test.values if isinstance(condition.test, ast.BoolOp) else [condition.test]
+    tests = [each for each in tests if "None" not in ast.unparse(each) and "sched" not in dotted_name(each)]
+    found: set[str] = set()
+    for each in tests:
+        texts = _texts_in(each)
+        is_comparison = isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.Eq | ast.In | ast.Is)
+        function = next((inner for inner in reversed(scopes) if isinstance(inner, ast.FunctionDef)), None)
+        if function is not None:
+            texts = texts.union(*(_passed_texts(function, name.id, trees) for name in nodes_in(each, ast.Name)))
+        if not is_comparison or not texts:
+            return set()
+        found |= texts
+    return found if tests else None
+
+
+def _passed_texts(function: ast.FunctionDef, parameter: str, trees: list[ast.Module]) -> set[str]:
+    """Return the texts that calls of a function pass for a parameter; empty if a call passes something else."""
+    names = [each.arg for each in function.args.args if each.arg != "self"]
+    found: set[str] = set()
+    for call in (call for tree in trees for call in nodes_in(tree, ast.Call)):
+        if parameter not in names or getattr(call.func, "attr", getattr(call.func, "id", "")) != function.name:
+            continue
+        passed = dict(zip(names, call.args, strict=False)) | {each.arg: each.value for each in call.keywords}
+        value = passed.get(parameter)
+        if not isinstance(value, ast.Constant) or not isinstance(value.value, str):
+            return set()
+        found.add(value.value)
+    return found
+
+
+def _texts_in(node: ast.AST) -> set[str]:
+    """Return the texts in an expression, except the keys of subscripts."""
+    keys = {id(each.slice) for each in nodes_in(node, ast.Subscript)}
+    return {n.value for n in nodes_in(node, ast.Constant) if isinstance(n.value, str) and id(n) not in keys}
 
 
 def may_step_schedule(tree: ast.Module) -> bool:
-    """Return True if a source file may call ``step()`` of a scheduler.
+    """Return True if a source file may call ``step()`` of a scheduler."""
+    return bool(_scheduler_steps(tree)) or _is_looked_up(tree)
+
+
+def _scheduler_steps(tree: ast.Module) -> list[tuple[tuple[Any, ...], ast.expr]]:
+    """Return the scopes and conditions around each access to ``step`` of an object that may be a scheduler.
 
     An object is excluded if the same function or class creates it by ``torch.optim``, or uses other attributes of it
     that schedulers lack.
     """
     accesses = _step_accesses(tree, ())
-    return any(not _is_not_scheduler(scopes, owner) for scopes, owner in accesses) or _is_looked_up(tree)
+    return [(around, owner) for around, owner in accesses if not _is_not_scheduler(around, owner)]
 
 
-def _step_accesses(node: ast.AST, scopes: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], ast.expr]]:
-    """Yield the enclosing scopes and the object of each access ``object.step``."""
-    if isinstance(node, (ast.Module, ast.ClassDef, *_SCOPES)):
-        scopes = (*scopes, node)
+def _step_accesses(node: ast.AST, around: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], ast.expr]]:
+    """Yield the enclosing scopes and conditions, and the object of each access ``object.step``."""
+    if isinstance(node, (ast.Module, ast.ClassDef, *_SCOPES, *_CONDITIONS)):
+        around = (*around, node)
     if isinstance(node, ast.Attribute) and node.attr == "step" and isinstance(node.ctx, ast.Load):
-        yield scopes, node.value
+        yield around, node.value
     for each in ast.iter_child_nodes(node):
-        yield from _step_accesses(each, scopes)
+        yield from _step_accesses(each, around)
 
 
-def _is_not_scheduler(scopes: tuple[Any, ...], owner: ast.expr) -> bool:
+def _is_not_scheduler(around: tuple[Any, ...], owner: ast.expr) -> bool:
+    scopes = [each for each in around if not isinstance(each, _CONDITIONS)]
     path = dotted_name(owner)
     if not path:
         return isinstance(owner, ast.Call) and isinstance(owner.func, ast.Name) and owner.func.id == "super"
