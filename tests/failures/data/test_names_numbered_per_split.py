@@ -129,7 +129,6 @@ def test_lint_accepts_shared_numbers(lint_is_clean, dataset, rest):
     lint_is_clean(HEAD + dataset + REST + rest, "DAT026")
 
 
-<<<<<<< HEAD
 PER_PART = {
     "an encoder each": """
 y = torch.tensor(LabelEncoder().fit_transform(names))
@@ -191,7 +190,8 @@ def test_labels_numbered_for_each_part_are_reported(lint_reports, script: str):
 @pytest.mark.parametrize("script", ONCE.values(), ids=ONCE)
 def test_labels_numbered_once_are_accepted(lint_is_clean, script: str):
     lint_is_clean(IMPORTS + script, "DAT026")
-=======
+
+
 SORTED = """
 import random
 import numpy as np
@@ -265,4 +265,3 @@ def test_run_reports_other_numbers_in_a_held_out_dataset(run_reports, script):
 @pytest.mark.parametrize("script", SORTED_RIGHT.values(), ids=SORTED_RIGHT)
 def test_run_accepts_equal_numbers(run_is_clean, script):
     run_is_clean(SORTED + script)
->>>>>>> pd

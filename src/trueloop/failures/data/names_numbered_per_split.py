@@ -17,34 +17,22 @@ Fix
         train, test = Songs(train_records, class_to_idx), Songs(test_records, class_to_idx)
 
 When this is fine
-<<<<<<< HEAD
     - The names are sorted in the ``__init__`` of a dataset, and every part contains all of them.
-=======
-    - The names are sorted, and every part contains all of them, or lacks the last ones only.
->>>>>>> pd
     - The names come from one list of the program, or from all records.
     - The numbers of the training part are passed to the others, or assigned to them.
     - Only one part is made by the class.
     - The parts have other classes on purpose, as in few-shot learning or the verification of speakers.
 
 How it is detected
-<<<<<<< HEAD
-    Only the linter finds it: an ``__init__`` numbers names by ``enumerate`` of ``dict.fromkeys`` or a set, or gives
-    each new name the number ``len(numbers)``. The names follow from an argument, and the program makes a training part
-    and a held-out part with different values of this argument. Sorted names are not reported there. It also reports a
-    ``LabelEncoder``, ``pd.factorize``, ``np.unique(..., return_inverse=True)``, or a function that numbers a set of its
-    argument, sorted or not, if it gets the labels of the training part and then those of the held-out part: one class
-    that a part lacks moves all others. Programs with words of tasks whose parts have other classes, such as triplets
-    and episodes, are not reported.
-=======
     At the end of a run, the sanitizer compares the numbers in the attributes of the datasets, such as ``class_to_idx``:
     it reports a name with other numbers in a held-out dataset than in the training dataset of the same class, also if
     the names are sorted and one part lacks some. In the text, an ``__init__`` numbers names by ``enumerate`` of
     ``dict.fromkeys`` or a set, or gives each new name the number ``len(numbers)``. The names follow from an argument,
     and the program makes a training part and a held-out part with different values of this argument. The linter does
-    not report sorted names. Programs with words of tasks whose parts have other classes, such as triplets and episodes,
-    are not reported.
->>>>>>> pd
+    not report sorted names there. It also reports a ``LabelEncoder``, ``pd.factorize``,
+    ``np.unique(..., return_inverse=True)``, or a function that numbers a set of its argument, sorted or not, if it gets
+    the labels of the training part and then those of the held-out part: one class that a part lacks moves all others.
+    Programs with words of tasks whose parts have other classes, such as triplets and episodes, are not reported.
 
 References
     Python, "Set Types", https://docs.python.org/3/library/stdtypes.html#set-types-set-frozenset
@@ -64,15 +52,10 @@ from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.held_out_names import is_held_out, is_other_part, is_training
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-<<<<<<< HEAD
-from trueloop.core.source_text import dotted_name, nodes_in, walk
-from trueloop.failures.failure import Failure, Rule, Severity, changed
-=======
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.core.source_text import nodes_in, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import LoaderExhausted, LoaderStarted, Ref, WatchEnded
->>>>>>> pd
 
 _UNSORTED: Final = frozenset(("fromkeys", "set", "frozenset"))
 _ADDING: Final = frozenset(("append", "extend", "add", "update", "insert"))

@@ -25,15 +25,10 @@ How it is detected
     samples that were not trained on and in which each feature has mean 0 and deviation 1 with an error of less than
     2e-4: with the numbers of the training samples the mean would be off by about 1 / sqrt(samples). The linter reports
     ``fit_transform`` of a scaler, encoder, imputer, vectorizer or projection on data that is called test or validation
-<<<<<<< HEAD
-    data, in a file that fits one on other data too, and ``(x - x.mean(0)) / x.std(0)``, or with the range, of both
-    training and held-out data, by their names, also in a function that gets one after the other; and a batch of an
-    evaluation loop that is standardised with its own mean over dimension 0, where the training data is not.
-=======
     data, in a file that fits one on other data too, or on a parameter that gets training data in one call and held-out
-    data in another, and ``(x - x.mean(0)) / x.std(0)``, or with the range, of both
-    training and held-out data, by their names, also in a function that gets one after the other.
->>>>>>> pd
+    data in another; ``(x - x.mean(0)) / x.std(0)``, or with the range, of both training and held-out data, by their
+    names, also in a function that gets one after the other; and a batch of an evaluation loop that is standardised with
+    its own mean over dimension 0, where the training data is not.
 
 References
     scikit-learn, "Common pitfalls", https://scikit-learn.org/stable/common_pitfalls.html
