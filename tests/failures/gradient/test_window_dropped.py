@@ -67,6 +67,20 @@ for _ in range(3):
 }
 
 CORRECT = {
+    "a critic with two backward passes, and a generator after some of its steps": """
+critic, generator = nn.Linear(8, 1), nn.Linear(4, 8)
+critic_optimizer = torch.optim.RMSprop(critic.parameters(), lr=0.001)
+generator_optimizer = torch.optim.RMSprop(generator.parameters(), lr=0.001)
+for step in range(20):
+    for _ in range(4):
+        critic_optimizer.zero_grad()
+        (-critic(torch.randn(16, 8) + 2).mean()).backward()
+        critic(generator(torch.randn(16, 4)).detach()).mean().backward()
+        critic_optimizer.step()
+    generator_optimizer.zero_grad()
+    (-critic(generator(torch.randn(16, 4))).mean()).backward()
+    generator_optimizer.step()
+""",
     "a short window that is stepped": """
 for epoch in range(3):
     for i, (a, b) in enumerate(loader):

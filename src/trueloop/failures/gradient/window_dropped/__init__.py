@@ -79,12 +79,17 @@ class _Windows:
     cleared: bool = False
     """Whether gradients were cleared since the latest step, after a backward pass."""
     cleared_larger: bool = False
+    others_at: int = 0
+    """Number of backward passes at the latest step of another optimizer."""
+    is_shared: bool = False
+    """Whether another optimizer has stepped between the backward passes of a window, as with two players."""
     reported: bool = False
     usual: int = 0
     stride: int = 0
 
     def end(self, backwards: int) -> int:
         """End a window; return its number of backward passes."""
+        self.is_shared |= self.backwards_at_step < self.others_at < backwards
         size, self.backwards_at_step = backwards - self.backwards_at_step, backwards
         self.sizes = [*self.sizes[-MAX_WINDOWS:], size] if size else self.sizes
         self.cleared_larger, self.cleared = self.cleared, False
@@ -129,8 +134,11 @@ class Detector(BaseDetector):
     def on_step_taken(self, event: StepTaken) -> Evidence | None:
         """Return evidence when the same number of backward passes was left over at the end of three epochs."""
         windows = self._windows.setdefault(event.optimizer, _Windows(event.backward_count))
+        for other in self._windows.values():
+            if other is not windows:
+                other.others_at = event.backward_count
         size = windows.end(event.backward_count)
-        leftover = windows.leftover() if size and not windows.reported else 0
+        leftover = windows.leftover() if size and not (windows.reported or windows.is_shared) else 0
         if not leftover or event.closure or self._reported:
             return None
         windows.reported = True
