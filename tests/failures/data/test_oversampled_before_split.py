@@ -69,3 +69,30 @@ def test_lint_reports_faulty_programs(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_correct_programs(lint_is_clean, script):
     lint_is_clean(script)
+
+
+OWN_HEAD = """
+import numpy as np
+import torch
+from sklearn.model_selection import train_test_split
+"""
+OWN = """
+def {name}(X, y):
+    pos, neg = np.where(y == 1)[0], np.where(y == 0)[0]
+    {body}
+    return X[idx], y[idx]
+X, y = {name}(X, y){before}
+X_train, X_val, y_train, y_val = train_test_split(X, y, test_size=0.2)
+"""
+AGAIN = "idx = np.concatenate([neg, pos, np.random.choice(pos, size=len(neg) - len(pos), replace=True)])"
+LESS = "idx = np.concatenate([pos, np.random.choice(neg, size=len(pos), replace=False)])"
+
+
+@pytest.mark.parametrize("name", ["upsample", "balance_classes"])
+def test_lint_reports_a_function_that_draws_rows_again(lint_reports, name):
+    script = OWN.format(name=name, body=AGAIN, before="").replace("test_size=0.2)", "test_size=0.2)  # <- DAT023")
+    lint_reports(OWN_HEAD + script, fixes=False)
+
+
+def test_lint_accepts_a_function_that_leaves_rows_out(lint_is_clean):
+    lint_is_clean(OWN_HEAD + OWN.format(name="balance", body=LESS, before=""), "DAT023")

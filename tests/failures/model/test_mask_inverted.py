@@ -60,6 +60,11 @@ def attend(x, mask):
 attend(q, (tokens != PAD)[:, None])
 attend(q, (tokens == PAD)[:, None])
 """,
+    "ignores padding, with a position for a class token": """
+def run(tokens):
+    mask = torch.cat([torch.zeros(len(tokens), 1, dtype=torch.bool), tokens == PAD], dim=1)
+    return encoder(q, src_key_padding_mask=mask)
+""",
     "lengths": """
 lengths = torch.tensor([2, 5])
 positions = torch.arange(5)
@@ -169,6 +174,11 @@ class Classifier(nn.Module):
 def train(model, loader):
     for batch in loader:
         model(batch["x"], batch["attention_mask"])
+""",
+    "padding, with a position for a class token": """
+mask = tokens != PAD
+mask = torch.cat([torch.zeros(len(tokens), 1, dtype=torch.bool), mask], dim=1)
+encoder(q, src_key_padding_mask=mask)  # <- MDL006
 """,
     "a tokenizer's mask": """
 def step(batch, x):

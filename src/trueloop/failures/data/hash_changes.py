@@ -25,8 +25,8 @@ When this is fine
 How it is detected
     Only the linter finds it: the remainder of ``hash(...)`` by a number, ``hash(name) % 10``, if the argument is a
     string by its form or its name, and the program does not mention PYTHONHASHSEED; and a dictionary of numbers for the
-    items of a set of strings that is not sorted. That is a note where no weights are saved or loaded, and it is not
-    reported where a call that saves gets the dictionary.
+    items of a set of strings that is not sorted. That is a note where no weights are saved or loaded and no seed is
+    set, and it is not reported where a call that saves gets the dictionary.
 
 References
     Python documentation, ``object.__hash__``, https://docs.python.org/3/reference/datamodel.html#object.__hash__
@@ -80,19 +80,24 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def _numberings(source: SourceFile) -> Iterator[Hit]:
     """Yield each dictionary that numbers the items of a set of strings."""
     keeps_weights = any(word in source.text.source for word in _WEIGHTS)
+    is_seeded = "seed(" in source.text.source  # the program is meant to give the same result in every run
     for node in source.nodes_of(ast.DictComp, ast.Call, ast.For):
         items, target = _numbered(source, node)
         unordered = None if items is None else _unordered(source, items)
         is_sorted = items is not None and f"{ast.unparse(items)}.sort(" in source.text.source
-        if unordered is None or is_sorted or not _has_text(source, unordered):
+        if items is None or unordered is None or is_sorted or not _has_text(source, items, unordered):
             continue
         if any(_saves(call, target) for call in source.all_calls):
             continue
         yield Hit(
-            message=f"`{ast.unparse(unordered)}` is a set of strings, whose order is another one in every run: a "
-            "process that loads the weights gives other numbers to the items. Use `sorted(...)`.",
+            message=f"`{ast.unparse(unordered)}` is a set of strings, whose order is another one in every run: "
+            + (
+                "a process that loads the weights gives other numbers to the items. Use `sorted(...)`."
+                if keeps_weights
+                else "no seed makes two runs equal. Use `sorted(...)`."
+            ),
             node=node,
-            severity=None if keeps_weights else Severity.NOTE,
+            severity=None if keeps_weights or is_seeded else Severity.NOTE,
         )
 
 
@@ -145,9 +150,9 @@ def _unordered(source: SourceFile, items: ast.expr) -> ast.expr | None:
     return None
 
 
-def _has_text(source: SourceFile, unordered: ast.expr) -> bool:
-    """Return True if a set contains strings, by the names and calls in it and in what it is made of."""
-    made = [unordered]
+def _has_text(source: SourceFile, items: ast.expr, unordered: ast.expr) -> bool:
+    """Return True if a set contains strings, by its name, and the names and calls in what it is made of."""
+    made = [items, unordered]
     for name in nodes_in(unordered, ast.Name):
         made += list(origins(source, name, 3))
     for each in (node for value in made for node in nodes_in(value, ast.expr)):

@@ -21,9 +21,10 @@ When this is fine
     - All copies of a sample are in one group, and the split is by group.
 
 How it is detected
-    Only the linter finds it, from the source code: a variable gets the result of ``fit_resample`` of an oversampler, or
-    of a function whose name says that it oversamples, and is then passed to ``train_test_split``, ``random_split``,
-    ``cross_val_score``, to ``split`` of a KFold, or to a function of the program whose name begins with "split".
+    Only the linter finds it, from the source code: a variable gets the result of ``fit_resample`` of an oversampler, of
+    a function whose name says that it oversamples, or of one that is called upsample or balance and draws rows again.
+    It is then passed to ``train_test_split``, ``random_split``, ``cross_val_score``, to ``split`` of a KFold, or to a
+    function of the program whose name begins with "split".
 
 References
     imbalanced-learn, "Common pitfalls and recommended practices", data leakage,
@@ -38,6 +39,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -45,6 +47,7 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 _OVERSAMPLES: Final = re.compile(
     r"over_?sampl|smote|adasyn|(up_?sampl|duplicate)\w*(minor|class|rare|pos)", re.IGNORECASE
 )
+_BALANCES: Final = re.compile(r"up_?sampl|balanc|re_?sampl|augment_(minor|rare|pos)", re.IGNORECASE)
 _SPLITS: Final = re.compile(r"^(train_test_split|random_split|cross_val_\w+|cross_validate|_?split(_\w+)?)$")
 _KFOLD: Final = re.compile(r"fold|shuffle_?split|^s?kf$|^cv$|splitter", re.IGNORECASE)
 _GROUPED: Final = re.compile(r"group", re.IGNORECASE)
@@ -75,7 +78,7 @@ def _oversamples(source: SourceFile, call: ast.Call) -> bool:
     if not call.args:
         return False
     if name not in ("fit_resample", "fit_sample"):
-        return bool(_OVERSAMPLES.search(name)) and name[0].islower()
+        return (bool(_OVERSAMPLES.search(name)) and name[0].islower()) or _repeats(source, name)
     owner: Any = call.func.value  # type: ignore[attr-defined]
     if isinstance(owner, ast.Name | ast.Attribute):
         name = dotted_name(owner)
@@ -86,6 +89,23 @@ def _oversamples(source: SourceFile, call: ast.Call) -> bool:
         ]
         owner = values[0] if len(values) == 1 else owner
     return isinstance(owner, ast.Call) and bool(_OVERSAMPLES.search(last_name(owner.func)))
+
+
+def _repeats(source: SourceFile, name: str) -> bool:
+    """Return True for a function of the program, called upsample or balance, that draws rows again and returns them."""
+    function = definitions(source).functions.get(name) if _BALANCES.search(name) else None
+    if function is None:
+        return False
+    calls = list(nodes_in(function, ast.Call))
+    draws = any(
+        last_name(each.func) in ("choice", "choices", "randint", "repeat", "tile", "resample", "sample")
+        and not any(k.arg == "replace" and getattr(k.value, "value", None) is False for k in each.keywords)
+        for each in calls
+    )
+    joins = any(
+        last_name(each.func) in ("concatenate", "concat", "cat", "append", "vstack", "hstack") for each in calls
+    )
+    return draws and joins
 
 
 def _names(target: ast.expr) -> list[str]:
@@ -122,7 +142,7 @@ def _is_reassigned(function: Any, first: ast.stmt, last: ast.AST, names: list[st
     )
 
 
-RULE = Rule(required_words=("sampl|smote|SMOTE|ADASYN|duplicate_", "split|cross_val"), find=find)
+RULE = Rule(required_words=("sampl|smote|SMOTE|ADASYN|duplicate_|balanc", "split|cross_val"), find=find)
 
 BAD = """
 import torch

@@ -338,7 +338,9 @@ def _parse_call(source: SourceFile, node: ast.Call, depth: int) -> _Mask | None:
     if word == "logical_not" and (operand := owner or next(iter(node.args), None)):
         return _parse_mask(source, ast.UnaryOp(ast.Invert(), operand), depth)
     if owner is None:
-        return None
+        parts = node.args[0] if word in ("cat", "concat", "hstack") and node.args else None
+        joined = parts.elts if isinstance(parts, ast.List | ast.Tuple) else ()  # with a position for a class token
+        return next((found for each in joined if (found := _parse_mask(source, each, depth - 1))), None)
     if word in ("eq", "ne"):
         pads = len(node.args) == 1 and "pad" in source.text.segment(node.args[0]).lower()
         return _Mask("padding" if word == "eq" else "tokens", boolean=True) if pads else None

@@ -44,7 +44,7 @@ How it is detected
     Datasets that read files are compared by index only. A program that evaluates on a mixture of seen and unseen
     samples on purpose is reported too, so this is a warning.
 
-    The linter reports five cases. (1) A loader with the name of a held-out loader reads a dataset with the name of
+    The linter reports six cases. (1) A loader with the name of a held-out loader reads a dataset with the name of
     training data. (2) A training loader reads all samples, or ``part.dataset``, while another loader reads a part that
     ``random_split`` put aside. (3) Data is split at random twice, and one part of each split is used.
     (4) A score that is called validation or test score, by its variable or, if nothing reads the held-out loader, by a

@@ -10,7 +10,12 @@ from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name
-from trueloop.failures.data.held_out_seen_in_training import folds_share_model, scored_on_training, wrong_loader
+from trueloop.failures.data.held_out_seen_in_training import (
+    folds_share_model,
+    scored_on_training,
+    windows_split,
+    wrong_loader,
+)
 from trueloop.failures.failure import Rule, Severity
 
 
@@ -135,6 +140,7 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     yield from found or wrong_loader.find(source)
     yield from scored_on_training.find(source)
     yield from folds_share_model.find(source)
+    yield from windows_split.find(source)
 
 
 _LOADERS: Final = f"DataLoader|random_split|{LOADER_WORDS}|_dl|dl_|Dl|DL"
