@@ -191,3 +191,50 @@ def test_lint_reports_the_wrong_sign(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_ignores_correct_programs(lint_is_clean, script):
     lint_is_clean(script, "LOS033")
+
+
+SEVERAL = """
+import torch
+one = torch.tensor(1.0)
+mone = -1 * one
+opt_d, opt_g = RMSprop(D.parameters()), RMSprop(G.parameters())
+for real in loader:
+    fake = G(torch.randn(len(real), 16))
+    opt_d.zero_grad()
+    D(real).mean().backward(mone)
+    D(fake.detach()).mean().backward(one)
+    opt_d.step()
+    opt_g.zero_grad()
+    D(fake).mean().backward({gradient})
+    opt_g.step()
+"""
+LABELS = """
+import torch
+from torch import nn
+bce = nn.BCEWithLogitsLoss()
+opt_d, opt_g = Adam(D.parameters()), Adam(G.parameters())
+for real in loader:
+    fake = G(torch.randn(len(real), 16))
+    opt_d.zero_grad()
+    bce(D(real), torch.ones(len(real), 1)).backward()
+    bce(D(fake.detach()), torch.zeros(len(real), 1)).backward()
+    opt_d.step()
+    opt_g.zero_grad()
+    loss = bce(D(fake), torch.{label}(len(real), 1))
+    loss.backward()
+    opt_g.step()
+"""
+
+
+def test_lint_reports_several_backward_passes(lint_reports):
+    faulty = "D(fake).mean().backward(one)"
+    lint_reports(
+        SEVERAL.format(gradient="one").replace(f"    {faulty}\n    opt_g", f"    {faulty}  # <- LOS033\n    opt_g")
+    )
+    faulty = "loss = bce(D(fake), torch.zeros(len(real), 1))"
+    lint_reports(LABELS.format(label="zeros").replace(faulty, f"{faulty}  # <- LOS033"), fixes=False)
+
+
+@pytest.mark.parametrize("script", [SEVERAL.format(gradient="mone"), LABELS.format(label="ones")], ids=["WGAN", "GAN"])
+def test_lint_accepts_several_backward_passes(lint_is_clean, script):
+    lint_is_clean(script, "LOS033")

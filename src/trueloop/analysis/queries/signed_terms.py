@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from math import prod
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import function_of
@@ -67,6 +68,55 @@ def minimised_terms(source: SourceFile) -> tuple[tuple[Term, ...], ...]:
             found.append(_first_terms(source, each))
             seen |= {id(term.node) for term in found[-1]}
     return tuple(found)
+
+
+def jointly_minimised_terms(source: SourceFile) -> Iterator[tuple[Term, ...]]:
+    """Yield the terms of the values whose gradients one update adds up: several ``backward()`` before one ``step()``.
+
+    ``backward(-one)`` changes the sign of its value; a group with an unknown argument is left out.
+    """
+    passes = [each for each in source.nodes_of(ast.Expr) if last_name(getattr(each.value, "func", None)) == "backward"]
+    blocks = {id(block): block for each in passes if (block := source.block(each))}
+    for block in blocks.values():
+        group: list[tuple[int, ast.expr]] = []
+        is_weighted = False
+        for statement in block:
+            call = statement.value if isinstance(statement, ast.Expr) else None
+            name = last_name(call.func) if isinstance(call, ast.Call) else ""
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and name == "backward":
+                given = [*call.args, *(each.value for each in call.keywords if each.arg in ("gradient", None))]
+                group.append((_sign_of_gradient(source, given[0]) if given else 1, call.func.value))
+                is_weighted |= bool(given)
+            elif name in ("step", "zero_grad") or statement is block[-1]:
+                if all(sign for sign, _ in group) and (len(group) > 1 or is_weighted):
+                    yield _joined(source, group)
+                group, is_weighted = [], False
+
+
+def _joined(source: SourceFile, group: list[tuple[int, ast.expr]]) -> tuple[Term, ...]:
+    return tuple(each._replace(sign=sign * each.sign) for sign, value in group for each in _first_terms(source, value))
+
+
+def _sign_of_gradient(source: SourceFile, node: ast.expr) -> int:
+    """Return the sign of the argument of ``backward``: ``one``, ``-one``, ``torch.tensor(-1.0)``; 0 if unknown."""
+    parts, sign = [node], 1
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return (value > 0) - (value < 0)
+        case ast.Call() if last_name(node.func) in ("ones", "ones_like"):
+            return 1
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            parts, sign = [inner], -1
+        case ast.BinOp(op=ast.Mult(), left=left, right=right):
+            parts = [left, right]
+        case ast.List(elts=[inner]) | ast.Call(func=ast.Attribute(attr="to" | "cuda" | "float" | "clone", value=inner)):
+            parts = [inner]
+        case ast.Call(args=[inner, *_]) if last_name(node.func) in ("tensor", "FloatTensor", "Tensor"):
+            parts = [inner]
+        case _:
+            signs = {_sign_of_gradient(source, each) for each in possible_values(source, node)}
+            return signs.pop() if len(signs) == 1 else 0
+    return sign * prod(_sign_of_gradient(source, each) for each in parts)
 
 
 def _called_loss(source: SourceFile) -> Iterator[ast.expr]:

@@ -42,7 +42,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from trueloop.analysis.queries.possible_values import possible_values, unpacked_call
-from trueloop.analysis.queries.signed_terms import Term, may_ascend, minimised_terms
+from trueloop.analysis.queries.signed_terms import Term, jointly_minimised_terms, may_ascend, minimised_terms
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -75,7 +75,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each loss with a score that it shall raise, but lowers."""
     if may_ascend(source):
         return
-    losses = minimised_terms(source)
+    losses = (*jointly_minimised_terms(source), *minimised_terms(source))
     scores = [list(_scores(source, each)) for each in losses]
     reported: set[int] = set()
     for hit, call in (*_generators(source, scores), *_actors(source, losses, scores)):
