@@ -206,7 +206,7 @@ for step in range(100):
     train()
 """,
     "without end": """
-batches = itertools.cycle(loader)
+batches = itertools.cycle(DataLoader(data, batch_size=32))
 def train():
     for x, y in batches:
         loss = update(x, y)

@@ -610,7 +610,7 @@ model = Net()
     [
         ("model = nn.Sequential(nn.Linear(6, 1), nn.BatchNorm1d(1))", True),
         ("model = nn.Sequential(nn.Linear(6, 1), nn.Dropout(0.0))", False),
-        ("model = nn.Sequential(nn.Linear(6, 1), nn.Dropout(p=0.3))", True),
+        ("model = nn.Sequential(nn.Dropout(p=0.3), nn.Linear(6, 1))", True),
         ("model = nn.Sequential(nn.Linear(6, 1), nn.ReLU())", False),
         ("model = nn.Sequential(*layers())", False),  # the text does not tell
         ("model = nn.TransformerEncoderLayer(6, 2)", True),

@@ -189,7 +189,11 @@ def _is_text(value: ast.expr) -> bool:
 
 
 RULE = Rule(
-    required_words=("hash(&%|set(&enumerate(|set(&len(|set(&zip(|{&enumerate(|{&zip(", "torch|numpy|sklearn"), find=find
+    required_words=(
+        "hash(&%|set(&enumerate(|set(&len(|set(&zip(|= {&enumerate(|= {&zip(|enumerate({|zip({",
+        "torch|numpy|sklearn",
+    ),
+    find=find,
 )
 
 BAD = """

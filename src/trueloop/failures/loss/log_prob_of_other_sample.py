@@ -4,8 +4,8 @@ What you see
     The policy does not improve: its gradient is noise, since each return belongs to another action.
 
 Why it happens
-    Every call of ``sample()`` draws anew. ``dist.log_prob(dist.sample())`` is the log-probability of an action that the
-    environment never got.
+    Every call of ``sample()`` draws a new one. ``dist.log_prob(dist.sample())`` is the log-probability of an action
+    that the environment never got.
 
 Fix
     Keep the action, and use it in both places.
