@@ -77,6 +77,7 @@ SLOW = {
             ),
         },
         "trains until a claim can be judged": {
+            "app/diagnosis/test_diagnose_command.py": ("nothing_helps_a_healthy", "files_of_the_script_are"),
             "lab/teaching/test_scenarios.py": ("the_claim_is_checked_against",),
             "cli/test_train.py": ("digits_reaches",),
             "failures/environment/test_starved.py": ("run_",),
@@ -163,7 +164,7 @@ def _slow_reason(item: pytest.Item) -> str | None:
 
 
 TEST_FILE = re.compile(r"(test_\w+|conftest)\.py")
-MANY, EACH = 6, 3
+MANY, EACH = 4, 5
 """Of a test with more than `MANY` parameter sets, `make test` runs one of `EACH`; `make test-all` runs all of them."""
 
 
