@@ -249,6 +249,23 @@ train(Last(nn.GRU(8, 8, batch_first=True)), lambda model, tokens, lengths: model
 }
 
 NOTES = {
+    "a few steps of padding after words of one fixed length": """
+class Last(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.GRU(26, 24, batch_first=True), nn.Linear(24, 3)
+
+    def forward(self, letters):
+        _, state = self.rnn(letters)
+        return self.head(state[-1])
+
+def make():
+    lengths = torch.randint(8, 13, (40,))
+    words = F.one_hot(torch.randint(26, (40, 12)), 26).float() * (torch.arange(12) < lengths[:, None])[..., None]
+    return words, lengths, words[:, 0, :9].argmax(1) % 3
+
+train(Last(), lambda model, words, lengths: model(words), make)
+""",
     "a tagger in both directions, over padding": """
 class Tagger(Net):
     def forward(self, tokens):

@@ -29,9 +29,10 @@ How it is detected
     nowhere else, or in zeros. It repeats the call of the model in eval mode on a copy of its state, with the short
     samples only, and once more without the columns that are padding for all of them. Masks and lengths are cut too. It
     is reported if the outputs change for at least half of these samples, or for all that have no padding left. It is a
-    warning if the outputs change by more than 5 % of their spread, and if a recurrent layer runs over the padding, the
-    length varies between batches, or the model is given lengths or a mask; otherwise a note. A tagger with a recurrent
-    layer in both directions gets a note. Models that accept one length only, and models on a GPU, are not judged.
+    warning if the outputs change by more than 5 % of their spread, and if the length varies between batches or the
+    model is given lengths or a mask; or if they change by more than half of it, since a recurrent layer runs over the
+    padding of a fixed length. Otherwise it is a note. A tagger with a recurrent layer in both directions gets a note.
+    Models that accept one length only, and models on a GPU, are not judged.
 
 References
     torch.nn.utils.rnn.pack_padded_sequence,
@@ -48,6 +49,7 @@ from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import RECURRENT, InformationFlowProbed, PaddingReached
 
 HARMFUL = 0.05  # of the spread of the outputs, by which padding changes them
+HARMFUL_IF_FIXED = 0.5  # where all inputs have one length, so that training can make up for a few padding steps
 TOLERANT = ("conv", "max", "amax", "adaptive_max")  # starts of names of operations that padding affects little
 
 
@@ -83,8 +85,9 @@ def _is_harmful(padding: PaddingReached) -> bool:
         return False
     if padding.per_position and padding.operation in RECURRENT:
         return False  # only the last positions are affected, by the way back
-    runs_over_padding = padding.operation in (*RECURRENT, "getitem", "select")
-    return runs_over_padding or padding.length_varies or padding.is_declared
+    if padding.length_varies or padding.is_declared:
+        return True
+    return padding.operation in (*RECURRENT, "getitem", "select") and padding.change >= HARMFUL_IF_FIXED
 
 
 def _facts(padding: PaddingReached) -> str:
