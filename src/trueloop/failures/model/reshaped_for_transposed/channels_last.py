@@ -1,0 +1,34 @@
+"""Finds images with the channels last that are reshaped to images with the channels first."""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from trueloop.analysis.source_file import Hit, SourceFile
+
+_READS: Final = re.compile(r"\bImage\.(open|new|fromarray)\(|\bimread\(|\.convert\(['\"]RGB|load_sample_image")
+"""Calls whose result has the channels last."""
+_EXCHANGES: Final = re.compile(
+    r"permute|transpose|ToTensor|to_tensor|moveaxis|movedim|rollaxis|swapaxes|einsum|rearrange|\.T\b|cv2\.split"
+)
+CHANNELS: Final = 3
+
+
+def find_channels_last(source: SourceFile) -> Iterator[Hit]:
+    """Yield each ``view(n, 3, h, w)`` in a file that reads images and never exchanges dimensions."""
+    text = source.text.source
+    if not _READS.search(text) or _EXCHANGES.search(text):
+        return
+    for call in source.all_calls:
+        if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("view", "reshape") or call.keywords:
+            continue
+        sizes = call.args[0].elts if len(call.args) == 1 and isinstance(call.args[0], ast.Tuple) else call.args
+        channels = sizes[-3:-2]
+        if len(sizes) in (3, 4) and channels and getattr(channels[0], "value", None) == CHANNELS:
+            height, width = (source.text.segment(each) for each in sizes[-2:])
+            yield Hit(
+                message=f"`{ast.unparse(call)}` cuts the rows of an image with the channels last, "
+                f"(..., {height}, {width}, 3), into three channels: every channel contains all three colours.",
+                node=call,
+            )

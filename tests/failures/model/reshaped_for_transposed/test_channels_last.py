@@ -1,0 +1,44 @@
+"""MDL017: images with the channels last that are reshaped."""
+
+import pytest
+
+HEAD = """
+import numpy as np
+import torch
+from PIL import Image
+"""
+FAULTY = {
+    "a batch": """
+frames = np.stack([np.asarray(Image.open(path)) for path in paths]).astype(np.float32) / 255
+x = torch.from_numpy(frames)
+x = x.view(-1, 3, 24, 24)  # <- MDL017
+""",
+    "one image of a dataset": """
+class Pictures:
+    def __getitem__(self, i):
+        image = np.array(Image.open(self.files[i]).convert("RGB"), dtype=np.float32)
+        return torch.tensor(image).reshape((3, self.size, self.size)), self.labels[i]  # <- MDL017
+""",
+}
+CORRECT = {
+    "permuted": """
+x = torch.from_numpy(np.asarray(Image.open(path))).permute(2, 0, 1)
+x = x.reshape(1, 3, 24, 24)
+""",
+    "rows of a file with the channels first": """
+x = torch.tensor(table).view(-1, 3, 32, 32)
+""",
+    "grey": """
+x = torch.from_numpy(np.asarray(Image.open(path).convert("L"))).view(1, 1, 24, 24)
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports_images_with_the_channels_last(lint_reports, script):
+    lint_reports(HEAD + script, fixes=False)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_lint_accepts_other_images(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "MDL017")
