@@ -137,7 +137,7 @@ for fold in range(5):
     fold_loader = DataLoader(data[fold], batch_size=16)
     for a, b in fold_loader:
         correct += (model(a).argmax(1) == b).sum().item()
-    print(correct / len(data), correct / len(fold_loader))
+    print(correct / len(data), correct / len(fold_loader.dataset))
 """,
     "progress in updates": """
 steps = 0

@@ -75,7 +75,7 @@ model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3), nn.Softmax(di
 
 def loss_of(model, a, b):
     output = model(a)  # <- MDL015
-    return F.nll_loss(output.clamp_min(1e-9).log(), b)
+    return F.nll_loss(output.clamp_min(1e-9).log(), b)  # <- LOS007
 
 train(model, rows, classes, loss_of)
 """,
