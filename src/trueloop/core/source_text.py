@@ -369,6 +369,18 @@ def read_source(file: str) -> str:
         return "".join(linecache.getlines(file))
 
 
+def integer(node: ast.expr | None) -> int | None:
+    """Return the integer that is written in the source, also with a minus; None for other expressions."""
+    match node:
+        case ast.Constant(value=int(number)) if not isinstance(number, bool):
+            return number
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            number = integer(operand)
+            return None if number is None else -number
+        case _:
+            return None
+
+
 def dotted_name(node: Any) -> str:
     """Return the source of a name or attribute path: "self.net"; "" for any other node."""
     parts: list[str] = []

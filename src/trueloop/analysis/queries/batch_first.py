@@ -7,7 +7,7 @@ from typing import Final
 from trueloop.analysis.abstract_value import FORWARD_RESULT, AbstractValue, ValueKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Severity
-from trueloop.core.source_text import Edit, Fix
+from trueloop.core.source_text import Edit, Fix, integer
 
 RECURRENT: Final = {"torch.nn.LSTM": 4, "torch.nn.GRU": 4, "torch.nn.RNN": 5}
 """Recurrent layer -> position of ``batch_first``, or one before it."""
@@ -84,23 +84,13 @@ def _takes_dimension_one_for_time(value: AbstractValue) -> bool:
     match value.node:
         case ast.Subscript(slice=ast.Tuple(elts=[ast.Slice(lower=None, upper=None, step=None), index, *rest])):
             is_rest_whole = all(isinstance(e, ast.Slice) or getattr(e, "value", None) is Ellipsis for e in rest)
-            return is_rest_whole and _constant(index) in (0, -1)
+            return is_rest_whole and integer(index) in (0, -1)
         case ast.Call(func=ast.Attribute(attr=name), args=args, keywords=keywords) if name in _COMBINING:
             first = args[0] if args else next((e.value for e in keywords if e.arg in ("dim", "axis")), None)
             is_method = value.name.startswith("torch.Tensor.")
-            return is_method and _constant(first) == 1 and len(args) <= 1
+            return is_method and integer(first) == 1 and len(args) <= 1
         case _:
             return False
-
-
-def _constant(node: ast.expr | None) -> int | None:
-    match node:
-        case ast.Constant(value=int(number)):
-            return number
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(number))):
-            return -number
-        case _:
-            return None
 
 
 def _outputs(
@@ -125,7 +115,7 @@ def _is_first_item(source: SourceFile, node: ast.expr) -> bool:
     """Return True for ``out`` in ``out, _ = layer(x)``, and for ``layer(x)[0]``."""
     target = source.parents.get(id(node))
     is_unpacked = isinstance(node, ast.Name) and isinstance(target, ast.Tuple) and target.elts[0] is node
-    return is_unpacked or (isinstance(node, ast.Subscript) and _constant(node.slice) == 0)
+    return is_unpacked or (isinstance(node, ast.Subscript) and integer(node.slice) == 0)
 
 
 def _with_argument(layer: AbstractValue) -> AbstractValue:
@@ -153,7 +143,7 @@ def has_one_sample(output: AbstractValue) -> bool:
                 case ast.Call(func=ast.Attribute(attr="unsqueeze")):
                     return True
                 case ast.Call(func=ast.Attribute(attr="view" | "reshape"), args=args) if any(
-                    _constant(argument) == 1 for argument in args
+                    integer(argument) == 1 for argument in args
                 ):
                     return True
                 case _:

@@ -50,7 +50,7 @@ from trueloop.analysis.queries.activations import LOG_SOFTMAX, SOFTMAX, layer_be
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import Fix, nodes_in
+from trueloop.core.source_text import Fix, integer, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardLosses
@@ -138,7 +138,7 @@ def _given_dimension(call: ast.Call) -> int | None:
     if last_name(made.func) not in ("softmax", "Softmax"):
         return None
     given = [each.value for each in made.keywords if each.arg == "dim"] or made.args[-1:]
-    return _constant(given[0]) if given else None
+    return integer(given[0]) if given else None
 
 
 def _summed_dimensions(call: ast.Call) -> set[int]:
@@ -147,17 +147,9 @@ def _summed_dimensions(call: ast.Call) -> set[int]:
         return set()
     for each in (*(keyword.value for keyword in call.keywords if keyword.arg == "dim"), *call.args[-1:]):
         if isinstance(each, ast.Tuple | ast.List):
-            numbers = [_constant(element) for element in each.elts]
+            numbers = [integer(element) for element in each.elts]
             return {number % 4 for number in numbers if number is not None}
     return set()
-
-
-def _constant(node: ast.expr) -> int | None:
-    try:
-        value = ast.literal_eval(node)
-    except ValueError:
-        return None
-    return value if isinstance(value, int) else None
 
 
 def _reads(node: ast.AST, name: str) -> bool:

@@ -39,7 +39,7 @@ from typing import Any, Final
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.possible_values import origins, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import nodes_in
+from trueloop.core.source_text import integer, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _MASK: Final = re.compile(r"mask|pad|valid", re.IGNORECASE)
@@ -75,9 +75,9 @@ def _query_masks(source: SourceFile) -> Iterator[tuple[ast.expr, int]]:
                     value=ast.Call(func=ast.Attribute(attr="unsqueeze", value=base), args=[first]),
                 ),
                 args=[second],
-            ) if (_number(first), _number(second)) in ((1, 3), (1, -1), (-1, 1), (2, 1)):
+            ) if (integer(first), integer(second)) in ((1, 3), (1, -1), (-1, 1), (2, 1)):
                 shape = 4
-            case ast.Call(func=ast.Attribute(attr="unsqueeze", value=base), args=[only]) if _number(only) in (2, -1):
+            case ast.Call(func=ast.Attribute(attr="unsqueeze", value=base), args=[only]) if integer(only) in (2, -1):
                 shape = 3
             case ast.Subscript(value=base, slice=ast.Tuple(elts=[_, new, keys, last])) if (
                 _is_none(new) and isinstance(keys, ast.Slice) and _is_none(last)
@@ -113,13 +113,7 @@ def _filled_scores(source: SourceFile) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 def _dimension(call: ast.Call) -> int | None:
     given = [each.value for each in call.keywords if each.arg == "dim"] or call.args[-1:]
-    return _number(given[0]) if given else -1  # self.softmax(scores)
-
-
-def _number(node: ast.expr) -> int | None:
-    sign = -1 if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else 1
-    node = node.operand if isinstance(node, ast.UnaryOp) else node
-    return sign * node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else None
+    return integer(given[0]) if given else -1  # self.softmax(scores)
 
 
 def _is_none(node: ast.expr) -> bool:

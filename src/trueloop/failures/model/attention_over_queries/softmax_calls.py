@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, nodes_in, walk
+from trueloop.core.source_text import Fix, integer, nodes_in, walk
 from trueloop.failures.failure import Rule
 
 _PRODUCTS: Final = ("matmul", "bmm")
@@ -16,7 +16,7 @@ _MAX_STEPS: Final = 12
 def softmax_dimension(call: ast.Call) -> int | None:
     """Return the constant dimension of a softmax; None for other calls."""
     node = _dimension_of(call)
-    return None if node is None else _integer(node)
+    return None if node is None else integer(node)
 
 
 def _dimension_of(call: ast.Call) -> ast.expr | None:
@@ -24,15 +24,7 @@ def _dimension_of(call: ast.Call) -> ast.expr | None:
     if last_name(call.func).lower() != "softmax":
         return None
     named = next((each.value for each in call.keywords if each.arg in ("dim", "axis")), None)
-    return named or next((each for each in call.args if _integer(each) is not None), None)
-
-
-def _integer(node: ast.expr) -> int | None:
-    try:
-        value = ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError):
-        return None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return named or next((each for each in call.args if integer(each) is not None), None)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -159,7 +151,7 @@ def _dimensions(scores: Any, product: Any) -> int | None:
     right = _transpose(scores)
     if isinstance(right, ast.Attribute):
         return 2 if right.attr == "T" else None
-    arguments = [_integer(each) for each in right.args] if isinstance(right, ast.Call) else []
+    arguments = [integer(each) for each in right.args] if isinstance(right, ast.Call) else []
     numbers = [each for each in arguments if each is not None]
     if isinstance(right, ast.Call) and last_name(right.func) == "t":
         return 2
