@@ -360,6 +360,8 @@ for step in range(20):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+    if step % 5 == 4:
+        target_net.load_state_dict(q_net.state_dict())
 """
 
 FAILURE = Failure(

@@ -14,16 +14,19 @@ from trueloop.lab.teaching.production.distributed import distributed_program
 from trueloop.lint.check_file import ActiveRule, lint_text
 
 
-def run(tmp_path: Path, processes: int, text: str) -> str:
+def run(tmp_path: Path, processes: int, text: str) -> list[str]:
+    """The lines that the processes printed: each wrote to a file of its own, so that no line stands within another."""
     script = tmp_path / "train.py"
     script.write_text(text)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", script]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command += ["--redirects=3", f"--log-dir={tmp_path / 'logs'}", str(script)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     completed = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=240
     )
     assert completed.returncode == 0, completed.stderr[-2000:]
-    return completed.stdout
+    logs = sorted((tmp_path / "logs").rglob("stdout.log"))
+    return [line for log in logs for line in log.read_text().splitlines()]
 
 
 @pytest.mark.slow(reason="starts processes that import torch")
@@ -31,7 +34,7 @@ def run(tmp_path: Path, processes: int, text: str) -> str:
 def test_the_program_trains_and_one_process_prints(tmp_path: Path, processes: int):
     shown = 'print("weights", next(model.parameters()).sum().item())\ndistributed.destroy_process_group()'
     text = distributed_program().text.replace("distributed.destroy_process_group()", shown)
-    printed = run(tmp_path, processes, text).splitlines()
+    printed = run(tmp_path, processes, text)
     epochs = [line for line in printed if line.startswith("epoch")]
     assert [line.partition(":")[0] for line in epochs] == [f"epoch {number}" for number in range(1, 11)]
     assert float(epochs[-1].rpartition(" ")[2]) < 0.6
