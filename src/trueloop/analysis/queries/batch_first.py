@@ -37,7 +37,7 @@ def read_as_batch_first(source: SourceFile, layers: dict[str, int], consequence:
     for value in tensors(source):
         if not _takes_dimension_one_for_time(value) or not value.sources:
             continue
-        for output in _outputs(source, value.sources[0], layers):
+        for output in layer_outputs(source, value.sources[0], layers):
             layer = output.sources[0]
             if id(layer) not in seen and is_time_first(layer, layers) and not has_one_sample(output):
                 seen.add(id(layer))
@@ -93,7 +93,7 @@ def _takes_dimension_one_for_time(value: AbstractValue) -> bool:
             return False
 
 
-def _outputs(
+def layer_outputs(
     source: SourceFile, value: AbstractValue, layers: Container[str], depth: int = _MAX_OPERATIONS
 ) -> Iterator[AbstractValue]:
     """Yield the outputs of some layers that a value has the dimensions of."""
@@ -101,14 +101,14 @@ def _outputs(
         return
     inner, first = value.attributes.get(FORWARD_RESULT), value.sources[0]
     if inner is not None and inner.kind is ValueKind.TENSOR:  # the output of a module of the program
-        yield from _outputs(source, inner, layers, depth - 1)
+        yield from layer_outputs(source, inner, layers, depth - 1)
     elif value.name in layers and first.kind is ValueKind.MODEL:
         yield value
     elif value.name in layers and _is_first_item(source, value.node):
-        yield from _outputs(source, first, layers, depth - 1)
+        yield from layer_outputs(source, first, layers, depth - 1)
     elif value.name in SAME_LAYOUT:
         for each in value.sources:
-            yield from _outputs(source, each, layers, depth - 1)
+            yield from layer_outputs(source, each, layers, depth - 1)
 
 
 def _is_first_item(source: SourceFile, node: ast.expr) -> bool:
