@@ -116,8 +116,16 @@ def test_adding_to_a_used_gradient_is_fine_until_the_step(make_loop, clear):
         clear(loop)
 
 
+@pytest.fixture
+def without_garbage_collection():
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.mark.filterwarnings("ignore:Using backward")
-def test_a_new_gradient_object_counts_as_added_to(make_loop):
+def test_a_new_gradient_object_counts_as_added_to(make_loop, without_garbage_collection):
+    """The garbage collector clears weak references to gradients that hold their parameter by their graph."""
     loop, found = make_loop(), []
     for _ in range(3):
         loop.backward(create_graph=True)
