@@ -580,3 +580,46 @@ def test_lint_ignores_correct_programs(lint_is_clean, name):
 @pytest.mark.parametrize("name", LINT_CORRECT)
 def test_lint_has_not_even_a_note(lint_is_clean, name):
     lint_is_clean(READ + LINT_CORRECT[name], "EVL004")
+
+
+ATTENTION = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, rate=0.2):
+        super().__init__()
+        self.rate = rate
+        self.drop = nn.Dropout(rate)
+        self.qkv = nn.Linear(8, 24)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        {rate}
+
+
+model = Attention()
+model.eval()
+print(model(torch.randn(2, 5, 8)))
+"""
+
+
+@pytest.mark.parametrize("rate", ["0.1", "self.rate", "self.drop.p"])
+def test_lint_reports_the_dropout_of_an_attention(lint_reports, rate):
+    call = f"return F.scaled_dot_product_attention(q, k, v, dropout_p={rate})  # <- EVL004"
+    lint_reports(ATTENTION.replace("{rate}", call))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return F.scaled_dot_product_attention(q, k, v, dropout_p=self.rate if self.training else 0.0)",
+        "rate = self.rate * self.training\n        return F.scaled_dot_product_attention(q, k, v, dropout_p=rate)",
+        "return F.scaled_dot_product_attention(q, k, v, dropout_p=0.0)",
+        "return F.scaled_dot_product_attention(q, k, v)",
+    ],
+)
+def test_lint_ignores_an_attention_that_knows_the_mode(lint_is_clean, body):
+    lint_is_clean(ATTENTION.replace("{rate}", body), "EVL004")

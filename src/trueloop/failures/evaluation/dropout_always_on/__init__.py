@@ -22,9 +22,10 @@ How it is detected
     In a run, the sanitizer reports a call of ``dropout``, ``dropout1d``, ``dropout2d`` or ``dropout3d`` without
     ``training`` and with a rate above 0, if the module made the same call in train mode before and the full model is
     now in eval mode. The model must be called once per batch of an evaluation loader, with no more values per batch
-    than in training. Not checked: evaluation without a DataLoader, compiled models, other functions, and ``dropout_p``
-    of ``scaled_dot_product_attention``. The linter reports the same in one file, unless the file reads ``training``
-    elsewhere. If the file contains no evaluation, the finding is a note.
+    than in training. Not checked: evaluation without a DataLoader, compiled models, other functions. The linter reports
+    the same, unless the file reads ``training`` elsewhere, and a ``dropout_p`` above 0 of
+    ``scaled_dot_product_attention`` in a method that does not. If no evaluation over a DataLoader is found, the finding
+    is a note, unless the program makes its batches by hand, calls ``eval()``, and has no word of Monte Carlo dropout.
 
 References
     torch.nn.functional.dropout, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html
@@ -45,10 +46,13 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.evaluation_loops import evaluation_calls, find_training_step
+from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.queries.modes import is_in_eval_mode
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.core.source_text import Edit, Fix, nodes_in, walk
@@ -57,6 +61,7 @@ from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BatchLoaded, Event, ModelCalled, Ref, TracingGap
 from trueloop.tracing.trackers.evaluation_passes import EvaluationPass, EvaluationPassesEnded
 
+_MONTE_CARLO: Final = re.compile(r"(?i)monte|\bmc_?|mc_?drop|uncertain|bayes|stochastic_pass|n_samples")
 FUNCTIONS: Final = frozenset(f"torch.nn.functional.dropout{suffix}" for suffix in ("", "1d", "2d", "3d"))
 
 
@@ -250,8 +255,10 @@ def _max_elements(batch: Any, tensor: type[Any], depth: int = 3) -> int:
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield functional dropout without ``training``, in a model that is evaluated in eval mode."""
+    """Yield functional dropout without ``training``, and attention with a dropout that does not depend on it."""
     dropouts = [(each, method, find_evaluation(source, each)) for each, method in unflagged_dropouts(source)]
+    is_evaluated = _is_evaluated(source)
+    by_hand = is_evaluated and not any("DataLoader" in each.text.source for each in source.modules)
     for each, method, call in sorted(dropouts, key=lambda dropout: dropout[2] is None):
         yield Hit(
             message=f"`{source.text.segment(each.node.func)}()` is active in eval mode too: it does not get "
@@ -259,11 +266,41 @@ def find(source: SourceFile) -> Iterator[Hit]:
             node=each.node,
             related=((call.node, "evaluated here in eval mode"),) if call else (),
             fix=pass_training_flag(source, each.node, method, safe=call is not None),
-            severity=None if call else Severity.NOTE,
+            severity=None if call or by_hand else Severity.NOTE,
         )
+    for each in source.all_calls if is_evaluated else ():
+        if last_name(each.func) == "scaled_dot_product_attention":
+            yield from _attention_dropout(source, each)
 
 
-RULE = Rule(required_words=("functional", "dropout(|dropout as|dropout1d|dropout2d|dropout3d", "forward"), find=find)
+def _is_evaluated(source: SourceFile) -> bool:
+    """Return True if the program puts a model into eval mode, and nothing hints at Monte Carlo dropout."""
+    if _reads_training_flag(source) or any(_MONTE_CARLO.search(each.text.source) for each in source.modules):
+        return False
+    calls = (call.func for each in source.modules for call in nodes_in(each.tree, ast.Call) if not call.args)
+    return any(isinstance(each, ast.Attribute) and each.attr == "eval" for each in calls)
+
+
+def _attention_dropout(source: SourceFile, call: ast.Call) -> Iterator[Hit]:
+    """Yield the dropout of an attention in a method that does not read ``self.training``."""
+    rate = argument_node(call, "dropout_p", 4)
+    method: Any = function_of(source, call)
+    if not isinstance(rate, ast.Constant | ast.Attribute) or not isinstance(method, ast.FunctionDef):
+        return
+    values = [each.value for each in origins(source, rate) if isinstance(each, ast.Constant)]
+    if not _is_method(source, method) or "training" in ast.unparse(method) or 0 in values:
+        return
+    name = method.args.args[0].arg if method.args.args else "self"
+    edit = source.text.replace(rate, f"{ast.unparse(rate)} if {name}.training else 0.0")
+    yield Hit(
+        message=f"`dropout_p={ast.unparse(rate)}` is active in eval mode too: a function does not know the mode of its "
+        "module.",
+        node=rate,
+        fix=Fix((edit,), safe=False, description="Drop nothing in eval mode"),
+    )
+
+
+RULE = Rule(required_words=("functional|scaled_dot", "ropout|dropout_p", "forward"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
