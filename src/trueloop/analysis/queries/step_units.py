@@ -8,6 +8,8 @@ from trueloop.analysis.operations import Loop, Op
 
 LENGTH_ARGUMENTS: Final = {
     "CosineAnnealingLR": ("1", "T_max"),
+    "CosineAnnealingWarmRestarts": ("1", "T_0"),
+    "CyclicLR": ("3", "step_size_up"),
     "OneCycleLR": ("2", "total_steps", "4", "steps_per_epoch"),
     "PolynomialLR": ("1", "total_iters"),
     "LinearLR": ("3", "total_iters"),
@@ -15,7 +17,7 @@ LENGTH_ARGUMENTS: Final = {
     "get_cosine_schedule_with_warmup": ("2", "num_training_steps"),
     "get_scheduler": ("3", "num_training_steps"),
 }
-"""Class or function name of a finite schedule -> positions and names of the arguments with its number of steps."""
+"""Class or function name of a schedule -> positions and names of the arguments with the steps of it, or of a cycle."""
 MAX_DEPTH: Final = 12  # levels of nested terms
 ROUNDING_FUNCTIONS: Final = frozenset(("int", "round", "max", "min", "ceil", "floor"))
 
