@@ -413,6 +413,8 @@ class LossRecord:
     """First two sizes (A, B) of the input, which was flattened to A * B rows; None = it was not."""
     bootstraps: bool = False
     """Whether the target is a constant plus a discounted value of the same parameters, with a graph."""
+    input_range: tuple[float, float] | None = None
+    """Smallest and largest value of the input of an "nll" or "bce_with_logits"; None = not read."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
+import torch
 from torch import Tensor
 
 from trueloop.core.findings import CodePosition
@@ -22,6 +23,8 @@ from trueloop.tracing.saved_tensors import input_shape, result_shape, saved_tens
 from trueloop.tracing.torch_modes import modes_disabled
 
 Shape = tuple[int, ...]
+MAX_READ: Final = 1 << 16  # values of an input that are read
+MIN_ROWS: Final = 4  # whose values sum to 1, before they count as a softmax
 MAX_ROWS: Final = 4096  # rows; checking so many rows and columns takes about 10 ms
 TOLERANCE: Final = 1e-4  # relative to the largest difference; allows float32 rounding, also of bfloat16 products
 
@@ -404,6 +407,7 @@ def _loss_record(found: LossNode, with_divisor: bool) -> LossRecord:
         flattened=_flattened_across(source, shape) if kind == "cross_entropy" else None,
         unflattened=_unflattened(found.source, shape),
         bootstraps=kind in ("mse", "smooth_l1", "huber") and _bootstraps(core),
+        input_range=_range_of(core) if kind in ("nll", "bce_with_logits") else None,
     )
 
 
@@ -447,9 +451,33 @@ def _input_operations(node: Any, logs: Any) -> tuple[str, ...]:
                 break
             size = size_along(node) if name == "Softmax" else None
             elsewhere = name == "Softmax" and logs is not None and (size is None or size != size_along(logs))
-            names.append(_snake(name) + ("_elsewhere" if elsewhere else ""))
+            is_by_hand = not names and logs is not None and _is_softmax_by_hand(node, logs)
+            names.append("softmax" if is_by_hand else _snake(name) + ("_elsewhere" if elsewhere else ""))
         node = first_parent(node)
     return tuple(names)
+
+
+def _is_softmax_by_hand(node: Any, logs: Any) -> bool:
+    """Return True for ``exp(x - logsumexp(x))`` and ``e / e.sum(1, keepdim=True)``, by the sums of the values."""
+    name, shape = _name(node), result_shape(node)
+    values = saved_tensor(node, "result") if name == "Exp" else None
+    if name == "Div":
+        parts = saved_tensor(node, "self"), saved_tensor(node, "other")
+        values = parts[0] / parts[1] if parts[0] is not None and parts[1] is not None and parts[0].is_cpu else None
+    if values is None or not values.is_cpu or shape != result_shape(logs) or not 1 < values.numel() <= MAX_READ:
+        return False
+    values = values.detach().float()
+    sums = values.sum(logs._saved_dim if logs._saved_dim < values.dim() else -1)  # noqa: SLF001
+    return sums.numel() >= MIN_ROWS and bool(((sums - 1).abs() < TOLERANCE).all()) and float(values.min()) >= 0
+
+
+def _range_of(core: Any) -> tuple[float, float] | None:
+    """Return the smallest and largest value of a loss's input; None if they cannot be read quickly."""
+    values = saved_tensor(core, "self")
+    if values is None or not values.is_cpu or not 0 < values.numel() <= MAX_READ or type(values) is not Tensor:
+        return None
+    low, high = torch.aminmax(values.detach())
+    return float(low), float(high)
 
 
 def _normalised_over(logs: Any, source: Any, shape: tuple[int, ...] | None) -> tuple[int, int] | None:

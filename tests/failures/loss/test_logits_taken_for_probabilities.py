@@ -148,6 +148,48 @@ def test_run_accepts_correct_scripts(run_is_clean, script: str):
     run_is_clean(DATA + script)
 
 
+BY_VALUES = """
+model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4, bias=False))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+several = (x[:, :4] > 0).float()
+for _ in range(16):
+    optimizer.zero_grad()
+    z = model(x)
+    {loss}
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "loss = F.nll_loss(8 * F.normalize(z, dim=1), y)",
+        "loss = F.nll_loss(z * 2, y)",
+        "loss = F.binary_cross_entropy_with_logits(1 / (1 + torch.exp(-4 * z)), several)",
+        "loss = F.binary_cross_entropy_with_logits((torch.tanh(z) + 1) / 2, several)",
+    ],
+)
+def test_run_reports_values_of_the_wrong_scale(run_reports, loss):
+    found = run_reports(DATA + BY_VALUES.replace("{loss}", loss + "  # <- LOS002")).findings[0]
+    assert found.severity == "warning"
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "loss = F.nll_loss(z - z.logsumexp(1, keepdim=True), y)",
+        "loss = F.nll_loss(F.logsigmoid(z), y)",
+        "loss = F.nll_loss(torch.log(z.softmax(1) * 0.9 + 0.025), y)",
+        "loss = F.binary_cross_entropy_with_logits(z * 2, several)",
+        "loss = F.binary_cross_entropy_with_logits(z.exp(), several)",
+        "loss = F.binary_cross_entropy_with_logits(z * 0.01 + 0.5, several)",
+    ],
+)
+def test_run_accepts_values_of_the_right_scale(run_is_clean, loss):
+    run_is_clean(DATA + BY_VALUES.replace("{loss}", loss))
+
+
 # Lint --------------------------------------------------------------------------------------------------------
 
 LINT_ONLY = {

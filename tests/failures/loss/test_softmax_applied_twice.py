@@ -132,6 +132,44 @@ def test_run_accepts_correct_scripts(run_is_clean, script: str):
     run_is_clean(DATA + script)
 
 
+BY_HAND = """
+model = nn.Linear(6, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    scores = model(x)
+    {softmax}
+    optimizer.zero_grad()
+    loss = F.cross_entropy(output, y){mark}
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "softmax",
+    [
+        "output = (scores - scores.logsumexp(1, keepdim=True)).exp()",
+        "e = (scores - scores.max(1, keepdim=True).values).exp(); output = e / e.sum(1, keepdim=True)",
+        "e = torch.exp(scores); output = e / torch.sum(e, dim=-1, keepdim=True)",
+    ],
+)
+def test_run_reports_a_softmax_that_is_written_by_hand(run_reports, softmax):
+    run_reports(DATA + BY_HAND.replace("{softmax}", softmax).replace("{mark}", "  # <- LOS001"))
+
+
+@pytest.mark.parametrize(
+    "softmax",
+    [
+        "output = scores - scores.logsumexp(1, keepdim=True)",
+        "output = scores.exp()",
+        "output = scores / scores.norm(dim=1, keepdim=True)",
+        "output = scores / scores.abs().sum(1, keepdim=True)",
+    ],
+)
+def test_run_accepts_scores_that_do_not_sum_to_one(run_is_clean, softmax):
+    run_is_clean(DATA + BY_HAND.replace("{softmax}", softmax).replace("{mark}", ""))
+
+
 # Lint --------------------------------------------------------------------------------------------------------
 
 LINT_ONLY = {

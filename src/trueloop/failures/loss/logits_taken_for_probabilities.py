@@ -27,7 +27,9 @@ How it is detected
     In a run, the sanitizer finds the operation whose direct result is the input of the loss; reshaping and changes of
     the dtype in between do not matter. It reports ``NLLLoss`` and ``BCELoss`` after a linear layer with a bias or a
     convolution, ``NLLLoss`` after a softmax, sigmoid, exp or ReLU, and ``BCEWithLogitsLoss`` after a sigmoid or
-    softmax. The linter reports the same if the layer, the model and the loss are in one file.
+    softmax. It also reports an ``NLLLoss`` that got values above 0 three times, and a ``BCEWithLogitsLoss`` whose first
+    256 values were all between 0 and 1. The linter finds the operation if the layer, the model and the loss are in
+    one file.
 
 References
     torch.nn.NLLLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.NLLLoss.html
@@ -36,18 +38,30 @@ References
 """
 
 import ast
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.activations import RELU, SIGMOID, SOFTMAX, VIEWS, is_affine, remove_activation_fix
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import Evidence
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import BackwardLosses, LossRecord
 
+FIXES = {
+    "nll": "Use `cross_entropy` on these outputs, or apply `log_softmax` to them first.",
+    "bce_with_logits": "Remove the sigmoid, and apply one only where you need probabilities.",
+}
+TOLERANCE = 1e-4
+MIN_POSITIVE = 3  # losses of a line whose input has values above 0
+MIN_LOSSES = 8
+MIN_VALUES = 256
+MIN_SPREAD = 0.2  # of the values
+MAX_LINES = 64
 AFFINE = frozenset({"addmm", "linear", "convolution", "mkldnn_convolution", "cudnn_convolution"})
 NEVER_NEGATIVE = frozenset({"exp", "softmax", "sigmoid", "relu"})
 KINDS = {
@@ -68,17 +82,41 @@ FOR_LOGITS = {
 }
 
 
+@dataclass(slots=True)
+class _Inputs:
+    """The values that a loss got in the backward passes of one line."""
+
+    losses: int = 0
+    values: int = 0
+    low: float = math.inf
+    high: float = -math.inf
+    positive: int = 0
+    """Number of losses with a value above 0."""
+    is_reported: bool = False
+
+    def add(self, limits: tuple[float, float], values: int) -> None:
+        """Add the values of one loss."""
+        self.losses, self.values = self.losses + 1, self.values + values
+        self.low, self.high = min(self.low, limits[0]), max(self.high, limits[1])
+        self.positive += limits[1] > TOLERANCE
+
+
 class Detector(BaseDetector):
-    """Checks which operation produced the input of each loss that expects a certain scale."""
+    """Checks which operation produced the input of each loss that expects a certain scale, and its values."""
 
     def __init__(self) -> None:
         self._checked = False
+        self._inputs = dict[tuple[str, CodePosition | None], _Inputs]()
+        """Kind of a loss and line of its backward pass -> the values of its inputs."""
 
     def on_backward_losses(self, event: BackwardLosses) -> Iterator[Evidence]:
         """Return evidence for each loss whose input has the wrong scale."""
         for loss in event.losses:
             self._checked = True
             mismatch = _scale_mismatch_of(loss)
+            by_values = "" if mismatch or len(self._inputs) > MAX_LINES else self._judge_values(event, loss)
+            if by_values:
+                mismatch = by_values, FIXES[loss.kind]
             if mismatch:
                 yield Evidence(
                     message=mismatch[0],
@@ -86,7 +124,26 @@ class Detector(BaseDetector):
                     related=((event.location, "`backward()`"),) if loss.location and event.location else (),
                     fix=mismatch[1],
                     dedup_key=loss.kind,
+                    severity=Severity.WARNING if by_values else None,
                 )
+
+    def _judge_values(self, event: BackwardLosses, loss: LossRecord) -> str:
+        """Return what is wrong with the values that a loss got so far; "" if they may be right."""
+        inputs = self._inputs.setdefault((loss.kind, event.location), _Inputs())
+        if loss.input_range is None or inputs.is_reported:
+            return ""
+        inputs.add(loss.input_range, math.prod(loss.shape or ()))
+        if loss.kind == "nll" and inputs.positive == MIN_POSITIVE:
+            inputs.is_reported = True
+            return "`nll_loss` expects log-probabilities, which are never positive, but its input has values above 0."
+        is_sure = inputs.losses >= MIN_LOSSES and inputs.values >= MIN_VALUES
+        if loss.kind == "bce_with_logits" and is_sure and 0 <= inputs.low < inputs.high - MIN_SPREAD <= 1 - MIN_SPREAD:
+            inputs.is_reported = True
+            return (
+                f"`binary_cross_entropy_with_logits` applies a sigmoid itself, but all {inputs.values} values that it "
+                "got lie between 0 and 1: they look like probabilities."
+            )
+        return ""
 
     def inconclusive(self) -> str:
         """Return a reason if no PyTorch loss was found."""

@@ -404,7 +404,9 @@ def _is_length(number: AbstractValue, loader: AbstractValue | None) -> bool:
     return is_len and loader is not None and any(each.may_alias(loader) for each in number.sources)
 
 
-RULE = Rule(required_words=("len(|range(", "backward(", ".step(", "LR|WarmRestarts|get_|enumerate(&param_groups"), find=find_all)
+RULE = Rule(
+    required_words=("len(|range(", "backward(", ".step(", "LR|WarmRestarts|get_|enumerate(&param_groups"), find=find_all
+)
 
 BAD = """
 import torch
