@@ -74,6 +74,8 @@ class Loop(NamedTuple):
     iterable: AbstractValue | None
     conditions_outside: int = 0
     """Number of conditions around the loop."""
+    calls: tuple[Any, ...] = ()
+    """Calls of functions in the file that lead to the loop, outermost first."""
 
     def trip_count(self) -> int | None:
         """Return the number of iterations of a loop over ``range(3)``; None if unknown."""
@@ -147,6 +149,10 @@ class Op:
     def is_inside(self, loop: Loop) -> bool:
         """Return True if the operation runs in iterations of a loop."""
         return any(each.node is loop.node for each in self.loops)
+
+    def is_in_same_run(self, loop: Loop) -> bool:
+        """Return True if the operation runs in a loop, in the same call of the function that contains the loop."""
+        return any(each.node is loop.node and each.calls == loop.calls for each in self.loops)
 
     def conditions(self, loop: Loop) -> tuple[Branch, ...]:
         """Return the conditions around the operation within a loop, also in functions that the loop calls."""

@@ -492,6 +492,26 @@ def fit(net: nn.Module, loader, val, epochs):
 }
 
 LINT_CORRECT = {
+    "a teacher that the same function has trained before": """
+def fit(net, objective):
+    adam = torch.optim.Adam(net.parameters())
+    for epoch in range(2):
+        net.train()
+        for inputs, targets in train:
+            adam.zero_grad()
+            objective(inputs, targets).backward()
+            adam.step()
+
+student = nn.Linear(6, 1)
+def imitate(inputs, targets):
+    model.eval()
+    with torch.no_grad():
+        wanted = model(inputs)
+    return nn.functional.mse_loss(student(inputs), wanted)
+
+fit(model, lambda inputs, targets: nn.functional.mse_loss(model(inputs), targets))
+fit(student, imitate)
+""",
     "set back after the evaluation": """
 def estimate(net):
     net.eval()

@@ -82,7 +82,7 @@ class Recording:
     @contextmanager
     def loop(self, node: ast.AST, iterable: AbstractValue | None) -> Generator[None]:
         """Record a loop around the operations within a ``with`` block."""
-        before, self.loops = self.loops, (*self.loops, Loop(node, iterable, len(self.branches)))
+        before, self.loops = self.loops, (*self.loops, Loop(node, iterable, len(self.branches), self.calls))
         try:
             yield
         finally:

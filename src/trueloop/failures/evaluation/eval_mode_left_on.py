@@ -394,7 +394,7 @@ def _find_earlier_step(source: SourceFile, mode: Op) -> tuple[Loop, Op] | None:
     """Return the innermost loop that updates a model in train mode before it sets eval mode, and the step."""
     model = mode.subject
     for loop in reversed([each for each in mode.loops if not each.runs_at_most_once()]):
-        inside = source.ops_in_loop(loop, root=mode.entry_point)
+        inside = [each for each in source.ops_in_loop(loop, root=mode.entry_point) if each.is_in_same_run(loop)]
         step = next((each for each in inside if is_training_step(source, each, model, inside)), None)
         if step is None or (step.index > mode.index and len(mode.conditions(loop)) <= len(step.conditions(loop))):
             continue  # eval mode before every step may be meant
