@@ -89,6 +89,14 @@ print(total / seen)  # <- LOS012
 }
 
 CORRECT = {
+    "the samples of a sampler, counted": """
+test_loader = DataLoader(data, batch_size=20, sampler=SubsetRandomSampler(test_rows))
+correct, total = 0, 0
+for inputs, targets in test_loader:
+    correct += (model(inputs).argmax(1) == targets).sum().item()
+    total += len(targets)
+print(100.0 * correct / total)
+""",
     "a list of batches that is joined before": """
 targets, losses = [], []
 for a, b in loader:

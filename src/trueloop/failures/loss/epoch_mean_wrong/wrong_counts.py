@@ -153,7 +153,8 @@ def _judge(
 ) -> Iterator[Hit]:
     batches, samples = _counts_batches(loop, divisor), _counts_samples(loop, divisor)
     if samples and term is not Term.MEAN:
-        yield from _judge_part(source, loop, division, divisor)
+        if isinstance(_resolved(loop, without_conversions(divisor)), ast.Call):  # and not a counter of what was drawn
+            yield from _judge_part(source, loop, division, divisor)
         return
     if has_batches_of_one(source, loop) or not (samples if term is Term.MEAN else batches):
         return
