@@ -29,6 +29,19 @@ for step in range(20):
     optimizer.step()
 """
 FAULTY = {
+    "the default of a parameter": """
+def draw(size, seed=0):
+    rng = np.random.RandomState(seed){lint}
+    rows = rng.randint(0, 200, size)
+    return data[rows], labels[rows]
+
+for step in range(30):
+    inputs, targets = draw(16)
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+""",
     "a function for all seeds": """
 def set_seed(seed=1234):
     random.seed(seed)
@@ -88,6 +101,32 @@ def make_batch(n):
     + LOOP,
 }
 CORRECT = {
+    "a seed that each call gets": """
+def draw(size, seed=0):
+    rng = np.random.RandomState(seed)
+    rows = rng.randint(0, 200, size)
+    return data[rows], labels[rows]
+
+for step in range(30):
+    inputs, targets = draw(16, seed=step)
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+""",
+    "a seed that is None unless it is given": """
+def draw(size, seed=None):
+    rng = np.random.RandomState(seed)
+    rows = rng.randint(0, 200, size)
+    return data[rows], labels[rows]
+
+for step in range(30):
+    inputs, targets = draw(16)
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+""",
     "seeded once": "def make_batch(n):\n    x = torch.randn(n, 8)\n    return x, x.sum(1, keepdim=True)\n" + LOOP,
     "a seed for each step": """
 for step in range(20):

@@ -229,14 +229,29 @@ def _seed(source: SourceFile, functions: dict[str, ast.FunctionDef], statement: 
 
 
 def _is_constant(source: SourceFile, call: ast.Call, value: ast.expr) -> bool:
-    """Return True for a number, or a constant of the file."""
+    """Return True for a number, a constant of the file, or a parameter to which no call passes anything."""
     if isinstance(value, ast.Constant):
         return isinstance(value.value, int)
     if not isinstance(value, ast.Name) or assigned_in(function_of(source, call), value.id)[1:]:
         return False
+    function = function_of(source, call)
+    if isinstance(function, ast.FunctionDef) and value.id in (each.arg for each in nodes_in(function.args, ast.arg)):
+        return _has_default(source, function, value.id)
     values = assigned_in(source.tree, value.id)
     parameters = {each.arg for each in source.nodes_of(ast.arg)}
     return value.id not in parameters and len(values) == 1 and isinstance(values[0], ast.Constant)
+
+
+def _has_default(source: SourceFile, function: ast.FunctionDef, name: str) -> bool:
+    """Return True if a parameter has another default than None, which all calls of the function use."""
+    names = [each.arg for each in function.args.args]
+    defaults = dict(zip(names[::-1], function.args.defaults[::-1], strict=False))
+    default = defaults.get(name)
+    if default is None or (isinstance(default, ast.Constant) and default.value is None):
+        return False
+    calls = [each for each in source.all_calls if last_name(each.func) == function.name]
+    given = [each for each in calls if len(each.args) > names.index(name) or any(k.arg == name for k in each.keywords)]
+    return bool(calls) and not given
 
 
 def _draws(functions: dict[str, ast.FunctionDef], statement: ast.AST) -> bool:
