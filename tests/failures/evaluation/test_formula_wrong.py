@@ -11,6 +11,12 @@ loss = F.cross_entropy
 """
 
 FAULTY = {
+    "an accuracy of whole numbers": "def accuracy(right, total):\n    return right // total  # <- EVL027\n",
+    "an accuracy in a loop": """
+for x, y in loader:
+    correct += (model(x).argmax(1) == y).sum().item()
+val_acc = correct // len(loader.dataset)  # <- EVL027
+""",
     "recall": "def recall_of(tp, fp, fn):\n    recall = tp / (tp + fp + 1e-8)  # <- EVL027\n    return recall\n",
     "both, in a class": """
 class Scores:
@@ -54,6 +60,8 @@ def accuracy(x, y):
 """,
 }
 CORRECT = {
+    "a percentage of whole numbers": "def accuracy(right, total):\n    return 100 * right // total\n",
+    "an accuracy every few steps": "if step % (steps // total) == 0:\n    accuracy = right / total\n",
     "right formulas": """
 def scores(tp, fp, fn, a, b, ss_res, ss_tot):
     precision, recall = tp / (tp + fp), tp / (tp + fn)

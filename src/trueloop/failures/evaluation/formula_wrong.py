@@ -22,8 +22,9 @@ When this is fine
 
 How it is detected
     Only the linter finds it, from the names of variables and functions: ``recall`` and ``precision`` from ``tp``,
-    ``fp`` and ``fn``; ``iou`` over a sum of two sums; ``r2`` with the total sum of squares in the numerator; and
-    ``argmin`` or ``topk(largest=False)`` of the outputs of a model trained with a cross-entropy, compared with labels.
+    ``fp`` and ``fn``; an accuracy that ``//`` rounds down; ``iou`` over a sum of two sums; ``r2`` with the total sum of
+    squares in the numerator; and ``argmin`` or ``topk(largest=False)`` of the outputs of a model trained with a
+    cross-entropy, compared with labels.
 
 References
     scikit-learn, "Metrics and scoring", https://scikit-learn.org/stable/modules/model_evaluation.html
@@ -82,6 +83,8 @@ def _wrong(source: SourceFile, name: str, value: ast.expr) -> str:
     """Return what a value is not, and how that is computed; "" if it is right or unknown."""
     words = name_words(name)
     divisions = [each for each in nodes_in(value, ast.BinOp) if isinstance(each.op, ast.Div)]
+    if words & {"acc", "accuracy"} and _is_rounded_down(source, value):
+        return "accuracy: `//` rounds it down to 0 unless all predictions are right"
     for metric, count in _FALSE.items():
         if metric in words and len(words & _FALSE.keys()) == 1 and len(divisions) == 1:
             top, bottom = _counted(divisions[0].left), _counted(divisions[0].right)
@@ -96,6 +99,17 @@ def _wrong(source: SourceFile, name: str, value: ast.expr) -> str:
         if _TOTAL.search(top) and _RESIDUAL.search(bottom) and not _TOTAL.search(bottom):
             return "R2: that is 1 minus the squared errors over the total sum of squares"
     return ""
+
+
+def _is_rounded_down(source: SourceFile, value: ast.expr) -> bool:
+    """Return True for ``correct // total``, but not for ``100 * correct // total``."""
+    for each in nodes_in(value, ast.BinOp):
+        if isinstance(each.op, ast.FloorDiv) and not nodes_in(each.left, ast.Mult, ast.Pow):
+            is_count = re.search(r"len\(|total|num|\bn\b|count|size|shape", ast.unparse(each.right))
+            parent = source.parents.get(id(each))
+            if is_count and not (isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.FloorDiv)):
+                return True
+    return False
 
 
 def _counted(node: ast.expr) -> set[str]:
@@ -164,7 +178,7 @@ def _is_distance(source: SourceFile, call: ast.Call, owner: ast.expr) -> bool:
     return not any(_LOGITS.search(each) for each in names) or re.search(r"dist|err|cdist|norm\(", text) is not None
 
 
-RULE = Rule(required_words=("recall|precision|sensitivity|iou|jaccard|r2|argmin|largest", "torch"), find=find)
+RULE = Rule(required_words=("recall|precision|sensitivity|iou|jaccard|r2|argmin|largest|//", "torch"), find=find)
 
 BAD = """
 import torch
