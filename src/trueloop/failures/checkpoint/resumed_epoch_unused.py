@@ -1,0 +1,146 @@
+"""A resumed run reads the epoch from its checkpoint, but begins to count at 0 again.
+
+What you see
+    A run that was stopped in epoch 80 of 100 trains 100 further epochs. Checkpoints and logs of the first part are
+    overwritten, and schedules that depend on the epoch start again.
+
+Why it happens
+    The epoch was saved and read, but the loop is still ``for epoch in range(epochs)``.
+
+Fix
+    Begin the loop at the epoch that was read:
+
+        start_epoch = checkpoint["epoch"] + 1
+        for epoch in range(start_epoch, epochs):
+
+When this is fine
+    - A model that was trained elsewhere is fine-tuned, and its epoch is only printed.
+    - The epoch is used in another way: to skip batches, or as ``last_epoch`` of a scheduler.
+
+How it is detected
+    Only the linter finds it: a variable called ``start_epoch`` or the like that gets ``checkpoint["epoch"]`` and that
+    nothing reads apart from messages, in a program that loads an optimizer's state and trains in a loop over ``range``
+    with a single argument.
+
+References
+    PyTorch tutorial "Saving & Loading a General Checkpoint for Inference and/or Resuming Training",
+    https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import encloses, nodes_in
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_KEY: Final = re.compile(r"(?i)^(start_?|last_?|current_?)?(epoch|step|iter|iteration|global_?step)s?$")
+_NAME: Final = re.compile(
+    r"(?i)(start|begin|first|resume|init|last|current)\w*(epoch|step|iter)|^(epoch|ep)_?(start|begin)"
+)
+_OUTPUT: Final = frozenset(("print", "info", "debug", "warning", "log", "write", "format", "secho", "echo"))
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each epoch that is read from a checkpoint and never used."""
+    loops = [each for each in source.nodes_of(ast.For) if _counts_from_zero(source, each)]
+    loads = [each for each in source.all_calls if last_name(each.func) == "load_state_dict"]
+    if not loops or not any("optim" in ast.unparse(each.func) or "opt" in last_name(_owner(each)) for each in loads):
+        return
+    for statement in source.nodes_of(ast.Assign):
+        target = statement.targets[0]
+        key = _key_of(statement.value)
+        if len(statement.targets) != 1 or not key or not _NAME.search(last_name(target)):
+            continue
+        name = last_name(target)
+        reads = [
+            each
+            for each in source.nodes_of(ast.Name, ast.Attribute)
+            if last_name(each) == name and isinstance(each.ctx, ast.Load)
+        ]
+        if all(_is_shown(source, each) for each in reads):
+            yield Hit(
+                message=f"`{ast.unparse(target)}` is read from the checkpoint but never used: "
+                f"`{ast.unparse(loops[0].iter)}` begins at 0 again.",
+                node=statement,
+                related=((loops[0].iter, "the loop"),),
+            )
+
+
+def _owner(call: ast.Call) -> Any:
+    return call.func.value if isinstance(call.func, ast.Attribute) else None
+
+
+def _key_of(value: ast.expr) -> str:
+    """Return the key of ``checkpoint["epoch"] + 1`` or ``checkpoint.get("epoch", 0)``; "" for other values."""
+    for each in nodes_in(value, ast.Subscript, ast.Call):
+        is_get = isinstance(each, ast.Call) and last_name(each.func) == "get" and each.args
+        key = each.args[0] if isinstance(each, ast.Call) and is_get else getattr(each, "slice", None)
+        if isinstance(key, ast.Constant) and isinstance(key.value, str) and _KEY.match(key.value):
+            return key.value
+    return ""
+
+
+def _counts_from_zero(source: SourceFile, loop: ast.For) -> bool:
+    """Return True for ``for epoch in range(epochs)`` that trains, directly or by a function."""
+    call = loop.iter
+    is_range = isinstance(call, ast.Call) and last_name(call.func) in ("range", "trange") and len(call.args) == 1
+    called = {last_name(each.func) for each in nodes_in(loop, ast.Call)}
+    return is_range and (not called.isdisjoint(("backward", "fit")) or any("train" in each for each in called))
+
+
+def _is_shown(source: SourceFile, node: ast.AST) -> bool:
+    """Return True if a variable is read for a message only."""
+    call: Any = node
+    while call is not None and not isinstance(call, ast.stmt):
+        if isinstance(call, ast.JoinedStr) or (isinstance(call, ast.Call) and last_name(call.func) in _OUTPUT):
+            return not isinstance(call, ast.Call) or not encloses(call.func, node)
+        call = source.parents.get(id(call))
+    return False
+
+
+RULE: Final = Rule(required_words=("load_state_dict", "epoch|step|iter", "range(", "load("), find=find)
+
+BAD = """
+import os
+import tempfile
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+path = os.path.join(tempfile.mkdtemp(), "last.pt")
+x = torch.randn(64, 6)
+
+
+def train(epochs):
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    start_epoch = 0
+    if os.path.exists(path):
+        checkpoint = torch.load(path, weights_only=True)
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        start_epoch = checkpoint["epoch"] + 1
+    for epoch in range(epochs):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+        optimizer.step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+    torch.save(state, path)
+
+
+train(epochs=3)
+train(epochs=6)
+"""
+
+FAILURE = Failure(
+    code="CKP016",
+    title="The epoch of a resumed run is never used",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"range(epochs)": "range(start_epoch, epochs)"}),
+    fix="Begin the loop at the epoch from the checkpoint: range(start_epoch, epochs).",
+    rule=RULE,
+)
