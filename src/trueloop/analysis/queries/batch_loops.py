@@ -66,14 +66,14 @@ def hand_made_batch_loops(source: SourceFile) -> Iterator[BatchLoop]:
             iterable, target = iterable.args[0], target.elts[-1] if is_counted else target  # type: ignore[attr-defined]
         if not isinstance(iterable, ast.Call) or (last_name(iterable.func) != "zip" and isinstance(target, ast.Tuple)):
             continue  # for train, test in folds.split(x)
-        if _is_split(iterable) or _is_over_slices(node, iterable):
+        if is_split(iterable) or _is_over_slices(node, iterable):
             yield BatchLoop(node, iterable, "", function_of(source, node))
 
 
-def _is_split(call: ast.Call) -> bool:
+def is_split(call: ast.Call) -> bool:
     """Return True for ``x.split(32)`` or a ``zip`` of such calls."""
     if last_name(call.func) == "zip":
-        return bool(call.args) and all(isinstance(each, ast.Call) and _is_split(each) for each in call.args)
+        return bool(call.args) and all(isinstance(each, ast.Call) and is_split(each) for each in call.args)
     size = call.args[-1] if call.args else None
     is_text = isinstance(size, ast.Constant) and (isinstance(size.value, str) or size.value == 1)
     return last_name(call.func) in _SPLITTING and size is not None and not is_text
