@@ -77,7 +77,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for each in source.nodes_of(ast.ListComp):
         if _output(source, each.elt):
             yield Hit(
-                message=f"All items of `{ast.unparse(each)}` are `{_output(source, each.elt)}` itself, so they are equal.",
+                message=f"All items of `{ast.unparse(each)}` are `{_output(source, each.elt)}` itself: all are equal.",
                 node=each,
             )
     yield from _returned_arrays(source)
