@@ -23,9 +23,9 @@ When this is fine
 
 How it is detected
     Only the linter finds it, from the source code: a loop over a loader with ``shuffle=True`` that does not use the
-    labels of its batches collects outputs, directly, in a comprehension or in a function that gets the loader. The outputs are then
-    compared, or passed to a call such as ``fit`` or ``accuracy_score``, together with the labels of the dataset from
-    which the loader was built, or with labels that a second loop over the loader has collected.
+    labels of its batches collects outputs, directly, in a comprehension or in a function that gets the loader. The
+    outputs are then compared, or passed to a call such as ``fit`` or ``accuracy_score``, together with the labels of
+    the dataset from which the loader was built, or with labels that a second loop over the loader has collected.
 
 References
     PyTorch forum, "How to retrieve the sample indices of a mini-batch",

@@ -103,7 +103,7 @@ def _scopes(source: SourceFile) -> Iterator[tuple[ast.AST, set[str]]]:
 
 
 def _pads_batches(source: SourceFile) -> bool:
-    """Return True if a function pads sequences, or is named or told to do so, or the ignored label is the padding."""
+    """Return True if a function pads sequences, by its name or arguments, or the ignored label is the padding."""
     return any(
         _PADS.search(last_name(each.func))
         or any(
