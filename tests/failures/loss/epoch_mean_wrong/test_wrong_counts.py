@@ -217,6 +217,13 @@ def evaluate(model, loader, config):
         correct += (model(x).argmax(1) == y).sum().item()
     return correct / n  # <- LOS012
 """,
+    "a number of batches": """
+def evaluate(model, loader, batch_size):
+    batches, correct = len(loader), 0
+    for x, y in loader:
+        correct += (model(x).argmax(1) == y).sum().item()
+    return correct / (batches * batch_size)  # <- LOS012
+""",
     "an object": """
 class Score:
     def __init__(self, loader):

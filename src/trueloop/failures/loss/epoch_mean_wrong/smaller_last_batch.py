@@ -79,14 +79,16 @@ def _factors(source: SourceFile, division: ast.BinOp | ast.AugAssign) -> tuple[a
     if isinstance(total, ast.BinOp) and isinstance(total.op, ast.Div):
         total, divisors = total.left, [total.right, divisor]
     found: list[ast.expr] = []
-    for each in divisors:
-        values = assigned_in(function_of(source, each), each.id) if isinstance(each, ast.Name) else []
-        match values if len(values) == 1 else [each]:  # n = len(loader) * batch_size
-            case [ast.BinOp(op=ast.Mult(), left=left, right=right)]:
-                found += [left, right]
-            case _:
-                found.append(each)
-    return total, found
+    for each in (_computed(source, divisor) for divisor in divisors):
+        found += [each.left, each.right] if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult) else [each]
+    return total, [_computed(source, each) for each in found]
+
+
+def _computed(source: SourceFile, node: ast.expr) -> ast.expr:
+    """Return the only value of a variable, if that is a length or a product: ``n = len(loader) * batch_size``."""
+    values = assigned_in(function_of(source, node), node.id) if isinstance(node, ast.Name) else []
+    is_computed = len(values) == 1 and (isinstance(values[0], ast.BinOp) or _counted_loader(values[0]) is not None)
+    return values[0] if is_computed else node
 
 
 def _counted_loader(node: ast.expr) -> ast.expr | None:
