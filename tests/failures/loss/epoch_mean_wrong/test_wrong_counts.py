@@ -269,6 +269,12 @@ for x, y in loader:
     total += batch_size
 print(correct / total)
 """,
+    "the size that each batch has": """
+for batch in loader:
+    correct += (model(batch.x).argmax(1) == batch.y).sum().item()
+    total += batch.batch_size
+print(correct / total)
+""",
     "a time": """
 for x, y in loader:
     started = time.time()

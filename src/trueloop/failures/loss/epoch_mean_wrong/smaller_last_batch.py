@@ -51,12 +51,13 @@ def _counters(source: SourceFile) -> Iterator[Hit]:
     for loop in batch_loops(source):
         own = {each.id for each in nodes_in(loop.node, ast.Name) if isinstance(each.ctx, ast.Store)}
         for each in nodes_in(loop.node, ast.AugAssign):
-            name = ast.unparse(each.target)
+            total = ast.unparse(each.target)
             size = without_conversions(each.value)
-            if not isinstance(each.op, ast.Add) or last_name(size) in own or not _is_batch_size(source, size):
+            is_own = any(name.id in own for name in nodes_in(size, ast.Name))  # batch.batch_size
+            if not isinstance(each.op, ast.Add) or is_own or not _is_batch_size(source, size):
                 continue
             for division in nodes_in(loop.function, ast.BinOp):
-                is_quotient = isinstance(division.op, ast.Div) and ast.unparse(division.right) == name
+                is_quotient = isinstance(division.op, ast.Div) and ast.unparse(division.right) == total
                 added = _counts(source, division.left) if is_quotient else None
                 if added is not None and encloses(loop.node, added) and not _has_equal_batches(source):
                     yield Hit(
