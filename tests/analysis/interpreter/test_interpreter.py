@@ -448,3 +448,27 @@ def test_comparing_tensors_gives_a_tensor():
     (total,) = file.ops(OpKind.TORCH_CALL)
     assert total.name == "torch.Tensor.sum"
     assert not file.ops(OpKind.ESCAPE)
+
+
+def test_partial_binds_arguments():
+    file = source("""
+        from functools import partial
+        import torch
+        from torch.utils.data import DataLoader
+        batched = partial(DataLoader, batch_size=16, shuffle=True)
+        train, test = batched([1]), batched([2], shuffle=False)
+        adam = partial(torch.optim.Adam, lr=0.1)
+        model = torch.nn.Linear(2, 1)
+        adam(model.parameters())
+        unknown = partial(torch.optim.Adam, model.parameters())
+    """)
+    train, test, _, adam = file.ops(OpKind.CREATE)
+    assert (train.subject.kind, train.arguments["shuffle"].value, train.arguments["batch_size"].value) == (
+        ValueKind.LOADER,
+        True,
+        16,
+    )
+    assert test.arguments["shuffle"].value is False
+    assert adam.subject.kind is ValueKind.OPTIMIZER
+    assert adam.subject.models()
+    assert [each.node.lineno for each in file.ops(OpKind.ESCAPE)] == [10]

@@ -103,6 +103,41 @@ print(np.mean(losses), len(dataset.targets))
 """,
 }
 
+FAULTY |= {
+    "a partial loader, outputs in a comprehension": """
+from functools import partial
+class Wines(torch.utils.data.Dataset):
+    def __getitem__(self, i):
+        return self.features[i], self.cultivar[i]
+batched = partial(DataLoader, batch_size=16, shuffle=True)
+wines = Wines()
+test_loader = batched(wines)
+answers = torch.cat([model(x).argmax(1) for x, _ in test_loader])
+print(accuracy_score(wines.cultivar, answers))  # <- DAT022
+""",
+    "a chain": """
+answers = list(chain.from_iterable(model(x).argmax(1).tolist() for x, _ in loader))
+print(accuracy_score(dataset.targets, answers))  # <- DAT022
+""",
+}
+CORRECT |= {
+    "a partial loader in order": """
+from functools import partial
+batched = partial(DataLoader, batch_size=16, shuffle=True)
+test_loader = batched(dataset, shuffle=False)
+answers = torch.cat([model(x).argmax(1) for x, _ in test_loader])
+print(accuracy_score(dataset.targets, answers))
+""",
+    "labels in the same comprehension": """
+pairs = [(model(x).argmax(1), y) for x, y in loader]
+print(accuracy_score(pairs, dataset.targets.mean()))
+""",
+    "a sum": """
+total = sum(model(x).sum() for x, _ in loader)
+print(divide(total, dataset.targets))
+""",
+}
+
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
 def test_lint_reports_faulty_programs(lint_reports, script):

@@ -112,6 +112,100 @@ x = torch.tensor(np.array([s for s, _ in buffer]))
 """,
 }
 
+FAULTY |= {
+    "an output buffer of an object": """
+class Committee:
+    def __init__(self, nets):
+        self.nets, self.buffer = nets, None
+
+    def votes(self, x):
+        self.buffer = torch.empty(len(x), 2)
+        votes = []
+        for net in self.nets:
+            torch.softmax(net(x), dim=1, out=self.buffer)
+            votes.append(self.buffer)  # <- DAT021
+        return torch.stack(votes)
+""",
+    "an output buffer that is passed": """
+def votes(nets, x, buffer):
+    votes = []
+    for net in nets:
+        scores = torch.softmax(net(x), dim=1, out=buffer)
+        votes.append(scores)  # <- DAT021
+    return torch.stack(votes)
+""",
+    "the result of the call": """
+buffer, found = torch.empty(8), []
+for x in inputs:
+    found.append(torch.exp(x, out=buffer))  # <- DAT021
+mean = sum(found) / len(found)
+""",
+    "a dictionary": """
+found, buffer = {}, np.zeros(8)
+found = {}
+for name in names:
+    np.exp(inputs[name], out=buffer)
+    found[name] = buffer  # <- DAT021
+x = torch.tensor(np.stack(list(found.values())))
+""",
+    "a list": "votes = torch.stack([torch.exp(x, out=buffer) for x in inputs])  # <- DAT021\n",
+    "an attribute that changes in place": """
+class Walk:
+    def run(self):
+        self.place = torch.zeros(2)
+        for t in range(9):
+            self.place += torch.randn(2)
+            self.places.append(self.place)  # <- DAT021
+        return torch.stack(self.places)
+""",
+}
+CORRECT |= {
+    "a copy of the output buffer": """
+def votes(nets, x, buffer):
+    votes = []
+    for net in nets:
+        torch.softmax(net(x), dim=1, out=buffer)
+        votes.append(buffer.clone())
+    return torch.stack(votes + [torch.exp(x, out=buffer).clone() for x in inputs])
+""",
+    "rows of an output": """
+votes, means = torch.empty(5, 8), []
+for i, x in enumerate(inputs):
+    torch.exp(x, out=votes[i])
+    means.append(votes[i])
+print(torch.stack(means))
+""",
+    "a number from the buffer": """
+buffer, sums = torch.empty(8), []
+for x in inputs:
+    sums.append(torch.exp(x, out=buffer).sum())
+total = torch.stack(sums)
+""",
+    "a new buffer for each": """
+sums = []
+for x in inputs:
+    buffer = torch.empty(8)
+    torch.exp(x, out=buffer)
+    sums.append(buffer)
+total = torch.stack(sums)
+""",
+    "an attribute of other objects": """
+class Walk:
+    def run(self):
+        for t in range(9):
+            self.place = self.place + torch.randn(2)
+            self.places.append(self.place)
+        return torch.stack(self.places)
+""",
+    "an array in another one": """
+table, row = torch.zeros(9, 8), torch.zeros(8)
+for t in range(9):
+    row += torch.randn(8)
+    table[t] = row
+print(torch.stack([table, table]))
+""",
+}
+
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
 def test_lint_reports_faulty_scripts(lint_reports, script):

@@ -16,8 +16,123 @@ class Agent:
                 if terminated or truncated:
                     break
 """,
+    "the old state twice": """
+def collect(env, memory, state=None):
+    state = env.reset()
+    for t in range(100):
+        action = env.action_space.sample()
+        old = state
+        state, reward, done, _ = env.step(action)
+        memory.append((old, action, reward, old))  # <- DAT041
+        state = env.reset() if done else state
+""",
+    "the new state twice, as tensors": """
+def collect(env, policy, memory):
+    s = env.reset()
+    while True:
+        a = policy(torch.tensor(s))
+        s, r, done, _ = env.step(a.item())
+        memory.push(torch.tensor(s), a, torch.tensor([r]), torch.tensor(s), done)  # <- DAT041
+        if done:
+            s = env.reset()
+""",
+    "a named tuple, a copy of the same state": """
+class Agent:
+    def collect(self, steps):
+        obs, _ = self.env.reset()
+        for _ in range(steps):
+            action = self.act(obs)
+            obs, reward, terminated, truncated, _ = self.env.step(action)
+            next_obs = obs.copy()
+            self.buffer.append(Transition(obs=obs, action=action, reward=reward, next_obs=next_obs))  # <- DAT041
+""",
+    "the state before the step twice": """
+def collect(env, policy, memory):
+    state = env.reset()
+    for t in range(100):
+        action = policy(state)
+        following, reward, done, _ = env.step(action)
+        row = (state, action, reward, state, done)  # <- DAT041
+        memory.append(row)
+        state = following
+""",
+    "a list of each part": """
+def collect(env, policy):
+    states, next_states = [], []
+    state = env.reset()
+    for t in range(100):
+        state, reward, done, _ = env.step(policy(state))
+        states.append(state)
+        next_states.append(state)  # <- DAT041
+""",
+    "rows of arrays": """
+def collect(env, policy, self):
+    obs = env.reset()
+    for t in range(100):
+        following, reward, done, _ = env.step(policy(obs))
+        self.obs_buf[t] = obs
+        self.next_obs_buf[t] = obs  # <- DAT041
+        obs = following
+""",
 }
 CORRECT = {
+    "both states": """
+def collect(env, memory):
+    state = env.reset()
+    for t in range(100):
+        action = env.action_space.sample()
+        old = state
+        state, reward, done, _ = env.step(action)
+        memory.append((old, action, reward, state))
+        state = env.reset() if done else state
+""",
+    "both states in lists": """
+def collect(env, policy):
+    states, next_states = [], []
+    state = env.reset()
+    for t in range(100):
+        states.append(state)
+        state, reward, done, _ = env.step(policy(state))
+        next_states.append(state)
+""",
+    "a copy before the step": """
+def collect(env, policy, memory):
+    state = env.reset()
+    for t in range(100):
+        old = state.copy()
+        state, reward, done, _ = env.step(action := policy(state))
+        memory.push(old, action, reward, state.copy(), done)
+""",
+    "the end of an episode": """
+def collect(env, policy, memory):
+    state = env.reset()
+    for t in range(100):
+        action = policy(state)
+        following, reward, done, _ = env.step(action)
+        if done:
+            memory.push(state, action, reward, state, done)
+        else:
+            memory.push(state, action, reward, following, done)
+        state = following
+""",
+    "no next state": """
+def collect(env, policy, memory):
+    state = env.reset()
+    for t in range(100):
+        action = policy(state)
+        following, reward, done, _ = env.step(action)
+        memory.push(state, action, reward, policy.value(state), done)
+        print(state, action, reward, state)
+        state = following
+""",
+    "parts of a state": """
+def collect(env, policy, memory):
+    state = env.reset()
+    for t in range(100):
+        action = policy(state)
+        state, reward, done, _ = env.step(action)
+        memory.push((state[0], action, reward, state[1]))
+""",
     "taken over": """
 def run(env, policy):
     state = env.reset()

@@ -116,6 +116,92 @@ for epoch in range(9):
 """,
 }
 
+REPLACED = {
+    "a dictionary": """
+def validate(model, val_loader):
+    record = dict(right=0, seen=0)
+    for x, y in val_loader:
+        out = model(x)
+        record.update(right=out.argmax(1).eq(y).sum().item(), seen=len(y))  # <- EVL012
+    return record["right"] / record["seen"]
+""",
+    "a dictionary that is made": """
+for x, y in val_loader:
+    record = {"right": (model(x).argmax(1) == y).sum().item(), "seen": len(y)}  # <- EVL012
+print("accuracy", 100 * record["right"] / record["seen"])
+""",
+    "an item": """
+totals = {}
+for x, y in val_loader:
+    totals["right"] = (model(x).argmax(1) == y).sum().item()  # <- EVL012
+print(totals["right"] / len(val_loader.dataset))
+""",
+    "a variable": """
+right = seen = 0
+for x, y in val_loader:
+    right = (model(x).argmax(1) == y).sum().item()  # <- EVL012
+    seen += len(y)
+print(f"{right / seen:.3f}")
+""",
+    "an attribute, batches cut by hand": """
+class Trainer:
+    def test(self):
+        for x, y in zip(self.x.split(50), self.y.split(50)):
+            loss = self.model(x).sum()
+            self.right, self.seen = (self.model(x).argmax(1) == y).sum(), len(y)  # <- EVL012
+        return self.right / self.seen
+""",
+}
+ADDED = {
+    "a counter": """
+record = Counter()
+for x, y in val_loader:
+    record.update(right=(model(x).argmax(1) == y).sum().item(), seen=len(y))
+print(record["right"] / record["seen"])
+""",
+    "an object": """
+record = Meter()
+for x, y in val_loader:
+    record.update(right=(model(x).argmax(1) == y).sum().item(), seen=len(y))
+print(record["right"] / record["seen"])
+""",
+    "earlier values": """
+record = dict(right=0, seen=0)
+for x, y in val_loader:
+    right = (model(x).argmax(1) == y).sum().item()
+    record.update(right=record["right"] + right, seen=record["seen"] + len(y))
+print(record["right"] / record["seen"])
+""",
+    "added to another total": """
+total = 0
+for x, y in val_loader:
+    right = (model(x).argmax(1) == y).sum().item()
+    total += right
+print(total / len(val_loader.dataset), right / len(y))
+""",
+    "training": """
+for x, y in loader:
+    right = (model(x).argmax(1) == y).sum().item()
+    criterion(model(x), y).backward()
+print("last batch", right / len(y))
+""",
+    "each batch by itself": """
+for x, y in val_loader:
+    right = (model(x).argmax(1) == y).sum().item()
+    print(right / len(y))
+""",
+}
+
+
+@pytest.mark.parametrize("script", REPLACED.values(), ids=REPLACED)
+def test_lint_reports_counts_that_each_batch_replaces(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", ADDED.values(), ids=ADDED)
+def test_lint_accepts_counts_that_grow(lint_is_clean, script):
+    lint_is_clean(script, "EVL012")
+
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
 def test_lint_reports_faulty_scripts(lint_reports, script):

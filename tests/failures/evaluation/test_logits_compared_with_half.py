@@ -142,6 +142,46 @@ if loss > 0.5:
 """,
 }
 
+TAGGER = """
+class Tagger(nn.Module):
+    def __init__(self, cut):
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+        self.cut = cut
+    def forward(self, x, y=None):
+        z = self.fc(x)
+        if y is None:
+            return z > self.cut  # <- EVL017
+        return nn.functional.binary_cross_entropy_with_logits(z, y)
+"""
+FAULTY |= {
+    "a threshold in a dictionary": TAGGER + "settings = dict(cut=0.5)\ntagger = Tagger(settings['cut'])\ntagger(x)\n",
+    "a threshold in another dictionary": TAGGER + "cfg = {'cut': 0.5}\ntagger = Tagger(cut=cfg['cut'])\ntagger(x)\n",
+    "an argument of the command line": """
+parser.add_argument("--cut-off", type=float, default=0.5)
+args = parser.parse_args()
+print(torch.gt(model(x), args.cut_off))  # <- EVL017
+""",
+    "a field of a class": """
+class Config:
+    threshold: float = 0.5
+config = Config()
+print(config.threshold < model(x))  # <- EVL017
+""",
+}
+CORRECT |= {
+    "a threshold for logits in a dictionary": TAGGER.replace("  # <- EVL017", "")
+    + "settings = dict(cut=0.0)\ntagger = Tagger(settings['cut'])\ntagger(x)\n",
+    "a sigmoid before the threshold": TAGGER.replace("z > self.cut  # <- EVL017", "z.sigmoid() > self.cut")
+    + "settings = dict(cut=0.5)\ntagger = Tagger(settings['cut'])\ntagger(x)\n",
+    "a dictionary with a tuned threshold": TAGGER.replace("  # <- EVL017", "")
+    + "found = dict(cut=tune(x))\ntagger = Tagger(found['cut'])\ntagger(x)\n",
+    "an argument without a default": """
+parser.add_argument("--cut", type=float, required=True)
+print(model(x) > parser.parse_args().cut)
+""",
+}
+
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
 def test_lint_reports_the_comparison(lint_reports, script):

@@ -35,8 +35,54 @@ class Meter:
         p, t = np.concatenate(self._pred), np.concatenate(self._true)
         return {"mae": metrics.mean_absolute_error(t, p), "r2": r2_score(p, t)}  # <- EVL020
 """,
+    "cells of a confusion matrix": """
+def rates(truth, guess):
+    tn, fp, fn, tp = metrics.confusion_matrix(guess, truth).ravel()  # <- EVL020
+    return tp / (tp + fp), tp / (tp + fn)
+""",
+    "a confusion matrix in a variable": """
+cm = skm.confusion_matrix(y_hat, gold)  # <- EVL020
+TN, FP, FN, TP = cm.flatten()
+""",
+    "single cells": """
+cm = metrics.confusion_matrix(decoded, y_true)  # <- EVL020
+fp, tp = 0, cm[1, 1]
+fp = cm[0, 1]
+""",
+    "row sums": """
+cm = metrics.confusion_matrix(predicted, targets)  # <- EVL020
+recall = np.diag(cm) / cm.sum(axis=1)
+""",
+    "parameters that say nothing": """
+def score(a, b):
+    return metrics.precision_score(b, a)  # <- EVL020
+print(score(y_test, model(x).argmax(1)), score(train_labels, preds))
+""",
+    "answers of the model": """
+answers = model(x).argmax(1).numpy()
+print(metrics.classification_report(answers, truth))  # <- EVL020
+""",
 }
 CORRECT = {
+    "answers of the model": """
+answers = model(x).argmax(1).numpy()
+print(metrics.classification_report(data.labels, answers))
+labels = model(x).argmax(1).numpy()
+print(metrics.classification_report(data.answers, labels))
+""",
+    "cells in the other order": """
+tn, fn, fp, tp = metrics.confusion_matrix(guess, truth).ravel()
+""",
+    "cells of labels first": """
+tn, fp, fn, tp = metrics.confusion_matrix(truth, guess).ravel()
+cm = metrics.confusion_matrix(y_true, y_pred)
+recall = np.diag(cm) / cm.sum(axis=1)
+""",
+    "parameters of both kinds": """
+def score(a, b):
+    return metrics.precision_score(b, a)
+print(score(model(x).argmax(1), y_test), score(train_labels, preds))
+""",
     "names that say nothing": """
 class Meter:
     def compute(self):

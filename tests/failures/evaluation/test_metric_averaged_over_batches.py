@@ -410,6 +410,65 @@ for x, y in loader:
 print(correct / len(dataset))
 """,
 }
+PREDICT = """
+def predict(model, loader):
+    with torch.no_grad():
+        for x, y in loader:
+            yield model(x).argmax(1), y
+"""
+FAULTY |= {
+    "a generator over the batches": PREDICT
+    + """
+def summary(pairs):
+    return float(np.mean([f1_score(truth, guess) for guess, truth in pairs]))  # <- EVL016
+print(summary(predict(model, test_loader)))
+""",
+    "a loop over a generator": PREDICT
+    + """
+scores = []
+for guess, truth in tqdm(predict(model, test_loader)):
+    scores.append(f1_score(truth, guess))  # <- EVL016
+print(sum(scores) / len(scores))
+""",
+    "pairs that are collected": """
+pairs = []
+for x, y in test_loader:
+    pairs.append((y.numpy(), model(x).numpy()))
+print(statistics.fmean(roc_auc_score(*pair) for pair in pairs))  # <- EVL016
+""",
+    "parts of a tensor": """
+print(np.mean([f1_score(b, model(a) > 0) for a, b in zip(x.split(50), y.split(50))]))  # <- EVL016
+""",
+}
+CORRECT |= {
+    "a list of folds": """
+print(np.mean([f1_score(y[test], fit(x[train]).predict(x[test])) for train, test in kf.split(x)]))
+""",
+    "a generator over the samples": """
+def predict(model, loader):
+    for x, y in loader:
+        for guess, truth in zip(model(x), y):
+            yield guess, truth
+print(np.mean([f1_score(truth, guess) for guess, truth in predict(model, test_loader)]))
+""",
+    "all pairs together": PREDICT
+    + """
+guess, truth = map(np.concatenate, zip(*predict(model, test_loader)))
+print(f1_score(truth, guess))
+""",
+    "a metric for each class": """
+pairs = []
+for number in range(10):
+    pairs.append((y == number, predicted == number))
+print(np.mean([f1_score(truth, guess) for truth, guess in pairs]))
+""",
+    "a generator of folds": """
+def folds(x, y):
+    for train, test in KFold(5).split(x):
+        yield y[test], fit(x[train], y[train]).predict(x[test])
+print(np.mean([f1_score(truth, guess) for truth, guess in folds(x, y)]))
+""",
+}
 
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)

@@ -41,8 +41,62 @@ for words, tags, mask in loader:
     correct += hit.sum().item()
     total += target.numel()
 """,
+    "batches made by a function": """
+for part in torch.arange(100).split(20):
+    words, tags = pad_batch([data[i] for i in part])
+    right = model(words).argmax(-1) == tags  # <- EVL019
+    hits += right.sum().item()
+    slots += right.numel()
+""",
+    "a dictionary, both sizes": """
+for batch in valid_loader:
+    tags = batch["tags"]
+    right = model(batch["words"]).argmax(-1).eq(tags)  # <- EVL019
+    hits += right.sum().item()
+    slots += tags.size(0) * tags.size(1)
+""",
+    "a function": """
+def accuracy(logits, tags):
+    return (logits.argmax(-1) == tags).sum().item() / tags.numel()  # <- EVL019
+for words, tags in loader:
+    found.append(accuracy(model(words), tags))
+""",
+    "a class": """
+class Tagger:
+    def evaluate(self, valid_loader):
+        for words, tags in valid_loader:
+            self.total += tags.nelement()
+            self.right += (self.model(words).argmax(-1) == tags).sum()  # <- EVL019
+""",
 }
 CORRECT = {
+    "a function that gets the real positions": """
+def accuracy(logits, tags):
+    return (logits.argmax(-1) == tags).sum().item() / tags.numel()
+for words, tags in loader:
+    found.append(accuracy(model(words)[tags != PAD], tags[tags != PAD]))
+""",
+    "the share of hits in another number": """
+for part in torch.arange(100).split(20):
+    words, tags = pad_batch([data[i] for i in part])
+    right = (model(words).argmax(-1) == tags)[tags != PAD]
+    hits += right.sum().item()
+    slots += right.numel()
+""",
+    "indexed before by a comparison": """
+for words, tags in loader:
+    scores = model(words)[tags != 0]
+    tags = tags[tags != 0]
+    correct += (scores.argmax(-1) == tags).sum().item()
+    total += tags.numel()
+""",
+    "a function with a mask": """
+def accuracy(logits, tags):
+    right = (logits.argmax(-1) == tags) * (tags != PAD)
+    return right.sum().item() / (tags != PAD).sum().item()
+for words, tags in loader:
+    found.append(accuracy(model(words), tags))
+""",
     "only the real positions": """
 for words, tags in loader:
     keep = tags != PAD

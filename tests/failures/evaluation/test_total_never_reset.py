@@ -722,3 +722,100 @@ def test_lint_reports_a_sum_of_training_and_validation(lint_reports, script):
 @pytest.mark.parametrize("script", SEPARATE.values(), ids=SEPARATE)
 def test_lint_accepts_sums_of_one_pass(lint_is_clean, script):
     lint_is_clean(HEAD + script)
+
+
+DEFAULTS = {
+    "a dictionary": """
+def one_pass(loader, tally={"seen": 0, "right": 0}):  # <- EVL009
+    with torch.no_grad():
+        for a, b in loader:
+            tally["seen"] += len(b)
+            tally["right"] += (model(a).argmax(1) == b).sum().item()
+    return tally["right"] / tally["seen"]
+for epoch in range(3):
+    print(one_pass(held_out))
+""",
+    "lists of a metric": """
+def evaluate(loader, *, found=[], labels=[]):  # <- EVL009
+    with torch.no_grad():
+        for a, b in loader:
+            found.extend(model(a).argmax(1).tolist())
+            labels.extend(b.tolist())
+    return f1_score(labels, found)
+print(evaluate(train))
+print(evaluate(held_out))
+""",
+    "a method, a defaultdict": """
+class Trainer:
+    def validate(self, loader, sums: dict = defaultdict(float)):  # <- EVL009
+        with torch.no_grad():
+            for a, b in loader:
+                sums["loss"] += F.cross_entropy(self.model(a), b).item()
+        return sums["loss"] / len(loader)
+    def fit(self):
+        for epoch in range(3):
+            self.log(self.validate(self.loader))
+""",
+    "an object": """
+def evaluate(loader, metric=Mean()):  # <- EVL009
+    with torch.no_grad():
+        for a, b in loader:
+            metric.update((model(a).argmax(1) == b).float().mean().item())
+    return metric.compute()
+for epoch in range(3):
+    print(evaluate(held_out))
+""",
+}
+OWN_VALUES = {
+    "made in the function": DEFAULTS["a dictionary"]
+    .replace('right": 0}):  # <- EVL009', 'right": 0}):\n    tally = {"seen": 0, "right": 0}')
+    .replace("one_pass(held_out)", "one_pass(train), one_pass(held_out)"),
+    "set to zero": DEFAULTS["a dictionary"].replace(
+        "0}):  # <- EVL009", '0}):\n    tally["seen"], tally["right"] = 0, 0\n    tally["right"] = 0'
+    ),
+    "passed by all calls": DEFAULTS["a dictionary"]
+    .replace("  # <- EVL009", "")
+    .replace("one_pass(held_out)", "one_pass(held_out, {'seen': 0, 'right': 0})"),
+    "called once": DEFAULTS["a dictionary"].replace("  # <- EVL009", "").replace("for epoch in range(3):", "if train:"),
+    "a history": """
+def evaluate(loader, history=[]):
+    right = 0
+    with torch.no_grad():
+        for a, b in loader:
+            right += (model(a).argmax(1) == b).sum().item()
+            history.append(right)
+    return right / len(loader.dataset), history
+for epoch in range(3):
+    print(evaluate(held_out))
+""",
+    "a cache": """
+def embed(loader, cache={}):
+    found = []
+    with torch.no_grad():
+        for a, b in loader:
+            if a not in cache:
+                cache.update({a: model(a)})
+            found.append(cache[a].sum().item())
+    return sum(found) / len(found)
+for epoch in range(3):
+    print(embed(held_out))
+""",
+    "a running mean": """
+def smooth(value, last=[]):
+    last.append(value)
+    return sum(last) / len(last)
+with torch.no_grad():
+    for a, b in held_out:
+        print(smooth(model(a).sum().item()))
+""",
+}
+
+
+@pytest.mark.parametrize("script", DEFAULTS.values(), ids=DEFAULTS)
+def test_lint_reports_default_values_that_collect_totals(lint_reports, script):
+    assert "is made once" in lint_reports(HEAD + script)[0].message
+
+
+@pytest.mark.parametrize("script", OWN_VALUES.values(), ids=OWN_VALUES)
+def test_lint_accepts_own_values_and_histories(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "EVL009")

@@ -148,6 +148,10 @@ class Calls:
         created = self._call_one_of(callee, node, arguments) if callee.union and not callee.name else None
         if created is not None:
             return created
+        if callee.arguments and callee.kind in (ValueKind.NAME, ValueKind.FUNCTION, ValueKind.CLASS):
+            bound = dict(callee.arguments)  # by functools.partial
+            positional = [bound.pop(key) for key in list(bound) if key.isdigit()]
+            arguments = Arguments([*positional, *arguments.positional], bound | arguments.keyword)
         match callee.kind:
             case ValueKind.NAME:
                 return self._call_by_name(callee.name, node, arguments)

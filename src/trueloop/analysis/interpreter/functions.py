@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trueloop.analysis.abstract_value import (
@@ -235,9 +236,17 @@ class Functions:
 
     def _partial(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         first = arguments.positional[0] if arguments.positional else unknown_value(node)
-        if first.kind is ValueKind.FUNCTION and len(arguments.positional) == 1 and not arguments.keyword:
-            return first
-        return self.interpreter.calls.record_escape(node, *arguments.all())
+        bound = {str(number): each for number, each in enumerate(arguments.positional[1:])} | arguments.keyword
+        is_function = first.kind in (ValueKind.FUNCTION, ValueKind.CLASS, ValueKind.NAME) and not first.union
+        plain = (ValueKind.CONSTANT, ValueKind.NAME)
+        if (
+            not is_function
+            or first.arguments
+            or "**" in bound
+            or any(each.kind not in plain for each in bound.values())
+        ):
+            return self.interpreter.calls.record_escape(node, *arguments.all())
+        return replace(first, arguments=bound) if bound else first
 
     def _save(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         self.interpreter.recording.add(

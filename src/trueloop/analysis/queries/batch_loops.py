@@ -66,14 +66,14 @@ def hand_made_batch_loops(source: SourceFile) -> Iterator[BatchLoop]:
             iterable, target = iterable.args[0], target.elts[-1] if is_counted else target  # type: ignore[attr-defined]
         if not isinstance(iterable, ast.Call) or (last_name(iterable.func) != "zip" and isinstance(target, ast.Tuple)):
             continue  # for train, test in folds.split(x)
-        if _is_split(iterable) or _is_over_slices(node, iterable):
+        if is_split(iterable) or _is_over_slices(node, iterable):
             yield BatchLoop(node, iterable, "", function_of(source, node))
 
 
-def _is_split(call: ast.Call) -> bool:
+def is_split(call: ast.Call) -> bool:
     """Return True for ``x.split(32)`` or a ``zip`` of such calls."""
     if last_name(call.func) == "zip":
-        return bool(call.args) and all(isinstance(each, ast.Call) and _is_split(each) for each in call.args)
+        return bool(call.args) and all(isinstance(each, ast.Call) and is_split(each) for each in call.args)
     size = call.args[-1] if call.args else None
     is_text = isinstance(size, ast.Constant) and (isinstance(size.value, str) or size.value == 1)
     return last_name(call.func) in _SPLITTING and size is not None and not is_text
@@ -115,11 +115,23 @@ def created_loader(source: SourceFile, loader: ast.expr) -> ast.Call | None:
 def _created_loaders(source: SourceFile) -> dict[str, list[ast.Call]]:
     found: dict[str, list[ast.Call]] = {}
     for each in source.nodes_of(ast.Assign):
-        value = each.value
-        if isinstance(value, ast.Call) and last_name(value.func).endswith("DataLoader"):
+        value = with_bound_arguments(source, each.value) if isinstance(each.value, ast.Call) else None
+        if value is not None and last_name(value.func).endswith("DataLoader"):
             for name in {last_name(target) for target in each.targets}:
                 found.setdefault(name, []).append(value)
     return found
+
+
+def with_bound_arguments(source: SourceFile, call: ast.Call) -> ast.Call:
+    """Return a call with what ``functools.partial`` has bound to the variable that it calls; else the call itself."""
+    values = assigned_in(source.tree, call.func.id) if isinstance(call.func, ast.Name) else []
+    match values:
+        case [ast.Call(func=func, args=[function, *bound], keywords=keywords)] if last_name(func) == "partial":
+            given = {each.arg for each in call.keywords}
+            kept = [each for each in keywords if each.arg not in given]
+            return ast.copy_location(ast.Call(function, [*bound, *call.args], [*kept, *call.keywords]), call)
+        case _:
+            return call
 
 
 def has_batches_of_one(source: SourceFile, loop: BatchLoop) -> bool:

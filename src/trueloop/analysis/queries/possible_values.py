@@ -98,17 +98,17 @@ def _assigned_before(source: SourceFile, node: ast.expr, name: str) -> tuple[lis
         if statement.lineno > node.lineno or id(statement) in around:
             continue
         found += _parts(source, each)
-        conditions = [e for e in _path(source, statement) if isinstance(e, _BRANCHES)]
+        conditions = [e for e in enclosing_nodes(source, statement) if isinstance(e, _BRANCHES)]
         if all(id(condition) in around for condition in conditions):
             return found, True
     return found, False
 
 
 def _ancestors(source: SourceFile, node: ast.AST) -> set[int]:
-    return {id(each) for each in _path(source, node)}
+    return {id(each) for each in enclosing_nodes(source, node)}
 
 
-def _path(source: SourceFile, node: ast.AST) -> Iterator[ast.AST]:
+def enclosing_nodes(source: SourceFile, node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes around a node within its function."""
     parent = source.parents.get(id(node))
     while parent is not None and not isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -23,9 +23,9 @@ When this is fine
 
 How it is detected
     Only the linter finds it, from the source code: a loop over a loader with ``shuffle=True`` that does not use the
-    labels of its batches collects outputs, directly or in a function that gets the loader. The outputs are then
-    compared, or passed to a call such as ``fit`` or ``accuracy_score``, together with the labels of the dataset from
-    which the loader was built, or with labels that a second loop over the loader has collected.
+    labels of its batches collects outputs, directly, in a comprehension or in a function that gets the loader. The
+    outputs are then compared, or passed to a call such as ``fit`` or ``accuracy_score``, together with the labels of
+    the dataset from which the loader was built, or with labels that a second loop over the loader has collected.
 
 References
     PyTorch forum, "How to retrieve the sample indices of a mini-batch",
@@ -37,7 +37,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.analysis.queries.batch_loops import assigned_in
+from trueloop.analysis.queries.batch_loops import assigned_in, with_bound_arguments
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in, walk
@@ -102,6 +102,7 @@ def _shuffling_loaders(source: SourceFile) -> Iterator[tuple[str, ast.Call]]:
     for each in source.nodes_of(ast.Assign):
         if len(each.targets) == 1 and isinstance(each.value, ast.Call):
             name, call = dotted_name(each.targets[0]), _made_by_function(source, each.value)
+            call = with_bound_arguments(source, call)
             is_loader = bool(name and call.args) and last_name(call.func) == "DataLoader" and _shuffles(call)
             if is_loader and len(assigned_in(source.tree, name)) == 1:
                 yield name, call
@@ -125,6 +126,14 @@ def _labels_of(source: SourceFile, dataset: ast.expr) -> set[str]:
     name = dotted_name(dataset)
     values = assigned_in(source.tree, name) if name else [dataset]
     found = {f"{name}.{each}" for each in _LABELS} | {f"{name}.tensors[1]"} if name and len(values) < 2 else set[str]()
+    for method in source.nodes_of(ast.FunctionDef) if found else ():
+        if method.name == "__getitem__":  # return self.inputs[i], self.classes[i]
+            for each in nodes_in(method, ast.Return):
+                match each.value:
+                    case ast.Tuple(elts=[_, ast.Subscript(value=ast.Attribute(value=ast.Name(), attr=label))]):
+                        found.add(f"{name}.{label}")
+                    case _:
+                        pass
     made = values[0] if len(values) == 1 else None
     if isinstance(made, ast.Call) and last_name(made.func) == "TensorDataset" and len(made.args) == 2:
         label = made.args[1]
@@ -141,7 +150,8 @@ def _outputs(source: SourceFile, loader: str) -> Iterator[str]:
         target = dotted_name(each.targets[0])
         if not target:
             continue
-        if isinstance(each.value, ast.Call) and _collects_in_function(source, each.value, loader):
+        is_result = isinstance(each.value, ast.Call) and _collects_in_function(source, each.value, loader)
+        if is_result or _collects_in_comprehension(each.value, loader):
             names.add(target)
         elif isinstance(each.value, ast.Call | ast.Subscript) and _mentions_any(each.value, names):
             names.add(target)  # features = torch.cat(features)
@@ -168,6 +178,21 @@ def _collects_in_function(source: SourceFile, call: ast.Call, loader: str) -> bo
     returned = [e.value for e in nodes_in(functions[0], ast.Return)]
     lists = set(_lists_filled(loops[0])) if len(loops) == 1 and _ignores_labels(loops[0]) else set[str]()
     return len(returned) == 1 and returned[0] is not None and _mentions_any(returned[0], lists)
+
+
+def _collects_in_comprehension(value: ast.expr, loader: str) -> bool:
+    """Return True for outputs in a list: ``torch.cat([model(x) for x, _ in loader])``."""
+    if isinstance(value, ast.Call) and last_name(value.func) in ("sum", "len", "mean", "max", "min", "all", "any"):
+        return False
+    for each in nodes_in(value, ast.ListComp, ast.GeneratorExp):
+        first = each.generators[0]
+        match first.target:
+            case ast.Tuple(elts=[_, ast.Name(id=label)]) if dotted_name(first.iter) == loader:
+                read = {name.id for name in nodes_in(each.elt, ast.Name)}
+                return label not in read and bool(nodes_in(each.elt, ast.Call))
+            case _:
+                pass
+    return False
 
 
 def _loops_over(loop: ast.For, loader: str) -> bool:
@@ -212,7 +237,7 @@ def _mentions_any(node: ast.AST, names: set[str]) -> bool:
     return any(_mentions_any(each, names) for each in ast.iter_child_nodes(node))
 
 
-RULE = Rule(required_words=("DataLoader(", "shuffle|True", "append|extend"), find=find)
+RULE = Rule(required_words=("DataLoader", "shuffle|True", "append|extend|for "), find=find)
 
 BAD = """
 import torch

@@ -5,8 +5,8 @@ What you see
     input. A replay buffer of thousands of transitions contains one state.
 
 Why it happens
-    ``states.append(state)`` stores a reference. ``state[i] = ...``, ``state += ...`` or ``state.add_(...)`` change the
-    one array that all entries refer to.
+    ``states.append(state)`` stores a reference. ``state[i] = ...``, ``state += ...``, ``state.add_(...)`` or
+    ``torch.exp(x, out=state)`` change the one array that all entries refer to.
 
 Fix
     Store a copy.
@@ -21,8 +21,9 @@ When this is fine
 
 How it is detected
     Only the linter finds it: a loop appends a variable, which was created as an array before the loop, and changes it
-    in place, but never assigns it; the list is stacked or converted to a tensor elsewhere. Or a method changes an array
-    of its object in place and returns it, and the file appends what the method returns.
+    in place, but never assigns it, or writes to it with ``out=``; the list is stacked or converted to a tensor
+    elsewhere. Or a method changes an array of its object in place and returns it, and the file appends what the method
+    returns.
 
 References
     Python FAQ, "How do I create a multidimensional list?", https://docs.python.org/3/faq/programming.html
@@ -32,11 +33,13 @@ References
 import ast
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final
 
-from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.assignments import enclosing_definition
+from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Edit, Fix, nodes_in
+from trueloop.core.source_text import Edit, Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _CREATORS: Final = frozenset((
@@ -45,36 +48,77 @@ _CREATORS: Final = frozenset((
 ))  # fmt: skip
 _STACKING: Final = frozenset((
     "array", "asarray", "as_tensor", "cat", "concatenate", "from_numpy", "hstack", "stack", "tensor", "vstack",
-    "FloatTensor", "sample",
+    "FloatTensor", "sample", "sum",
 ))  # fmt: skip
 _STORING: Final = frozenset(("append", "push", "add", "store", "remember"))
-_LIBRARIES: Final = frozenset(("np", "numpy", "torch"))
 _Loop = ast.For | ast.While
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each array that is stored without a copy and changed in place."""
-    for call in source.all_calls:
-        if not isinstance(call.func, ast.Attribute) or call.func.attr != "append":
-            continue
-        loop = _loop_around(source, call)
+    for node, container, values in _stores(source):
+        loop = _loop_around(source, node)
         if loop is None:
             continue
-        container = ast.unparse(call.func.value)
-        for name in _stored_names(call):
-            change = next(_changes_in_place(loop, name), None)
+        for value in values:
+            name, written = _array(source, loop, value)
+            change = written or next(_changes_in_place(source, loop, name), None)
             made = _creation(source, loop, name)
-            if change is None or made is None or _is_assigned(loop, name) or _is_assigned(loop, container):
+            if change is None or _is_assigned(loop, name) or _is_assigned(loop, ast.unparse(container)):
                 continue
-            if _is_stacked(source, call.func.value):
+            if (made is not None or _output(source, change) == name) and _is_stacked(source, container):
                 yield Hit(
-                    message=f"`{ast.unparse(call)}` stores the same array in each iteration, and "
+                    message=f"`{ast.unparse(node)}` stores the same array in each iteration, and "
                     f"`{ast.unparse(change).splitlines()[0]}` changes it in place: all entries are equal in the end.",
-                    node=call,
-                    related=((change, "changed here"), (made, "created once, here")),
-                    fix=_copy(source, call, name, made),
+                    node=node,
+                    related=((change, "changed here"), *([(made, "created once, here")] if made is not None else [])),
+                    fix=_copy(source, value, made),
                 )
+    for each in source.nodes_of(ast.ListComp):
+        if _output(source, each.elt):
+            yield Hit(
+                message=f"All items of `{ast.unparse(each)}` are `{_output(source, each.elt)}` itself: all are equal.",
+                node=each,
+            )
     yield from _returned_arrays(source)
+
+
+def _stores(source: SourceFile) -> Iterator[tuple[Any, ast.expr, list[ast.expr]]]:
+    """Yield each call and assignment that stores values in a list or dictionary, with the container and the values."""
+    for each in source.nodes_of(ast.Call, ast.Assign):
+        match each:
+            case ast.Call(func=ast.Attribute(attr="append", value=container), args=[value]):
+                yield each, container, value.elts if isinstance(value, ast.Tuple) else [value]
+            case ast.Assign(targets=[ast.Subscript(value=container, slice=ast.Name())], value=value):
+                if ast.unparse(container) in _dictionaries(source):
+                    yield each, container, [value]
+            case _:
+                pass
+
+
+@lru_cache(maxsize=1)
+def _dictionaries(source: SourceFile) -> frozenset[str]:
+    """Return the variables and attributes that are set to an empty dictionary."""
+    return frozenset(
+        ast.unparse(target)
+        for each in source.nodes_of(ast.Assign)
+        for target in each.targets
+        if ast.unparse(each.value) in ("{}", "dict()")
+    )
+
+
+def _array(source: SourceFile, loop: Any, value: ast.expr) -> tuple[str, ast.AST | None]:
+    """Return the variable or attribute whose array is stored, and the call that writes to it if that is stored."""
+    results = assigned_in(loop, value.id) if isinstance(value, ast.Name) else [value]
+    if len(results) == 1 and _output(source, results[0]):
+        return _output(source, results[0]), results[0]
+    return (ast.unparse(value) if isinstance(value, ast.Name | ast.Attribute) else ""), None
+
+
+def _output(source: SourceFile, node: Any) -> str:
+    """Return the variable or attribute to which a call writes its result: "buffer" for ``torch.exp(x, out=buffer)``."""
+    keywords = node.keywords if isinstance(node, ast.Call) and _library(source, node) else ()
+    return next((dotted_name(each.value) for each in keywords if each.arg == "out"), "")
 
 
 def _loop_around(source: SourceFile, node: ast.AST) -> _Loop | None:
@@ -93,7 +137,7 @@ def _stored_names(call: ast.Call) -> list[str]:
     return [each.id for each in stored if isinstance(each, ast.Name)]
 
 
-def _changes_in_place(node: ast.AST, name: str) -> Iterator[ast.AST]:
+def _changes_in_place(source: SourceFile, node: ast.AST, name: str) -> Iterator[ast.AST]:
     """Yield the statements and calls in a node that change an array in place, such as "state" or "self.state"."""
     for each in nodes_in(node, ast.Assign, ast.AugAssign, ast.Call):
         match each:
@@ -104,6 +148,8 @@ def _changes_in_place(node: ast.AST, name: str) -> Iterator[ast.AST]:
                 inner = target.value if isinstance(target, ast.Subscript) else target
                 if ast.unparse(inner) == name:
                     yield each
+            case ast.Call() if name and _output(source, each) == name:
+                yield each
             case ast.Call(func=ast.Attribute(value=owner, attr=attr)):
                 if ast.unparse(owner) == name and attr.endswith("_") and not attr.startswith("_"):
                     yield each
@@ -123,15 +169,17 @@ def _is_assigned(node: ast.AST, name: str) -> bool:
 
 def _creation(source: SourceFile, loop: _Loop, name: str) -> ast.Assign | None:
     """Return the assignment that creates an array before a loop; None if the variable may be something else."""
-    scope = function_of(source, loop)
+    is_own = name.startswith("self.")
+    scope = enclosing_definition(source, loop, ast.ClassDef) if is_own else function_of(source, loop)
     found = [
         (each, value)
         for each in nodes_in(scope, ast.Assign)
         for target, value in _pairs(each)
-        if isinstance(target, ast.Name) and target.id == name
+        if ast.unparse(target) == name
     ]
-    before = [each for each, value in found if each.lineno < loop.lineno and _creates_array(value)]
-    return before[-1] if before and len(before) == len(found) else None
+    found = [(each, value) for each, value in found if not is_own or ast.unparse(value) != "None"]
+    made = [each for each, value in found if (is_own or each.lineno < loop.lineno) and _creates_array(source, value)]
+    return made[-1] if made and len(made) == len(found) else None
 
 
 def _pairs(statement: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -143,16 +191,21 @@ def _pairs(statement: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
             yield target, statement.value
 
 
-def _creates_array(value: ast.expr) -> bool:
+def _creates_array(source: SourceFile, value: ast.expr) -> bool:
     """Return True for ``torch.zeros(...)``, also with methods: ``torch.zeros(4).double()``."""
     node: Any = value
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if isinstance(node.func.value, ast.Name) and node.func.value.id in _LIBRARIES:
-            return node.func.attr in _CREATORS
-        if ast.unparse(node.func.value) in ("np.random", "numpy.random"):
-            return True
+        library = _library(source, node)
+        if library:
+            return node.func.attr in _CREATORS or library.endswith(".random")
         node = node.func.value
     return False
+
+
+def _library(source: SourceFile, call: ast.Call) -> str:
+    """Return the module of a function of PyTorch or NumPy; "" for other functions."""
+    module = (source.qualified_name(call.func) or ast.unparse(call.func)).rpartition(".")[0]
+    return module if module.partition(".")[0] in ("numpy", "np", "torch") else ""
 
 
 def _is_stacked(source: SourceFile, container: ast.expr) -> bool:
@@ -167,14 +220,13 @@ def _is_stacked(source: SourceFile, container: ast.expr) -> bool:
     )
 
 
-def _copy(source: SourceFile, call: ast.Call, name: str, made: ast.Assign) -> Fix | None:
+def _copy(source: SourceFile, stored: ast.expr, made: ast.Assign | None) -> Fix | None:
     """Return the fix that stores a copy."""
-    node = next((each for each in nodes_in(call, ast.Name) if each.id == name), None)
-    if node is None:
+    if made is None or not isinstance(stored, ast.Name | ast.Attribute):
         return None
-    method = "clone" if "torch." in ast.unparse(made.value) else "copy"
-    end = source.text.span(node)[1]
-    return Fix((Edit(end, end, f".{method}()"),), safe=False, description="Store a copy")
+    is_torch = any(_library(source, each).startswith("torch") for each in nodes_in(made.value, ast.Call))
+    end = source.text.span(stored)[1]
+    return Fix((Edit(end, end, f".{'clone' if is_torch else 'copy'}()"),), safe=False, description="Store a copy")
 
 
 # Arrays of objects ---------------------------------------------------------------------------------------------------
@@ -188,7 +240,7 @@ def _returned_arrays(source: SourceFile) -> Iterator[Hit]:
         for node in nodes_in(method, ast.Return):
             for part in _parts(node.value):
                 name = ast.unparse(part)
-                change = next(_changes_in_place(method, name), None)
+                change = next(_changes_in_place(source, method, name), None)
                 if change is None or _is_assigned(method, name) or not _is_own_array(source, method, name):
                     continue
                 stored = _collected(source, method.name)
@@ -217,7 +269,7 @@ def _is_own_array(source: SourceFile, method: ast.FunctionDef, name: str) -> boo
     found = [
         value for each in nodes_in(owner, ast.Assign) for target, value in _pairs(each) if ast.unparse(target) == name
     ]
-    return bool(found) and all(map(_creates_array, found))
+    return bool(found) and all(_creates_array(source, each) for each in found)
 
 
 def _collected(source: SourceFile, method: str) -> ast.Call | None:
@@ -235,9 +287,14 @@ def _collected(source: SourceFile, method: str) -> ast.Call | None:
     return None
 
 
-_CREATION: Final = re.compile(rf"\b(?:np|numpy|torch)\.(?:(?:{'|'.join(sorted(_CREATORS))})\(|random\b)")
+_CREATION: Final = re.compile(rf"\bout=|\.(?:(?:{'|'.join(sorted(_CREATORS))})\(|random\b)")
 RULE = Rule(
-    required_words=("append(|push(|store(|remember(", "torch", "stack|tensor(|array(|cat(|sample(", _CREATION),
+    required_words=(
+        "append(|push(|store(|remember(|out=|] = ",
+        "torch",
+        "stack|tensor(|array(|cat(|sample(|sum(|out=",
+        _CREATION,
+    ),
     find=find,
 )
 

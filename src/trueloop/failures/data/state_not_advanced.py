@@ -1,11 +1,13 @@
-"""The loop over an episode never takes over the next state, so that every action is chosen for the first one.
+"""The loop over an episode never takes over the next state, or stores one state as both states of a transition.
 
 What you see
-    The agent does not learn, or only what to do first. All log-probabilities of an episode are nearly equal.
+    The agent does not learn, or only what to do first. All log-probabilities of an episode are nearly equal. Or a
+    Q-network learns that no action changes anything: its values are rewards without a future.
 
 Why it happens
     ``env.step(action)`` returns the next state under a name of its own. Without ``state = next_state`` the variable
-    that the policy reads keeps the result of ``env.reset()``.
+    that the policy reads keeps the result of ``env.reset()``. And after ``state, reward, done = env.step(action)`` the
+    state before the step is lost: ``memory.append((state, action, reward, state))`` contains the next one twice.
 
 Fix
     Take over the next state at the end of each step.
@@ -17,23 +19,37 @@ Fix
 When this is fine
     - ``env.step`` assigns to the variable that the policy reads.
     - The policy reads the state from the environment itself.
+    - The transition is the last one of its episode, so that its next state is not used.
 
 How it is detected
     Only the linter finds it: a loop calls ``env.step``, reads a variable that was assigned from ``env.reset()`` before
-    the loop, and never changes it.
+    the loop, and never changes it. Or a call or tuple in the loop contains the action and the reward of ``env.step``
+    and twice the same state.
 
 References
     Gymnasium, "Basic Usage", https://gymnasium.farama.org/introduction/basic_usage/
 """
 
 import ast
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
-from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import Edit, Fix, dotted_name, nodes_in
+from trueloop.analysis.queries.possible_values import enclosing_nodes
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import Edit, Fix, dotted_name, encloses, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_KEEPING: Final = frozenset((
+    "copy", "clone", "detach", "cpu", "numpy", "to", "float", "unsqueeze", "squeeze", "flatten", "view", "reshape",
+    "item", "ravel",
+))  # fmt: skip
+_MAKING: Final = frozenset((
+    "tensor", "as_tensor", "array", "asarray", "from_numpy", "FloatTensor", "Tensor", "copy", "deepcopy", "float",
+    "int",
+))  # fmt: skip
+_NEXT: Final = re.compile(r"(?<![a-z])(next|nxt|new)_?|_?(next|nxt|new)$", re.IGNORECASE)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -50,6 +66,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         loop = _innermost_loop(source, step)
         if loop is None:
             continue
+        yield from _equal_states(source, loop, step)
         for state in _reset_states(function_of(source, step), dotted_name(env)):
             if state != following and _is_only_read(loop, state):
                 yield Hit(
@@ -58,6 +75,93 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     node=step,
                     fix=_fix(source, loop, state, following),
                 )
+
+
+def _equal_states(source: SourceFile, loop: ast.For | ast.While, step: ast.Assign) -> Iterator[Hit]:
+    """Yield each transition in a loop whose state and next state have the same value."""
+    call: Any = step.value
+    results = [dotted_name(each) for each in step.targets[0].elts]  # type: ignore[attr-defined]
+    states = {results[0], *_reset_states(function_of(source, step), dotted_name(call.func.value))}
+    needed = {results[1], *map(_name, call.args)} - {""}
+    lists = dict[str, tuple[str, int] | None]()
+    for statement in nodes_in(loop, ast.Expr, ast.Assign):
+        if statement is step or _depends_on(source, statement, loop, set(results[2:])):
+            continue
+        for stored in [items for items in map(_items, walk(statement)) if len(items) > 3 and needed & set(items)][:1]:
+            origins = [_origin(loop, name, statement.lineno) for name in stored]
+            twice = [o for o in origins if o[0] in states and origins.count(o) > 1]
+            if twice and "True" not in stored:
+                yield _same(source, step, statement, stored[origins.index(twice[0])])
+        for container, value in _stored_alone(statement):
+            origin = _origin(loop, value, statement.lineno)
+            lists[container] = origin if origin[0] in states else None
+            for other, earlier in lists.items():
+                names = _NEXT.sub("", container), _NEXT.sub("", other)
+                if container != other and names[0] == names[1] and earlier == origin:
+                    yield _same(source, step, statement, value)
+
+
+def _same(source: SourceFile, step: ast.stmt, statement: ast.stmt, state: str) -> Hit:
+    return Hit(
+        message=f"`{source.text.segment(statement)}` stores `{state}` both as the state before the action and as the "
+        "state after it: no transition shows what its action changed.",
+        node=statement,
+        related=((step, "the step of the environment"),),
+    )
+
+
+def _items(node: ast.AST) -> list[str]:
+    """Return the variables that a tuple, a dictionary or a call is made of, "" for other items."""
+    match node:
+        case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Dict(values=items):
+            return [_name(each) for each in items]
+        case ast.Call(func=func) if last_name(func) not in ("print", "log", "info"):
+            return [_name(each) for each in (*node.args, *(key.value for key in node.keywords))]
+        case _:
+            return []
+
+
+def _stored_alone(statement: ast.Expr | ast.Assign) -> Iterator[tuple[str, str]]:
+    """Yield the list or array and the variable of ``states.append(state)`` or ``states[i] = state``."""
+    match statement:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="append", value=owner), args=[value])):
+            yield dotted_name(owner), _name(value)
+        case ast.Assign(targets=[ast.Subscript(value=owner)], value=value):
+            yield dotted_name(owner), _name(value)
+        case _:
+            pass
+
+
+def _name(node: ast.expr) -> str:
+    """Return the variable that an expression converts or copies; "True" for this constant, "" for anything else."""
+    while isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _KEEPING:
+            node = node.func.value
+        elif node.args and last_name(node.func) in _MAKING:
+            node = node.args[0]
+        else:
+            return ""
+    return node.id if isinstance(node, ast.Name) else "True" if getattr(node, "value", None) is True else ""
+
+
+def _origin(loop: ast.AST, name: str, line: int) -> tuple[str, int]:
+    """Return the variable and the line in a loop from which a variable has its value; line 0 is before the loop."""
+    last: Any = None
+    for each in nodes_in(loop, ast.stmt):
+        targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
+        stored = {part.id for target in targets if target is not None for part in nodes_in(target, ast.Name)}
+        if name in stored and each.lineno < line and (last is None or each.lineno > last.lineno):
+            last = each
+    copied = _name(last.value) if isinstance(last, ast.Assign) and isinstance(last.targets[0], ast.Name) else ""
+    if last is None:
+        return name, 0
+    return _origin(loop, copied, last.lineno) if copied else (name, last.lineno)
+
+
+def _depends_on(source: SourceFile, node: ast.AST, loop: ast.AST, names: set[str]) -> bool:
+    """Return True if a condition in a loop, such as the end of an episode, decides whether a node runs."""
+    tests = [each.test for each in enclosing_nodes(source, node) if isinstance(each, ast.If) and encloses(loop, each)]
+    return any(each.id in names for test in tests for each in nodes_in(test, ast.Name))
 
 
 def _innermost_loop(source: SourceFile, node: ast.AST) -> ast.For | ast.While | None:
@@ -138,7 +242,7 @@ print(sum(rewards))
 
 FAILURE = Failure(
     code="DAT041",
-    title="The next state is never taken over",
+    title="The next state is never taken over or stored",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(

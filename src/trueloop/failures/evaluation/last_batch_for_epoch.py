@@ -18,6 +18,7 @@ Fix
 
 When this is fine
     - The loader has a single batch.
+    - ``record`` is a ``Counter``, whose ``update`` adds.
     - The value is a running mean or the state of a metric object, which the loop only reads.
     - You print the loss of the last training batch to follow the progress.
 
@@ -26,7 +27,9 @@ How it is detected
     predictions, assigns it to a variable and uses this variable at most to print or log it. After the loop the variable
     is compared with the best value, given to ``scheduler.step()``, or returned by a function that evaluates. A total
     that the loop itself sets to 0 before it adds to it is reported too, and a count of right predictions that is added
-    to after the loop. Loaders of a single batch, with a ``batch_size`` such as ``len(data)``, are not reported.
+    to after the loop. So is a count that the loop sets in each iteration, also by ``record.update(right=...)``, and
+    that is divided after the loop. Loaders of a single batch, with a ``batch_size`` such as ``len(data)``, are not
+    reported.
 
 References
     PyTorch quickstart, whose test loop adds the losses up,
@@ -34,22 +37,24 @@ References
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import (
     LOADER_WORDS,
     BatchLoop,
     assigned_in,
+    assigned_pairs,
     batch_loops,
     compared_sides,
     created_loader,
+    hand_made_batch_loops,
     is_loss_call,
     without_conversions,
 )
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, encloses, nodes_in, walk
+from trueloop.core.source_text import dotted_name, encloses, integer, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _OUTPUT: Final = frozenset((
@@ -64,6 +69,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each decision about an epoch that uses the value of its last batch."""
     yield from _totals_of_one_batch(source)
     yield from _counted_after_loop(source)
+    yield from _replaced_counts(source)
     for loop in batch_loops(source):
         if _has_one_batch(source, loop) or _may_end_early(loop):
             continue
@@ -134,6 +140,94 @@ def _counted_after_loop(source: SourceFile) -> Iterator[Hit]:
                 )
 
 
+def _replaced_counts(source: SourceFile) -> Iterator[Hit]:
+    """Yield each assignment of a count in a loop that computes no gradients, if it is divided after the loop."""
+    for loop in (*batch_loops(source), *hand_made_batch_loops(source)):
+        trains = any(each.attr == "backward" for each in nodes_in(loop.node, ast.Attribute))
+        if trains or _may_end_early(loop) or _has_one_batch(source, loop):
+            continue
+        reported = set[int]()
+        for statement, name, value in _stores(loop):
+            division = _division_after(loop, name) if source.block(statement) is loop.node.body else None
+            is_used = _is_collected(source, loop, name, ast.unparse)
+            if (
+                division is not None
+                and _is_count(source, loop, value)
+                and not is_used
+                and id(statement) not in reported
+            ):
+                reported.add(id(statement))
+                yield Hit(
+                    message=f"`{name}` is the count of the last batch in `{ast.unparse(division)}`: each iteration of "
+                    f"the loop over `{ast.unparse(loop.loader)}` replaces it.",
+                    node=statement,
+                    related=((division, "divided here"),),
+                )
+
+
+def _stores(loop: BatchLoop) -> Iterator[tuple[ast.stmt, str, ast.expr]]:
+    """Yield each variable or item of a dictionary that a loop sets, as text, with its value and the statement."""
+    for statement in loop.node.body:
+        pairs: list[tuple[ast.expr, ast.expr]] = []
+        match statement:
+            case ast.Assign():
+                pairs = list(assigned_pairs(statement))
+            case ast.AugAssign(op=ast.BitOr(), target=target, value=value):
+                pairs = [(target, value)]
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="update", value=owner)) as call):
+                made = assigned_in(loop.function, dotted_name(owner))
+                if made and all(isinstance(each, ast.Dict) or _is_dict(each) for each in made):
+                    keys = [ast.keyword(each.arg, each.value) for each in call.keywords]
+                    pairs = [(owner, ast.Call(ast.Name("dict"), [], keys)), *((owner, each) for each in call.args)]
+            case _:
+                pass
+        for target, value in pairs:
+            if isinstance(value, ast.Dict) or _is_dict(value):
+                for key, item in _entries(value):
+                    yield statement, f"{ast.unparse(target)}[{key!r}]", item
+            else:
+                yield statement, ast.unparse(target), value
+
+
+def _is_dict(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and last_name(node.func) == "dict"
+
+
+def _entries(node: Any) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names and values of ``{"right": 1}`` or ``dict(right=1)``."""
+    if isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant):
+                yield str(key.value), value
+    else:
+        yield from ((each.arg, each.value) for each in node.keywords if each.arg)
+
+
+def _is_count(source: SourceFile, loop: BatchLoop, value: ast.expr) -> bool:
+    """Return True for a loss, or a number of right predictions, of a batch."""
+    inner = without_conversions(value)
+    calls = [last_name(each.func) for each in nodes_in(inner, ast.Call)]
+    compares = any(len(compared_sides(each)) == 2 for each in nodes_in(inner, ast.expr))
+    return _is_result_of_batch(source, loop, value) or (compares and "sum" in calls)
+
+
+def _division_after(loop: BatchLoop, name: str) -> ast.BinOp | None:
+    """Return the first division of a variable after a loop, if nothing else in the function changes the variable."""
+    end = loop.node.end_lineno or 0
+    for each in nodes_in(loop.function, ast.Name, ast.Attribute, ast.Subscript):
+        if isinstance(each.ctx, ast.Store) and ast.unparse(each) == name and each.lineno > end:
+            return None
+    if any(ast.unparse(each.target) == name for each in nodes_in(loop.function, ast.AugAssign)):
+        return None
+    for each in nodes_in(loop.function, ast.BinOp):
+        left = without_conversions(each.left)
+        if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mult):
+            left = without_conversions(left.right if isinstance(left.left, ast.Constant) else left.left)
+        if isinstance(each.op, ast.Div) and each.lineno > end and ast.unparse(left) == name:
+            return each
+    return None
+
+
 def _collects(loop: BatchLoop) -> bool:
     """Return True if a loop collects results of all batches in a list or by concatenation."""
     names = {last_name(each.func) for each in nodes_in(loop.node, ast.Call)}
@@ -145,7 +239,11 @@ def _has_one_batch(source: SourceFile, loop: BatchLoop) -> bool:
     size = next((each.value for each in call.keywords if each.arg == "batch_size"), None) if call is not None else None
     if call is not None and size is None and len(call.args) > 1:
         size = call.args[1]
-    return isinstance(size, ast.Call) or (isinstance(size, ast.Subscript) and "shape" in ast.unparse(size))
+    return (
+        (integer(size) or 0) >= 5000
+        or isinstance(size, ast.Call)
+        or (isinstance(size, ast.Subscript) and "shape" in ast.unparse(size))
+    )
 
 
 def _is_result_of_batch(source: SourceFile, loop: BatchLoop, value: ast.expr) -> bool:
@@ -177,10 +275,10 @@ def _is_only_replaced(source: SourceFile, loop: BatchLoop, name: str) -> bool:
     return not targets and all(initial) and is_assigned_once and not _is_collected(source, loop, name)
 
 
-def _is_collected(source: SourceFile, loop: BatchLoop, name: str) -> bool:
+def _is_collected(source: SourceFile, loop: BatchLoop, name: str, text: Callable[[Any], str] = dotted_name) -> bool:
     """Return True if the loop uses a variable for anything else than to print it or to compute gradients."""
     for each in walk(loop.node):
-        if dotted_name(each) != name or not isinstance(getattr(each, "ctx", None), ast.Load):
+        if not isinstance(getattr(each, "ctx", None), ast.Load) or text(each) != name:
             continue
         parent: Any = source.parents.get(id(each))
         while isinstance(parent, ast.expr | ast.FormattedValue | ast.keyword | ast.JoinedStr):
@@ -222,7 +320,8 @@ def _evaluates(loop: BatchLoop) -> bool:
 
 RULE = Rule(
     required_words=(
-        "for ", LOADER_WORDS, "oss|entropy|mean(|.sum(", "backward|no_grad|eval()|inference_mode|crit|entropy|model(",
+        "for ", f"{LOADER_WORDS}|split(|chunk(|range(", "oss|entropy|mean(|.sum(",
+        "backward|no_grad|eval()|inference_mode|crit|entropy|model(",
     ),
     find=find,
 )  # fmt: skip

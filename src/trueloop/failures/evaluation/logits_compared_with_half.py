@@ -24,7 +24,7 @@ How it is detected
     Only the linter finds it, from the source code: the program uses ``BCEWithLogitsLoss`` or its functional
     form and no loss for probabilities, no ``forward`` contains a sigmoid or softmax, and the result of a model call,
     without a sigmoid in between, or a variable called logits is compared with a constant between 0 and 1, such as
-    0.5, or rounded to a class.
+    0.5, or a setting with such a value, or rounded to a class.
 
 References
     torch.nn.BCEWithLogitsLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.BCEWithLogitsLoss.html
@@ -39,6 +39,7 @@ from typing import Any, Final
 
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.batch_loops import function_of, without_conversions
+from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, nodes_in
@@ -82,8 +83,11 @@ def _compared(source: SourceFile, node: ast.AST) -> ast.expr | None:
     """Return the value that is compared with 0.5 or rounded; None for other nodes."""
     match node:
         case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE() | ast.Lt() | ast.LtE()], comparators=[right]):
+            found = [one for one, other in ((left, right), (right, left)) if _is_probability(source, other)]
+            return found[0] if found else None
+        case ast.Call(func=ast.Attribute(attr="gt" | "ge" | "greater" | "lt" | "le"), args=[left, right]):  # torch.gt
             return left if _is_probability(source, right) else None
-        case ast.Call(func=ast.Attribute(attr="gt" | "ge", value=left), args=[right]):
+        case ast.Call(func=ast.Attribute(attr="gt" | "ge" | "greater" | "lt" | "le", value=left), args=[right]):
             return left if _is_probability(source, right) else None
         case ast.Call(func=ast.Attribute(attr="round", value=ast.Name(id="torch")), args=[left]):
             return left
@@ -95,7 +99,7 @@ def _compared(source: SourceFile, node: ast.AST) -> ast.expr | None:
 
 def _is_probability(source: SourceFile, node: ast.expr, depth: int = 0) -> bool:
     """Return True for 0.5 and similar constants, or a variable or parameter that is one wherever it gets a value."""
-    if not isinstance(node, ast.Name | ast.Attribute) or depth > _MAX_DEPTH:
+    if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript) or depth > _MAX_DEPTH:
         return isinstance(node, ast.Constant) and isinstance(node.value, float) and 0.05 <= node.value <= 0.95
     arguments = getattr(function_of(source, node), "args", None)
     defaults: dict[str, ast.expr] = {}
@@ -104,7 +108,29 @@ def _is_probability(source: SourceFile, node: ast.expr, depth: int = 0) -> bool:
         defaults = dict(zip(names[::-1], arguments.defaults[::-1], strict=False))
     values = possible_values(source, node)
     values += [defaults[node.id]] if isinstance(node, ast.Name) and node.id in defaults else []
+    values = values or list(_setting(source, node))
     return bool(values) and all(_is_probability(source, each, depth + 1) for each in values)
+
+
+def _setting(source: SourceFile, node: ast.expr) -> Iterator[ast.expr]:
+    """Yield the values of an item of a dictionary, an argument of the command line, or a field of a class."""
+    if isinstance(node, ast.Subscript):
+        for made in possible_values(source, node.value):
+            if isinstance(made, ast.Dict):
+                items = [
+                    (getattr(key, "value", None), value) for key, value in zip(made.keys, made.values, strict=True)
+                ]
+            else:
+                items = [(each.arg, each.value) for each in getattr(made, "keywords", ())]
+            yield from (value for key, value in items if key == getattr(node.slice, "value", ""))
+    elif isinstance(node, ast.Attribute):
+        for call in definitions(source).calls.get("add_argument", ()):
+            names = [each.value for each in call.args if isinstance(each, ast.Constant)]
+            if node.attr in [str(each).lstrip("-").replace("-", "_") for each in names]:
+                yield from (key.value for key in call.keywords if key.arg == "default")
+        for field in source.nodes_of(ast.AnnAssign):
+            if field.value is not None and last_name(field.target) == node.attr:
+                yield field.value
 
 
 def _is_logit(source: SourceFile, node: ast.expr, calls: set[int], depth: int) -> bool:

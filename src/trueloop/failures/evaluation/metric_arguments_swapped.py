@@ -16,6 +16,7 @@ Fix
         precision = precision_score(y_true=labels, y_pred=predictions)
 
 When this is fine
+    - A confusion matrix is only shown, or its cells are named in the other order: ``tn, fn, fp, tp``.
     - The metric is symmetric: accuracy, a mean squared or absolute error, a correlation, or F1 without weights.
     - The function is one of torchmetrics or of the program, which have orders of their own.
     - The names suggest another order than the program means, such as ``labels`` for clusters that were found.
@@ -23,7 +24,8 @@ When this is fine
 How it is detected
     Only the linter finds it, by names: the function comes from ``sklearn.metrics`` and is not symmetric, its first
     argument is a prediction (``preds``, ``outputs``, ``y_hat``, ``model(x)``, ``scores.argmax(1)``), and its second one
-    the labels (``y_true``, ``labels``, ``targets``, ``y_test``). A variable like ``p`` has the names of its value.
+    the labels (``y_true``, ``labels``, ``targets``, ``y_test``). A variable like ``p`` has the names of its value. A
+    confusion matrix counts if its cells are called ``fp`` and ``fn``, or its row sums give the recall.
 
 References
     scikit-learn, "Metrics and scoring", https://scikit-learn.org/stable/modules/model_evaluation.html
@@ -34,8 +36,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from trueloop.analysis.queries.assignments import assigned_value
-from trueloop.analysis.queries.batch_loops import without_conversions
+from trueloop.analysis.queries.batch_loops import function_of, without_conversions
+from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.queries.request_handlers import imported_names, qualified_name
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, nodes_in
@@ -50,14 +52,16 @@ _ASYMMETRIC: Final = frozenset((
 ))  # fmt: skip
 _PREDICTION: Final = re.compile(
     r"(^|_)(y?preds?|predicted|predictions?|predict|outputs?|outs?|logits?|y?hats?|y?scores?|yhat|probs?|proba"
-    r"|probabilities|estimates?|forecasts?|guess(es)?)(_|$|\d)",
+    r"|probabilities|estimates?|estimated|forecasts?|guess(es|ed)?|decoded|inferred|decisions?)(_|$|\d)",
     re.IGNORECASE,
 )
 _LABEL: Final = re.compile(
-    r"(^|_)(y?true|truth|trues|targets?|labels?|gts?|actuals?|ground|gold|reference|expected|y|ys|y[tv]e?|ytest|yval"
-    r"|answers)(_|$|\d)",
+    r"(^|_)(y?true|truths?|trues|targets?|labels?|gts?|actuals?|ground|gold|references?|expected|y|ys|y[tv]e?|ytest|yval"
+    r"|answers?|real|wanted)(_|$|\d)",
     re.IGNORECASE,
 )
+_AMBIGUOUS: Final = re.compile(r"(^|_)(answers?|real|labels?)(_|$)", re.IGNORECASE)
+"""Names of labels that also name what a model says."""
 _COMPUTED: Final = frozenset(("argmax", "sigmoid", "softmax", "predict", "predict_proba", "round", "log_softmax"))
 
 
@@ -68,7 +72,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         names.pop(each.name, None)  # the program's own function replaces the imported one
     for node in source.all_calls:
         module, _, function = qualified_name(node.func, names).rpartition(".")
-        if module != "sklearn.metrics" or function not in _ASYMMETRIC:
+        is_used = function == "confusion_matrix" and _names_its_cells(source, node)
+        if module != "sklearn.metrics" or not (function in _ASYMMETRIC or is_used):
             continue
         given: dict[str, ast.expr] = {each.arg: each.value for each in node.keywords if each.arg is not None}
         labels = given.get("y_true") or (node.args[0] if node.args else None)
@@ -78,7 +83,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         )
         if labels is None or predictions is None:
             continue
-        if not _is_prediction(_named(source, labels)) or not _is_label(_named(source, predictions)):
+        first_values, second_values = _named(source, labels), _named(source, predictions)
+        if not all(map(_is_prediction, first_values)) or not all(map(_is_label, second_values)):
             continue
         first, second = ast.unparse(labels), ast.unparse(predictions)
         yield Hit(
@@ -93,12 +99,36 @@ def find(source: SourceFile) -> Iterator[Hit]:
         )
 
 
-def _named(source: SourceFile, node: ast.expr) -> ast.expr:
-    """Return a value, or what its variable was assigned if the name says nothing: ``p = np.concatenate(preds)``."""
+def _named(source: SourceFile, node: ast.expr) -> list[ast.expr]:
+    """Return a value, or what its variable may be if the name says nothing: ``p = np.concatenate(preds)``."""
     base = _base(node)
-    if not isinstance(base, ast.Name) or _PREDICTION.search(base.id) or _LABEL.search(base.id):
-        return node
-    return assigned_value(source, node, base.id) or node
+    if not isinstance(base, ast.Name):
+        return [node]
+    values = possible_values(source, base)
+    if _AMBIGUOUS.search(base.id) and values and all(map(_is_computed, values)):
+        return values
+    return [node] if _PREDICTION.search(base.id) or _LABEL.search(base.id) else values or [node]
+
+
+def _names_its_cells(source: SourceFile, matrix: ast.Call) -> bool:
+    """Return True if the program reads false positives of a confusion matrix at row 0, or scores of its rows."""
+    parent = source.parents.get(id(matrix))
+    names = [ast.unparse(matrix)]
+    if isinstance(parent, ast.Assign):
+        names += map(ast.unparse, parent.targets)
+    for each in nodes_in(function_of(source, matrix), ast.Assign):
+        value, target = ast.unparse(each.value), each.targets[0]
+        cells = [ast.unparse(part).lower() for part in target.elts] if isinstance(target, ast.Tuple) else []
+        is_unpacked = any(value in (f"{name}.ravel()", f"{name}.flatten()", f"{name}.reshape(-1)") for name in names)
+        if is_unpacked and len(cells) == 4 and cells[1].startswith(("fp", "false_p")):
+            return True
+        name = last_name(target).lower()
+        position = {"fp": r"\[0(, |\]\[)1\]", "fn": r"\[1(, |\]\[)0\]"}.get(name)
+        axis = next((number for word, number in (("recall", 1), ("precision", 0)) if word in name), None)
+        patterns = [position] if position else [] if axis is None else [rf"\.sum\((axis=|dim=)?{axis}\)"]
+        if any(re.search(re.escape(known) + pattern, value) for known in names for pattern in patterns):
+            return True
+    return False
 
 
 def _is_prediction(node: ast.expr) -> bool:
@@ -134,7 +164,7 @@ def _base(node: ast.expr) -> ast.expr:
                 return node
 
 
-RULE = Rule(required_words=("sklearn", "|".join(sorted(_ASYMMETRIC))), find=find)
+RULE = Rule(required_words=("sklearn", "|".join(sorted({*_ASYMMETRIC, "confusion_matrix"}))), find=find)
 
 BAD = """
 import torch

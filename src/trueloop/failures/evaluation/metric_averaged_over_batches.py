@@ -36,7 +36,8 @@ How it is detected
     Only the linter finds it, from the source code: in a loop over a loader or over parts of a tensor, without a
     backward pass, the result of a function for F1, precision, recall, AUC, average precision, a correlation or R2, the
     root of a mean squared error or the exponential of a loss is added to a total, appended to a list or passed to a
-    meter, and this total is divided or this list is averaged in the same function. A function of the program counts if
+    meter, and this total is divided or this list is averaged in the same function. A loop over what another loop
+    yields or appends for each batch counts, too. A function of the program counts if
     it returns such a value, or a ratio of counts such as the IoU, of all samples that it gets. A method that does this
     with its arguments counts if it is called in such a loop.
 
@@ -53,6 +54,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import (
     LOADER_WORDS,
+    BatchLoop,
     assigned_in,
     batch_loops,
     function_of,
@@ -60,6 +62,7 @@ from trueloop.analysis.queries.batch_loops import (
     has_batches_of_one,
     is_loader,
     is_loss_call,
+    is_split,
     without_conversions,
 )
 from trueloop.analysis.queries.class_instances import (
@@ -104,21 +107,33 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each metric of a batch that is averaged over the batches of an evaluation."""
     loops = [each for each in batch_loops(source) if not has_batches_of_one(source, each)]
     loops += [each for each in hand_made_batch_loops(source) if all(each.node is not other.node for other in loops)]
+    batches = {id(each.node) for each in loops if not _trains(each.node)}
+    loops += [
+        BatchLoop(each, each.iter, "", function_of(source, each))
+        for each in source.nodes_of(ast.For)
+        if id(each) not in batches
+        and isinstance(each.iter, ast.Call | ast.Name)
+        and _holds_batches(source, each.iter, batches)
+    ]
     for loop in loops:
         for value in _metrics(source, loop.node) if not _trains(loop.node) else ():
             if _innermost_loop(source, value) is loop.node:
                 averaged = _averaged(source, loop.node, loop.function, value)
                 if averaged is not None:
                     yield _hit(value, averaged)
-    yield from _find_in_comprehensions(source)
+    yield from _find_in_comprehensions(source, batches)
     yield from _find_in_meters(source)
 
 
-def _find_in_comprehensions(source: SourceFile) -> Iterator[Hit]:
-    """Yield each metric in a list or sum over a loader that is averaged."""
+def _find_in_comprehensions(source: SourceFile, batches: set[int]) -> Iterator[Hit]:
+    """Yield each metric in a list or sum over a loader, or over results of its batches, that is averaged."""
     for node in source.nodes_of(ast.ListComp, ast.GeneratorExp):
-        value = without_conversions(node.elt)
-        if not is_loader(source, node.generators[0].iter) or value not in list(_metrics(source, node.elt)):
+        value, iterable = without_conversions(node.elt), node.generators[0].iter
+        if value not in list(_metrics(source, node.elt)):
+            continue
+        is_cut = isinstance(iterable, ast.Call) and is_split(iterable)  # not: for train, test in folds.split(x)
+        is_cut &= last_name(getattr(iterable, "func", None)) == "zip" or isinstance(node.generators[0].target, ast.Name)
+        if not is_cut and not is_loader(source, iterable) and not _holds_batches(source, iterable, batches):
             continue
         parent: Any = source.parents.get(id(node))
         around: Any = source.parents.get(id(parent))
@@ -134,6 +149,37 @@ def _find_in_comprehensions(source: SourceFile) -> Iterator[Hit]:
                 pass
         if averaged is not None:
             yield _hit(value, averaged)
+
+
+def _holds_batches(source: SourceFile, node: ast.expr, batches: set[int], depth: int = 0) -> bool:
+    """Return True for what a loop over batches yields or appends once for each batch.
+
+    Args:
+        source: the file.
+        node: what is iterated over.
+        batches: ids of the loops over batches that do not train.
+        depth: number of variables and calls that were followed.
+    """
+    if isinstance(node, ast.Call):
+        function = called_function(source, node)
+        if last_name(node.func) in ("list", "tuple", "tqdm", "enumerate") and node.args:
+            return _holds_batches(source, node.args[0], batches, depth)
+        yields = [] if function is None else nodes_in(function, ast.Yield)
+        return bool(yields) and all(id(_innermost_loop(source, each)) in batches for each in yields)
+    if not isinstance(node, ast.Name) or depth > MAX_DEPTH:
+        return False
+    function = function_of(source, node)
+    appends = [
+        each
+        for each in definitions(source).calls.get("append", ())
+        if dotted_name(getattr(each.func, "value", None)) == node.id and function_of(source, each) is function
+    ]
+    if appends:
+        return all(
+            id(_innermost_loop(source, each)) in batches and isinstance(each.args[0], ast.Tuple) for each in appends
+        )
+    values = possible_values(source, node)
+    return bool(values) and all(_holds_batches(source, each, batches, depth + 1) for each in values)
 
 
 def _metrics(source: SourceFile, inside: ast.AST) -> Iterator[ast.expr]:
@@ -203,7 +249,8 @@ def _is_metric(source: SourceFile, call: ast.Call) -> bool:
     """Return True for a call that computes a metric which is not a mean over samples."""
     average = next((each.value for each in call.keywords if each.arg == "average"), None)
     is_mean = isinstance(average, ast.Constant) and average.value in ("samples", "micro", None)
-    if len(call.args) + len(call.keywords) < 2 or is_mean:
+    is_unpacked = any(isinstance(each, ast.Starred) for each in call.args)
+    if (len(call.args) + len(call.keywords) < 2 and not is_unpacked) or is_mean:
         return False
     function = called_function(source, call)
     if function is None or function.name == "__init__":

@@ -22,10 +22,11 @@ When this is fine
     - All sequences have the same length.
 
 How it is detected
-    Only the linter finds it, from the source code: in a loop over batches, predictions are compared with the labels of
-    the batch, and the hits are averaged or divided by the number of all labels. The program pads its batches, in a
-    collate function or with ``pad_sequence``, and each of its cross-entropies has an ``ignore_index`` or an input that
-    is indexed with a mask. Nothing is reported if the loop uses a mask for anything but a call of the model.
+    Only the linter finds it, from the source code: in a loop over batches, or a function that it calls, predictions are
+    compared with the labels of the batch, and the hits are averaged or divided by the number of all labels. The program
+    pads its batches, in a collate function or with ``pad_sequence``, and each of its cross-entropies has an
+    ``ignore_index`` or an input that is indexed with a mask. Nothing is reported if the loop uses a mask for anything
+    but a call of the model.
 
 References
     torch.nn.CrossEntropyLoss, ``ignore_index``, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -39,18 +40,22 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.queries.batch_loops import (
-    BatchLoop,
     assigned_in,
     batch_loops,
     compared_sides,
+    hand_made_batch_loops,
+    single_assignments,
     without_conversions,
 )
+from trueloop.analysis.queries.class_instances import called_function
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _MASK: Final = re.compile(r"mask|valid|keep|ignore|pad|length|lens?($|_)", re.IGNORECASE)
 _RESHAPING: Final = frozenset(("view", "reshape", "flatten", "ravel", "contiguous", "squeeze", "view_as"))
+_PADS: Final = re.compile(r"pad_(packed_)?sequence$|(^|_)pad(_|$)", re.IGNORECASE)
+_PADDING: Final = re.compile(r"pad(_?(id|idx|index|token|label))?", re.IGNORECASE)
 _SIZES: Final = frozenset(("numel", "nelement"))
 
 
@@ -59,15 +64,14 @@ def find(source: SourceFile) -> Iterator[Hit]:
     ignoring = _ignoring_loss(source) if _pads_batches(source) else None
     if ignoring is None:
         return
-    for loop in batch_loops(source):
-        labels = {each.id for each in nodes_in(loop.node.target, ast.Name)}
-        if _uses_mask(loop):
+    for scope, labels in _scopes(source):
+        if _uses_mask(scope):
             continue
-        for node in walk(loop.node):
+        for node in walk(scope):
             sides = compared_sides(node) if isinstance(node, ast.expr) else ()
-            if len(sides) == 2 and any(_is_argmax(loop, each) for each in sides):
-                compared = next((_label(loop, each, labels) for each in sides if _label(loop, each, labels)), "")
-                if compared and _counts_all(source, loop, node, compared):
+            if len(sides) == 2 and any(_is_argmax(scope, each) for each in sides):
+                compared = next((_label(scope, each, labels) for each in sides if _label(scope, each, labels)), "")
+                if compared and _counts_all(source, scope, node, compared):
                     yield Hit(
                         message=f"`{ast.unparse(node)}` also counts the padding of `{compared}`, which the loss leaves "
                         "out: it is not the accuracy of the real tokens.",
@@ -76,11 +80,38 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     )
 
 
+def _scopes(source: SourceFile) -> Iterator[tuple[ast.AST, set[str]]]:
+    """Yield the loops over batches and the functions that they call, with the variables that may hold labels."""
+    seen = set[int]()
+    for loop in (*batch_loops(source), *hand_made_batch_loops(source)):
+        names = {each.id for each in nodes_in(loop.node.target, ast.Name)}
+        for target, value in single_assignments(loop.node):  # words, tags = pad_batch(rows)
+            is_unpacked = isinstance(target, ast.Tuple) and isinstance(value, ast.Call | ast.Name)
+            is_item = isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Constant)
+            if (is_unpacked or is_item) and names & {each.id for each in nodes_in(value, ast.Name)}:
+                names |= {each.id for each in nodes_in(target, ast.Name)}
+        if id(loop.node) not in seen:
+            seen.add(id(loop.node))
+            yield loop.node, names
+        for call in nodes_in(loop.node, ast.Call):
+            function = called_function(source, call)
+            if function is None or id(function) in seen or not set(map(dotted_name, call.args)) & names:
+                continue
+            seen.add(id(function))
+            given = zip([each.arg for each in function.args.args], call.args, strict=False)
+            yield function, {name for name, value in given if dotted_name(value) in names}
+
+
 def _pads_batches(source: SourceFile) -> bool:
-    """Return True if a function pads sequences, or collates them by a function whose name says so."""
+    """Return True if a function pads sequences, by its name or arguments, or the ignored label is the padding."""
     return any(
-        last_name(each.func) in ("pad_sequence", "pad_packed_sequence")
-        or any(key.arg == "collate_fn" and "pad" in ast.unparse(key.value).lower() for key in each.keywords)
+        _PADS.search(last_name(each.func))
+        or any(
+            (key.arg in ("collate_fn", "ignore_index", "fill_value") and "pad" in ast.unparse(key.value).lower())
+            or (key.arg == "padding" and ast.unparse(key.value).strip("'") in ("True", "max_length", "longest"))
+            for key in each.keywords
+        )
+        or any(_PADDING.fullmatch(last_name(argument)) for argument in each.args)
         for each in source.all_calls
     )
 
@@ -101,37 +132,41 @@ def _leaves_out_padding(loss: ast.Call) -> bool:
     )
 
 
-def _uses_mask(loop: BatchLoop) -> bool:
-    """Return True if a loop uses a variable that may be a mask, except as an argument of a model."""
-    passed = {
+def _uses_mask(scope: ast.AST) -> bool:
+    """Return True if a loop or function uses a variable that may be a mask, except as an argument of a model."""
+    passed = {id(part) for part in walk(getattr(scope, "iter", scope))} if isinstance(scope, ast.For) else set[int]()
+    passed |= {
         id(part)
-        for each in nodes_in(loop.node, ast.Call)
+        for each in nodes_in(scope, ast.Call)
         if not isinstance(each.func, ast.Attribute)
         for argument in (*each.args, *(key.value for key in each.keywords))
         for part in walk(argument)
     }
+    passed |= {id(each.func) for each in nodes_in(scope, ast.Call) if _PADS.search(last_name(each.func))}
     return any(
         not isinstance(each.ctx, ast.Store) and id(each) not in passed and bool(_MASK.search(last_name(each)))
-        for each in nodes_in(loop.node, ast.Name, ast.Attribute)
+        for each in nodes_in(scope, ast.Name, ast.Attribute)
     )
 
 
-def _is_argmax(loop: BatchLoop, node: ast.expr) -> bool:
+def _is_argmax(scope: ast.AST, node: ast.expr) -> bool:
     """Return True for the index of the highest score, or a variable that holds it."""
     inner = _without_reshaping(node)
     if isinstance(inner, ast.Name):
-        values = assigned_in(loop.node, inner.id)
+        values = assigned_in(scope, inner.id)
         inner = _without_reshaping(values[0]) if len(values) == 1 else inner
     if isinstance(inner, ast.Subscript):  # scores.max(-1)[1]
         inner = inner.value
     return isinstance(inner, ast.Call) and last_name(inner.func) in ("argmax", "max")
 
 
-def _label(loop: BatchLoop, node: ast.expr, names: set[str]) -> str:
+def _label(scope: ast.AST, node: ast.expr, names: set[str]) -> str:
     """Return the variable of the batch that a side of a comparison is; "" if it is another one."""
     inner = _without_reshaping(node)
     name = inner.id if isinstance(inner, ast.Name) else ""
-    values = [_without_reshaping(each) for each in assigned_in(loop.node, name)]
+    values = [_without_reshaping(each) for each in assigned_in(scope, name)]
+    is_item = [isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Constant) for each in values]
+    values = [getattr(each, "value", each) if item else each for each, item in zip(values, is_item, strict=True)]
     is_kept = all(isinstance(each, ast.Name) and each.id in names for each in values)
     return name if is_kept and (name in names or values) else ""
 
@@ -147,15 +182,17 @@ def _without_reshaping(node: ast.expr) -> ast.expr:
         node = inner
 
 
-def _counts_all(source: SourceFile, loop: BatchLoop, comparison: ast.AST, label: str) -> bool:
+def _counts_all(source: SourceFile, scope: ast.AST, comparison: ast.AST, label: str) -> bool:
     """Return True if hits are averaged over all positions, or their sum is divided by the number of all labels."""
-    parent = source.parents.get(id(comparison))
+    parent, names = source.parents.get(id(comparison)), {label}
     if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
+        names.add(parent.targets[0].id)
         uses = [
             each
-            for each in nodes_in(loop.node, ast.Name)
+            for each in nodes_in(scope, ast.Name)
             if each.id == parent.targets[0].id and isinstance(each.ctx, ast.Load)
         ]
+        uses = [each for each in uses if last_name(source.parents.get(id(each))) not in (*_SIZES, "shape", "size")]
         if len(uses) != 1:
             return False
         parent = source.parents.get(id(uses[0]))
@@ -165,22 +202,23 @@ def _counts_all(source: SourceFile, loop: BatchLoop, comparison: ast.AST, label:
         if isinstance(parent, ast.Attribute) and parent.attr == "mean":
             return True
         parent = source.parents.get(id(parent))
-    return isinstance(parent, ast.AugAssign) and _adds_size(loop, label)
+    if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Div):
+        return _has_size(parent.right, names)
+    added = [each.value for each in nodes_in(scope, ast.AugAssign)]
+    return isinstance(parent, ast.AugAssign) and any(_has_size(each, names) for each in added)
 
 
-def _adds_size(loop: BatchLoop, label: str) -> bool:
-    """Return True if a loop adds up ``labels.numel()``."""
+def _has_size(node: ast.expr, names: set[str]) -> bool:
+    """Return True for the number of all elements of a tensor: ``tags.numel()`` or ``tags.size(0) * tags.size(1)``."""
+    text = ast.unparse(node)
     return any(
-        isinstance(each, ast.Call)
-        and isinstance(each.func, ast.Attribute)
-        and each.func.attr in _SIZES
-        and dotted_name(each.func.value) == label
-        for statement in nodes_in(loop.node, ast.AugAssign)
-        for each in walk(statement.value)
+        re.search(rf"\b{name}(\.\w+)?\.(numel|nelement)\(\)|prod\({name}\.(shape|size\(\))\)", text)
+        or len(re.findall(rf"\b{name}\.(?:size\(|shape\[)[01]", text)) == 2
+        for name in names
     )
 
 
-RULE = Rule(required_words=("cross_entropy|CrossEntropyLoss", "pad", "argmax|.max("), find=find)
+RULE = Rule(required_words=("cross_entropy|CrossEntropyLoss", "pad|PAD", "argmax|.max("), find=find)
 
 BAD = """
 import torch

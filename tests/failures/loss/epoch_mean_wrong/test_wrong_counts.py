@@ -139,7 +139,8 @@ for i, (x, y) in enumerate(train_loader):
     correct += pred.eq(y).sum().item()
     print(train_loss / (i + 1), 100. * correct / total)
 """,
-    "times the batch size": """
+    "times the batch size, without the last batch": """
+loader = DataLoader(data, batch_size=batch_size, drop_last=True)
 for x, y in loader:
     correct += (model(x).argmax(1) == y).sum().item()
 acc = correct / (len(loader) * batch_size)
@@ -204,6 +205,108 @@ for x, t in loader:
 print(total / seen)
 """,
 }
+
+SMALLER = {
+    "a product": """
+for x, y in loader:
+    correct += (model(x).argmax(1) == y).sum().item()
+acc = 100 * correct / (len(loader) * batch_size)  # <- LOS012
+""",
+    "one after the other": """
+for x, y in loader:
+    correct += (model(x).argmax(1) == y).sum().item()
+acc = correct / len(loader) / args.batch_size  # <- LOS012
+""",
+    "a setting, a variable": """
+def evaluate(model, loader, config):
+    n = config["batch_size"] * len(loader)
+    correct = 0
+    for x, y in loader:
+        correct += (model(x).argmax(1) == y).sum().item()
+    return correct / n  # <- LOS012
+""",
+    "a number of batches": """
+def evaluate(model, loader, batch_size):
+    batches, correct = len(loader), 0
+    for x, y in loader:
+        correct += (model(x).argmax(1) == y).sum().item()
+    return correct / (batches * batch_size)  # <- LOS012
+""",
+    "an object": """
+class Score:
+    def __init__(self, loader):
+        self.loader, self.hits = loader, 0
+    def add(self, correct):
+        self.hits += int(correct.sum())
+    def value(self):
+        return self.hits / (len(self.loader) * self.loader.batch_size)  # <- LOS012
+loader = DataLoader(data[:150], batch_size=64)
+""",
+    "a counter": """
+for x, y in loader:
+    correct += (model(x).argmax(1) == y).sum().item()
+    total += batch_size  # <- LOS012
+print(correct / total)
+""",
+    "MNIST in batches of 64": """
+loader = DataLoader(torchvision.datasets.MNIST("data", train=False), batch_size=64)
+for x, y in loader:
+    correct += (model(x).argmax(1) == y).sum().item()
+acc = correct / (len(loader) * loader.batch_size)  # <- LOS012
+""",
+}
+EQUAL = {
+    "multiples": """
+x = torch.randn(1000, 8)
+loader = DataLoader(TensorDataset(x[:800], y[:800]), batch_size=50)
+for a, b in loader:
+    correct += (model(a).argmax(1) == b).sum().item()
+acc = correct / (len(loader) * 50) + correct / (len(loader) * loader.batch_size)
+""",
+    "MNIST in batches of 100": """
+parser.add_argument("--batch-size", type=int, default=100)
+loader = DataLoader(torchvision.datasets.MNIST("data", train=False), batch_size=args.batch_size)
+for x, y in loader:
+    correct += (model(x).argmax(1) == y).sum().item()
+acc = correct / (len(loader) * args.batch_size)
+""",
+    "the size of each batch": """
+for x, y in loader:
+    batch_size = x.size(0)
+    correct += (model(x).argmax(1) == y).sum().item()
+    total += batch_size
+print(correct / total)
+""",
+    "the size that each batch has": """
+for batch in loader:
+    correct += (model(batch.x).argmax(1) == batch.y).sum().item()
+    total += batch.batch_size
+print(correct / total)
+""",
+    "a time": """
+for x, y in loader:
+    started = time.time()
+    correct += (model(x).argmax(1) == y).sum().item()
+    seconds += time.time() - started
+per_sample = seconds / (len(loader) * batch_size)
+print(correct, per_sample)
+""",
+    "the progress": """
+for i, (x, y) in enumerate(loader):
+    correct += (model(x).argmax(1) == y).sum().item()
+    print(correct, i * batch_size / (len(loader) * batch_size))
+""",
+}
+
+
+@pytest.mark.parametrize("script", SMALLER.values(), ids=SMALLER)
+def test_lint_reports_counts_over_full_batches(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", EQUAL.values(), ids=EQUAL)
+def test_lint_accepts_equal_batches(lint_is_clean, script):
+    lint_is_clean(script)
 
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())

@@ -8,7 +8,8 @@ What you see
 Why it happens
     The sum is set to zero only once, before the loop over epochs, so it also contains the batches of all previous
     epochs. It is divided by ``len(loader)``, the number of batches of one epoch. Or it is reset once in an epoch, but
-    updated in training and in validation, so the validation score is mostly the training score.
+    updated in training and in validation, so the validation score is mostly the training score. Or the sum is in the
+    default value of a parameter, ``def evaluate(model, loader, totals={})``, which Python makes only once.
 
 Fix
     Set the sum to 0 at the start of each epoch, and again before validation. For a metric, call ``metric.reset()``.
@@ -22,17 +23,19 @@ Fix
 When this is fine
     - You divide by a number that also grows, or by the number of all batches so far.
     - The sum counts updates or samples since the start of training.
+    - The default value of a parameter is a cache or a history, of which no mean is computed.
     - The sum is reset at the end of an epoch, or in a function that is called for each epoch.
     - A meter of durations, or a mean over the whole training: read it once, after the loop over epochs.
 
 How it is detected
-    Only the linter finds it, from the source code, in three cases. (1) A loop over batches adds losses or correct
+    Only the linter finds it, from the source code, in four cases. (1) A loop over batches adds losses or correct
     predictions to a sum, and the loop over epochs around it divides the sum by the length of the loader or its dataset
     but never resets it. (2) A metric of torchmetrics, or an object of a class of the program that adds up losses,
     predictions or scores, is created before the loop over epochs, updated for each batch and read after the batches of
     each epoch, and no method that resets it is ever called, also where these steps are in several functions. (3) In one
     iteration of the loop over epochs, a sum, list or metric is updated by a loop over batches that trains and by one
-    that does not, is read after both, and nothing resets it between them.
+    that does not, is read after both, and nothing resets it between them. (4) A function adds to the default value of
+    a parameter in a loop, divides it or passes it to a metric, and is called several times.
 
 References
     cleverhans-lab/cleverhans#33, accuracy above 1 in a tutorial, https://github.com/cleverhans-lab/cleverhans/pull/33
@@ -48,6 +51,7 @@ from typing import Final, NamedTuple
 from trueloop.analysis.queries.batch_means import len_argument
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in
+from trueloop.failures.evaluation.total_never_reset.default_arguments import find_default_arguments
 from trueloop.failures.evaluation.total_never_reset.mixed_passes import find_mixed_passes
 from trueloop.failures.evaluation.total_never_reset.unreset_meters import find_unreset_meters
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -81,6 +85,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
     yield from find_unreset_meters(source)
     yield from find_mixed_passes(source)
+    yield from find_default_arguments(source)
 
 
 def _sums_up_results(added: ast.AugAssign) -> bool:
@@ -175,9 +180,9 @@ FAILURE = Failure(
     fix="Set the sum to 0 (or call metric.reset()) at the start of each epoch.",
     rule=Rule(
         required_words=(
-            "+=|append(|torchmetrics|torcheval",
-            "/ len(|/len(|class |torchmetrics|torcheval",
-            ".item()|.sum()|.update(|.add(|torchmetrics|torcheval",
+            "+=|append(|extend(|torchmetrics|torcheval",
+            "/ len(|/len(|class |torchmetrics|torcheval|={|=[|= {|= []|=dict(|=defaultdict(",
+            ".item()|.sum()|.update(|.add(|append(|extend(|torchmetrics|torcheval",
             "backward(|no_grad|inference_mode|torchmetrics|torcheval",
         ),
         find=find,

@@ -7,7 +7,8 @@ What you see
 Why it happens
     A loss with ``reduction="mean"`` is already divided by the batch size, so the sum of these means has one term per
     batch. A count of correct predictions has one term per sample. ``len(loader)`` is the number of batches, and
-    ``len(loader.dataset)`` the number of samples, also of those that a sampler never draws.
+    ``len(loader.dataset)`` the number of samples, also of those that a sampler never draws. ``len(loader) *
+    batch_size`` is larger than the number of samples if the last batch is smaller.
 
 Fix
     Divide each total by the number of its terms:
@@ -19,7 +20,7 @@ Fix
 When this is fine
     - The loss of a batch is a sum (``reduction="sum"``): the number of samples is right.
     - Every batch has one sample.
-    - You divide by the batch size as well: ``correct / len(loader) / batch_size``.
+    - You divide by the batch size as well, ``correct / len(loader) / batch_size``, and all batches have this size.
     - Two names are one loader, or two loaders read one dataset.
     - ``drop_last=True`` leaves out a few samples.
 
@@ -33,7 +34,8 @@ How it is detected
     times a batch size, and that is divided by a number of something else: the length of the loader, a counter of
     batches or samples, the length of a list, or the length of the dataset. It also reports the length of a dataset of
     which a sampler draws only a part. It reports the length of a loader or dataset of another split, by its name, too:
-    ``val_loss / len(train_loader)``.
+    ``val_loss / len(train_loader)``. And it reports a count of right predictions that is divided by the number of
+    batches times the batch size, unless a loader drops its last batch or all numbers in the file are multiples.
 
 References
     PyTorch Forums, "On running loss and average loss", https://discuss.pytorch.org/t/on-running-loss-and-average-loss/107890

@@ -25,6 +25,7 @@ from trueloop.analysis.queries.class_instances import called_function
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in, walk
 from trueloop.failures.failure import Rule, Severity
+from trueloop.failures.loss.epoch_mean_wrong.smaller_last_batch import find_smaller_last_batches
 
 _SIZE: Final = re.compile(r"\.size\(0\)|\.shape\[0\]|\blen\(|batch_?size|\bbs\b", re.IGNORECASE)
 _OTHER_REDUCTION: Final = re.compile(r"reduction\s*=\s*[\"'](?:sum|none)|size_average\s*=\s*False|reduce\s*=\s*False")
@@ -46,6 +47,7 @@ class Term(Enum):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each division of a total by the number of something else than its terms."""
+    yield from find_smaller_last_batches(source)
     for loop in batch_loops(source):
         for statement, name, value in _additions(loop):
             term = _term(source, loop, value)
@@ -332,6 +334,6 @@ def _resolved(loop: BatchLoop, node: ast.expr) -> ast.expr:
     return values[0] if len(values) == 1 and not _is_constant(values[0]) else node
 
 
-_COUNTS: Final = "len(|enumerate(|.size(0)|.shape[0]|+= 1|+=1"
+_COUNTS: Final = "len(|enumerate(|.size(0)|.shape[0]|+= 1|+=1|batch_size"
 _TOTALS: Final = "oss|acc|correct|total|metric|err|argmax|max("
 RULE = Rule(required_words=("+|append(", _COUNTS, LOADER_WORDS, "/", _TOTALS), find=find)

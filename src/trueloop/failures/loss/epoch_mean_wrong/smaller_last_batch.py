@@ -1,0 +1,151 @@
+"""Finds counts of right predictions that are divided by the number of batches times the batch size."""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from trueloop.analysis.queries.batch_loops import (
+    assigned_in,
+    batch_loops,
+    compared_sides,
+    function_of,
+    is_loader,
+    without_conversions,
+)
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.findings import Severity
+from trueloop.core.source_text import Fix, dotted_name, encloses, integer, nodes_in
+
+_BATCH_SIZE: Final = re.compile(r"(^|_)(batch_?size|bs|bsz)(_|$)", re.IGNORECASE)
+_COUNT: Final = re.compile(r"correct|hits?($|_)|right|(^|_)acc(uracy)?($|_)", re.IGNORECASE)
+_TOY_SIZES: Final = {"MNIST": (60_000, 10_000), "CIFAR": (50_000, 10_000)}
+"""Numbers of samples of datasets that are often cut into equal batches of 100."""
+
+
+def find_smaller_last_batches(source: SourceFile) -> Iterator[Hit]:
+    """Yield each division of a count by the number of batches times their size, where the last one may be smaller."""
+    yield from _counters(source)
+    for division in source.nodes_of(ast.BinOp, ast.AugAssign):
+        if not isinstance(division.op, ast.Div):
+            continue
+        total, factors = _factors(source, division)
+        loader = next((each for each in map(_counted_loader, factors) if each is not None), None)
+        if loader is None or len(factors) != 2 or not is_loader(source, loader):
+            continue
+        size = next(each for each in factors if _counted_loader(each) is not loader)
+        added = _counts(source, total)
+        if _is_batch_size(source, size) and added is not None and not _has_equal_batches(source):
+            yield Hit(
+                message=f"`{ast.unparse(division)}` counts `{ast.unparse(size)}` samples for each batch, but the last "
+                f"batch of `{ast.unparse(loader)}` may be smaller: the result is too low.",
+                node=division,
+                related=((added, "adds up the samples that were right"),),
+                fix=_fix(source, division, loader),
+                severity=Severity.WARNING,
+            )
+
+
+def _counters(source: SourceFile) -> Iterator[Hit]:
+    """Yield each counter of samples that a loop increases by the size of the full batches."""
+    for loop in batch_loops(source):
+        own = {each.id for each in nodes_in(loop.node, ast.Name) if isinstance(each.ctx, ast.Store)}
+        for each in nodes_in(loop.node, ast.AugAssign):
+            total = ast.unparse(each.target)
+            size = without_conversions(each.value)
+            is_own = any(name.id in own for name in nodes_in(size, ast.Name))  # batch.batch_size
+            if not isinstance(each.op, ast.Add) or is_own or not _is_batch_size(source, size):
+                continue
+            for division in nodes_in(loop.function, ast.BinOp):
+                is_quotient = isinstance(division.op, ast.Div) and ast.unparse(division.right) == total
+                added = _counts(source, division.left) if is_quotient else None
+                if added is not None and encloses(loop.node, added) and not _has_equal_batches(source):
+                    yield Hit(
+                        message=f"`{ast.unparse(each)}` counts `{ast.unparse(size)}` samples for each batch, but the "
+                        f"last batch of `{ast.unparse(loop.loader)}` may be smaller: `{ast.unparse(division)}` is too "
+                        "low.",
+                        node=each,
+                        related=((division, "divided here"),),
+                        severity=Severity.WARNING,
+                    )
+                    break
+
+
+def _factors(source: SourceFile, division: ast.BinOp | ast.AugAssign) -> tuple[ast.expr, list[ast.expr]]:
+    """Return the dividend of ``a / (b * c)`` or ``a / b / c``, and the factors of its divisor."""
+    total, divisor = (
+        (division.target, division.value) if isinstance(division, ast.AugAssign) else (division.left, division.right)
+    )
+    divisors = [divisor]
+    if isinstance(total, ast.BinOp) and isinstance(total.op, ast.Div):
+        total, divisors = total.left, [total.right, divisor]
+    found: list[ast.expr] = []
+    for each in (_computed(source, divisor) for divisor in divisors):
+        found += [each.left, each.right] if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult) else [each]
+    return total, [_computed(source, each) for each in found]
+
+
+def _computed(source: SourceFile, node: ast.expr) -> ast.expr:
+    """Return the only value of a variable, if that is a length or a product: ``n = len(loader) * batch_size``."""
+    values = assigned_in(function_of(source, node), node.id) if isinstance(node, ast.Name) else []
+    is_computed = len(values) == 1 and (isinstance(values[0], ast.BinOp) or _counted_loader(values[0]) is not None)
+    return values[0] if is_computed else node
+
+
+def _counted_loader(node: ast.expr) -> ast.expr | None:
+    match node:
+        case ast.Call(func=ast.Name(id="len"), args=[ast.Name() | ast.Attribute() as loader]):
+            return loader
+        case _:
+            return None
+
+
+def _counts(source: SourceFile, total: ast.expr) -> ast.AST | None:
+    """Return the statement that adds right predictions to a total; None if it adds up something else."""
+    total = without_conversions(total)
+    if isinstance(total, ast.BinOp) and isinstance(total.op, ast.Mult):  # 100 * correct
+        total = total.right if isinstance(total.left, ast.Constant) else total.left
+    name = last_name(without_conversions(total))
+    for each in source.nodes_of(ast.AugAssign):
+        if isinstance(each.op, ast.Add) and last_name(each.target) == name and not isinstance(each.value, ast.Constant):
+            compares = any(map(compared_sides, nodes_in(each.value, ast.expr)))
+            sums = any(last_name(call.func) == "sum" for call in nodes_in(each.value, ast.Call))
+            if compares or (_COUNT.search(name) and (sums or isinstance(without_conversions(each.value), ast.Name))):
+                return each
+    return None
+
+
+def _is_batch_size(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for a variable or setting that holds the size of the full batches."""
+    key = node.slice if isinstance(node, ast.Subscript) else None
+    name = str(key.value) if isinstance(key, ast.Constant) else last_name(node)
+    values = assigned_in(function_of(source, node), dotted_name(node))
+    return bool(_BATCH_SIZE.search(name)) and not any(nodes_in(each, ast.Call, ast.Subscript) for each in values)
+
+
+def _has_equal_batches(source: SourceFile) -> bool:
+    """Return True if a loader drops its last batch, or all sizes in the file are multiples of the batch size."""
+    keywords = [key for each in source.all_calls for key in each.keywords]
+    if any(key.arg == "drop_last" and getattr(key.value, "value", None) is not False for key in keywords):
+        return True
+    named = [(key.arg or "", key.value) for key in keywords]
+    named += [(last_name(target), each.value) for each in source.nodes_of(ast.Assign) for target in each.targets]
+    for call in source.all_calls:  # DataLoader(data, 64) and parser.add_argument("--batch-size", default=64)
+        text = call.args[0] if call.args else None
+        if isinstance(text, ast.Constant) and isinstance(text.value, str):
+            named += [(text.value.replace("-", "_"), key.value) for key in call.keywords if key.arg == "default"]
+        if last_name(call.func) == "DataLoader" and len(call.args) > 1:
+            named.append(("batch_size", call.args[1]))
+    sizes = {integer(value) for name, value in named if _BATCH_SIZE.search(name)} - {None, 1}
+    numbers = {each.value for each in source.nodes_of(ast.Constant) if type(each.value) is int}
+    numbers |= {size for name, found in _TOY_SIZES.items() if name in source.text.source for size in found}
+    samples = {each for each in numbers - sizes if sizes and each > max(sizes)}  # type: ignore[type-var]
+    return bool(samples) and all(each % size == 0 for each in samples for size in sizes)  # type: ignore[operator]
+
+
+def _fix(source: SourceFile, division: Any, loader: ast.expr) -> Fix | None:
+    """Return the fix: divide by the number of samples."""
+    divisor = division.value if isinstance(division, ast.AugAssign) else division.right
+    edit = source.text.replace(divisor, f"len({ast.unparse(loader)}.dataset)")
+    is_product = isinstance(divisor, ast.BinOp)
+    return Fix((edit,), safe=False, description="Divide by the number of samples") if is_product else None
