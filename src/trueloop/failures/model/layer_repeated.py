@@ -40,7 +40,6 @@ References
 
 import ast
 import re
-import weakref
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
@@ -53,8 +52,9 @@ from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.core.source_text import Fix, dotted_name, nodes_in, read_source, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
-from trueloop.tracing.events import ModelCalled, Ref
+from trueloop.tracing.events import ModelCalled
 from trueloop.tracing.running_code import user_modules
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 CONTAINERS = ("torch.nn.ModuleList", "torch.nn.Sequential")
 
@@ -74,14 +74,14 @@ class Detector(BaseDetector):
     """
 
     def __init__(self) -> None:
-        self._known: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._known = WeakIdDict[Any, bool]()
         self._reported: set[SourceLocation] = set()
 
     def on_model_called(self, event: ModelCalled) -> Iterator[Evidence] | None:
         """Return evidence at the first call of a model with repeated layers."""
-        if event.model in self._known:
+        if self._known.get(event.live_module):
             return None
-        self._known.add(event.model)
+        self._known.put(event.live_module, True)
         return self._repeated(event, repeated) if (repeated := _repeated_entries(event.live_module)) else None
 
     def _repeated(self, event: ModelCalled, repeated: dict[str, _Repeated]) -> Iterator[Evidence]:

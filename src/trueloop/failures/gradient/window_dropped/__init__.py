@@ -202,9 +202,10 @@ class Detector(BaseDetector):
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead.loader is not event.loader:
             return None
-        known, now = self._dropped.get(event.loader), ahead.dropped(event.batches)
-        self._dropped[event.loader], self._ended = now, event.loader
+        known, now = self._dropped.pop(event.loader, (0, 0)), ahead.dropped(event.batches)
         size, left = now
+        if left:
+            self._dropped[event.loader], self._ended = now, event.loader
         if known != now or not left or self._reported:
             return None
         self._reported = True
