@@ -155,6 +155,115 @@ for _ in range(4):
 """,
 }
 
+OWN = """
+@torch.no_grad()
+def limit_norm(weights, ceiling):
+    total = sum(w.grad.square().sum().item() for w in weights) ** 0.5
+    if total > ceiling:
+        for w in weights:MARK
+            w.grad.mul_(ceiling / total)
+    return total
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+for _ in range(4):
+    backward(optimizer)
+    limit_norm(ARGUMENT, 0.1)
+    optimizer.step()
+"""
+OWN_FAULTY = {
+    "a function with two loops": OWN.replace("ARGUMENT", "model.parameters()"),
+    "a generator expression": OWN.replace("ARGUMENT", "(p for p in model.parameters() if p.grad is not None)"),
+    "a method, by keyword": """
+class Clipper:
+    def __init__(self, limit):
+        self.limit = limit
+    def __call__(self, module):
+        return self.clip(parameters=module.parameters())
+    def clip(self, parameters):
+        largest = 0.0
+        for p in parameters:
+            largest = max(largest, p.grad.abs().max())
+        for p in parameters:MARK
+            p.grad *= self.limit / largest
+clip, optimizer = Clipper(0.1), torch.optim.SGD(model.parameters(), lr=0.001)
+for _ in range(4):
+    backward(optimizer)
+    clip(model)
+    optimizer.step()
+""",
+    "in the loop": """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+for _ in range(4):
+    backward(optimizer)
+    weights = filter(lambda p: p.requires_grad, model.parameters())
+    norms = [w.grad.norm() for w in weights]
+    for w in weights:MARK
+        w.grad.div_(torch.stack(norms).norm())
+    optimizer.step()
+""",
+}
+OWN_CORRECT = {
+    "a list": OWN.replace("ARGUMENT", "list(model.parameters())"),
+    "a list in the function": OWN.replace("ARGUMENT", "model.parameters()").replace(
+        "    total =", "    weights = list(weights)\n    total ="
+    ),
+    "the first loop only by option": """
+def limit(weights, bound, verbose=False):
+    if verbose:
+        print([w.grad.norm() for w in weights])
+        return
+    for w in weights:
+        w.grad.clamp_(-bound, bound)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+for _ in range(4):
+    backward(optimizer)
+    limit(model.parameters(), 0.1)
+    optimizer.step()
+""",
+    "a class whose parameters are a list": """
+class Net:
+    def __init__(self):
+        self.weight = torch.zeros(6, 1, requires_grad=True)
+    def parameters(self):
+        return [self.weight]
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
+def limit(weights, bound):
+    total = sum(w.grad.norm() for w in weights)
+    for w in weights:
+        w.grad.mul_(bound / total)
+for _ in range(4):
+    optimizer.zero_grad()
+    mse(x @ net.weight, y).backward()
+    limit(net.parameters(), 0.1)
+    optimizer.step()
+""",
+    "a search that stops at the first": """
+def limit(weights):
+    for w in weights:
+        if w.grad.norm() > 1:
+            break
+    for w in weights:
+        w.grad.clamp_(-1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+for _ in range(4):
+    backward(optimizer)
+    limit(model.parameters())
+    optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", OWN_FAULTY.values(), ids=OWN_FAULTY)
+def test_run_and_lint_report_a_second_pass_over_a_generator(run_reports, lint_reports, script):
+    run_reports(HEAD + script.replace("MARK", "  # <- GRD011"))
+    lint_reports(HEAD + script.replace("MARK", "  # <- GRD011"))
+
+
+@pytest.mark.parametrize("script", OWN_CORRECT.values(), ids=OWN_CORRECT)
+def test_run_and_lint_accept_parameters_that_are_there_twice(run_is_clean, lint_is_clean, script):
+    run_is_clean(HEAD + script.replace("MARK", ""))
+    lint_is_clean(HEAD + script.replace("MARK", ""))
+
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_run_accepts_correct_scripts(run_is_clean, script):

@@ -190,3 +190,131 @@ def test_lint_reports_faulty_scripts(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script)
+
+
+TERMS = """
+import torch
+from functools import reduce
+from torch import nn
+torch.manual_seed(0)
+x = torch.randn(90, 6)
+goals = {"sum": x.sum(1), "first": x[:, 0], "last": x[:, -1].square()}
+body = nn.Sequential(nn.Linear(6, 8), nn.ReLU())
+heads = nn.ModuleDict({name: nn.Linear(8, 1) for name in goals})
+optimizer = torch.optim.SGD([*body.parameters(), *heads.parameters()], lr=0.01)
+criterion = nn.MSELoss()
+def outputs():
+    features = body(x)
+    return {name: head(features)[:, 0] for name, head in heads.items()}
+def update(loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+REDUCED = {
+    "a function without a name": """
+joint = lambda out: reduce(lambda total, k: criterion(out[k], goals[k]), goals, torch.zeros(()))  # <- GRD020
+for _ in range(9):
+    update(joint(outputs()))
+""",
+    "a function": """
+def joint(out):
+    def add(total, name):
+        loss = criterion(out[name], goals[name])
+        return loss
+    return reduce(add, goals, 0.0)  # <- GRD020
+for _ in range(9):
+    update(joint(outputs()))
+""",
+}
+LOOPED = {
+    "a dictionary of heads": """
+for _ in range(9):
+    out = outputs()
+    optimizer.zero_grad()
+    for name, values in out.items():
+        loss = criterion(values, goals[name])
+    loss.backward()  # <- GRD020
+    optimizer.step()
+""",
+    "pairs, in a method": """
+class Trainer:
+    def step(self, predictions, targets):
+        optimizer.zero_grad()
+        for prediction, target in zip(predictions, targets):
+            total_loss = nn.functional.l1_loss(prediction, target)
+        total_loss.backward()  # <- GRD020
+        optimizer.step()
+for _ in range(9):
+    Trainer().step(outputs().values(), [*goals.values()])
+""",
+}
+SUMMED = {
+    "a sum": """
+joint = lambda out: reduce(lambda total, k: total + criterion(out[k], goals[k]), goals, torch.zeros(()))
+for _ in range(9):
+    update(joint(outputs()))
+""",
+    "other reductions": """
+import operator
+last = reduce(lambda before, after: after, goals)
+for _ in range(9):
+    out = outputs()
+    update(reduce(operator.add, [criterion(out[k], goals[k]) for k in goals]))
+    worst = reduce(lambda _, k: criterion(out[k], goals[k]), goals)
+""",
+    "a sum in a loop": """
+for _ in range(9):
+    out = outputs()
+    loss = 0.0
+    for name, values in out.items():
+        loss = loss + criterion(values, goals[name])
+    update(loss)
+""",
+    "a list of terms, and the largest one": """
+for _ in range(9):
+    out, terms = outputs(), []
+    for name, values in out.items():
+        loss = criterion(values, goals[name])
+        terms.append(loss)
+    torch.stack(terms).sum().backward()
+    worst = None
+    for values, goal in zip(out.values(), goals.values()):
+        loss = criterion(values, goal)
+        worst = loss if worst is None or loss > worst else worst
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "an output that goes through the layers": """
+layers = nn.ModuleDict({"a": nn.Linear(6, 6), "b": nn.Linear(6, 6)})
+other = torch.optim.SGD(layers.parameters(), lr=0.01)
+for _ in range(9):
+    h = x
+    for layer in layers.values():
+        h = layer(h)
+        loss = criterion(h, x)
+    other.zero_grad()
+    loss.backward()
+    other.step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", REDUCED.values(), ids=REDUCED)
+def test_run_reports_reductions_that_ignore_the_sum(run, script):
+    assert {("GRD020", each) for each in _marked(TERMS + script)} <= run(TERMS + script).reported_lines
+
+
+@pytest.mark.parametrize("script", [*REDUCED.values(), *LOOPED.values()], ids=[*REDUCED, *LOOPED])
+def test_lint_reports_terms_that_are_replaced(lint_reports, script):
+    lint_reports(TERMS + script)
+
+
+@pytest.mark.parametrize("script", SUMMED.values(), ids=SUMMED)
+def test_run_and_lint_accept_terms_that_are_added(run, lint_is_clean, script):
+    assert "GRD020" not in {each.code for each in run(TERMS + script).findings}
+    lint_is_clean(TERMS + script, "GRD020")
+
+
+def _marked(script: str) -> list[int]:
+    return [number for number, line in enumerate(script.splitlines(), 1) if "# <-" in line]

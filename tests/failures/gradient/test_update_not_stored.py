@@ -133,3 +133,100 @@ def test_lint_reports_the_line(lint_reports, script):
 @pytest.mark.parametrize("script", LINT_CORRECT.values(), ids=LINT_CORRECT)
 def test_lint_ignores_correct_programs(lint_is_clean, script):
     lint_is_clean("import torch\n" + script, "GRD016")
+
+
+VECTOR_HEAD = """
+import torch as th
+from torch import nn
+from torch.nn.utils import parameters_to_vector as flatten, vector_to_parameters as unflatten
+x = th.randn(60, 4)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+def gradients():
+    loss = nn.functional.mse_loss(model(x), y)
+    return th.cat([g.flatten() for g in th.autograd.grad(loss, list(model.parameters()))])
+"""
+VECTOR_FAULTY = {
+    "a class": """
+class Descent:
+    def __init__(self, module, rate):
+        self.module, self.rate = module, rate
+        self.velocity = th.zeros_like(flatten(module.parameters()))
+    @th.no_grad()
+    def apply(self, g):
+        self.velocity.mul_(0.9).add_(g)
+        theta = flatten(self.module.parameters())
+        theta.sub_(self.velocity, alpha=self.rate)  # <- GRD016
+rule = Descent(model, 0.01)
+for step in range(15):
+    rule.apply(gradients())
+""",
+    "a function, not in place": """
+def update(rate):
+    weights = nn.utils.parameters_to_vector(model.parameters())
+    weights = weights - rate * gradients()  # <- GRD016
+for step in range(15):
+    update(0.1)
+""",
+    "a loop": """
+for step in range(15):
+    g = gradients()
+    w = flatten(model.parameters())
+    with th.no_grad():
+        w -= 0.1 * g  # <- GRD016
+""",
+}
+VECTOR_CORRECT = {
+    "written back": """
+for step in range(15):
+    g = gradients()
+    with th.no_grad():
+        w = flatten(model.parameters())
+        w -= 0.1 * g
+        unflatten(w, model.parameters())
+""",
+    "a point next to the parameters": """
+def loss_at(direction, size):
+    w = flatten(model.parameters())
+    w = w + size * direction
+    return w.norm()
+def curvature(direction):
+    moved = flatten(model.parameters())
+    moved += 0.1 * direction
+    return moved
+for step in range(15):
+    g = gradients()
+    print(loss_at(g, 0.1).item(), curvature(g).norm().item())
+""",
+    "used after the loop": """
+for step in range(15):
+    g = gradients()
+    w = flatten(model.parameters()).detach()
+    w -= 0.1 * g
+print(w.norm())
+""",
+    "stored in an object": """
+class History:
+    def __init__(self):
+        self.points = []
+    def add(self, shift):
+        w = flatten(model.parameters()).detach()
+        w.sub_(shift)
+        self.points.append(w)
+history = History()
+for step in range(15):
+    history.add(gradients())
+""",
+}
+
+
+@pytest.mark.parametrize("script", VECTOR_FAULTY.values(), ids=VECTOR_FAULTY)
+def test_run_and_lint_report_a_vector_that_is_not_written_back(run_reports, lint_reports, script):
+    run_reports(VECTOR_HEAD + script)
+    lint_reports(VECTOR_HEAD + script)
+
+
+@pytest.mark.parametrize("script", VECTOR_CORRECT.values(), ids=VECTOR_CORRECT)
+def test_run_and_lint_accept_vectors_that_are_used(run_is_clean, lint_is_clean, script):
+    run_is_clean(VECTOR_HEAD + script)
+    lint_is_clean(VECTOR_HEAD + script, "GRD016")

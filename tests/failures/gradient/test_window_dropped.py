@@ -64,9 +64,110 @@ def epoch():
 for _ in range(3):
     epoch()
 """,
+    "windows from zip": """
+def windows(batches, k):
+    it = iter(batches)
+    yield from zip(*[it] * k)  # <- GRD004
+for epoch in range(3):
+    for window in windows(loader, 4):
+        optimizer.zero_grad()
+        for a, b in window:
+            (mse(model(a), b) / 4).backward()
+        optimizer.step()
+""",
+    "a list that is filled, with one backward pass": """
+class Trainer:
+    def epoch(self):
+        kept = []
+        for batch in loader:  # <- GRD004
+            kept.append(batch)
+            if len(kept) == 3:
+                loss = sum(mse(model(a), b) for a, b in kept) / 3
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                kept.clear()
+for _ in range(3):
+    Trainer().epoch()
+    with torch.no_grad():
+        print(mse(model(x), y))
+""",
+    "a number of updates": """
+for epoch in range(3):
+    it = iter(loader)
+    for update in range(len(loader) // 3):
+        optimizer.zero_grad()
+        for a, b in [next(it) for _ in range(3)]:
+            (mse(model(a), b, reduction="sum") / 24).backward()
+        optimizer.step()
+    rest = list(it)  # <- GRD004
+""",
 }
-
 CORRECT = {
+    "the last window is shorter": """
+from itertools import islice
+for epoch in range(3):
+    it = iter(loader)
+    while window := list(islice(it, 4)):
+        optimizer.zero_grad()
+        for a, b in window:
+            (mse(model(a), b) / len(window)).backward()
+        optimizer.step()
+""",
+    "a list that is used after the loop": """
+def update(kept):
+    loss = sum(mse(model(a), b) for a, b in kept) / len(kept)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+for epoch in range(3):
+    kept = []
+    for batch in loader:
+        kept.append(batch)
+        if len(kept) == 4:
+            update(kept)
+            kept = []
+    if kept:
+        update(kept)
+""",
+    "a list that is kept for the next epoch": """
+kept = []
+for epoch in range(4):
+    for batch in loader:
+        kept.append(batch)
+        if len(kept) == 4:
+            optimizer.zero_grad()
+            for a, b in kept:
+                (mse(model(a), b) / 4).backward()
+            optimizer.step()
+            kept = []
+""",
+    "all batches in a list": """
+for epoch in range(3):
+    for a, b in list(loader):
+        optimizer.zero_grad()
+        mse(model(a), b).backward()
+        optimizer.step()
+""",
+    "pairs of batches": """
+for epoch in range(3):
+    it = iter(loader)
+    for (a, b), (c, d) in zip(it, it):
+        optimizer.zero_grad()
+        (mse(model(a), b) + (model(a).mean() - model(c).mean()).square()).backward()
+        optimizer.step()
+""",
+    "the last batches are for validation": """
+for epoch in range(3):
+    for i, (a, b) in enumerate(loader):
+        if i < 9:
+            optimizer.zero_grad()
+            mse(model(a), b).backward()
+            optimizer.step()
+        else:
+            with torch.no_grad():
+                print(mse(model(a), b))
+""",
     "a critic with two backward passes, and a generator after some of its steps": """
 critic, generator = nn.Linear(8, 1), nn.Linear(4, 8)
 critic_optimizer = torch.optim.RMSprop(critic.parameters(), lr=0.001)
@@ -133,7 +234,12 @@ def test_run_accepts_correct_scripts(run_is_clean, script):
 
 # Lint --------------------------------------------------------------------------------------------------------
 
-RUN_ONLY = {"in a class with a counter for each epoch"}
+RUN_ONLY = {
+    "in a class with a counter for each epoch",
+    "windows from zip",
+    "a list that is filled, with one backward pass",
+    "a number of updates",
+}
 """Faulty scripts that lint cannot detect."""
 
 LINT_ONLY = {

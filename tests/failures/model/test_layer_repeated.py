@@ -202,3 +202,109 @@ def test_lint_reports_cached_layers(lint_reports, script):
 @pytest.mark.parametrize("script", NOT_CACHED.values(), ids=NOT_CACHED)
 def test_lint_accepts_other_caches(lint_is_clean, script):
     lint_is_clean(HEAD + script, "MDL004")
+
+
+BY_CALL = {
+    "repeat of several": """
+from itertools import chain, repeat
+def deep(width, depth):
+    hidden = chain.from_iterable(repeat((nn.Linear(width, width), nn.Tanh()), depth))  # <- MDL004
+    return nn.Sequential(nn.Linear(2, width), *hidden, nn.Linear(width, 1))
+net = deep(4, 3)
+""",
+    "repeat of one, by its module": """
+import itertools
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+    def forward(self, x):
+        return x + torch.relu(self.linear(x))
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(itertools.repeat(Block(2), 3))  # <- MDL004
+        self.head = nn.Linear(2, 1)
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+net = Net()
+""",
+    "keys of a dictionary": """
+class Net(nn.Module):
+    def __init__(self, names=("a", "b")):
+        super().__init__()
+        self.heads = nn.ModuleDict(dict.fromkeys(names, nn.Linear(2, 1)))  # <- MDL004
+    def forward(self, x):
+        return sum(head(x) for head in self.heads.values())
+net = Net()
+""",
+    "shallow copies": """
+import copy
+class Net(nn.Module):
+    def __init__(self, block):
+        super().__init__()
+        self.blocks = nn.Sequential(*[copy.copy(block) for _ in range(3)])  # <- MDL004
+        self.head = nn.Linear(2, 1)
+    def forward(self, x):
+        return self.head(self.blocks(x))
+net = Net(nn.Linear(2, 2))
+""",
+}
+NOT_BY_CALL = {
+    "a name": """
+from itertools import repeat
+block = nn.Linear(2, 2)
+net = nn.Sequential(*repeat(block, 3), nn.Linear(2, 1))
+""",
+    "layers without weights": """
+from itertools import repeat
+net = nn.Sequential(*repeat(nn.Tanh(), 3), nn.Linear(2, 1))
+""",
+    "classes and sizes": """
+import copy
+from itertools import repeat
+sizes = copy.copy([2, 2, 2])
+net = nn.Sequential(*(kind(a, b) for kind, a, b in zip(repeat(nn.Linear), sizes, [2, 2, 1])))
+""",
+    "one layer of an ALBERT, in a list by name, next to a repeated tensor": """
+shared = nn.Linear(2, 2)
+net = nn.Sequential(*[shared] * 3, nn.Linear(2, 1))
+weights = [torch.ones(2)] * 3
+import copy
+def rates(lr=0.1):
+    return [lr] * 2
+settings, parts = copy.copy({"depth": 3}), [rates()] * 2
+""",
+    "deep copies": """
+import copy
+block = nn.Linear(2, 2)
+net = nn.Sequential(*[copy.deepcopy(block) for _ in range(3)], nn.Linear(2, 1))
+config = copy.copy({"depth": 3})
+""",
+}
+LOOP = """
+x = torch.randn(64, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+for step in range(6):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(net(x), x.sum(1, keepdim=True)).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("script", BY_CALL.values(), ids=BY_CALL)
+def test_run_and_lint_report_layers_repeated_by_a_call(run_reports, lint_reports, script):
+    run_reports(HEAD + script + LOOP)
+    lint_reports(HEAD + script + LOOP)
+
+
+@pytest.mark.parametrize("script", NOT_BY_CALL.values(), ids=NOT_BY_CALL)
+def test_run_and_lint_accept_shared_and_new_layers(run_is_clean, lint_is_clean, script):
+    run_is_clean(HEAD + script + LOOP)
+    lint_is_clean(HEAD + script + LOOP)
+
+
+def test_run_reports_a_multiplied_list(run_reports):
+    run_reports(HEAD + "net = nn.Sequential(*[nn.Linear(2, 2)] * 3, nn.Linear(2, 1))  # <- MDL004" + LOOP)

@@ -131,6 +131,42 @@ for step in range(20):
     if step % 10 == 0:
         learner.target.load_state_dict(learner.online.state_dict())
 """,
+    "a shallow copy": """
+class Agent:
+    def __init__(self):
+        self.q = QNet()
+        self.q_lag = copy.copy(self.q)  # <- MDL013
+        self.opt = optim.Adam(self.q.parameters())
+    def learn(self):
+        with torch.no_grad():
+            goal = r + 0.9 * self.q_lag(s2).amax(1)
+        loss = F.smooth_l1_loss(self.q(s).gather(1, a)[:, 0], goal)
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+    def sync(self):
+        self.q_lag.load_state_dict(self.q.state_dict())
+agent = Agent()
+for step in range(1, 13):
+    agent.learn()
+    if step % 4 == 0:
+        agent.sync()
+""",
+    "a shallow copy of another name, in a function": """
+def copy_weights(source, goal):
+    weights = source.state_dict()
+    goal.load_state_dict(weights)  # <- MDL013
+lagged = copy.copy(net).eval()
+optimizer = optim.Adam(net.parameters())
+for step in range(1, 13):
+    with torch.no_grad():
+        goal = r + 0.9 * lagged(s2).amax(1)
+    optimizer.zero_grad()
+    F.smooth_l1_loss(net(s).gather(1, a)[:, 0], goal).backward()
+    optimizer.step()
+    if step % 3 == 0:
+        copy_weights(net, lagged)
+""",
 }
 
 LOOP = """
@@ -228,6 +264,26 @@ for step in range(9):
     optimizer.step()
     actor.load_state_dict(learner.state_dict())
 """,
+    "a second network with the same first layer": """
+other = QNet()
+other.layers[0] = net.layers[0]
+optimizer = optim.Adam([*net.parameters(), *other.layers[2].parameters()])
+for step in range(9):
+    optimizer.zero_grad()
+    (F.cross_entropy(net(s), a[:, 0]) + F.mse_loss(other(s)[:, 0], r)).backward()
+    optimizer.step()
+    if step % 3 == 2:
+        other.load_state_dict(net.state_dict())
+""",
+    "copies of a shallow copy": """
+lagged = copy.deepcopy(copy.copy(net))
+optimizer = optim.Adam(net.parameters())
+for step in range(9):
+    optimizer.zero_grad()
+    (F.cross_entropy(net(s), a[:, 0]) + F.mse_loss(net(s), lagged(s).detach())).backward()
+    optimizer.step()
+    lagged.load_state_dict(net.state_dict())
+""",
     "weights restored from the trained network": """
 online_net, target_net = QNet(), QNet()
 optimizer = optim.Adam(online_net.parameters())
@@ -296,6 +352,7 @@ def test_run_ignores_correct_programs(run_is_clean, script: str):
 
 
 LINT_MISSES = {
+    "a shallow copy of another name, in a function",
     "a function that gets one network twice",
     "a dictionary of networks",
     "the target's output is detached",

@@ -541,6 +541,155 @@ for _ in range(6):
 }
 
 
+BEHIND_A_MODEL = """
+class ProxyLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.proxies = nn.Parameter(torch.randn(3, 4))
+    def forward(self, embedding, labels):
+        return F.cross_entropy(F.normalize(embedding, dim=1) @ F.normalize(self.proxies, dim=1).T, labels)
+class CenterLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.centers = nn.Embedding(3, 4)
+    def forward(self, embedding, labels):
+        return F.mse_loss(embedding, self.centers(labels))
+class Margin(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(3, 4))
+        nn.init.xavier_uniform_(self.weight)
+    def forward(self, embedding):
+        return F.normalize(embedding, dim=1) @ F.normalize(self.weight, dim=1).T
+class Contrast(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(0.5))
+    def forward(self, embedding, labels):
+        return F.cross_entropy(F.normalize(embedding, dim=1) @ torch.eye(4)[:, :3] / self.temperature, labels)
+embed = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+def fit(optimizer, loss_of, after=lambda: None):
+    for _ in range(12):
+        loss = loss_of(embed(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()MARK
+        after()
+"""
+FAULTY_BEHIND_A_MODEL = {
+    "a_loss_with_proxies": "fit(optim.AdamW(embed.parameters()), ProxyLoss())",
+    "a_loss_with_centers": """
+centers = CenterLoss()
+fit(optim.Adam(embed.parameters()), lambda e, y: F.cross_entropy(e[:, :3], y) + 0.1 * centers(e, y))
+""",
+    "a_head_with_a_matrix": """
+head = Margin()
+fit(optim.SGD(embed.parameters(), lr=0.1), lambda e, y: F.cross_entropy(head(e) * 8, y))
+""",
+    "a_temperature": "fit(optim.Adam(list(embed.parameters())), Contrast())",
+    "weights_of_two_tasks": """
+class Weights(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.log_variances = nn.Parameter(torch.zeros(2))
+    def forward(self, losses):
+        return (losses * torch.exp(-self.log_variances) + self.log_variances).sum()
+weigh = Weights()
+def loss_of(e, y):
+    return weigh(torch.stack([F.cross_entropy(e[:, :3], y), e[:, 3].square().mean()]))
+fit(optim.Adam(embed.parameters()), loss_of)
+""",
+}
+CORRECT_BEHIND_A_MODEL = {
+    "both_in_the_optimizer": """
+loss = ProxyLoss()
+fit(optim.AdamW([*embed.parameters(), *loss.parameters()]), loss)
+""",
+    "a_group_added": """
+loss, optimizer = ProxyLoss(), optim.AdamW(embed.parameters())
+optimizer.add_param_group({"params": loss.parameters(), "lr": 0.1})
+fit(optimizer, loss)
+""",
+    "an_optimizer_of_its_own": """
+loss = CenterLoss()
+other = optim.SGD(loss.parameters(), lr=0.5)
+fit(optim.Adam(embed.parameters()), loss, lambda: (other.step(), other.zero_grad()))
+""",
+    "moved_by_hand": """
+loss = CenterLoss()
+def move():
+    with torch.no_grad():
+        loss.centers.weight.lerp_(torch.stack([embed(x)[y == c].mean(0) for c in range(3)]), 0.5)
+fit(optim.Adam(embed.parameters()), loss, move)
+""",
+    "fixed": """
+loss = ProxyLoss().requires_grad_(False)
+fit(optim.Adam(embed.parameters()), loss)
+""",
+    "loaded": """
+loss = ProxyLoss()
+loss.load_state_dict({"proxies": torch.randn(3, 4)})
+fit(optim.Adam(embed.parameters()), loss)
+""",
+    "a_random_network_of_features": """
+class Features(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 8)
+    def forward(self, e, y):
+        return F.mse_loss(self.layer(e), y[:, None].expand(-1, 8).float())
+fit(optim.Adam(embed.parameters()), Features())
+""",
+    "a_filter": """
+class Edges(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kernel = nn.Parameter(torch.tensor([[[1.0, 0.0, -1.0]]]))
+    def forward(self, e, y):
+        return F.conv1d(e[:, None], self.kernel).square().mean()
+fit(optim.Adam(embed.parameters()), Edges())
+""",
+    "constants_before_the_model": """
+class Standardize(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mean, self.std = nn.Parameter(x.mean(0)), nn.Parameter(x.std(0))
+    def forward(self, x):
+        return (x - self.mean) / self.std
+scale = Standardize()
+for _ in range(12):
+    optimizer = optim.SGD(embed.parameters(), lr=0.1) if _ == 0 else optimizer
+    optimizer.zero_grad()
+    F.cross_entropy(embed(scale(x))[:, :3], y).backward()
+    optimizer.step()
+""",
+    "constants_behind_the_model": """
+class Rescale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mean, self.std = nn.Parameter(x.mean(0)[:4]), nn.Parameter(x.std(0)[:4])
+    def forward(self, e):
+        return e * self.std + self.mean
+rescale = Rescale()
+fit(optim.SGD(embed.parameters(), lr=0.1), lambda e, y: F.mse_loss(rescale(e), x[:, :4]))
+""",
+    "a_loss_that_is_only_measured": """
+loss = ProxyLoss()
+fit(optim.Adam(embed.parameters()), lambda e, y: F.cross_entropy(e[:, :3], y) + 0 * loss(e.detach(), y).item())
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY_BEHIND_A_MODEL.values(), ids=FAULTY_BEHIND_A_MODEL)
+def test_run_reports_losses_and_heads_with_parameters_in_no_optimizer(run_reports, script: str):
+    run_reports(DATA + BEHIND_A_MODEL.replace("MARK", "  # <- OPT001") + script)
+
+
+@pytest.mark.parametrize("script", CORRECT_BEHIND_A_MODEL.values(), ids=CORRECT_BEHIND_A_MODEL)
+def test_run_accepts_losses_and_heads_that_are_optimized_or_fixed(run_is_clean, script: str):
+    run_is_clean(DATA + BEHIND_A_MODEL.replace("MARK", "") + script)
+
+
 @pytest.mark.parametrize("script", FAULTY_UNFROZEN.values(), ids=FAULTY_UNFROZEN)
 def test_run_reports_unfrozen_parameters(run_reports, script: str):
     assert "were unfrozen after the optimizer was built" in run_reports(DATA + script).findings[0].message

@@ -73,6 +73,15 @@ def training():
         end()
 training()
 """,
+    "several defaults at once, before the first step": """
+def build(settings, extra):
+    made = optim.AdamW(model.parameters(), **settings)
+    made.defaults.update(extra)  # <- OPT007
+    return made
+optimizer = build({"lr": 0.01}, {"weight_decay": 6.0})
+for _ in range(6):
+    update(optimizer)
+""",
     "into a copy": """
 optimizer = optim.Adam(model.parameters(), lr=1e-3)
 for epoch in range(3):
@@ -229,6 +238,39 @@ optimizer.defaults["lr"] = 0.01
 optimizer = optim.SGD(model.parameters(), **optimizer.defaults)
 update(optimizer)
 """,
+    "defaults updated for later groups": """
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+optimizer.defaults.update(lr=0.01)
+update(optimizer)
+optimizer.add_param_group({"params": nn.Linear(1, 1).requires_grad_(False).parameters()})
+for _ in range(4):
+    update(optimizer)
+""",
+    "defaults of another class": """
+class Settings:
+    def __init__(self):
+        self.defaults = {"lr": 0.1}
+settings = Settings()
+settings.defaults.update(lr=0.2)
+optimizer = optim.SGD(model.parameters(), **settings.defaults)
+for _ in range(4):
+    update(optimizer)
+""",
+    "groups with settings of their own, and a schedule": """
+optimizer = optim.SGD([{"params": model.parameters(), "lr": 0.1, "momentum": 0.8}], lr=0.01)
+scheduler = optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=8)
+for _ in range(6):
+    update(optimizer)
+    scheduler.step()
+""",
+    "defaults that are copied to the groups": """
+optimizer = optim.Adam(model.parameters(), lr=0.1)
+optimizer.defaults.update(weight_decay=0.1)
+for group in optimizer.param_groups:
+    group.update(optimizer.defaults)
+for _ in range(4):
+    update(optimizer)
+""",
     "settings of that name": """
 class Settings:
     def __init__(self):
@@ -305,6 +347,26 @@ for turn in range(3):
         (-critic(model(a)).mean()).backward()
         one.step()
     two.betas = (0.5, 0.9)  # <- OPT007
+""",
+}
+RUN_FAULTY |= {
+    "defaults, without a loader": """
+def decay(opt, value):
+    opt.defaults |= {"weight_decay": value}  # <- OPT007
+optimizer = optim.AdamW(model.parameters(), lr=0.01)
+decay(optimizer, 1.0)
+for _ in range(9):
+    update(optimizer)
+""",
+    "defaults in a class": """
+class Trainer:
+    def __init__(self):
+        self.opt = optim.SGD(model.parameters(), lr=0.01)
+    def fit(self):
+        for epoch in range(5):
+            train(self.opt)
+            self.opt.defaults["lr"] *= 0.5  # <- OPT007
+Trainer().fit()
 """,
 }
 RUN_CORRECT = {

@@ -4,8 +4,8 @@ What you see
     One epoch takes as long as it should, but the loss hardly falls: there is one update per epoch, made on one batch.
 
 Why it happens
-    ``backward()`` is indented one level too little. Each iteration of the loop assigns a new loss to the same variable,
-    and the graph of the previous one is dropped without a word.
+    ``backward()`` is indented one level too little, or ``loss =`` stands where ``loss +=`` was meant. Each iteration of
+    the loop assigns a new loss to the same variable, and the graph of the previous one is dropped without a word.
 
 Fix
     Call ``backward()`` and ``step()`` for each batch.
@@ -27,8 +27,9 @@ How it is detected
     was called once per batch in train mode with gradients, no backward pass ran within the pass, and the backward pass
     after it starts from one loss whose targets are those of the last batch, by their values on the CPU. Models with a
     recurrent layer are not judged.
-    The linter reports ``loss.backward()`` after a loop over batches that assigns ``loss`` in every iteration and uses
-    it at most to print or log it.
+    The linter reports ``loss.backward()`` after a loop over batches, or over the terms of a loss such as several heads,
+    that assigns ``loss`` in every iteration and uses it at most to print or log it. Both report ``functools.reduce``
+    over losses with a function that ignores its first argument, the sum so far.
 
 References
     Optimizing Model Parameters, https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html
@@ -37,11 +38,13 @@ References
 from __future__ import annotations
 
 import ast
+import re
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from trueloop.analysis.program_files import parse_files
 from trueloop.analysis.queries.batch_loops import (
     assigned_in,
     batch_loops,
@@ -50,8 +53,8 @@ from trueloop.analysis.queries.batch_loops import (
     without_conversions,
 )
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.findings import Evidence
-from trueloop.core.source_text import dotted_name, encloses, nodes_in, walk
+from trueloop.core.findings import Evidence, SourceLocation
+from trueloop.core.source_text import dotted_name, encloses, nodes_in, read_source, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import (
     BackwardStarted,
@@ -63,6 +66,7 @@ from trueloop.tracing.events import (
     StepTaken,
     TracingGap,
 )
+from trueloop.tracing.running_code import user_modules
 
 MIN_BATCHES: Final = 3
 MIN_PASSES: Final = 2
@@ -88,6 +92,7 @@ class Detector(BaseDetector):
 
     def __init__(self) -> None:
         self._pass: _Pass | None = None
+        self._steps = 0
         self._counts: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         self._reported = False
         self._trained_within: weakref.WeakSet[Ref] = weakref.WeakSet()
@@ -158,10 +163,12 @@ class Detector(BaseDetector):
             first_update=0,
         )
 
-    def on_step_taken(self, event: StepTaken) -> None:
-        """Forget a pass during which an optimizer steps."""
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
+        """Forget a pass during which an optimizer steps; at the second step, read the source of the program."""
         if self._pass is not None and not self._pass.differentiated:
             self._forget()
+        self._steps += 1
+        return _reduction_in_program(event) if self._steps == CHECKED_STEP else None
 
     def on_tracing_gap(self, event: TracingGap) -> None:
         """Forget the pass."""
@@ -173,12 +180,55 @@ class Detector(BaseDetector):
         self._pass = None
 
 
+def _reduction_in_program(event: StepTaken) -> Evidence | None:
+    location = event.location and event.location.source_location
+    files = {*([location.path] if location else ()), *user_modules().values()}
+    trees = parse_files(each for each in files if "reduce(" in read_source(each)) or {}
+    found = next(((file, each) for file, tree in trees.items() for each in _forgetful_reductions(tree)), None)
+    if found is None:
+        return None
+    file, call = found
+    return Evidence(
+        message=_describe(call),
+        location=SourceLocation(file, call.lineno),
+        fix="Return the sum so far plus the new term: `lambda total, k: total + loss(k)`.",
+    )
+
+
+def _forgetful_reductions(tree: ast.AST) -> Iterator[ast.Call]:
+    """Yield each ``reduce`` over losses with a function that does not use the result so far."""
+    functions = {each.name: each for each in nodes_in(tree, ast.FunctionDef)}
+    for call in nodes_in(tree, ast.Call):
+        if last_name(call.func) != "reduce" or len(call.args) < 2:
+            continue
+        function = functions.get(call.args[0].id) if isinstance(call.args[0], ast.Name) else call.args[0]
+        if not isinstance(function, ast.Lambda | ast.FunctionDef) or len(function.args.args) != 2:
+            continue
+        so_far = function.args.args[0].arg
+        body = function.body if isinstance(function.body, list) else [function.body]
+        names = {each.id for part in body for each in nodes_in(part, ast.Name)}
+        calls = [last_name(each.func) for part in body for each in nodes_in(part, ast.Call)]
+        if not so_far.startswith("_") and so_far not in names and any(_LOSS.search(each) for each in calls):
+            yield call
+
+
+def _describe(call: ast.Call) -> str:
+    function: Any = call.args[0]
+    so_far = f"`{function.args.args[0].arg}`" if isinstance(function, ast.Lambda) else "its first argument"
+    return (
+        f"Only the last term counts: the function of `reduce` does not use {so_far}, the sum of the terms before, so "
+        "it returns the latest loss alone."
+    )
+
+
 def _is_recurrent(module: Any) -> bool:
     from torch import nn
 
     return any(isinstance(each, nn.RNNBase | nn.RNNCellBase) for each in module.modules())
 
 
+CHECKED_STEP: Final = 2  # when the source of the program is read
+_LOSS: Final = re.compile(r"loss|crit|entropy|mse|nll|kl_div|bce", re.IGNORECASE)
 _NUMBERS: Final = frozenset(("item", "detach", "data", "cpu", "float", "tolist"))
 """Methods of a loss whose result is a number without a graph."""
 _OUTPUT: Final = frozenset((
@@ -189,18 +239,24 @@ _ENDING: Final = ast.Break | ast.Return | ast.Yield
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each backward pass after a loop over batches that replaces its loss in every iteration."""
+    """Yield each backward pass after a loop over batches or terms that replaces its loss in every iteration."""
+    for call in _forgetful_reductions(source.tree):
+        yield Hit(message=_describe(call), node=call)
     backwards = [each for each in source.all_calls if last_name(each.func) == "backward"]
     for node in source.nodes_of(ast.For):
-        if not _is_batch_loop(source, node):
+        is_batch_loop = _is_batch_loop(source, node)
+        if not is_batch_loop and not _is_loop_over_terms(node):
             continue
         function = function_of(source, node)
         if any(encloses(node, each) for each in backwards) or _differentiates(node):
             continue
         for statement in _always_run(node.body):
             name = dotted_name(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
-            if isinstance(statement, ast.Assign) and name and _is_only_replaced(source, node, statement, name):
-                yield from _backwards_after(source, node, function, statement, name)
+            if not isinstance(statement, ast.Assign) or not (is_batch_loop or _shares_names(node.target, statement)):
+                continue
+            if name and _is_only_replaced(source, node, statement, name):
+                for hit in _backwards_after(source, node, function, statement, name):
+                    yield hit if is_batch_loop else replace(hit, severity=Severity.WARNING)
 
 
 def _is_batch_loop(source: SourceFile, loop: ast.For) -> bool:
@@ -211,6 +267,24 @@ def _is_batch_loop(source: SourceFile, loop: ast.For) -> bool:
     return any(
         (last_name(each.func) == "range" and len(each.args) == 3) or last_name(each.func) == "split" for each in calls
     )
+
+
+def _is_loop_over_terms(loop: ast.For) -> bool:
+    """Return True for a loop over pairs of outputs and targets, or over a dictionary of heads, tasks or losses."""
+    match loop.iter:
+        case (
+            ast.Call(func=ast.Name(id="zip")) | ast.Call(func=ast.Attribute(attr="items" | "keys" | "values"), args=[])
+        ):
+            return True
+        case ast.Call(func=ast.Name(id="enumerate"), args=[ast.Call(func=ast.Name(id="zip"))]):
+            return True
+        case _:
+            return False
+
+
+def _shares_names(target: ast.expr, statement: ast.Assign) -> bool:
+    names = {each.id for each in nodes_in(target, ast.Name)}
+    return any(each.id in names for each in nodes_in(statement.value, ast.Name))
 
 
 def _differentiates(loop: ast.For) -> bool:
@@ -287,9 +361,9 @@ def _backwards_after(
                 if is_root and not _is_assigned_between(where, variable, start, call.lineno):
                     yield Hit(
                         message=f"`{ast.unparse(call)}` runs once after the loop: `{variable}` is the loss of the last "
-                        "batch, and the losses of all others are dropped.",
+                        "iteration, and the losses of all others are dropped.",
                         node=call,
-                        related=((statement, "each batch replaces the loss here"),),
+                        related=((statement, "each iteration replaces the loss here"),),
                     )
                     break
 
@@ -303,7 +377,7 @@ def _is_assigned_between(function: Any, name: str, first: int, last: int) -> boo
     )
 
 
-RULE = Rule(required_words=("backward(", "for ", "oss|rit"), find=find)
+RULE = Rule(required_words=("backward(", "for |reduce(", "oss|rit"), find=find)
 
 BAD = """
 import torch

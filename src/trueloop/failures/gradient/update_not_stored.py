@@ -5,7 +5,9 @@ What you see
 
 Why it happens
     ``p = p - lr * p.grad`` creates a new tensor and gives it the name ``p``. The parameter of the model, which had this
-    name before, is unchanged. Only operations in place, such as ``p -= lr * p.grad``, change the parameter.
+    name before, is unchanged. Only operations in place, such as ``p -= lr * p.grad``, change the parameter. The vector
+    that ``parameters_to_vector`` returns is a copy, so a change of it has to be written back by
+    ``vector_to_parameters``.
 
 Fix
     Change the parameter in place, without recording the operation for the next backward pass.
@@ -33,19 +35,20 @@ References
 import ast
 import weakref
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from trueloop.analysis.program_files import parse_files
 from trueloop.analysis.queries.batch_loops import assigned_in
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence, SourceLocation
-from trueloop.core.source_text import Fix, dotted_name, nodes_in
+from trueloop.core.source_text import Fix, dotted_name, nodes_in, read_source
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
-from trueloop.tracing.events import BackwardEnded, Ref, StepSkipped, StepTaken
+from trueloop.tracing.events import BackwardEnded, ModelCalled, Ref, StepSkipped, StepTaken
 from trueloop.tracing.parameter_snapshot import first_values
 from trueloop.tracing.running_code import user_modules
 
 MIN_BACKWARDS: Final = 12
+_TO_VECTOR: Final = "parameters_to_vector"
 
 
 class Detector(BaseDetector):
@@ -55,6 +58,22 @@ class Detector(BaseDetector):
         self._updated = False
         self._backwards = 0
         self._values: weakref.WeakKeyDictionary[Ref, tuple[float, ...]] = weakref.WeakKeyDictionary()
+        self._calls = 0
+
+    def on_model_called(self, event: ModelCalled) -> Evidence | None:
+        """Return evidence at the twelfth call of models without an update, if a changed vector is not written back."""
+        if self._updated or self._calls >= MIN_BACKWARDS or not event.has_graph:
+            return None
+        self._calls += 1
+        if self._calls < MIN_BACKWARDS:
+            return None
+        location = event.location and event.location.source_location
+        files = {*([location.path] if location else ()), *user_modules().values()}
+        trees = parse_files(each for each in files if _TO_VECTOR in read_source(each)) or {}
+        found = [(file, *each) for file, tree in trees.items() for each in _lost_vectors(tree)]
+        for file, node, name in found[:1]:
+            return Evidence(message=_describe(node, name), location=SourceLocation(file, node.lineno))
+        return None
 
     def on_step_taken(self, event: StepTaken) -> None:
         """Record that something is updated."""
@@ -106,8 +125,54 @@ def _lost_updates(files: list[str]) -> Iterator[tuple[SourceLocation, str]]:
                 yield SourceLocation(file, node.lineno), ast.unparse(node)
 
 
+def _lost_vectors(tree: ast.AST) -> Iterator[tuple[Any, str]]:
+    """Yield each change of a variable from ``parameters_to_vector`` that is used for nothing else, with its name."""
+    imported = [each for node in nodes_in(tree, ast.ImportFrom) for each in node.names if each.name == _TO_VECTOR]
+    called = {_TO_VECTOR, *(each.asname or each.name for each in imported)}
+    for function in nodes_in(tree, ast.FunctionDef, ast.For, ast.While):
+        names = list(nodes_in(function if isinstance(function, ast.FunctionDef) else tree, ast.Name))
+        for made in nodes_in(function, ast.Assign):
+            match made:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=func)) if last_name(func) in called:
+                    changes, own = [], {id(made.targets[0])}
+                    for node in nodes_in(function, ast.Assign, ast.AugAssign, ast.Expr):
+                        if node is not made and _changes(node, name):
+                            changes.append(node)
+                            own |= {id(each) for each in nodes_in(node, ast.Name)}
+                    if changes and all(each.id != name or id(each) in own for each in names):
+                        yield changes[-1], name
+                case _:
+                    pass
+
+
+def _changes(node: ast.stmt, name: str) -> bool:
+    """Return True for ``v -= ...``, ``v = v - ...`` and ``v.sub_(...)``, which do nothing else with a vector."""
+    match node:
+        case ast.AugAssign(target=ast.Name(id=target)):
+            return target == name
+        case ast.Assign(targets=[ast.Name(id=target)], value=ast.BinOp() as value):
+            return target == name and _reads(value, name)
+        case ast.Expr(value=ast.Call(func=func)):
+            while isinstance(func, ast.Attribute) and func.attr.endswith("_"):
+                called = func.value
+                func = called.func if isinstance(called, ast.Call) else called
+            return isinstance(func, ast.Name) and func.id == name
+        case _:
+            return False
+
+
+def _describe(node: ast.AST, name: str) -> str:
+    return (
+        f"`{ast.unparse(node)}` changes a copy: `{name}` comes from `parameters_to_vector`, and nothing writes it "
+        "back, so the model keeps its parameters."
+    )
+
+
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each loop variable that gets the new parameter or the new state of an optimizer, and is then lost."""
+    """Yield each changed copy of a parameter, and each loop variable with a new state of an optimizer, that is lost."""
+    if _TO_VECTOR in source.text.source:
+        for node, name in {id(each[0]): each for each in _lost_vectors(source.tree)}.values():
+            yield Hit(message=_describe(node, name), node=node)
     for loop in source.nodes_of(ast.For):
         pairs = dict(_loop_variables(loop.target, loop.iter))
         for node in nodes_in(loop, ast.Assign) if pairs else ():
@@ -193,7 +258,7 @@ def _is_stored(loop: ast.For, name: str) -> bool:
     return False
 
 
-RULE = Rule(required_words=(".grad|grads|grad(", "for ", "parameters(|zeros"), find=find)
+RULE = Rule(required_words=(".grad|grads|grad(", "for ", "parameters(|zeros|parameters_to_vector"), find=find)
 
 BAD = """
 import torch

@@ -6,7 +6,9 @@ What you see
 
 Why it happens
     ``[Block()] * 12`` calls ``Block()`` once and creates a list with twelve references to the same block.
-    ``ModuleList`` and ``Sequential`` accept the same module several times without an error.
+    ``ModuleList`` and ``Sequential`` accept the same module several times without an error. So do
+    ``itertools.repeat(Block(), 12)`` and ``dict.fromkeys(names, Block())``, and ``copy.copy(block)`` makes a new module
+    with the parameters of the old one.
 
 Fix
     Create each layer in a list comprehension:
@@ -21,10 +23,12 @@ When this is fine
     - You share the weights on purpose, as in ALBERT, and write ``[block] * 12`` or call the layer in a loop.
 
 How it is detected
-    Only the linter finds it, from the source code: a list that contains the call that creates a layer with weights is
-    multiplied, in a ``ModuleList`` or ``Sequential``, or for a list whose entries each get an optimizer, as the members
-    of an ensemble. It also reports ``functools.lru_cache`` on a function that returns a new layer. A run cannot show
-    whether the weights are shared by mistake or on purpose.
+    The linter reports a list that contains the call that creates a layer with weights and is multiplied, in a
+    ``ModuleList`` or ``Sequential``, or for a list whose entries each get an optimizer, as the members of an ensemble.
+    It also reports ``repeat`` and ``dict.fromkeys`` with such a call, ``copy.copy`` of a layer for each entry of a
+    container, and ``functools.lru_cache`` on a function that returns a new layer. In a run, the sanitizer reports a
+    container with several entries of the same parameters, if the source of the program has such an expression for its
+    class. Without one, a run cannot show whether the weights are shared by mistake or on purpose.
 
 References
     deep-learning-with-pytorch/dlwpt-code#89, "ResBlock" objects are most likely identical, in a book's own code,
@@ -37,17 +41,110 @@ References
 import ast
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import OpKind
+from trueloop.analysis.program_files import parse_files
 from trueloop.analysis.queries.assignments import assigned_value
 from trueloop.analysis.queries.unregistered_modules import has_weights
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, dotted_name, nodes_in, walk
-from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.core.findings import Evidence, SourceLocation
+from trueloop.core.source_text import Fix, dotted_name, nodes_in, read_source, walk
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
+from trueloop.tracing.events import ModelCalled
+from trueloop.tracing.running_code import user_modules
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 CONTAINERS = ("torch.nn.ModuleList", "torch.nn.Sequential")
+
+
+class _Repeated(NamedTuple):
+    """Entries of a container with the same parameters."""
+
+    entries: int
+    is_shallow: bool
+    """Whether they are shallow copies, not one object."""
+
+
+class Detector(BaseDetector):
+    """Reads the source of the program if a container of a model has several entries with the same parameters.
+
+    Cost: 1 us for each module of a model, once.
+    """
+
+    def __init__(self) -> None:
+        self._known = WeakIdDict[Any, bool]()
+        self._reported: set[SourceLocation] = set()
+
+    def on_model_called(self, event: ModelCalled) -> Iterator[Evidence] | None:
+        """Return evidence at the first call of a model with repeated layers."""
+        if self._known.get(event.live_module):
+            return None
+        self._known.put(event.live_module, True)
+        return self._repeated(event, repeated) if (repeated := _repeated_entries(event.live_module)) else None
+
+    def _repeated(self, event: ModelCalled, repeated: dict[str, _Repeated]) -> Iterator[Evidence]:
+        location = event.location and event.location.source_location
+        files = {*([location.path] if location else ()), *user_modules().values()}
+        files = {each for each in files if _has_repetition(read_source(each))}
+        trees = parse_files(files) or {}
+        made = {
+            each.name: {last_name(call.func) for call in nodes_in(each, ast.Call)}
+            for tree in trees.values()
+            for each in nodes_in(tree, ast.FunctionDef)
+        }
+        for file, tree in trees.items():
+            for node, entries in _repetitions(tree):
+                names = {last_name(each.func) for each in entries if isinstance(each, ast.Call)}
+                names = names.union(*(made.get(name, ()) for name in names))
+                is_shallow = _is_shallow_copy(node)
+                kind = next((each for each in repeated if repeated[each].is_shallow and is_shallow), None)
+                kind = kind or next((each for each in repeated if each in names and not is_shallow), None)
+                place = SourceLocation(file, node.lineno)
+                if kind is not None and place not in self._reported:
+                    self._reported.add(place)
+                    yield Evidence(
+                        message=f"`{ast.unparse(node)}` repeats one {kind}: {repeated[kind].entries} entries of a "
+                        f"container of {event.model.name} share its weights.",
+                        location=place,
+                    )
+
+
+def _repeated_entries(model: Any) -> dict[str, _Repeated]:
+    """Return the classes of layers with parameters that are several entries of one container, or shallow copies."""
+    from torch import nn
+
+    found: dict[str, _Repeated] = {}
+    for container in model.modules():
+        if isinstance(container, nn.ModuleList | nn.ModuleDict | nn.Sequential):
+            entries: list[Any] = [each for each in vars(container)["_modules"].values() if each is not None]
+            parts = [(id(vars(each)["_parameters"]), id(vars(each)["_modules"])) for each in entries]
+            for entry, part in zip(entries, parts, strict=True):
+                if parts.count(part) > 1 and any(True for _ in entry.parameters()):
+                    objects = {id(each) for each, other in zip(entries, parts, strict=True) if other == part}
+                    found[type(entry).__name__] = _Repeated(parts.count(part), len(objects) > 1)
+    return found
+
+
+def _repetitions(tree: ast.AST) -> Iterator[tuple[ast.expr, list[ast.expr]]]:
+    """Yield the expressions that repeat the result of a call, with what they repeat, and shallow copies."""
+    for node in nodes_in(tree, ast.BinOp, ast.Call):
+        match node:
+            case ast.BinOp(op=ast.Mult()):
+                yield from ((node, repeated.elts) for product, repeated, _ in _products(node) if product is node)
+            case ast.Call(func=function, args=[first, *_]) if last_name(function) in ("repeat", "cycle"):
+                yield node, first.elts if isinstance(first, ast.List | ast.Tuple) else [first]
+            case ast.Call(args=[_, value]) if dotted_name(node.func) == "dict.fromkeys":
+                yield node, [value]
+            case ast.Call() if _is_shallow_copy(node):
+                yield node, [node]
+            case _:
+                pass
+
+
+def _is_shallow_copy(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and dotted_name(node.func) == "copy.copy" and len(node.args) == 1
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -70,7 +167,32 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     fix=_to_comprehension(source, product, repeated, times),
                 )
     yield from (each for each in _repeated_models(source, makers) if id(each.node) not in reported)
+    yield from _repeated_by_calls(source, makers)
     yield from _cached_layers(source)
+
+
+def _repeated_by_calls(source: SourceFile, makers: set[int]) -> Iterator[Hit]:
+    """Yield ``repeat`` and ``dict.fromkeys`` of a new layer, and a shallow copy for each entry of a container."""
+    for call in source.calls_of("itertools.repeat", "itertools.cycle", "builtins.dict.fromkeys"):
+        for node, entries in _repetitions(call):
+            layer = next((each for each in entries if id(each) in makers), None)
+            if node is call and isinstance(layer, ast.Call):
+                yield Hit(
+                    message=f"`{source.text.segment(call)}` gives the same `{source.text.segment(layer.func)}` each "
+                    "time, so all places share its weights.",
+                    node=call,
+                )
+    for call in source.calls_of(*CONTAINERS):
+        for comprehension in nodes_in(call, ast.ListComp, ast.GeneratorExp):
+            if isinstance(comprehension.elt, ast.Call) and source.qualified_name(comprehension.elt.func) == "copy.copy":
+                edit = source.text.replace(comprehension.elt.func, "copy.deepcopy")
+                is_plain = dotted_name(comprehension.elt.func) == "copy.copy"
+                yield Hit(
+                    message=f"`{source.text.segment(comprehension.elt)}` makes a new module with the same parameters, "
+                    "so all entries share their weights.",
+                    node=comprehension.elt,
+                    fix=Fix((edit,), safe=False, description="Copy the parameters too") if is_plain else None,
+                )
 
 
 def _cached_layers(source: SourceFile) -> Iterator[Hit]:
@@ -200,11 +322,16 @@ def _has_product(text: str) -> bool:
     return any(each.search(text) for each in fast) or bool(_FACTOR.search(text) and slow.search(text))
 
 
-def _has_product_or_cache(text: str) -> bool:
-    return "cache" in text or _has_product(text)
+def _has_repetition(text: str) -> bool:
+    is_repeated = "itertools" in text and ("repeat(" in text or "cycle(" in text)
+    return is_repeated or "fromkeys(" in text or "copy.copy(" in text or _has_product(text)
 
 
-RULE = Rule(required_words=("ModuleList|Sequential|nn", _has_product_or_cache), find=find)
+def _has_repetition_or_cache(text: str) -> bool:
+    return "cache" in text or _has_repetition(text)
+
+
+RULE = Rule(required_words=("ModuleList|Sequential|nn", _has_repetition_or_cache), find=find)
 
 SCRIPT = """
 import torch
@@ -243,4 +370,5 @@ FAILURE = Failure(
     good=SCRIPT.replace("{blocks}", "[nn.Linear(width, width) for _ in range(depth)]"),
     fix="Create a new layer for each entry: [Block() for _ in range(12)].",
     rule=RULE,
+    detector=Detector,
 )

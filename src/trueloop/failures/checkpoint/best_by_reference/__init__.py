@@ -74,6 +74,8 @@ class StateDictUsed(Event):
     """Whether the model's weights have changed since the dictionary was created."""
     into_itself: bool
     """Whether it was loaded into the model that it was created from."""
+    into_alias: bool = False
+    """Whether it was loaded into another module whose parameters are the same tensors, as after ``copy.copy``."""
     count: int = 1
     """Number of dictionaries that the line has created and that still exist."""
 

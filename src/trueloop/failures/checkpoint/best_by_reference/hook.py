@@ -143,7 +143,7 @@ class StateDicts(Hook):
                 continue
             reported.append(created)
             aliased, changed = self._compare(created)
-            self._emit(how, created, target, aliased=aliased, changed=changed)
+            self._emit(how, created, target, aliased=aliased, changed=changed, state=state)
             module = created.module()
             if module is not None and module is not target and not changed:
                 by_place = self._latest_by_line.get(module) or {}
@@ -155,11 +155,23 @@ class StateDicts(Hook):
         if target is not None and not reported:
             self._report_own_memory(target, state)
 
-    def _emit(self, how: str, created: _StateDict, target: nn.Module | None, *, aliased: bool, changed: bool) -> None:
+    def _emit(
+        self,
+        how: str,
+        created: _StateDict,
+        target: nn.Module | None,
+        *,
+        aliased: bool,
+        changed: bool,
+        state: Any = None,
+    ) -> None:
+        into_itself = target is not None and target is created.module()
+        is_other = target is not None and not into_itself and isinstance(state, Mapping)
         self._stream.emit(StateDictUsed(
             location=user_location(), how=how, created_at=created.location,
             created_update=created.update, was_trained=created.was_trained, aliased=aliased, weights_changed=changed,
-            into_itself=target is not None and target is created.module(),
+            into_itself=into_itself,
+            into_alias=is_other and _is_own_memory(cast("nn.Module", target), cast("Mapping[Any, Any]", state)),
         ))  # fmt: skip
 
     def _report_own_memory(self, target: nn.Module, state: Any) -> None:

@@ -25,8 +25,10 @@ How it is detected
     In a run, the sanitizer looks for an epoch in which two or more steps used K batches each and fewer than K batches
     remained at the end. It reports the epoch if the remaining gradients were then cleared, or if the next step used
     more than K batches. Without a loader it looks for a window that is larger than all others, by less than K batches,
-    once in each n updates, three times. The linter reports it only if the file contains the number of batches and K,
-    the loop itself counts the batches, and no step follows the loop.
+    once in each n updates, three times. It also reports two passes over a loader in which the program loads K batches,
+    trains on each of them and steps, several times, and then loads fewer than K batches without using them. The linter
+    reports it only if the file contains the number of batches and K, the loop itself counts the batches, and no step
+    follows the loop.
 
 References
     PyTorch documentation "CUDA Automatic Mixed Precision examples", section on gradient accumulation,
@@ -50,9 +52,20 @@ from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import CannotInject, TeachingLoop
-from trueloop.tracing.events import Event, GradientsCleared, Ref, StepTaken, TracingGap
+from trueloop.tracing.events import (
+    BackwardEnded,
+    BatchLoaded,
+    Event,
+    GradientsCleared,
+    LoaderExhausted,
+    ModelCalled,
+    Ref,
+    StepTaken,
+    TracingGap,
+)
 
 MIN_EPOCHS: Final = 3  # ends of epochs with as many batches left over
+MIN_WINDOWS: Final = 2  # equal windows of a pass whose batches are collected
 MAX_WINDOWS: Final = 256
 
 
@@ -68,6 +81,33 @@ class IncompleteWindow(Event):
     """Number of backward passes in each of the previous windows."""
     next_window_backwards: int
     """Number of backward passes in the next window, including the leftover ones; 0 if their gradients were cleared."""
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """A pass over a loader whose batches are collected before they are trained on."""
+
+    loader: Ref
+    windows: list[tuple[int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int]])
+    """Numbers of batches, of calls with a graph, of backward passes and of steps of each complete window."""
+    loaded: int = 0
+    calls: int = 0
+    backwards: int = 0
+    steps: int = 0
+
+    def end(self) -> None:
+        """End a window."""
+        self.windows = [*self.windows[-MAX_WINDOWS:], (self.loaded, self.calls, self.backwards, self.steps)]
+        self.loaded = self.calls = self.backwards = self.steps = 0
+
+    def dropped(self, batches: int) -> tuple[int, int]:
+        """Return the size of a window and the number of batches at the end that are not used; zeros if unclear."""
+        if len(self.windows) < MIN_WINDOWS or len(set(self.windows)) > 1 or self.calls or self.backwards:
+            return 0, 0
+        size, calls, backwards, steps = self.windows[0]
+        is_accumulation = size > 1 and calls == size and steps and (backwards == size or (backwards == 1 and size > 2))
+        left = self.loaded if is_accumulation and size * len(self.windows) + self.loaded == batches else 0
+        return (size, left) if 0 < left < size else (0, 0)
 
 
 @dataclass(slots=True)
@@ -121,6 +161,60 @@ class Detector(BaseDetector):
         self._windows: weakref.WeakKeyDictionary[Ref, _Windows] = weakref.WeakKeyDictionary()
         self._reported = False
         """Whether a loader has shown where an epoch ends."""
+        self._ahead: _Ahead | None = None
+        self._dropped: weakref.WeakKeyDictionary[Ref, tuple[int, int]] = weakref.WeakKeyDictionary()
+        """Loader -> window size and number of unused batches at the end of its latest pass."""
+        self._ended: Ref | None = None
+        """The loader that ended last, until a batch is loaded."""
+
+    def on_batch_loaded(self, event: BatchLoaded) -> None:
+        """Count the batch; it ends a window if the batches before it were trained on."""
+        self._ended = None
+        if event.index == 0:
+            self._ahead = _Ahead(event.loader)
+        ahead = self._ahead
+        if ahead is None or ahead.loader is not event.loader:
+            self._ahead = None
+            return
+        if ahead.backwards:
+            ahead.end()
+            if ahead.windows[0][0] == 1:  # the usual case
+                self._ahead = None
+        ahead.loaded += 1
+
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Count the call."""
+        if self._ahead is not None:
+            self._ahead.calls += event.has_graph and event.training
+
+    def on_backward_ended(self, event: BackwardEnded) -> None:
+        """Count the backward pass; after the end of a pass, it uses the last batches."""
+        if self._ahead is not None:
+            self._ahead.backwards += 1
+        elif self._ended is not None:
+            self._dropped.pop(self._ended, None)
+
+    def on_loader_exhausted(self, event: LoaderExhausted) -> Evidence | None:
+        """Return evidence if the last batches of a pass, and those of the pass before, were not used.
+
+        The batches of the latest pass may still be used, so they do not count.
+        """
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead.loader is not event.loader:
+            return None
+        known, now = self._dropped.pop(event.loader, (0, 0)), ahead.dropped(event.batches)
+        size, left = now
+        if left:
+            self._dropped[event.loader], self._ended = now, event.loader
+        if known != now or not left or self._reported:
+            return None
+        self._reported = True
+        return Evidence(
+            message=f"Of the {event.batches} batches of an epoch, the last {left} had no effect in two epochs: the "
+            f"program collects {size} batches for each update and drops an incomplete window.",
+            location=event.location,
+            fix="Make an update with the batches that are left too, and divide its losses by their number.",
+        )
 
     def on_gradients_cleared(self, event: GradientsCleared) -> None:
         """Record gradients that are cleared before a step used them."""
@@ -130,9 +224,13 @@ class Detector(BaseDetector):
     def on_tracing_gap(self, event: TracingGap) -> None:
         """Discard the windows so far."""
         self._windows.clear()
+        self._dropped.clear()
+        self._ahead = None
 
     def on_step_taken(self, event: StepTaken) -> Evidence | None:
         """Return evidence when the same number of backward passes was left over at the end of three epochs."""
+        if self._ahead is not None:
+            self._ahead.steps += 1
         windows = self._windows.setdefault(event.optimizer, _Windows(event.backward_count))
         for other in self._windows.values():
             if other is not windows:

@@ -7,7 +7,8 @@ What you see
 Why it happens
     ``target_net = policy_net`` gives the network a second name, and ``model.to(device)`` returns the same model. Each
     update of one name is an update of the other, so the target moves with the network that is trained on it. Copying
-    the weights of a network to itself changes nothing.
+    the weights of a network to itself changes nothing. ``copy.copy(policy_net)`` makes a new module with the same
+    layers and parameters, so it is no copy of the weights either.
 
 Fix
     Create a second network, or copy the first one:
@@ -24,8 +25,9 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a network that at least four updates called under two names, one of them with the
     word target or teacher, if the gradients never go through that name and the name never stands for another network.
-    It also reports such a name whose ``load_state_dict`` twice got the network's own, unchanged state_dict. The linter
-    reports both names if they are assigned from the same network and one of them gets the weights of the other.
+    It also reports such a name whose ``load_state_dict`` twice got the network's own, unchanged state_dict, and any
+    network that twice got the state_dict of another object with the same parameters. The linter reports both names if
+    they are assigned from the same network, or one from ``copy.copy`` of it, and one gets the weights of the other.
 
 References
     datawhalechina/easy-rl#140, "self.policy_net = model.to(self.device)" and "self.target_net = model.to(self.device)",
@@ -46,7 +48,7 @@ from typing import Any, Final
 from trueloop.analysis.queries.assignments import FUNCTIONS, enclosing_definition
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence, SourceLocation
-from trueloop.core.source_text import Fix, nodes_in, walk
+from trueloop.core.source_text import Fix, dotted_name, nodes_in, walk
 from trueloop.failures.checkpoint.best_by_reference import StateDictUsed
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import Event, Ref, WatchEnded
@@ -116,24 +118,28 @@ class Detector(BaseDetector):
 
     def on_state_dict_used(self, event: StateDictUsed) -> Evidence | None:
         """Return evidence when a line has loaded a network's own weights twice."""
-        if event.how != "loaded" or not event.into_itself or event.weights_changed or not event.update:
+        is_own = event.into_itself or event.into_alias
+        if event.how != "loaded" or not is_own or event.weights_changed or not event.update:
             return None
         location = event.location.source_location if event.location else None
         names = _loaded_names(location) if location is not None else None
-        if location is None or names is None or not is_target_name(names[0]) or names[0] in self._reported:
+        if location is None or names is None or names[0] in self._reported:
+            return None
+        target, source = names
+        if not event.into_alias and not (source and is_target_name(target)):
             return None
         updates = self._loads.setdefault(location, [])
         if event.update not in updates[-1:]:
             updates.append(event.update)
         if len(updates) < MIN_LOADS:
             return None
-        target, source = names
         self._reported.add(target)
-        how = "is the same network as" if target != source else "gets the weights of"
+        how = f"is the same network as `{source}`" if target != source else f"gets the weights of `{source}`"
+        if event.into_alias:
+            how = f"has the same parameters as {f'`{source}`' if source else 'the network whose state_dict it gets'}"
         return Evidence(
-            message=f"`{target}` {how} `{source}`: {len(updates)} loads copied its weights to itself, which changes "
-            "nothing.",
-            location=_assignment(location.path, target) if target != source else location,
+            message=f"`{target}` {how}: {len(updates)} loads copied its weights to itself, which changes nothing.",
+            location=(_assignment(location.path, target) if target != source else None) or location,
             related=((location, "loaded here"),),
             first_update=updates[0],
         )
@@ -169,19 +175,20 @@ def _assignment(file: str, name: str) -> SourceLocation | None:
     lines = [
         node.lineno
         for node in nodes_in(tree_of(file, last) or ast.Module([], []), ast.Assign)
-        if "deepcopy" not in ast.unparse(node.value)
+        if "deepcopy" not in ast.unparse(node.value) and not isinstance(node.value, ast.BinOp)
         if any(ast.unparse(each).rpartition(".")[2] == last for each in node.targets)
     ]
     return SourceLocation(file, lines[0]) if len(lines) == 1 else None
 
 
 def _loaded_names(location: SourceLocation) -> tuple[str, str] | None:
-    """Return both networks of ``target.load_state_dict(source.state_dict())`` in a line; None for other lines."""
+    """Return both networks of ``target.load_state_dict(source.state_dict())`` in a line, the source if it is known."""
     from trueloop.tracing.source_calls import calls_in
 
     for call in calls_in(location.path, "load_state_dict"):
-        if call.lineno <= location.line <= (call.end_lineno or call.lineno) and (networks := _networks(call)):
-            return ast.unparse(networks[0]), ast.unparse(networks[1])
+        if call.lineno <= location.line <= (call.end_lineno or call.lineno) and isinstance(call.func, ast.Attribute):
+            networks = _networks(call)
+            return ast.unparse(call.func.value), ast.unparse(networks[1]) if networks else ""
     return None
 
 
@@ -201,17 +208,20 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for call in source.all_calls:
         networks = _networks(call) or _zipped_parameters(call)
         for target, online in (networks, networks[::-1]) if networks else ():
-            if not is_target_name(ast.unparse(target)):
-                continue
+            is_named = is_target_name(ast.unparse(target))
             if ast.unparse(target) == ast.unparse(online):
-                if id(call) not in reported and _networks(call):
+                if is_named and id(call) not in reported and _networks(call):
                     reported.add(id(call))
                     yield Hit(message=f"`{source.text.segment(call)}` copies the weights to themselves.", node=call)
-            elif (assignment := _aliasing(source, call, target, online)) and id(assignment) not in reported:
+                continue
+            assignment = _aliasing(source, call, target, online)
+            is_shallow = assignment is not None and _is_shallow_copy(assignment.value)
+            if assignment is not None and (is_named or is_shallow) and id(assignment) not in reported:
                 reported.add(id(assignment))
                 yield Hit(
-                    message=f"`{ast.unparse(target)}` is the same network as `{ast.unparse(online)}`, not a copy, so "
-                    "each update changes it too.",
+                    message=f"`{ast.unparse(target)}` "
+                    f"{'shares the weights of' if is_shallow else 'is the same network as'} `{ast.unparse(online)}`, "
+                    "not a copy, so each update changes it too.",
                     node=assignment,
                     related=((call, "the weights are copied to themselves here"),),
                     fix=_deepcopy_fix(source, assignment),
@@ -263,18 +273,33 @@ def _assignments_of(scope: ast.AST, target: ast.expr) -> list[ast.Assign]:
 
 
 def _without_moves(value: Any) -> Any:
-    """Return the network in ``network.to(device).eval()``."""
-    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in UNCHANGING:
-        value = value.func.value
+    """Return the network in ``network.to(device).eval()`` and ``copy.copy(network)``."""
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        if _is_shallow_copy(value):
+            value = value.args[0]
+        elif value.func.attr in UNCHANGING:
+            value = value.func.value
+        else:
+            break
     return value
+
+
+def _is_shallow_copy(value: ast.expr) -> bool:
+    """Return True for ``copy.copy(network)``, which has the same parameters."""
+    return isinstance(value, ast.Call) and dotted_name(value.func) == "copy.copy" and len(value.args) == 1
 
 
 def _deepcopy_fix(source: SourceFile, assignment: ast.Assign) -> Fix | None:
     """Return the fix that copies the network; None if the file does not import ``copy``."""
     if not any(any(n.name == "copy" for n in each.names) for each in source.nodes_of(ast.Import)):
         return None
-    text = f"copy.deepcopy({source.text.segment(assignment.value)})"
-    return Fix((source.text.replace(assignment.value, text),), safe=False, description="Copy the network")
+    value: Any = assignment.value
+    edit = (
+        source.text.replace(value.func, "copy.deepcopy")
+        if _is_shallow_copy(value)
+        else source.text.replace(value, f"copy.deepcopy({source.text.segment(value)})")
+    )
+    return Fix((edit,), safe=False, description="Copy the network")
 
 
 BAD = """
@@ -307,6 +332,6 @@ FAILURE = Failure(
     bad=BAD,
     good=changed(BAD, {"target_net = policy_net\n": "target_net = copy.deepcopy(policy_net)\n"}),
     fix="Create the target network as a copy: copy.deepcopy(policy_net).",
-    rule=Rule(required_words=("torch", "target|teacher|Target|Teacher", "load_state_dict(|zip("), find=find),
+    rule=Rule(required_words=("torch", "target|teacher|Target|Teacher|copy.copy(", "load_state_dict(|zip("), find=find),
     detector=Detector,
 )

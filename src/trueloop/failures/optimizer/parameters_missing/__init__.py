@@ -35,11 +35,14 @@ How it is detected
     group without parameters, as from a generator that was already used up, or if its groups divide layers, such as
     into weights and biases, and no group has the kind of the reported parameters, such as embeddings. A full model
     whose parameters are in no optimizer is reported if two optimizers have the same parameters. Parameters next
-    to layers, such as a position table, do not count as first layers. It also reports parameters that were frozen
-    when the optimizer was new and got gradients later, if every optimizer that contains them made its last step
-    before this one was built. The linter reports a layer that is added after the optimizer was built, or a layer that
-    comes after a trained layer in the model and is in no optimizer of the file. A last layer that is fixed on purpose
-    but still requires gradients is reported too, so this is a warning. It also reports a loop over
+    to layers, such as a position table, do not count as first layers. A module that is called with the output of a
+    trained model is reported if its parameters are in no optimizer, were not loaded, and are no weights of PyTorch's
+    layers: a loss with proxies, centers or a temperature, or a head with a matrix of its own. It also reports
+    parameters that were frozen when the optimizer was new and got gradients later, if every optimizer that contains
+    them made its last step before this one was built. The linter reports a layer that is added after the optimizer was
+    built, or a layer that comes after a trained layer in the model and is in no optimizer of the file. A last layer
+    that is fixed on purpose but still requires gradients is reported too, so this is a warning. It also reports a loop
+    over
     ``named_parameters()`` that fills groups by ``if name.startswith(...)`` and ``elif`` without ``else``, if the model
     has parameters that no condition takes and that are not only its first layers.
 
@@ -66,11 +69,12 @@ from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.optimizer.parameters_missing.names_left_out import names_left_out
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import BackwardEnded, OptimizerCreated, Ref, Refs, StepTaken
+from trueloop.tracing.events import BackwardEnded, ModelCalled, OptimizerCreated, Ref, Refs, StateLoaded, StepTaken
 from trueloop.tracing.trackers.parameter_ownership import CalledModel, ParameterOwnership
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MIN_SHARE_AROUND = 0.5  # of the missing parameters: as many as are updated, if they lie before and behind these
+MAX_HEAD_PARAMETERS = 4  # of a loss or head with parameters of its own
 MIN_UPDATES = 4  # updates with unused gradients; by then, all other optimizers should have stepped
 
 
@@ -87,6 +91,10 @@ class Detector(BaseDetector):
         self._with_empty_group: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._grouped_by_kind: weakref.WeakSet[Ref] = weakref.WeakSet()
         """Optimizers that have parameters of one layer in several groups, as for weight decay."""
+        self._after_model: weakref.WeakKeyDictionary[Ref, bool] = weakref.WeakKeyDictionary()
+        """Small module that gets the output of a model -> whether it returns a number, as a loss does."""
+        self._loaded: weakref.WeakSet[Ref] = weakref.WeakSet()
+        """Parameters that were read from a state_dict."""
 
     def on_optimizer_created(self, event: OptimizerCreated) -> None:
         """Record an optimizer of which a group has no parameters, or whose groups divide layers."""
@@ -100,6 +108,16 @@ class Detector(BaseDetector):
         """Record the line, to recognise a library that runs the whole training."""
         self._backward_at = event.location
 
+    def on_state_loaded(self, event: StateLoaded) -> None:
+        """Record pretrained parameters."""
+        self._loaded.update(event.live_parameters)
+
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Record a small module that gets the output of another one, with its graph."""
+        is_small = len(event.parameters) <= MAX_HEAD_PARAMETERS and event.has_graph
+        if is_small and event.inputs is not None and event.inputs.grad_fn is not None:
+            self._after_model[event.model] = getattr(event.output, "ndim", None) == 0
+
     def on_step_taken(self, event: StepTaken) -> Evidence | None:
         """Return evidence at a step that does not update some of a model's parameters."""
         outside = self.ownership.without_optimizer | self.ownership.unfrozen
@@ -108,7 +126,8 @@ class Detector(BaseDetector):
         for model in self.ownership.models.values():
             missing = outside & model.parameters
             is_other = event.with_gradient.isdisjoint(model.parameters)
-            if model.changed or not self.ownership.received or (is_other and not self._is_forgotten(event, model)):
+            is_whole = is_other and (self._is_head(model) or self._is_forgotten(event, model))
+            if model.changed or not self.ownership.received or (is_other and not is_whole):
                 continue
             if not missing:
                 self._updates.remove(model.ref)
@@ -127,7 +146,7 @@ class Detector(BaseDetector):
             return False
         if self.ownership.unfrozen & missing or event.optimizer in self._with_empty_group:
             return True
-        if self._is_forgotten(event, model):
+        if self._is_forgotten(event, model) or self._is_head(model):
             return True
         is_within = _is_within(model, missing, event.with_gradient & model.parameters)
         share = MIN_SHARE_AROUND if is_within else 1
@@ -141,6 +160,26 @@ class Detector(BaseDetector):
             and owner.latest_step is not None
             and event.update - owner.latest_step < MIN_UPDATES
             for other, owner in self.ownership.optimizers.items()
+        )
+
+    def _is_head(self, model: CalledModel) -> bool:
+        """Return True for a loss or head behind a model, with parameters of its own that no optimizer contains.
+
+        The embedding of a loss counts as its own. Parameters that were loaded may be fixed on purpose.
+        """
+        from torch import nn
+
+        is_loss = self._after_model.get(model.ref)
+        if is_loss is None or not model.parameters <= self.ownership.without_optimizer:
+            return False
+        kinds = [each.kind for each in model.places.values()]
+        is_own = all(not hasattr(nn, kind) or (is_loss and kind == "Embedding") for kind, _, _ in kinds)
+        dimensions = [count for _, _, count in kinds]
+        return (
+            is_own
+            and max(dimensions) <= 2
+            and (is_loss or 2 in dimensions)
+            and self._loaded.isdisjoint(model.parameters)
         )
 
     def _is_oversight(self, event: StepTaken, model: CalledModel, missing: Refs) -> bool:

@@ -29,7 +29,8 @@ How it is detected
     the variable that the optimizer got as its learning rate, ``lr *= 0.1``, if nothing but a message reads the new
     value, and ``optimizer.param_groups[0]["lr"] = ...`` if the only optimizer is created with several groups and
     nothing sets the rate of the others. In a run, the sanitizer reports an attribute that differs from the parameter
-    groups at the starts of two epochs with steps in between, if nothing in any file of the program reads it.
+    groups at two times with steps in between, if nothing in any file of the program reads it, and a default that
+    changed after the optimizer was created, if the program reads no defaults and adds no group.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -42,10 +43,11 @@ References
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from trueloop.analysis.abstract_value import MANAGED, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.assignments import assigned_value
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.queries.optimizer_settings import sets_in_groups
 from trueloop.analysis.source_file import Hit, SourceFile
@@ -66,7 +68,7 @@ _BY_NAME = frozenset(("getattr", "hasattr", "attrgetter"))
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class OptimizerAttributeSet(Event):
-    """RARE. An attribute named like a setting was set on a PyTorch optimizer, which stepped with another value."""
+    """RARE. A setting of a PyTorch optimizer was set as an attribute or default, and it stepped with another value."""
 
     LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("trees",)
     optimizer: Ref
@@ -77,14 +79,18 @@ class OptimizerAttributeSet(Event):
     """Value of the setting in the first parameter group, as text."""
     trees: Mapping[str, ast.Module]
     """LIVE: the syntax trees of the program, by file."""
+    is_default: bool = False
+    """Whether the value is one of ``optimizer.defaults``."""
 
 
 class Detector(BaseDetector):
-    """Reports attributes of optimizers that nothing reads."""
+    """Reports attributes and defaults of optimizers that nothing reads."""
 
     def on_optimizer_attribute_set(self, event: OptimizerAttributeSet) -> Evidence | None:
         """Return evidence if no file of the program reads the attribute, or sets the value in a parameter group."""
         key, trees = event.attribute, event.trees
+        if event.is_default:
+            return _changed_default(event)
         nodes = [(file, each) for file, tree in trees.items() for each in _attributes_of_optimizers(tree, key)]
         lines = [SourceLocation(file, each.lineno) for file, each in nodes if isinstance(each.ctx, ast.Store)]
         if not lines or any(_is_read_from_optimizer(each, key) or sets_in_groups(each, key) for each in trees.values()):
@@ -97,11 +103,63 @@ class Detector(BaseDetector):
         )
 
 
+def _changed_default(event: OptimizerAttributeSet) -> Evidence | None:
+    """Return evidence of a default that changed after the optimizer got its groups, if no later group can use it."""
+    lines: list[SourceLocation] = []
+    for file, tree in event.trees.items():
+        changes = list(_changes_of_defaults(tree))
+        lines += [SourceLocation(file, each.lineno) for each in changes]
+        own = {id(inner) for each in changes for inner in walk(each)}
+        others = (each for each in nodes_in(tree, ast.Attribute) if id(each) not in own)
+        if any(each.attr in ("defaults", "add_param_group", "param_groups") for each in others):
+            return None
+    if not lines:
+        return None
+    key = event.attribute
+    return Evidence(
+        message=f"The new default {key}={event.attribute_value} has no effect: the parameter groups of this "
+        f"{event.optimizer.kind} were created before, with {key}={event.group_value}.",
+        location=lines[0],
+        dedup_key=(event.optimizer.kind, key),
+    )
+
+
+def _changes_of_defaults(tree: ast.AST) -> Iterator[ast.stmt]:
+    """Yield the statements that change ``optimizer.defaults``, also by a method of the dictionary."""
+    for each in nodes_in(tree, ast.Assign, ast.AugAssign, ast.Expr):
+        match each:
+            case ast.Assign(targets=[target]) | ast.AugAssign(target=target):
+                changed_node = target.value if isinstance(target, ast.Subscript) else target
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="update" | "setdefault", value=value))):
+                changed_node = value
+            case _:
+                continue
+        if isinstance(changed_node, ast.Attribute) and changed_node.attr == "defaults":
+            yield each
+
+
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each assignment of a setting, or of a variable with the learning rate, that has no effect on a group."""
     yield from changed_variables(source)
     yield from first_groups(source)
     yield from _ignored_settings(source)
+    yield from _updated_defaults(source)
+
+
+def _updated_defaults(source: SourceFile) -> Iterator[Hit]:
+    """Yield each ``optimizer.defaults.update(...)`` of an optimizer of PyTorch that gets no group later."""
+    changes = [each for each in _changes_of_defaults(source.tree) if isinstance(each, ast.Expr)]
+    own = {id(inner) for each in changes for inner in walk(each)}
+    attributes = [each.attr for each in source.nodes_of(ast.Attribute) if id(each) not in own] if changes else []
+    if {"defaults", "add_param_group", "param_groups"}.intersection(attributes):
+        return
+    for each in changes:
+        call: Any = each.value
+        owner = call.func.value.value
+        created = assigned_value(source, each, owner.id) if isinstance(owner, ast.Name) else None
+        name = source.qualified_name(created.func) if isinstance(created, ast.Call) else ""
+        if (name or "").startswith("torch.optim."):
+            yield Hit(message=f"`{source.text.segment(call)}` has no effect: {REASONS['defaults']}.", node=call)
 
 
 def _ignored_settings(source: SourceFile) -> Iterator[Hit]:
@@ -256,6 +314,7 @@ def _object_before_state(node: ast.expr) -> ast.expr:
 ASSIGNMENTS = (
     *(f".{key}{equals}" for key in sorted(SETTINGS) for equals in (" =", "=")),
     ".defaults[",
+    ".defaults.",
     ".state_dict()[",
 )
 RULE = Rule(required_words=("optim", "|".join((*ASSIGNMENTS, "lr", "rate"))), find=find)

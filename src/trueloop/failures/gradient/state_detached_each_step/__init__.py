@@ -19,11 +19,14 @@ When this is fine
     - The state is detached once per chunk, or every k steps.
     - The state of an echo state network, whose recurrent weights are not trained.
     - The loop is under ``torch.no_grad()``.
+    - There is a backward pass after every time step, as in online learning.
 
 How it is detected
-    Only the linter finds it, from the source code: in a ``forward`` method, a loop calls a recurrent layer or cell of
-    PyTorch, assigns its state to a variable and passes this variable to the next call detached, in each iteration. A
-    function of the program that returns a detached state counts as well.
+    In a run, the sanitizer follows the state of PyTorch's recurrent cells, and of layers that get one time step per
+    call, in train mode on a CPU. It reports a layer if in each of three backward passes it got its own latest state at
+    least three times, always without the graph, and never with it. The linter reports a ``forward`` method with a loop
+    that calls such a layer, assigns its state to a variable and passes this variable to the next call detached, in each
+    iteration. A function of the program that returns a detached state counts as well.
 
 References
     PyTorch word language model, ``repackage_hidden``, called between chunks,
@@ -33,15 +36,57 @@ References
 """
 
 import ast
+import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from trueloop.analysis.queries.assignments import attribute_value
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, dotted_name, nodes_in
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.tracing.events import Event, Ref
 
+MIN_STEPS: Final = 3  # time steps before a backward pass
+MIN_BACKWARDS: Final = 3
 _RECURRENT: Final = frozenset(("GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell"))
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class StatesPassedOn(Event):
+    """A recurrent layer got its own latest state several times before a backward pass; at the latest of these calls."""
+
+    layer: Ref
+    steps: int
+    """Number of calls that got the state."""
+    detached: int
+    """Number of them that got it without its graph."""
+
+
+class Detector(BaseDetector):
+    """Counts, for each layer, the backward passes before which all states were detached."""
+
+    def __init__(self) -> None:
+        self._backwards: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
+        """Layer -> number of such backward passes; -1 = some state had its graph."""
+
+    def on_states_passed_on(self, event: StatesPassedOn) -> Evidence | None:
+        """Return evidence at the third backward pass of a layer whose states never had their graph."""
+        known = self._backwards.get(event.layer, 0)
+        is_cut = known >= 0 and event.detached == event.steps
+        self._backwards[event.layer] = known = known + 1 if is_cut else -1
+        if known != MIN_BACKWARDS:
+            return None
+        return Evidence(
+            message=f"Each of the {event.steps} time steps before a backward pass got the state of {event.layer.name} "
+            "without its graph: the layer gets no gradient from later steps, so it does not learn to remember.",
+            location=event.location,
+        )
+
+    def inconclusive(self) -> str:
+        """Return a reason if no recurrent layer was called step by step."""
+        return "" if self._backwards else "no recurrent layer was called step by step"
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -155,4 +200,5 @@ FAILURE = Failure(
     good=changed(BAD, {"self.cell(x[:, t], h.detach())": "self.cell(x[:, t], h)"}),
     fix="Detach the state between chunks, not between the time steps of a chunk.",
     rule=RULE,
+    detector=Detector,
 )

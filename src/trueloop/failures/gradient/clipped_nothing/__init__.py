@@ -7,7 +7,8 @@ What you see
 Why it happens
     ``model.parameters()`` returns a generator, which can be iterated only once. If it is stored in a variable and an
     optimizer or an earlier clipping iterates over it, it is empty afterwards. Clipping an empty generator raises no
-    error; newer versions of PyTorch warn once.
+    error; newer versions of PyTorch warn once. The same happens in a clipping function of the program that goes through
+    its argument twice: first for the norm, and then, with nothing left, to scale the gradients.
 
 Fix
     Store the parameters as a list.
@@ -22,6 +23,9 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a clipping function that gets an exhausted generator. The linter reports a variable
     that is assigned once, to a generator, outside the loop that clips, or from which an optimizer was built before.
+    Both report a loop that changes gradients and goes through a generator for the second time, if the first pass always
+    runs: in the source of the program, a variable or an argument that is ``model.parameters()`` or a generator
+    expression.
 
 References
     torch.nn.utils.clip_grad_norm_, https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
@@ -33,17 +37,23 @@ References
 
 import ast
 from collections.abc import Iterator
+from typing import Final
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.program_files import parse_files
 from trueloop.analysis.queries.generators import bound_once, innermost_function, is_generator
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import Evidence
-from trueloop.core.source_text import Edit, Fix, dotted_name
+from trueloop.core.findings import Evidence, SourceLocation
+from trueloop.core.source_text import Edit, Fix, dotted_name, nodes_in, read_source
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.gradient.clipped_nothing.iterated_twice import SecondPass, second_passes
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import GradientsClipped
+from trueloop.tracing.events import GradientsClipped, StepTaken
+from trueloop.tracing.running_code import user_modules
+
+CHECKED_STEP: Final = 2  # when the source of the program is read
 
 
 def is_repeated(source: SourceFile, operation: Op, assign: ast.Assign) -> bool:
@@ -60,7 +70,15 @@ def is_repeated(source: SourceFile, operation: Op, assign: ast.Assign) -> bool:
 
 
 class Detector(BaseDetector):
-    """Reports each clipping that received an exhausted generator."""
+    """Reports each clipping that received an exhausted generator, and loops over one in the program's own functions."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def on_step_taken(self, event: StepTaken) -> Iterator[Evidence] | None:
+        """Read the source of the program once, and return evidence of each loop over an exhausted generator."""
+        self._steps += 1
+        return _used_up_in_program(event) if self._steps == CHECKED_STEP else None
 
     def on_gradients_clipped(self, event: GradientsClipped) -> Evidence | None:
         """Return evidence if the generator of the parameters was exhausted before."""
@@ -72,9 +90,35 @@ class Detector(BaseDetector):
         )
 
 
+def _used_up_in_program(event: StepTaken) -> Iterator[Evidence]:
+    location = event.location and event.location.source_location
+    files = {*([location.path] if location else ()), *user_modules().values()}
+    texts = {each: text for each in files if "parameters(" in (text := read_source(each)) or ".grad" in text}
+    trees = parse_files(texts) or {} if any(".grad" in each for each in texts.values()) else {}
+    file_of = {id(each): file for file, tree in trees.items() for each in (tree, *nodes_in(tree, ast.FunctionDef))}
+    scopes = [each for tree in trees.values() for each in (tree, *nodes_in(tree, ast.FunctionDef))]
+    calls = [each for tree in trees.values() for each in nodes_in(tree, ast.Call)]
+    for found in second_passes(scopes, calls):
+        file = file_of[id(found.scope)]
+        yield Evidence(
+            message=_describe(found),
+            location=SourceLocation(file, found.node.lineno),
+            related=((SourceLocation(file, found.first.lineno), "exhausted here"),),
+        )
+
+
+def _describe(found: SecondPass) -> str:
+    generator = ast.unparse(found.generator)
+    return (
+        f"No gradient is changed here: `{found.name}` is the generator `{generator}`, and the earlier pass over it has "
+        "exhausted it."
+    )
+
+
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each clipping of a name that is bound to an exhausted generator."""
     fixed = set[int]()
+    reported = set[int]()
     for clip in source.ops(OpKind.CLIP_GRADIENTS):
         argument = _parameters_argument(clip)
         binding = bound_once(source.tree, dotted_name(argument), clip.function) if argument is not None else None
@@ -88,6 +132,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             start, end = source.text.span(value)
             fix = Fix((Edit(start, start, "list("), Edit(end, end, ")")), safe=True, description="Store a list")
         fixed.add(id(value))
+        reported.add(id(clip.node))
         cause = "the optimizer" if consumer is not None else "the first iteration"
         yield Hit(
             message=f"Nothing is clipped: `{dotted_name(argument)}` is a generator, and {cause} has exhausted it.",
@@ -95,6 +140,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
             related=((binding, "the generator"), *(((consumer.node, "exhausted here"),) if consumer else ())),
             fix=fix,
         )
+    for found in second_passes([source.tree, *source.nodes_of(ast.FunctionDef)], source.all_calls):
+        if id(found.node) not in reported:
+            yield Hit(
+                message=_describe(found),
+                node=found.node.iter if isinstance(found.node, ast.For) else found.node,
+                related=((found.first, "exhausted here"), (found.generator, "the generator")),
+            )
 
 
 def _parameters_argument(clip: Op) -> ast.expr | None:
@@ -123,7 +175,7 @@ def _consumer(source: SourceFile, clip: Op, name: str) -> Op | None:
     return None
 
 
-RULE = Rule(required_words=("clip_grad",), find=find)
+RULE = Rule(required_words=("clip_grad|.grad", "parameters(|clip_grad"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
