@@ -191,3 +191,30 @@ def test_lint_reports_the_comparison(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_ignores_correct_programs(lint_is_clean, script):
     lint_is_clean(HEAD + script, "EVL017")
+
+
+CLASSES = HEAD.replace("BCEWithLogitsLoss", "CrossEntropyLoss")
+CONFIDENT = {
+    "unpacked": "conf, label = model(x).max(dim=1)\nkeep = conf > 0.9  # <- EVL017\n",
+    "a function": "best, label = torch.max(model(x), 1)\nkeep = best.ge(0.8)  # <- EVL017\n",
+    "the values": "keep = model(x).max(1).values >= 0.95  # <- EVL017\n",
+    "the first item, a variable": "out = model(x)\ntop = out.max(1)[0]\nprint(top > 0.5)  # <- EVL017\n",
+    "amax": "print(model(x).amax(1) > 0.7)  # <- EVL017\n",
+}
+UNCERTAIN = {
+    "probabilities": "conf, label = model(x).softmax(1).max(dim=1)\nkeep = conf > 0.9\n",
+    "probabilities in a variable": "p = torch.softmax(model(x), 1)\nconf, label = p.max(1)\nkeep = conf > 0.9\n",
+    "the class": "value, label = model(x).max(dim=1)\nprint(label > 0.5)\n",
+    "a margin of logits": "top = model(x).topk(2, 1).values\nprint(top[:, 0] - top[:, 1] > 0.5)\n",
+    "an energy": "print(model(x).max(1).values > 8.0)\n",
+}
+
+
+@pytest.mark.parametrize("script", CONFIDENT.values(), ids=CONFIDENT)
+def test_lint_reports_a_logit_as_confidence(lint_reports, script):
+    lint_reports(CLASSES + script)
+
+
+@pytest.mark.parametrize("script", UNCERTAIN.values(), ids=UNCERTAIN)
+def test_lint_accepts_confidences(lint_is_clean, script):
+    lint_is_clean(CLASSES + script, "EVL017")

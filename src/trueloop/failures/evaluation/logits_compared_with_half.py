@@ -24,7 +24,8 @@ How it is detected
     Only the linter finds it, from the source code: the program uses ``BCEWithLogitsLoss`` or its functional
     form and no loss for probabilities, no ``forward`` contains a sigmoid or softmax, and the result of a model call,
     without a sigmoid in between, or a variable called logits is compared with a constant between 0 and 1, such as
-    0.5, or a setting with such a value, or rounded to a class.
+    0.5, or a setting with such a value, or rounded to a class. It reports the same for the largest output of a sample
+    if the model is trained with a cross-entropy: ``conf, label = model(x).max(1)`` and ``conf > 0.9``.
 
 References
     torch.nn.BCEWithLogitsLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.BCEWithLogitsLoss.html
@@ -38,14 +39,15 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.batch_loops import function_of, without_conversions
+from trueloop.analysis.queries.batch_loops import function_of, is_label, without_conversions
 from trueloop.analysis.queries.class_instances import definitions
-from trueloop.analysis.queries.possible_values import possible_values
+from trueloop.analysis.queries.possible_values import possible_values, unpacked_call
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _LOGIT_LOSSES: Final = ("BCEWithLogitsLoss", "binary_cross_entropy_with_logits")
+_CLASS_LOSSES: Final = ("CrossEntropyLoss", "cross_entropy")
 _PROBABILITY_LOSSES: Final = ("BCELoss", "binary_cross_entropy")
 _SIGMOIDS: Final = re.compile(r"sigmoid|expit|softmax|Sigmoid|Softmax")
 _LOGITS: Final = re.compile(r"(^|_)logits?($|_)", re.IGNORECASE)
@@ -56,6 +58,8 @@ _MAX_DEPTH: Final = 5
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each comparison of a logit with a threshold for probabilities."""
     used = {last_name(each.func) for each in source.all_calls}
+    if not used.isdisjoint(_CLASS_LOSSES) and not _applies_sigmoid(source):
+        yield from _confidences(source)
     if used.isdisjoint(_LOGIT_LOSSES) or not used.isdisjoint(_PROBABILITY_LOSSES) or _applies_sigmoid(source):
         return
     calls = {id(each.node) for each in source.ops(OpKind.MODEL_CALL)}
@@ -69,6 +73,52 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 node=node,
                 fix=None if rounds else _with_sigmoid(source, compared),
             )
+
+
+def _confidences(source: SourceFile) -> Iterator[Hit]:
+    """Yield each comparison of the largest logit of a sample with a threshold, as if it were a confidence."""
+    calls = {id(each.node) for each in source.ops(OpKind.MODEL_CALL)}
+    for node in source.nodes_of(ast.Compare, ast.Call):
+        compared = _compared(source, node) if last_name(getattr(node, "func", None)) != "round" else None
+        scores = _scores_of_largest(source, compared) if compared is not None else None
+        if scores is not None and _is_logit(source, scores, calls, 0):
+            yield Hit(
+                message=f"`{ast.unparse(node)}` treats the largest raw output as the probability of its class, but a "
+                "model that is trained with a cross-entropy returns logits.",
+                node=node,
+                related=((scores, "the raw outputs"),),
+            )
+
+
+def _scores_of_largest(source: SourceFile, node: ast.expr) -> ast.expr | None:
+    """Return x of ``x.max(1)[0]``, ``torch.max(x, 1).values`` or ``x.amax(1)``, also through an unpacked variable."""
+    match node:
+        case (
+            ast.Subscript(value=ast.Call() as call, slice=ast.Constant(value=0))
+            | ast.Attribute(value=ast.Call() as call, attr="values")
+        ):
+            pass
+        case ast.Call(func=ast.Attribute(attr="amax")) as call:
+            pass
+        case ast.Name(id=name):
+            found = unpacked_call(source, node)
+            target = source.parents.get(id(found)) if found is not None else None
+            names = getattr(target.targets[0], "elts", ()) if isinstance(target, ast.Assign) else ()
+            values = possible_values(source, node)
+            if found is None and len(values) == 1 and not isinstance(values[0], ast.Name):
+                return _scores_of_largest(source, values[0])
+            if found is None or not names or last_name(names[0]) != name:
+                return None
+            call = found
+        case _:
+            return None
+    function = call.func
+    if not isinstance(function, ast.Attribute) or function.attr not in ("max", "amax"):
+        return None
+    is_function = last_name(function.value) == "torch"
+    arguments = [*call.args[is_function:], *call.keywords]
+    scores = call.args[0] if is_function and call.args else function.value
+    return scores if arguments and not is_label(scores) else None
 
 
 def _applies_sigmoid(source: SourceFile) -> bool:
@@ -174,7 +224,8 @@ def _with_sigmoid(source: SourceFile, compared: ast.expr) -> Fix:
     return Fix((source.text.replace(compared, text),), safe=False, description="Compare probabilities")
 
 
-RULE = Rule(required_words=("BCEWithLogitsLoss|binary_cross_entropy_with_logits", "0.|round"), find=find)
+_LOSS_WORDS: Final = "BCEWithLogitsLoss|binary_cross_entropy_with_logits|CrossEntropyLoss|cross_entropy"
+RULE = Rule(required_words=(_LOSS_WORDS, "0.|round", "BCEWith|_with_logits|max("), find=find)
 
 BAD = """
 import torch
@@ -197,7 +248,7 @@ print("recall", (predicted * y).sum() / y.sum())
 
 FAILURE = Failure(
     code="EVL017",
-    title="Logits are compared with 0.5",
+    title="Logits are compared with a probability",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"predicted = model(x) > 0.5": "predicted = torch.sigmoid(model(x)) > 0.5"}),
