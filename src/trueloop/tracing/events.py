@@ -794,6 +794,10 @@ class SchedulerStepped(Event):
     """Number of steps of the optimizer so far."""
     backwards: int
     """Number of backward passes so far."""
+    numbers: tuple[int, ...] = ()
+    """Integers that the function of a LambdaLR, or a scheduler of the program, may use as its length; ascending."""
+    earlier_calls: int | None = None
+    """At the scheduler's first step, the number of steps of the optimizer's previous scheduler; None at later steps."""
     steps_per_epoch: int | None = None
     """Argument ``steps_per_epoch`` of a OneCycleLR; None = not passed."""
     metric: float | None = None
