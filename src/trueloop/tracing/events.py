@@ -867,6 +867,8 @@ class StateDictMatch(NamedTuple):
     """A key that only the state dictionary has; "" if there is none, or if some keys matched."""
     missing: str
     """A key that only the model has; "" if there is none, or if some keys matched."""
+    file: str = ""
+    """Name of the file that the state was read from, but of which nothing was left when it was loaded."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -880,7 +882,10 @@ class StateLoaded(Event):
     file: Ref | None
     """The file that the state was read from, if any."""
     name_match: StateDictMatch | None = None
-    """How the keys of a model loaded with ``strict=False`` match; None if all do."""
+    """How the keys of a model loaded with ``strict=False`` match; None if all do.
+
+    Also if a filter left nothing of a state that was read from a file: the keys in the file do not match then.
+    """
     live_parameters: Mapping[Ref, Any] = field(default_factory=dict[Ref, Any])
     """The parameters of a model, after the load."""
 

@@ -3,8 +3,9 @@
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Final, Literal, cast
+from typing import Any, ClassVar, Final, Literal, NamedTuple, cast
 
 import torch
 import torch.optim.lr_scheduler as schedulers
@@ -30,6 +31,15 @@ FIRST_REQUESTS: Final = 4  # number of loaded states after which full tracing is
 UPDATES_PER_REQUEST: Final = 300  # updates after which it is requested for one more loaded state
 
 
+class _ReadState(NamedTuple):
+    """The state of a model that was read from a file."""
+
+    file: Ref
+    update: int
+    tensors: tuple[tuple[str, weakref.ref[Tensor]], ...]
+    """Each tensor with its key."""
+
+
 class States(Hook):
     """Replaces ``load_state_dict``, ``torch.save`` and ``torch.load``."""
 
@@ -39,6 +49,8 @@ class States(Hook):
         self._stream, self._program = stream, program
         self._files = WeakIdDict[Tensor, Ref]()
         """Tensor that was read from a file -> the file."""
+        self._read: _ReadState | None = None
+        """The newest state of a model that was read and not loaded."""
         self._local = threading.local()
         self._requests, self._first_update = 0, 0
 
@@ -119,9 +131,14 @@ class States(Hook):
             file = self._files.get(tensor)
             if file is not None:
                 break
+        match = _key_match(state, result) if what == "model" else None
+        if file is not None and self._read is not None and self._read.file is file:
+            self._read = None
+        elif what == "model" and self._read is not None and self._read.update == self._stream.update:
+            match = match or _unused_match(self._read, target, state)
         self._stream.emit(StateLoaded(
             location=user_location(), target=self._stream.registry.ref(target), what=what, file=file,
-            name_match=_key_match(state, result) if what == "model" else None,
+            name_match=match,
             live_parameters={
                 self._stream.registry.ref(each): each for each in (target.parameters() if what == "model" else ())
             },
@@ -152,6 +169,12 @@ class States(Hook):
             for _, tensor in sample_tensors(state):
                 self._files.put(tensor, ref)
         holds = {kind for kind, _ in states}
+        weights = next((state for kind, state in states if kind == "model" and isinstance(state, Mapping)), None)
+        if weights is not None:
+            tensors = tuple(
+                (name, weakref.ref(tensor)) for name, tensor in cast("Mapping[str, Tensor]", weights).items()
+            )
+            self._read = _ReadState(ref, self._stream.update, tensors)
         self._stream.emit(CheckpointRead(
             location=user_location(), path=path, file=ref, weights_only=weights_only, holds_model="model" in holds,
             holds_optimizer="optimizer" in holds,
@@ -189,6 +212,33 @@ def _key_match(state: Any, result: Any) -> StateDictMatch | None:
         matched,
         *(("", "") if matched else (state_only[0], _similar_key(state_only[0], model_only))),
     )
+
+
+def _unused_match(read: _ReadState, model: nn.Module, state: Any) -> StateDictMatch | None:
+    """Return how the keys in a file match those of a model that got nothing of it; None if it may have got some.
+
+    This is so if all loaded tensors are those of the model itself, or there are none, and no value in the file is equal
+    to one in the model.
+    """
+    own: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    values = {name: each() for name, each in read.tensors}
+    if not own or not isinstance(state, Mapping) or not set(own).isdisjoint(values):
+        return None
+    for name, tensor in cast("Mapping[Any, Any]", state).items():
+        if name not in own or not isinstance(tensor, Tensor) or tensor.data_ptr() != own[name].data_ptr():
+            return None
+    for value in values.values():
+        if value is None or not value.is_cpu or any(_is_copy(each, value) for each in own.values()):
+            return None
+    first = read.tensors[0][0]
+    return StateDictMatch(len(values), len(own), 0, first, _similar_key(first, list(own)), read.file.name)
+
+
+def _is_copy(one: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors have equal values, or if it is not known."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return not one.is_cpu or (one.numel() > 1 and torch.equal(one.detach(), other))
 
 
 def _similar_key(name: str, others: list[str]) -> str:

@@ -25,9 +25,10 @@ How it is detected
     In a run, the sanitizer reports a scheduler whose optimizer made steps in two full epochs, or 32 steps in a program
     without a loader, if no file of the program contains a call of ``step()`` that may belong to the scheduler, or if
     all such calls have conditions that compare several texts, as in ``if interval == "batch"``, or if the scheduler of
-    another optimizer, which made no steps, was stepped three times after steps of this one. It does not check notebooks, because the next cell may contain the call. The linter reports a scheduler that is only read,
-    saved or passed to functions that do not step it, if no other scheduler of the optimizer is stepped. It may be
-    intended, so this is a warning.
+    another optimizer, which made no steps, was stepped three times after steps of this one. It does not check
+    notebooks, because the next cell may contain the call. The linter reports a scheduler that is only read, saved or
+    passed to functions that do not step it, if no other scheduler of the optimizer is stepped. It may be intended, so
+    this is a warning.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
