@@ -888,6 +888,8 @@ class StateLoaded(Event):
     """
     live_parameters: Mapping[Ref, Any] = field(default_factory=dict[Ref, Any])
     """The parameters of a model, after the load."""
+    rates: tuple[float, float] | None = None
+    """Of an optimizer that had a scheduler when it was saved: its highest initial learning rate, and the loaded one."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

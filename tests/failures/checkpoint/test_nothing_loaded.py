@@ -116,7 +116,8 @@ train(warm_start(Net(), stored(Task())))
 class Model(Net):
     def restore(self, file):
         state = torch.load(file)["state"]
-        self.load_state_dict({k[8:]: v for k, v in state.items() if k.startswith("encoder.")}, strict=False)  # <- CKP005
+        state = {key[8:]: value for key, value in state.items() if key.startswith("encoder.")}
+        self.load_state_dict(state, strict=False)  # <- CKP005
 file = io.BytesIO()
 torch.save({"state": nn.DataParallel(Net()).state_dict(), "epoch": 1}, file)
 file.seek(0)

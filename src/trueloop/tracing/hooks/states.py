@@ -1,9 +1,9 @@
 """Traces states that are loaded, saved to files and read from them."""
 
+import itertools
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final, Literal, NamedTuple, cast
 
@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from trueloop.tracing.attach import Hook
 from trueloop.tracing.events import CheckpointRead, CheckpointWritten, Event, Ref, StateDictMatch, StateLoaded
 from trueloop.tracing.hooks.optimizers import has_state
+from trueloop.tracing.parameter_snapshot import first_values
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
@@ -26,9 +27,13 @@ _UNPICKLED: Final = cast("Any", torch.storage)._load_from_bytes.__code__  # noqa
 StateKind = Literal["model", "optimizer", "scheduler", "scaler"]
 
 MAX_DEPTH: Final = 4  # levels of dictionaries and lists in a checkpoint
+MAX_VALUES: Final = 1000  # tensors of a file whose values are compared with those of a model
 MAX_ITEMS: Final = 20_000  # items of a checkpoint that are inspected
 FIRST_REQUESTS: Final = 4  # number of loaded states after which full tracing is requested in any case
 UPDATES_PER_REQUEST: Final = 300  # updates after which it is requested for one more loaded state
+
+
+_Values = tuple[torch.Size, tuple[float, ...]]
 
 
 class _ReadState(NamedTuple):
@@ -36,8 +41,9 @@ class _ReadState(NamedTuple):
 
     file: Ref
     update: int
-    tensors: tuple[tuple[str, weakref.ref[Tensor]], ...]
-    """Each tensor with its key."""
+    keys: tuple[str, ...]
+    values: frozenset[_Values]
+    """The shape and the first values of its tensors, as far as these values differ."""
 
 
 class States(Hook):
@@ -138,7 +144,7 @@ class States(Hook):
             match = match or _unused_match(self._read, target, state)
         self._stream.emit(StateLoaded(
             location=user_location(), target=self._stream.registry.ref(target), what=what, file=file,
-            name_match=match,
+            name_match=match, rates=_scheduled_rates(target) if what == "optimizer" else None,
             live_parameters={
                 self._stream.registry.ref(each): each for each in (target.parameters() if what == "model" else ())
             },
@@ -171,10 +177,7 @@ class States(Hook):
         holds = {kind for kind, _ in states}
         weights = next((state for kind, state in states if kind == "model" and isinstance(state, Mapping)), None)
         if weights is not None:
-            tensors = tuple(
-                (name, weakref.ref(tensor)) for name, tensor in cast("Mapping[str, Tensor]", weights).items()
-            )
-            self._read = _ReadState(ref, self._stream.update, tensors)
+            self._read = _ReadState(ref, self._stream.update, tuple(weights), _values_of(weights))
         self._stream.emit(CheckpointRead(
             location=user_location(), path=path, file=ref, weights_only=weights_only, holds_model="model" in holds,
             holds_optimizer="optimizer" in holds,
@@ -194,6 +197,12 @@ def _group_settings(optimizer: Any) -> list[Any]:
         (len(group["params"]), sorted((key, str(value)) for key, value in group.items() if key != "params"))
         for group in groups
     ]
+
+
+def _scheduled_rates(optimizer: Optimizer) -> tuple[float, float] | None:
+    groups = [each for each in optimizer.param_groups if isinstance(each.get("initial_lr"), float)]
+    rates = [(each["initial_lr"], each["lr"]) for each in groups if isinstance(each["lr"], float)]
+    return max(rates, default=None)
 
 
 def _key_match(state: Any, result: Any) -> StateDictMatch | None:
@@ -221,24 +230,20 @@ def _unused_match(read: _ReadState, model: nn.Module, state: Any) -> StateDictMa
     to one in the model.
     """
     own: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    values = {name: each() for name, each in read.tensors}
-    if not own or not isinstance(state, Mapping) or not set(own).isdisjoint(values):
+    if not own or not read.values or not isinstance(state, Mapping) or not set(own).isdisjoint(read.keys):
         return None
     for name, tensor in cast("Mapping[Any, Any]", state).items():
         if name not in own or not isinstance(tensor, Tensor) or tensor.data_ptr() != own[name].data_ptr():
             return None
-    for value in values.values():
-        if value is None or not value.is_cpu or any(_is_copy(each, value) for each in own.values()):
-            return None
-    first = read.tensors[0][0]
-    return StateDictMatch(len(values), len(own), 0, first, _similar_key(first, list(own)), read.file.name)
+    if not _values_of(own) or not read.values.isdisjoint(_values_of(own)):
+        return None
+    keys = read.keys
+    return StateDictMatch(len(keys), len(own), 0, keys[0], _similar_key(keys[0], list(own)), read.file.name)
 
 
-def _is_copy(one: Tensor, other: Tensor) -> bool:
-    """Return True if two tensors have equal values, or if it is not known."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return not one.is_cpu or (one.numel() > 1 and torch.equal(one.detach(), other))
+def _values_of(state: Mapping[str, Tensor]) -> frozenset[_Values]:
+    found = ((each.shape, first_values(each)) for each in itertools.islice(state.values(), MAX_VALUES))
+    return frozenset(each for each in found if len(set(each[1])) > 1)
 
 
 def _similar_key(name: str, others: list[str]) -> str:
