@@ -214,6 +214,8 @@ class ModelCalled(Event):
     """LIVE: the output."""
     previous_graph_used: bool = False
     """Whether the graph of the model's previous call in eval mode was run backward (or by ``torch.autograd.grad``)."""
+    root_only_eval: bool = False
+    """Whether only the model itself is in eval mode, but all of its layers are in train mode."""
     eval_graphs_alive: int = 0
     """Number of earlier calls of the model in eval mode whose graphs are still in memory."""
     eval_graphs_used: Callable[[], bool] = bool
