@@ -804,6 +804,8 @@ class SchedulerStepped(Event):
     """Argument ``steps_per_epoch`` of a OneCycleLR; None = not passed."""
     metric: float | None = None
     """Value that a ReduceLROnPlateau was given; None = another scheduler, or the value is on a GPU."""
+    metric_names: tuple[str, ...] = ()
+    """Variables and items of dictionaries that hold this value: "logs['val_r2']"."""
     built_at: CodePosition | None = None
     """The line that created the scheduler; None = not traced."""
     mode: str = ""

@@ -32,13 +32,15 @@ from torch.optim.lr_scheduler import (
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.attach import Hook
 from trueloop.tracing.events import Event, SchedulerStepped
+from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
-from trueloop.tracing.user_location import user_location
+from trueloop.tracing.user_location import is_user_code, user_location
 
 MIN_STEPS_BETWEEN: Final = 8  # optimizer steps; scheduler steps at least so far apart are always reported
 MAX_STEPS_PAST_END: Final = 4  # first steps past a schedule's end, which sampled tracing reports too
+MAX_FRAMES: Final = 4  # user functions in which the name of a metric is searched for
 ONE_SHOT: Final = (CosineAnnealingLR, OneCycleLR, PolynomialLR)  # schedules that must not continue beyond their end
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
@@ -186,6 +188,7 @@ class Schedules(Hook):
                 optimizer_steps=self._steps(optimizer),
                 backwards=stream.backward_count,
                 metric=_number(metric) if is_plateau else None,
+                metric_names=tuple(_names_of(metric)) if is_plateau else (),
                 mode=scheduler.mode if is_plateau else "",
             )
         )
@@ -196,6 +199,20 @@ def _step_count(scheduler: Any) -> int:
     parts = getattr(scheduler, "_schedulers", None)
     counter = parts[0] if parts and not hasattr(scheduler, "last_epoch") else scheduler
     return int(getattr(counter, "last_epoch", 0))
+
+
+def _names_of(value: Any) -> Iterator[str]:
+    """Yield the variables of the innermost user functions that hold a value, and such items of their dictionaries."""
+    frame, left = sys._getframe(1), MAX_FRAMES  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+    while frame is not None and left:
+        if is_user_code(frame.f_code):
+            left -= 1
+            for name, held in list(variables(frame).items()):
+                if held is value:
+                    yield name
+                elif type(held) is dict:
+                    yield from (f"{name}[{key!r}]" for key, each in list(held.items()) if each is value)
+        frame = frame.f_back
 
 
 def _number(metric: Any) -> float | None:
