@@ -214,6 +214,8 @@ class ModelCalled(Event):
     """LIVE: the output."""
     previous_graph_used: bool = False
     """Whether the graph of the model's previous call in eval mode was run backward (or by ``torch.autograd.grad``)."""
+    root_only_eval: bool = False
+    """Whether only the model itself is in eval mode, but all of its layers are in train mode."""
     eval_graphs_alive: int = 0
     """Number of earlier calls of the model in eval mode whose graphs are still in memory."""
     eval_graphs_used: Callable[[], bool] = bool
@@ -796,10 +798,16 @@ class SchedulerStepped(Event):
     """Number of steps of the optimizer so far."""
     backwards: int
     """Number of backward passes so far."""
+    numbers: tuple[int, ...] = ()
+    """Integers that the function of a LambdaLR, or a scheduler of the program, may use as its length; ascending."""
+    earlier_calls: int | None = None
+    """At the scheduler's first step, the number of steps of the optimizer's previous scheduler; None at later steps."""
     steps_per_epoch: int | None = None
     """Argument ``steps_per_epoch`` of a OneCycleLR; None = not passed."""
     metric: float | None = None
     """Value that a ReduceLROnPlateau was given; None = another scheduler, or the value is on a GPU."""
+    metric_names: tuple[str, ...] = ()
+    """Variables and items of dictionaries that hold this value: "logs['val_r2']"."""
     built_at: CodePosition | None = None
     """The line that created the scheduler; None = not traced."""
     mode: str = ""
@@ -865,6 +873,8 @@ class StateDictMatch(NamedTuple):
     """A key that only the state dictionary has; "" if there is none, or if some keys matched."""
     missing: str
     """A key that only the model has; "" if there is none, or if some keys matched."""
+    file: str = ""
+    """Name of the file that the state was read from, but of which nothing was left when it was loaded."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -878,9 +888,14 @@ class StateLoaded(Event):
     file: Ref | None
     """The file that the state was read from, if any."""
     name_match: StateDictMatch | None = None
-    """How the keys of a model loaded with ``strict=False`` match; None if all do."""
+    """How the keys of a model loaded with ``strict=False`` match; None if all do.
+
+    Also if a filter left nothing of a state that was read from a file: the keys in the file do not match then.
+    """
     live_parameters: Mapping[Ref, Any] = field(default_factory=dict[Ref, Any])
     """The parameters of a model, after the load."""
+    rates: tuple[float, float] | None = None
+    """Of an optimizer that had a scheduler when it was saved: its highest initial learning rate, and the loaded one."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -59,6 +59,12 @@ def parameters_and_modes(model: nn.Module) -> tuple[list[Tensor], ModuleModes]:
     return parameters, _MODES[training, dropout, normalising]
 
 
+def has_trained_layers_only(model: nn.Module) -> bool:
+    """Return True if all submodules are in train mode, and not all of them are dropout layers."""
+    layers = [each for each in _modules(model) if each is not None and each is not model]
+    return all(each.training for each in layers) and not all(isinstance(each, _DropoutNd) for each in layers)
+
+
 def _modules(model: nn.Module) -> Iterable[nn.Module | None]:
     """Return a model and all its submodules, with repetitions of shared ones and None for removed ones."""
     modules: list[nn.Module | None] = [model]

@@ -3,6 +3,32 @@
 import pytest
 
 FAULTY = {
+    "a generator that raises": """
+def watcher(patience):
+    lowest, bad, kept = float("inf"), 0, None
+    while True:
+        value, weights = yield kept
+        if value < lowest:
+            lowest = value
+            kept = {k: v.clone() for k, v in weights.items()}
+        else:
+            bad += 1  # <- CKP010
+            if bad >= patience:
+                raise StopTraining
+""",
+    "a class with other names": """
+class Watch:
+    def __init__(self, patience):
+        self.patience, self.stale, self.top = patience, 0, 0.0
+    def should_stop(self, accuracy):
+        if self.top > accuracy:
+            self.stale += 1  # <- CKP010
+        else:
+            self.top = accuracy
+        if self.stale >= self.patience:
+            return True
+        return False
+""",
     "in a loop": """
 best, bad, patience = float("inf"), 0, 5
 for epoch in range(99):
@@ -46,6 +72,34 @@ class EarlyStopping:
 }
 
 CORRECT = {
+    "a generator that sets it back": """
+def watcher(patience):
+    lowest, bad = float("inf"), 0
+    while True:
+        value = yield lowest
+        if value < lowest:
+            lowest, bad = value, 0
+        else:
+            bad += 1
+            if bad >= patience:
+                raise StopTraining
+""",
+    "other names, set back by a method": """
+class Watch:
+    def __init__(self, patience):
+        self.patience, self.stale, self.top = patience, 0, 0.0
+    def renew(self):
+        self.stale = 0
+    def should_stop(self, accuracy):
+        if accuracy > self.top:
+            self.top = accuracy
+            self.renew()
+        else:
+            self.stale += 1
+            if self.stale >= self.patience:
+                return True
+        return False
+""",
     "set back": """
 best, bad = float("inf"), 0
 for epoch in range(99):

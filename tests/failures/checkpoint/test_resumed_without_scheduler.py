@@ -139,6 +139,64 @@ def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script)
 
 
+BARE = """
+bare = io.BytesIO()
+torch.save({"epoch": 9, "net": model.state_dict(), "optimizer": optimizer.state_dict()}, bare)
+bare.seek(0)
+class Session:
+    PARTS = ("net", "optimizer")
+    def __init__(self, make=schedule, rate=0.1):
+        self.net = nn.Linear(6, 1)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=rate, momentum=0.9)
+        self.make, self.scheduler = make, make(self.optimizer)
+    def resume(self, parts=PARTS):
+        state = torch.load(bare)
+        for name in parts:
+            getattr(self, name).load_state_dict(state[name])  # <- CKP011
+        return state["epoch"]
+    def fit(self, first):
+        train(self.net, self.optimizer, self.scheduler, first, EPOCHS)
+session = Session()
+"""
+BARE_CORRECT = {
+    "the weights only": "session.resume(['net'])\nsession.fit(0)\n",
+    "another rate, for a new stage": "session = Session(rate=0.01)\nsession.resume()\nsession.fit(0)\n",
+    "last_epoch is passed": """
+epoch = session.resume()
+session.scheduler = schedule(session.optimizer, last_epoch=epoch - 1)
+session.fit(epoch)
+""",
+    "the number is set": "session.scheduler.last_epoch = session.resume()\nsession.fit(9)\n",
+    "a schedule without a count": """
+session = Session(lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9))
+session.fit(session.resume())
+""",
+    "stepped as often as before": """
+import warnings
+warnings.simplefilter("ignore")
+epoch = session.resume()
+for _ in range(epoch):
+    session.scheduler.step()
+session.fit(epoch)
+""",
+    "the best epoch is loaded again": """
+session.fit(8)
+session.resume()
+session.fit(9)
+""",
+}
+
+
+@pytest.mark.parametrize("load", ["session.fit(session.resume())\n", "epoch = session.resume()\nsession.fit(epoch)\n"])
+def test_run_reports_a_scheduler_that_is_not_in_the_file(run_reports, load):
+    run_reports(HEAD + BARE + load)
+
+
+@pytest.mark.parametrize("script", BARE_CORRECT.values(), ids=BARE_CORRECT)
+def test_run_accepts_schedules_that_go_on(run_is_clean, script):
+    run_is_clean(HEAD + BARE.replace("  # <- CKP011", "") + script)
+
+
 NOT_SAVED = """
 import torch
 from torch import nn

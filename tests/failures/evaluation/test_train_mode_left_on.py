@@ -682,6 +682,37 @@ def update(inputs, targets):
 """
 
 FAULTY_WITHOUT_LOADER = {
+    "eval mode of the model alone": """
+for epoch in range(4):
+    model.train()
+    for start in range(0, 128, 32):
+        update(x_train[start : start + 32], y_train[start : start + 32])
+def evaluate(net):
+    net.training = False
+    with torch.no_grad():
+        return (net(x_test).argmax(1) == y_test).float().mean().item()  # <- EVL001
+print(evaluate(model))
+""",
+    "a method eval that forgets the layers": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.3), nn.ReLU()), nn.Linear(16, 3)
+    def forward(self, x):
+        return self.head(self.body(x))
+    def eval(self):
+        self.training = False
+        return self
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for epoch in range(4):
+    model.train()
+    for start in range(0, 128, 32):
+        update(x_train[start : start + 32], y_train[start : start + 32])
+    model.eval()
+    with torch.no_grad():
+        print((model(x_test).argmax(1) == y_test).float().mean().item())  # <- EVL001
+""",
     "shuffled indices, one batch of held-out samples per epoch": """
 for epoch in range(3):
     for indices in torch.randperm(128).split(16):
@@ -796,6 +827,29 @@ for epoch in range(3):
 }
 
 CORRECT_WITHOUT_LOADER = {
+    "Monte Carlo dropout by its layers": """
+for epoch in range(3):
+    for indices in torch.randperm(128).split(16):
+        update(x_train[indices], y_train[indices])
+model.eval()
+for layer in model.modules():
+    if isinstance(layer, nn.Dropout):
+        layer.train()
+with torch.no_grad():
+    print(model(x_test).softmax(1).argmax(1).sum().item())
+""",
+    "the mode of each layer, by hand": """
+def set_mode(training):
+    for layer in model.modules():
+        layer.training = training
+for epoch in range(3):
+    set_mode(True)
+    for indices in torch.randperm(128).split(16):
+        update(x_train[indices], y_train[indices])
+    set_mode(False)
+    with torch.no_grad():
+        print((model(x_test).argmax(1) == y_test).float().mean().item())
+""",
     "in eval mode": """
 for epoch in range(3):
     model.train()

@@ -33,7 +33,27 @@ AVERAGED = """
         old.mul_(0.9).add_(new, alpha=0.1)
 """
 
+WITHOUT_MODEL = """
+weights = [torch.randn(6, 8).requires_grad_(), torch.zeros(8, requires_grad=True), torch.randn(8, 1).requires_grad_()]
+def forward(inputs):
+    return torch.tanh(inputs @ weights[0] + weights[1]) @ weights[2]
+optimizer = torch.optim.Adam(weights, lr=0.01)
+"""
+
 FAULTY = {
+    "a smoothed loss of a model without modules": (
+        "curve.raw (global, train.py)",
+        WITHOUT_MODEL
+        + """
+class Smoothed:
+    raw = 0.0
+    def push(self, value):
+        self.raw = 0.9 * self.raw + 0.1 * value  # <- MEM001
+curve = Smoothed()
+for step in range(120):
+    curve.push(update(mse(forward(x), y)))
+""",
+    ),
     "a teacher that averages a student": (
         "still contains 13 earlier values of the parameter",
         TEACHER + AVERAGED,
@@ -110,6 +130,14 @@ for step in range(80):
 }
 
 CORRECT = {
+    "a smoothed number of a model without modules": WITHOUT_MODEL
+    + """
+smooth, recent = 0.0, collections.deque(maxlen=4)
+for step in range(120):
+    loss = update(mse(forward(x), y))
+    smooth = 0.9 * smooth + 0.1 * loss.item()
+    recent.append(loss)
+""",
     "a teacher that is averaged without gradients": TEACHER
     + "    with torch.no_grad():"
     + AVERAGED.replace("    ", "        "),
@@ -212,7 +240,7 @@ def test_run_accepts_correct_scripts(run_is_clean, script):
 
 # The rule --------------------------------------------------------------------------------------------------------
 
-RUN_ONLY = {"a teacher that averages a student"}
+RUN_ONLY = {"a teacher that averages a student", "a smoothed loss of a model without modules"}
 """Scripts where the text is not conclusive."""
 
 LINT_FAULTY = {

@@ -172,6 +172,47 @@ def train(epochs, size):
         scheduler.step()  # <- SCH007
 train(10, 12)
 """,
+    "a function of all updates": """
+def warm_cosine(warm, total):
+    def factor(k):
+        if k < warm:
+            return (k + 1) / warm
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, (k - warm) / (total - warm))))
+    return factor
+scheduler = lr_scheduler.LambdaLR(optimizer, warm_cosine(16, 80))
+def train(schedule):
+    for epoch in range(10):
+        for a in x.split(12):
+            update(a, a.sum(1, keepdim=True))
+        schedule.step()  # <- SCH007
+train(scheduler)
+""",
+    "a function with bound arguments": """
+import functools
+def linear(step, *, warmup_steps, training_steps):
+    return min(1.0, (step + 1) / warmup_steps, (training_steps - step) / (training_steps - warmup_steps))
+rates = functools.partial(linear, warmup_steps=5, training_steps=80)
+scheduler = lr_scheduler.LambdaLR(optimizer, rates)
+for epoch in range(10):
+    for a in x.split(12):
+        update(a, a.sum(1, keepdim=True))
+    scheduler.step()  # <- SCH007
+""",
+    "a scheduler of the program": """
+class WarmUp(lr_scheduler.LRScheduler):
+    def __init__(self, optimizer, warm, total):
+        self.warm, self.total = warm, total
+        super().__init__(optimizer)
+    def get_lr(self):
+        k = self.last_epoch
+        factor = min((k + 1) / self.warm, (self.total - k) / (self.total - self.warm))
+        return [factor * each for each in self.base_lrs]
+scheduler = WarmUp(optimizer, 16, 80)
+for epoch in range(10):
+    for a in x.split(12):
+        update(a, a.sum(1, keepdim=True))
+    scheduler.step()  # <- SCH007
+""",
     "milestones of epochs": """
 scheduler = lr_scheduler.MultiStepLR(optimizer, milestones=[5, 8], gamma=0.1)
 for epoch in range(10):
@@ -182,6 +223,22 @@ for epoch in range(10):
 }
 
 CORRECT = {
+    "a function of all updates, once per update": """
+total = 80
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda k: 1 - k / total)
+for epoch in range(10):
+    for i in range(0, 96, 12):
+        update(x[i:i + 12], x[i:i + 12].sum(1, keepdim=True))
+        scheduler.step()
+""",
+    "a function of the epochs that knows the batches": """
+epochs, batches = 10, 8
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda k: 1 - k * batches / (epochs * batches + 1))
+for epoch in range(epochs):
+    for i in range(0, 96, 12):
+        update(x[i:i + 12], x[i:i + 12].sum(1, keepdim=True))
+    scheduler.step()
+""",
     "milestones of updates": """
 scheduler = lr_scheduler.MultiStepLR(optimizer, milestones=[40, 60], gamma=0.1)
 for epoch in range(10):

@@ -140,6 +140,49 @@ for epoch in range(5):
 """,
 }
 
+TWO_STAGES = """
+def stage(parts, rate):
+    optimizer = torch.optim.SGD([w for part in parts for w in part.parameters()], lr=rate)
+    decay = lr_scheduler.CosineAnnealingLR(optimizer, 6)  # <- SCH006
+    return optimizer, decay
+def one_epoch(optimizer):
+    for part in torch.randperm(96).split(12):
+        optimizer.zero_grad()
+        F.mse_loss(model(x[part]), x[part].sum(1, keepdim=True)).backward()
+        optimizer.step()
+stages = [stage([model], 0.1), stage([model], 0.05)]
+"""
+
+RUN_ONLY |= {
+    "the scheduler of the first stage is stepped in the second one": TWO_STAGES
+    + """
+scheduler = stages[0][1]
+for optimizer, _ in stages:
+    for epoch in range(6):
+        one_epoch(optimizer)
+        scheduler.step()
+""",
+    "the optimizer is replaced when the encoder is unfrozen": """
+class Trainer:
+    def __init__(self):
+        self.use(0.1)
+        self.decay = self.new
+    def use(self, rate):
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=rate)  # <- OPT004
+        self.new = lr_scheduler.ExponentialLR(self.optimizer, 0.9)  # <- SCH006
+    def fit(self, epochs):
+        for epoch in range(epochs):
+            if epoch == 3:
+                self.use(0.01)
+            for part in torch.randperm(96).split(12):
+                self.optimizer.zero_grad()
+                F.mse_loss(model(x[part]), x[part].sum(1, keepdim=True)).backward()
+                self.optimizer.step()
+            self.decay.step()
+Trainer().fit(10)
+""",
+}
+
 RUN_ONLY |= {
     "conditions that compare other texts": PLAIN
     + """
@@ -216,6 +259,29 @@ for _ in range(4):
 }
 
 CORRECT = {
+    "each stage steps its own": TWO_STAGES.replace("  # <- SCH006", "")
+    + """
+for optimizer, scheduler in stages:
+    for epoch in range(6):
+        one_epoch(optimizer)
+        scheduler.step()
+""",
+    "both step while one optimizer waits": TWO_STAGES.replace("  # <- SCH006", "")
+    + """
+one_epoch(stages[1][0])
+for epoch in range(6):
+    one_epoch(stages[0 if epoch < 2 else 1][0])
+    for _, scheduler in stages:
+        scheduler.step()
+""",
+    "the other one steps from a later epoch on": TWO_STAGES.replace("  # <- SCH006", "")
+    + """
+for epoch in range(8):
+    one_epoch(stages[epoch // 2 % 2][0])
+    stages[0][1].step()
+    if epoch > 6:
+        stages[1][1].step()
+""",
     "switched off by a text": PLAIN
     + """
 kind = "none"

@@ -182,6 +182,27 @@ def test_lint_ignores_correct_programs(lint_is_clean, script):
 # The sanitizer -----------------------------------------------------------------------------------------------------
 
 RUN_FAULTY = {
+    "the item that the settings name": """
+CONFIG = dict(monitor="val_r2", plateau=dict(factor=0.3, patience=2))
+class Run:
+    def __init__(self, cfg):
+        self.cfg, self.sched = cfg, ReduceLROnPlateau(optimizer, **cfg["plateau"])
+    def __call__(self):
+        for epoch in range(5):
+            logs = {"train_mse": 1 / (epoch + 1), "val_r2": 0.1 * epoch}
+            self.sched.step(logs[self.cfg["monitor"]])  # <- SCH005
+Run(CONFIG)()
+""",
+    "the variable of the caller": """
+scheduler = ReduceLROnPlateau(optimizer, patience=2)
+def end_of_epoch(value):
+    scheduler.step(value)  # <- SCH005
+def main():
+    for epoch in range(5):
+        accuracy = 0.1 * epoch + 0.05
+        end_of_epoch(accuracy)
+main()
+""",
     "the result of a function, in a trainer": """
 class Trainer:
     def __init__(self):
@@ -215,6 +236,29 @@ for epoch in range(3):
 """,
 }
 RUN_CORRECT = {
+    "the item that the settings name, with its mode": """
+monitor = "val_r2"
+scheduler = ReduceLROnPlateau(optimizer, mode="max")
+for epoch in range(5):
+    logs = {"train_mse": 1 / (epoch + 1), "val_r2": 0.1 * epoch}
+    scheduler.step(logs[monitor])
+""",
+    "a negated accuracy of the caller": """
+scheduler = ReduceLROnPlateau(optimizer, patience=2)
+def end_of_epoch(value):
+    scheduler.step(value)
+for epoch in range(5):
+    accuracy = 0.1 * epoch + 0.05
+    end_of_epoch(-accuracy)
+""",
+    "names that contradict each other": """
+scheduler = ReduceLROnPlateau(optimizer, patience=2)
+def end_of_epoch(value):
+    scheduler.step(value)
+for epoch in range(5):
+    accuracy = loss = 0.1 * epoch + 0.05
+    end_of_epoch(loss)
+""",
     "an accuracy that never rises": """
 scheduler = ReduceLROnPlateau(optimizer)
 for accuracy in (0.5, 0.4, 0.4):

@@ -1,4 +1,4 @@
-"""Loading a state_dict with ``strict=False`` loads nothing, because no name matches.
+"""Loading a state_dict with ``strict=False``, or after a filter of its names, loads nothing: no name matches.
 
 What you see
     Fine-tuning is no better than training from scratch, or a model that was good when it was saved gives useless
@@ -7,7 +7,8 @@ What you see
 Why it happens
     ``strict=False`` loads the names that match and skips the rest. ``DistributedDataParallel``, Lightning and
     ``torch.compile`` put a prefix before every name ("module.", "model." or "_orig_mod."), so no name matches.
-    ``load_state_dict`` returns the skipped names, but most programs ignore this.
+    ``load_state_dict`` returns the skipped names, but most programs ignore this. A filter such as
+    ``{k: v for k, v in state.items() if k in own}`` does the same.
 
 Fix
     Remove the prefix and load with ``strict=True``, or check the returned ``missing_keys`` and ``unexpected_keys``.
@@ -22,9 +23,10 @@ When this is fine
     - You use ``strict=True``, which raises an error.
 
 How it is detected
-    In a run, the sanitizer reports a model that is called after ``load_state_dict(strict=False)`` matched no name. A
-    program that tries one checkpoint on several parts of a model on purpose is reported too, so this is a warning. The
-    linter does not know the names in a file.
+    In a run, the sanitizer reports a model that is called after ``load_state_dict(strict=False)`` matched no name, or
+    after a file was read and the model was loaded with an empty state_dict, or with its own tensors only, if the file
+    has none of its names and none of its values. A program that tries one checkpoint on several parts of a model on
+    purpose is reported too, so this is a warning. The linter does not know the names in a file.
 
 References
     pytorch/examples#1029, "nn.module load_state_dict strict=False can silently load a corrupted model",
@@ -76,9 +78,11 @@ def _evidence(event: StateLoaded) -> Evidence:
     assert names is not None
     fix = _prefix_fix(names.unexpected, names.missing)
     example = f" (it has {names.unexpected!r}, the model has {names.missing!r})" if names.unexpected else ""
+    start = "load_state_dict with strict=False loaded nothing"
+    start = f"Nothing of {names.file} was loaded, because nothing was left of its state_dict" if names.file else start
     return Evidence(
-        message=f"load_state_dict with strict=False loaded nothing: none of the {names.state_count} names in the "
-        f"state_dict matches one of the {names.model_count} names in {event.target.name}{example}.",
+        message=f"{start}: none of the {names.state_count} names in the {'file' if names.file else 'state_dict'} "
+        f"matches one of the {names.model_count} names in {event.target.name}{example}.",
         location=event.location,
         fix=fix,
         dedup_key=event.target,

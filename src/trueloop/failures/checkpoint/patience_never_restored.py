@@ -24,7 +24,8 @@ When this is fine
 
 How it is detected
     Only the linter finds it, from the source code. It reports a counter that one arm of a comparison with the best
-    value increments, that ends the training at a limit, and that the loop or class never sets to a number again.
+    value (called so, or the variable that the other arm sets to the compared value) increments, that ends the training
+    at a limit, and that the loop or class never sets to a number again.
 
 References
     royerlab/cytoself#29, "Early stopping does not count consecutive steps",
@@ -49,10 +50,10 @@ LOOPS = ast.For | ast.AsyncFor | ast.While
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each counter of epochs without improvement that is never set back."""
     for node in source.nodes_of(ast.If):
-        if not node.orelse or not _compares_best(node.test):
+        if not node.orelse:
             continue
         for bad, good in ((node.orelse, node.body), (node.body, node.orelse)):
-            best = next((target for target, _ in stores_in(good) if _is_best(target)), None)
+            best = _best_value(node.test, good)
             counter = next((each for each in map(_incremented_variable, bad) if each is not None), None)
             if best is None or counter is None or _is_set_back(source, node, counter):
                 continue
@@ -66,6 +67,22 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     related=((node.test, "compared with the best value here"),),
                     fix=Fix((edit,), safe=False, description="Set the counter back") if edit else None,
                 )
+
+
+def _best_value(test: ast.expr, good: list[ast.stmt]) -> ast.expr | None:
+    """Return the variable that is called the best, or that gets the value which it is compared with."""
+    stored = list(stores_in(good))
+    named = next((target for target, _ in stored if _is_best(target)), None)
+    if named is not None and _compares_best(test):
+        return named
+    for each in nodes_in(test, ast.Compare):
+        if type(each.ops[0]) in MIRRORED:
+            sides = each.left, each.comparators[0]
+            for own, new in (sides, sides[::-1]):
+                for target, value in stored:
+                    if is_same(target, own) and value is not None and ast.unparse(value) == ast.unparse(new):
+                        return target
+    return None
 
 
 def _compares_best(test: ast.expr) -> bool:
@@ -130,7 +147,14 @@ def _stops_at_limit(node: ast.AST, counter: ast.expr) -> bool:
             return False
 
 
-RULE = Rule(required_words=("best", "+= 1|+ 1", "break|return|stop"), find=find)
+RULE = Rule(
+    required_words=(
+        "best|lowest|highest|patience|wait|bad|stale|improv|min_|max_",
+        "+= 1|+ 1",
+        "break|return|stop|raise",
+    ),
+    find=find,
+)
 
 BAD = """
 import torch

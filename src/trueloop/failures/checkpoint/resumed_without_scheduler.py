@@ -20,10 +20,11 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports a checkpoint with states of an optimizer and a scheduler of which only the first was
-    loaded, if the scheduler's steps are then counted from the start. The linter reports a program that steps a
-    scheduler and loads the optimizer's state, but not the scheduler's, even if no file contains the latter. It must
-    know the object of each ``load_state_dict``; a program that contains ``last_epoch``, or passes an epoch to
-    ``scheduler.step``, is not reported.
+    loaded, if the scheduler's steps are then counted from the start, and a checkpoint of an optimizer whose learning
+    rate a scheduler had lowered, but without the scheduler's state, if a scheduler with the same initial rate then
+    makes its first step. The linter reports a program that steps a scheduler and loads the optimizer's state, but not
+    the scheduler's, even if no file contains the latter. It must know the object of each ``load_state_dict``; a program
+    that contains ``last_epoch``, or passes an epoch to ``scheduler.step``, is not reported.
 
 References
     PyTorch tutorial "Saving & Loading a General Checkpoint for Inference and/or Resuming Training",
@@ -44,15 +45,19 @@ from trueloop.core.formatting import format_float
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import CheckpointRead, Ref, SchedulerStepped, StateLoaded, StepTaken
 
+_WITHOUT_COUNT: Final = frozenset(("ExponentialLR", "MultiplicativeLR", "ReduceLROnPlateau"))
+"""Schedulers whose next rate follows from the rate before."""
 _STATE: Final = re.compile(r"sched\w*(\[\w+\])?\.(load_)?state_dict|step\(\w*epoch")
 
 
 class _Resumed(NamedTuple):
-    """An optimizer whose state was loaded, while the scheduler's state in the same file was not."""
+    """An optimizer whose state was loaded, while the scheduler's was not."""
 
     optimizer: Ref
     location: CodePosition | None
     file: CheckpointRead
+    rates: tuple[float, float] | None
+    """If the file holds no state of a scheduler: the initial learning rate, and the loaded one."""
 
 
 class Detector(BaseDetector):
@@ -62,21 +67,24 @@ class Detector(BaseDetector):
 
     def __init__(self) -> None:
         self._file: CheckpointRead | None = None
-        """The newest file with states of an optimizer and a scheduler."""
+        """The newest file with the state of an optimizer."""
         self._resumed: _Resumed | None = None
         self._step: SchedulerStepped | None = None
         """The latest step of the scheduler since the load."""
 
     def on_checkpoint_read(self, event: CheckpointRead) -> None:
-        """Record a file with states of an optimizer and a scheduler."""
-        self._file = event if event.holds_optimizer and event.scheduler_steps > 1 else None
+        """Record a file with the state of an optimizer."""
+        self._file = event if event.holds_optimizer else None
 
     def on_state_loaded(self, event: StateLoaded) -> None:
         """Record what was loaded."""
         if event.what == "scheduler":
             self._file = self._resumed = None
         elif event.what == "optimizer" and self._file is not None:
-            self._resumed, self._step = _Resumed(event.target, event.location, self._file), None
+            rates = None if self._file.scheduler_steps else event.rates
+            is_started = self._file.scheduler_steps > 1 or (rates is not None and rates[1] < rates[0])
+            if is_started and (rates is None or event.file is self._file.file):
+                self._resumed, self._step = _Resumed(event.target, event.location, self._file, rates), None
 
     def on_scheduler_stepped(self, event: SchedulerStepped) -> None:
         """Record the number of steps."""
@@ -89,15 +97,27 @@ class Detector(BaseDetector):
         if resumed is None or step is None or event.optimizer is not resumed.optimizer:
             return None
         self._resumed = self._step = None
+        set_to = f" and set the learning rate to {format_float(max(step.rates_after))}" if step.rates_after else ""
+        related = ((step.location, "the scheduler steps here"),) if step.location is not None else ()
+        if resumed.rates is not None:
+            first, loaded = resumed.rates
+            if step.last_epoch > 1 or step.kind in _WITHOUT_COUNT or step.base_rate != first:
+                return None
+            return Evidence(
+                message=f"The optimizer's state in {resumed.file.file.name} was loaded, with a learning rate of "
+                f"{format_float(loaded)} that a schedule had reached from {format_float(first)}, but the file holds no "
+                f"state of the scheduler: {step.kind} begins again{set_to}.",
+                location=resumed.location,
+                related=related,
+            )
         saved = resumed.file.scheduler_steps
         if step.last_epoch >= saved:
             return None
-        rates = f" and set the learning rate to {format_float(max(step.rates_after))}" if step.rates_after else ""
         return Evidence(
             message=f"The optimizer's state in {resumed.file.file.name} was loaded, but the scheduler's state in the "
-            f"same file was not: {saved} steps were saved, but {step.kind} has counted {step.last_epoch}{rates}.",
+            f"same file was not: {saved} steps were saved, but {step.kind} has counted {step.last_epoch}{set_to}.",
             location=resumed.location,
-            related=((step.location, "the scheduler steps here"),) if step.location is not None else (),
+            related=related,
         )
 
 

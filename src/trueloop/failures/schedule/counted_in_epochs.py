@@ -30,8 +30,9 @@ How it is detected
     had exactly ``steps_per_epoch`` updates or batches (at least two). It also reports, as a warning, a learning rate
     that three times, after equal numbers of updates, rises for at least four updates and then falls to less than half
     in a single one. At the end of the program it reports a schedule whose length equals the number of updates but that
-    made at most half as many steps, and one that was stepped once per update, reached less than half of the highest
-    rate within the first 15 % of at least 60 updates, and has not changed since.
+    made at most half as many steps (the length of a ``LambdaLR`` is any integer that its function uses), and one that
+    was stepped once per update, reached less than half of the highest rate within the first 15 % of at least 60
+    updates, and has not changed since.
 
     The linter reports a scheduler whose length has ``len(loader)`` as a factor and that is stepped outside the loop
     over this loader, and the Noam schedule of "Attention is all you need",
@@ -118,13 +119,13 @@ class _WarmUp:
 
 def _describe_units(course: ScheduleCourse) -> str:
     """Return how the units of a schedule and of its steps differ; "" if they may be the same."""
-    if course.planned and 2 <= course.steps <= course.planned // 2:
-        is_equal = course.planned in (course.updates, course.updates + course.updates // course.steps)
-        if is_equal and (course.kind == "OneCycleLR" or course.planned >= MIN_PLANNED):
-            return (
-                f"{course.kind} has a length of {course.planned} steps, which is the number of updates, but `step()` "
-                f"was called {course.steps} times: once per epoch, not once per update."
-            )
+    lengths = () if not course.is_complete else course.numbers if course.planned is None else (course.planned,)
+    equal = [each for each in lengths if course.updates in (each, each - course.updates // max(1, course.steps))]
+    if equal and 2 <= course.steps <= equal[0] // 2 and (course.kind == "OneCycleLR" or equal[0] >= MIN_PLANNED):
+        return (
+            f"{course.kind} has a length of {equal[0]} steps, which is the number of updates, but `step()` was called "
+            f"{course.steps} times: once per epoch, not once per update."
+        )
     is_over = course.latest_change <= EARLY * course.updates and course.rate < DROP * course.highest
     if is_over and course.is_per_update and course.updates >= MIN_UPDATES:
         return (
@@ -177,6 +178,8 @@ class Detector(BaseDetector):
 
     def on_scheduler_stepped(self, event: SchedulerStepped) -> Evidence | None:
         """Return evidence at the scheduler step after the second epoch with a single scheduler step."""
+        if event.earlier_calls:
+            self._warm_ups.pop(event.optimizer, None)  # the rate falls where another scheduler begins
         per_epoch = event.steps_per_epoch or 0
         if per_epoch < 2 or event.scheduler in self._reported:
             return None

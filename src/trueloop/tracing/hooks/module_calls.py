@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
 from trueloop.tracing.events import NO_REFS, Event, LayerCalled, ModelCalled, Ref, Refs
-from trueloop.tracing.model_structure import parameters_and_modes
+from trueloop.tracing.model_structure import has_trained_layers_only, parameters_and_modes
 from trueloop.tracing.nonfinite.replay import RecordedCall, record_call, record_output
 from trueloop.tracing.patch import Patches, hide_from_compiler
 from trueloop.tracing.program_state import ProgramState
@@ -206,6 +206,7 @@ class ModuleCalls:
             training=model.training,
             dropout_active=modes.dropout or (modes.training and program.functional_dropout_active),
             batchnorm_active=modes.batchnorm,
+            root_only_eval=modes.training and not model.training and has_trained_layers_only(model),
             all_eval=not modes.training,
             grad_mode=grad_mode,
             inference_mode=torch.is_inference_mode_enabled(),

@@ -7,16 +7,19 @@ traced. The initial step in every scheduler's constructor is left out.
 import functools
 import inspect
 import sys
+import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Final, SupportsFloat
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
     ConstantLR,
     CosineAnnealingLR,
+    LambdaLR,
     LinearLR,
     LRScheduler,
     MultiStepLR,
@@ -29,13 +32,15 @@ from torch.optim.lr_scheduler import (
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.attach import Hook
 from trueloop.tracing.events import Event, SchedulerStepped
+from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
-from trueloop.tracing.user_location import user_location
+from trueloop.tracing.user_location import is_user_code, user_location
 
 MIN_STEPS_BETWEEN: Final = 8  # optimizer steps; scheduler steps at least so far apart are always reported
 MAX_STEPS_PAST_END: Final = 4  # first steps past a schedule's end, which sampled tracing reports too
+MAX_FRAMES: Final = 4  # user functions in which the name of a metric is searched for
 ONE_SHOT: Final = (CosineAnnealingLR, OneCycleLR, PolynomialLR)  # schedules that must not continue beyond their end
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
@@ -44,10 +49,15 @@ _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 class _SchedulerState:
     """State of one scheduler."""
 
-    __slots__ = ("planned_steps", "steps", "steps_per_epoch", "update")
+    __slots__ = ("calls", "earlier_calls", "numbers", "planned_steps", "steps", "steps_per_epoch", "update")
 
-    def __init__(self, planned: int | None, steps_per_epoch: int | None = None) -> None:
-        self.planned_steps, self.steps_per_epoch = planned, steps_per_epoch
+    def __init__(self, scheduler: LRScheduler, steps_per_epoch: int | None = None) -> None:
+        self.planned_steps, self.steps_per_epoch = planned_steps(scheduler), steps_per_epoch
+        self.numbers = numbers_of(scheduler)
+        self.calls = 0
+        """Number of calls of ``step()``."""
+        self.earlier_calls: int | None = None
+        """At its first step, the number of calls of the optimizer's previous scheduler; None at later steps."""
         self.steps = 0
         """Number of optimizer steps before the previous step of the scheduler."""
         self.update = 0
@@ -66,6 +76,8 @@ class Schedules(Hook):
         self._stream, self._program = stream, program
         self._states: weakref.WeakKeyDictionary[LRScheduler, _SchedulerState] = weakref.WeakKeyDictionary()
         self._built_at: weakref.WeakKeyDictionary[LRScheduler, CodePosition | None] = weakref.WeakKeyDictionary()
+        self._latest: weakref.WeakKeyDictionary[Optimizer, _SchedulerState] = weakref.WeakKeyDictionary()
+        """The scheduler of each optimizer that stepped last."""
         self._running = False
         self._inspect = stream.isolated("learning-rate schedules", self._rates_before)
         self._report_step = stream.isolated("learning-rate schedules", self._on_step)
@@ -84,7 +96,7 @@ class Schedules(Hook):
             arguments = signature.bind(scheduler, *args, **options).arguments
             steps_per_epoch = None if arguments.get("total_steps") is not None else arguments.get("steps_per_epoch")
             self._states[scheduler] = _SchedulerState(
-                planned_steps(scheduler), steps_per_epoch if isinstance(steps_per_epoch, int) else None
+                scheduler, steps_per_epoch if isinstance(steps_per_epoch, int) else None
             )
 
         inspect_arguments = self._stream.isolated("learning-rate schedules", inspect_arguments)
@@ -132,7 +144,11 @@ class Schedules(Hook):
             return None
         known = self._states.get(scheduler)
         if known is None:
-            known = self._states[scheduler] = _SchedulerState(planned_steps(scheduler))
+            known = self._states[scheduler] = _SchedulerState(scheduler)
+        previous = self._latest.get(optimizer)
+        known.earlier_calls = None if known.calls else 0 if previous is None else previous.calls
+        known.calls += 1
+        self._latest[optimizer] = known
         steps = self._steps(optimizer)
         update = self._stream.update
         since = max(steps - known.steps, update - known.update)
@@ -167,9 +183,12 @@ class Schedules(Hook):
                 last_epoch=_step_count(scheduler),
                 planned_steps=self._states[scheduler].planned_steps,
                 steps_per_epoch=self._states[scheduler].steps_per_epoch,
+                numbers=self._states[scheduler].numbers,
+                earlier_calls=self._states[scheduler].earlier_calls,
                 optimizer_steps=self._steps(optimizer),
                 backwards=stream.backward_count,
                 metric=_number(metric) if is_plateau else None,
+                metric_names=tuple(_names_of(metric)) if is_plateau else (),
                 mode=scheduler.mode if is_plateau else "",
             )
         )
@@ -180,6 +199,20 @@ def _step_count(scheduler: Any) -> int:
     parts = getattr(scheduler, "_schedulers", None)
     counter = parts[0] if parts and not hasattr(scheduler, "last_epoch") else scheduler
     return int(getattr(counter, "last_epoch", 0))
+
+
+def _names_of(value: Any) -> Iterator[str]:
+    """Yield the variables of the innermost user functions that hold a value, and such items of their dictionaries."""
+    frame, left = sys._getframe(1), MAX_FRAMES  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+    while frame is not None and left:
+        if is_user_code(frame.f_code):
+            left -= 1
+            for name, held in list(variables(frame).items()):
+                if held is value:
+                    yield name
+                elif type(held) is dict:
+                    yield from (f"{name}[{key!r}]" for key, each in list(held.items()) if each is value)
+        frame = frame.f_back
 
 
 def _number(metric: Any) -> float | None:
@@ -252,6 +285,29 @@ def _(scheduler: ChainedScheduler) -> int | None:
     """Return the earliest end of the members, since all of them step together."""
     ends = [planned_steps(part) for part in getattr(scheduler, "_schedulers", ()) if isinstance(part, ONE_SHOT)]
     return min((end for end in ends if end is not None), default=None)
+
+
+_COUNTS: Final = frozenset(("last_epoch", "step_count", "num_bad_epochs"))
+"""Attributes of a scheduler that count its steps."""
+
+
+def numbers_of(scheduler: Any) -> tuple[int, ...]:
+    """Return the integers that the functions of a LambdaLR, or a scheduler of the program, may use as their length."""
+    values: list[Any] = []
+    owners: list[Any] = [] if type(scheduler).__module__.startswith("torch.") else [scheduler]
+    for function in scheduler.lr_lambdas if isinstance(scheduler, LambdaLR) else ():
+        if isinstance(function, functools.partial):
+            values += (*function.args, *function.keywords.values())
+        owners.append(getattr(function, "__self__", function))
+        inner = getattr(function, "__func__", function)
+        if inspect.isfunction(inner):
+            values += (*(inner.__defaults__ or ()), *(inner.__kwdefaults__ or {}).values())
+            values += (cell.cell_contents for cell in inner.__closure__ or () if cell != types.CellType())
+            values += (inner.__globals__[name] for name in inner.__code__.co_names if name in inner.__globals__)
+    for owner in owners:
+        attributes: dict[str, Any] = getattr(owner, "__dict__", {})
+        values += (value for name, value in attributes.items() if name.strip("_") not in _COUNTS)
+    return tuple(sorted({each for each in values if type(each) is int and each > 1}))
 
 
 def _classes(kind: type[LRScheduler]) -> Iterator[type[LRScheduler]]:

@@ -1,10 +1,11 @@
 """Traces states that are loaded, saved to files and read from them."""
 
+import itertools
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Final, Literal, cast
+from typing import Any, ClassVar, Final, Literal, NamedTuple, cast
 
 import torch
 import torch.optim.lr_scheduler as schedulers
@@ -14,6 +15,7 @@ from torch.optim import Optimizer
 from trueloop.tracing.attach import Hook
 from trueloop.tracing.events import CheckpointRead, CheckpointWritten, Event, Ref, StateDictMatch, StateLoaded
 from trueloop.tracing.hooks.optimizers import has_state
+from trueloop.tracing.parameter_snapshot import first_values
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
@@ -25,9 +27,23 @@ _UNPICKLED: Final = cast("Any", torch.storage)._load_from_bytes.__code__  # noqa
 StateKind = Literal["model", "optimizer", "scheduler", "scaler"]
 
 MAX_DEPTH: Final = 4  # levels of dictionaries and lists in a checkpoint
+MAX_VALUES: Final = 1000  # tensors of a file whose values are compared with those of a model
 MAX_ITEMS: Final = 20_000  # items of a checkpoint that are inspected
 FIRST_REQUESTS: Final = 4  # number of loaded states after which full tracing is requested in any case
 UPDATES_PER_REQUEST: Final = 300  # updates after which it is requested for one more loaded state
+
+
+_Values = tuple[torch.Size, tuple[float, ...]]
+
+
+class _ReadState(NamedTuple):
+    """The state of a model that was read from a file."""
+
+    file: Ref
+    update: int
+    keys: tuple[str, ...]
+    values: frozenset[_Values]
+    """The shape and the first values of its tensors, as far as these values differ."""
 
 
 class States(Hook):
@@ -39,6 +55,8 @@ class States(Hook):
         self._stream, self._program = stream, program
         self._files = WeakIdDict[Tensor, Ref]()
         """Tensor that was read from a file -> the file."""
+        self._read: _ReadState | None = None
+        """The newest state of a model that was read and not loaded."""
         self._local = threading.local()
         self._requests, self._first_update = 0, 0
 
@@ -119,9 +137,14 @@ class States(Hook):
             file = self._files.get(tensor)
             if file is not None:
                 break
+        match = _key_match(state, result) if what == "model" else None
+        if file is not None and self._read is not None and self._read.file is file:
+            self._read = None
+        elif what == "model" and self._read is not None and self._read.update == self._stream.update:
+            match = match or _unused_match(self._read, target, state)
         self._stream.emit(StateLoaded(
             location=user_location(), target=self._stream.registry.ref(target), what=what, file=file,
-            name_match=_key_match(state, result) if what == "model" else None,
+            name_match=match, rates=_scheduled_rates(target) if what == "optimizer" else None,
             live_parameters={
                 self._stream.registry.ref(each): each for each in (target.parameters() if what == "model" else ())
             },
@@ -152,6 +175,9 @@ class States(Hook):
             for _, tensor in sample_tensors(state):
                 self._files.put(tensor, ref)
         holds = {kind for kind, _ in states}
+        weights = next((state for kind, state in states if kind == "model" and isinstance(state, Mapping)), None)
+        if weights is not None:
+            self._read = _ReadState(ref, self._stream.update, tuple(weights), _values_of(weights))
         self._stream.emit(CheckpointRead(
             location=user_location(), path=path, file=ref, weights_only=weights_only, holds_model="model" in holds,
             holds_optimizer="optimizer" in holds,
@@ -173,6 +199,12 @@ def _group_settings(optimizer: Any) -> list[Any]:
     ]
 
 
+def _scheduled_rates(optimizer: Optimizer) -> tuple[float, float] | None:
+    groups = [each for each in optimizer.param_groups if isinstance(each.get("initial_lr"), float)]
+    rates = [(each["initial_lr"], each["lr"]) for each in groups if isinstance(each["lr"], float)]
+    return max(rates, default=None)
+
+
 def _key_match(state: Any, result: Any) -> StateDictMatch | None:
     """Return the key match of a state that does not fit; None if it fits. With ``strict=True`` PyTorch raises."""
     missing, unexpected = getattr(result, "missing_keys", None), getattr(result, "unexpected_keys", None)
@@ -189,6 +221,29 @@ def _key_match(state: Any, result: Any) -> StateDictMatch | None:
         matched,
         *(("", "") if matched else (state_only[0], _similar_key(state_only[0], model_only))),
     )
+
+
+def _unused_match(read: _ReadState, model: nn.Module, state: Any) -> StateDictMatch | None:
+    """Return how the keys in a file match those of a model that got nothing of it; None if it may have got some.
+
+    This is so if all loaded tensors are those of the model itself, or there are none, and no value in the file is equal
+    to one in the model.
+    """
+    own: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    if not own or not read.values or not isinstance(state, Mapping) or not set(own).isdisjoint(read.keys):
+        return None
+    for name, tensor in cast("Mapping[Any, Any]", state).items():
+        if name not in own or not isinstance(tensor, Tensor) or tensor.data_ptr() != own[name].data_ptr():
+            return None
+    if not _values_of(own) or not read.values.isdisjoint(_values_of(own)):
+        return None
+    keys = read.keys
+    return StateDictMatch(len(keys), len(own), 0, keys[0], _similar_key(keys[0], list(own)), read.file.name)
+
+
+def _values_of(state: Mapping[str, Tensor]) -> frozenset[_Values]:
+    found = ((each.shape, first_values(each)) for each in itertools.islice(state.values(), MAX_VALUES))
+    return frozenset(each for each in found if len(set(each[1])) > 1)
 
 
 def _similar_key(name: str, others: list[str]) -> str:

@@ -23,7 +23,7 @@ class ScheduleCourse:
     """Learning rate before the first step."""
     highest: float
     is_complete: bool = True
-    """Whether its steps were counted from the first one: False for a schedule that was resumed."""
+    """Whether its steps and updates were counted from the first ones: not if it was resumed, or followed another."""
     built_at: CodePosition | None = None
     location: CodePosition | None = None
     """Line of its latest step."""
@@ -32,6 +32,8 @@ class ScheduleCourse:
     """Number of updates of its optimizer."""
     planned: int | None = None
     """Number of steps that the schedule is made for; None = it has no end."""
+    numbers: tuple[int, ...] = ()
+    """Integers that may be the length of a schedule without `planned`."""
     rate: float = 0.0
     """The latest learning rate, the highest one of all parameter groups."""
     latest_change: int = 0
@@ -52,7 +54,7 @@ class ScheduleCourse:
     def add(self, event: SchedulerStepped) -> None:
         """Add one ``scheduler.step()``."""
         self.location, self.steps, self.updates = event.location, event.last_epoch, event.optimizer_steps
-        self.planned = event.planned_steps
+        self.planned, self.numbers = event.planned_steps, event.numbers
         rate = max(event.rates_after, default=0.0)
         if rate != self.rate:
             self.rate, self.latest_change = rate, self.updates
@@ -76,7 +78,8 @@ class ScheduleCourses(Tracker):
             if len(self.by_scheduler) >= MAX_SCHEDULERS:
                 return
             rate = max(event.rates_before, default=0.0)
+            is_complete = event.last_epoch == 1 and not event.earlier_calls
             course = self.by_scheduler[event.scheduler] = ScheduleCourse(
-                event.kind, event.base_rate, rate, rate, event.last_epoch == 1, event.built_at
+                event.kind, event.base_rate, rate, rate, is_complete, event.built_at
             )
         course.add(event)

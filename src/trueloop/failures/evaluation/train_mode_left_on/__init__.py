@@ -22,14 +22,15 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports a trained model with dropout that was called once per batch of an evaluation loader,
-    up to the end of the loader, with all of its modules in train mode. It does not report a loader that is read again,
-    or a model that is also called in eval mode, before the next update. If the model has only BatchNorm layers, two
-    such passes are needed. Without a DataLoader it reports, as a warning, occasional calls without gradients, on
-    samples that the model is not trained on, or after the training; and a model with loaded weights that is not trained
-    and is never called in eval mode. The linter reports a model with dropout or BatchNorm layers that is trained and
-    then evaluated on another loader without gradients, in a program that never sets eval mode, or sets it only before
-    or after a loop that sets train mode, trains and evaluates. It also reports ``model.eval`` without parentheses, and
-    a method ``train(self, mode=True)`` that calls ``super().train()`` without ``mode``.
+    up to the end of the loader, with all of its modules in train mode. ``model.training = False`` does not reach the
+    layers. It does not report a loader that is read again, or a model that is also called in eval mode, before the next
+    update. If the model has only BatchNorm layers, two such passes are needed. Without a DataLoader it reports, as a
+    warning, occasional calls without gradients, on samples that the model is not trained on, or after the training; and
+    a model with loaded weights that is not trained and is never called in eval mode. The linter reports a model with
+    dropout or BatchNorm layers that is trained and then evaluated on another loader without gradients, in a program
+    that never sets eval mode, or sets it only before or after a loop that sets train mode, trains and evaluates. It
+    also reports ``model.eval`` without parentheses, and a method ``train(self, mode=True)`` that calls
+    ``super().train()`` without ``mode``.
 
 References
     torch.nn.Module.eval, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -86,7 +87,8 @@ class Detector(BaseDetector):
         """Return evidence at the start of the next update or the end of the run."""
         passes = event.passes
         self._passes += len(passes)
-        in_eval = {call.model for eval_pass in passes for call in eval_pass.calls if not call.training}
+        calls = [call for eval_pass in passes for call in eval_pass.calls]
+        in_eval = {call.model for call in calls if not call.training and not call.root_only_eval}
         to_check = [
             eval_pass for eval_pass in passes if not eval_pass.repeated and eval_pass.calls[0].model not in in_eval
         ]
@@ -103,9 +105,10 @@ class Detector(BaseDetector):
         active = " and ".join(name for name, on in (("dropout", dropout), ("BatchNorm", normalised)) if on)
         has_loader = eval_pass.loader is not NO_LOADER
         batch = "held-out batch" if has_loader else "batch"
+        reason = ": `training` was set to False on the model alone, not on its layers" if first.root_only_eval else ""
         return Evidence(
             message=f"{first.model.name} was evaluated on {format_count(eval_pass.batches, batch)} in train mode, with "
-            f"active {active}.",
+            f"active {active}{reason}.",
             location=first.location,
             first_update=eval_pass.update,
             severity=None if has_loader else Severity.WARNING,

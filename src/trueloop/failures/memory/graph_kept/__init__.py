@@ -24,10 +24,11 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer checks whether the graphs of eight or more updates, all at least twenty updates old, are
-    still in memory after a garbage collection. It also finds a parameter that has a graph, because a teacher model
-    averages the student's weights with gradients enabled; it then reports the line that calls the teacher. The linter
-    reports a tensor that is added to a list, a dictionary or a sum in every iteration after ``backward()`` has used its
-    graph, if nothing in the file empties the list, dictionary or sum.
+    still in memory after a garbage collection: the graphs of model outputs or, without a model, of losses. It also
+    finds a parameter that has a graph, because a teacher model averages the student's weights with gradients enabled;
+    it then reports the line that calls the teacher. The linter reports a tensor that is added to a list, a dictionary
+    or a sum in every iteration after ``backward()`` has used its graph, if nothing in the file empties the list,
+    dictionary or sum.
 
 References
     PyTorch FAQ "My model reports cuda runtime error(2): out of memory", on not accumulating history across the training

@@ -15,7 +15,7 @@ import os
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from types import CodeType, FrameType
 from typing import Any, ClassVar, Final, NamedTuple
@@ -32,7 +32,7 @@ from trueloop.tracing.hooks.module_calls import tensors_in
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
-from trueloop.tracing.user_location import is_user_code
+from trueloop.tracing.user_location import is_user_code, user_location
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MIN_AGE: Final = 20  # updates; no correct program holds graphs for so long
@@ -125,23 +125,29 @@ class Graphs(Hook):
     emits: ClassVar[tuple[type[Event], ...]] = (GraphsAlive,)
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
-        self._stream = stream
+        self._stream, self._program = stream, program
+        self._model_called = False
+        """Whether a model was called with a graph since the latest backward pass."""
         self._outputs, self._parameters = _Markers(), _Markers()
         self._first_parameters = WeakIdDict[nn.Module, weakref.ref[Tensor]]()
         """Model -> its first parameter."""
         self._add_markers = stream.isolated_inner("graphs", self._mark_graphs)
+        self._mark_root = stream.isolated_inner("graphs", self._on_backward)
         self._check = stream.isolated("graphs", self._check_markers)
 
     def install_always(self, patches: Patches) -> None:
         """Forget earlier watches."""
         self._outputs, self._parameters = _Markers(), _Markers()
         self._stream.subscribe(self._add_markers, ModelCalled)
+        self._program.on_backward_start.append(self._mark_root)
         self._stream.periodic_checks.append(self._periodic_check)
         patches.add_handle(self)
 
     def remove(self) -> None:
         """Unsubscribe; called when the hooks are removed."""
         self._stream.unsubscribe(self._add_markers)
+        if self._mark_root in self._program.on_backward_start:
+            self._program.on_backward_start.remove(self._mark_root)
         if self._periodic_check in self._stream.periodic_checks:
             self._stream.periodic_checks.remove(self._periodic_check)
 
@@ -153,6 +159,7 @@ class Graphs(Hook):
         if event.recomputed:
             return
         if event.has_graph:
+            self._model_called = True
             graph = next(each.grad_fn for each in tensors_in(event.output) if each.grad_fn is not None)
             self._outputs.put(graph, event.update, event.location)
         reference = self._first_parameters.get(event.live_module)
@@ -164,6 +171,12 @@ class Graphs(Hook):
         if first is not None and first.grad_fn is not None:  # computed from other tensors, such as a moving average
             name, _ = next(iter(event.live_module.named_parameters()))
             self._parameters.put(first.grad_fn, event.update, event.location, f"{name} of {event.model.name}")
+
+    def _on_backward(self, roots: Sequence[Tensor]) -> None:
+        """Mark the graph of a loss that is computed without a model, from tensors that the program holds itself."""
+        called, self._model_called = self._model_called, False
+        if not called and roots[0].grad_fn is not None:
+            self._outputs.put(roots[0].grad_fn, self._stream.update, user_location())
 
     def _check_markers(self) -> None:
         for markers in (self._outputs, self._parameters):

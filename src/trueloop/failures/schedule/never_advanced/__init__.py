@@ -24,10 +24,11 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a scheduler whose optimizer made steps in two full epochs, or 32 steps in a program
     without a loader, if no file of the program contains a call of ``step()`` that may belong to the scheduler, or if
-    all such calls have conditions that compare several texts, as in ``if interval == "batch"``. It does
-    not check notebooks, because the next cell may contain the call. The linter reports a scheduler that is only read,
-    saved or passed to functions that do not step it, if no other scheduler of the optimizer is stepped. It may be
-    intended, so this is a warning.
+    all such calls have conditions that compare several texts, as in ``if interval == "batch"``, or if the scheduler of
+    another optimizer, which made no steps, was stepped three times after steps of this one. It does not check
+    notebooks, because the next cell may contain the call. The linter reports a scheduler that is only read, saved or
+    passed to functions that do not step it, if no other scheduler of the optimizer is stepped. It may be intended, so
+    this is a warning.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -48,7 +49,7 @@ from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.optimizer_settings import sets_in_groups
 from trueloop.analysis.queries.uncalled_methods import uncalled
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import Evidence
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.core.source_text import dotted_name, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
@@ -71,6 +72,8 @@ class SchedulerNeverStepped(Event):
     """Number of backward passes before the scheduler was created."""
     condition: str | None = ""
     """A condition of the calls of ``step()`` that compares texts; "" = there is no call."""
+    instead_at: CodePosition | None = None
+    """The line that steps the scheduler of another optimizer, which makes no steps meanwhile."""
 
 
 class Detector(BaseDetector):
@@ -95,12 +98,17 @@ class Detector(BaseDetector):
             return None
         if self._ended and (len(self._starts) < MIN_EPOCHS or self._starts[0] < event.created_backward_count):
             return None
+        instead = event.instead_at
         reason = f": the condition `{event.condition}` was never met" if event.condition else ""
+        reason = (
+            ": what is stepped is the scheduler of another optimizer, which makes no updates" if instead else reason
+        )
         return Evidence(
             message=f"The `step()` of this {event.kind} was never called in "
             f"{format_count(event.optimizer_steps, 'update')} of its optimizer, so the learning rate did not change"
             f"{reason}.",
             location=event.location,
+            related=((instead, "the other scheduler is stepped here"),) if instead else (),
         )
 
 

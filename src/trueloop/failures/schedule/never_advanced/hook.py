@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPl
 
 from trueloop.analysis.program_files import parse_program
 from trueloop.analysis.queries.optimizer_settings import sets_in_groups
+from trueloop.core.findings import CodePosition
 from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.schedule.never_advanced import SchedulerNeverStepped
 from trueloop.tracing.attach import Hook
@@ -21,6 +22,8 @@ from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import is_user_code, user_location
 
 MAX_OPTIMIZERS: Final = 128  # optimizers whose schedulers are tracked; a hyper-parameter sweep creates more
+
+MIN_OTHERS_STEPPED: Final = 3  # steps of another optimizer's scheduler, while that optimizer made none
 
 CONSTRUCTORS: Final = (LRScheduler, ReduceLROnPlateau, SequentialLR, ChainedScheduler)
 """Classes with constructors of their own; all other classes call that of LRScheduler."""
@@ -59,6 +62,12 @@ class _OptimizerSchedulers:
     """Empty if ``stepped``."""
     stepped: bool = False
     """Whether one of the schedulers was stepped."""
+    steps: int = 0
+    """Number of steps of the optimizer when one of the schedulers, or one of another optimizer, stepped last."""
+    others_stepped: int = 0
+    """How often the scheduler of an optimizer that had not stepped was stepped instead, after steps of this one."""
+    instead_at: CodePosition | None = None
+    """The line that did this last."""
 
 
 class UnsteppedSchedules(Hook):
@@ -135,7 +144,19 @@ class UnsteppedSchedules(Hook):
         optimizer: Any = getattr(scheduler, "optimizer", None)
         state = self._program.optimizers.get(optimizer)
         schedulers = None if state is None else self._by_optimizer.get(id(state))
-        if schedulers is not None and not schedulers.stepped:
+        if schedulers is None:
+            return
+        is_idle, schedulers.steps = (
+            schedulers.stepped and schedulers.state.steps == schedulers.steps,
+            schedulers.state.steps,
+        )
+        for each in self._by_optimizer.values():
+            if not each.stepped and each is not schedulers:
+                if is_idle and each.state.steps > each.steps:
+                    each.others_stepped += 1
+                    each.instead_at = user_location()
+                each.steps = each.state.steps
+        if not schedulers.stepped:
             schedulers.stepped = True
             schedulers.created.clear()
             self._update_callbacks()
@@ -162,8 +183,11 @@ class UnsteppedSchedules(Hook):
             created.event.optimizer_steps = schedulers.state.steps - created.steps
             if created.event.optimizer_steps < 2 or created.run_by_library is not False or in_notebook():
                 continue
-            trees = parse_program(created.files, user_modules())
-            created.event.condition = None if trees is None else _condition_of_steps(list(trees.values()))
+            if schedulers.others_stepped >= MIN_OTHERS_STEPPED:
+                created.event.instead_at = schedulers.instead_at
+            else:
+                trees = parse_program(created.files, user_modules())
+                created.event.condition = None if trees is None else _condition_of_steps(list(trees.values()))
             if created.event.condition is not None:
                 self._stream.emit(created.event)
 

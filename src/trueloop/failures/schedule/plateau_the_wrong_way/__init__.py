@@ -20,8 +20,9 @@ When this is fine
 How it is detected
     The linter reports it if the mode is known and the value is certainly the sum or mean of a PyTorch loss or of
     correct predictions. In a run, the sanitizer reports a value whose name, or that of the only function that computes
-    it, says in which direction it improves (``val_loss``, ``accuracy()``), if it did improve between two steps of the
-    scheduler. This rests on a name, so it is a warning.
+    it, says in which direction it improves (``val_loss``, ``accuracy()``, also the item of a dictionary or the variable
+    of a caller that holds it), if it did improve between two steps of the scheduler. This rests on a name, so it is a
+    warning.
 
 References
     ReduceLROnPlateau, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.ReduceLROnPlateau.html
@@ -69,6 +70,9 @@ class Detector(BaseDetector):
         right_mode = "max" if event.mode == "min" else "min"
         is_better = change > 0 if right_mode == "max" else change < 0
         name = _name_of_metric(event.location.source_location) if is_better else ""
+        if is_better and not better_direction(name):
+            known = [each for each in event.metric_names if better_direction(each)]
+            name = known[0] if len(set(map(better_direction, known))) == 1 else ""
         if better_direction(name) != right_mode:
             return None
         self._reported.add(event.scheduler)
