@@ -29,7 +29,9 @@ COUNT_WORDS: Final = frozenset(
     ("iter", "iters", "step", "steps", "size", "interval", "every", "epochs", "num", "count")
 )
 TRAINING_WORDS: Final = frozenset(("train", "training", "tr", "trn", "fit"))
-_STATISTICS: Final = frozenset(("mean", "std", "var", "min", "max", "amin", "amax", "median", "quantile", "norm", "len"))
+_STATISTICS: Final = frozenset(
+    ("mean", "std", "var", "min", "max", "amin", "amax", "median", "quantile", "norm", "len")
+)
 """Functions whose result does not contain samples: held-out samples are scaled with statistics of training samples."""
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _PREFIXED: Final = re.compile(r"[xy](va|val|valid|te|test|dev)")
