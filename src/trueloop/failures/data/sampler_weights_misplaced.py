@@ -53,7 +53,7 @@ from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence, SourceLocation
 from trueloop.core.formatting import format_float, format_percent
 from trueloop.core.source_text import nodes_in, walk
-from trueloop.failures.data.sampler_favours_frequent import sampler_line
+from trueloop.failures.data.sampler_favours_frequent import is_proportional, sampler_line
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import BatchLoaded, LoaderExhausted, LoaderStarted, Ref
 
@@ -108,8 +108,9 @@ class Detector(BaseDetector):
             return None
         values, counts = (each.tolist() for each in weights.double().unique(return_counts=True))
         groups = sorted(zip(counts, values, strict=True), reverse=True)
-        grows = all(a[1] > b[1] for a, b in itertools.pairwise(groups))  # DAT017 reports that
-        exchanged = exchanged_weights(groups) if len(groups) <= MAX_GROUPS and not grows else None
+        exchanged = exchanged_weights(groups) if len(groups) <= MAX_GROUPS else None
+        if exchanged is not None and is_proportional(groups[::-1]):
+            return None  # DAT017 reports it
         if exchanged is not None:
             self._judged = True
             (count, weight), right = exchanged
