@@ -57,7 +57,8 @@ class Trainer:
             loss_of(model(a), b[:len(a)]).backward()
             optimizer.step()
 for _ in range(2):
-    Trainer(DataLoader(TensorDataset(x[:200], y[:200]), 25, shuffle=True), DataLoader(TensorDataset(x[200:], y[200:]), 25)).epoch()
+    parts = (DataLoader(TensorDataset(x[part], y[part]), 25) for part in torch.arange(400)[:300].split(200))
+    Trainer(*parts).epoch()
 """,
 }
 RUN_ONLY = {
