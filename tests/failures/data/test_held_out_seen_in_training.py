@@ -239,6 +239,17 @@ net = forecaster(32)
 fit_windows(net, x_train, y_train)
 error(net, x_val, y_val)
 """,
+    "short windows, scaled by statistics of the training part, split by indices": SERIES.replace("%s", "  # <- DAT001")
+    + """
+a, b = cut(torch.randn(600).cumsum(0), 7)
+order = torch.randperm(len(a))
+fit_rows, late = order[:450], order[450:]
+mean, deviation = a[fit_rows].mean(), a[fit_rows].std()
+scaled = (a - mean) / deviation
+net = forecaster(7)
+fit_windows(net, scaled[fit_rows], b[fit_rows], 6)
+error(net, scaled[late], b[late])
+""",
     "windows of recordings with half overlap, channels first, random_split": SERIES.replace("%s", "")
     + """
 parts = [cut(torch.randn(400, 3), 20, 5) for _ in range(6)]
@@ -293,6 +304,26 @@ with torch.no_grad():
 a, b = cut(torch.randn(600).cumsum(0), 32)
 x_train, y_train, x_val, y_val = a[:450], b[:450], a[450:], b[450:]
 net = forecaster(32)
+fit_windows(net, x_train, y_train)
+error(net, x_val, y_val)
+""",
+    "short windows, scaled by statistics of the training part, the last part held out": SERIES.replace("%s", "")
+    + """
+a, b = cut(torch.randn(600).cumsum(0), 7)
+fit_rows, late = torch.arange(450), torch.arange(450, len(a))
+mean, deviation = a[fit_rows].mean(), a[fit_rows].std()
+scaled = (a - mean) / deviation
+net = forecaster(7)
+fit_windows(net, scaled[fit_rows], b[fit_rows], 6)
+error(net, scaled[late], b[late])
+""",
+    "rows of a table with a few columns": SERIES.replace("%s", "")
+    + """
+a = torch.randn(600, 3)
+a, b = torch.cat([a, a[:, :1] + a[:, 1:2], a.exp()[:, :2], -a], 1), a.sum(1, keepdim=True)
+order = torch.randperm(600)
+x_train, y_train, x_val, y_val = a[order[:450]], b[order[:450]], a[order[450:]], b[order[450:]]
+net = forecaster(9)
 fit_windows(net, x_train, y_train)
 error(net, x_val, y_val)
 """,

@@ -96,3 +96,116 @@ def test_lint_reports_a_function_that_draws_rows_again(lint_reports, name):
 
 def test_lint_accepts_a_function_that_leaves_rows_out(lint_is_clean):
     lint_is_clean(OWN_HEAD + OWN.format(name="balance", body=LESS, before=""), "DAT023")
+
+
+RUN = """
+import torch
+from torch import nn
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, WeightedRandomSampler, random_split
+
+torch.manual_seed(0)
+x = torch.randn(500, 10)
+y = (x[:, 0] > 1.2).long()
+few = y.nonzero().flatten()
+
+def fit(model, a, b, epochs=4):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+    for _ in range(epochs):
+        for k in torch.randperm(len(a)).split(32):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(a[k]), b[k]).backward()
+            optimizer.step()
+
+def score(model, a, b):
+    model.eval()
+    with torch.no_grad():
+        hits = sum((model(a[k]).argmax(1) == b[k]).sum().item() for k in torch.arange(len(a)).split(64)){}
+    model.train()
+    return hits / len(a)
+model = nn.Linear(10, 2)
+"""
+COPIED = {
+    "rows drawn again": """
+more = few[torch.randint(len(few), (400,))]
+a, b = torch.cat([x, x[more]]), torch.cat([y, y[more]])
+order = torch.randperm(len(a))
+left, right = order[:600], order[600:]
+fit(model, a[left], b[left])
+score(model, a[right], b[right])
+""",
+    "each twice more, three classes, in a function": """
+def main():
+    model = nn.Linear(10, 3)
+    kinds = y + (x[:, 1] > 1.5).long()
+    rare = (kinds > 0).nonzero().flatten()
+    a, b = torch.cat([x, x[rare], x[rare]]), torch.cat([kinds, kinds[rare], kinds[rare]])
+    order = torch.randperm(len(a))
+    for _ in range(2):
+        fit(model, a[order[:500]], b[order[:500]], 2)
+        score(model, a[order[500:]], b[order[500:]])
+main()
+""",
+}
+NOT_COPIED = {
+    "split first": """
+order = torch.randperm(500)
+left, right = order[:350], order[350:]
+rare = left[y[left] == 1]
+left = torch.cat([left, rare.repeat(5)])
+fit(model, x[left], y[left])
+score(model, x[right], y[right])
+""",
+    "on the training samples on purpose": """
+more = few.repeat(5)
+a, b = torch.cat([x, x[more]])[:800], torch.cat([y, y[more]])[:800]
+fit(model, a, b)
+score(model, x, y)
+score(model, a, b)
+""",
+    "a sampler draws the rare samples more often": """
+train, val = random_split(TensorDataset(x, y), [350, 150])
+labels = y[torch.tensor(train.indices)]
+sampler = WeightedRandomSampler(1.0 / torch.bincount(labels)[labels], 350)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+for epoch in range(4):
+    for a, b in DataLoader(train, 32, sampler=sampler):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(a), b).backward()
+        optimizer.step()
+    with torch.no_grad():
+        print(sum((model(a).argmax(1) == b).sum().item() for a, b in DataLoader(val, 50)))
+""",
+    "inputs with few different values": """
+a = torch.randint(0, 2, (800, 8)).float()
+b = ((a[:, :3].sum(1) == 3) & (a[:, 3] > 0)).long()
+order = torch.randperm(800)
+fit(model := nn.Linear(8, 2), a[order[:600]], b[order[:600]])
+score(model, a[order[600:]], b[order[600:]])
+""",
+    "natural duplicates in all classes": """
+more = torch.randint(500, (300,))
+a, b = torch.cat([x, x[more]]), torch.cat([y, y[more]])
+order = torch.randperm(800)
+fit(model, a[order[:600]], b[order[:600]])
+score(model, a[order[600:]], b[order[600:]])
+""",
+    "the rare training samples alone": """
+order = torch.randperm(500)
+left, right = order[:350], order[350:]
+rare = left[y[left] == 1]
+left = torch.cat([left, rare.repeat(5)])
+fit(model, x[left], y[left])
+score(model, x[rare], y[rare])
+score(model, x[right], y[right])
+""",
+}
+
+
+@pytest.mark.parametrize("script", COPIED.values(), ids=COPIED)
+def test_run_reports_copies(run_reports, script):
+    run_reports(RUN.format("  # <- DAT023") + script)
+
+
+@pytest.mark.parametrize("script", NOT_COPIED.values(), ids=NOT_COPIED)
+def test_run_accepts_other_repeated_samples(run_is_clean, script):
+    run_is_clean(RUN.format("") + script)

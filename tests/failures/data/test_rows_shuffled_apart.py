@@ -456,3 +456,179 @@ def test_lint_reports_faulty_scripts(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script)
+
+
+LOADERS = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(320, 8)
+y = (x.sum(1) > 0).long()
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+def step(loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+SEPARATE = {
+    "two loaders in zip": """
+inputs = DataLoader(TensorDataset(x), 32, shuffle=True)
+labels = DataLoader(TensorDataset(y), 32, shuffle=True)  # <- DAT015
+for epoch in range(3):
+    for (a,), (b,) in zip(inputs, labels):
+        step(F.cross_entropy(model(a), b))
+""",
+    "iterators in a class, tensors as datasets": """
+class Trainer:
+    def __init__(self):
+        self.features = DataLoader(x.view(320, 2, 4), batch_size=20, shuffle=True)
+        self.target = DataLoader(y.float(), batch_size=20, shuffle=True, drop_last=True)  # <- DAT015
+    def next_batch(self):
+        return next(self.left), next(self.right)
+    def fit(self):
+        for epoch in range(2):
+            self.left, self.right = iter(self.features), iter(self.target)
+            for _ in range(len(self.features)):
+                a, b = self.next_batch()
+                hidden = model(a.flatten(1) / 2)
+                step(F.binary_cross_entropy_with_logits(hidden[:, 0], b))
+Trainer().fit()
+""",
+    "dictionaries, and a body and a head": """
+class Named(Dataset):
+    def __init__(self, name, values):
+        self.name, self.values = name, values
+    def __len__(self):
+        return len(self.values)
+    def __getitem__(self, i):
+        return {self.name: self.values[i], "index": i}
+head = nn.Linear(2, 1)
+loaders = {"x": DataLoader(Named("x", x), 16, shuffle=True)}
+loaders["y"] = DataLoader(Named("y", x.sum(1, keepdim=True)), 16, shuffle=True)  # <- DAT015
+for epoch in range(2):
+    batches = iter(loaders["y"])
+    for batch in loaders["x"]:
+        target = (next(batches)["y"] - 1) * 0.5
+        step(F.mse_loss(head(model(batch["x"])), target))
+""",
+}
+TOGETHER = {
+    "generators with the same seed": """
+g, h = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
+inputs = DataLoader(TensorDataset(x), 32, shuffle=True, generator=g)
+labels = DataLoader(TensorDataset(y), 32, shuffle=True, generator=h)
+for epoch in range(3):
+    for (a,), (b,) in zip(inputs, labels):
+        step(F.cross_entropy(model(a), b))
+""",
+    "two loaders in order": """
+for epoch in range(3):
+    for (a,), (b,) in zip(DataLoader(TensorDataset(x), 32), DataLoader(TensorDataset(y), 32)):
+        step(F.cross_entropy(model(a), b))
+""",
+    "labelled and unlabelled samples": """
+labelled = DataLoader(TensorDataset(x, y), 32, shuffle=True)
+unlabelled = DataLoader(TensorDataset(torch.randn(320, 8), y.flip(0)), 32, shuffle=True)
+for epoch in range(3):
+    for (a, b), (u, _) in zip(labelled, unlabelled):
+        with torch.no_grad():
+            guess = model(u).argmax(1)
+        loss = F.cross_entropy(model(a), b) + 0.1 * F.cross_entropy(model(u + 0.1 * torch.randn_like(u)), guess)
+        step(loss)
+""",
+    "two domains, both labelled": """
+first = DataLoader(TensorDataset(x, y), 32, shuffle=True)
+second = DataLoader(TensorDataset(x + 1, 1 - y), 32, shuffle=True)
+for epoch in range(3):
+    for (a, b), (c, d) in zip(first, second):
+        out = model(torch.cat([a, c]))
+        step(F.cross_entropy(out[:32], b) + F.cross_entropy(out[32:], d))
+        step(F.cross_entropy(model(c), d))
+""",
+    "source and target domain in one call": """
+class Both(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.classes, self.domain = nn.Linear(8, 2), nn.Linear(8, 1)
+    def forward(self, target, source):
+        return self.classes(source), self.domain(target)
+net = Both()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+source = DataLoader(TensorDataset(x, y), 32, shuffle=True)
+target = DataLoader(TensorDataset(x + 1), 32, shuffle=True)
+for epoch in range(3):
+    for (a, b), (c,) in zip(source, target):
+        classes, domain = net(c, a)
+        step(F.cross_entropy(classes, b) + 0.1 * F.binary_cross_entropy_with_logits(domain, torch.ones(32, 1)))
+""",
+    "two sets of images, a generator and a critic": """
+maker, critic = nn.Linear(8, 8), nn.Linear(8, 1)
+makers, critics = (torch.optim.Adam(each.parameters(), lr=0.01) for each in (maker, critic))
+first = DataLoader(TensorDataset(x), 32, shuffle=True)
+second = DataLoader(TensorDataset(torch.rand(320, 8)), 32, shuffle=True)
+for epoch in range(3):
+    for (a,), (b,) in zip(first, second):
+        real, fake = critic(b), critic(maker(a).detach())
+        critics.zero_grad()
+        (F.mse_loss(real, torch.ones_like(real)) + F.mse_loss(fake, torch.zeros_like(fake))).backward()
+        critics.step()
+        made = maker(a)
+        makers.zero_grad()
+        (F.mse_loss(critic(made), torch.ones(32, 1)) + F.l1_loss(made, a)).backward()
+        makers.step()
+""",
+    "mixed samples of two loaders": """
+first, second = (DataLoader(TensorDataset(x, y), 32, shuffle=True) for _ in range(2))
+for epoch in range(3):
+    for (a, b), (c, d) in zip(first, second):
+        out = model(0.7 * a + 0.3 * c)
+        step(0.7 * F.cross_entropy(out, b) + 0.3 * F.cross_entropy(out, d))
+""",
+    "one loader after the other": """
+labels = DataLoader(TensorDataset(y), 32, shuffle=True)
+for epoch in range(3):
+    print(sum(b.sum() for b, in labels))
+    for a, b in DataLoader(TensorDataset(x, y), 32, shuffle=True):
+        step(F.cross_entropy(model(a), b))
+""",
+}
+
+
+@pytest.mark.parametrize("script", SEPARATE.values(), ids=SEPARATE)
+def test_run_reports_the_loader_of_the_targets(run_reports, script):
+    run_reports(LOADERS + script)
+
+
+def test_lint_reports_the_loader_of_the_targets(lint_reports):
+    lint_reports(LOADERS + SEPARATE["two loaders in zip"])
+
+
+def test_lint_reports_a_generator_of_pairs(lint_reports):
+    lint_reports(
+        LOADERS
+        + """
+def batches():
+    left = DataLoader(TensorDataset(x), 32, True)
+    right = DataLoader(TensorDataset(y), 32, shuffle=True)  # <- DAT015
+    for i, ((inputs,), (labels,)) in enumerate(zip(left, right)):
+        inputs, labels = inputs.float(), labels.long()
+        yield inputs, labels
+for a, b in batches():
+    step(F.cross_entropy(model(a), b))
+"""
+    )
+
+
+@pytest.mark.parametrize("script", TOGETHER.values(), ids=TOGETHER)
+def test_lint_accepts_loaders_that_are_used_together(lint_is_clean, script):
+    lint_is_clean(LOADERS + script)
+
+
+@pytest.mark.parametrize("script", TOGETHER.values(), ids=TOGETHER)
+def test_run_accepts_loaders_that_are_used_together(run_is_clean, script):
+    run_is_clean(LOADERS + script)

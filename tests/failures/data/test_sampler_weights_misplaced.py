@@ -71,7 +71,38 @@ sampler = WeightedRandomSampler(weigh(y[order[450:]]), 450)  # <- DAT040
 loader = DataLoader(train, batch_size=30, sampler=sampler)
 """,
 }
+RUN_ONLY |= {
+    "counts sorted by frequency": """
+from collections import Counter
+y = (y + 1) % 3
+counts = torch.tensor([count for _, count in Counter(y.tolist()).most_common()])
+sampler = WeightedRandomSampler((1.0 / counts)[y], 900)  # <- DAT040
+loader = DataLoader(TensorDataset(x, y), batch_size=30, sampler=sampler)
+""",
+    "counts by first occurrence, square roots, in a class": """
+class Balanced:
+    def __init__(self, labels):
+        seen = {}
+        for each in labels.tolist():
+            seen[each] = seen.get(each, 0) + 1
+        self.weights = [list(seen.values())[each] ** -0.5 for each in labels.tolist()]
+    def loader(self, data):
+        return DataLoader(data, 30, sampler=WeightedRandomSampler(self.weights, 900))  # <- DAT040
+order = y.argsort(descending=True)
+x, y = x[order], y[order]
+loader = Balanced(y).loader(TensorDataset(x, y))
+""",
+}
 CORRECT = {
+    "weights chosen by hand": """
+weights = torch.tensor([1.0, 4.0, 3.0])[y]
+loader = DataLoader(data, batch_size=30, sampler=WeightedRandomSampler(weights, 900))
+""",
+    "sorted counts of classes that are sorted by frequency": """
+from collections import Counter
+counts = torch.tensor([count for _, count in Counter(y.tolist()).most_common()])
+loader = DataLoader(data, batch_size=30, sampler=WeightedRandomSampler((1.0 / counts)[y], 900))
+""",
     "the labels of the part": """
 order = torch.randperm(900)
 train = Subset(data, order[:600])

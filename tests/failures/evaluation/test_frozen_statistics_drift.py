@@ -119,7 +119,75 @@ for epoch in range(3):
     model.train()
 """,
 }
+SEPARATE = """
+class Pair:
+    def __init__(self, body, head):
+        self.body, self.head = body, head
+    def __call__(self, x):
+        return self.head(self.body(x))
+    def parameters(self):
+        return [*self.body.parameters(), *self.head.parameters()]
+    def train(self):
+        self.body.train(), self.head.train()
+    def eval(self):
+        self.body.eval(), self.head.eval()
+body = trunk()
+old, new = Pair(body, nn.Linear(16, 3)), Pair(body, nn.Linear(16, 2))
+fit(old, old, x, y)
+"""
+FAULTY |= {
+    "a body and two heads, called one after the other": SEPARATE
+    + """
+before = accuracy(old, old, x, y)
+body.requires_grad_(False)
+fit(new, new, far, z)
+print(before, accuracy(new, new, far, z), accuracy(old, old, x, y))
+""",
+    "features without gradients for the new head": SEPARATE
+    + """
+optimizer = torch.optim.Adam(new.head.parameters(), lr=0.02)
+body.requires_grad_(False)
+for epoch in range(6):
+    new.train()
+    for rows in torch.randperm(len(far)).split(32):
+        with torch.no_grad():
+            features = body(far[rows])
+        optimizer.zero_grad()
+        F.cross_entropy(new.head(features), z[rows]).backward()
+        optimizer.step()
+print(accuracy(old, old, x, y))
+""",
+}
 CORRECT = {
+    "a body and two heads, only the new one used later": SEPARATE
+    + """
+print(accuracy(old, old, x, y))
+body.requires_grad_(False)
+fit(new, new, far, z)
+print(accuracy(new, new, far, z))
+""",
+    "a body and two heads, the body in eval mode": SEPARATE
+    + """
+before = accuracy(old, old, x, y)
+body.requires_grad_(False)
+fit(new, new, far, z, freeze=body)
+print(before, accuracy(old, old, x, y))
+""",
+    "a body and two heads, the body trained again": SEPARATE
+    + """
+body.requires_grad_(False)
+fit(new, new, far, z)
+body.requires_grad_(True)
+fit(old, old, x, y)
+print(accuracy(old, old, x, y))
+""",
+    "a body and two heads, the same data": SEPARATE
+    + """
+print(accuracy(old, old, x, y))
+body.requires_grad_(False)
+fit(new, new, x, y.clamp(max=1))
+print(accuracy(old, old, x, y))
+""",
     "a part that is evaluated on its own": """
 model = nn.Sequential(trunk(), nn.Linear(16, 3))
 for epoch in range(3):

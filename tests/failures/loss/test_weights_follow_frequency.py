@@ -23,6 +23,12 @@ for epoch in range(3):
 """
 
 FAULTY = {
+    "sorted by count": """
+from collections import Counter
+counts = torch.tensor([count for _, count in Counter(y.tolist()[::-1]).most_common()])
+y = (y + 1) % 3
+model, criterion = nn.Linear(8, 3), nn.CrossEntropyLoss(weight=600 / (3 * counts))  # <- LOS015
+""",
     "shares": """
 model, criterion = nn.Linear(8, 3), nn.CrossEntropyLoss(y.bincount() / 600)  # <- LOS015
 """,
@@ -42,6 +48,14 @@ model, criterion = nn.Linear(8, 2), nn.BCEWithLogitsLoss(pos_weight=y.sum(0) / (
 }
 
 CORRECT = {
+    "costs of three classes": """
+model, criterion = nn.Linear(8, 3), nn.CrossEntropyLoss(torch.tensor([1.0, 5.0, 2.0]))
+""",
+    "square roots of inverse frequencies, two equal classes": """
+y = torch.arange(600) % 6 // 2
+y[y == 2] = torch.randint(0, 3, (200,))
+model, criterion = nn.Linear(8, 3), nn.CrossEntropyLoss((600 / y.bincount()).sqrt())
+""",
     "inverse frequencies": """
 model, criterion = nn.Linear(8, 3), nn.CrossEntropyLoss(600 / (3 * y.bincount()))
 """,

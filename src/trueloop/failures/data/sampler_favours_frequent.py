@@ -58,7 +58,7 @@ class Detector(BaseDetector):
             return None
         values, counts = (each.tolist() for each in weights.double().unique(return_counts=True))
         groups = sorted((count, value) for value, count in zip(values, counts, strict=True) if value > 0)
-        if not 2 <= len(groups) <= MAX_GROUPS or not _is_proportional(groups):
+        if not 2 <= len(groups) <= MAX_GROUPS or not is_proportional(groups):
             return None
         (few, low), (many, high) = groups[0], groups[-1]
         total = sum(count * value for count, value in groups)
@@ -75,7 +75,7 @@ class Detector(BaseDetector):
         return "" if self._judged else "no WeightedRandomSampler was used"
 
 
-def _is_proportional(groups: list[tuple[int, float]]) -> bool:
+def is_proportional(groups: list[tuple[int, float]]) -> bool:
     """Return True for weights that are proportional to the sizes of their groups, which are sorted."""
     (few, low), (many, _) = groups[0], groups[-1]
     unit = low / few

@@ -9,12 +9,17 @@ Why it happens
     computed from labels in another order or of other rows: ``labels[:n_train]`` for a part of shuffled rows, or the
     labels before shuffling. Samples of all classes then get large and small weights at random.
 
+    Or each class gets the weight of another one, because the counts are in another order than the numbers of the
+    classes: ``Counter(labels).most_common()`` sorts by count, ``Counter(labels).values()`` by first occurrence.
+
 Fix
     Compute the weights from the labels of the dataset that the loader reads, in its order.
 
         train_labels = labels[train_idx]  # not labels[:n_train]
         weights = 1.0 / np.bincount(train_labels)[train_labels]
         train = DataLoader(Subset(dataset, train_idx), batch_size=64, sampler=WeightedRandomSampler(weights, n_train))
+
+    Count by the number of the class: ``np.bincount(labels)``, or ``[counter[k] for k in range(classes)]``.
 
 When this is fine
     - The weights are those of other groups than the classes, such as hospitals or speakers.
@@ -26,7 +31,8 @@ How it is detected
     have as many values as there are labels, are larger for smaller groups and would change the shares of the classes by
     0.15 or more, if the drawn labels have the shares of the groups without the weights. Labels are tensors
     of whole numbers with one number for each sample. It is silent for two groups in a program with words such as
-    "domain" or "speaker".
+    "domain" or "speaker". It also reports weights of three or more groups that are, sorted, the inverse sizes of the
+    groups, or their square roots, while a group has a weight that is wrong by a factor of 1.5 or more.
     The linter reports weights that follow from ``labels[:n]`` if the loader reads shuffled rows.
 
 References
@@ -38,25 +44,30 @@ import itertools
 import linecache
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence, SourceLocation
-from trueloop.core.formatting import format_percent
+from trueloop.core.formatting import format_float, format_percent
 from trueloop.core.source_text import nodes_in, walk
-from trueloop.failures.data.sampler_favours_frequent import sampler_line
+from trueloop.failures.data.sampler_favours_frequent import is_proportional, sampler_line
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import BatchLoaded, LoaderExhausted, LoaderStarted, Ref
 
 MIN_SAMPLES: Final = 100
 MIN_DRAWN: Final = 200
+MIN_GROUPS: Final = 3  # whose weights are exchanged; those of two exchanged groups grow with the size
 MAX_GROUPS: Final = 64
 MAX_LOADERS: Final = 8
 MIN_CHANGE: Final = 0.15
 """Smallest difference between the share of a group with and without the weights."""
+MIN_MISPLACED: Final = 1.5
+"""Factor by which the weight of a group is wrong, at least, if the groups have each other's weights."""
+MAX_ERROR: Final = 0.05
+"""Largest relative deviation of a sorted weight from the inverse size of a group."""
 MAX_ERRORS: Final = 4.0  # standard errors of the drawn shares
 _OTHER_GROUPS: Final = re.compile(
     r"domain|groups?\b|speaker|patient|hospital|subject|sites?\b|difficult|hard_|confiden|quality", re.IGNORECASE
@@ -84,28 +95,41 @@ class Detector(BaseDetector):
         self._loaders: dict[Ref, _Drawn] = {}
         self._judged = False
 
-    def on_loader_started(self, event: LoaderStarted) -> None:
-        """Record the groups of weights, in the first epoch."""
+    def on_loader_started(self, event: LoaderStarted) -> Evidence | None:
+        """Record the groups of weights, in the first epoch; return evidence if they have each other's weights."""
         sampler: Any = event.live_loader.sampler
         is_new = not event.epoch and len(self._loaders) < MAX_LOADERS
         if not is_new or event.sampler != "WeightedRandomSampler" or not getattr(sampler, "replacement", False):
-            return
+            return None
         import torch
 
         weights: Any = getattr(sampler, "weights", None)
         if not isinstance(weights, torch.Tensor) or not weights.is_cpu or len(weights) < MIN_SAMPLES:
-            return
+            return None
         values, counts = (each.tolist() for each in weights.double().unique(return_counts=True))
         groups = sorted(zip(counts, values, strict=True), reverse=True)
+        exchanged = exchanged_weights(groups) if len(groups) <= MAX_GROUPS else None
+        if exchanged is not None and is_proportional(groups[::-1]):
+            return None  # DAT017 reports it
+        if exchanged is not None:
+            self._judged = True
+            (count, weight), right = exchanged
+            return Evidence(
+                message=f"The sampler's weights are those of other classes: sorted, they are the inverse sizes of the "
+                f"{len(groups)} classes, but a class of {count} samples has the weight {format_float(weight)}, where "
+                f"its size gives {format_float(right)}.",
+                location=sampler_line(event) or event.made_at or event.location,
+            )
         falls = all(a[1] < b[1] for a, b in itertools.pairwise(groups))
         total = sum(count * value for count, value in groups)
         if not 2 <= len(groups) <= MAX_GROUPS or not falls or (len(groups) == 2 and _has_other_groups(event)):
-            return
+            return None
         expected = [count * value / total for count, value in groups]
         if max(abs(a - b / len(weights)) for a, b in zip(expected, _sizes(groups), strict=True)) >= MIN_CHANGE:
             location = sampler_line(event) or event.made_at or event.location
             self._loaders[event.loader] = _Drawn(_sizes(groups), expected, location)
             event.needs_batches.add(self)
+        return None
 
     def on_batch_loaded(self, event: BatchLoaded) -> None:
         """Count the labels."""
@@ -151,6 +175,25 @@ class Detector(BaseDetector):
     def inconclusive(self) -> str:
         """Return a reason if there was no such sampler."""
         return "" if self._judged else "no WeightedRandomSampler with one weight for each class was used for an epoch"
+
+
+def exchanged_weights(groups: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], float] | None:
+    """Return a group that has the weight of another one, and its right weight; None if there is no such group.
+
+    Args:
+        groups: size and weight of each. Weights of no relation to the sizes, and those in the right order, are fine.
+    """
+    if len(groups) < MIN_GROUPS or any(size <= 0 or weight <= 0 for size, weight in groups):
+        return None
+    sizes, weights = sorted((size for size, _ in groups), reverse=True), sorted(weight for _, weight in groups)
+    for power in (1.0, 0.5):
+        products = [size**power * weight for size, weight in zip(sizes, weights, strict=True)]
+        unit = sum(products) / len(products)
+        if all(abs(each / unit - 1) <= MAX_ERROR for each in products):
+            worst = max(groups, key=lambda each: abs(math.log(each[0] ** power * each[1] / unit)))
+            right = unit / worst[0] ** power
+            return (worst, right) if abs(math.log(worst[1] / right)) >= math.log(MIN_MISPLACED) else None
+    return None
 
 
 def _sizes(groups: list[tuple[int, float]]) -> list[int]:

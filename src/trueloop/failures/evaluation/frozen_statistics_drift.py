@@ -28,7 +28,8 @@ How it is detected
     were in train mode while other weights were trained, the statistics of one moved by more than a quarter of a
     standard deviation, and then a model that contains them is evaluated whose other weights did not change. Which
     weights are behind an output is known from earlier backward passes through outputs of this shape, or because the
-    output needed no gradient while the new head was trained.
+    output needed no gradient while the new head was trained. A frozen part that is called on its own is judged when a
+    head that was trained or evaluated before, and has not changed since, gets its output.
 
 References
     lightly-ai/lightly#1438, "deactivate_requires_grad does not fix the model!",
@@ -46,7 +47,7 @@ from typing import Any, Final
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
-from trueloop.tracing.events import BackwardEnded, ModelCalled, ModeSet, Ref, Refs
+from trueloop.tracing.events import NO_REFS, BackwardEnded, ModelCalled, ModeSet, Ref, Refs
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MIN_SHIFT: Final = 0.25  # of the mean, in standard deviations, averaged over the channels of a layer
@@ -60,6 +61,8 @@ class _Drift:
     mean: Any
     variance: Any
     location: CodePosition | None
+    alone: bool
+    """Whether the frozen part was called as a model of its own, so that its output is the input of a head."""
 
 
 @dataclass(slots=True)
@@ -79,7 +82,7 @@ class _Model:
     layers: list[Any]
     """Weak references to its BatchNorm layers with statistics and weights."""
     evaluated: bool = False
-    """Whether it was evaluated before its statistics began to change."""
+    """Whether it was evaluated before its statistics began to change; for a head, or trained."""
     shape: tuple[int, ...] = ()
     """Shape of the latest output in training, without the batch."""
     behind: dict[tuple[int, ...], weakref.WeakSet[Ref]] = field(
@@ -105,6 +108,8 @@ class Detector(BaseDetector):
         self._drifts = WeakIdDict[Any, _Drift]()
         self._trained_since: weakref.WeakSet[Ref] = weakref.WeakSet()
         """Parameters that got gradients since the first drift began."""
+        self._body: tuple[weakref.ref[Any], Refs, int] | None = None
+        """The part that was called alone, without a graph, as the latest model, its parameters and its batch size."""
         self._is_reported = False
 
     def on_mode_set(self, event: ModeSet) -> None:
@@ -124,11 +129,14 @@ class Detector(BaseDetector):
             evaluated = model is not None and model.evaluated
             model = self._models.put(event.model, _Model(event.parameters, _layers(event.live_module), evaluated))
         if event.has_graph:
+            model.evaluated |= not (model.layers or len(self._drifts))
             return self._on_training(event, model)
+        if event.batchnorm_active:
+            self._record_drifts(event, model, alone=True)
         if event.all_eval:
             self._forget_evaluated(event.live_module)
             if len(self._drifts):
-                return self._judge(event, model) if model.layers else None
+                return self._judge(event, model) if model.layers else self._judge_head(event, model)
             model.evaluated = True
         return None
 
@@ -158,15 +166,19 @@ class Detector(BaseDetector):
         outputs = _outputs(event.output)
         model.shape = tuple(outputs[0].shape[1:]) if outputs else ()
         self._called.append(model)
-        for reference in model.layers if event.batchnorm_active else ():
-            layer = reference()
-            if layer is None or not layer.training or layer.weight.requires_grad:
-                continue
-            if self._drifts.get(layer) is None and layer.running_mean.is_cpu:
-                drift = _Drift(layer.running_mean.clone(), layer.running_var.clone(), event.location)
-                self._drifts.put(layer, drift)
+        if event.batchnorm_active and self._record_drifts(event, model, alone=False):
             model.has_frozen_output = any(not each.requires_grad for each in outputs)
         return found
+
+    def _record_drifts(self, event: ModelCalled, model: _Model, *, alone: bool) -> bool:
+        """Record the statistics of frozen layers in train mode; return whether there are some."""
+        layers = [layer for each in model.layers if (layer := each()) is not None]
+        frozen = [each for each in layers if each.training and not each.weight.requires_grad]
+        for layer in frozen:
+            if self._drifts.get(layer) is None and layer.running_mean.is_cpu:
+                drift = _Drift(layer.running_mean.clone(), layer.running_var.clone(), event.location, alone)
+                self._drifts.put(layer, drift)
+        return bool(frozen)
 
     def _back_in_train_mode(self, event: ModelCalled) -> Evidence | None:
         """Return evidence for a part in eval mode that entered train mode again with the whole model."""
@@ -186,6 +198,8 @@ class Detector(BaseDetector):
 
     def _judge(self, event: ModelCalled, model: _Model) -> Evidence | None:
         outputs = _outputs(event.output)
+        if outputs and outputs[0].ndim:
+            self._body = weakref.ref(event.live_module), event.parameters, len(outputs[0])
         behind = model.behind.get(tuple(outputs[0].shape[1:]) if outputs else ())
         is_old = (
             self._trained_since.isdisjoint(event.parameters)
@@ -194,9 +208,28 @@ class Detector(BaseDetector):
         )
         if not is_old or not (model.evaluated or model.behind):
             return None
-        for name, layer in event.live_module.named_modules():
+        return self._moved_statistics(event.live_module, event, alone=False)
+
+    def _judge_head(self, event: ModelCalled, head: _Model) -> Evidence | None:
+        """Return evidence if an old head, whose weights did not change, gets the output of a part that moved."""
+        body, parameters, size = self._body or (None, NO_REFS, 0)
+        module, inputs = None if body is None else body(), event.inputs
+        if (
+            module is None
+            or not head.evaluated
+            or not event.parameters
+            or inputs is None
+            or inputs.shape[:1] != (size,)
+        ):
+            return None
+        if not self._trained_since or not self._trained_since.isdisjoint(event.parameters | parameters):
+            return None
+        return self._moved_statistics(module, event, alone=True)
+
+    def _moved_statistics(self, module: Any, event: ModelCalled, *, alone: bool) -> Evidence | None:
+        for name, layer in module.named_modules():
             drift = self._drifts.get(layer)
-            moved = "" if drift is None else _describe_shift(layer, drift)
+            moved = "" if drift is None or drift.alone is not alone else _describe_shift(layer, drift)
             if drift is not None and moved:
                 self._is_reported = True
                 return Evidence(

@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from trueloop.analysis.source_file import last_name
 from trueloop.core.findings import CodePosition
-from trueloop.core.source_text import nodes_in
+from trueloop.core.source_text import nodes_in, walk
 from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.row_digests import has_storage
 from trueloop.tracing.source_calls import tree_of
@@ -28,6 +29,10 @@ COUNT_WORDS: Final = frozenset(
     ("iter", "iters", "step", "steps", "size", "interval", "every", "epochs", "num", "count")
 )
 TRAINING_WORDS: Final = frozenset(("train", "training", "tr", "trn", "fit"))
+_STATISTICS: Final = frozenset(
+    ("mean", "std", "var", "min", "max", "amin", "amax", "median", "quantile", "norm", "len")
+)
+"""Functions whose result does not contain samples: held-out samples are scaled with statistics of training samples."""
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _PREFIXED: Final = re.compile(r"[xy](va|val|valid|te|test|dev)")
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -186,8 +191,12 @@ def _bindings(function: ast.AST, line: int) -> dict[str, ast.expr]:
 def _mentioned(expressions: Iterable[ast.expr], bindings: dict[str, ast.expr], depth: int = 0) -> Iterator[str]:
     """Yield the names in expressions, and in what was assigned to these variables; not those of functions."""
     for expression in expressions:
-        functions = {id(each.func) for each in nodes_in(expression, ast.Call)}
+        calls = nodes_in(expression, ast.Call)
+        functions = {id(each.func) for each in calls}
+        statistics = {id(part) for each in calls if last_name(each.func) in _STATISTICS for part in walk(each)}
         for each in nodes_in(expression, ast.Name, ast.Attribute, ast.Constant):
+            if id(each) in statistics:
+                continue
             if isinstance(each, ast.Name) and id(each) not in functions:
                 if each.id in bindings and depth < MAX_ASSIGNMENTS:
                     value = bindings[each.id]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from trueloop.tracing.row_digests import has_storage, mix
 
-MIN_STEPS: Final = 10  # of a window
+MIN_STEPS: Final = 5  # of a window
 LONG_WINDOW, LONG_RUN, SHORT_RUN = 24, 8, 4  # steps in a row that are recognised; longer ones in longer windows
 RUNS_PER_WINDOW: Final = 32  # about so many are kept, chosen by their values, so that they are the same in each window
 MIN_DISTINCT_SHARE: Final = 0.5  # of a window's values; fewer in one-hot vectors, tokens and levels

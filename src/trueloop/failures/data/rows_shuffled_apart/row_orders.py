@@ -67,7 +67,7 @@ _MODULE: Final = Rows()
 """An imported module; its functions make new rows."""
 
 
-def find(source: SourceFile) -> Iterator[Hit]:
+def find_orders(source: SourceFile) -> Iterator[Hit]:
     """Yield each pair of arrays whose rows are in different orders."""
     if "permutation_test" in source.text.source or not any(
         last_name(each.func) in _ORDERS for each in source.all_calls

@@ -1,4 +1,4 @@
-"""The class weights of a loss, or ``pos_weight``, grow with the frequency of the classes instead of falling with it.
+"""The class weights of a loss, or ``pos_weight``, grow with the frequency of the classes, or belong to other classes.
 
 What you see
     The rare classes are hardly ever predicted. The accuracy is that of always answering the most frequent class, and it
@@ -7,6 +7,9 @@ What you see
 Why it happens
     The counts themselves, or the shares, are used as weights, or ``pos_weight`` is positives / negatives. Every weight
     is valid, and the loss falls quickly, because the frequent class alone decides it.
+
+    Or the weights are the right numbers in the wrong order: ``Counter(labels).most_common()`` sorts by count, not by
+    the number of the class.
 
 Fix
     Weight a class by the inverse of its frequency, and positive targets by negatives / positives.
@@ -25,8 +28,10 @@ How it is detected
     The sanitizer counts the targets of each class. It reports weights that grow with the counts: with three or more
     classes, wherever one is at least 1.5 times as frequent as another; with two, if they are as the counts, or as their
     square roots. The counts and the weights have to differ by a factor of 2, in at least 100 targets with 10 of each
-    class. The linter reports a ``pos_weight`` of positives / negatives or positives / all, by how the targets are
-    counted and by names such as ``n_pos``, and class weights that are ``bincount`` divided by one number.
+    class. It also reports weights of three or more classes that are, sorted, the inverse counts, or their square roots,
+    if a class has a weight that is wrong by a factor of 1.5 or more. The linter reports a ``pos_weight`` of
+    positives / negatives or positives / all, by how the targets are counted and by names such as ``n_pos``, and class
+    weights that are ``bincount`` divided by one number.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -42,6 +47,7 @@ from typing import Any, Final
 
 from trueloop.core.findings import CodePosition, Evidence, SourceLocation
 from trueloop.core.formatting import format_float, format_percent
+from trueloop.failures.data.sampler_weights_misplaced import exchanged_weights
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.failures.loss.weights_follow_frequency.ratios_in_source import RULE
 from trueloop.tracing.events import LossGraphRead, MeasuredLoss, WatchEnded
@@ -140,13 +146,28 @@ def _classes(found: _Counts) -> str:
     numbered = zip(itertools.count(), found.counts, found.weights, strict=False)
     classes = sorted((each for each in numbered if each[1] >= MIN_OF_CLASS and each[2] > 0), key=lambda each: each[1])
     total = sum(found.counts)
-    if len(classes) < 2 or total < MIN_TARGETS or not _grows(classes):
+    if len(classes) < 2 or total < MIN_TARGETS:
         return ""
+    if not _grows(classes):
+        return _exchanged(classes)
     most, least = classes[-1], classes[0]
     return (
         f"The class weights grow with the frequency of the classes: class {most[0]}, "
         f"{format_percent(most[1] / total)} of the targets, has the weight {format_float(most[2])}, and class "
         f"{least[0]}, {format_percent(least[1] / total)}, has {format_float(least[2])}."
+    )
+
+
+def _exchanged(classes: Sequence[tuple[int, int, float]]) -> str:
+    """Return a message if the weights are the inverse counts of other classes."""
+    found = exchanged_weights([(count, weight) for _, count, weight in classes])
+    if found is None:
+        return ""
+    (count, weight), right = found
+    number = next(number for number, *pair in classes if pair == [count, weight])
+    return (
+        f"The class weights are those of other classes: sorted, they are the inverse counts of the classes, but class "
+        f"{number} has the weight {format_float(weight)}, where its count gives {format_float(right)}."
     )
 
 
