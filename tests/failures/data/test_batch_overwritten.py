@@ -166,3 +166,184 @@ def test_lint_accepts_correct_programs(lint_is_clean, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_run_accepts_correct_programs(run_is_clean, script):
     run_is_clean(HEAD + script)
+
+
+SOURCE_HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+x, y = torch.randn(160, 8), torch.randint(0, 2, (160,))
+train_loader = DataLoader(TensorDataset(x[:120], y[:120]), batch_size=20, shuffle=True)
+val_loader = DataLoader(TensorDataset(x[120:], y[120:]), batch_size=20)
+model, criterion = nn.Linear(8, 2), nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+"""
+STEP = """
+    loss = criterion(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+REPLACED = {
+    "the names of the batch": """
+for it, (x, y) in enumerate(train_loader):
+    if it % 10 == 0:
+        model.eval()
+        with torch.no_grad():
+            for x, y in val_loader:  # <- DAT043
+                total = criterion(model(x), y).item()
+    model.train()"""
+    + STEP,
+    "a batch that is moved": """
+for x, y in train_loader:
+    x, y = x.to("cpu"), y.to("cpu")
+    for x, y in val_loader:  # <- DAT043
+        x, y = x.to("cpu"), y.to("cpu")
+        total = criterion(model(x), y).item()"""
+    + STEP,
+    "a dictionary": """
+for batch in train_loader:
+    for batch in val_loader:  # <- DAT043
+        total = criterion(model(batch["x"]), batch["y"]).item()"""
+    + STEP.replace("model(x), y", "model(batch['x']), batch['y']"),
+    "only the labels": """
+for step in range(100):
+    x, y = next(iter(train_loader))
+    for inputs, y in val_loader:  # <- DAT043
+        total = criterion(model(inputs), y).item()"""
+    + STEP,
+    "batches cut by hand": """
+vx, vy = torch.randn(80, 8), torch.randint(0, 2, (80,))
+for step in range(100):
+    pick = torch.randint(160, (20,))
+    x, y = data[pick], labels[pick]
+    if step % 10 == 0:
+        for start in range(0, 80, 20):  # <- DAT043
+            x, y = vx[start : start + 20], vy[start : start + 20]
+            total = criterion(model(x), y).item()"""
+    + STEP,
+    "all training data": """
+def fit(model, x, y, val_loader):
+    for epoch in range(10):"""
+    + STEP.replace("\n", "\n    ")
+    + """
+        for x, y in val_loader:  # <- DAT043
+            total = criterion(model(x), y).item()
+""",
+    "a method": """
+class Trainer:
+    def fit(self):
+        for images, labels in self.train_loader:
+            if self.step % 10 == 0:
+                for images, labels in self.val_loader:  # <- DAT043
+                    self.total += criterion(self.model(images), labels).item()
+            loss = criterion(self.model(images), labels)
+            loss.backward()
+""",
+    "the outputs": """
+for x, y in train_loader:
+    out = model(x)
+    for a, b in val_loader:  # <- DAT043
+        out = model(a)
+        total = criterion(out, b).item()"""
+    + STEP.replace("model(x)", "out"),
+}
+KEPT = {
+    "other names": """
+for x, y in train_loader:
+    for a, b in val_loader:
+        total = criterion(model(a), b).item()"""
+    + STEP,
+    "validation after the step": """
+for x, y in train_loader:"""
+    + STEP
+    + """
+    for x, y in val_loader:
+        total = criterion(model(x), y).item()
+    print(x.shape, total)
+""",
+    "a comprehension": """
+for x, y in train_loader:
+    total = sum(criterion(model(x), y).item() for x, y in val_loader)"""
+    + STEP,
+    "assigned again": """
+for batch in train_loader:
+    for x, y in val_loader:
+        total = criterion(model(x), y).item()
+    x, y = batch"""
+    + STEP,
+    "assigned after a kept copy": """
+for x, y in train_loader:
+    kept = x, y
+    for x, y in val_loader:
+        total = criterion(model(x), y).item()
+    x, y = kept"""
+    + STEP,
+    "the end of training": """
+for it, (x, y) in enumerate(train_loader):
+    if it == 100:
+        for x, y in val_loader:
+            total = criterion(model(x), y).item()
+        break"""
+    + STEP,
+    "either of both": """
+for it, (x, y) in enumerate(train_loader):
+    if it % 10 == 0:
+        for x, y in val_loader:
+            total = criterion(model(x), y).item()
+    else:"""
+    + STEP.replace("\n", "\n    "),
+    "parts of the batch": """
+for x, y in train_loader:
+    h = x
+    for x in x.split(5):
+        h = model(x)"""
+    + STEP,
+    "tasks": """
+for x, y, task_loader in tasks_loader:
+    for x, y in task_loader:
+        total = criterion(model(x), y).item()"""
+    + STEP,
+    "micro-batches": """
+for x, y in train_loader:
+    for x, y in zip(x.split(5), y.split(5)):"""
+    + STEP.replace("\n", "\n    "),
+    "one after the other": """
+for epoch in range(3):
+    for x, y in train_loader:"""
+    + STEP.replace("\n", "\n    ")
+    + """
+    for x, y in val_loader:
+        total = criterion(model(x), y).item()
+    print(total)
+""",
+    "a value of the last validation": """
+val_loss = 1.0
+for epoch in range(3):
+    rate = 0.1 / val_loss
+    for x, y in train_loader:"""
+    + STEP.replace("\n", "\n    ")
+    + """
+    for a, b in val_loader:
+        val_loss = criterion(model(a), b).item()
+""",
+    "running sums": """
+total = 0.0
+for x, y in train_loader:
+    seen = 0
+    for a, b in val_loader:
+        total = total + criterion(model(a), b).item()
+        seen = seen + 1
+    rate = total / seen"""
+    + STEP,
+}
+
+
+@pytest.mark.parametrize("script", REPLACED.values(), ids=REPLACED)
+def test_lint_reports_other_ways_to_replace_the_batch(lint_reports, script):
+    lint_reports(SOURCE_HEAD + script)
+
+
+@pytest.mark.parametrize("script", KEPT.values(), ids=KEPT)
+def test_lint_accepts_batches_that_are_kept(lint_is_clean, script):
+    lint_is_clean(SOURCE_HEAD + script, "DAT043")

@@ -26,8 +26,8 @@ How it is detected
     In a run, the sanitizer compares the samples on the CPU that a model is trained on with those of the evaluation
     before. It reports the third step on the last batch of an evaluation of two or more batches, if no training happened
     in between, and the evaluation used a loader to its end, or put the model into eval mode.
-    The linter reports an inner loop over a loader without a backward pass that assigns a variable of the batch of the
-    outer loop, if a statement between the inner loop and the next backward pass reads this variable.
+    The linter reports a loop over other batches, within a loop with a backward pass, that assigns the batch which this
+    loop reads afterwards. A loop that is followed by ``continue`` or ``break`` is not reported.
 
 References
     Python, "The for statement", https://docs.python.org/3/reference/compound_stmts.html#the-for-statement
@@ -41,10 +41,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from trueloop.analysis.queries.batch_loops import LOADER_WORDS, BatchLoop, batch_loops
+from trueloop.analysis.queries.batch_loops import LOADER_WORDS, BatchLoop, batch_loops, hand_made_batch_loops
+from trueloop.analysis.queries.loop_variables import computing_statement, derived_names, stored_names, trains
+from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.core.source_text import encloses, nodes_in
+from trueloop.core.source_text import nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import BackwardEnded, LoaderExhausted, ModelCalled, Ref, TracingGap
 from trueloop.tracing.weak_id_dict import WeakIdDict
@@ -52,6 +54,7 @@ from trueloop.tracing.weak_id_dict import WeakIdDict
 if TYPE_CHECKING:
     from torch import Tensor
 
+_MOVES: Final = frozenset(("to", "cuda", "float", "long", "double", "int"))
 MIN_BATCHES: Final = 2
 MIN_STEPS: Final = 3
 
@@ -147,55 +150,103 @@ class Detector(BaseDetector):
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each loop over batches that overwrites the batch of the training loop around it."""
-    loops = batch_loops(source)
-    for outer in loops:
-        for inner in loops:
-            is_inside = encloses(outer.node, inner.node) and outer.node is not inner.node
-            if not is_inside or inner.function is not outer.function or _backwards(inner.node):
-                continue
-            name = _overwritten(outer, inner)
-            if name:
-                yield Hit(
-                    message=f"The loop over `{ast.unparse(inner.loader)}` overwrites `{name}`, a part of the batch of "
-                    f"`{ast.unparse(outer.loader)}`: the next backward pass trains on the last batch of the inner "
-                    "loop.",
-                    node=inner.node.target,
-                    related=((outer.node.target, "the training batch"),),
-                )
+    """Yield each loop over other batches in a training loop that assigns variables of the training batch."""
+    for loop in (*batch_loops(source), *hand_made_batch_loops(source)):
+        around = [] if trains(loop.node) else list(enclosing_nodes(source, loop.node))
+        outer = next((each for each in around if isinstance(each, ast.For | ast.While) and trains(each)), None)
+        if outer is None or _leaves(source, outer, loop.node):
+            continue
+        used = _first_use(source, outer, loop)
+        if used is not None:
+            statement = source.text.segment(computing_statement(source, used) or used)
+            yield Hit(
+                message=f"This loop over `{ast.unparse(loop.loader)}` assigns `{used.id}` of the training loop around "
+                f"it: `{statement}` then uses the last batch of this loop.",
+                node=loop.node,
+                related=((used, f"reads `{used.id}`"),),
+            )
 
 
-def _backwards(node: ast.AST) -> list[int]:
-    return sorted(each.lineno for each in nodes_in(node, ast.Call) if last_name(each.func) == "backward")
+def _first_use(source: SourceFile, outer: ast.For | ast.While, loop: BatchLoop) -> ast.Name | None:
+    """Return the first variable that a loop reads for its backward pass after an inner loop has assigned it."""
+    inside = {id(each) for each in walk(loop.node)}
+    names = [each for each in nodes_in(outer, ast.Name) if id(each) not in inside]
+    names.sort(key=lambda each: (each.lineno, each.col_offset))
+    own = stored_names(outer.target) if isinstance(outer, ast.For) else set[str]()
+    own = own.union(*(stored_names(each) for each in outer.body if isinstance(each, ast.Assign)))
+    if any(each.id in own for each in nodes_in(loop.node.iter, ast.Name)):
+        return None
+    last = max((each.lineno for each in nodes_in(outer, ast.Call) if last_name(each.func) == "backward"), default=0)
+    end, arms = loop.node.end_lineno or 0, _other_arms(source, loop.node)
+    batch = _batch_of(loop)
+    for used in names:
+        stored = [each.lineno for each in names if each.id == used.id and isinstance(each.ctx, ast.Store)]
+        if isinstance(used.ctx, ast.Store) or used.lineno > last or id(used) in arms:
+            continue
+        if used.id in own:
+            is_replaced = used.id in batch | derived_names(loop) and used.lineno > end
+            is_replaced &= not any(end < each < used.lineno for each in stored)
+        else:  # data from before the training loop, which each of its iterations reads
+            is_replaced = used.id in batch and not stored and _is_assigned_before(outer, loop, used.id)
+        if is_replaced and not _reads_itself(loop, used.id) and computing_statement(source, used) is not None:
+            return used
+    return None
 
 
-def _overwritten(outer: BatchLoop, inner: BatchLoop) -> str:
-    """Return a variable of the outer batch that the inner loop assigns, and a later backward pass uses; "" if none."""
-    last = inner.node.end_lineno or 0
-    backward = next((line for line in _backwards(outer.node) if line > last), 0)
-    after = [
-        each for each in nodes_in(outer.node, ast.Name) if last < each.lineno <= backward and each.id != outer.counter
-    ]
-    stored = {each.id for each in after if isinstance(each.ctx, ast.Store)}
-    for name in sorted(_names(outer.node.target) & _names(inner.node.target) - {"_", outer.counter}):
-        reads = any(each.id == name and isinstance(each.ctx, ast.Load) for each in after)
-        if reads and (name not in stored or _is_converted(outer.node, name, last)):
-            return name
-    return ""
+def _batch_of(loop: BatchLoop) -> set[str]:
+    """Return the variables that hold parts of the batch of a loop, also those that the loop cuts by hand."""
+    found = stored_names(loop.node.target) - {loop.counter, "_"}
+    if last_name(getattr(loop.loader, "func", None)) == "range":
+        found = set()
+    for each in nodes_in(loop.node, ast.Assign):
+        calls = {last_name(call.func) for call in nodes_in(each.value, ast.Call)}
+        if (
+            calls <= _MOVES
+            and nodes_in(each.value, ast.Subscript, ast.Name)
+            and stored_names(each.targets[0]) <= derived_names(loop)
+        ):
+            found |= stored_names(each.targets[0])
+    return found
 
 
-def _names(target: ast.AST) -> set[str]:
-    return {each.id for each in nodes_in(target, ast.Name)}
+def _is_assigned_before(outer: ast.AST, loop: BatchLoop, name: str) -> bool:
+    parameters = {each.arg for each in nodes_in(loop.function, ast.arg)}
+    stores = (each for each in nodes_in(loop.function, ast.Name) if isinstance(each.ctx, ast.Store) and each.id == name)
+    return name in parameters or any(each.lineno < outer.lineno for each in stores)  # type: ignore[attr-defined]
 
 
-def _is_converted(loop: ast.For, name: str, last: int) -> bool:
-    """Return True if all later assignments of a variable follow from its own value: ``x = x.to(device)``."""
-    later = [each for each in nodes_in(loop, ast.Assign) if each.lineno > last]
-    stores = [each for each in later if name in _names(ast.Tuple(each.targets))]
-    return all(name in _names(each.value) for each in stores)
+def _reads_itself(loop: BatchLoop, name: str) -> bool:
+    """Return True if a loop computes a variable from its earlier value: ``total = total + loss``."""
+    is_target = name in stored_names(loop.node.target)
+    return not is_target and any(
+        name in stored_names(target) and any(each.id == name for each in nodes_in(assigned.value, ast.Name))
+        for assigned in nodes_in(loop.node, ast.Assign)
+        for target in assigned.targets
+    )
 
 
-RULE = Rule(required_words=(LOADER_WORDS, "backward"), find=find)
+def _leaves(source: SourceFile, outer: ast.AST, node: ast.stmt) -> bool:
+    """Return True if the training step is not reached after a loop in the same iteration."""
+    around = [node, *(each for each in enclosing_nodes(source, node) if isinstance(each, ast.stmt))]
+    for each in around[: around.index(outer)]:  # type: ignore[arg-type]
+        block = source.block(each)
+        if any(isinstance(e, ast.Continue | ast.Break | ast.Return | ast.Raise) for e in block[block.index(each) :]):
+            return True
+    return False
+
+
+def _other_arms(source: SourceFile, node: ast.AST) -> set[int]:
+    """Return the nodes that only run if a node does not."""
+    found: set[int] = set()
+    child = node
+    for each in enclosing_nodes(source, node):
+        if isinstance(each, ast.If) and child in each.body:
+            found |= {id(part) for other in each.orelse for part in walk(other)}
+        child = each
+    return found
+
+
+RULE = Rule(required_words=("backward", f"{LOADER_WORDS}|split(|chunk(|range(", "for "), find=find)
 
 BAD = """
 import torch
