@@ -391,6 +391,15 @@ for epoch in range(4):
 with torch.no_grad():
     model(x)
 """,
+    "scores of a large pool, of which a random part is labelled": """
+pool = torch.randn(3000, 10)
+wanted = pool[:, 0].gt(0).long()
+labelled = torch.randperm(3000)[:200]
+for epoch in range(6):
+    train((pool[labelled[k]], wanted[labelled[k]]) for k in torch.randperm(200).split(25))
+with torch.no_grad():
+    model(pool)
+""",
     "score of a part of the training samples drawn with replacement": """
 for step in range(20):
     k = torch.randint(0, 400, (20,))

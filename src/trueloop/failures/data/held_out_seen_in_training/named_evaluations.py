@@ -18,6 +18,7 @@ from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MIN_SAMPLES: Final = 16  # of an evaluation
 MIN_SHARE: Final = 0.05  # of them that were trained on
+MIN_ESTIMATED_SHARE: Final = 0.25  # of the training samples that an evaluation leaves out, if not all were hashed
 MIN_SHARED: Final = 20  # of them that were trained on, or more than half of them
 MAX_SAMPLES: Final = 50_000  # per model
 MAX_HELD_OUT: Final = 16  # evaluations of one model that are distinguished, by line and data
@@ -65,6 +66,8 @@ class _HeldOut:
     location: CodePosition | None
     rows: list[Tensor] = field(default_factory=list[Tensor])
     """Hashes of the samples of an evaluation that has not ended."""
+    samples: int = 0
+    """Number of samples of that evaluation, of which only the first are hashed if a call gets very many."""
     runs: dict[int, list[Runs]] = field(default_factory=dict[int, list[Runs]])
     features: int = 0
     clean: Tensor = field(default_factory=_no_hashes)
@@ -152,6 +155,7 @@ class NamedEvaluations:
         if in_text and torch.equal(rows, model.latest):
             return  # one batch of all samples, of which a mask or indices select some, as in a graph network
         held_out.rows.append(rows)
+        held_out.samples += len(event.inputs)
         held_out.features = event.inputs.numel() // len(rows)
         for axis, runs in runs_in(event.inputs, rows).items() if model.windows else ():
             held_out.runs.setdefault(axis, []).append(runs)
@@ -206,6 +210,7 @@ class NamedEvaluations:
             if not each.rows:
                 continue
             batches, each.rows, runs, each.runs = each.rows, [], each.runs, {}
+            samples, each.samples = each.samples, 0
             rows = torch.cat(batches)
             is_trained = torch.isin(rows, model.trained)
             new = is_trained & ~torch.isin(rows, each.clean)
@@ -213,7 +218,7 @@ class NamedEvaluations:
             shared, windows = int(new.sum()), 0
             is_leak = _is_leak(rows, shared, len(model.trained), each.features)
             if is_leak and not each.name:
-                is_leak = each.features >= MIN_FEATURES and _is_mixture(batches, model.trained)
+                is_leak = each.features >= MIN_FEATURES and _is_mixture(batches, model.trained, samples)
             if not is_leak:
                 shared = 0
                 windows = (
@@ -253,15 +258,17 @@ def _is_leak(rows: Tensor, shared: int, trained: int, features: int) -> bool:
     return len(rows) >= MIN_SAMPLES and enough and share >= max(MIN_SHARE, 2 * natural_share)
 
 
-def _is_mixture(batches: list[Tensor], trained: Tensor) -> bool:
+def _is_mixture(batches: list[Tensor], trained: Tensor, samples: int) -> bool:
     """Return True if an evaluation mixes training samples with others, and leaves training samples out.
 
-    One that predicts all samples leaves none out, and the scores of two sets at one line do not mix them.
+    One that predicts all samples leaves none out, and the scores of two sets at one line do not mix them. If only some
+    of the samples were hashed, the others count as if they contained as many training samples.
     """
     rows = torch.cat(batches)
     is_trained = torch.isin(rows, trained)
     shares = [torch.isin(each, trained).float().mean().item() for each in batches]
     mixed = sum(len(each) for each, share in zip(batches, shares, strict=True) if 0 < share < 1)
-    left_out = len(trained) - len(rows[is_trained].unique())
-    fewest = min(int((~is_trained).sum()) / len(rows), left_out / len(trained))
-    return mixed >= MIN_MIXED_SHARE * len(rows) and fewest >= MIN_SHARE
+    is_complete = samples <= len(rows)
+    left_out = len(trained) - len(rows[is_trained].unique()) * max(samples, len(rows)) / len(rows)
+    enough = left_out / len(trained) >= (MIN_SHARE if is_complete else MIN_ESTIMATED_SHARE)
+    return mixed >= MIN_MIXED_SHARE * len(rows) and enough and int((~is_trained).sum()) / len(rows) >= MIN_SHARE
