@@ -48,6 +48,19 @@ def possible_values(source: SourceFile, node: ast.expr) -> list[ast.expr]:
             return []
 
 
+def default_of(source: SourceFile, node: ast.expr) -> ast.expr | None:
+    """Return the default value of the parameter that a name refers to; None if there is none."""
+    arguments = getattr(function_of(source, node), "args", None)
+    if arguments is None or not isinstance(node, ast.Name):
+        return None
+    positional = [*arguments.posonlyargs, *arguments.args]
+    pairs = [
+        *zip(positional[::-1], arguments.defaults[::-1], strict=False),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+    ]
+    return next((default for parameter, default in pairs if parameter.arg == node.id), None)
+
+
 def unpacked_call(source: SourceFile, node: ast.expr) -> ast.Call | None:
     """Return the call of which a variable is one of several results, as in ``q1, q2 = critic(states)``."""
     assigned = _assignments(function_of(source, node)).get(ast.unparse(node), [])
@@ -194,6 +207,13 @@ def _class_of_instance(source: SourceFile) -> dict[str, set[str]]:
     for each in source.nodes:
         if isinstance(each, ast.For) and isinstance(each.target, ast.Name) and isinstance(each.iter, ast.Attribute):
             found.setdefault(each.target.id, set()).update(found.get(each.iter.attr, set()))
+    for call in source.all_calls if found else ():
+        function = called_function(source, call)
+        if function is None or isinstance(source.parents.get(id(function)), ast.ClassDef):
+            continue
+        for parameter, argument in zip(_parameters(function), call.args, strict=False):
+            if isinstance(argument, ast.Name | ast.Attribute) and last_name(argument) in found:
+                found.setdefault(parameter.arg, set()).update(found[last_name(argument)])
     return found
 
 

@@ -35,10 +35,11 @@ References
 import ast
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.queries.best_values import initial_number
+from trueloop.analysis.queries.possible_values import default_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -121,13 +122,8 @@ def _is_plain_weight(source: SourceFile, node: ast.expr) -> bool:
     while isinstance(node, ast.UnaryOp):
         node = node.operand
     number = initial_number(node)
-    if number is None and isinstance(node, ast.Name):
-        arguments = getattr(function_of(source, node), "args", None)
-        names = [] if arguments is None else [each.arg for each in arguments.args]
-        defaults: dict[str, Any] = (
-            {} if arguments is None else dict(zip(names[::-1], arguments.defaults[::-1], strict=False))
-        )
-        number = initial_number(defaults.get(node.id))
+    if number is None:
+        number = initial_number(default_of(source, node))
     return number is not None and abs(number) >= 0.5
 
 
