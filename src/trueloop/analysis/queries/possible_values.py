@@ -31,6 +31,15 @@ def origins(source: SourceFile, node: ast.expr, depth: int = MAX_DEPTH) -> Itera
         yield from origins(source, each, depth - 1)
 
 
+def computed_from(source: SourceFile, node: ast.expr, depth: int = MAX_DEPTH) -> Iterator[ast.AST]:
+    """Yield the nodes of an expression, and of those from which its variables and attributes may have their values."""
+    for each in walk(node):
+        yield each
+        if isinstance(each, ast.Name | ast.Attribute) and depth:
+            for value in possible_values(source, each):
+                yield from computed_from(source, value, depth - 1)
+
+
 def possible_values(source: SourceFile, node: ast.expr) -> list[ast.expr]:
     """Return the expressions whose value an expression may have; [] if they are unknown or it computes its own.
 

@@ -32,9 +32,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
-from trueloop.analysis.queries.possible_values import origins, possible_values
+from trueloop.analysis.queries.possible_values import computed_from, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import nodes_in, walk
+from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _RETURN: Final = re.compile(
@@ -106,7 +106,7 @@ def _return_factor(source: SourceFile, call: ast.Call) -> ast.expr | None:
         if not isinstance(product.op, ast.Mult):
             continue
         for policy, other in ((product.left, product.right), (product.right, product.left)):
-            if _is_return(source, other) and call in _computed_from(source, policy, _MAX_DEPTH):
+            if _is_return(source, other) and call in computed_from(source, policy, _MAX_DEPTH):
                 return other
     return None
 
@@ -114,15 +114,6 @@ def _return_factor(source: SourceFile, call: ast.Call) -> ast.expr | None:
 def _is_return(source: SourceFile, node: ast.expr) -> bool:
     names = {last_name(e) for value in origins(source, node, 2) for e in nodes_in(value, ast.Name, ast.Attribute)}
     return any(_RETURN.search(each) for each in names) and not any(_COEFFICIENT.search(each) for each in names)
-
-
-def _computed_from(source: SourceFile, node: ast.expr, depth: int) -> Iterator[ast.AST]:
-    """Yield the nodes of an expression, and of those that its variables get, without other factors."""
-    for each in walk(node):
-        yield each
-        if isinstance(each, ast.Name | ast.Attribute) and depth:
-            for value in possible_values(source, each):
-                yield from _computed_from(source, value, depth - 1)
 
 
 def _owner(call: ast.Call) -> str:
