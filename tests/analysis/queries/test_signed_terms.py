@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from trueloop.analysis.project import Module
-from trueloop.analysis.queries.signed_terms import may_ascend, minimised_terms
+from trueloop.analysis.queries.signed_terms import jointly_minimised_terms, may_ascend, minimised_terms
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import SourceText
 
@@ -55,6 +55,11 @@ def test_the_sign_of_a_term(text: str, sign: int):
 def test_a_term_knows_the_operand_of_its_sum():
     (terms,) = minimised_terms(parsed("e = d.entropy()\nloss = a + 0.1 * e.mean()\nloss.backward()"))
     assert {ast.unparse(each.added) for each in terms if "entropy" in ast.unparse(each.node)} == {"0.1 * e.mean()"}
+
+
+def test_an_argument_of_backward_that_has_no_value_of_its_own():
+    text = "def f(loss, sign):\n    loss.backward(sign)\n    f(loss, sign)\n"
+    assert list(jointly_minimised_terms(parsed(text))) == []
 
 
 @pytest.mark.parametrize(

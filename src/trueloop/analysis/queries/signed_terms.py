@@ -15,7 +15,7 @@ from trueloop.core.source_text import nodes_in
 _KEEPS_SIGN: Final = frozenset((
     "mean", "sum", "squeeze", "unsqueeze", "view", "reshape", "flatten", "float", "to", "double", "clone", "nanmean",
     "contiguous", "relu", "softplus", "stack", "cat", "hstack", "fmean", "scale", "nansum", "flip", "t",
-    "list", "tuple", "fsum",
+    "list", "tuple", "fsum", "log", "logsigmoid", "sigmoid",
 ))  # fmt: skip
 """Functions and methods whose result grows with their first argument."""
 EXTREMA: Final = frozenset(("min", "max", "minimum", "maximum"))
@@ -98,7 +98,7 @@ def _joined(source: SourceFile, group: list[tuple[int, ast.expr]]) -> tuple[Term
     return tuple(each._replace(sign=sign * each.sign) for sign, value in group for each in _first_terms(source, value))
 
 
-def _sign_of_gradient(source: SourceFile, node: ast.expr) -> int:
+def _sign_of_gradient(source: SourceFile, node: ast.expr, depth: int = 4) -> int:
     """Return the sign of the argument of ``backward``: ``one``, ``-one``, ``torch.tensor(-1.0)``; 0 if unknown."""
     parts, sign = [node], 1
     match node:
@@ -115,9 +115,10 @@ def _sign_of_gradient(source: SourceFile, node: ast.expr) -> int:
         case ast.Call(args=[inner, *_]) if last_name(node.func) in ("tensor", "FloatTensor", "Tensor"):
             parts = [inner]
         case _:
-            signs = {_sign_of_gradient(source, each) for each in possible_values(source, node)}
+            values = possible_values(source, node) if depth else []
+            signs = {_sign_of_gradient(source, each, depth - 1) for each in values}
             return signs.pop() if len(signs) == 1 else 0
-    return sign * prod(_sign_of_gradient(source, each) for each in parts)
+    return sign * prod(_sign_of_gradient(source, each, depth) for each in parts)
 
 
 def _called_loss(source: SourceFile) -> Iterator[ast.expr]:
